@@ -1,0 +1,48 @@
+# The verbs of this project. `make run` and `make test` are all a newcomer needs.
+.DEFAULT_GOAL := help
+PRESET ?= release
+JOBS ?= $(shell nproc)
+BUILD := build/$(PRESET)
+# `make test` runs the labels that need no GPU and end within minutes; `make test-full` runs everything.
+.PHONY: help bootstrap build run test test-full lint format tidy bench install clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+bootstrap:  ## Install what is missing (packages when root, wheels into .venv)
+	@tools/bootstrap
+
+build: bootstrap  ## Configure and build everything
+	@mkdir -p build
+	@cmake --preset $(PRESET) >$(BUILD)-configure.log || { cat $(BUILD)-configure.log; exit 1; }
+	@cmake --build $(BUILD) --parallel $(JOBS)
+
+run: build  ## Train the example Qwen3-MoE on text found on this machine, export it, sample from it
+	@$(BUILD)/bin/qwen3_moe_pretrain examples/qwen3_moe/pretrain/pretrain.json
+
+test: build  ## Everything that runs without a GPU in minutes
+	@ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure -LE full
+
+test-full: build  ## All matrices, sanitizers, long fuzzing; commits its summary under tests/full_runs
+	@tools/test_full
+
+lint:  ## Format, include graph, headers alone, file length, forbidden words
+	@tools/bootstrap lint
+	@tools/lint
+
+format:  ## Apply clang-format
+	@tools/bootstrap lint
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+tidy: build  ## clang-tidy on files changed since main
+	@tools/bootstrap tidy
+	@tools/tidy
+
+bench: build  ## Run the CPU benchmarks (ratios against the peers in .venv)
+	@benchmarks/run
+
+install: build  ## Install the library and its CMake package to PREFIX (default ./install)
+	@cmake --install $(BUILD) --prefix $(or $(PREFIX),install)
+
+clean:  ## Remove build folders
+	@rm -rf build

@@ -1,0 +1,112 @@
+# One library, one test binary an area. Folders decide what is built; a file that exists is a file that is compiled.
+#
+#   d9d_library(kernels TORCH DEPENDS core)      d9d/kernels/**/*.cpp -> libd9d_kernels.a, target d9d::kernels
+#   d9d_test(kernels LABELS unit)                tests/kernels/**/*_test.cpp -> kernels_test, one ctest entry a test case
+#
+# TORCH: the area sees tensors; it links LibTorch and shares the one precompiled header.
+# no_<feature>.cpp is a stub: it is compiled only when <feature> is listed in D9D_MISSING_FEATURES, instead of <feature>'s files.
+
+include(GoogleTest)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+add_library(d9d_options INTERFACE)
+target_compile_options(d9d_options INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual;-Winvalid-pch;-Werror>)
+target_include_directories(d9d_options INTERFACE "${PROJECT_SOURCE_DIR}")
+if(D9D_SANITIZE)
+  target_compile_options(d9d_options INTERFACE -fsanitize=${D9D_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(d9d_options INTERFACE -fsanitize=${D9D_SANITIZE})
+endif()
+
+set(CMAKE_CXX_FLAGS_DEV "-O1 -g1")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+set(CMAKE_CUDA_FLAGS_DEV "-O2")
+
+find_program(D9D_CCACHE ccache)
+if(D9D_CCACHE)  # the sloppiness is what ccache asks for to cache units that use a precompiled header
+  set(D9D_CCACHE_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime "${D9D_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${D9D_CCACHE_LAUNCHER}")
+  set(CMAKE_CUDA_COMPILER_LAUNCHER "${D9D_CCACHE}")
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+endif()
+find_program(D9D_MOLD mold)
+if(D9D_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# The one precompiled header: std and the ATen and autograd headers. Every TORCH area and test reuses it.
+function(d9d_precompiled_header)
+  file(WRITE "${PROJECT_BINARY_DIR}/pch/d9d_pch.cpp" "// Compiles the precompiled header that all areas share.\n")
+  add_library(d9d_pch STATIC "${PROJECT_BINARY_DIR}/pch/d9d_pch.cpp")
+  target_link_libraries(d9d_pch PRIVATE d9d_options d9d_torch_cpu)
+  target_precompile_headers(d9d_pch PRIVATE "${PROJECT_SOURCE_DIR}/cmake/pch.h")
+endfunction()
+
+function(d9d_sources result folder)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${folder}/*.cpp")
+  foreach(feature IN LISTS D9D_MISSING_FEATURES)
+    list(FILTER sources EXCLUDE REGEX "/${feature}/[^/]*\\.cpp$")
+  endforeach()
+  foreach(source IN LISTS sources)
+    if(source MATCHES "/no_([a-z]+)\\.cpp$" AND NOT CMAKE_MATCH_1 IN_LIST D9D_MISSING_FEATURES)
+      list(REMOVE_ITEM sources "${source}")
+    endif()
+  endforeach()
+  set(${result} "${sources}" PARENT_SCOPE)
+endfunction()
+
+function(d9d_library area)
+  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS" ${ARGN})
+  d9d_sources(sources "${PROJECT_SOURCE_DIR}/d9d/${area}")
+  string(REPLACE "/" "_" name "${area}")
+  if(NOT sources)
+    return()
+  endif()
+  add_library(d9d_${name} STATIC ${sources})
+  add_library(d9d::${name} ALIAS d9d_${name})
+  set_target_properties(d9d_${name} PROPERTIES EXPORT_NAME ${name})
+  target_link_libraries(d9d_${name} PRIVATE $<BUILD_INTERFACE:d9d_options>)
+  target_include_directories(d9d_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    if(TARGET d9d_${dependency})
+      target_link_libraries(d9d_${name} PUBLIC d9d_${dependency})
+    endif()
+  endforeach()
+  if(ARG_TORCH)
+    target_link_libraries(d9d_${name} PUBLIC d9d_torch_cpu)
+    target_precompile_headers(d9d_${name} REUSE_FROM d9d_pch)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY D9D_LIBRARIES d9d_${name})
+endfunction()
+
+# tests/<area>/**/*_test.cpp -> one binary. ORACLE: Python from .venv is handed over as D9D_TEST_PYTHON.
+function(d9d_test area)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "DEPENDS;LABELS" ${ARGN})
+  if(NOT D9D_BUILD_TESTS)
+    return()
+  endif()
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${area}/*.cpp")
+  if(NOT sources)
+    return()
+  endif()
+  string(REPLACE "/" "_" name "${area}")
+  add_executable(${name}_test ${sources})
+  target_link_libraries(${name}_test PRIVATE d9d_options d9d_test_support GTest::gmock GTest::gtest)
+  foreach(dependency IN LISTS ARG_DEPENDS)
+    if(TARGET d9d_${dependency})
+      target_link_libraries(${name}_test PRIVATE d9d_${dependency})
+    endif()
+  endforeach()
+  if(ARG_TORCH)
+    target_precompile_headers(${name}_test REUSE_FROM d9d_pch)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+    TEST_PREFIX "${name}." PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

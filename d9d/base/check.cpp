@@ -1,0 +1,1 @@
+#include "d9d/base/check.h"

@@ -1,0 +1,53 @@
+// Errors. A check that the user can mend throws ConfigError, StateError or IoError; a broken promise of our own throws
+// InternalError. The text names the rule with names and values, what was found, and the remedy.
+//
+// Example
+//   D9D_CHECK(hidden % heads == 0, ConfigError, "[modules::attention] expected hidden_size to be divisible by num_heads
+//   = ",
+//             heads, ", got hidden_size = ", hidden, ". Change one of the two.");
+#pragma once
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace d9d {
+
+// Base of everything that this library throws on purpose.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct ConfigError : Error {  // a configuration or an argument breaks a rule
+  using Error::Error;
+};
+struct StateError : Error {  // called in the wrong order, or model state that does not fit
+  using Error::Error;
+};
+struct IoError : Error {  // a file or a stream: names the path and the cause
+  using Error::Error;
+};
+struct UsageError : Error {  // the command line itself; ends a program with exit code 2
+  using Error::Error;
+};
+struct InternalError : Error {  // our bug, never the user's
+  using Error::Error;
+};
+
+// Concatenates streamable parts.
+template <class... Parts>
+[[nodiscard]] std::string cat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+}  // namespace d9d
+
+// Throws `ErrorType` with the concatenated parts unless `condition` holds.
+#define D9D_CHECK(condition, ErrorType, ...)                    \
+  do {                                                          \
+    if (!(condition)) throw ErrorType(::d9d::cat(__VA_ARGS__)); \
+  } while (false)
+
+// A promise of this library to itself.
+#define D9D_ASSERT(condition, ...) D9D_CHECK(condition, ::d9d::InternalError, "[bug] ", #condition, ": ", __VA_ARGS__)

@@ -1,0 +1,97 @@
+// Records: plain structs that list their fields once, for JSON (base/config) and for trees of tensors (core/tree).
+//
+// Example
+//   struct ScheduleConfig {
+//     std::int64_t period_steps = 10;            // optimiser steps between two log lines
+//     std::optional<std::string> note;
+//     static constexpr auto fields() {
+//       return d9d::record<ScheduleConfig>(d9d::required("period_steps", &ScheduleConfig::period_steps,
+//       d9d::at_least(1)),
+//                                          d9d::defaulted("note", &ScheduleConfig::note));
+//     }
+//   };
+// A record stays an aggregate: default member initialisers are its defaults, designated initialisers build it in code.
+// Forgetting a field in fields() does not compile.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace d9d {
+
+// A bound on one number, checked where the record is read from JSON. Unset sides are open.
+struct Range {
+  double min = 0;
+  double max = 0;
+  bool has_min = false;
+  bool has_max = false;
+  bool exclusive_min = false;  // value > min instead of value >= min
+};
+[[nodiscard]] constexpr Range at_least(double min) { return {.min = min, .has_min = true}; }
+[[nodiscard]] constexpr Range greater_than(double min) { return {.min = min, .has_min = true, .exclusive_min = true}; }
+[[nodiscard]] constexpr Range between(double min, double max) {
+  return {.min = min, .max = max, .has_min = true, .has_max = true};
+}
+
+// One field of record T: its name (the JSON key), where it lives, and what JSON must obey.
+template <class T, class Value>
+struct Field {
+  std::string_view name;
+  Value T::*member;
+  bool is_required = true;  // false: an absent key leaves the default member initialiser
+  Range range = {};
+};
+
+template <class T, class Value>
+[[nodiscard]] constexpr Field<T, Value> required(std::string_view name, Value T::*member, Range range = {}) {
+  return {.name = name, .member = member, .is_required = true, .range = range};
+}
+template <class T, class Value>
+[[nodiscard]] constexpr Field<T, Value> defaulted(std::string_view name, Value T::*member, Range range = {}) {
+  return {.name = name, .member = member, .is_required = false, .range = range};
+}
+// A field of a record that is no configuration (a batch, an output).
+template <class T, class Value>
+[[nodiscard]] constexpr Field<T, Value> field(std::string_view name, Value T::*member) {
+  return required(name, member);
+}
+
+namespace detail {
+struct AnyValue {
+  template <class T>
+  operator T() const;  // NOLINT: converts to anything, never defined
+};
+template <class T, class... Args>
+constexpr std::size_t count_members() {
+  if constexpr (requires { T{Args{}..., AnyValue{}}; }) {
+    return count_members<T, Args..., AnyValue>();
+  } else {
+    return sizeof...(Args);
+  }
+}
+}  // namespace detail
+
+// The field list of record T; does not compile when T has members that the list lacks.
+template <class T, class... Values>
+[[nodiscard]] constexpr std::tuple<Field<T, Values>...> record(const Field<T, Values>&... fields) {
+  return {fields...};
+}
+
+template <class T>
+concept Record = std::is_class_v<T> && requires {
+  T::fields();
+};
+
+// Calls visit(field) for each field of T in declaration order.
+template <Record T, class Visit>
+constexpr void for_each_field(Visit&& visit) {
+  static_assert(std::is_aggregate_v<T>, "a record is an aggregate: no constructors, no private members");
+  static_assert(std::tuple_size_v<decltype(T::fields())> == detail::count_members<T>(),
+                "fields() must list every member of the record, once");
+  std::apply([&](const auto&... fields) { (visit(fields), ...); }, T::fields());
+}
+
+}  // namespace d9d

@@ -1,0 +1,20 @@
+#include "d9d/base/check.h"
+
+#include <gtest/gtest.h>
+
+namespace d9d {
+namespace {
+
+TEST(Check, Throws_the_named_error_with_all_parts) {
+  try {
+    D9D_CHECK(1 + 1 == 3, ConfigError, "[test] expected ", 3, ", got ", 2, ". Count again.");
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "[test] expected 3, got 2. Count again.");
+  }
+}
+
+TEST(Check, Is_silent_when_the_condition_holds) { EXPECT_NO_THROW(D9D_CHECK(true, IoError, "unused")); }
+
+}  // namespace
+}  // namespace d9d
