@@ -30,6 +30,8 @@ struct Qwen3MoELayerParameters {
   double rms_norm_eps = 1e-6;
   std::int64_t head_dim = 2;                          // even
   bool router_renormalize_probabilities = true;       // the chosen experts' probabilities add up to one
+  double router_auxiliary_loss_coefficient = 0.0;     // of the load-balancing loss; 0: none
+  double router_bias_update_rate = 0.0;               // of loss-free balancing, a step; 0: the router has no bias
   std::optional<SdpaConfig> sdpa_backend;             // null: the best that fits the device
   std::optional<GroupedMMConfig> grouped_mm_backend;  // null: the best that fits the device
 
@@ -37,17 +39,19 @@ struct Qwen3MoELayerParameters {
 
   static constexpr auto fields() {
     using Layer = Qwen3MoELayerParameters;
-    return record<Layer>(required("hidden_size", &Layer::hidden_size, at_least(1)),
-                         required("intermediate_size", &Layer::intermediate_size, at_least(1)),
-                         required("num_experts", &Layer::num_experts, at_least(1)),
-                         required("experts_top_k", &Layer::experts_top_k, at_least(1)),
-                         required("num_attention_heads", &Layer::num_attention_heads, at_least(1)),
-                         required("num_key_value_heads", &Layer::num_key_value_heads, at_least(1)),
-                         required("rms_norm_eps", &Layer::rms_norm_eps, at_least(0)),
-                         required("head_dim", &Layer::head_dim, at_least(2)),
-                         defaulted("router_renormalize_probabilities", &Layer::router_renormalize_probabilities),
-                         defaulted("sdpa_backend", &Layer::sdpa_backend),
-                         defaulted("grouped_mm_backend", &Layer::grouped_mm_backend));
+    return record<Layer>(
+        required("hidden_size", &Layer::hidden_size, at_least(1)),
+        required("intermediate_size", &Layer::intermediate_size, at_least(1)),
+        required("num_experts", &Layer::num_experts, at_least(1)),
+        required("experts_top_k", &Layer::experts_top_k, at_least(1)),
+        required("num_attention_heads", &Layer::num_attention_heads, at_least(1)),
+        required("num_key_value_heads", &Layer::num_key_value_heads, at_least(1)),
+        required("rms_norm_eps", &Layer::rms_norm_eps, at_least(0)),
+        required("head_dim", &Layer::head_dim, at_least(2)),
+        defaulted("router_renormalize_probabilities", &Layer::router_renormalize_probabilities),
+        defaulted("router_auxiliary_loss_coefficient", &Layer::router_auxiliary_loss_coefficient, at_least(0)),
+        defaulted("router_bias_update_rate", &Layer::router_bias_update_rate, at_least(0)),
+        defaulted("sdpa_backend", &Layer::sdpa_backend), defaulted("grouped_mm_backend", &Layer::grouped_mm_backend));
   }
 };
 
