@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/dtype.h"
+#include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
 #include "d9d/loop/config/pipeline_schedule_config.h"
 #include "d9d/loop/config/step_action_period.h"
@@ -112,13 +113,21 @@ struct CheckpointingConfig {
   }
 };
 
+// What happens when a step's loss or gradient norm is NaN or infinite.
+enum class NonFinitePolicy { kStop, kSkip };
+constexpr auto enum_names(NonFinitePolicy) {
+  return std::to_array<EnumName<NonFinitePolicy>>({{NonFinitePolicy::kStop, "stop"}, {NonFinitePolicy::kSkip, "skip"}});
+}
+
 struct GradientClippingConfig {
-  std::optional<double> max_norm;                      // null: the norm is measured, nothing is clipped
-  StepActionPeriod log_total_steps = {EverySteps{1}};  // when the norm is logged
+  std::optional<double> max_norm;                          // null: the norm is measured, nothing is clipped
+  StepActionPeriod log_total_steps = {EverySteps{1}};      // when the norm is logged
+  NonFinitePolicy on_non_finite = NonFinitePolicy::kStop;  // skip: the step changes nothing
 
   static constexpr auto fields() {
     return record<GradientClippingConfig>(required("max_norm", &GradientClippingConfig::max_norm, greater_than(0)),
-                                          defaulted("log_total_steps", &GradientClippingConfig::log_total_steps));
+                                          defaulted("log_total_steps", &GradientClippingConfig::log_total_steps),
+                                          defaulted("on_non_finite", &GradientClippingConfig::on_non_finite));
   }
 };
 
