@@ -63,11 +63,11 @@ TEST(RmsNorm, Rounds_once_in_bf16) {
   const at::Tensor weight = values({100}, 2, at::kBFloat16);
   const at::Tensor once = composition(x.to(at::kDouble), weight.to(at::kDouble), 1e-5, false).to(at::kBFloat16);
   EXPECT_LT((rms_norm(x, weight, 1e-5) != once).sum().item<std::int64_t>(), 3);  // fp32 next to a tie of bf16
-  EXPECT_LT(error_against_composition(x, weight, false), 4e-3);
+  EXPECT_LT(error_against_composition(x, weight, false), 8e-3);
 }
 
 TEST(RmsNorm, Takes_a_weight_of_another_dtype) {
-  EXPECT_LT(error_against_composition(values({6, 20}, 1, at::kBFloat16), values({20}, 2, at::kFloat), true), 4e-3);
+  EXPECT_LT(error_against_composition(values({6, 20}, 1, at::kBFloat16), values({20}, 2, at::kFloat), true), 8e-3);
 }
 
 TEST(RmsNorm, Takes_strided_inputs) {
