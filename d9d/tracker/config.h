@@ -29,7 +29,7 @@ struct LogTrackerConfig {
   static constexpr auto fields() { return record<LogTrackerConfig>(); }
 };
 
-// One JSON object a line and value.
+// One JSON object a line and step.
 struct JsonlTrackerConfig {
   std::filesystem::path path;
 
