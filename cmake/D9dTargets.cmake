@@ -11,7 +11,7 @@ include(GoogleTest)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+add_compile_options(-fPIC)  # libraries and programs alike: they share one precompiled header
 
 add_library(d9d_options INTERFACE)
 target_compile_options(d9d_options INTERFACE
