@@ -1,5 +1,7 @@
 #include "d9d/core/tree/tree.h"
 
+#include <algorithm>
+
 #include "d9d/base/check.h"
 
 namespace d9d {
@@ -24,15 +26,12 @@ std::string display(const std::string& path) { return path.empty() ? "the root" 
 }  // namespace detail
 
 void check_same_structure(const TreeStructure& expected, const TreeStructure& actual) {
-  for (std::size_t i = 0; i < expected.size() || i < actual.size(); ++i) {
-    if (i < expected.size() && i < actual.size() && expected[i] == actual[i]) continue;
-    D9D_CHECK(i < actual.size(), StateError, "[core::check_same_structure] expected a ", expected[i].kind, " at ",
-              detail::display(expected[i].path), ", got nothing. Both trees must have the same structure.");
-    D9D_CHECK(i < expected.size(), StateError, "[core::check_same_structure] expected nothing at ",
-              detail::display(actual[i].path), ", got a ", actual[i].kind,
-              ". Both trees must have the same structure.");
-    D9D_CHECK(false, StateError, "[core::check_same_structure] expected ", expected[i].kind, " at ",
-              detail::display(expected[i].path), ", got ", actual[i].kind, " at ", detail::display(actual[i].path),
+  const TreeNode end{.path = "the end", .kind = "nothing"};
+  for (std::size_t i = 0; i < std::max(expected.size(), actual.size()); ++i) {
+    const TreeNode& wanted = i < expected.size() ? expected[i] : end;
+    const TreeNode& found = i < actual.size() ? actual[i] : end;
+    D9D_CHECK(wanted == found, StateError, "[core::check_same_structure] expected ", wanted.kind, " at ",
+              detail::display(wanted.path), ", got ", found.kind, " at ", detail::display(found.path),
               ". Both trees must have the same structure.");
   }
 }
