@@ -22,6 +22,7 @@ struct TensorSource {
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;
   std::function<at::Tensor()> read;  // each call gives a tensor of this dtype and shape; it may alias others
+  std::string origin = "memory";     // for messages: the file that holds it
 };
 
 // A source over a tensor that is there already; shares its storage.
