@@ -4,6 +4,7 @@
 #   d9d_test(kernels LABELS unit)                tests/kernels/**/*_test.cpp -> kernels_test, one ctest entry a test case
 #
 # TORCH: the area sees tensors; it links LibTorch and shares the one precompiled header.
+# EXCLUDE models: d9d/<area>/models/ is a library of its own, which may depend on more than the area does.
 # no_<feature>.cpp is a stub: it is compiled only when <feature> is listed in D9D_MISSING_FEATURES, instead of the files in
 # folders named <feature>. The feature `cuda` also stands for all .cu files (cmake/Cuda.cmake).
 
@@ -67,8 +68,11 @@ function(d9d_sources result folder)
 endfunction()
 
 function(d9d_library area)
-  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "EXCLUDE" "DEPENDS" ${ARGN})
   d9d_sources(sources "${PROJECT_SOURCE_DIR}/d9d/${area}")
+  if(ARG_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "/d9d/${area}/${ARG_EXCLUDE}/")
+  endif()
   string(REPLACE "/" "_" name "${area}")
   if(NOT sources)
     return()
