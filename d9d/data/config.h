@@ -38,8 +38,8 @@ struct AutoDataConfig {
   bool drop_last = true;  // drop the last incomplete batch
   bool pin_memory = true;
   bool persistent_workers = false;
-  std::optional<std::int64_t> prefetch_factor;  // batches that each worker reads ahead
-  double timeout = 0.0;                         // seconds to wait for a worker; 0: for ever
+  std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
+  double timeout = 0.0;                              // seconds to wait for a worker; 0: for ever
 
   void validate(const ConfigPath& path) const;
 
@@ -59,9 +59,9 @@ struct AutoDataConfig {
 
 // Plain text, cut into sequences.
 struct TextDataConfig {
-  std::vector<std::string> paths;  // files or globs
+  std::vector<std::string> paths = {};  // files or globs
   std::int64_t sequence_length = 1;
-  AutoDataConfig loader;
+  AutoDataConfig loader = {};
 
   static constexpr Tag kTag = {"kind", "text"};
   static constexpr auto fields() {
@@ -78,10 +78,10 @@ constexpr auto enum_names(TokenDtype) {
 
 // A binary file of token ids, little-endian, without a header.
 struct TokensDataConfig {
-  std::filesystem::path path;
+  std::filesystem::path path = {};
   TokenDtype dtype = TokenDtype::kUint16;
   std::int64_t sequence_length = 1;
-  AutoDataConfig loader;
+  AutoDataConfig loader = {};
 
   static constexpr Tag kTag = {"kind", "tokens"};
   static constexpr auto fields() {
@@ -93,15 +93,15 @@ struct TokensDataConfig {
 
 // The reference example's record: a Hugging Face dataset and a tokenizer.json. It has no kind.
 struct DatasetDataConfig {
-  std::string dataset;  // path or name on the hub
-  std::string split;
-  std::string text_column;
+  std::string dataset = {};  // path or name on the hub
+  std::string split = {};
+  std::string text_column = {};
   std::int64_t use_samples = 1;
   std::int64_t shuffle_seed = 0;
-  std::filesystem::path tokenizer;
+  std::filesystem::path tokenizer = {};
   std::int64_t num_proc = 1;
   std::int64_t presort_buffer_size = 1;
-  AutoDataConfig loader;
+  AutoDataConfig loader = {};
 
   static constexpr auto fields() {
     using Data = DatasetDataConfig;
