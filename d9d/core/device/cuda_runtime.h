@@ -7,6 +7,8 @@
 // every start 0.1 s slower, also where no GPU is. Loading it later registers the same operators and devices.
 #pragma once
 
+#include <c10/core/Device.h>
+
 namespace d9d {
 
 // True when this process sees a CUDA device; LibTorch can then use it. Loads the library on the first such call; later
@@ -16,5 +18,8 @@ namespace d9d {
 // keeps its first answer for ever. Throws StateError when that was too late, or when the driver is too old for the
 // library; IoError when the driver or the library does not start.
 bool load_cuda();
+
+// The major compute capability of a CUDA device, 9 on Hopper. load_cuda() has returned true.
+[[nodiscard]] int cuda_capability_major(c10::Device device);
 
 }  // namespace d9d

@@ -39,8 +39,8 @@ class ModulePtr {
   explicit operator bool() const { return module_ != nullptr; }
 
   // Tensors may stand anywhere in the arguments and the result (core/tree).
-  template <class... Args>
-  auto operator()(const Args&... args) const -> decltype(std::declval<T&>().forward(args...)) {
+  template <class Self = T, class... Args>
+  auto operator()(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
     if (module_->hooks().empty()) return run(args...);
     std::tuple<Args...> arguments(args...);
     const TensorRefs inputs = detail::tensor_refs(arguments);
@@ -54,8 +54,8 @@ class ModulePtr {
   }
 
  private:
-  template <class... Args>
-  auto run(const Args&... args) const -> decltype(std::declval<T&>().forward(args...)) {
+  template <class Self = T, class... Args>
+  auto run(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
     if (!module_->checkpoints_activations()) return module_->forward(args...);
     return checkpoint([module = module_](const Args&... arg) { return module->forward(arg...); }, args...);
   }

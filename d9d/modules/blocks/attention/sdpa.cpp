@@ -1,5 +1,6 @@
 #include "d9d/modules/blocks/attention/sdpa.h"
 
+#include "d9d/base/check.h"
 #include "d9d/base/config/json_text.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/base/environment.h"
