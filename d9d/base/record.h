@@ -12,6 +12,10 @@
 //   };
 // A record stays an aggregate: default member initialisers are its defaults, designated initialisers build it in code.
 // Forgetting a field in fields() does not compile.
+//
+// A configuration record may also declare
+//   static constexpr d9d::Tag kTag = {"provider", "jsonl"};   // as an alternative of a std::variant of records
+//   void validate(const d9d::ConfigPath& path) const;         // rules across fields; throws ConfigError
 #pragma once
 
 #include <cstddef>
@@ -22,6 +26,15 @@
 
 namespace d9d {
 
+class ConfigPath;  // where in which file: base/config/config_path.h
+
+// What picks a record among the alternatives of a std::variant: {"provider": "jsonl", ...}. All alternatives share the
+// key. The key must be present, unless one alternative has no tag: it is what a missing key means.
+struct Tag {
+  std::string_view key;
+  std::string_view value;
+};
+
 // A bound on one number, checked where the record is read from JSON. Unset sides are open.
 struct Range {
   double min = 0;
@@ -29,17 +42,21 @@ struct Range {
   bool has_min = false;
   bool has_max = false;
   bool exclusive_min = false;  // value > min instead of value >= min
+  bool exclusive_max = false;
 };
 [[nodiscard]] constexpr Range at_least(double min) { return {.min = min, .has_min = true}; }
 [[nodiscard]] constexpr Range greater_than(double min) { return {.min = min, .has_min = true, .exclusive_min = true}; }
 [[nodiscard]] constexpr Range between(double min, double max) {
   return {.min = min, .max = max, .has_min = true, .has_max = true};
 }
+[[nodiscard]] constexpr Range half_open(double min, double max) {  // min <= value < max
+  return {.min = min, .max = max, .has_min = true, .has_max = true, .exclusive_max = true};
+}
 
 // One field of record T: its name (the JSON key), where it lives, and what JSON must obey.
 template <class T, class Value>
 struct Field {
-  std::string_view name;
+  std::string_view name;  // empty: flattened
   Value T::*member;
   bool is_required = true;  // false: an absent key leaves the default member initialiser
   Range range = {};
@@ -52,6 +69,12 @@ template <class T, class Value>
 template <class T, class Value>
 [[nodiscard]] constexpr Field<T, Value> defaulted(std::string_view name, Value T::*member, Range range = {}) {
   return {.name = name, .member = member, .is_required = false, .range = range};
+}
+// The member is a record whose keys stand beside this record's own: {"paths": [], "shuffle": true} instead of
+// {"paths": [], "loader": {"shuffle": true}}.
+template <class T, class Value>
+[[nodiscard]] constexpr Field<T, Value> flattened(Value T::*member) {
+  return {.name = {}, .member = member};
 }
 // A field of a record that is no configuration (a batch, an output).
 template <class T, class Value>

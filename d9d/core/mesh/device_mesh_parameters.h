@@ -1,0 +1,54 @@
+// The seven degrees of parallelism of a job. Their product without expert parallelism is the number of ranks: experts
+// are spread over ranks that the other axes already count.
+//
+// Example
+//   const DeviceMeshParameters mesh{.pipeline_parallel = 4, .data_parallel_replicate = 2, .expert_parallel = 2};
+//   mesh.validate(ConfigPath("mesh"));
+//   mesh.world_size();   // 8
+#pragma once
+
+#include <cstdint>
+
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+struct DeviceMeshParameters {
+  std::int64_t pipeline_parallel = 1;
+  std::int64_t data_parallel_replicate = 1;
+  std::int64_t data_parallel_shard = 1;
+  std::int64_t context_parallel_replicate = 1;
+  std::int64_t context_parallel_shard = 1;
+  std::int64_t tensor_parallel = 1;
+  std::int64_t expert_parallel = 1;  // divides the product of the data and context degrees
+
+  [[nodiscard]] bool has_pipeline_parallel() const { return pipeline_parallel > 1; }
+  [[nodiscard]] bool has_data_parallel_replicate() const { return data_parallel_replicate > 1; }
+  [[nodiscard]] bool has_data_parallel_shard() const { return data_parallel_shard > 1; }
+  [[nodiscard]] bool has_context_parallel_replicate() const { return context_parallel_replicate > 1; }
+  [[nodiscard]] bool has_context_parallel_shard() const { return context_parallel_shard > 1; }
+  [[nodiscard]] bool has_tensor_parallel() const { return tensor_parallel > 1; }
+  [[nodiscard]] bool has_expert_parallel() const { return expert_parallel > 1; }
+  [[nodiscard]] bool is_distributed() const;
+
+  // Number of ranks of the job.
+  [[nodiscard]] std::int64_t world_size() const;
+
+  // Degrees are positive and fit together; throws ConfigError with the arithmetic.
+  void validate(const ConfigPath& path) const;
+
+  bool operator==(const DeviceMeshParameters&) const = default;
+
+  static constexpr auto fields() {
+    using Mesh = DeviceMeshParameters;
+    return record<Mesh>(defaulted("pipeline_parallel", &Mesh::pipeline_parallel, at_least(1)),
+                        defaulted("data_parallel_replicate", &Mesh::data_parallel_replicate, at_least(1)),
+                        defaulted("data_parallel_shard", &Mesh::data_parallel_shard, at_least(1)),
+                        defaulted("context_parallel_replicate", &Mesh::context_parallel_replicate, at_least(1)),
+                        defaulted("context_parallel_shard", &Mesh::context_parallel_shard, at_least(1)),
+                        defaulted("tensor_parallel", &Mesh::tensor_parallel, at_least(1)),
+                        defaulted("expert_parallel", &Mesh::expert_parallel, at_least(1)));
+  }
+};
+
+}  // namespace d9d

@@ -1,0 +1,217 @@
+// Settings of a training and of an inference job: one record a service of the loop, one section in JSON each.
+//
+// Example
+//   {"run": {"name": "qwen3"}, "logging": {"period_steps": 5, "tracker": {"provider": "log"}},
+//    "determinism": {"base_seed": 1337}, "gc": {"period_steps": 10},
+//    "checkpointing": {"save_dir": "checkpoints", "period_steps": 1000}, "gradient_clipping": {"max_norm": 1.0}}
+//
+// Required keys have no meaningful default; C++ defaults of their members only make the records constructible.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/dtype.h"
+#include "d9d/base/record.h"
+#include "d9d/loop/config/pipeline_schedule_config.h"
+#include "d9d/loop/config/step_action_period.h"
+#include "d9d/tracker/config.h"
+
+namespace d9d {
+
+struct RunConfig {
+  std::string name;
+  std::optional<std::string> description;
+  nlohmann::ordered_json hparams = nlohmann::ordered_json::object();  // any object; goes to the tracker
+
+  void validate(const ConfigPath& path) const;
+
+  static constexpr auto fields() {
+    return record<RunConfig>(required("name", &RunConfig::name), defaulted("description", &RunConfig::description),
+                             defaulted("hparams", &RunConfig::hparams));
+  }
+};
+
+struct ScheduleConfig {
+  std::optional<std::int64_t> total_steps;  // null: as many as the data has
+
+  static constexpr auto fields() {
+    return record<ScheduleConfig>(defaulted("total_steps", &ScheduleConfig::total_steps, at_least(1)));
+  }
+};
+
+struct DataPrefetchConfig {
+  std::int64_t prefetch_factor = 1;  // packs copied to the device ahead; 0: copied when the step starts
+
+  static constexpr auto fields() {
+    return record<DataPrefetchConfig>(defaulted("prefetch_factor", &DataPrefetchConfig::prefetch_factor, at_least(0)));
+  }
+};
+
+struct LoggingConfig {
+  StepActionPeriod period_steps;
+  TrackerConfig tracker;
+  std::int64_t max_pending_steps = 2;  // by how many steps logged values may lag
+
+  static constexpr auto fields() {
+    return record<LoggingConfig>(required("period_steps", &LoggingConfig::period_steps),
+                                 required("tracker", &LoggingConfig::tracker),
+                                 defaulted("max_pending_steps", &LoggingConfig::max_pending_steps, at_least(1)));
+  }
+};
+
+struct PipeliningConfig {
+  PipelineScheduleConfig schedule;
+
+  static constexpr auto fields() {
+    return record<PipeliningConfig>(defaulted("schedule", &PipeliningConfig::schedule));
+  }
+};
+
+struct ModelStageFactoryConfig {
+  std::optional<std::filesystem::path> source_checkpoint;  // where initial weights come from; null: random
+  bool checkpoint_only_trainable_parameters = false;
+
+  static constexpr auto fields() {
+    using Factory = ModelStageFactoryConfig;
+    return record<Factory>(
+        defaulted("source_checkpoint", &Factory::source_checkpoint),
+        defaulted("checkpoint_only_trainable_parameters", &Factory::checkpoint_only_trainable_parameters));
+  }
+};
+
+struct DeterminismConfig {
+  std::int64_t base_seed = 0;
+
+  static constexpr auto fields() {
+    return record<DeterminismConfig>(required("base_seed", &DeterminismConfig::base_seed));
+  }
+};
+
+struct GarbageCollectionConfig {
+  StepActionPeriod period_steps;  // when cached memory goes back to the system
+
+  static constexpr auto fields() {
+    return record<GarbageCollectionConfig>(required("period_steps", &GarbageCollectionConfig::period_steps));
+  }
+};
+
+struct CheckpointingConfig {
+  std::filesystem::path save_dir;
+  StepActionPeriod period_steps;
+  std::optional<std::int64_t> num_to_keep;  // null: all
+
+  static constexpr auto fields() {
+    return record<CheckpointingConfig>(required("save_dir", &CheckpointingConfig::save_dir),
+                                       required("period_steps", &CheckpointingConfig::period_steps),
+                                       defaulted("num_to_keep", &CheckpointingConfig::num_to_keep, at_least(1)));
+  }
+};
+
+struct GradientClippingConfig {
+  std::optional<double> max_norm;                      // null: the norm is measured, nothing is clipped
+  StepActionPeriod log_total_steps = {EverySteps{1}};  // when the norm is logged
+
+  static constexpr auto fields() {
+    return record<GradientClippingConfig>(required("max_norm", &GradientClippingConfig::max_norm, greater_than(0)),
+                                          defaulted("log_total_steps", &GradientClippingConfig::log_total_steps));
+  }
+};
+
+// Of every period, the last warmup + active steps are watched and the last active ones recorded.
+struct ProfilingConfig {
+  std::filesystem::path traces_dir;
+  std::int64_t period_steps = 1;
+  std::int64_t warmup_steps = 0;
+  std::int64_t active_steps = 1;
+  bool record_shapes = true;
+  bool with_stack = true;
+
+  // warmup + active <= period.
+  void validate(const ConfigPath& path) const;
+
+  static constexpr auto fields() {
+    using Profiling = ProfilingConfig;
+    return record<Profiling>(
+        required("traces_dir", &Profiling::traces_dir), required("period_steps", &Profiling::period_steps, at_least(1)),
+        required("warmup_steps", &Profiling::warmup_steps, at_least(0)),
+        required("active_steps", &Profiling::active_steps, at_least(1)),
+        defaulted("record_shapes", &Profiling::record_shapes), defaulted("with_stack", &Profiling::with_stack));
+  }
+};
+
+struct GradientManagerConfig {
+  std::optional<Dtype> grad_dtype;   // of accumulation and reduction; null: that of the parameter
+  std::int64_t bucket_size_mb = 32;  // size of one reduction
+
+  static constexpr auto fields() {
+    using Manager = GradientManagerConfig;
+    return record<Manager>(defaulted("grad_dtype", &Manager::grad_dtype),
+                           defaulted("bucket_size_mb", &Manager::bucket_size_mb, at_least(1)));
+  }
+};
+
+struct TimeoutConfig {
+  std::int64_t init_timeout = 10000;  // seconds, until the first step has ended
+  std::int64_t step_timeout = 100;    // seconds, afterwards
+
+  static constexpr auto fields() {
+    return record<TimeoutConfig>(defaulted("init_timeout", &TimeoutConfig::init_timeout, at_least(1)),
+                                 defaulted("step_timeout", &TimeoutConfig::step_timeout, at_least(1)));
+  }
+};
+
+struct TrainerConfig {
+  RunConfig run;
+  ScheduleConfig schedule;
+  DataPrefetchConfig data_prefetch;
+  LoggingConfig logging;
+  PipeliningConfig pipelining;
+  ModelStageFactoryConfig model_stage_factory;
+  DeterminismConfig determinism;
+  GarbageCollectionConfig gc;
+  CheckpointingConfig checkpointing;
+  GradientClippingConfig gradient_clipping;
+  std::optional<ProfilingConfig> profiling;
+  GradientManagerConfig gradient_manager;
+  TimeoutConfig timeout;
+
+  static constexpr auto fields() {
+    using Trainer = TrainerConfig;
+    return record<Trainer>(
+        required("run", &Trainer::run), defaulted("schedule", &Trainer::schedule),
+        defaulted("data_prefetch", &Trainer::data_prefetch), required("logging", &Trainer::logging),
+        defaulted("pipelining", &Trainer::pipelining), defaulted("model_stage_factory", &Trainer::model_stage_factory),
+        required("determinism", &Trainer::determinism), required("gc", &Trainer::gc),
+        required("checkpointing", &Trainer::checkpointing), required("gradient_clipping", &Trainer::gradient_clipping),
+        defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
+        defaulted("timeout", &Trainer::timeout));
+  }
+};
+
+struct InferenceConfig {
+  ScheduleConfig schedule;
+  DataPrefetchConfig data_prefetch;
+  ModelStageFactoryConfig model_stage_factory;
+  DeterminismConfig determinism;
+  GarbageCollectionConfig gc;
+  CheckpointingConfig checkpointing;
+  std::optional<ProfilingConfig> profiling;
+  TimeoutConfig timeout;
+
+  static constexpr auto fields() {
+    using Inference = InferenceConfig;
+    return record<Inference>(defaulted("schedule", &Inference::schedule),
+                             defaulted("data_prefetch", &Inference::data_prefetch),
+                             defaulted("model_stage_factory", &Inference::model_stage_factory),
+                             required("determinism", &Inference::determinism), required("gc", &Inference::gc),
+                             required("checkpointing", &Inference::checkpointing),
+                             defaulted("profiling", &Inference::profiling), defaulted("timeout", &Inference::timeout));
+  }
+};
+
+}  // namespace d9d

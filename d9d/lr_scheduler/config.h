@@ -1,0 +1,103 @@
+// The learning-rate schedule in JSON: a piecewise curve of multipliers of the optimiser's learning rate.
+//
+// Example
+//   {"name": "piecewise", "scheduler": {"initial_multiplier": 0.0, "phases": [
+//     {"mode": "percentage", "percentage": 0.1, "target_multiplier": 1.0, "curve": {"type": "linear"}},
+//     {"mode": "rest", "target_multiplier": 0.1, "curve": {"type": "cosine"}}]}}
+// The object under "scheduler" alone is accepted too.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+struct LinearCurveConfig {
+  static constexpr Tag kTag = {"type", "linear"};
+  static constexpr auto fields() { return record<LinearCurveConfig>(); }
+};
+struct CosineCurveConfig {
+  static constexpr Tag kTag = {"type", "cosine"};
+  static constexpr auto fields() { return record<CosineCurveConfig>(); }
+};
+struct ExponentialCurveConfig {
+  static constexpr Tag kTag = {"type", "exponential"};
+  static constexpr auto fields() { return record<ExponentialCurveConfig>(); }
+};
+struct PolyCurveConfig {
+  double power = 2.0;
+
+  static constexpr Tag kTag = {"type", "poly"};
+  static constexpr auto fields() { return record<PolyCurveConfig>(defaulted("power", &PolyCurveConfig::power)); }
+};
+using CurveConfig = std::variant<LinearCurveConfig, CosineCurveConfig, ExponentialCurveConfig, PolyCurveConfig>;
+
+// A phase runs from the multiplier where the previous one ended to its target.
+struct StepsPhaseConfig {  // lasts a number of steps
+  std::int64_t steps = 1;
+  double target_multiplier = 1.0;
+  CurveConfig curve;
+
+  static constexpr Tag kTag = {"mode", "steps"};
+  static constexpr auto fields() {
+    using Phase = StepsPhaseConfig;
+    return record<Phase>(required("steps", &Phase::steps, at_least(1)),
+                         required("target_multiplier", &Phase::target_multiplier), required("curve", &Phase::curve));
+  }
+};
+struct PercentagePhaseConfig {  // lasts until a fraction of all steps, counted from the start of the run
+  double percentage = 1.0;      // in [0, 1]
+  double target_multiplier = 1.0;
+  CurveConfig curve;
+
+  static constexpr Tag kTag = {"mode", "percentage"};
+  static constexpr auto fields() {
+    using Phase = PercentagePhaseConfig;
+    return record<Phase>(required("percentage", &Phase::percentage, between(0, 1)),
+                         required("target_multiplier", &Phase::target_multiplier), required("curve", &Phase::curve));
+  }
+};
+struct RestPhaseConfig {  // lasts until the end of the run
+  double target_multiplier = 1.0;
+  CurveConfig curve;
+
+  static constexpr Tag kTag = {"mode", "rest"};
+  static constexpr auto fields() {
+    using Phase = RestPhaseConfig;
+    return record<Phase>(required("target_multiplier", &Phase::target_multiplier), required("curve", &Phase::curve));
+  }
+};
+using PhaseConfig = std::variant<StepsPhaseConfig, PercentagePhaseConfig, RestPhaseConfig>;
+
+struct PiecewiseConfig {
+  double initial_multiplier = 1.0;
+  std::vector<PhaseConfig> phases;
+
+  static constexpr auto fields() {
+    return record<PiecewiseConfig>(required("initial_multiplier", &PiecewiseConfig::initial_multiplier),
+                                   required("phases", &PiecewiseConfig::phases));
+  }
+};
+
+struct PiecewiseSchedulerConfig {
+  PiecewiseConfig scheduler;
+
+  static constexpr Tag kTag = {"name", "piecewise"};
+  static constexpr auto fields() {
+    return record<PiecewiseSchedulerConfig>(required("scheduler", &PiecewiseSchedulerConfig::scheduler));
+  }
+};
+
+// The second alternative is the form without a name.
+using LRSchedulerConfig = std::variant<PiecewiseSchedulerConfig, PiecewiseConfig>;
+
+// The curve of either form.
+[[nodiscard]] inline const PiecewiseConfig& piecewise_config(const LRSchedulerConfig& config) {
+  if (const auto* named = std::get_if<PiecewiseSchedulerConfig>(&config)) return named->scheduler;
+  return std::get<PiecewiseConfig>(config);
+}
+
+}  // namespace d9d

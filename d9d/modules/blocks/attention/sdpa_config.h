@@ -1,0 +1,50 @@
+// Which implementation computes scaled dot-product attention: one of the records below, picked in JSON by "kind".
+//
+// Example
+//   {"kind": "torch", "backends": ["FLASH_ATTENTION", "MATH"]}
+#pragma once
+
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "d9d/base/enum_names.h"
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+// The kernels that PyTorch's scaled_dot_product_attention chooses from.
+enum class TorchSdpaKernel { kMath, kFlashAttention, kEfficientAttention, kCudnnAttention };
+constexpr auto enum_names(TorchSdpaKernel) {
+  return std::to_array<EnumName<TorchSdpaKernel>>({{TorchSdpaKernel::kMath, "MATH"},
+                                                   {TorchSdpaKernel::kFlashAttention, "FLASH_ATTENTION"},
+                                                   {TorchSdpaKernel::kEfficientAttention, "EFFICIENT_ATTENTION"},
+                                                   {TorchSdpaKernel::kCudnnAttention, "CUDNN_ATTENTION"}});
+}
+
+struct TorchSdpaConfig {
+  std::optional<std::vector<TorchSdpaKernel>> backends;  // null: PyTorch chooses among all
+
+  static constexpr Tag kTag = {"kind", "torch"};
+  static constexpr auto fields() { return record<TorchSdpaConfig>(defaulted("backends", &TorchSdpaConfig::backends)); }
+};
+
+// The formula, with the matrix of scores in memory.
+struct EagerSdpaConfig {
+  static constexpr Tag kTag = {"kind", "eager"};
+  static constexpr auto fields() { return record<EagerSdpaConfig>(); }
+};
+
+struct FlashAttention2SdpaConfig {
+  static constexpr Tag kTag = {"kind", "flash_attention_2"};
+  static constexpr auto fields() { return record<FlashAttention2SdpaConfig>(); }
+};
+
+struct FlashAttention4SdpaConfig {
+  static constexpr Tag kTag = {"kind", "flash_attention_4"};
+  static constexpr auto fields() { return record<FlashAttention4SdpaConfig>(); }
+};
+
+using SdpaConfig = std::variant<TorchSdpaConfig, EagerSdpaConfig, FlashAttention2SdpaConfig, FlashAttention4SdpaConfig>;
+
+}  // namespace d9d

@@ -1,0 +1,41 @@
+// Which implementation multiplies groups of token rows with their expert's matrix: one of the records below, picked in
+// JSON by "kind".
+//
+// Example
+//   {"kind": "eager"}
+#pragma once
+
+#include <variant>
+
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+// PyTorch's grouped_mm.
+struct TorchGroupedMMConfig {
+  static constexpr Tag kTag = {"kind", "torch"};
+  static constexpr auto fields() { return record<TorchGroupedMMConfig>(); }
+};
+struct QuackGroupedMMConfig {
+  static constexpr Tag kTag = {"kind", "quack"};
+  static constexpr auto fields() { return record<QuackGroupedMMConfig>(); }
+};
+struct GroupedGemmGroupedMMConfig {
+  static constexpr Tag kTag = {"kind", "grouped_gemm"};
+  static constexpr auto fields() { return record<GroupedGemmGroupedMMConfig>(); }
+};
+// One product a group, with the group sizes on the host.
+struct EagerGroupedMMConfig {
+  static constexpr Tag kTag = {"kind", "eager"};
+  static constexpr auto fields() { return record<EagerGroupedMMConfig>(); }
+};
+// This library's kernel.
+struct CutlassGroupedMMConfig {
+  static constexpr Tag kTag = {"kind", "cutlass"};
+  static constexpr auto fields() { return record<CutlassGroupedMMConfig>(); }
+};
+
+using GroupedMMConfig = std::variant<TorchGroupedMMConfig, QuackGroupedMMConfig, GroupedGemmGroupedMMConfig,
+                                     EagerGroupedMMConfig, CutlassGroupedMMConfig>;
+
+}  // namespace d9d

@@ -1,0 +1,108 @@
+// How rotary frequencies are stretched for contexts longer than those of the original training: one of the records
+// below, picked in JSON by "type". Keys are those of Hugging Face's rope parameters.
+//
+// Example
+//   {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+// Position interpolation, Chen et al. 2023.
+struct LinearRopeScalingConfig {
+  double factor = 1.0;
+
+  static constexpr Tag kTag = {"type", "linear"};
+  static constexpr auto fields() {
+    return record<LinearRopeScalingConfig>(required("factor", &LinearRopeScalingConfig::factor, greater_than(0)));
+  }
+};
+
+// A larger base instead of slower positions.
+struct NtkRopeScalingConfig {
+  double factor = 1.0;
+
+  static constexpr Tag kTag = {"type", "ntk"};
+  static constexpr auto fields() {
+    return record<NtkRopeScalingConfig>(required("factor", &NtkRopeScalingConfig::factor, greater_than(0)));
+  }
+};
+
+// Peng et al. 2023, "YaRN".
+struct YarnRopeScalingConfig {
+  double factor = 1.0;
+  std::int64_t original_max_position_embeddings = 1;
+  double beta_fast = 32.0;                 // rotations over the original context above which a frequency is kept
+  double beta_slow = 1.0;                  // rotations below which it is divided by factor
+  bool truncate = false;                   // round the two borders outwards to whole dimensions
+  std::optional<double> attention_factor;  // scale of both tables; null: derived from factor and the two mscales
+  std::optional<double> mscale;
+  std::optional<double> mscale_all_dim;
+
+  // beta_fast > beta_slow.
+  void validate(const ConfigPath& path) const;
+
+  static constexpr Tag kTag = {"type", "yarn"};
+  static constexpr auto fields() {
+    using Yarn = YarnRopeScalingConfig;
+    return record<Yarn>(
+        required("factor", &Yarn::factor, greater_than(0)),
+        required("original_max_position_embeddings", &Yarn::original_max_position_embeddings, at_least(1)),
+        defaulted("beta_fast", &Yarn::beta_fast, greater_than(0)),
+        defaulted("beta_slow", &Yarn::beta_slow, greater_than(0)), defaulted("truncate", &Yarn::truncate),
+        defaulted("attention_factor", &Yarn::attention_factor, greater_than(0)), defaulted("mscale", &Yarn::mscale),
+        defaulted("mscale_all_dim", &Yarn::mscale_all_dim));
+  }
+};
+
+// The bands of Llama 3.1.
+struct Llama3RopeScalingConfig {
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  std::int64_t original_max_position_embeddings = 1;
+
+  // low_freq_factor < high_freq_factor.
+  void validate(const ConfigPath& path) const;
+
+  static constexpr Tag kTag = {"type", "llama3"};
+  static constexpr auto fields() {
+    using Llama3 = Llama3RopeScalingConfig;
+    return record<Llama3>(
+        required("factor", &Llama3::factor, greater_than(0)),
+        required("low_freq_factor", &Llama3::low_freq_factor, greater_than(0)),
+        required("high_freq_factor", &Llama3::high_freq_factor, greater_than(0)),
+        required("original_max_position_embeddings", &Llama3::original_max_position_embeddings, at_least(1)));
+  }
+};
+
+// Ding et al. 2024, "LongRoPE": a divisor a frequency, for short and for long contexts.
+struct LongRopeScalingConfig {
+  std::vector<double> short_factor;  // [head_dim / 2]
+  std::vector<double> long_factor;   // [head_dim / 2]
+  std::int64_t original_max_position_embeddings = 1;
+  std::optional<double> factor;            // null: max_position_ids / original_max_position_embeddings
+  std::optional<double> attention_factor;  // scale of both tables; null: derived from factor
+
+  static constexpr Tag kTag = {"type", "longrope"};
+  static constexpr auto fields() {
+    using LongRope = LongRopeScalingConfig;
+    return record<LongRope>(
+        required("short_factor", &LongRope::short_factor, greater_than(0)),
+        required("long_factor", &LongRope::long_factor, greater_than(0)),
+        required("original_max_position_embeddings", &LongRope::original_max_position_embeddings, at_least(1)),
+        defaulted("factor", &LongRope::factor, greater_than(0)),
+        defaulted("attention_factor", &LongRope::attention_factor, greater_than(0)));
+  }
+};
+
+using RopeScalingConfig = std::variant<LinearRopeScalingConfig, NtkRopeScalingConfig, YarnRopeScalingConfig,
+                                       Llama3RopeScalingConfig, LongRopeScalingConfig>;
+
+}  // namespace d9d

@@ -1,0 +1,117 @@
+// Which experiment tracker a job writes to: one of the records below, picked in JSON by "provider".
+//
+// Example
+//   {"provider": "jsonl", "path": "runs/a.jsonl"}
+//   TrackerConfig config = TensorboardTrackerConfig{.log_dir = "runs/a"};
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "d9d/base/enum_names.h"
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+// Writes nothing.
+struct NullTrackerConfig {
+  static constexpr Tag kTag = {"provider", "null"};
+  static constexpr auto fields() { return record<NullTrackerConfig>(); }
+};
+
+// Prints scalars to the log.
+struct LogTrackerConfig {
+  static constexpr Tag kTag = {"provider", "log"};
+  static constexpr auto fields() { return record<LogTrackerConfig>(); }
+};
+
+// One JSON object a line and value.
+struct JsonlTrackerConfig {
+  std::filesystem::path path;
+
+  static constexpr Tag kTag = {"provider", "jsonl"};
+  static constexpr auto fields() { return record<JsonlTrackerConfig>(required("path", &JsonlTrackerConfig::path)); }
+};
+
+// TensorBoard event files.
+struct TensorboardTrackerConfig {
+  std::filesystem::path log_dir;  // used as it is: no sub-directory a run
+
+  static constexpr Tag kTag = {"provider", "tensorboard"};
+  static constexpr auto fields() {
+    return record<TensorboardTrackerConfig>(required("log_dir", &TensorboardTrackerConfig::log_dir));
+  }
+};
+
+struct AimTrackerConfig {
+  std::string repo;  // path or address of the Aim repository
+  bool log_system_params = true;
+  bool capture_terminal_logs = true;
+  std::int64_t system_tracking_interval = 10;  // seconds
+
+  static constexpr Tag kTag = {"provider", "aim"};
+  static constexpr auto fields() {
+    using Aim = AimTrackerConfig;
+    return record<Aim>(required("repo", &Aim::repo), defaulted("log_system_params", &Aim::log_system_params),
+                       defaulted("capture_terminal_logs", &Aim::capture_terminal_logs),
+                       defaulted("system_tracking_interval", &Aim::system_tracking_interval, at_least(1)));
+  }
+};
+
+enum class WandbMode { kOnline, kOffline };
+constexpr auto enum_names(WandbMode) {
+  return std::to_array<EnumName<WandbMode>>({{WandbMode::kOnline, "online"}, {WandbMode::kOffline, "offline"}});
+}
+
+// Weights & Biases.
+struct WandbTrackerConfig {
+  std::string project;
+  std::optional<std::string> entity;
+  std::optional<std::string> group;
+  std::vector<std::string> tags;
+  WandbMode mode = WandbMode::kOnline;
+  std::optional<std::filesystem::path> dir;
+  bool capture_terminal_logs = false;
+
+  static constexpr Tag kTag = {"provider", "wandb"};
+  static constexpr auto fields() {
+    using Wandb = WandbTrackerConfig;
+    return record<Wandb>(required("project", &Wandb::project), defaulted("entity", &Wandb::entity),
+                         defaulted("group", &Wandb::group), defaulted("tags", &Wandb::tags),
+                         defaulted("mode", &Wandb::mode), defaulted("dir", &Wandb::dir),
+                         defaulted("capture_terminal_logs", &Wandb::capture_terminal_logs));
+  }
+};
+
+struct MlflowTrackerConfig {
+  std::string experiment;  // created if absent
+  std::optional<std::string> tracking_uri;
+
+  static constexpr Tag kTag = {"provider", "mlflow"};
+  static constexpr auto fields() {
+    return record<MlflowTrackerConfig>(required("experiment", &MlflowTrackerConfig::experiment),
+                                       defaulted("tracking_uri", &MlflowTrackerConfig::tracking_uri));
+  }
+};
+
+template <class... More>
+using TrackerVariant = std::variant<NullTrackerConfig, LogTrackerConfig, JsonlTrackerConfig, TensorboardTrackerConfig,
+                                    AimTrackerConfig, WandbTrackerConfig, MlflowTrackerConfig, More...>;
+
+// Writes everything to each of several trackers.
+struct MultiTrackerConfig {
+  std::vector<TrackerVariant<>> trackers;
+
+  static constexpr Tag kTag = {"provider", "multi"};
+  static constexpr auto fields() {
+    return record<MultiTrackerConfig>(required("trackers", &MultiTrackerConfig::trackers));
+  }
+};
+
+using TrackerConfig = TrackerVariant<MultiTrackerConfig>;
+
+}  // namespace d9d
