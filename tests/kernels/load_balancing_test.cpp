@@ -2,10 +2,13 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/router/topk_router.h"
 
 #include "tests/kernels/op_testing.h"
+#include "tests/support/python.h"
 
 namespace d9d::kernels {
 namespace {
@@ -19,6 +22,26 @@ TEST(LoadBalancingLoss, Is_top_k_when_perfectly_balanced) {
   const auto loss = load_balancing_loss(
       {.logits = at::zeros({6, 4}, at::kDouble), .counts = at::full({4}, 3, at::kLong), .top_k = 2});
   EXPECT_DOUBLE_EQ(loss.item<double>(), 2.0);
+}
+
+// transformers takes the mean of the probabilities in float32.
+TEST(LoadBalancingLoss, Equals_that_of_transformers) {
+  const auto oracle = nlohmann::json::parse(test::run_python("tests/kernels/load_balancing_oracle.py", {}));
+  const auto num_experts = oracle["num_experts"].get<std::int64_t>(), top_k = oracle["top_k"].get<std::int64_t>();
+  const auto logits =
+      leaf(at::tensor(oracle["logits"].get<std::vector<double>>(), at::kDouble).view({-1, num_experts}));
+  const auto chosen = topk_router({.logits = logits.detach(), .top_k = top_k}).indices;
+  const auto loss = load_balancing_loss(
+      {.logits = logits, .counts = at::bincount(chosen.flatten(), {}, num_experts), .top_k = top_k});
+  backward({loss}, {{}});
+  EXPECT_NEAR(loss.item<double>(), oracle["loss"].get<double>(), 1e-6);
+  const auto grad = at::tensor(oracle["grad"].get<std::vector<double>>(), at::kDouble).view_as(logits);
+  EXPECT_LT((logits.grad() - grad).abs().max().item<double>(), 1e-6 * grad.abs().max().item<double>());
+}
+
+TEST(LoadBalancingLoss, Is_zero_when_nothing_was_counted) {
+  const auto loss = load_balancing_loss({.logits = values({6, 4}, 1), .counts = at::zeros({4}, at::kLong), .top_k = 2});
+  EXPECT_EQ(loss.item<double>(), 0.0);
 }
 
 TEST(LoadBalancingLoss, Is_the_number_of_experts_when_one_gets_everything) {

@@ -15,7 +15,7 @@ at::Tensor load_balancing_loss(const LoadBalancingRequest& request) {
             logits.sizes(), " and ", request.counts.sizes(), ". Count over all experts.");
   const auto dtype = at::toOpMathType(logits.scalar_type());
   const auto counts = request.counts.detach().to(dtype);
-  const auto shares = counts * static_cast<double>(request.top_k) / counts.sum();
+  const auto shares = counts * static_cast<double>(request.top_k) / counts.sum().clamp_min(1);
   const auto mean_probs = at::softmax(logits, 1, dtype).mean(0);
   return (shares * mean_probs).sum() * logits.size(1);
 }

@@ -16,14 +16,14 @@ namespace d9d::kernels {
 struct LoadBalancingRequest {
   const at::Tensor& logits;  // [T, E] of the router, any floating dtype
   const at::Tensor& counts;  // [E] tokens each expert was chosen for, over the tokens the balance is wanted for (these,
-                             // or those of the whole step on all ranks); at least one
+                             // or those of the whole step on all ranks)
   std::int64_t top_k;        // experts a token
 };
 
 // Scalar, at least fp32: E * sum_e f_e * P_e with f_e = counts_e / (sum of counts / top_k), the share of tokens that
 // chose e, and P_e the mean over T of the softmax probability of e (Fedus et al. 2021, arXiv:2101.03961, equations 4-6,
-// extended to top-k as in Qwen3-MoE: top_k when perfectly balanced). Differentiable in logits; counts are constants.
-// Does not wait for the device. Throws ConfigError for shapes that do not fit.
+// extended to top-k as in Qwen3-MoE: top_k when perfectly balanced); zero when nothing was counted. Differentiable in
+// logits; counts are constants. Does not wait for the device. Throws ConfigError for shapes that do not fit.
 [[nodiscard]] at::Tensor load_balancing_loss(const LoadBalancingRequest& request);
 
 // bias: [E] floating, counts: [E]. bias += rate * sign(mean count - count): experts that got too little are chosen more
