@@ -20,8 +20,8 @@ namespace d9d {
 
 // How the samples of a dataset are dealt to the ranks.
 enum class ShardIndexingMode {
-  kSequential,  // rank r takes samples r, r + n, r + 2n, ...
-  kChunked,     // rank r takes the r-th contiguous range
+  kSequential,  // rank r of n takes samples r, r + n, r + 2n, ... of each global batch
+  kChunked,     // rank r takes the r-th contiguous part of each global batch
 };
 constexpr auto enum_names(ShardIndexingMode) {
   return std::to_array<EnumName<ShardIndexingMode>>(
@@ -38,8 +38,8 @@ struct AutoDataConfig {
   bool drop_last = true;  // drop the last incomplete batch
   bool pin_memory = true;
   bool persistent_workers = false;
-  std::optional<std::int64_t> prefetch_factor;  // batches that each worker reads ahead
-  double timeout = 0.0;                         // seconds to wait for a worker; 0: for ever
+  std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
+  double timeout = 0.0;                              // seconds to wait for a worker; 0: for ever
 
   void validate(const ConfigPath& path) const;
 
@@ -59,9 +59,9 @@ struct AutoDataConfig {
 
 // Plain text, cut into sequences.
 struct TextDataConfig {
-  std::vector<std::string> paths;  // files or globs
+  std::vector<std::string> paths = {};  // files or globs
   std::int64_t sequence_length = 1;
-  AutoDataConfig loader;
+  AutoDataConfig loader = {};
 
   static constexpr Tag kTag = {"kind", "text"};
   static constexpr auto fields() {
@@ -71,17 +71,18 @@ struct TextDataConfig {
   }
 };
 
-enum class TokenDtype { kUint16, kUint32 };
+enum class TokenDtype { kUint8, kUint16, kUint32 };
 constexpr auto enum_names(TokenDtype) {
-  return std::to_array<EnumName<TokenDtype>>({{TokenDtype::kUint16, "uint16"}, {TokenDtype::kUint32, "uint32"}});
+  return std::to_array<EnumName<TokenDtype>>(
+      {{TokenDtype::kUint8, "uint8"}, {TokenDtype::kUint16, "uint16"}, {TokenDtype::kUint32, "uint32"}});
 }
 
 // A binary file of token ids, little-endian, without a header.
 struct TokensDataConfig {
-  std::filesystem::path path;
+  std::filesystem::path path = {};
   TokenDtype dtype = TokenDtype::kUint16;
   std::int64_t sequence_length = 1;
-  AutoDataConfig loader;
+  AutoDataConfig loader = {};
 
   static constexpr Tag kTag = {"kind", "tokens"};
   static constexpr auto fields() {
@@ -93,15 +94,15 @@ struct TokensDataConfig {
 
 // The reference example's record: a Hugging Face dataset and a tokenizer.json. It has no kind.
 struct DatasetDataConfig {
-  std::string dataset;  // path or name on the hub
-  std::string split;
-  std::string text_column;
+  std::string dataset = {};  // path or name on the hub
+  std::string split = {};
+  std::string text_column = {};
   std::int64_t use_samples = 1;
   std::int64_t shuffle_seed = 0;
-  std::filesystem::path tokenizer;
+  std::filesystem::path tokenizer = {};
   std::int64_t num_proc = 1;
   std::int64_t presort_buffer_size = 1;
-  AutoDataConfig loader;
+  AutoDataConfig loader = {};
 
   static constexpr auto fields() {
     using Data = DatasetDataConfig;

@@ -1,0 +1,44 @@
+// Files that are whole or absent. Bytes go to a temporary name beside the file; commit() makes them durable and
+// renames.
+//
+// Example
+//   d9d::AtomicFile file("run/config.json");  // writes run/config.json.tmp-<process>-<attempt>
+//   file.write(text);
+//   file.commit();                            // run/config.json now holds all of it, also after a power cut
+//
+// A writer that is destroyed before commit() removes its temporary. A killed process leaves at most the temporary,
+// which nothing takes for the file. Every failure throws IoError with the path and the system's reason (no space left
+// on device, permission denied, ...). Local, blocking; one thread an object.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+namespace d9d {
+
+class AtomicFile {
+ public:
+  // Creates the temporary. The folder of `path` must exist.
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+
+  // fsync, rename over `path` (an existing file is replaced), fsync the folder. Nothing may be written afterwards.
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;  // empty once committed
+  int descriptor_ = -1;
+};
+
+// The whole file in one call.
+void write_file_atomically(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace d9d

@@ -1,0 +1,175 @@
+#include "d9d/core/autograd/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable.h>
+
+#include <mutex>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+namespace ag = torch::autograd;
+using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
+
+// What the thread that runs a checkpointed body does, first or again. Set around the body only: backward never reads what a
+// forward thread left behind.
+struct BodyScope {
+  const HookFactory* hooks = nullptr;
+  detail::ReplayLog* log = nullptr;
+  bool is_recomputing = false;
+};
+thread_local BodyScope current_scope;
+
+template <class Run>
+void run_in_scope(const BodyScope& scope, const Run& run) {
+  struct Restore {
+    BodyScope previous;
+    ~Restore() { current_scope = previous; }
+  } restore{std::exchange(current_scope, scope)};
+  run();
+}
+
+class CheckpointEngine final : public ag::Engine {
+ public:
+  ~CheckpointEngine() override { stop(); }
+  static ag::Engine& instance() {
+    static CheckpointEngine engine;
+    return engine;
+  }
+  std::unique_ptr<ag::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return current_scope.hooks == nullptr ? nullptr : (*current_scope.hooks)();
+  }
+};
+
+struct StopRecomputation {};  // no std::exception: a body that catches those must not swallow it
+
+// One call of a checkpointed body, owned by its slots in the graph.
+class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFrame> {
+ public:
+  // The inputs are saved under the hooks of the *enclosing* checkpoint, which then recomputes them instead of keeping them.
+  CheckpointFrame(const std::vector<at::Tensor>& inputs, detail::CheckpointBody body)
+      : body_(std::move(body)), outer_is_recomputing_(current_scope.is_recomputing) {
+    for (const at::Tensor& input : inputs) {
+      inputs_.push_back({ag::SavedVariable(input, /*is_output=*/false), input.defined() && input.requires_grad()});
+    }
+  }
+
+  void run(const std::function<void()>& forward) {
+    const HookFactory make_slot = [this] { return std::make_unique<Slot>(shared_from_this()); };
+    run_in_scope({.hooks = &make_slot, .log = &log_, .is_recomputing = outer_is_recomputing_}, forward);
+  }
+
+ private:
+  struct Input {
+    ag::SavedVariable saved;
+    bool requires_grad;
+  };
+
+  // Stands in the graph for one saved tensor. Empty until recomputation; afterwards it holds the tensor until its node
+  // releases its variables, which is how the weight phase of a split backward finds it.
+  struct Slot final : ag::SavedVariableHooks {
+    explicit Slot(std::shared_ptr<CheckpointFrame> owner) : frame(std::move(owner)) {}
+    ~Slot() override {
+      if (index >= 0) frame->slots_[index] = nullptr;  // -1: autograd makes hooks for a wrapped number and drops them unused
+    }
+    void call_pack_hook(const at::Tensor& tensor) override {
+      index = std::ssize(frame->slots_);
+      sizes = tensor.sizes().vec();
+      frame->slots_.push_back(this);
+    }
+    at::Tensor call_unpack_hook() override {
+      if (!value.defined()) frame->recompute();
+      D9D_CHECK(value._version() == version, StateError,
+                "[core::checkpoint] a checkpointed body modified in place a tensor that its backward needs. Use the "
+                "out-of-place operation.");
+      return value;
+    }
+    std::shared_ptr<CheckpointFrame> frame;
+    std::int64_t index = -1;
+    std::vector<std::int64_t> sizes;
+    at::Tensor value;
+    std::int64_t version = 0;  // with hooks, autograd leaves this check to us
+  };
+
+  // Hands a tensor that the recomputation saves to the slot at the same position of the first run.
+  struct Refill final : ag::SavedVariableHooks {
+    explicit Refill(CheckpointFrame& owner) : frame(owner) {}
+    void call_pack_hook(const at::Tensor& tensor) override {
+      D9D_CHECK(frame.next_slot_ < frame.slots_.size(), StateError,
+                "[core::checkpoint] expected the recomputation to save ", frame.slots_.size(),
+                " tensors as the first run did, got more. The body must compute the same again: see replayed().");
+      Slot* const slot = frame.slots_[frame.next_slot_++];
+      if (slot == nullptr) return;  // its node is gone already
+      D9D_CHECK(tensor.sizes() == slot->sizes, StateError, "[core::checkpoint] expected the recomputation to save shape ",
+                at::IntArrayRef(slot->sizes), ", got ", tensor.sizes(), ". The body must compute the same again.");
+      slot->value = tensor.detach();  // same version counter, no grad_fn: the second graph can die
+      slot->version = slot->value._version();
+      if (--frame.num_wanted_ == 0) throw StopRecomputation{};
+    }
+    at::Tensor call_unpack_hook() override {
+      throw StateError("[core::checkpoint] a backward ran inside a checkpointed body. Take it out of the body.");
+    }
+    CheckpointFrame& frame;
+  };
+
+  void recompute() {
+    std::vector<at::Tensor> inputs;
+    for (const Input& input : inputs_) {  // unpacking may recompute the enclosing checkpoint first
+      const at::Tensor value = input.saved.unpack();
+      inputs.push_back(value.defined() ? value.detach().set_requires_grad(input.requires_grad) : value);
+    }
+    next_slot_ = 0;
+    num_wanted_ = slots_.size() - static_cast<std::size_t>(std::ranges::count(slots_, nullptr));
+    log_.rewind();
+    try {
+      const at::AutoGradMode grad_mode(true);
+      const HookFactory make_refill = [this] { return std::make_unique<Refill>(*this); };
+      run_in_scope({.hooks = &make_refill, .log = &log_, .is_recomputing = true}, [&] { body_(inputs); });
+    } catch (const StopRecomputation&) {
+    }
+    D9D_CHECK(num_wanted_ == 0, StateError, "[core::checkpoint] expected the recomputation to save ", slots_.size(),
+              " tensors as the first run did, got ", num_wanted_, " fewer. The body must compute the same again.");
+    inputs_.clear();  // from here on the slots own all that is left
+    body_ = nullptr;
+  }
+
+  detail::CheckpointBody body_;
+  std::vector<Input> inputs_;
+  std::vector<Slot*> slots_;  // in the order of saving; null: dropped by autograd
+  std::size_t next_slot_ = 0;
+  std::size_t num_wanted_ = 0;
+  detail::ReplayLog log_;
+  bool outer_is_recomputing_;
+};
+
+}  // namespace
+
+bool is_recomputing() { return current_scope.is_recomputing; }
+
+void install_checkpoint_engine() {
+  static std::once_flag once;
+  std::call_once(once, [] { ag::set_default_engine_stub(&CheckpointEngine::instance); });
+}
+
+namespace detail {
+
+ReplayLog* ReplayLog::current() { return current_scope.log; }
+
+std::any ReplayLog::next(const std::function<std::any()>& compute) {
+  if (position_ == values_.size()) values_.push_back(compute());
+  return values_[position_++];
+}
+
+void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
+                      const std::function<void()>& forward) {
+  install_checkpoint_engine();
+  std::make_shared<CheckpointFrame>(inputs, std::move(recompute))->run(forward);
+}
+
+bool grad_mode_is_enabled() { return at::GradMode::is_enabled(); }
+
+}  // namespace detail
+}  // namespace d9d

@@ -1,0 +1,72 @@
+// A trainable tensor as one rank sees it: the local leaf that kernels compute with, the layout of the whole over a mesh, and
+// the layout that its gradient has after backward. Optimisers, gradient reduction and checkpoints read the layouts; they
+// never guess. On one rank the mesh has no axes and both layouts are empty.
+//
+// Example
+//   auto weight = std::make_shared<Parameter>(ParameterSpec{.shape = {out, in}, .init = init::uniform(bound)});
+//   weight->materialize(at::kCPU);                                  // meta -> storage, values undefined
+//   weight->reset({.key = philox_key(seed, "init", "proj.weight")});
+//   auto y = at::linear(x, weight->local());
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "d9d/core/dtensor/placement.h"
+#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/rng/initializer.h"
+
+namespace d9d {
+
+struct ParameterSpec {
+  std::vector<std::int64_t> shape;  // global
+  Initializer init;
+};
+
+class Parameter {
+ public:
+  // On the meta device, float32, requiring gradients: no memory yet.
+  explicit Parameter(ParameterSpec spec);
+
+  // The local leaf. The handle stays the same object until materialize, to or replace_local.
+  [[nodiscard]] const at::Tensor& local() const { return local_; }
+  [[nodiscard]] const std::vector<std::int64_t>& global_shape() const { return spec_.shape; }
+  [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
+  [[nodiscard]] const Placements& placements() const { return placements_; }
+  // Per mesh axis, what the local gradient is after backward: Partial(sum) where it must still be summed over the axis, or
+  // as the parameter is laid out. Layout alone does not say: a norm on a sequence shard and a router on the full sequence
+  // are both replicated over tp, and only the first needs a sum.
+  [[nodiscard]] const Placements& gradient_placements() const { return gradient_placements_; }
+
+  // Declares the layout on `mesh`; local. Only before materialize. Placements other than Replicate, and axes of more than
+  // one rank, are refused by name in this version.
+  void distribute(DeviceMesh mesh, Placements placements, Placements gradient_placements);
+
+  [[nodiscard]] bool requires_grad() const;
+  void set_requires_grad(bool requires_grad);
+
+  void to(at::ScalarType dtype);
+  void materialize(at::Device device);  // storage with undefined values
+  void reset(RandomStream stream);      // fills by the initializer
+  // Adopts a leaf made elsewhere. Throws StateError unless shape and dtype agree.
+  void replace_local(const at::Tensor& leaf);
+  // Copies values in; dtype and device of the parameter stay. Throws StateError naming both shapes if they differ.
+  void copy_from(const at::Tensor& values);
+  // False between materialize and reset, copy_from or replace_local.
+  [[nodiscard]] bool is_initialized() const { return is_initialized_; }
+
+ private:
+  ParameterSpec spec_;
+  at::Tensor local_;
+  DeviceMesh mesh_;
+  Placements placements_;
+  Placements gradient_placements_;
+  bool is_initialized_ = false;
+};
+
+using ParameterPtr = std::shared_ptr<Parameter>;  // shared: tied modules register the same parameter
+
+}  // namespace d9d

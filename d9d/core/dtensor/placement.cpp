@@ -1,0 +1,29 @@
+#include "d9d/core/dtensor/placement.h"
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+struct Describe {
+  std::string operator()(const Replicate& /*placement*/) const { return "replicate"; }
+  std::string operator()(const Shard& placement) const { return cat("shard(", placement.dim, ")"); }
+  std::string operator()(const Partial& placement) const {
+    switch (placement.op) {
+      case ReduceOp::kSum: return "partial(sum)";
+      case ReduceOp::kAvg: return "partial(avg)";
+      case ReduceOp::kMax: return "partial(max)";
+      case ReduceOp::kMin: return "partial(min)";
+    }
+    throw InternalError("[core::placement] unknown reduction");
+  }
+  std::string operator()(const FlatShard& placement) const {
+    return cat("flat_shard(", placement.offset_in_unit, " of ", placement.padded_numel, ")");
+  }
+};
+
+}  // namespace
+
+std::string to_string(const Placement& placement) { return std::visit(Describe{}, placement); }
+
+}  // namespace d9d

@@ -1,0 +1,34 @@
+// How a tensor is laid out over one axis of a mesh. A layout is one placement an axis.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace d9d {
+
+struct Replicate {  // every rank of the axis holds all of it
+  bool operator==(const Replicate&) const = default;
+};
+struct Shard {  // split along a tensor dim, as evenly as torch.chunk
+  std::int64_t dim = 0;
+  bool operator==(const Shard&) const = default;
+};
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kMax, kMin };
+struct Partial {  // each rank holds a summand: the value is the reduction over the axis
+  ReduceOp op = ReduceOp::kSum;
+  bool operator==(const Partial&) const = default;
+};
+struct FlatShard {  // an equal slice of a flat group of parameters (FSDP), after every Shard was applied
+  std::int64_t padded_numel = 0;    // of the whole group, a multiple of the rank count
+  std::int64_t offset_in_unit = 0;  // where this parameter starts in the group, in elements
+  bool operator==(const FlatShard&) const = default;
+};
+
+using Placement = std::variant<Replicate, Shard, Partial, FlatShard>;
+using Placements = std::vector<Placement>;
+
+[[nodiscard]] std::string to_string(const Placement& placement);  // "replicate", "shard(0)", "partial(sum)", ...
+
+}  // namespace d9d

@@ -1,0 +1,116 @@
+// Functions over trees of tensors (node.h says what a tree is): batches, the inputs and outputs of a stage, states.
+//
+// Example
+//   struct Batch {
+//     at::Tensor input_ids;                              // [B, S] int64
+//     std::map<std::string, at::Tensor> labels;          // head name -> [B, S] int64
+//     static constexpr auto fields() {
+//       return d9d::record<Batch>(d9d::field("input_ids", &Batch::input_ids), d9d::field("labels", &Batch::labels));
+//     }
+//   };
+//   Batch on_device = d9d::tree_map([&](const at::Tensor& leaf) { return leaf.to(device); }, batch);
+//   for (const auto& [path, leaf] : d9d::tree_leaves_with_path(batch)) ...   // "input_ids", "labels.lm"
+//
+// Leaf order is a wire format: record fields in declaration order, map children in sorted key order, lists and tuples
+// by position. An empty optional is structure without leaves. An undefined tensor is a leaf.
+#pragma once
+
+#include "d9d/core/tree/node.h"
+
+namespace d9d {
+
+// Calls f(leaf) for each leaf; the leaf of a tree that is not const may be assigned.
+template <TensorTree Tree, class F>
+void tree_for_each_leaf(Tree& tree, F&& f) {
+  if constexpr (std::is_same_v<std::remove_cv_t<Tree>, at::Tensor>) {
+    f(tree);
+  } else {
+    detail::for_each_child(tree, [&f](auto, auto& child) { tree_for_each_leaf(child, f); });
+  }
+}
+
+template <TensorTree Tree>
+[[nodiscard]] std::vector<at::Tensor> tree_leaves(const Tree& tree) {
+  std::vector<at::Tensor> leaves;
+  tree_for_each_leaf(tree, [&leaves](const at::Tensor& leaf) { leaves.push_back(leaf); });
+  return leaves;
+}
+
+// A tree of the same structure with f(leaf) in the place of each leaf; values are copied.
+template <TensorTree Tree, class F>
+[[nodiscard]] Tree tree_map(F&& f, const Tree& tree) {
+  Tree result = tree;
+  tree_for_each_leaf(result, [&f](at::Tensor& leaf) { leaf = f(std::as_const(leaf)); });
+  return result;
+}
+
+// Path ("heads.lm.labels", "layers.3"; empty for a tree that is one tensor) and leaf, in leaf order.
+template <TensorTree Tree>
+[[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tree_leaves_with_path(const Tree& tree) {
+  std::vector<std::pair<std::string, at::Tensor>> leaves;
+  auto visit = [&leaves](const std::string& path, const auto& node) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(node)>, at::Tensor>) leaves.emplace_back(path, node);
+  };
+  detail::walk("", tree, visit);
+  return leaves;
+}
+
+// One node of a structure: where it is and what distinguishes it there.
+struct TreeNode {
+  std::string path;
+  std::string kind;
+  [[nodiscard]] bool operator==(const TreeNode&) const = default;
+};
+using TreeStructure = std::vector<TreeNode>;
+
+// The shape of a tree without tensors and values, parents first. Equal structures have corresponding leaves.
+template <TensorTree Tree>
+[[nodiscard]] TreeStructure tree_structure(const Tree& tree) {
+  TreeStructure structure;
+  auto visit = [&structure](const std::string& path, const auto& node) {
+    structure.push_back({.path = path, .kind = detail::describe_node(node)});
+  };
+  detail::walk("", tree, visit);
+  return structure;
+}
+
+// Throws StateError naming the first path where the structures differ.
+void check_same_structure(const TreeStructure& expected, const TreeStructure& actual);
+template <TensorTree A, TensorTree B>
+void check_same_structure(const A& expected, const B& actual) {
+  check_same_structure(tree_structure(expected), tree_structure(actual));
+}
+
+// A tree without its leaves: what tree_unflatten needs beside them. Carried values stay in it.
+template <TensorTree Tree>
+struct TreeSpec {
+  Tree skeleton;  // every leaf undefined
+  [[nodiscard]] bool operator==(const TreeSpec& other) const {
+    return tree_structure(skeleton) == tree_structure(other.skeleton);
+  }
+};
+
+template <TensorTree Tree>
+struct FlatTree {
+  std::vector<at::Tensor> leaves;
+  TreeSpec<Tree> spec;
+};
+
+template <TensorTree Tree>
+[[nodiscard]] FlatTree<Tree> tree_flatten(const Tree& tree) {
+  return {.leaves = tree_leaves(tree), .spec = {tree_map([](const at::Tensor&) { return at::Tensor(); }, tree)}};
+}
+
+namespace detail {
+void check_num_leaves(std::size_t expected, std::size_t actual);
+}
+
+// The inverse of tree_flatten. Throws StateError when the number of leaves is not the spec's.
+template <TensorTree Tree>
+[[nodiscard]] Tree tree_unflatten(const TreeSpec<Tree>& spec, const std::vector<at::Tensor>& leaves) {
+  detail::check_num_leaves(tree_leaves(spec.skeleton).size(), leaves.size());
+  auto next = leaves.begin();
+  return tree_map([&next](const at::Tensor&) { return *next++; }, spec.skeleton);
+}
+
+}  // namespace d9d

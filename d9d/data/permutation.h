@@ -1,0 +1,39 @@
+// A pseudo-random permutation of 0..size-1 that is computed element by element: no table, the same on every machine,
+// and the same for every reader, wherever in the epoch it starts.
+//
+// Example
+//   const Permutation order(dataset.size(), {.seed = 1337, .epoch = 0});
+//   const Sample first = dataset.get(order(0));
+//
+// A balanced Feistel network over the smallest 4^k >= size whose round function is Philox4x32-10; results >= size are
+// permuted again until they fall inside ("cycle walking", fewer than four evaluations on average).
+// Source: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002.
+#pragma once
+
+#include <cstdint>
+
+namespace d9d {
+
+struct ShuffleKey {
+  std::uint64_t seed = 0;
+  std::int64_t epoch = 0;
+};
+
+class Permutation {
+ public:
+  // Throws ConfigError unless size >= 1.
+  Permutation(std::int64_t size, ShuffleKey key);
+
+  // Expects 0 <= index < size(). Constant time and memory; safe to call from many threads.
+  [[nodiscard]] std::int64_t operator()(std::int64_t index) const;
+  [[nodiscard]] std::int64_t size() const { return size_; }
+
+ private:
+  [[nodiscard]] std::uint64_t encrypt(std::uint64_t block) const;
+
+  std::int64_t size_;
+  std::uint64_t key_;
+  int half_bits_;  // a block is two halves of this many bits
+};
+
+}  // namespace d9d

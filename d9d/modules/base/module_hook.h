@@ -1,0 +1,24 @@
+// What an applier (FSDP, profiling, offload) hangs on a module: it sees the tensors that enter and leave forward and may
+// replace them, for instance by an identity node whose backward gathers or reshards.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <vector>
+
+namespace d9d {
+
+class Module;
+using TensorRefs = std::vector<std::reference_wrapper<at::Tensor>>;
+
+class ModuleHook {
+ public:
+  virtual ~ModuleHook() = default;
+  // Before forward, outside of activation checkpointing. `inputs`: the tensor leaves of the arguments, in order.
+  virtual void before_forward(Module& module, const TensorRefs& inputs) = 0;
+  // After forward. `outputs`: the tensor leaves of the result.
+  virtual void after_forward(Module& module, const TensorRefs& outputs) = 0;
+};
+
+}  // namespace d9d

@@ -1,0 +1,25 @@
+// Root-mean-square normalisation of the last dim with a learned scale.
+#pragma once
+
+#include "d9d/modules/base/module.h"
+
+namespace d9d {
+
+struct RMSNormConfig {
+  std::int64_t hidden_size = 0;
+  double eps = 1e-6;
+  bool zero_centered = false;  // the factor is 1 + weight, and weight starts at zero
+};
+
+// State: weight [hidden_size].
+class RMSNorm : public Module {
+ public:
+  explicit RMSNorm(const RMSNormConfig& config);
+  // x [..., hidden_size] -> the same shape and dtype.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  const RMSNormConfig config;
+  const ParameterPtr weight;
+};
+
+}  // namespace d9d

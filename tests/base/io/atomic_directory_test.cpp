@@ -1,0 +1,93 @@
+#include "d9d/base/io/atomic_directory.h"
+
+#include <iterator>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/atomic_file.h"
+
+#include "tests/support/io_faults.h"
+
+namespace d9d {
+namespace {
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+  return names;
+}
+
+TEST(AtomicDirectory, Appears_with_all_its_files_at_commit) {
+  const fs::path parent = test::fresh_directory("d");
+  AtomicDirectory directory(parent / "export");
+  write_file_atomically(directory.staging() / "a.txt", "a");
+  EXPECT_FALSE(fs::exists(parent / "export"));
+  directory.commit();
+  EXPECT_THAT(names_in(parent), ::testing::ElementsAre("export"));
+  EXPECT_THAT(names_in(parent / "export"), ::testing::ElementsAre("a.txt"));
+}
+
+TEST(AtomicDirectory, Accepts_a_trailing_slash) {
+  const fs::path parent = test::fresh_directory("d");
+  AtomicDirectory(parent / "export/").commit();
+  EXPECT_THAT(names_in(parent), ::testing::ElementsAre("export"));
+}
+
+TEST(AtomicDirectory, Leaves_nothing_behind_when_abandoned) {
+  const fs::path parent = test::fresh_directory("d");
+  {
+    AtomicDirectory directory(parent / "export");
+    write_file_atomically(directory.staging() / "a.txt", "a");
+  }
+  EXPECT_TRUE(fs::is_empty(parent));
+}
+
+TEST(AtomicDirectory, Takes_the_place_of_an_empty_folder) {
+  const fs::path parent = test::fresh_directory("d");
+  fs::create_directory(parent / "export");
+  AtomicDirectory directory(parent / "export");
+  write_file_atomically(directory.staging() / "a.txt", "a");
+  directory.commit();
+  EXPECT_TRUE(fs::exists(parent / "export" / "a.txt"));
+}
+
+TEST(AtomicDirectory, Refuses_a_folder_with_entries_before_anything_is_written) {
+  const fs::path parent = test::fresh_directory("d");
+  fs::create_directory(parent / "export");
+  write_file_atomically(parent / "export" / "mine.txt", "mine");
+  EXPECT_THAT(test::message_of<IoError>([&] { AtomicDirectory directory(parent / "export"); }),
+              HasSubstr((parent / "export").string()));
+  EXPECT_THAT(names_in(parent), ::testing::ElementsAre("export"));
+}
+
+TEST(AtomicDirectory, Refuses_a_file_of_that_name) {
+  const fs::path parent = test::fresh_directory("d");
+  write_file_atomically(parent / "export", "a file");
+  EXPECT_THROW(AtomicDirectory(parent / "export"), IoError);
+}
+
+TEST(AtomicDirectory, Replaces_a_folder_when_its_owner_asks) {
+  const fs::path parent = test::fresh_directory("d");
+  fs::create_directory(parent / "export");
+  write_file_atomically(parent / "export" / "old.txt", "old");
+  AtomicDirectory directory(parent / "export", ExistingDirectory::kReplace);
+  write_file_atomically(directory.staging() / "new.txt", "new");
+  EXPECT_THAT(names_in(parent / "export"), ::testing::ElementsAre("old.txt"));
+  directory.commit();
+  EXPECT_THAT(names_in(parent), ::testing::ElementsAre("export"));
+  EXPECT_THAT(names_in(parent / "export"), ::testing::ElementsAre("new.txt"));
+}
+
+TEST(AtomicDirectory, Names_path_and_cause_when_the_parent_is_missing) {
+  const fs::path path = test::fresh_directory("d") / "missing" / "export";
+  EXPECT_THAT(test::message_of<IoError>([&] { AtomicDirectory directory(path); }),
+              AllOf(HasSubstr(path.string()), HasSubstr("No such file or directory")));
+}
+
+}  // namespace
+}  // namespace d9d

@@ -1,0 +1,122 @@
+#include "d9d/core/autograd/checkpoint.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/rng/element_random.h"
+
+namespace d9d {
+namespace {
+
+at::Tensor random_leaf(at::IntArrayRef shape, std::uint64_t key) {
+  const at::Tensor leaf = at::empty(shape, at::kDouble);
+  fill_normal(leaf, whole_window(leaf), {.key = key}, 0.0, 1.0);
+  return leaf.set_requires_grad(true);
+}
+
+struct Gradients {
+  at::Tensor x, w1, w2;
+};
+
+// d/d(x, w1, w2) of a two-layer network whose `body` is called through `call`.
+template <class Call>
+Gradients gradients_of(const Call& call) {
+  const at::Tensor x = random_leaf({5, 4}, 1);
+  const at::Tensor w1 = random_leaf({6, 4}, 2);
+  const at::Tensor w2 = random_leaf({4, 6}, 3);
+  const auto body = [&](const at::Tensor& input) { return at::linear(at::tanh(at::linear(input, w1)), w2).pow(2); };
+  call(body, x).sum().backward();
+  return {x.grad(), w1.grad(), w2.grad()};
+}
+
+TEST(Checkpoint, Gradients_equal_those_without) {
+  const Gradients plain = gradients_of([](const auto& body, const at::Tensor& x) { return body(x); });
+  const Gradients checkpointed =
+      gradients_of([](const auto& body, const at::Tensor& x) { return checkpoint(body, x); });
+  EXPECT_TRUE(at::equal(plain.x, checkpointed.x));
+  EXPECT_TRUE(at::equal(plain.w1, checkpointed.w1));
+  EXPECT_TRUE(at::equal(plain.w2, checkpointed.w2));
+}
+
+TEST(Checkpoint, Nested_checkpoints_equal_none) {
+  const Gradients plain = gradients_of([](const auto& body, const at::Tensor& x) { return body(body(x)); });
+  const Gradients nested = gradients_of([](const auto& body, const at::Tensor& x) {
+    return checkpoint([&](const at::Tensor& input) { return checkpoint(body, checkpoint(body, input)); }, x);
+  });
+  EXPECT_TRUE(at::equal(plain.x, nested.x));
+  EXPECT_TRUE(at::equal(plain.w2, nested.w2));
+}
+
+TEST(Checkpoint, Recomputes_once_and_only_in_backward) {
+  int num_runs = 0;
+  int num_recomputations = 0;
+  const at::Tensor x = random_leaf({3}, 1);
+  const at::Tensor y = checkpoint(
+      [&](const at::Tensor& input) {
+        ++num_runs;
+        num_recomputations += is_recomputing() ? 1 : 0;
+        return at::exp(at::sin(input) * input);
+      },
+      x);
+  EXPECT_EQ(num_runs, 1);
+  y.sum().backward();
+  EXPECT_EQ(num_runs, 2);
+  EXPECT_EQ(num_recomputations, 1);
+  EXPECT_FALSE(is_recomputing());
+}
+
+TEST(Checkpoint, Replayed_values_are_those_of_the_first_run) {
+  int counter = 0;
+  std::vector<int> seen;
+  const at::Tensor x = random_leaf({3}, 1);
+  const at::Tensor y = checkpoint(
+      [&](const at::Tensor& input) {
+        seen.push_back(replayed([&] { return ++counter; }));
+        seen.push_back(replayed([&] { return ++counter; }));
+        return at::exp(input);
+      },
+      x);
+  y.sum().backward();
+  EXPECT_EQ(seen, (std::vector<int>{1, 2, 1, 2}));
+}
+
+TEST(Checkpoint, Takes_tensors_inside_trees_and_other_arguments) {
+  const at::Tensor a = random_leaf({3}, 1);
+  const at::Tensor b = random_leaf({3}, 2);
+  const auto body = [](const std::vector<at::Tensor>& inputs, double factor) {
+    return (inputs[0] * inputs[1]).exp() * factor;
+  };
+  checkpoint(body, std::vector<at::Tensor>{a, b}, 2.0).sum().backward();
+  const at::Tensor expected = b * (a * b).exp() * 2.0;
+  EXPECT_TRUE(at::allclose(a.grad(), expected.detach(), 1e-14, 1e-14));
+}
+
+TEST(Checkpoint, Without_gradients_runs_the_body_alone) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor y = checkpoint([](const at::Tensor& x) { return x + 1; }, at::zeros({2}));
+  EXPECT_TRUE(at::equal(y, at::ones({2})));
+}
+
+TEST(Checkpoint, Refuses_a_body_that_saves_other_shapes_the_second_time) {
+  const at::Tensor x = random_leaf({4}, 1);
+  const at::Tensor y =
+      checkpoint([](const at::Tensor& input) { return at::exp(is_recomputing() ? input.narrow(0, 0, 2) : input); }, x);
+  EXPECT_THROW(y.sum().backward(), StateError);
+}
+
+TEST(Checkpoint, Refuses_in_place_changes_of_saved_tensors) {
+  const at::Tensor x = random_leaf({4}, 1);
+  const at::Tensor y = checkpoint(
+      [](const at::Tensor& input) {
+        const at::Tensor doubled = input * 2;
+        const at::Tensor out = doubled * doubled;  // saves `doubled` ...
+        doubled.add_(1);                           // ... and changes it
+        return out.exp();
+      },
+      x);
+  EXPECT_THROW(y.sum().backward(), StateError);
+}
+
+}  // namespace
+}  // namespace d9d
