@@ -1,0 +1,44 @@
+#include "d9d/kernels/attention/sdpa.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d::kernels::detail {
+
+void check_sdpa_shapes(const char* core, const SdpaInputs& inputs) {
+  const auto &q = inputs.query, &k = inputs.key, &v = inputs.value;
+  D9D_CHECK(q.dim() == 4 && k.dim() == 4 && k.sizes() == v.sizes() && q.size(0) == k.size(0) && q.size(3) == k.size(3),
+            ConfigError, "[kernels::", core,
+            "] expected query [batch, queries, heads, features] and key, value [batch, keys, kv heads, features], got ",
+            q.sizes(), ", ", k.sizes(), " and ", v.sizes(), ". Split the heads before the call.");
+  D9D_CHECK(k.size(2) > 0 && q.size(2) % k.size(2) == 0, ConfigError, "[kernels::", core,
+            "] expected query heads in a multiple of key heads = ", k.size(2), ", got ", q.size(2),
+            ". Change one of the two.");
+  D9D_CHECK(!inputs.sinks || inputs.sinks->sizes() == at::IntArrayRef{q.size(2)}, ConfigError, "[kernels::", core,
+            "] expected one sink a query head = ", q.size(2), ", got ", inputs.sinks->sizes(),
+            ". Give each query head one.");
+  D9D_CHECK(!inputs.mask || inputs.mask->scalar_type() == at::kBool || at::isFloatingType(inputs.mask->scalar_type()),
+            ConfigError, "[kernels::", core, "] expected a boolean (true keeps) or floating (added) mask, got ",
+            inputs.mask->scalar_type(), ". Cast it to the one you mean.");
+}
+
+double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {
+  return options.scale.value_or(1.0 / std::sqrt(static_cast<double>(inputs.query.size(3))));
+}
+
+at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& options) {
+  const auto index_options = inputs.query.options().dtype(at::kLong);
+  const auto query = at::arange(inputs.query.size(1), index_options).unsqueeze(1);
+  const auto key = at::arange(inputs.key.size(1), index_options);
+  at::Tensor hidden;
+  const auto hide = [&](const at::Tensor& more) { hidden = hidden.defined() ? hidden.logical_or(more) : more; };
+  if (options.causal) hide(key > query);
+  if (options.window_left) hide(key < query - *options.window_left);
+  if (options.window_right) hide(key > query + *options.window_right);
+  return hidden;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,65 @@
+// Scaled dot-product attention with grouped key and value heads: the inputs and options that every core takes, and the
+// two cores.
+//
+// Example
+//   at::Tensor out = d9d::kernels::torch_attention({.query = q, .key = k, .value = v}, {.causal = true});
+//   at::Tensor out = d9d::kernels::eager_attention({.query = q, .key = k, .value = v, .sinks = sinks},
+//                                                  {.causal = true, .window_left = 127});
+//
+// B batch, S queries, Skv keys, Hq and Hkv heads of queries and of keys and values, D features a head.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d::kernels {
+
+// Query head h reads key and value head h / (Hq / Hkv).
+struct SdpaInputs {
+  const at::Tensor& query;  // [B, S, Hq, D]
+  const at::Tensor& key;    // [B, Skv, Hkv, D], Hq a multiple of Hkv
+  const at::Tensor& value;  // [B, Skv, Hkv, D]
+  // Broadcastable to [B, Hq, S, Skv]. Boolean: true keeps. Floating: added to the scaled logits. No gradient goes to
+  // it.
+  std::optional<at::Tensor> mask = std::nullopt;
+  // [Hq]: one more logit a head that takes part in the softmax and has no value (Xiao et al. 2023, arXiv:2309.17453, in
+  // the learned form of GPT-OSS).
+  std::optional<at::Tensor> sinks = std::nullopt;
+};
+
+// Query i sees key j when all that is set here holds and the mask keeps it. Positions count from 0 in queries and keys.
+struct SdpaOptions {
+  bool causal = false;                                      // j <= i
+  std::optional<std::int64_t> window_left = std::nullopt;   // j >= i - window_left: 64 keeps 64 earlier keys and itself
+  std::optional<std::int64_t> window_right = std::nullopt;  // j <= i + window_right
+  std::optional<double> scale = std::nullopt;               // of the logits; 1 / sqrt(D) if unset
+};
+
+// LibTorch's attention kernels.
+enum class TorchSdpaKernel : std::uint8_t { kMath, kFlash, kEfficient, kCudnn };
+
+// Both return [B, S, Hq, D], contiguous, in the dtype of query; are differentiable in query, key, value and sinks; give
+// zeros and zero gradients where a query sees no key; throw ConfigError for shapes that do not fit; do not wait for the
+// device.
+
+// Plain products and a softmax in at least fp32; keeps [B, Hq, S, Skv] for the backward pass. Takes everything.
+[[nodiscard]] at::Tensor eager_attention(const SdpaInputs& inputs, const SdpaOptions& options);
+
+// `kernels`: the first that takes these inputs; empty leaves the choice to LibTorch. Keeps O(S) a head unless the
+// kernel is kMath. Throws ConfigError for sinks and windows, and, with each kernel's reason, if no kernel takes the
+// inputs.
+[[nodiscard]] at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
+                                         const std::vector<TorchSdpaKernel>& kernels = {});
+
+namespace detail {
+// Throws ConfigError, naming `core`, unless the shapes fit.
+void check_sdpa_shapes(const char* core, const SdpaInputs& inputs);
+[[nodiscard]] double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options);
+// [S, Skv] bool, true where causality or the window hides the key; undefined if neither is asked for.
+[[nodiscard]] at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& options);
+}  // namespace detail
+
+}  // namespace d9d::kernels

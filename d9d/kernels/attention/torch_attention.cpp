@@ -1,0 +1,139 @@
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
+
+#include "d9d/base/check.h"
+#include "d9d/kernels/attention/sdpa.h"
+
+namespace d9d::kernels {
+namespace {
+
+// What LibTorch's operators take: heads before positions, one mask.
+struct TorchSdpaCall {
+  at::Tensor query, key, value;    // [B, H, S, D]
+  std::optional<at::Tensor> mask;  // additive or boolean, never with is_causal
+  bool is_causal;
+  double scale;
+  bool has_grouped_heads;
+};
+
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+at::Tensor hide(const at::Tensor& mask, const at::Tensor& hidden) {
+  return mask.scalar_type() == at::kBool ? mask.logical_and(hidden.logical_not())
+                                         : mask.masked_fill(hidden, kMinusInfinity);
+}
+
+TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
+  TorchSdpaCall call{.query = inputs.query.transpose(1, 2),
+                     .key = inputs.key.transpose(1, 2),
+                     .value = inputs.value.transpose(1, 2),
+                     .mask = std::nullopt,
+                     .is_causal = options.causal,
+                     .scale = detail::logit_scale(inputs, options),
+                     .has_grouped_heads = inputs.query.size(2) != inputs.key.size(2)};
+  if (inputs.mask) {
+    auto mask = inputs.mask->detach();
+    if (mask.scalar_type() != at::kBool) mask = mask.to(inputs.query.scalar_type());
+    if (options.causal) mask = hide(mask, detail::hidden_by_position(inputs, options));
+    while (mask.dim() < 4) mask = mask.unsqueeze(0);
+    call.mask = mask;
+    call.is_causal = false;
+  }
+  return call;
+}
+
+const char* name_of(TorchSdpaKernel kernel) {
+  switch (kernel) {
+    case TorchSdpaKernel::kMath:
+      return "MATH";
+    case TorchSdpaKernel::kFlash:
+      return "FLASH_ATTENTION";
+    case TorchSdpaKernel::kEfficient:
+      return "EFFICIENT_ATTENTION";
+    case TorchSdpaKernel::kCudnn:
+      return "CUDNN_ATTENTION";
+  }
+  throw InternalError("[kernels::torch_attention] unknown kernel");
+}
+
+// Why a kernel cannot compute the call; null if it can.
+const char* refusal(TorchSdpaKernel kernel, const TorchSdpaCall& call) {
+  const bool is_half = call.query.scalar_type() == at::kBFloat16 || call.query.scalar_type() == at::kHalf;
+  if (kernel == TorchSdpaKernel::kMath || (kernel == TorchSdpaKernel::kFlash && call.query.is_cpu())) return nullptr;
+  if (!call.query.is_cuda()) return "needs a GPU";
+  if (call.query.size(3) % 8 != 0) return "needs head features in a multiple of 8";
+  if (kernel == TorchSdpaKernel::kEfficient) {
+    return call.query.scalar_type() == at::kDouble ? "has no double" : nullptr;
+  }
+  if (!is_half) return "needs bf16 or half";
+  if (kernel == TorchSdpaKernel::kFlash && call.mask) return "takes no mask";
+  const std::int64_t most_features = kernel == TorchSdpaKernel::kFlash ? 256 : 128;
+  return call.query.size(3) > most_features ? "has too many features a head" : nullptr;
+}
+
+// Boolean masks as additive ones, expanded to all heads: what the single kernels want.
+std::optional<at::Tensor> additive_mask(const TorchSdpaCall& call) {
+  if (!call.mask) return std::nullopt;
+  auto mask = *call.mask;
+  if (mask.scalar_type() == at::kBool) {
+    mask = at::zeros_like(mask, call.query.options()).masked_fill_(mask.logical_not(), kMinusInfinity);
+  }
+  return mask.expand({call.query.size(0), call.query.size(1), call.query.size(2), call.key.size(2)});
+}
+
+at::Tensor run(TorchSdpaKernel kernel, const TorchSdpaCall& call) {
+  const auto &q = call.query, &k = call.key, &v = call.value;
+  const bool needs_grad = c10::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
+  const auto repeated = [&](const at::Tensor& heads) { return heads.repeat_interleave(q.size(1) / k.size(1), 1); };
+  switch (kernel) {
+    case TorchSdpaKernel::kMath:
+      return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, additive_mask(call), 0.0, call.is_causal,
+                                                                std::nullopt, call.scale, call.has_grouped_heads));
+    case TorchSdpaKernel::kFlash:
+      if (q.is_cpu()) {
+        return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, call.is_causal,
+                                                                           additive_mask(call), call.scale));
+      }
+      return std::get<0>(at::_scaled_dot_product_flash_attention(q, k, v, 0.0, call.is_causal,
+                                                                 /*return_debug_mask=*/false, call.scale));
+    case TorchSdpaKernel::kEfficient:
+      return std::get<0>(at::_scaled_dot_product_efficient_attention(q, repeated(k), repeated(v), additive_mask(call),
+                                                                     needs_grad, 0.0, call.is_causal, call.scale));
+    case TorchSdpaKernel::kCudnn:
+      return std::get<0>(at::_scaled_dot_product_cudnn_attention(
+          q, k, v, additive_mask(call), needs_grad, 0.0, call.is_causal, /*return_debug_mask=*/false, call.scale));
+  }
+  throw InternalError("[kernels::torch_attention] unknown kernel");
+}
+
+TorchSdpaKernel first_that_takes(const TorchSdpaCall& call, const std::vector<TorchSdpaKernel>& kernels) {
+  std::string reasons;
+  for (const auto kernel : kernels) {
+    const auto* reason = refusal(kernel, call);
+    if (!reason) return kernel;
+    reasons += cat(reasons.empty() ? "" : "; ", name_of(kernel), " ", reason);
+  }
+  throw ConfigError(cat("[kernels::torch_attention] expected a kernel that takes these inputs, got: ", reasons,
+                        ". Allow MATH, or leave the list empty."));
+}
+
+}  // namespace
+
+at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
+                           const std::vector<TorchSdpaKernel>& kernels) {
+  detail::check_sdpa_shapes("torch_attention", inputs);
+  D9D_CHECK(!inputs.sinks, ConfigError,
+            "[kernels::torch_attention] expected no learnable sinks, got some. Use eager_attention.");
+  D9D_CHECK(!options.window_left && !options.window_right, ConfigError,
+            "[kernels::torch_attention] expected no sliding window, got one. Use eager_attention.");
+  const auto call = make_call(inputs, options);
+  const auto out = kernels.empty()
+                       ? at::scaled_dot_product_attention(call.query, call.key, call.value, call.mask, 0.0,
+                                                          call.is_causal, call.scale, call.has_grouped_heads)
+                       : run(first_that_takes(call, kernels), call);
+  return out.transpose(1, 2).contiguous();
+}
+
+}  // namespace d9d::kernels

@@ -1,0 +1,55 @@
+// Grouped matrix product: each group of consecutive rows is multiplied by a weight of its own (the experts of a MoE).
+//
+// Example
+//   const auto groups = d9d::kernels::ExpertTokenGroups::from_counts(counts);                  // [G]
+//   const auto backend = d9d::kernels::resolve_grouped_mm({.is_cuda = x.is_cuda()}).backend;
+//   at::Tensor y = d9d::kernels::grouped_mm(x, w, groups, backend);                            // [N, out]
+//
+// N rows over all groups, G groups, in/out features.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/kernels/grouped_mm/expert_token_groups.h"
+
+namespace d9d::kernels {
+
+// What computes it.
+enum class GroupedMMBackend : std::uint8_t {
+  kTorch,  // LibTorch's grouped kernel: bf16 on a GPU without waiting for it; float and half by LibTorch's own loop;
+           // double, for which it has nothing, by kEager's
+  kEager,  // one product a group, written into its slice; reads the host counts
+};
+
+// x: [N, in], w: [G, in, out] of the same dtype and device, rows sorted by group, counts of `groups` adding up to N
+// (checked where the host counts are read). Returns [N, out] with y[rows of g] = x[rows of g] @ w[g].
+// Differentiable in x and w; a group without rows gives a zero, never a missing, weight gradient. Computes only the
+// gradients that the running backward pass asks for. Features of any size: odd ones are zero-padded for the kernel.
+// Throws ConfigError for shapes or dtypes that do not fit.
+[[nodiscard]] at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const ExpertTokenGroups& groups,
+                                    GroupedMMBackend backend);
+
+// What a configuration can ask for. kQuack, kGroupedGemm and kCutlass name kernels of other packages; they run on the
+// kernel that is built.
+enum class GroupedMMKind : std::uint8_t { kTorch, kQuack, kGroupedGemm, kCutlass, kEager };
+
+struct GroupedMMRequest {
+  std::optional<GroupedMMKind> configured = std::nullopt;   // from the model's configuration: wins
+  std::optional<GroupedMMKind> environment = std::nullopt;  // from D9D_BACKEND_AUTO_GROUPED_MM: second
+  bool is_cuda = false;
+  int cuda_capability_major = 0;
+};
+
+struct GroupedMMChoice {
+  GroupedMMBackend backend;
+  std::string why;  // one sentence for the log
+};
+
+// Configuration, then environment, then the device: kTorch on compute capability 9 and 10, else kEager.
+[[nodiscard]] GroupedMMChoice resolve_grouped_mm(const GroupedMMRequest& request);
+
+}  // namespace d9d::kernels

@@ -1,0 +1,27 @@
+// Expert choices as a mask over experts: the form in which expert-parallel transports count and exchange tokens.
+//
+// Example (3 experts here)
+//   ids = [[2, -1]], probs = [[0.7, 0.3]]
+//   const auto [mask, dense] = d9d::kernels::indices_to_multihot(ids, probs, 3);
+//   mask    // [[false, false, true]]
+//   dense   // [[0, 0, 0.7]]
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d::kernels {
+
+struct MultihotChoices {
+  at::Tensor mask;   // [T, E] bool
+  at::Tensor probs;  // [T, E] dtype of the given probs, zero where not chosen
+};
+
+// indices: [T, k] int64, distinct inside a token; -1 and numbers from num_experts = E on are choices that live
+// elsewhere. probs: [T, k]. Differentiable in probs (zero for choices elsewhere). Does not wait for the device.
+// Throws ConfigError for shapes that do not fit.
+[[nodiscard]] MultihotChoices indices_to_multihot(const at::Tensor& indices, const at::Tensor& probs,
+                                                  std::int64_t num_experts);
+
+}  // namespace d9d::kernels

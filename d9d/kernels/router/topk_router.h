@@ -1,0 +1,42 @@
+// Top-k routing: softmax over experts, the k best a token, optionally renormalised.
+//
+// Example
+//   const auto routing = d9d::kernels::topk_router({.logits = gate(x), .top_k = 8, .renormalize = true});
+//   routing.indices    // [T, 8] int64, best first
+//   routing.probs      // [T, 8] fp32, or fp64 for fp64 logits
+//
+// T tokens, E experts, k = top_k.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d::kernels {
+
+struct RoutingRequest {
+  const at::Tensor& logits;  // [T, E], any floating dtype
+  std::int64_t top_k;        // in [1, E]
+  bool renormalize = false;  // divide by the sum of the k probabilities + 1e-20
+  // [E], added to the probabilities for choosing only (Wang et al. 2024, arXiv:2408.15664); no gradient.
+  std::optional<at::Tensor> expert_bias = std::nullopt;
+};
+
+struct RoutingResult {
+  at::Tensor indices;  // [T, k] int64, by descending probability + bias; of equals the lower index comes first
+  at::Tensor probs;    // [T, k] softmax probabilities, at least fp32
+};
+
+// Differentiable from probs to logits. The softmax runs in at least fp32. The choice is the same on every device for
+// the same probabilities. Does not wait for the device. Throws ConfigError for a top_k or shapes that do not fit.
+[[nodiscard]] RoutingResult topk_router(const RoutingRequest& request);
+
+namespace detail {
+// scores: [T, E]. Returns [T, k] int64: the k greatest, greatest first, of equals the lower index first.
+[[nodiscard]] at::Tensor select_top_k(const at::Tensor& scores, std::int64_t top_k);
+[[nodiscard]] at::Tensor select_top_k_aten(const at::Tensor& scores, std::int64_t top_k);  // any device
+[[nodiscard]] at::Tensor select_top_k_cpu(const at::Tensor& scores, std::int64_t top_k);   // without sorting all
+}  // namespace detail
+
+}  // namespace d9d::kernels
