@@ -19,6 +19,7 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CUDA>:
 add_library(d9d_options INTERFACE)
 target_compile_options(d9d_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual;-Winvalid-pch;-Werror>
+  $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>  # nobody reads errno after sqrt, and without it loops with sqrt vectorise
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;-Werror=all-warnings>)
 target_include_directories(d9d_options INTERFACE "${PROJECT_SOURCE_DIR}")
 if(D9D_SANITIZE)
