@@ -1,0 +1,23 @@
+// The norm of all gradients together, and the factor that clips it (Pascanu et al., arXiv:1211.5063), as
+// torch.nn.utils.clip_grad_norm_ computes them.
+//
+// Example
+//   const at::Tensor norm = global_grad_norm(gradients, 2.0);
+//   optimizer.step(learning_rate, clip_coefficient(norm, /*max_norm=*/1.0));
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d {
+
+// Returns (sum over all elements of |g|^order)^(1/order), or the largest |g| for an infinite order: fp64, 0-dim, on the
+// gradients' device, without waiting for it. Elements are raised and summed in at least fp32, blocks of them and
+// tensors in fp64; the order of additions depends on the shapes alone. NaN stays NaN. 0 for no gradients (then on the
+// CPU). Local: this rank's elements. Throws ConfigError on orders other than 1, 2, 3 and infinity, on undefined, sparse
+// or integer gradients and on several devices.
+[[nodiscard]] at::Tensor global_grad_norm(at::TensorList gradients, double order);
+
+// min(1, max_norm / (norm + 1e-6)), 0-dim like norm. Throws ConfigError unless max_norm > 0.
+[[nodiscard]] at::Tensor clip_coefficient(const at::Tensor& norm, double max_norm);
+
+}  // namespace d9d

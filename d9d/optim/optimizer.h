@@ -1,0 +1,56 @@
+// Any optimiser that meets OptimizerProtocol, by value.
+//
+// Example
+//   Optimizer optimizer(AdamW(parameters, {.lr = 1e-3}));
+//   loss.backward();
+//   optimizer.step(optimizer.learning_rate() * scheduler.factor());
+#pragma once
+
+#include <concepts>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/optim/optimizer_protocol.h"
+
+namespace d9d {
+
+// The members are those of the protocol.
+class Optimizer {
+ public:
+  template <OptimizerProtocol T>
+  requires(!std::same_as<T, Optimizer>) explicit Optimizer(T optimizer)
+      : held_(std::make_unique<Held<T>>(std::move(optimizer))) {}
+
+  [[nodiscard]] double learning_rate() const { return held_->learning_rate(); }
+  void step(double learning_rate) { held_->step(learning_rate); }
+  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const { return held_->state_dict(); }
+  void load_state_dict(const std::map<std::string, at::Tensor>& state) { held_->load_state_dict(state); }
+
+ private:
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual double learning_rate() const = 0;
+    virtual void step(double learning_rate) = 0;
+    virtual std::map<std::string, at::Tensor> state_dict() const = 0;
+    virtual void load_state_dict(const std::map<std::string, at::Tensor>& state) = 0;
+  };
+
+  template <class T>
+  struct Held final : Interface {
+    explicit Held(T value) : optimizer(std::move(value)) {}
+    double learning_rate() const override { return optimizer.learning_rate(); }
+    void step(double learning_rate) override { optimizer.step(learning_rate); }
+    std::map<std::string, at::Tensor> state_dict() const override { return optimizer.state_dict(); }
+    void load_state_dict(const std::map<std::string, at::Tensor>& state) override { optimizer.load_state_dict(state); }
+
+    T optimizer;
+  };
+
+  std::unique_ptr<Interface> held_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,42 @@
+// What the trainer asks of an optimiser. Any class with these members trains; nothing has to be inherited.
+//
+// Example
+//   class SignDescent {                                   // your own
+//    public:
+//     double learning_rate() const;
+//     void step(double learning_rate);
+//     std::map<std::string, at::Tensor> state_dict() const;
+//     void load_state_dict(const std::map<std::string, at::Tensor>& state);
+//   };
+//   static_assert(d9d::OptimizerProtocol<SignDescent>);
+#pragma once
+
+#include <concepts>
+#include <map>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d {
+
+// A leaf that an optimiser updates and the name under which its state is saved.
+struct NamedParameter {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// learning_rate    the one it was built with; schedulers multiply it.
+// step             updates parameters from their .grad() at the given learning rate; those without a gradient are left
+//                  alone. Gradients are not touched.
+// state_dict       aliases of all state, complete from construction on, so that a checkpoint can be read into it.
+// load_state_dict  copies values in; throws StateError when names, shapes or dtypes differ.
+template <class T>
+concept OptimizerProtocol = std::move_constructible<T> &&
+    requires(T optimizer, const T& constant, double learning_rate, const std::map<std::string, at::Tensor>& state) {
+  { constant.learning_rate() } -> std::convertible_to<double>;
+  optimizer.step(learning_rate);
+  { constant.state_dict() } -> std::convertible_to<std::map<std::string, at::Tensor>>;
+  optimizer.load_state_dict(state);
+};
+
+}  // namespace d9d

@@ -1,0 +1,188 @@
+#include "d9d/optim/adamw.h"
+
+#include <cmath>
+#include <sstream>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/support/python.h"
+
+namespace d9d {
+namespace {
+
+at::Tensor parameter(const std::vector<double>& values, at::ScalarType dtype = at::kDouble) {
+  return at::tensor(values, at::kDouble).to(dtype).requires_grad_();
+}
+
+void set_grad(const at::Tensor& leaf, const at::Tensor& grad) { leaf.mutable_grad() = grad; }
+
+// Of the largest magnitude expected.
+double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
+  const at::Tensor wide = expected.detach().to(at::kDouble);
+  return ((actual.detach().to(at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
+}
+
+// What adamw_oracle.py does.
+constexpr std::size_t kSize = 37;
+std::vector<AdamWConfig> oracle_cases() {
+  return {{.lr = 1e-2},
+          {.lr = 1e-2, .weight_decay = 0.0},
+          {.lr = 1e-2, .eps = 1e-3, .weight_decay = 0.3},
+          {.lr = 1e-2, .betas = {0.0, 0.5}},
+          {.lr = 1e-2, .amsgrad = true},
+          {.lr = 1e-2, .maximize = true},
+          {.lr = 1e-2, .betas = {0.8, 0.95}, .amsgrad = true, .maximize = true}};
+}
+at::Tensor after_100_steps(const AdamWConfig& config, at::ScalarType dtype) {
+  std::vector<double> start(kSize), grad(kSize);
+  for (std::size_t i = 0; i < kSize; ++i) start[i] = std::sin(static_cast<double>(i + 1));
+  const at::Tensor leaf = parameter(start, dtype);
+  AdamW optimizer({{"weight", leaf}}, config);
+  for (int step = 0; step < 100; ++step) {
+    for (std::size_t i = 0; i < kSize; ++i)
+      grad[i] = std::cos(0.37 * step + static_cast<double>(i)) / (1 + 0.05 * step);
+    set_grad(leaf, at::tensor(grad, at::kDouble).to(dtype));
+    optimizer.step(optimizer.learning_rate() * (1 - 0.005 * step));
+  }
+  return leaf.detach();
+}
+
+TEST(AdamW, Equals_torch_optim_over_100_steps_for_each_option_set) {
+  std::istringstream numbers(test::run_python("tests/optim/adamw_oracle.py", {}));
+  for (const AdamWConfig& config : oracle_cases()) {
+    std::vector<double> values(kSize);
+    for (double& value : values) ASSERT_TRUE(numbers >> value);
+    const at::Tensor expected = at::tensor(values, at::kDouble);
+    EXPECT_LT(relative_error(after_100_steps(config, at::kDouble), expected), 1e-14);
+    EXPECT_LT(relative_error(after_100_steps(config, at::kFloat), expected), 1e-6);
+  }
+}
+
+TEST(AdamW, Equals_the_golden_step) {
+  const at::Tensor leaf = parameter({1.0}, at::kFloat);
+  AdamW optimizer({{"p", leaf}}, {.lr = 1e-3, .weight_decay = 0.1});
+  auto state = optimizer.state_dict();
+  state.at("p.step").fill_(4);
+  state.at("p.exp_avg").fill_(0.1);
+  state.at("p.exp_avg_sq").fill_(0.2);
+  set_grad(leaf, at::full({1}, 0.5));
+  optimizer.step(1e-3);
+  EXPECT_NEAR(state.at("p.exp_avg").item<double>(), 0.14, 1e-7);
+  EXPECT_NEAR(state.at("p.exp_avg_sq").item<double>(), 0.20005, 1e-7);
+  EXPECT_NEAR(leaf.item<double>(), 0.999846006, 1e-7);
+}
+
+TEST(AdamW, Steps_strided_tensors_as_contiguous_ones) {
+  const at::Tensor contiguous = parameter({1, 2, 3, 4, 5, 6});
+  const at::Tensor strided = at::empty_strided({6}, {2}, at::kDouble).copy_(contiguous.detach()).requires_grad_();
+  for (const at::Tensor& leaf : {contiguous, strided}) {
+    AdamW optimizer({{"p", leaf}}, {.lr = 0.1, .amsgrad = true});
+    for (const double grad : {1.0, -3.0, 0.5}) {
+      set_grad(leaf, at::full({6}, grad, at::kDouble));
+      optimizer.step(0.1);
+    }
+  }
+  EXPECT_LT(relative_error(strided, contiguous), 1e-15);
+}
+
+TEST(AdamW, Keeps_fp32_moments_of_bf16_parameters) {
+  for (const at::ScalarType grad_dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor narrow = parameter({1.0, -2.0}, at::kBFloat16);
+    const at::Tensor wide = parameter({1.0, -2.0}, at::kFloat);
+    AdamW optimizer({{"p", narrow}}, {.lr = 0.5});
+    AdamW expected({{"p", wide}}, {.lr = 0.5});
+    set_grad(narrow, at::full({2}, 0.25, grad_dtype));
+    set_grad(wide, at::full({2}, 0.25));
+    optimizer.step(0.5);
+    expected.step(0.5);
+    EXPECT_TRUE(at::equal(narrow, wide.to(at::kBFloat16)));
+    EXPECT_TRUE(at::equal(optimizer.state_dict().at("p.exp_avg"), expected.state_dict().at("p.exp_avg")));
+  }
+}
+
+TEST(AdamW, Multiplies_gradients_by_the_scale) {
+  const at::Tensor scaled = parameter({1.0, -2.0, 3.0});
+  const at::Tensor direct = parameter({1.0, -2.0, 3.0});
+  const at::Tensor grad = at::tensor({0.3, -0.7, 2.0}, at::kDouble);
+  set_grad(scaled, grad.clone());
+  set_grad(direct, grad * 0.125);
+  AdamW({{"p", scaled}}, {.eps = 0.1}).step(0.1, at::scalar_tensor(0.125, at::kDouble));
+  AdamW({{"p", direct}}, {.eps = 0.1}).step(0.1);
+  EXPECT_TRUE(at::equal(scaled, direct));
+  EXPECT_TRUE(at::equal(scaled.grad(), grad));
+}
+
+TEST(AdamW, Leaves_parameters_without_gradient_alone) {
+  const at::Tensor trained = parameter({1.0});
+  const at::Tensor idle = parameter({1.0});
+  AdamW optimizer({{"trained", trained}, {"idle", idle}}, {.lr = 0.1});
+  set_grad(trained, at::ones({1}, at::kDouble));
+  optimizer.step(0.1);
+  EXPECT_EQ(idle.item<double>(), 1.0);
+  EXPECT_EQ(optimizer.state_dict().at("idle.step").item<std::int64_t>(), 0);
+  EXPECT_EQ(optimizer.state_dict().at("trained.step").item<std::int64_t>(), 1);
+}
+
+TEST(AdamW, Steps_empty_parameters) {
+  const at::Tensor empty = parameter({});
+  AdamW optimizer({{"p", empty}}, {});
+  set_grad(empty, at::zeros_like(empty));
+  EXPECT_NO_THROW(optimizer.step(0.1));
+}
+
+TEST(AdamW, Marks_its_writes_for_autograd) {
+  const at::Tensor leaf = parameter({1.0});
+  const at::Tensor loss = leaf * leaf;
+  AdamW optimizer({{"p", leaf}}, {});
+  set_grad(leaf, at::ones({1}, at::kDouble));
+  optimizer.step(0.1);
+  EXPECT_THROW(loss.backward(), c10::Error);
+}
+
+TEST(AdamW, Continues_bit_equal_from_a_loaded_state) {
+  const auto step = [](const at::Tensor& leaf, AdamW& optimizer, double grad) {
+    set_grad(leaf, at::full_like(leaf, grad));
+    optimizer.step(0.1);
+  };
+  const at::Tensor first = parameter({1.0, 2.0}, at::kFloat);
+  AdamW saved({{"p", first}}, {.amsgrad = true});
+  step(first, saved, 0.3);
+  const at::Tensor second = first.detach().clone().requires_grad_();
+  AdamW loaded({{"p", second}}, {.amsgrad = true});
+  loaded.load_state_dict(saved.state_dict());
+  step(first, saved, -0.1);
+  step(second, loaded, -0.1);
+  EXPECT_TRUE(at::equal(first, second));
+  EXPECT_THAT(saved.state_dict(), ::testing::SizeIs(4));
+}
+
+TEST(AdamW, Refuses_state_that_does_not_fit) {
+  const auto state_of = [](at::ScalarType dtype, std::int64_t size, bool amsgrad) {
+    return AdamW({{"p", at::zeros({size}, dtype)}}, {.amsgrad = amsgrad}).state_dict();
+  };
+  AdamW optimizer({{"p", at::zeros({3}, at::kFloat)}}, {});
+  EXPECT_NO_THROW(optimizer.load_state_dict(state_of(at::kFloat, 3, false)));
+  EXPECT_THROW(optimizer.load_state_dict(state_of(at::kDouble, 3, false)), StateError);
+  EXPECT_THROW(optimizer.load_state_dict(state_of(at::kFloat, 4, false)), StateError);
+  EXPECT_THROW(optimizer.load_state_dict(state_of(at::kFloat, 3, true)), StateError);
+  EXPECT_THROW(optimizer.load_state_dict({}), StateError);
+}
+
+TEST(AdamW, Refuses_options_and_parameters_that_break_a_rule) {
+  const at::Tensor leaf = parameter({1.0});
+  EXPECT_THROW(AdamW({{"p", leaf}}, {.lr = -1}), ConfigError);
+  EXPECT_THROW(AdamW({{"p", leaf}}, {.betas = {0.9, 1.0}}), ConfigError);
+  EXPECT_THROW(AdamW({{"p", leaf}}, {.eps = -1}), ConfigError);
+  EXPECT_THROW(AdamW({{"p", leaf}}, {.weight_decay = -1}), ConfigError);
+  EXPECT_THROW(AdamW({{"p", leaf}, {"p", leaf}}, {}), ConfigError);
+  EXPECT_THROW(AdamW({{"p", at::zeros({2}, at::kLong)}}, {}), ConfigError);
+  EXPECT_THROW(AdamW({{"p", leaf * 2}}, {}), ConfigError);
+  EXPECT_THROW(AdamW({{"p", leaf}}, {}).step(-0.1), ConfigError);
+}
+
+}  // namespace
+}  // namespace d9d
