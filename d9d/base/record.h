@@ -26,7 +26,13 @@
 
 namespace d9d {
 
-class ConfigPath;  // where in which file: base/config/config_path.h
+struct ConfigPath;  // where in which file: base/config/config_path.h
+class ValueType;    // how a type looks in JSON: base/config/value_type.h
+
+// The JSON form of T. Instantiating it costs a second or more for a large record (base/config/describe.h): such a
+// record's header declares it `extern template`, and its .cpp instantiates it for everybody.
+template <class T>
+[[nodiscard]] const ValueType& json_type();
 
 // What picks a record among the alternatives of a std::variant: {"provider": "jsonl", ...}. All alternatives share the
 // key. The key must be present, unless one alternative has no tag: it is what a missing key means.

@@ -1,7 +1,7 @@
 #include "d9d/data/config.h"
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/config_path.h"
+#include "d9d/base/config/describe.h"
 
 namespace d9d {
 
@@ -14,5 +14,8 @@ void AutoDataConfig::validate(const ConfigPath& path) const {
   D9D_CHECK(num_workers > 0 || !prefetch_factor, ConfigError, path,
             "expected num_workers >= 1 with a prefetch_factor, got 0. Set prefetch_factor to null.");
 }
+
+template const ValueType& json_type<AutoDataConfig>();
+template const ValueType& json_type<DataConfig>();
 
 }  // namespace d9d

@@ -122,4 +122,7 @@ using DataConfig = std::variant<TextDataConfig, TokensDataConfig, DatasetDataCon
   return std::visit([](const auto& source) -> const AutoDataConfig& { return source.loader; }, config);
 }
 
+extern template const ValueType& json_type<AutoDataConfig>();
+extern template const ValueType& json_type<DataConfig>();
+
 }  // namespace d9d

@@ -100,4 +100,6 @@ using LRSchedulerConfig = std::variant<PiecewiseSchedulerConfig, PiecewiseConfig
   return std::get<PiecewiseConfig>(config);
 }
 
+extern template const ValueType& json_type<LRSchedulerConfig>();
+
 }  // namespace d9d

@@ -1,7 +1,7 @@
 #include "d9d/optim/config.h"
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/config_path.h"
+#include "d9d/base/config/describe.h"
 
 namespace d9d {
 
@@ -10,5 +10,7 @@ void SgdConfig::validate(const ConfigPath& path) const {
             "expected momentum > 0 and dampening = 0 with nesterov, got momentum = ", momentum,
             " and dampening = ", dampening, ". Change them, or turn nesterov off.");
 }
+
+template const ValueType& json_type<OptimizerConfig>();
 
 }  // namespace d9d

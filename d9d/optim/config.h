@@ -92,4 +92,6 @@ struct StochasticAdamWConfig {
 
 using OptimizerConfig = std::variant<AdamWConfig, AdamConfig, SgdConfig, StochasticAdamWConfig>;
 
+extern template const ValueType& json_type<OptimizerConfig>();
+
 }  // namespace d9d

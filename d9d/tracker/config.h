@@ -114,4 +114,6 @@ struct MultiTrackerConfig {
 
 using TrackerConfig = TrackerVariant<MultiTrackerConfig>;
 
+extern template const ValueType& json_type<TrackerConfig>();
+
 }  // namespace d9d

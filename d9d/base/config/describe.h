@@ -4,8 +4,8 @@
 // of these; or a type that has a `static const ValueType& json_type()` of its own.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,9 +22,6 @@
 #include "d9d/base/record.h"
 
 namespace d9d {
-
-template <class T>
-[[nodiscard]] const ValueType& json_type();
 
 template <Record T>
 [[nodiscard]] const RecordType& record_type() {
@@ -158,24 +155,8 @@ struct TypeOf<std::variant<Alternatives...>> final : UnionType {
 
 template <class T>
 const ValueType& json_type() {
-  if constexpr (std::is_same_v<T, bool>) {
-    return boolean_type();
-  } else if constexpr (std::is_same_v<T, std::int64_t>) {
-    return integer_type();
-  } else if constexpr (std::is_same_v<T, double>) {
-    return number_type();
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    return string_type();
-  } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
-    return path_type();
-  } else if constexpr (std::is_same_v<T, nlohmann::json>) {
-    return any_type();
-  } else if constexpr (requires { T::json_type(); }) {
-    return T::json_type();
-  } else {
-    static const detail::TypeOf<T> type;
-    return type;
-  }
+  static const detail::TypeOf<T> type;
+  return type;
 }
 
 }  // namespace d9d

@@ -1,9 +1,5 @@
 #include "d9d/base/config/value_type.h"
 
-#include <cstdint>
-#include <filesystem>
-#include <string>
-
 #include "d9d/base/config/read_scalar.h"
 
 namespace d9d {
@@ -70,27 +66,33 @@ class AnyType final : public ScalarType<nlohmann::json> {
 
 }  // namespace
 
-const ValueType& boolean_type() {
+template <>
+const ValueType& json_type<bool>() {
   static const BooleanType type;
   return type;
 }
-const ValueType& integer_type() {
+template <>
+const ValueType& json_type<std::int64_t>() {
   static const IntegerType type;
   return type;
 }
-const ValueType& number_type() {
+template <>
+const ValueType& json_type<double>() {
   static const NumberType type;
   return type;
 }
-const ValueType& string_type() {
+template <>
+const ValueType& json_type<std::string>() {
   static const StringType type;
   return type;
 }
-const ValueType& path_type() {
+template <>
+const ValueType& json_type<std::filesystem::path>() {
   static const PathType type;
   return type;
 }
-const ValueType& any_type() {
+template <>
+const ValueType& json_type<nlohmann::json>() {
   static const AnyType type;
   return type;
 }

@@ -6,6 +6,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -29,12 +32,18 @@ class ValueType {
   [[nodiscard]] virtual Json schema(const Range& range) const = 0;
 };
 
-[[nodiscard]] const ValueType& boolean_type();  // bool
-[[nodiscard]] const ValueType& integer_type();  // std::int64_t
-[[nodiscard]] const ValueType& number_type();   // double
-[[nodiscard]] const ValueType& string_type();   // std::string
-[[nodiscard]] const ValueType& path_type();     // std::filesystem::path
-[[nodiscard]] const ValueType& any_type();      // nlohmann::json: whatever stands there
+template <>
+const ValueType& json_type<bool>();
+template <>
+const ValueType& json_type<std::int64_t>();
+template <>
+const ValueType& json_type<double>();
+template <>
+const ValueType& json_type<std::string>();
+template <>
+const ValueType& json_type<std::filesystem::path>();
+template <>
+const ValueType& json_type<nlohmann::json>();  // whatever stands there
 
 // An enum by its listed names.
 class EnumType : public ValueType {

@@ -1,7 +1,7 @@
 #include "d9d/core/mesh/device_mesh_parameters.h"
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/config_path.h"
+#include "d9d/base/config/describe.h"
 
 namespace d9d {
 namespace {
@@ -38,5 +38,7 @@ void DeviceMeshParameters::validate(const ConfigPath& path) const {
             " to be divisible by expert_parallel, got expert_parallel = ", expert_parallel,
             ". Experts are spread over the ranks of these four axes: change one of the degrees.");
 }
+
+template const ValueType& json_type<DeviceMeshParameters>();
 
 }  // namespace d9d

@@ -51,4 +51,6 @@ struct DeviceMeshParameters {
   }
 };
 
+extern template const ValueType& json_type<DeviceMeshParameters>();
+
 }  // namespace d9d

@@ -25,12 +25,12 @@ void refuse_schedule(const PipelineScheduleConfig& schedule) {
       [&]<class T>(const T& config) {
         if constexpr (requires { config.num_stages_per_rank; }) {
           if (config.num_stages_per_rank > 1) {
-            refuse(kKey, write_record(config), "more than one pipeline stage a rank is", kRemedy);
+            refuse(kKey, write_record(schedule), "more than one pipeline stage a rank is", kRemedy);
           }
         } else if constexpr (is_one_of<T, ZeroBubbleVScheduleConfig, DualPipeVScheduleConfig>()) {
-          refuse(kKey, write_record(config), "a schedule of two stages a rank is", kRemedy);
+          refuse(kKey, write_record(schedule), "a schedule of two stages a rank is", kRemedy);
         } else if constexpr (is_one_of<T, InferenceScheduleConfig>()) {
-          refuse(kKey, write_record(config), "training without a backward pass is", "Use gpipe.");
+          refuse(kKey, write_record(schedule), "training without a backward pass is", "Use gpipe.");
         }
       },
       schedule);
@@ -64,8 +64,8 @@ void refuse_unbuilt(const TrainerConfig& trainer, const DeviceMeshParameters& me
   refuse_tracker(trainer.logging.tracker);
   const auto& checkpoints = trainer.checkpointing.period_steps;
   if (checkpoints != StepActionPeriod{StepActionMode::kDisable}) {
-    refuse("trainer.checkpointing.period_steps", StepActionPeriod::json_type().write(&checkpoints),
-           "saving and resuming a job is", "Set it to \"disable\".");
+    refuse("trainer.checkpointing.period_steps", write_record(checkpoints), "saving and resuming a job is",
+           "Set it to \"disable\".");
   }
   if (trainer.profiling) {
     refuse("trainer.profiling", write_record(*trainer.profiling), "profiling is", "Set it to null.");

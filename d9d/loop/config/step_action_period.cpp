@@ -38,7 +38,8 @@ class StepActionPeriodType final : public ValueType {
 
 }  // namespace
 
-const ValueType& StepActionPeriod::json_type() {
+template <>
+const ValueType& json_type<StepActionPeriod>() {
   static const StepActionPeriodType type;
   return type;
 }

@@ -14,8 +14,6 @@
 
 namespace d9d {
 
-class ValueType;
-
 struct EverySteps {
   std::int64_t steps = 1;  // >= 1
   bool operator==(const EverySteps&) const = default;
@@ -31,8 +29,9 @@ struct StepActionPeriod {
   std::variant<EverySteps, StepActionMode> value = {};
 
   bool operator==(const StepActionPeriod&) const = default;
-
-  [[nodiscard]] static const ValueType& json_type();
 };
+
+template <>
+const ValueType& json_type<StepActionPeriod>();
 
 }  // namespace d9d

@@ -1,7 +1,7 @@
 #include "d9d/loop/config/trainer_config.h"
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/config_path.h"
+#include "d9d/base/config/describe.h"
 
 namespace d9d {
 
@@ -15,5 +15,8 @@ void ProfilingConfig::validate(const ConfigPath& path) const {
             "expected warmup_steps + active_steps <= period_steps = ", period_steps, ", got ", warmup_steps, " + ",
             active_steps, ". Lengthen the period.");
 }
+
+template const ValueType& json_type<TrainerConfig>();
+template const ValueType& json_type<InferenceConfig>();
 
 }  // namespace d9d

@@ -223,4 +223,7 @@ struct InferenceConfig {
   }
 };
 
+extern template const ValueType& json_type<TrainerConfig>();
+extern template const ValueType& json_type<InferenceConfig>();
+
 }  // namespace d9d

@@ -1,7 +1,7 @@
 #include "d9d/modules/blocks/positional/rope_scaling_config.h"
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/config_path.h"
+#include "d9d/base/config/describe.h"
 
 namespace d9d {
 
@@ -24,5 +24,7 @@ void check_rope_scaling(const RopeScalingConfig& config, std::int64_t head_dim, 
             "expected head_dim / 2 = ", expected, " values in short_factor and in long_factor, got ",
             longrope->short_factor.size(), " and ", longrope->long_factor.size(), ". Give one a frequency.");
 }
+
+template const ValueType& json_type<RopeScalingConfig>();
 
 }  // namespace d9d

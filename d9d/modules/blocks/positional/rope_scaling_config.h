@@ -108,4 +108,6 @@ using RopeScalingConfig = std::variant<LinearRopeScalingConfig, NtkRopeScalingCo
 // The lists fit heads of this size; throws ConfigError.
 void check_rope_scaling(const RopeScalingConfig& config, std::int64_t head_dim, const ConfigPath& path);
 
+extern template const ValueType& json_type<RopeScalingConfig>();
+
 }  // namespace d9d

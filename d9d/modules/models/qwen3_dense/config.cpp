@@ -1,6 +1,6 @@
 #include "d9d/modules/models/qwen3_dense/config.h"
 
-#include "d9d/base/config/config_path.h"
+#include "d9d/base/config/describe.h"
 #include "d9d/modules/models/decoder_config_checks.h"
 
 namespace d9d {
@@ -13,5 +13,7 @@ void Qwen3DenseParameters::validate(const ConfigPath& path) const {
   check_split_vocab(split_vocab_size, split_vocab_order, path);
   if (rope_scaling) check_rope_scaling(*rope_scaling, layer.head_dim, path / "rope_scaling");
 }
+
+template const ValueType& json_type<Qwen3DenseParameters>();
 
 }  // namespace d9d

@@ -70,4 +70,6 @@ struct Qwen3DenseParameters {
   }
 };
 
+extern template const ValueType& json_type<Qwen3DenseParameters>();
+
 }  // namespace d9d

@@ -1,7 +1,7 @@
 #include "d9d/modules/models/qwen3_moe/config.h"
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/config_path.h"
+#include "d9d/base/config/describe.h"
 #include "d9d/modules/models/decoder_config_checks.h"
 
 namespace d9d {
@@ -16,5 +16,7 @@ void Qwen3MoEParameters::validate(const ConfigPath& path) const {
   check_split_vocab(split_vocab_size, split_vocab_order, path);
   if (rope_scaling) check_rope_scaling(*rope_scaling, layer.head_dim, path / "rope_scaling");
 }
+
+template const ValueType& json_type<Qwen3MoEParameters>();
 
 }  // namespace d9d

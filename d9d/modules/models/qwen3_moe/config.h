@@ -83,4 +83,6 @@ struct Qwen3MoEParameters {
   }
 };
 
+extern template const ValueType& json_type<Qwen3MoEParameters>();
+
 }  // namespace d9d

@@ -1,0 +1,58 @@
+#include "d9d/data/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::HasSubstr;
+
+DataConfig parse(const std::string& text) { return parse_record<DataConfig>(Json::parse(text), {.keys = "data"}); }
+
+// A text source with more loader keys.
+std::string error_with(const std::string& keys) {
+  try {
+    std::ignore = parse(R"({"kind": "text", "paths": ["a"], "sequence_length": 8, )" + keys + "}");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(DataConfig, Reads_loader_keys_beside_those_of_the_source) {
+  const auto config = parse(R"({"kind": "tokens", "path": "a.bin", "dtype": "uint32", "sequence_length": 8,
+                                "global_batch_size": 4, "microbatch_size": 2, "num_workers": 0, "shuffle": true,
+                                "shard_indexing_mode": "chunked"})");
+  EXPECT_EQ(std::get<TokensDataConfig>(config).dtype, TokenDtype::kUint32);
+  EXPECT_TRUE(loader_config(config).shuffle);
+  EXPECT_EQ(loader_config(config).shard_indexing_mode, ShardIndexingMode::kChunked);
+  EXPECT_TRUE(loader_config(config).drop_last);
+  EXPECT_TRUE(loader_config(config).pin_memory);
+}
+
+TEST(DataConfig, Without_a_kind_is_the_record_of_a_dataset) {
+  const auto config =
+      parse(R"({"dataset": "d", "split": "train", "text_column": "text", "use_samples": 100000, "shuffle_seed": 42,
+                "tokenizer": "tokenizer.json", "num_proc": 16, "presort_buffer_size": 1000, "global_batch_size": 128,
+                "microbatch_size": 8, "num_workers": 4})");
+  EXPECT_EQ(std::get<DatasetDataConfig>(config).presort_buffer_size, 1000);
+}
+
+TEST(DataConfig, Refuses_loader_keys_that_contradict_each_other) {
+  EXPECT_EQ(error_with(R"("global_batch_size": 4, "microbatch_size": 2, "num_workers": 0)"), "accepted");
+  EXPECT_EQ(error_with(R"("global_batch_size": 5, "microbatch_size": 2, "num_workers": 0)"),
+            "[config] data: expected global_batch_size to be divisible by microbatch_size = 2, got global_batch_size = "
+            "5. Change one of the two.");
+  EXPECT_THAT(
+      error_with(R"("global_batch_size": 4, "microbatch_size": 2, "num_workers": 0, "persistent_workers": true)"),
+      HasSubstr("expected num_workers >= 1 with persistent_workers"));
+  EXPECT_THAT(error_with(R"("global_batch_size": 4, "microbatch_size": 2, "num_workers": 0, "prefetch_factor": 2)"),
+              HasSubstr("expected num_workers >= 1 with a prefetch_factor"));
+}
+
+}  // namespace
+}  // namespace d9d

@@ -1,0 +1,69 @@
+// A whole job as a program would declare it, and the JSON that the tests of this folder start from.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/json_text.h"
+#include "d9d/core/mesh/device_mesh_parameters.h"
+#include "d9d/data/config.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/lr_scheduler/config.h"
+#include "d9d/modules/blocks/head/head_config.h"
+#include "d9d/modules/models/qwen3_moe/config.h"
+#include "d9d/optim/config.h"
+
+namespace d9d {
+
+struct JobModelProvider {
+  Qwen3MoEParameters model = {};
+  bool checkpointing = false;
+  HeadConfig head = {};
+  static constexpr auto fields() {
+    using Provider = JobModelProvider;
+    return record<Provider>(required("model", &Provider::model), required("checkpointing", &Provider::checkpointing),
+                            defaulted("head", &Provider::head));
+  }
+};
+
+struct JobConfig {
+  DeviceMeshParameters mesh = {};
+  DataConfig data = {};
+  JobModelProvider model_provider = {};
+  TrainerConfig trainer = {};
+  OptimizerConfig optimizer = {};
+  LRSchedulerConfig lr_scheduler = {};
+  std::filesystem::path export_to = {};
+  static constexpr auto fields() {
+    using Job = JobConfig;
+    return record<Job>(required("mesh", &Job::mesh), required("data", &Job::data),
+                       required("model_provider", &Job::model_provider), required("trainer", &Job::trainer),
+                       required("optimizer", &Job::optimizer), required("lr_scheduler", &Job::lr_scheduler),
+                       required("export_to", &Job::export_to));
+  }
+};
+
+[[nodiscard]] JobConfig parse_job(const Json& json);
+
+// The smallest `trainer` that d9d 0.24 accepts.
+[[nodiscard]] Json minimal_trainer();
+
+// A job of d9d 0.24.
+[[nodiscard]] Json job_0_24();
+
+// The same job as d9d 0.16 wrote it: other sections for batching and loading, and a doubled model.model.
+[[nodiscard]] Json job_0_16();
+
+// The text of the ConfigError that `call` throws; "accepted" without one.
+template <class Call>
+[[nodiscard]] std::string config_error_of(const Call& call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace d9d

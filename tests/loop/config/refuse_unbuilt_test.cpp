@@ -1,0 +1,101 @@
+#include "d9d/loop/config/refuse_unbuilt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/config/record_json.h"
+
+#include "tests/loop/config/job_config.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::MatchesRegex;
+
+// What this version can do.
+Json built_trainer() {
+  Json trainer = minimal_trainer();
+  trainer["checkpointing"]["period_steps"] = "disable";
+  return trainer;
+}
+
+std::string error_with(const std::string& pointer, const char* value) {
+  Json trainer = built_trainer();
+  trainer[Json::json_pointer(pointer)] = Json::parse(value);
+  const auto config = parse_record<TrainerConfig>(trainer);
+  return config_error_of([&] { refuse_unbuilt(config, DeviceMeshParameters{}); });
+}
+
+TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
+  const auto config = parse_record<TrainerConfig>(built_trainer());
+  EXPECT_NO_THROW(refuse_unbuilt(config, DeviceMeshParameters{}));
+  EXPECT_NO_THROW(refuse_unbuilt(OptimizerConfig{AdamWConfig{.lr = 1e-3}}));
+  EXPECT_NO_THROW(refuse_unbuilt(DataConfig{TextDataConfig{.paths = {"a"}}}));
+  EXPECT_NO_THROW(refuse_unbuilt(DataConfig{TokensDataConfig{.path = "a"}}));
+}
+
+TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
+  EXPECT_EQ(error_with("/data_prefetch/prefetch_factor", "4"), "accepted");
+  EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float32\""), "accepted");
+  EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 1})"), "accepted");
+  EXPECT_EQ(error_with("/logging/tracker", R"({"provider": "multi", "trackers": [{"provider": "log"}]})"), "accepted");
+}
+
+TEST(RefuseUnbuilt, Names_the_mesh_axis) {
+  const auto config = parse_record<TrainerConfig>(built_trainer());
+  for_each_field<DeviceMeshParameters>([&](const auto& field) {
+    DeviceMeshParameters mesh;
+    mesh.*field.member = 2;
+    EXPECT_EQ(config_error_of([&] { refuse_unbuilt(config, mesh); }),
+              cat("[config] mesh.", field.name, " = 2: more than one rank is not built in this version. Set it to 1."));
+  });
+}
+
+TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
+  EXPECT_EQ(
+      error_with("/checkpointing/period_steps", "1000"),
+      "[config] trainer.checkpointing.period_steps = 1000: saving and resuming a job is not built in this version. "
+      "Set it to \"disable\".");
+  EXPECT_EQ(
+      error_with("/checkpointing/period_steps", "\"last_step\""),
+      "[config] trainer.checkpointing.period_steps = \"last_step\": saving and resuming a job is not built in this "
+      "version. Set it to \"disable\".");
+  EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"bfloat16\""),
+            "[config] trainer.gradient_manager.grad_dtype = \"bfloat16\": accumulating gradients in this dtype is not "
+            "built in this version. Set it to \"float32\" or null.");
+  EXPECT_EQ(
+      error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 2})"),
+      "[config] trainer.pipelining.schedule = {\"schedule\":\"looped_bfs\",\"num_stages_per_rank\":2}: more than one "
+      "pipeline stage a rank is not built in this version. Use gpipe, or one stage a rank.");
+  EXPECT_EQ(
+      error_with("/pipelining/schedule", R"({"schedule": "dual_pipe_v"})"),
+      "[config] trainer.pipelining.schedule = {\"schedule\":\"dual_pipe_v\"}: a schedule of two stages a rank is not "
+      "built in this version. Use gpipe, or one stage a rank.");
+  EXPECT_THAT(
+      error_with("/profiling", R"({"traces_dir": "t", "period_steps": 5, "warmup_steps": 1, "active_steps": 1})"),
+      MatchesRegex(".config. trainer.profiling = .*: profiling is not built in this version. Set it to null."));
+}
+
+TEST(RefuseUnbuilt, Names_a_tracker_inside_several) {
+  const std::string expected =
+      "[config] trainer.logging.tracker.provider = \"mlflow\": this tracker is not built in this version. Use "
+      "'tensorboard', 'jsonl', 'log', 'multi' or 'null'.";
+  EXPECT_EQ(error_with("/logging/tracker", R"({"provider": "mlflow", "experiment": "a"})"), expected);
+  EXPECT_EQ(
+      error_with(
+          "/logging/tracker",
+          R"({"provider": "multi", "trackers": [{"provider": "log"}, {"provider": "mlflow", "experiment": "a"}]})"),
+      expected);
+}
+
+TEST(RefuseUnbuilt, Names_the_optimiser_and_the_data_source) {
+  EXPECT_EQ(config_error_of([] { refuse_unbuilt(OptimizerConfig{SgdConfig{}}); }),
+            "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw'.");
+  EXPECT_EQ(
+      config_error_of([] { refuse_unbuilt(DataConfig{DatasetDataConfig{.dataset = "c4"}}); }),
+      "[config] data.dataset = \"c4\": reading datasets of the hub with a tokenizer is not built in this version. "
+      "Give data a \"kind\": \"text\" or \"tokens\".");
+}
+
+}  // namespace
+}  // namespace d9d
