@@ -14,12 +14,22 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 SPLITS = {"regular": 50, "special": 14}
-SIZES = dict(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8)  # fmt: skip
-DENSE = transformers.Qwen3Config(**SIZES, intermediate_size=24, num_labels=3)
-TIED = transformers.Qwen3Config(**SIZES, intermediate_size=24, tie_word_embeddings=True)
+YARN = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 512, "truncate": False}
+SIZES = {
+    "vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 8, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+DENSE = transformers.Qwen3Config(**SIZES, intermediate_size=24, num_labels=3, rope_parameters=YARN)
+TIED = transformers.Qwen3Config(**SIZES, intermediate_size=24, tie_word_embeddings=True, rope_theta=50000.0)
 MOE = transformers.Qwen3MoeConfig(
-    **SIZES, moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, num_labels=3
-)
+    **SIZES, moe_intermediate_size=12, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, num_labels=3,
+    rope_theta=50000.0,
+)  # fmt: skip
+CONFIG_KEYS = [
+    *SIZES, "rope_parameters", "tie_word_embeddings", "hidden_act", "attention_bias", "use_sliding_window", "layer_types",
+    "moe_intermediate_size", "num_experts", "num_experts_per_tok", "norm_topk_prob", "decoder_sparse_step",
+    "mlp_only_layers",
+]  # fmt: skip
 CASES = {  # name: class, config, how to save
     "dense_causal_lm": (transformers.Qwen3ForCausalLM, DENSE, {}),
     "dense_causal_lm_sharded": (transformers.Qwen3ForCausalLM, DENSE, {"max_shard_size": "5KB"}),
@@ -75,10 +85,18 @@ def save(root: Path) -> None:
 def check(root: Path) -> None:
     for expected_file in root.glob("*.ours.safetensors"):
         folder = root / expected_file.name.removesuffix(".ours.safetensors")
-        (class_name,) = transformers.AutoConfig.from_pretrained(folder).architectures
-        model, report = getattr(transformers, class_name).from_pretrained(folder, output_loading_info=True)
+        model_class, config, _ = CASES[folder.name]
+        assert transformers.AutoConfig.from_pretrained(folder).architectures == [model_class.__name__]
+        model, report = model_class.from_pretrained(folder, output_loading_info=True)
         assert not any(report.values()), f"{folder.name}: {report}"
         assert model.dtype == torch.bfloat16, model.dtype
+        for key in CONFIG_KEYS:
+            found, expected = getattr(model.config, key, None), getattr(config, key, None)
+            if key == "rope_parameters":  # where the default of a key is written out, it stays the default
+                found = {name: value for name, value in found.items() if name in expected}
+            assert found == expected, f"{folder.name}: {key} is {found}, not {expected}"
+        if "Classification" in model_class.__name__:
+            assert model.config.num_labels == config.num_labels
         found, expected = ours(model), load_file(expected_file)
         assert found.keys() == expected.keys(), f"{folder.name}: {found.keys() ^ expected.keys()}"
         for name, tensor in expected.items():

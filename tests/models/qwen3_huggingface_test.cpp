@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/io/safetensors.h"
 #include "d9d/modules/models/qwen3_dense/huggingface.h"
@@ -18,6 +19,7 @@
 namespace d9d {
 namespace {
 namespace fs = std::filesystem;
+using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -36,7 +38,9 @@ Parameters parameters_of() {
   parameters.layer.num_key_value_heads = 2;
   parameters.layer.head_dim = 8;
   parameters.num_hidden_layers = 2;
-  parameters.max_position_ids = 32768;
+  parameters.layer.rms_norm_eps = 1e-5;
+  parameters.rope_base = 50000;
+  parameters.max_position_ids = 2048;
   parameters.split_vocab_size = {{"special", 14}, {"regular", 50}};
   parameters.split_vocab_order = {"regular", "special"};
   return parameters;
@@ -46,6 +50,9 @@ Qwen3DenseParameters dense(bool tied = false) {
   auto parameters = parameters_of<Qwen3DenseParameters>();
   parameters.layer.intermediate_size = 24;
   parameters.tie_word_embeddings = tied;
+  if (!tied) {
+    parameters.rope_scaling = YarnRopeScalingConfig{.factor = 4.0, .original_max_position_embeddings = 512};
+  }
   return parameters;
 }
 
@@ -114,6 +121,27 @@ State example_state(const Case& model) {
   return state;
 }
 
+json huggingface_config(const Case& model) {
+  if (const auto* parameters = std::get_if<Qwen3DenseParameters>(&model.parameters)) {
+    return qwen3_dense_huggingface_config(*parameters, model.head, Dtype::kBFloat16);
+  }
+  return qwen3_moe_huggingface_config(std::get<Qwen3MoEParameters>(model.parameters), model.head, Dtype::kBFloat16);
+}
+
+// The parameters that config.json tells, but for the vocabulary's splits, which it cannot.
+Json parameters_from_huggingface(const Case& model, const json& config) {
+  const auto with_splits = [](auto parameters) {
+    EXPECT_EQ(parameters.split_vocab_size.at("regular"), 64);
+    parameters.split_vocab_size = dense().split_vocab_size;
+    parameters.split_vocab_order = dense().split_vocab_order;
+    return write_record(parameters);
+  };
+  if (std::holds_alternative<Qwen3DenseParameters>(model.parameters)) {
+    return with_splits(qwen3_dense_parameters_from_huggingface(config));
+  }
+  return with_splits(qwen3_moe_parameters_from_huggingface(config));
+}
+
 void expect_holds(const SafetensorsFile& expected, const std::vector<TensorSource>& tensors) {
   EXPECT_EQ(tensors.size(), expected.entries().size());
   for (const TensorSource& source : tensors) {
@@ -129,10 +157,32 @@ TEST(Qwen3HuggingFace, Loads_what_transformers_saves) {
   for (const Case& model : cases()) {
     SCOPED_TRACE(model.name);
     const HuggingFaceDirectory directory(root / model.name);
+    EXPECT_EQ(parameters_from_huggingface(model, directory.read_config()),
+              std::visit([](const auto& parameters) { return write_record(parameters); }, model.parameters));
     const std::vector<TensorMapping> mappings = from_huggingface(model, directory.names());
     EXPECT_THAT(unused_names(mappings, directory.names()), IsEmpty());
     expect_holds(SafetensorsFile(root / (model.name + ".ours.safetensors")), map_tensors(mappings, directory));
   }
+}
+
+TEST(Qwen3HuggingFace, Is_loaded_by_transformers_without_missing_or_unexpected_keys) {
+  const fs::path root = test::fresh_directory("d");
+  for (const Case& model : cases()) {
+    State state = example_state(model);
+    write_huggingface_directory(root / model.name, huggingface_config(model), map_tensors(to_huggingface(model), state),
+                                {.max_shard_bytes = model.max_shard_bytes});
+    if (model.name == "dense_causal_lm_tied") {
+      for (const std::string split : {"regular", "special"}) {
+        state["head.lm_head." + split + ".weight"] =
+            state.at("model.embed_tokens.token_embedding." + split + ".weight");
+      }
+    }
+    std::vector<TensorSource> expected;
+    for (const auto& [name, tensor] : state) expected.push_back(tensor_source(name, tensor));
+    write_safetensors(root / (model.name + ".ours.safetensors"), expected);
+  }
+  const std::string output = test::run_python(kOracle, {"check", root});
+  for (const Case& model : cases()) EXPECT_THAT(output, HasSubstr("same " + model.name + "\n"));
 }
 
 TEST(Qwen3HuggingFace, Loads_again_what_it_exports) {
@@ -140,7 +190,7 @@ TEST(Qwen3HuggingFace, Loads_again_what_it_exports) {
     SCOPED_TRACE(model.name);
     const fs::path path = test::fresh_directory("d") / "export";
     const State state = example_state(model);
-    write_huggingface_directory(path, nlohmann::json::object(), map_tensors(to_huggingface(model), state),
+    write_huggingface_directory(path, json::object(), map_tensors(to_huggingface(model), state),
                                 {.max_shard_bytes = model.max_shard_bytes});
     const HuggingFaceDirectory directory(path);
     std::vector<std::string> wanted;
@@ -200,7 +250,7 @@ TEST(Qwen3HuggingFace, Lists_what_a_checkpoint_lacks_before_it_reads_a_tensor) {
   std::erase_if(tensors, [](const TensorSource& tensor) {
     return tensor.name == "lm_head.weight" || tensor.name == "model.layers.1.mlp.experts.2.up_proj.weight";
   });
-  write_huggingface_directory(path, nlohmann::json::object(), tensors);
+  write_huggingface_directory(path, json::object(), tensors);
   const HuggingFaceDirectory directory(path);
   EXPECT_THAT(
       test::message_of<StateError>([&] { (void)map_tensors(from_huggingface(model, directory.names()), directory); }),
@@ -211,7 +261,7 @@ TEST(Qwen3HuggingFace, Lists_what_a_checkpoint_lacks_before_it_reads_a_tensor) {
 TEST(Qwen3HuggingFace, Names_the_tensor_whose_shape_does_not_fit_the_parameters) {
   const fs::path path = test::fresh_directory("d") / "export";
   const Case model = {"dense", dense(), kCausalLM};
-  write_huggingface_directory(path, nlohmann::json::object(), map_tensors(to_huggingface(model), example_state(model)));
+  write_huggingface_directory(path, json::object(), map_tensors(to_huggingface(model), example_state(model)));
   const HuggingFaceDirectory directory(path);
   Qwen3DenseParameters other = dense();
   other.layer.intermediate_size = 25;

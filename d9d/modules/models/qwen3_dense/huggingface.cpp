@@ -1,7 +1,11 @@
 #include "d9d/modules/models/qwen3_dense/huggingface.h"
 
+#include "d9d/modules/models/huggingface/decoder_config.h"
+
 namespace d9d {
 namespace {
+
+constexpr const char* kModelType = "qwen3";
 
 DecoderStateLayout layout(const Qwen3DenseParameters& parameters, const std::optional<HeadConfig>& head,
                           const DecoderNames& names) {
@@ -17,6 +21,20 @@ DecoderStateLayout layout(const Qwen3DenseParameters& parameters, const std::opt
 }
 
 }  // namespace
+
+Qwen3DenseParameters qwen3_dense_parameters_from_huggingface(const nlohmann::json& config) {
+  const auto known = read_known_keys<HuggingFaceDecoderConfig>(config);
+  check_buildable(known, kModelType);
+  auto parameters = decoder_parameters<Qwen3DenseParameters>(known);
+  parameters.layer.validate(huggingface_config_path());
+  parameters.validate(huggingface_config_path());
+  return parameters;
+}
+
+nlohmann::json qwen3_dense_huggingface_config(const Qwen3DenseParameters& parameters,
+                                              const std::optional<HeadConfig>& head, Dtype dtype) {
+  return finish_config(write_record(decoder_config(parameters, kModelType)), "Qwen3", head, dtype);
+}
 
 std::vector<TensorMapping> qwen3_dense_from_huggingface(const Qwen3DenseParameters& parameters,
                                                         const std::optional<HeadConfig>& head,

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/modules/models/huggingface/decoder_config.h"
 
 namespace d9d {
 namespace {
@@ -13,7 +14,31 @@ using Mappings = std::vector<TensorMapping>;
 using Tensors = std::span<const at::Tensor>;
 using MlpMapping = Mappings (*)(const Qwen3MoELayerParameters& layer, const std::string& prefix);
 
+constexpr const char* kModelType = "qwen3_moe";
 constexpr const char* kOurExperts = "grouped_experts.";
+
+struct HuggingFaceMoEConfig {
+  HuggingFaceDecoderConfig decoder = {};
+  std::int64_t moe_intermediate_size = 1;
+  std::optional<std::int64_t> num_experts = {};        // published checkpoints
+  std::optional<std::int64_t> num_local_experts = {};  // transformers 5
+  std::int64_t num_experts_per_tok = 1;
+  bool norm_topk_prob = false;
+  std::int64_t decoder_sparse_step = 1;
+  std::optional<std::vector<std::int64_t>> mlp_only_layers = {};
+
+  static constexpr auto fields() {
+    using Config = HuggingFaceMoEConfig;
+    return record<Config>(flattened(&Config::decoder),
+                          required("moe_intermediate_size", &Config::moe_intermediate_size, at_least(1)),
+                          defaulted("num_experts", &Config::num_experts, at_least(1)),
+                          defaulted("num_local_experts", &Config::num_local_experts, at_least(1)),
+                          required("num_experts_per_tok", &Config::num_experts_per_tok, at_least(1)),
+                          defaulted("norm_topk_prob", &Config::norm_topk_prob),
+                          defaulted("decoder_sparse_step", &Config::decoder_sparse_step),
+                          defaulted("mlp_only_layers", &Config::mlp_only_layers));
+  }
+};
 
 // One of an expert's three matrices: y = x W with W [in, out] here, transposed there.
 struct ExpertMatrix {
@@ -122,6 +147,35 @@ DecoderStateLayout layout(const Qwen3MoEParameters& parameters, const std::optio
 }
 
 }  // namespace
+
+Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& config) {
+  const auto known = read_known_keys<HuggingFaceMoEConfig>(config);
+  check_buildable(known.decoder, kModelType);
+  check_key(known.decoder_sparse_step == 1, "decoder_sparse_step", "1", cat(known.decoder_sparse_step));
+  check_key(!known.mlp_only_layers || known.mlp_only_layers->empty(), "mlp_only_layers", "none", "some");
+  check_key(known.num_experts || known.num_local_experts, "num_experts", "a number", "none");
+  auto parameters = decoder_parameters<Qwen3MoEParameters>(known.decoder);
+  parameters.layer.intermediate_size = known.moe_intermediate_size;
+  parameters.layer.num_experts = known.num_experts ? *known.num_experts : *known.num_local_experts;
+  parameters.layer.experts_top_k = known.num_experts_per_tok;
+  parameters.layer.router_renormalize_probabilities = known.norm_topk_prob;
+  parameters.layer.validate(huggingface_config_path());
+  parameters.validate(huggingface_config_path());
+  return parameters;
+}
+
+nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
+                                            Dtype dtype) {
+  const Qwen3MoELayerParameters& layer = parameters.layer;
+  HuggingFaceMoEConfig config = {.decoder = decoder_config(parameters, kModelType),
+                                 .moe_intermediate_size = layer.intermediate_size,
+                                 .num_experts = layer.num_experts,
+                                 .num_experts_per_tok = layer.experts_top_k,
+                                 .norm_topk_prob = layer.router_renormalize_probabilities,
+                                 .mlp_only_layers = std::vector<std::int64_t>{}};
+  config.decoder.intermediate_size *= layer.experts_top_k;  // of dense layers, of which there are none; as published
+  return finish_config(write_record(config), "Qwen3Moe", head, dtype);
+}
 
 std::vector<TensorMapping> qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters,
                                                       const std::optional<HeadConfig>& head,

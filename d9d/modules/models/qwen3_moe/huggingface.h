@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
+#include "d9d/base/dtype.h"
 #include "d9d/model_state/tensor_mapping.h"
 #include "d9d/modules/blocks/head/head_config.h"
 #include "d9d/modules/models/huggingface/decoder_mapping.h"
@@ -18,6 +21,13 @@ enum class Qwen3MoEExpertsFormat {
   kModuleList,  // experts.<e>.{gate,up,down}_proj.weight [out, in]: published checkpoints, and what transformers saves
   kFused,       // experts.gate_up_proj [experts, 2 x intermediate, hidden] and experts.down_proj: as in memory there
 };
+
+// As qwen3_dense_parameters_from_huggingface; also refuses dense layers among the sparse ones (decoder_sparse_step,
+// mlp_only_layers).
+[[nodiscard]] Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& config);
+
+[[nodiscard]] nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters,
+                                                          const std::optional<HeadConfig>& head, Dtype dtype);
 
 // `checkpoint_names` also tell the format of the experts.
 [[nodiscard]] std::vector<TensorMapping> qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters,
