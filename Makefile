@@ -14,27 +14,29 @@ bootstrap:  ## Install what is missing (packages when root, wheels into .venv)
 
 build: bootstrap  ## Configure and build everything
 	@mkdir -p build
-	@cmake --preset $(PRESET) >$(BUILD)-configure.log || { cat $(BUILD)-configure.log; exit 1; }
+	@cmake --preset $(PRESET) >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
 run: build  ## Train the example Qwen3-MoE on text found on this machine, export it, sample from it
 	@$(BUILD)/bin/qwen3_moe_pretrain examples/qwen3_moe/pretrain/pretrain.json
 
 test: build  ## Everything that runs without a GPU in minutes
-	@ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure -LE full
+	@ctest --test-dir $(BUILD) --parallel $(JOBS) --output-on-failure --no-tests=error -LE full
 
-test-full: build  ## All matrices, sanitizers, long fuzzing; commits its summary under tests/full_runs
+test-full: bootstrap  ## All matrices, sanitizers, long fuzzing; writes its summary into tests/full_runs
 	@tools/test_full
 
 lint:  ## Format, include graph, headers alone, file length, forbidden words
 	@tools/bootstrap lint
+	@tools/lint_selftest
 	@tools/lint
 
 format:  ## Apply clang-format
 	@tools/bootstrap lint
-	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+	@find d9d tests examples benchmarks -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' | \
+	  xargs clang-format-14 -i
 
-tidy: build  ## clang-tidy on files changed since main
+tidy:  ## clang-tidy on files changed since main
 	@tools/bootstrap tidy
 	@tools/tidy
 

@@ -1,1 +1,32 @@
-# make install: headers, static libraries and a CMake package, so that find_package(d9d) works elsewhere.
+# All areas as one target, d9d::d9d, and `make install`: headers, static libraries and a CMake package.
+#
+#   find_package(d9d REQUIRED)                       or FetchContent / add_subdirectory of this repository
+#   target_link_libraries(my_program PRIVATE d9d::d9d)           everything
+#   target_link_libraries(my_program PRIVATE d9d::tracker)       one area and what it needs
+#
+# The package does not contain LibTorch; it looks for the same torch wheel that this build used (TorchWheel.cmake).
+
+include(CMakePackageConfigHelpers)
+include(GNUInstallDirs)
+
+get_property(D9D_LIBRARIES GLOBAL PROPERTY D9D_LIBRARIES)
+add_library(d9d INTERFACE)
+add_library(d9d::d9d ALIAS d9d)
+target_link_libraries(d9d INTERFACE ${D9D_LIBRARIES})
+
+option(D9D_INSTALL "Install the library and its CMake package" ${PROJECT_IS_TOP_LEVEL})
+if(NOT D9D_INSTALL)
+  return()
+endif()
+
+set(D9D_PACKAGE_DIR "${CMAKE_INSTALL_LIBDIR}/cmake/d9d")
+install(TARGETS d9d ${D9D_LIBRARIES} EXPORT d9dTargets)
+install(EXPORT d9dTargets NAMESPACE d9d:: DESTINATION "${D9D_PACKAGE_DIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/d9d" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
+
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/d9dConfig.cmake.in" "${PROJECT_BINARY_DIR}/d9dConfig.cmake"
+  INSTALL_DESTINATION "${D9D_PACKAGE_DIR}")
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/d9dConfig.cmake" "${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake"
+  "${PROJECT_SOURCE_DIR}/cmake/TorchWheel.cmake" DESTINATION "${D9D_PACKAGE_DIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")

@@ -1,21 +1,25 @@
 # One library, one test binary an area. Folders decide what is built; a file that exists is a file that is compiled.
 #
-#   d9d_library(kernels TORCH DEPENDS core)      d9d/kernels/**/*.cpp -> libd9d_kernels.a, target d9d::kernels
+#   d9d_library(kernels TORCH DEPENDS core)      d9d/kernels/**/*.{cpp,cu} -> libd9d_kernels.a, target d9d::kernels
 #   d9d_test(kernels LABELS unit)                tests/kernels/**/*_test.cpp -> kernels_test, one ctest entry a test case
 #
 # TORCH: the area sees tensors; it links LibTorch and shares the one precompiled header.
-# no_<feature>.cpp is a stub: it is compiled only when <feature> is listed in D9D_MISSING_FEATURES, instead of <feature>'s files.
+# EXCLUDE models: d9d/<area>/models/ is a library of its own, which may depend on more than the area does.
+# no_<feature>.cpp is a stub: it is compiled only when <feature> is listed in D9D_MISSING_FEATURES, instead of the files in
+# folders named <feature>. The feature `cuda` also stands for all .cu files (cmake/Cuda.cmake).
 
 include(GoogleTest)
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
-add_compile_options(-fPIC)  # libraries and programs alike: they share one precompiled header
+# Libraries and programs alike: they share one precompiled header.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-fPIC>)
 
 add_library(d9d_options INTERFACE)
 target_compile_options(d9d_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual;-Winvalid-pch;-Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual;-Winvalid-pch;-Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;-Werror=all-warnings>)
 target_include_directories(d9d_options INTERFACE "${PROJECT_SOURCE_DIR}")
 if(D9D_SANITIZE)
   target_compile_options(d9d_options INTERFACE -fsanitize=${D9D_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -25,6 +29,7 @@ endif()
 set(CMAKE_CXX_FLAGS_DEV "-O1 -g1")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CUDA_FLAGS_DEV "-O2")
+set(CMAKE_CUDA_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(D9D_CCACHE ccache)
 if(D9D_CCACHE)  # the sloppiness is what ccache asks for to cache units that use a precompiled header
@@ -42,17 +47,20 @@ endif()
 function(d9d_precompiled_header)
   file(WRITE "${PROJECT_BINARY_DIR}/pch/d9d_pch.cpp" "// Compiles the precompiled header that all areas share.\n")
   add_library(d9d_pch STATIC "${PROJECT_BINARY_DIR}/pch/d9d_pch.cpp")
-  target_link_libraries(d9d_pch PRIVATE d9d_options d9d_torch_cpu)
+  target_link_libraries(d9d_pch PRIVATE d9d_options d9d::torch_cpu)
   target_precompile_headers(d9d_pch PRIVATE "${PROJECT_SOURCE_DIR}/cmake/pch.h")
 endfunction()
 
 function(d9d_sources result folder)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${folder}/*.cpp")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${folder}/*.cpp" "${folder}/*.cu")
   foreach(feature IN LISTS D9D_MISSING_FEATURES)
-    list(FILTER sources EXCLUDE REGEX "/${feature}/[^/]*\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "/${feature}/[^/]*$")
   endforeach()
+  if("cuda" IN_LIST D9D_MISSING_FEATURES)
+    list(FILTER sources EXCLUDE REGEX "\\.cu$")
+  endif()
   foreach(source IN LISTS sources)
-    if(source MATCHES "/no_([a-z]+)\\.cpp$" AND NOT CMAKE_MATCH_1 IN_LIST D9D_MISSING_FEATURES)
+    if(source MATCHES "/no_([a-z_]+)\\.cpp$" AND NOT CMAKE_MATCH_1 IN_LIST D9D_MISSING_FEATURES)
       list(REMOVE_ITEM sources "${source}")
     endif()
   endforeach()
@@ -60,8 +68,11 @@ function(d9d_sources result folder)
 endfunction()
 
 function(d9d_library area)
-  cmake_parse_arguments(ARG "TORCH" "" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH" "EXCLUDE" "DEPENDS" ${ARGN})
   d9d_sources(sources "${PROJECT_SOURCE_DIR}/d9d/${area}")
+  if(ARG_EXCLUDE)
+    list(FILTER sources EXCLUDE REGEX "/d9d/${area}/${ARG_EXCLUDE}/")
+  endif()
   string(REPLACE "/" "_" name "${area}")
   if(NOT sources)
     return()
@@ -69,6 +80,7 @@ function(d9d_library area)
   add_library(d9d_${name} STATIC ${sources})
   add_library(d9d::${name} ALIAS d9d_${name})
   set_target_properties(d9d_${name} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(d9d_${name} PUBLIC cxx_std_20)
   target_link_libraries(d9d_${name} PRIVATE $<BUILD_INTERFACE:d9d_options>)
   target_include_directories(d9d_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
   foreach(dependency IN LISTS ARG_DEPENDS)
@@ -76,8 +88,11 @@ function(d9d_library area)
       target_link_libraries(d9d_${name} PUBLIC d9d_${dependency})
     endif()
   endforeach()
+  if(sources MATCHES "\\.cu(;|$)")
+    target_link_libraries(d9d_${name} PUBLIC d9d::cudart)
+  endif()
   if(ARG_TORCH)
-    target_link_libraries(d9d_${name} PUBLIC d9d_torch_cpu)
+    target_link_libraries(d9d_${name} PUBLIC d9d::torch_cpu)
     target_precompile_headers(d9d_${name} REUSE_FROM d9d_pch)
   endif()
   set_property(GLOBAL APPEND PROPERTY D9D_LIBRARIES d9d_${name})

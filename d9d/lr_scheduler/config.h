@@ -39,7 +39,7 @@ using CurveConfig = std::variant<LinearCurveConfig, CosineCurveConfig, Exponenti
 struct StepsPhaseConfig {  // lasts a number of steps
   std::int64_t steps = 1;
   double target_multiplier = 1.0;
-  CurveConfig curve;
+  CurveConfig curve = {};
 
   static constexpr Tag kTag = {"mode", "steps"};
   static constexpr auto fields() {
@@ -51,7 +51,7 @@ struct StepsPhaseConfig {  // lasts a number of steps
 struct PercentagePhaseConfig {  // lasts until a fraction of all steps, counted from the start of the run
   double percentage = 1.0;      // in [0, 1]
   double target_multiplier = 1.0;
-  CurveConfig curve;
+  CurveConfig curve = {};
 
   static constexpr Tag kTag = {"mode", "percentage"};
   static constexpr auto fields() {
@@ -62,7 +62,7 @@ struct PercentagePhaseConfig {  // lasts until a fraction of all steps, counted 
 };
 struct RestPhaseConfig {  // lasts until the end of the run
   double target_multiplier = 1.0;
-  CurveConfig curve;
+  CurveConfig curve = {};
 
   static constexpr Tag kTag = {"mode", "rest"};
   static constexpr auto fields() {
@@ -74,7 +74,7 @@ using PhaseConfig = std::variant<StepsPhaseConfig, PercentagePhaseConfig, RestPh
 
 struct PiecewiseConfig {
   double initial_multiplier = 1.0;
-  std::vector<PhaseConfig> phases;
+  std::vector<PhaseConfig> phases = {};
 
   static constexpr auto fields() {
     return record<PiecewiseConfig>(required("initial_multiplier", &PiecewiseConfig::initial_multiplier),
@@ -83,7 +83,7 @@ struct PiecewiseConfig {
 };
 
 struct PiecewiseSchedulerConfig {
-  PiecewiseConfig scheduler;
+  PiecewiseConfig scheduler = {};
 
   static constexpr Tag kTag = {"name", "piecewise"};
   static constexpr auto fields() {

@@ -29,9 +29,9 @@ struct LogTrackerConfig {
   static constexpr auto fields() { return record<LogTrackerConfig>(); }
 };
 
-// One JSON object a line and value.
+// One JSON object a line and step.
 struct JsonlTrackerConfig {
-  std::filesystem::path path;
+  std::filesystem::path path = {};
 
   static constexpr Tag kTag = {"provider", "jsonl"};
   static constexpr auto fields() { return record<JsonlTrackerConfig>(required("path", &JsonlTrackerConfig::path)); }
@@ -39,7 +39,7 @@ struct JsonlTrackerConfig {
 
 // TensorBoard event files.
 struct TensorboardTrackerConfig {
-  std::filesystem::path log_dir;  // used as it is: no sub-directory a run
+  std::filesystem::path log_dir = {};  // used as it is: no sub-directory a run
 
   static constexpr Tag kTag = {"provider", "tensorboard"};
   static constexpr auto fields() {
@@ -48,7 +48,7 @@ struct TensorboardTrackerConfig {
 };
 
 struct AimTrackerConfig {
-  std::string repo;  // path or address of the Aim repository
+  std::string repo = {};  // path or address of the Aim repository
   bool log_system_params = true;
   bool capture_terminal_logs = true;
   std::int64_t system_tracking_interval = 10;  // seconds
@@ -69,12 +69,12 @@ constexpr auto enum_names(WandbMode) {
 
 // Weights & Biases.
 struct WandbTrackerConfig {
-  std::string project;
-  std::optional<std::string> entity;
-  std::optional<std::string> group;
-  std::vector<std::string> tags;
+  std::string project = {};
+  std::optional<std::string> entity = {};
+  std::optional<std::string> group = {};
+  std::vector<std::string> tags = {};
   WandbMode mode = WandbMode::kOnline;
-  std::optional<std::filesystem::path> dir;
+  std::optional<std::filesystem::path> dir = {};
   bool capture_terminal_logs = false;
 
   static constexpr Tag kTag = {"provider", "wandb"};
@@ -88,8 +88,8 @@ struct WandbTrackerConfig {
 };
 
 struct MlflowTrackerConfig {
-  std::string experiment;  // created if absent
-  std::optional<std::string> tracking_uri;
+  std::string experiment = {};  // created if absent
+  std::optional<std::string> tracking_uri = {};
 
   static constexpr Tag kTag = {"provider", "mlflow"};
   static constexpr auto fields() {
@@ -104,7 +104,7 @@ using TrackerVariant = std::variant<NullTrackerConfig, LogTrackerConfig, JsonlTr
 
 // Writes everything to each of several trackers.
 struct MultiTrackerConfig {
-  std::vector<TrackerVariant<>> trackers;
+  std::vector<TrackerVariant<>> trackers = {};
 
   static constexpr Tag kTag = {"provider", "multi"};
   static constexpr auto fields() {

@@ -9,12 +9,12 @@
 #include <cstdint>
 #include <variant>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
 
 namespace d9d {
+
+class ValueType;
 
 struct EverySteps {
   std::int64_t steps = 1;  // >= 1
@@ -28,13 +28,11 @@ constexpr auto enum_names(StepActionMode) {
 }
 
 struct StepActionPeriod {
-  std::variant<EverySteps, StepActionMode> value;
+  std::variant<EverySteps, StepActionMode> value = {};
 
   bool operator==(const StepActionPeriod&) const = default;
 
-  [[nodiscard]] static StepActionPeriod from_json(const nlohmann::ordered_json& json, const ConfigPath& path);
-  void to_json(nlohmann::ordered_json& json) const;
-  static void to_json_schema(nlohmann::ordered_json& schema);
+  [[nodiscard]] static const ValueType& json_type();
 };
 
 }  // namespace d9d

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/dtype.h"
+#include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
 #include "d9d/loop/config/pipeline_schedule_config.h"
 #include "d9d/loop/config/step_action_period.h"
@@ -24,9 +25,9 @@
 namespace d9d {
 
 struct RunConfig {
-  std::string name;
-  std::optional<std::string> description;
-  nlohmann::ordered_json hparams = nlohmann::ordered_json::object();  // any object; goes to the tracker
+  std::string name = {};
+  std::optional<std::string> description = {};
+  nlohmann::json hparams = nlohmann::json::object();  // any object; goes to the tracker
 
   void validate(const ConfigPath& path) const;
 
@@ -37,7 +38,7 @@ struct RunConfig {
 };
 
 struct ScheduleConfig {
-  std::optional<std::int64_t> total_steps;  // null: as many as the data has
+  std::optional<std::int64_t> total_steps = {};  // null: as many as the data has
 
   static constexpr auto fields() {
     return record<ScheduleConfig>(defaulted("total_steps", &ScheduleConfig::total_steps, at_least(1)));
@@ -53,8 +54,8 @@ struct DataPrefetchConfig {
 };
 
 struct LoggingConfig {
-  StepActionPeriod period_steps;
-  TrackerConfig tracker;
+  StepActionPeriod period_steps = {};
+  TrackerConfig tracker = {};
   std::int64_t max_pending_steps = 2;  // by how many steps logged values may lag
 
   static constexpr auto fields() {
@@ -65,7 +66,7 @@ struct LoggingConfig {
 };
 
 struct PipeliningConfig {
-  PipelineScheduleConfig schedule;
+  PipelineScheduleConfig schedule = {};
 
   static constexpr auto fields() {
     return record<PipeliningConfig>(defaulted("schedule", &PipeliningConfig::schedule));
@@ -73,7 +74,7 @@ struct PipeliningConfig {
 };
 
 struct ModelStageFactoryConfig {
-  std::optional<std::filesystem::path> source_checkpoint;  // where initial weights come from; null: random
+  std::optional<std::filesystem::path> source_checkpoint = {};  // where initial weights come from; null: random
   bool checkpoint_only_trainable_parameters = false;
 
   static constexpr auto fields() {
@@ -93,7 +94,7 @@ struct DeterminismConfig {
 };
 
 struct GarbageCollectionConfig {
-  StepActionPeriod period_steps;  // when cached memory goes back to the system
+  StepActionPeriod period_steps = {};  // when cached memory goes back to the system
 
   static constexpr auto fields() {
     return record<GarbageCollectionConfig>(required("period_steps", &GarbageCollectionConfig::period_steps));
@@ -101,9 +102,9 @@ struct GarbageCollectionConfig {
 };
 
 struct CheckpointingConfig {
-  std::filesystem::path save_dir;
-  StepActionPeriod period_steps;
-  std::optional<std::int64_t> num_to_keep;  // null: all
+  std::filesystem::path save_dir = {};
+  StepActionPeriod period_steps = {};
+  std::optional<std::int64_t> num_to_keep = {};  // null: all
 
   static constexpr auto fields() {
     return record<CheckpointingConfig>(required("save_dir", &CheckpointingConfig::save_dir),
@@ -112,19 +113,27 @@ struct CheckpointingConfig {
   }
 };
 
+// What happens when a step's loss or gradient norm is NaN or infinite.
+enum class NonFinitePolicy { kStop, kSkip };
+constexpr auto enum_names(NonFinitePolicy) {
+  return std::to_array<EnumName<NonFinitePolicy>>({{NonFinitePolicy::kStop, "stop"}, {NonFinitePolicy::kSkip, "skip"}});
+}
+
 struct GradientClippingConfig {
-  std::optional<double> max_norm;                      // null: the norm is measured, nothing is clipped
-  StepActionPeriod log_total_steps = {EverySteps{1}};  // when the norm is logged
+  std::optional<double> max_norm = {};                     // null: the norm is measured, nothing is clipped
+  StepActionPeriod log_total_steps = {EverySteps{1}};      // when the norm is logged
+  NonFinitePolicy on_non_finite = NonFinitePolicy::kStop;  // skip: the step changes nothing
 
   static constexpr auto fields() {
     return record<GradientClippingConfig>(required("max_norm", &GradientClippingConfig::max_norm, greater_than(0)),
-                                          defaulted("log_total_steps", &GradientClippingConfig::log_total_steps));
+                                          defaulted("log_total_steps", &GradientClippingConfig::log_total_steps),
+                                          defaulted("on_non_finite", &GradientClippingConfig::on_non_finite));
   }
 };
 
 // Of every period, the last warmup + active steps are watched and the last active ones recorded.
 struct ProfilingConfig {
-  std::filesystem::path traces_dir;
+  std::filesystem::path traces_dir = {};
   std::int64_t period_steps = 1;
   std::int64_t warmup_steps = 0;
   std::int64_t active_steps = 1;
@@ -145,8 +154,8 @@ struct ProfilingConfig {
 };
 
 struct GradientManagerConfig {
-  std::optional<Dtype> grad_dtype;   // of accumulation and reduction; null: that of the parameter
-  std::int64_t bucket_size_mb = 32;  // size of one reduction
+  std::optional<Dtype> grad_dtype = {};  // of accumulation and reduction; null: that of the parameter
+  std::int64_t bucket_size_mb = 32;      // size of one reduction
 
   static constexpr auto fields() {
     using Manager = GradientManagerConfig;
@@ -166,19 +175,19 @@ struct TimeoutConfig {
 };
 
 struct TrainerConfig {
-  RunConfig run;
-  ScheduleConfig schedule;
-  DataPrefetchConfig data_prefetch;
-  LoggingConfig logging;
-  PipeliningConfig pipelining;
-  ModelStageFactoryConfig model_stage_factory;
-  DeterminismConfig determinism;
-  GarbageCollectionConfig gc;
-  CheckpointingConfig checkpointing;
-  GradientClippingConfig gradient_clipping;
-  std::optional<ProfilingConfig> profiling;
-  GradientManagerConfig gradient_manager;
-  TimeoutConfig timeout;
+  RunConfig run = {};
+  ScheduleConfig schedule = {};
+  DataPrefetchConfig data_prefetch = {};
+  LoggingConfig logging = {};
+  PipeliningConfig pipelining = {};
+  ModelStageFactoryConfig model_stage_factory = {};
+  DeterminismConfig determinism = {};
+  GarbageCollectionConfig gc = {};
+  CheckpointingConfig checkpointing = {};
+  GradientClippingConfig gradient_clipping = {};
+  std::optional<ProfilingConfig> profiling = {};
+  GradientManagerConfig gradient_manager = {};
+  TimeoutConfig timeout = {};
 
   static constexpr auto fields() {
     using Trainer = TrainerConfig;
@@ -194,14 +203,14 @@ struct TrainerConfig {
 };
 
 struct InferenceConfig {
-  ScheduleConfig schedule;
-  DataPrefetchConfig data_prefetch;
-  ModelStageFactoryConfig model_stage_factory;
-  DeterminismConfig determinism;
-  GarbageCollectionConfig gc;
-  CheckpointingConfig checkpointing;
-  std::optional<ProfilingConfig> profiling;
-  TimeoutConfig timeout;
+  ScheduleConfig schedule = {};
+  DataPrefetchConfig data_prefetch = {};
+  ModelStageFactoryConfig model_stage_factory = {};
+  DeterminismConfig determinism = {};
+  GarbageCollectionConfig gc = {};
+  CheckpointingConfig checkpointing = {};
+  std::optional<ProfilingConfig> profiling = {};
+  TimeoutConfig timeout = {};
 
   static constexpr auto fields() {
     using Inference = InferenceConfig;

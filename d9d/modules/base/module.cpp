@@ -48,10 +48,12 @@ std::vector<std::pair<std::string, Entry>> collect(const Module& root, const Own
   return Collector<Entry, Own>(own)(root);
 }
 
-void visit_modules(Module& module, const std::string& name,
-                   const std::function<void(const std::string&, Module&)>& visit) {
+template <class AnyModule, class Visit>
+void visit_modules(AnyModule& module, const std::string& name, const Visit& visit) {
   visit(name, module);
-  for (const auto& [child_name, child] : module.named_children()) visit_modules(*child, join(name, child_name), visit);
+  for (const auto& [child_name, child] : module.named_children()) {
+    visit_modules(static_cast<AnyModule&>(*child), join(name, child_name), visit);
+  }
 }
 
 }  // namespace
@@ -129,6 +131,20 @@ void Module::train(bool is_training) {
 
 void Module::set_requires_grad(bool requires_grad) {
   for (const auto& [name, parameter] : named_parameters()) parameter->set_requires_grad(requires_grad);
+}
+
+void Module::finish_step() {
+  const at::NoGradGuard no_grad;
+  for_each_module([](const std::string&, Module& module) { module.on_step_finished(); });
+}
+
+std::map<std::string, at::Tensor> Module::step_statistics() const {
+  std::map<std::string, at::Tensor> all;
+  visit_modules(*this, "", [&](const std::string& path, const Module& module) {
+    for (const auto& [name, value] : module.own_step_statistics())
+      all.emplace(path.empty() ? name : path + "/" + name, value);
+  });
+  return all;
 }
 
 void Module::set_random_clock(const RandomClockPtr& clock) {

@@ -13,11 +13,9 @@
 //   model->materialize(at::kCPU);                       // after parallelize_*: storage
 //   model->reset_parameters(/*base_seed=*/42);          // values
 //
-// Late initialisation: constructors never allocate or draw numbers. Every parameter and buffer names its initializer where it
-// is registered, so none can be forgotten, and its numbers depend on (base seed, dotted name, element) alone.
+// Late initialisation: constructors never allocate or draw numbers. Every parameter and buffer names its initializer
+// where it is registered, so none can be forgotten, and its numbers depend on (base seed, dotted name, element) alone.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
@@ -26,6 +24,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "d9d/core/dtensor/parameter.h"
 #include "d9d/modules/base/module_hook.h"
@@ -39,8 +39,8 @@ class ModulePtr;
 struct Buffer {
   at::Tensor local;
   Initializer init;
-  bool is_persistent = true;   // part of the state dict
-  bool follows_dtype = true;   // Module::to() converts it, if floating
+  bool is_persistent = true;  // part of the state dict
+  bool follows_dtype = true;  // Module::to() converts it, if floating
   bool is_initialized = false;
 };
 using BufferPtr = std::shared_ptr<Buffer>;
@@ -56,8 +56,8 @@ struct BufferSpec {
 // Position in training that random layers (dropout) derive their numbers from. One object a model, set by the loop.
 struct RandomClock {
   std::uint64_t base_seed = 0;
-  std::uint64_t step = 0;          // optimiser step
-  std::uint64_t first_sample = 0;  // global index of the microbatch's first sample within the step
+  std::uint64_t step = 0;        // optimiser step
+  std::uint64_t microbatch = 0;  // within the step
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
 
@@ -79,8 +79,8 @@ class Module {
   // Parameters and persistent buffers by name: aliases, not copies.
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
 
-  void to(at::ScalarType dtype);         // floating parameters and buffers; before or after materialize
-  void materialize(at::Device device);   // storage with undefined values
+  void to(at::ScalarType dtype);        // floating parameters and buffers; before or after materialize
+  void materialize(at::Device device);  // storage with undefined values
   void reset_parameters(std::uint64_t base_seed);
   // Throws StateError that lists the names of parameters and buffers without values.
   void check_initialized() const;
@@ -97,6 +97,11 @@ class Module {
   // Hooks run in the order added before forward, in reverse after. A module keeps its hooks alive.
   void add_hook(std::shared_ptr<ModuleHook> hook) { hooks_.push_back(std::move(hook)); }
   [[nodiscard]] const std::vector<std::shared_ptr<ModuleHook>>& hooks() const { return hooks_; }
+
+  // After each optimiser step, for this module and everything below: balance, counters. Local on one rank.
+  void finish_step();
+  // One-element tensors about the step, for logging; names are "<dotted path>/<name>". Call before finish_step().
+  [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
 
   // The clock that random layers below read; every module below shares it.
   void set_random_clock(const RandomClockPtr& clock);
@@ -120,6 +125,10 @@ class Module {
   virtual void after_reset(std::uint64_t /*base_seed*/, const std::string& /*name*/) {}
   // Called after storage was allocated on `device` with the parameters' final dtype.
   virtual void after_materialize(at::Device /*device*/) {}
+
+  // This module's part of finish_step() and of step_statistics().
+  virtual void on_step_finished() {}
+  [[nodiscard]] virtual std::map<std::string, at::Tensor> own_step_statistics() const { return {}; }
 
   [[nodiscard]] const RandomClockPtr& random_clock() const { return random_clock_; }
   // The dotted name under which the root was reset; "" before. Keys random streams.

@@ -23,7 +23,7 @@ constexpr auto enum_names(TorchSdpaKernel) {
 }
 
 struct TorchSdpaConfig {
-  std::optional<std::vector<TorchSdpaKernel>> backends;  // null: PyTorch chooses among all
+  std::optional<std::vector<TorchSdpaKernel>> backends = {};  // null: PyTorch chooses among all
 
   static constexpr Tag kTag = {"kind", "torch"};
   static constexpr auto fields() { return record<TorchSdpaConfig>(defaulted("backends", &TorchSdpaConfig::backends)); }

@@ -30,8 +30,8 @@ struct ClassificationHeadConfig {
 };
 
 struct EmbeddingHeadConfig {
-  std::optional<std::int64_t> embedding_dim;  // null: no projection, the hidden size
-  bool normalize = false;                     // to unit length
+  std::optional<std::int64_t> embedding_dim = {};  // null: no projection, the hidden size
+  bool normalize = false;                          // to unit length
 
   static constexpr Tag kTag = {"kind", "embedding"};
   static constexpr auto fields() {

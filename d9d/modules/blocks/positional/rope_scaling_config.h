@@ -38,12 +38,12 @@ struct NtkRopeScalingConfig {
 struct YarnRopeScalingConfig {
   double factor = 1.0;
   std::int64_t original_max_position_embeddings = 1;
-  double beta_fast = 32.0;                 // rotations over the original context above which a frequency is kept
-  double beta_slow = 1.0;                  // rotations below which it is divided by factor
-  bool truncate = false;                   // round the two borders outwards to whole dimensions
-  std::optional<double> attention_factor;  // scale of both tables; null: derived from factor and the two mscales
-  std::optional<double> mscale;
-  std::optional<double> mscale_all_dim;
+  double beta_fast = 32.0;                      // rotations over the original context above which a frequency is kept
+  double beta_slow = 1.0;                       // rotations below which it is divided by factor
+  bool truncate = false;                        // round the two borders outwards to whole dimensions
+  std::optional<double> attention_factor = {};  // scale of both tables; null: derived from factor and the two mscales
+  std::optional<double> mscale = {};
+  std::optional<double> mscale_all_dim = {};
 
   // beta_fast > beta_slow.
   void validate(const ConfigPath& path) const;
@@ -84,11 +84,11 @@ struct Llama3RopeScalingConfig {
 
 // Ding et al. 2024, "LongRoPE": a divisor a frequency, for short and for long contexts.
 struct LongRopeScalingConfig {
-  std::vector<double> short_factor;  // [head_dim / 2]
-  std::vector<double> long_factor;   // [head_dim / 2]
+  std::vector<double> short_factor = {};  // [head_dim / 2]
+  std::vector<double> long_factor = {};   // [head_dim / 2]
   std::int64_t original_max_position_embeddings = 1;
-  std::optional<double> factor;            // null: max_position_ids / original_max_position_embeddings
-  std::optional<double> attention_factor;  // scale of both tables; null: derived from factor
+  std::optional<double> factor = {};            // null: max_position_ids / original_max_position_embeddings
+  std::optional<double> attention_factor = {};  // scale of both tables; null: derived from factor
 
   static constexpr Tag kTag = {"type", "longrope"};
   static constexpr auto fields() {
@@ -104,5 +104,8 @@ struct LongRopeScalingConfig {
 
 using RopeScalingConfig = std::variant<LinearRopeScalingConfig, NtkRopeScalingConfig, YarnRopeScalingConfig,
                                        Llama3RopeScalingConfig, LongRopeScalingConfig>;
+
+// The lists fit heads of this size; throws ConfigError.
+void check_rope_scaling(const RopeScalingConfig& config, std::int64_t head_dim, const ConfigPath& path);
 
 }  // namespace d9d

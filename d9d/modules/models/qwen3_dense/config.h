@@ -25,8 +25,8 @@ struct Qwen3DenseLayerParameters {
   std::int64_t num_attention_heads = 1;  // a multiple of num_key_value_heads
   std::int64_t num_key_value_heads = 1;
   double rms_norm_eps = 1e-6;
-  std::int64_t head_dim = 2;               // even
-  std::optional<SdpaConfig> sdpa_backend;  // null: the best that fits the device
+  std::int64_t head_dim = 2;                    // even
+  std::optional<SdpaConfig> sdpa_backend = {};  // null: the best that fits the device
 
   void validate(const ConfigPath& path) const;
 
@@ -43,16 +43,16 @@ struct Qwen3DenseLayerParameters {
 };
 
 struct Qwen3DenseParameters {
-  Qwen3DenseLayerParameters layer;
+  Qwen3DenseLayerParameters layer = {};
   std::int64_t num_hidden_layers = 1;
   std::int64_t rope_base = 10000;
   std::int64_t max_position_ids = 1;
-  std::map<std::string, std::int64_t> split_vocab_size;  // rows of each part of the vocabulary
-  std::vector<std::string> split_vocab_order;            // every part once; token ids count through in this order
-  std::int64_t pipeline_num_virtual_layers_pre = 0;      // layers' worth of work that the embedding counts for
-  std::int64_t pipeline_num_virtual_layers_post = 0;     // the same for the head
-  bool tie_word_embeddings = false;                      // the causal LM head uses the embedding's weights
-  std::optional<RopeScalingConfig> rope_scaling;
+  std::map<std::string, std::int64_t> split_vocab_size = {};  // rows of each part of the vocabulary
+  std::vector<std::string> split_vocab_order = {};            // every part once; token ids count through in this order
+  std::int64_t pipeline_num_virtual_layers_pre = 0;           // layers' worth of work that the embedding counts for
+  std::int64_t pipeline_num_virtual_layers_post = 0;          // the same for the head
+  bool tie_word_embeddings = false;                           // the causal LM head uses the embedding's weights
+  std::optional<RopeScalingConfig> rope_scaling = {};
 
   void validate(const ConfigPath& path) const;
 

@@ -1,0 +1,156 @@
+#include "d9d/base/config/record_type.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/name_list.h"
+#include "d9d/base/config/read_scalar.h"
+
+namespace d9d {
+namespace {
+
+void* member_of(void* record, const FieldDescription& field) { return static_cast<std::byte*>(record) + field.offset; }
+const void* member_of(const void* record, const FieldDescription& field) {
+  return static_cast<const std::byte*>(record) + field.offset;
+}
+
+const RecordType& record_of(const FieldDescription& field) { return static_cast<const RecordType&>(*field.type); }
+
+void check_object(const Json& json, const ConfigPath& path) {
+  D9D_CHECK(json.is_object(), ConfigError, path, "expected an object, got ", json_excerpt(json),
+            ". Write it as {\"key\": value}.");
+}
+
+void check_keys(const Json& object, const ConfigPath& path, const std::vector<std::string_view>& known) {
+  for (const auto& [key, value] : object.items()) {
+    D9D_CHECK(std::find(known.begin(), known.end(), key) != known.end(), ConfigError, config_source(path),
+              "unknown key '", (path / key).keys, "'.", did_you_mean(key, known));
+  }
+}
+
+}  // namespace
+
+RecordType::RecordType(Tag tag, std::vector<FieldDescription> fields, const void* defaults)
+    : tag_(tag), fields_(std::move(fields)), defaults_(defaults) {
+  if (!tag_.key.empty()) keys_.push_back(tag_.key);
+  for (const auto& field : fields_) {
+    if (field.name.empty()) {
+      keys_.insert(keys_.end(), record_of(field).keys().begin(), record_of(field).keys().end());
+    } else {
+      keys_.push_back(field.name);
+    }
+  }
+}
+
+void RecordType::parse(const Json& json, const ConfigPath& path, const Range&, void* target) const {
+  check_object(json, path);
+  check_keys(json, path, keys_);
+  if (const auto tag = json.find(tag_.key); !tag_.key.empty() && tag != json.end()) {
+    std::ignore = read_name(*tag, path / tag_.key, std::span(&tag_.value, 1));
+  }
+  parse_fields(json, path, target);
+}
+
+void RecordType::parse_fields(const Json& object, const ConfigPath& path, void* target) const {
+  for (const auto& field : fields_) {
+    void* member = member_of(target, field);
+    if (field.name.empty()) {
+      record_of(field).parse_fields(object, path, member);
+      continue;
+    }
+    const auto value = object.find(field.name);
+    if (value != object.end()) {
+      field.type->parse(*value, path / field.name, field.range, member);
+    } else {
+      D9D_CHECK(!field.is_required, ConfigError, config_source(path), "missing key '", (path / field.name).keys,
+                "'. Add it.");
+    }
+  }
+  validate(target, path);
+}
+
+Json RecordType::write(const void* value) const {
+  Json object = Json::object();
+  if (!tag_.key.empty()) object[std::string(tag_.key)] = tag_.value;
+  write_fields(value, object);
+  return object;
+}
+
+void RecordType::write_fields(const void* value, Json& object) const {
+  for (const auto& field : fields_) {
+    const void* member = member_of(value, field);
+    if (field.name.empty()) {
+      record_of(field).write_fields(member, object);
+    } else {
+      object[std::string(field.name)] = field.type->write(member);
+    }
+  }
+}
+
+Json RecordType::schema(const Range&) const {
+  Json schema = {
+      {"type", "object"}, {"properties", Json::object()}, {"required", Json::array()}, {"additionalProperties", false}};
+  if (!tag_.key.empty()) {
+    schema["properties"][std::string(tag_.key)] = {{"const", tag_.value}};
+    schema["required"].push_back(tag_.key);
+  }
+  add_field_schemas(schema);
+  return schema;
+}
+
+void RecordType::add_field_schemas(Json& schema) const {
+  for (const auto& field : fields_) {
+    if (field.name.empty()) {
+      record_of(field).add_field_schemas(schema);
+      continue;
+    }
+    Json property = field.type->schema(field.range);
+    if (field.is_required) {
+      schema["required"].push_back(field.name);
+    } else {
+      property["default"] = field.type->write(member_of(defaults_, field));
+    }
+    schema["properties"][std::string(field.name)] = std::move(property);
+  }
+}
+
+UnionType::UnionType(std::vector<const RecordType*> alternatives) : alternatives_(std::move(alternatives)) {
+  for (const auto* alternative : alternatives_) {
+    if (alternative->tag().key.empty()) continue;
+    D9D_ASSERT(key_.empty() || key_ == alternative->tag().key, "one union has the tags '", key_, "' and '",
+               alternative->tag().key, "'");
+    key_ = alternative->tag().key;
+    tags_.push_back(alternative->tag().value);
+  }
+}
+
+void UnionType::parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const {
+  const std::size_t index = find_alternative(json, path);
+  alternatives_[index]->parse(json, path, range, emplace(target, index));
+}
+
+std::size_t UnionType::find_alternative(const Json& json, const ConfigPath& path) const {
+  check_object(json, path);
+  std::string_view wanted;  // the alternative without a tag
+  if (const auto tag = json.find(key_); tag != json.end()) {
+    wanted = tags_[read_name(*tag, path / key_, tags_)];
+  } else {
+    D9D_CHECK(tags_.size() < alternatives_.size(), ConfigError, config_source(path), "missing key '",
+              (path / key_).keys, "', which is one of ", quoted_list(tags_), ". Add it.");
+  }
+  const auto at = std::find_if(alternatives_.begin(), alternatives_.end(),
+                               [&](const auto* alternative) { return alternative->tag().value == wanted; });
+  return static_cast<std::size_t>(at - alternatives_.begin());
+}
+
+Json UnionType::write(const void* value) const { return alternatives_[index_of(value)]->write(get(value)); }
+
+Json UnionType::schema(const Range&) const {
+  Json schemas = Json::array();
+  for (const auto* alternative : alternatives_) schemas.push_back(alternative->schema({}));
+  return {{"oneOf", std::move(schemas)}};
+}
+
+}  // namespace d9d

@@ -1,0 +1,104 @@
+#include "d9d/base/config/value_type.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "d9d/base/config/read_scalar.h"
+
+namespace d9d {
+namespace {
+
+Json number_schema(const char* type, const Range& range) {
+  Json schema = {{"type", type}};
+  if (range.has_min) schema[range.exclusive_min ? "exclusiveMinimum" : "minimum"] = range.min;
+  if (range.has_max) schema[range.exclusive_max ? "exclusiveMaximum" : "maximum"] = range.max;
+  return schema;
+}
+
+// A type whose C++ value converts to and from JSON by itself once it has been read.
+template <class T>
+class ScalarType : public ValueType {
+ public:
+  void parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const override {
+    *static_cast<T*>(target) = read(json, path, range);
+  }
+  Json write(const void* value) const override { return *static_cast<const T*>(value); }
+
+ private:
+  [[nodiscard]] virtual T read(const Json& json, const ConfigPath& path, const Range& range) const = 0;
+};
+
+class BooleanType final : public ScalarType<bool> {
+  bool read(const Json& json, const ConfigPath& path, const Range&) const override { return read_boolean(json, path); }
+  Json schema(const Range&) const override { return {{"type", "boolean"}}; }
+};
+
+class IntegerType final : public ScalarType<std::int64_t> {
+  std::int64_t read(const Json& json, const ConfigPath& path, const Range& range) const override {
+    return read_integer(json, path, range);
+  }
+  Json schema(const Range& range) const override { return number_schema("integer", range); }
+};
+
+class NumberType final : public ScalarType<double> {
+  double read(const Json& json, const ConfigPath& path, const Range& range) const override {
+    return read_number(json, path, range);
+  }
+  Json schema(const Range& range) const override { return number_schema("number", range); }
+};
+
+class StringType final : public ScalarType<std::string> {
+  std::string read(const Json& json, const ConfigPath& path, const Range&) const override {
+    return read_string(json, path);
+  }
+  Json schema(const Range&) const override { return {{"type", "string"}}; }
+};
+
+class PathType final : public ValueType {
+  void parse(const Json& json, const ConfigPath& path, const Range&, void* target) const override {
+    *static_cast<std::filesystem::path*>(target) = read_string(json, path);
+  }
+  Json write(const void* value) const override { return static_cast<const std::filesystem::path*>(value)->string(); }
+  Json schema(const Range&) const override { return {{"type", "string"}}; }
+};
+
+class AnyType final : public ScalarType<nlohmann::json> {
+  nlohmann::json read(const Json& json, const ConfigPath&, const Range&) const override { return json; }
+  Json schema(const Range&) const override { return Json::object(); }
+};
+
+}  // namespace
+
+const ValueType& boolean_type() {
+  static const BooleanType type;
+  return type;
+}
+const ValueType& integer_type() {
+  static const IntegerType type;
+  return type;
+}
+const ValueType& number_type() {
+  static const NumberType type;
+  return type;
+}
+const ValueType& string_type() {
+  static const StringType type;
+  return type;
+}
+const ValueType& path_type() {
+  static const PathType type;
+  return type;
+}
+const ValueType& any_type() {
+  static const AnyType type;
+  return type;
+}
+
+void EnumType::parse(const Json& json, const ConfigPath& path, const Range&, void* target) const {
+  set(target, read_name(json, path, names_));
+}
+Json EnumType::write(const void* value) const { return name_of(value); }
+Json EnumType::schema(const Range&) const { return {{"enum", names_}}; }
+
+}  // namespace d9d

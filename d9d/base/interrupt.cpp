@@ -1,0 +1,64 @@
+#include "d9d/base/interrupt.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <string_view>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
+constexpr std::string_view kNotice = "stopping after this step; press Ctrl-C again to stop at once\n";
+constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal echoes, and the row of a progress bar
+
+// A handler can reach nothing but globals; these belong to the one InterruptScope.
+std::atomic<bool> scope_is_alive = false;
+std::atomic<bool> stop_requested = false;
+std::atomic<bool> stderr_is_terminal = false;
+std::array<struct sigaction, kSignals.size()> previous_actions;
+static_assert(std::atomic<bool>::is_always_lock_free, "signal handlers may use lock-free atomics only");
+
+void write_to_stderr(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+void on_signal(int signal_number) {
+  const int saved_errno = errno;
+  if (stop_requested.exchange(true)) {
+    ::signal(signal_number, SIG_DFL);
+    ::raise(signal_number);  // blocked while we are in here: ends the process on return
+  } else {
+    if (stderr_is_terminal) write_to_stderr(kEraseRow);
+    write_to_stderr(kNotice);
+  }
+  errno = saved_errno;
+}
+
+}  // namespace
+
+InterruptScope::InterruptScope() {
+  D9D_CHECK(!scope_is_alive.exchange(true), StateError,
+            "[base::interrupt] expected one InterruptScope at a time, got a second one. Pass the first by reference.");
+  stop_requested = false;
+  stderr_is_terminal = ::isatty(STDERR_FILENO) == 1;
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = SA_RESTART;  // reads of data files go on
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &previous_actions[i]);
+}
+
+InterruptScope::~InterruptScope() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous_actions[i], nullptr);
+  scope_is_alive = false;
+}
+
+bool InterruptScope::requested() const { return stop_requested; }
+
+}  // namespace d9d

@@ -1,0 +1,59 @@
+#include "d9d/base/io/append_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+constexpr int kNewFileMode = 0644;
+
+void check_system(bool succeeded, std::string_view action, const std::filesystem::path& path) {
+  const int error = errno;
+  D9D_CHECK(succeeded, IoError, "[base::append_file] expected to ", action, " '", path.string(),
+            "', got: ", std::generic_category().message(error),
+            ". Check the path, its permissions and the free space.");
+}
+
+void create_folder_of(const std::filesystem::path& path) {
+  if (!path.has_parent_path()) return;
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  errno = error.value();
+  check_system(!error, "create the folder of", path);
+}
+
+}  // namespace
+
+AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
+  create_folder_of(path_);
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kNewFileMode);
+  check_system(descriptor_ >= 0, "open", path_);
+}
+
+AppendFile::~AppendFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void AppendFile::write(std::string_view bytes) {
+  D9D_CHECK(descriptor_ >= 0, StateError, "[base::append_file] expected writes to '", path_.string(),
+            "' before it is closed, got one after. Close it last.");
+  while (!bytes.empty()) {  // one round, unless a signal or a nearly full disk cuts the write short
+    const auto written = ::write(descriptor_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    check_system(written >= 0, "write to", path_);
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+void AppendFile::close() {
+  if (descriptor_ >= 0) check_system(::close(std::exchange(descriptor_, -1)) == 0, "close", path_);
+}
+
+}  // namespace d9d

@@ -1,0 +1,35 @@
+// A file that grows. Each write is handed to the system whole, so that readers never see half a record of a live run.
+//
+// Example
+//   d9d::AppendFile file("run/metrics.jsonl");  // creates run/ and the file, or goes on at its end
+//   file.write("{\"step\": 1}\n");
+//   file.close();
+//
+// Every failure throws IoError with the path and the system's reason (no space left on device, permission denied, ...).
+// Local, blocking; one thread an object.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+
+namespace d9d {
+
+class AppendFile {
+ public:
+  explicit AppendFile(std::filesystem::path path);
+  // close(), but silent about errors.
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  void write(std::string_view bytes);
+
+  // Some file systems report a full disk only here. Idempotent.
+  void close();
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;  // -1 once closed
+};
+
+}  // namespace d9d

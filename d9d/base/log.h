@@ -1,0 +1,63 @@
+// A logger: rank-qualified lines of text. A value that is passed explicitly; copies share the sink.
+//
+// Example
+//   const d9d::Logger log({.rank = 0});
+//   log.info("resumed from step ", step);  // [d9d] [rank:0] 12:34:56 - INFO - resumed from step 40
+//
+// While a progress bar is on the terminal, lines go above it: Logger({.sink = bar.sink()}).
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// Takes one whole line, without its line end. Called from any thread.
+using LogSink = std::function<void(std::string_view line)>;
+
+// The line and its end in one write, so that lines of several processes do not mix.
+void write_line_to_stderr(std::string_view line);
+
+struct LoggerOptions {
+  int rank = 0;                          // stands in every line
+  LogLevel min_level = LogLevel::kInfo;  // lines below are dropped
+  LogSink sink = write_line_to_stderr;
+};
+
+class Logger {
+ public:
+  explicit Logger(LoggerOptions options = {});
+
+  // Concatenate streamable parts to one line. The time of day is local time.
+  template <class... Parts>
+  void debug(const Parts&... parts) const {
+    write(LogLevel::kDebug, parts...);
+  }
+  template <class... Parts>
+  void info(const Parts&... parts) const {
+    write(LogLevel::kInfo, parts...);
+  }
+  template <class... Parts>
+  void warning(const Parts&... parts) const {
+    write(LogLevel::kWarning, parts...);
+  }
+  template <class... Parts>
+  void error(const Parts&... parts) const {
+    write(LogLevel::kError, parts...);
+  }
+
+ private:
+  template <class... Parts>
+  void write(LogLevel level, const Parts&... parts) const {
+    if (level >= options_.min_level) write_line(level, cat(parts...));
+  }
+  void write_line(LogLevel level, std::string_view message) const;
+
+  LoggerOptions options_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,37 @@
+// The text of a progress row, a pure function of what it shows.
+//
+// Example
+//   const d9d::ProgressRow row{.label = "load", .done = 45, .total = 300, .seconds_left = 42};
+//   d9d::row_text(row, 60);  // "load  45/300 [===>                      ]  15%  eta 0:42"
+//   d9d::line_text(row);     // "load  45/300  15%  eta 0:42"
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace d9d {
+
+struct ProgressRow {
+  std::string label = {};
+  std::int64_t done = 0;
+  std::int64_t total = 1;                // > 0
+  std::vector<std::string> fields = {};  // shown in order behind the percentage
+  std::optional<double> seconds_left = std::nullopt;
+};
+
+// At most `columns` characters. The bar gives way first, then the fields from the last to the first, then the time
+// left.
+[[nodiscard]] std::string row_text(const ProgressRow& row, int columns);
+
+// Everything but the bar, at any length.
+[[nodiscard]] std::string line_text(const ProgressRow& row);
+
+// Seconds as 0:42, 12:05 or 3:04:05.
+[[nodiscard]] std::string duration_text(double seconds);
+
+// Three significant digits with k, M, G or T: 987, 12.3k, 1.50M.
+[[nodiscard]] std::string short_number(double value);
+
+}  // namespace d9d

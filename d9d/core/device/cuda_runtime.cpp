@@ -1,0 +1,57 @@
+#include "d9d/core/device/cuda_runtime.h"
+
+#include <dlfcn.h>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+// Of the driver's interface (cuda.h), which a machine without CUDA lacks.
+constexpr int kSuccess = 0;
+constexpr int kStubLibrary = 34;
+constexpr int kNoDevice = 100;
+
+// Asks the driver, not LibTorch: a machine without one answers at once.
+int count_devices() {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver == nullptr) return 0;
+  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
+  const auto get_count = reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuDeviceGetCount"));
+  D9D_CHECK(init != nullptr && get_count != nullptr, IoError,
+            "[core::load_cuda] expected libcuda.so.1 to be NVIDIA's driver, got a library without cuInit. Check the "
+            "driver's installation.");
+  int count = 0;
+  int status = init(0);
+  if (status == kSuccess) status = get_count(&count);
+  if (status == kNoDevice || status == kStubLibrary) return 0;
+  D9D_CHECK(status == kSuccess, IoError, "[core::load_cuda] expected the CUDA driver to start, got its error ", status,
+            ". Check it with nvidia-smi, or set CUDA_VISIBLE_DEVICES to nothing to run on the CPU.");
+  return count;
+}
+
+bool load() {
+  const int num_devices = count_devices();
+  if (num_devices == 0) return false;
+  // Global, so that libraries that come later find its symbols.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    throw IoError(cat("[core::load_cuda] expected libtorch_cuda.so beside libtorch_cpu.so, got: ", dlerror(),
+                      ". Install requirements.txt."));
+  }
+  D9D_CHECK(
+      at::globalContext().hasCUDA(), StateError, "[core::load_cuda] expected LibTorch to see the ", num_devices,
+      " CUDA devices of the driver, got none. Call load_cuda() before anything asks LibTorch about CUDA, and check "
+      "that the driver supports the CUDA version of the torch wheel.");
+  return true;
+}
+
+}  // namespace
+
+bool load_cuda() {
+  static const bool is_loaded = load();
+  return is_loaded;
+}
+
+}  // namespace d9d

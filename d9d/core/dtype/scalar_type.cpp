@@ -1,0 +1,21 @@
+#include "d9d/core/dtype/scalar_type.h"
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+c10::ScalarType to_scalar_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat64:
+      return c10::ScalarType::Double;
+    case Dtype::kFloat32:
+      return c10::ScalarType::Float;
+    case Dtype::kBFloat16:
+      return c10::ScalarType::BFloat16;
+    case Dtype::kFloat16:
+      return c10::ScalarType::Half;
+  }
+  throw InternalError("[core::dtype] unknown dtype");
+}
+
+}  // namespace d9d

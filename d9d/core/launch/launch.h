@@ -1,0 +1,59 @@
+// Starts a job: sets what belongs to the whole process once, finds the device, runs the program on each rank and turns
+// errors into one line and an exit code.
+//
+// Example
+//   int main(int argc, char** argv) {
+//     return d9d::launch<PretrainConfig>(argc, argv, [](const PretrainConfig& config, d9d::DistContext& context) {
+//       ...
+//     });
+//   }
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "d9d/base/config/load_config.h"
+#include "d9d/base/enum_names.h"
+#include "d9d/base/record.h"
+#include "d9d/core/dist_context/dist_context.h"
+
+namespace d9d {
+
+enum class DeviceChoice { kAuto, kCpu, kCuda };
+constexpr auto enum_names(DeviceChoice) {
+  return std::to_array<EnumName<DeviceChoice>>(
+      {{DeviceChoice::kAuto, "auto"}, {DeviceChoice::kCpu, "cpu"}, {DeviceChoice::kCuda, "cuda"}});
+}
+
+struct LaunchConfig {
+  DeviceChoice device = DeviceChoice::kAuto;  // auto: CUDA if a device is there
+  std::optional<std::int64_t> num_threads;    // of a CPU operator; null: all cores
+
+  static constexpr auto fields() {
+    return record<LaunchConfig>(defaulted("device", &LaunchConfig::device),
+                                defaulted("num_threads", &LaunchConfig::num_threads, at_least(1)));
+  }
+};
+
+// Runs `program` on this process's rank and returns the exit code: 0, 2 after a UsageError, 1 after any other error,
+// whose text goes to stderr as one line. Process-wide switches (threads, autograd engine, CUDA) are set before; a
+// second launch in the same process that asks for other threads is a StateError.
+[[nodiscard]] int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
+                         const std::function<void(DistContext&)>& program);
+
+// The exit code of `program`, errors printed as above. For programs without launch().
+[[nodiscard]] int run_reporting_errors(const std::function<void()>& program);
+
+// Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h has --help, --schema and
+// `rewrite`), then launches. Config has members `launch` and `mesh`.
+template <Record Config, class Program>
+[[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {
+  int exit_code = 0;
+  const int load_code = run_reporting_errors([&] {
+    const auto config = load_config<Config>(argc, argv, rewrite);
+    exit_code = launch(config.launch, config.mesh, [&](DistContext& context) { program(config, context); });
+  });
+  return load_code != 0 ? load_code : exit_code;
+}
+
+}  // namespace d9d

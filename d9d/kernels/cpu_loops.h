@@ -1,0 +1,16 @@
+// Which tensors the CPU loops of the operators take; all others go through ATen.
+//
+// Example
+//   return has_cpu_loops(x) ? silu_mul_forward_cpu(gate, up) : silu_mul_forward_aten(gate, up);
+#pragma once
+
+#include <ATen/core/TensorBase.h>
+
+namespace d9d::kernels::detail {
+
+[[nodiscard]] inline bool has_cpu_loops(const at::TensorBase& tensor) {
+  const at::ScalarType dtype = tensor.scalar_type();
+  return tensor.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);
+}
+
+}  // namespace d9d::kernels::detail

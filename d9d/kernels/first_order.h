@@ -1,0 +1,22 @@
+// The backward passes of our operators are written by hand and have no backward of their own: a gradient of a gradient
+// would silently miss terms, so it is refused.
+//
+// Example
+//   static variable_list backward(AutogradContext* context, variable_list grads) {
+//     check_first_order("rms_norm");
+//     ...
+#pragma once
+
+#include <c10/core/GradMode.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d::kernels::detail {
+
+// Called first in a backward. Throws UsageError when autograd records it (create_graph).
+inline void check_first_order(const char* op) {
+  D9D_CHECK(!c10::GradMode::is_enabled(), UsageError, "[kernels::", op,
+            "] expected a first-order backward, got one with create_graph. Gradients of gradients are not built.");
+}
+
+}  // namespace d9d::kernels::detail

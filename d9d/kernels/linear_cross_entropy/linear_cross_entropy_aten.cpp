@@ -1,0 +1,182 @@
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+#include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cpu.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr std::int64_t kMaxChunkRows = 1024;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t size = 0;
+};
+
+// `size` cut into the fewest pieces of at most `max_size`, of even length.
+std::vector<Range> cut(std::int64_t size, std::int64_t max_size) {
+  const std::int64_t num_pieces = (size + max_size - 1) / max_size;
+  std::vector<Range> pieces;
+  for (std::int64_t piece = 0; piece < num_pieces; ++piece) {
+    const std::int64_t begin = size * piece / num_pieces;
+    pieces.push_back({.begin = begin, .size = size * (piece + 1) / num_pieces - begin});
+  }
+  return pieces;
+}
+
+// One piece of one weight split.
+struct Block {
+  std::size_t split = 0;
+  Range in_split;
+  Range in_vocabulary;
+};
+
+// The logits of a call, one chunk of rows x a block of the vocabulary at a time, in one buffer.
+class ChunkedLogits {
+ public:
+  explicit ChunkedLogits(const LinearCrossEntropyInput& input)
+      : input_(input), wide_(at::toOpMathType(input.hidden.scalar_type())), hidden_(input.hidden.to(wide_)) {
+    const std::int64_t num_rows = std::max<std::int64_t>(1, hidden_.size(0));
+    const std::int64_t chunk_rows = std::min({num_rows, kMaxChunkRows, input.chunk_size});
+    const std::int64_t block_size = input.chunk_size / chunk_rows;
+    rows_ = cut(hidden_.size(0), chunk_rows);
+    std::int64_t first = 0;
+    std::int64_t largest = 0;
+    for (std::size_t split = 0; split < input.weights.size(); ++split) {
+      for (const Range& piece : cut(input.weights[split].size(0), block_size)) {
+        blocks_.push_back({.split = split, .in_split = piece, .in_vocabulary = {first + piece.begin, piece.size}});
+        largest = std::max(largest, piece.size);
+      }
+      first += input.weights[split].size(0);
+    }
+    buffer_ = at::empty({chunk_rows * largest}, hidden_.options());
+  }
+
+  const std::vector<Range>& rows() const { return rows_; }
+  const std::vector<Block>& blocks() const { return blocks_; }
+  at::Tensor hidden(const Range& rows) const { return hidden_.narrow(0, rows.begin, rows.size); }
+  at::Tensor weight(const Block& block) const {
+    return input_.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size).to(wide_);
+  }
+
+  // [rows, block], valid until the next call.
+  at::Tensor compute(const Range& rows, const Block& block, const at::Tensor& block_weight) const {
+    const std::int64_t num_columns = block.in_vocabulary.size;
+    at::Tensor logits = buffer_.narrow(0, 0, rows.size * num_columns).view({rows.size, num_columns});
+    at::mm_out(logits, hidden(rows), block_weight.t());
+    if (input_.bias.defined()) logits.add_(input_.bias.narrow(0, block.in_vocabulary.begin, num_columns));
+    if (input_.softcap) logits.div_(*input_.softcap).tanh_().mul_(*input_.softcap);
+    return logits;
+  }
+
+ private:
+  const LinearCrossEntropyInput& input_;
+  at::ScalarType wide_;
+  at::Tensor hidden_;
+  std::vector<Range> rows_;
+  std::vector<Block> blocks_;
+  at::Tensor buffer_;
+};
+
+// Which column of a block is each row's target, if any.
+struct TargetColumns {
+  at::Tensor is_here;  // [rows] bool
+  at::Tensor column;   // [rows, 1] int64, some valid column where not here
+};
+TargetColumns target_columns(const at::Tensor& targets, const Range& vocabulary) {
+  const at::Tensor column = targets - vocabulary.begin;
+  return {.is_here = column.ge(0).logical_and_(column.lt(vocabulary.size)),
+          .column = column.clamp(0, vocabulary.size - 1).unsqueeze(1)};
+}
+
+at::Tensor logsumexp_rows(const at::Tensor& logits) {
+  return has_cpu_loops(logits) ? logsumexp_rows_cpu(logits) : at::logsumexp(logits, 1);
+}
+
+void scaled_softmax_rows(const at::Tensor& logits, const at::Tensor& lse, const at::Tensor& factor) {
+  if (has_cpu_loops(logits)) return scaled_softmax_rows_cpu(logits, lse, factor);
+  logits.sub_(lse.unsqueeze(1)).exp_().mul_(factor.unsqueeze(1));
+}
+
+// d(sum over rows of grad_loss * loss + grad_lse * lse) / d logits = softmax * by_softmax - onehot(target) * by_target
+struct LogitGradient {
+  at::Tensor lse;         // [T], infinite where ignored, so that the softmax is zero there
+  at::Tensor by_softmax;  // [T]
+  at::Tensor by_target;   // [T]
+};
+LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Tensor& lse, const at::Tensor& grad_loss,
+                             const at::Tensor& grad_lse) {
+  const at::Tensor is_ignored = input.targets.eq(kIgnored);
+  const at::Tensor by_target = grad_loss.defined() ? grad_loss.masked_fill(is_ignored, 0) : at::zeros_like(lse);
+  at::Tensor by_softmax = by_target * (1 + 2 * input.z_loss_weight * lse);
+  if (grad_lse.defined()) by_softmax = by_softmax + grad_lse.masked_fill(is_ignored, 0);
+  return {.lse = lse.masked_fill(is_ignored, kInfinity), .by_softmax = by_softmax, .by_target = by_target};
+}
+
+}  // namespace
+
+LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEntropyInput& input) {
+  const ChunkedLogits logits(input);
+  const at::TensorOptions options = input.hidden.options().dtype(at::toOpMathType(input.hidden.scalar_type()));
+  const at::Tensor lse = at::full({input.hidden.size(0)}, -kInfinity, options);
+  const at::Tensor target_logit = at::full_like(lse, std::numeric_limits<double>::quiet_NaN());
+  for (const Block& block : logits.blocks()) {
+    const at::Tensor weight = logits.weight(block);
+    for (const Range& rows : logits.rows()) {
+      const at::Tensor z = logits.compute(rows, block, weight);
+      const TargetColumns targets = target_columns(input.targets.narrow(0, rows.begin, rows.size), block.in_vocabulary);
+      at::Tensor row_target = target_logit.narrow(0, rows.begin, rows.size);
+      row_target.copy_(at::where(targets.is_here, z.gather(1, targets.column).squeeze(1), row_target));
+      at::Tensor row_lse = lse.narrow(0, rows.begin, rows.size);
+      at::logaddexp_out(row_lse, row_lse, logsumexp_rows(z));
+    }
+  }
+  const at::Tensor is_ignored = input.targets.eq(kIgnored);
+  const at::Tensor loss = lse - target_logit + input.z_loss_weight * lse.square();
+  return {.loss = loss.masked_fill(is_ignored, 0), .lse = lse.masked_fill(is_ignored, 0)};
+}
+
+LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossEntropyInput& input,
+                                                              const at::Tensor& lse, const at::Tensor& grad_loss,
+                                                              const at::Tensor& grad_lse,
+                                                              const LinearCrossEntropyWanted& wanted) {
+  const ChunkedLogits logits(input);
+  const LogitGradient gradient = logit_gradient(input, lse, grad_loss, grad_lse);
+  const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), lse.options()) : at::Tensor();
+  const at::Tensor grad_bias = wanted.bias ? at::zeros(input.bias.sizes(), lse.options()) : at::Tensor();
+  LinearCrossEntropyBackward result;
+  for (std::size_t split = 0; split < input.weights.size(); ++split)
+    result.weights.push_back(
+        wanted.weights[split] ? at::empty(input.weights[split].sizes(), input.weights[split].options()) : at::Tensor());
+  for (const Block& block : logits.blocks()) {
+    const bool wants_weight = wanted.weights[block.split];
+    if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
+    const at::Tensor weight = logits.weight(block);
+    const at::Tensor grad_weight = wants_weight ? at::zeros(weight.sizes(), weight.options()) : at::Tensor();
+    for (const Range& rows : logits.rows()) {
+      const at::Tensor z = logits.compute(rows, block, weight);
+      const at::Tensor slope = input.softcap ? 1 - (z / *input.softcap).square_() : at::Tensor();
+      const auto of_rows = [&](const at::Tensor& tensor) { return tensor.narrow(0, rows.begin, rows.size); };
+      scaled_softmax_rows(z, of_rows(gradient.lse), of_rows(gradient.by_softmax));
+      const TargetColumns targets = target_columns(of_rows(input.targets), block.in_vocabulary);
+      z.scatter_add_(1, targets.column, (of_rows(gradient.by_target) * targets.is_here).neg().unsqueeze(1));
+      if (slope.defined()) z.mul_(slope);
+      if (wanted.hidden) of_rows(grad_hidden).addmm_(z, weight);
+      if (wants_weight) grad_weight.addmm_(z.t(), logits.hidden(rows));
+      if (wanted.bias) grad_bias.narrow(0, block.in_vocabulary.begin, block.in_vocabulary.size).add_(z.sum(0));
+    }
+    if (wants_weight)
+      result.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size).copy_(grad_weight);
+  }
+  if (wanted.hidden) result.hidden = grad_hidden.to(input.hidden.scalar_type());
+  if (wanted.bias) result.bias = grad_bias.to(input.bias.scalar_type());
+  return result;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,49 @@
+// The mathematics of linear_cross_entropy for rows, on plain tensors of any device, without autograd. Other
+// implementations are measured against it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d::kernels::detail {
+
+// Legend   T = rows, H = hidden size, V = vocabulary, A = accumulator dtype: fp64 for fp64 hidden, otherwise fp32.
+struct LinearCrossEntropyInput {
+  at::Tensor hidden;                // [T, H]
+  std::vector<at::Tensor> weights;  // [V_s, H], in the order of the vocabulary
+  at::Tensor bias = {};             // [V] or undefined
+  at::Tensor targets;               // [T] int64: index in the vocabulary or kIgnored; others give a NaN loss
+  std::optional<double> softcap = {};
+  double z_loss_weight = 0;
+  std::int64_t chunk_size = 0;
+};
+inline constexpr std::int64_t kIgnored = -1;
+
+struct LinearCrossEntropyForward {
+  at::Tensor loss;  // [T], A; 0 where ignored
+  at::Tensor lse;   // [T], A; 0 where ignored
+};
+struct LinearCrossEntropyWanted {
+  bool hidden = false;
+  std::vector<bool> weights = {};
+  bool bias = false;
+};
+struct LinearCrossEntropyBackward {  // in the dtypes of the inputs; undefined unless wanted
+  at::Tensor hidden;
+  std::vector<at::Tensor> weights;
+  at::Tensor bias;
+};
+
+[[nodiscard]] LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEntropyInput& input);
+
+// grad_loss, grad_lse: [T], either may be undefined.
+[[nodiscard]] LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossEntropyInput& input,
+                                                                            const at::Tensor& lse,
+                                                                            const at::Tensor& grad_loss,
+                                                                            const at::Tensor& grad_lse,
+                                                                            const LinearCrossEntropyWanted& wanted);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,27 @@
+#include "d9d/kernels/rms_norm/rms_norm_aten.h"
+
+#include <ATen/ATen.h>
+
+namespace d9d::kernels::detail {
+
+RmsNormForward rms_norm_forward_aten(const at::Tensor& x, const at::Tensor& scale, double eps) {
+  const at::Tensor wide = x.to(scale.scalar_type());
+  const at::Tensor inv_rms = wide.square().mean(-1).add(eps).rsqrt();
+  return {.out = (wide * inv_rms.unsqueeze(-1) * scale).to(x.scalar_type()), .inv_rms = inv_rms};
+}
+
+RmsNormBackward rms_norm_backward_aten(const at::Tensor& grad_out, const at::Tensor& x, const at::Tensor& scale,
+                                       const at::Tensor& inv_rms, RmsNormWanted wanted) {
+  const at::Tensor normed = x.to(scale.scalar_type()) * inv_rms.unsqueeze(-1);
+  const at::Tensor grad = grad_out.to(scale.scalar_type());
+  RmsNormBackward result;
+  if (wanted.scale) result.scale = (grad * normed).sum(0);
+  if (wanted.x) {
+    const at::Tensor grad_normed = grad * scale;
+    const at::Tensor projection = (grad_normed * normed).mean(-1, /*keepdim=*/true);
+    result.x = ((grad_normed - normed * projection) * inv_rms.unsqueeze(-1)).to(x.scalar_type());
+  }
+  return result;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,35 @@
+#include "d9d/kernels/rotary/rotary_aten.h"
+
+#include <ATen/ATen.h>
+
+namespace d9d::kernels::detail {
+namespace {
+
+// [-b, a]
+at::Tensor rotated(const at::Tensor& x, RotaryStyle style) {
+  if (style == RotaryStyle::kHalf) {
+    const auto halves = x.chunk(2, -1);
+    return at::cat({-halves[1], halves[0]}, -1);
+  }
+  const at::Tensor pairs = x.unflatten(-1, {-1, 2});
+  return at::stack({-pairs.select(-1, 1), pairs.select(-1, 0)}, -1).flatten(-2);
+}
+
+}  // namespace
+
+at::Tensor rotate_aten(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style,
+                       RotaryPass pass) {
+  const std::int64_t rotary_dim = cos.size(-1);
+  const at::Tensor turning = x.narrow(-1, 0, rotary_dim).to(cos.scalar_type());
+  const at::Tensor cos_heads = cos.unsqueeze(2);
+  const at::Tensor sin_heads = sin.unsqueeze(2);
+  const at::Tensor turned = pass == RotaryPass::kForward ? turning * cos_heads + rotated(turning, style) * sin_heads
+                                                         : turning * cos_heads - rotated(turning * sin_heads, style);
+  at::Tensor out = at::empty(x.sizes(), x.options());
+  out.narrow(-1, 0, rotary_dim).copy_(turned);
+  const std::int64_t num_passing = x.size(-1) - rotary_dim;
+  out.narrow(-1, rotary_dim, num_passing).copy_(x.narrow(-1, rotary_dim, num_passing));
+  return out;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,24 @@
+#include "d9d/kernels/silu_mul/silu_mul_aten.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+namespace d9d::kernels::detail {
+
+at::Tensor silu_mul_forward_aten(const at::Tensor& gate, const at::Tensor& up) {
+  const at::ScalarType wide = at::toOpMathType(gate.scalar_type());
+  return (at::silu(gate.to(wide)) * up.to(wide)).to(gate.scalar_type());
+}
+
+SiluMulBackward silu_mul_backward_aten(const at::Tensor& grad_out, const at::Tensor& gate, const at::Tensor& up,
+                                       SiluMulWanted wanted) {
+  const at::ScalarType wide = at::toOpMathType(gate.scalar_type());
+  const at::Tensor gate_wide = gate.to(wide);
+  const at::Tensor grad = grad_out.to(wide);
+  SiluMulBackward result;
+  if (wanted.gate) result.gate = at::silu_backward(grad * up.to(wide), gate_wide).to(gate.scalar_type());
+  if (wanted.up) result.up = (grad * at::silu(gate_wide)).to(up.scalar_type());
+  return result;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,30 @@
+// Providers that follow a configuration record: what most jobs need.
+#pragma once
+
+#include "d9d/loop/control/providers.h"
+#include "d9d/lr_scheduler/config.h"
+#include "d9d/optim/config.h"
+
+namespace d9d {
+
+// The optimiser that {"name": ...} asks for, over all trainable parameters of the module in one group.
+class AutoOptimizerProvider : public OptimizerProvider {
+ public:
+  explicit AutoOptimizerProvider(OptimizerConfig config) : config_(std::move(config)) {}
+  // Throws ConfigError for an optimiser that this version does not have.
+  [[nodiscard]] Optimizer build_optimizer(const DistContext& context, Module& module) override;
+
+ private:
+  OptimizerConfig config_;
+};
+
+class AutoLRSchedulerProvider : public LearningRateSchedulerProvider {
+ public:
+  explicit AutoLRSchedulerProvider(LRSchedulerConfig config) : config_(std::move(config)) {}
+  [[nodiscard]] LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) override;
+
+ private:
+  LRSchedulerConfig config_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,20 @@
+#include "d9d/loop/component/model_stage_factory.h"
+
+namespace d9d {
+
+void check_late_initialized(const Module& module) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    D9D_CHECK(parameter->local().is_meta(), StateError,
+              "[loop::model_stage] expected a model without storage, got values in ", name,
+              ". Build it on the meta device: leave materialize() and reset_parameters() to the loop.");
+  }
+}
+
+RandomClockPtr share_random_clock(Module& module, const TrainerConfig& config) {
+  auto clock =
+      std::make_shared<RandomClock>(RandomClock{.base_seed = static_cast<std::uint64_t>(config.determinism.base_seed)});
+  module.set_random_clock(clock);
+  return clock;
+}
+
+}  // namespace d9d

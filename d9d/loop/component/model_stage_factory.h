@@ -1,0 +1,34 @@
+// Late initialisation of a model stage: built without memory, laid out, given storage, filled, optionally loaded.
+#pragma once
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/control/providers.h"
+
+namespace d9d {
+
+// Throws StateError if the provider's module already has storage, or if a parameter or buffer has no value at the end.
+void check_late_initialized(const Module& module);
+
+// One clock for all random layers of the module, with the job's seed.
+[[nodiscard]] RandomClockPtr share_random_clock(Module& module, const TrainerConfig& config);
+
+template <class Types>
+[[nodiscard]] ModelStage<Types> build_model_stage(const DistContext& context, const TrainerConfig& config,
+                                                  ModelProvider<Types>& provider) {
+  const PipelineStageInfo stage_info;  // one stage
+  ModelStage<Types> stage = provider.initialize_model_stage(context, stage_info);
+  Module& module = *stage.module;
+  check_late_initialized(module);
+  if (context.world_size() > 1) provider.parallelize_model_stage(context, stage_info, module);
+  module.materialize(context.device());
+  module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
+  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint) {
+    provider.load_source_checkpoint(context, module, *checkpoint);
+  }
+  module.check_initialized();
+  module.train();
+  return stage;
+}
+
+}  // namespace d9d

@@ -1,0 +1,97 @@
+#include "d9d/loop/config/refuse_unbuilt.h"
+
+#include <string_view>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+
+namespace d9d {
+namespace {
+
+[[noreturn]] void refuse(std::string_view key, const Json& value, std::string_view feature, std::string_view remedy) {
+  throw ConfigError(
+      cat("[config] ", key, " = ", json_excerpt(value), ": ", feature, " not built in this version. ", remedy));
+}
+
+template <class T, class... Alternatives>
+constexpr bool is_one_of() {
+  return (std::is_same_v<T, Alternatives> || ...);
+}
+
+void refuse_schedule(const PipelineScheduleConfig& schedule) {
+  constexpr std::string_view kKey = "trainer.pipelining.schedule";
+  constexpr std::string_view kRemedy = "Use gpipe, or one stage a rank.";
+  std::visit(
+      [&]<class T>(const T& config) {
+        if constexpr (requires { config.num_stages_per_rank; }) {
+          if (config.num_stages_per_rank > 1) {
+            refuse(kKey, write_record(config), "more than one pipeline stage a rank is", kRemedy);
+          }
+        } else if constexpr (is_one_of<T, ZeroBubbleVScheduleConfig, DualPipeVScheduleConfig>()) {
+          refuse(kKey, write_record(config), "a schedule of two stages a rank is", kRemedy);
+        } else if constexpr (is_one_of<T, InferenceScheduleConfig>()) {
+          refuse(kKey, write_record(config), "training without a backward pass is", "Use gpipe.");
+        }
+      },
+      schedule);
+}
+
+void refuse_tracker(const auto& tracker) {
+  std::visit(
+      []<class T>(const T& config) {
+        if constexpr (is_one_of<T, AimTrackerConfig, WandbTrackerConfig, MlflowTrackerConfig>()) {
+          refuse("trainer.logging.tracker.provider", T::kTag.value, "this tracker is",
+                 "Use 'tensorboard', 'jsonl', 'log', 'multi' or 'null'.");
+        } else if constexpr (is_one_of<T, MultiTrackerConfig>()) {
+          for (const auto& inner : config.trackers) refuse_tracker(inner);
+        }
+      },
+      tracker);
+}
+
+void refuse_degrees(const DeviceMeshParameters& mesh) {
+  for_each_field<DeviceMeshParameters>([&](const auto& field) {
+    const std::int64_t degree = mesh.*field.member;
+    if (degree != 1) refuse(cat("mesh.", field.name), degree, "more than one rank is", "Set it to 1.");
+  });
+}
+
+}  // namespace
+
+void refuse_unbuilt(const TrainerConfig& trainer, const DeviceMeshParameters& mesh) {
+  refuse_degrees(mesh);
+  refuse_schedule(trainer.pipelining.schedule);
+  refuse_tracker(trainer.logging.tracker);
+  const auto& checkpoints = trainer.checkpointing.period_steps;
+  if (checkpoints != StepActionPeriod{StepActionMode::kDisable}) {
+    refuse("trainer.checkpointing.period_steps", StepActionPeriod::json_type().write(&checkpoints),
+           "saving and resuming a job is", "Set it to \"disable\".");
+  }
+  if (trainer.profiling) {
+    refuse("trainer.profiling", write_record(*trainer.profiling), "profiling is", "Set it to null.");
+  }
+  const auto& dtype = trainer.gradient_manager.grad_dtype;
+  if (dtype && *dtype != Dtype::kFloat32) {
+    refuse("trainer.gradient_manager.grad_dtype", enum_name(*dtype), "accumulating gradients in this dtype is",
+           "Set it to \"float32\" or null.");
+  }
+}
+
+void refuse_unbuilt(const OptimizerConfig& optimizer) {
+  std::visit(
+      []<class T>(const T&) {
+        if constexpr (!is_one_of<T, AdamWConfig>()) {
+          refuse("optimizer.name", T::kTag.value, "this optimiser is", "Use 'adamw'.");
+        }
+      },
+      optimizer);
+}
+
+void refuse_unbuilt(const DataConfig& data) {
+  if (const auto* dataset = std::get_if<DatasetDataConfig>(&data)) {
+    refuse("data.dataset", dataset->dataset, "reading datasets of the hub with a tokenizer is",
+           "Give data a \"kind\": \"text\" or \"tokens\".");
+  }
+}
+
+}  // namespace d9d

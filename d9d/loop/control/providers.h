@@ -1,0 +1,93 @@
+// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each is asked once.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <variant>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/data/pack_stream.h"
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/modules/base/module.h"
+#include "d9d/optim/optimizer.h"
+#include "d9d/pipelining/api/stage_info.h"
+
+namespace d9d {
+
+// A pipeline stage as the loop runs it.
+template <class Types>
+struct ModelStage {
+  std::shared_ptr<Module> module;
+  std::function<typename Types::Output(const typename Types::Input&, const typename Types::Shared&)> forward;
+};
+
+// model(input, shared) gives Output, or a variant that holds it.
+template <class Types, class Model>
+[[nodiscard]] ModelStage<Types> as_model_stage(const ModulePtr<Model>& model) {
+  return {.module = model.shared(),
+          .forward = [model](const typename Types::Input& input, const typename Types::Shared& shared) {
+            using Output = typename Types::Output;
+            auto output = model(input, shared);
+            if constexpr (std::is_convertible_v<decltype(output), Output>) {
+              return Output(std::move(output));
+            } else {
+              return std::get<Output>(std::move(output));
+            }
+          }};
+}
+
+template <class Types>
+class ModelProvider {
+ public:
+  virtual ~ModelProvider() = default;
+
+  // Builds the stage on the meta device, in the dtype that it trains in.
+  [[nodiscard]] virtual ModelStage<Types> initialize_model_stage(const DistContext& context,
+                                                                 const PipelineStageInfo& stage) = 0;
+  // Declares the layout of parameters, before storage exists. Called when the job has more than one rank.
+  virtual void parallelize_model_stage(const DistContext& /*context*/, const PipelineStageInfo& /*stage*/,
+                                       Module& /*module*/) {}
+  // Fills the stage from trainer.model_stage_factory.source_checkpoint.
+  virtual void load_source_checkpoint(const DistContext& /*context*/, Module& /*module*/,
+                                      const std::filesystem::path& directory) {
+    throw ConfigError(
+        cat("[loop::model_provider] this model provider cannot load ", directory.string(),
+            ". Override load_source_checkpoint, or unset trainer.model_stage_factory.source_checkpoint."));
+  }
+  // Writes the trained stage as a model for others.
+  virtual void export_model_stage(const DistContext& /*context*/, const Module& /*module*/,
+                                  const std::filesystem::path& directory) {
+    throw ConfigError(cat("[loop::model_provider] this model provider cannot export to ", directory.string(),
+                          ". Override export_model_stage."));
+  }
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
+};
+
+template <class Batch>
+class DataProvider {
+ public:
+  virtual ~DataProvider() = default;
+  // total_steps: the job's step budget, if one was set. Dividing samples over data-parallel ranks is the provider's
+  // work.
+  [[nodiscard]] virtual std::unique_ptr<PackStream<Batch>> build_pack_stream(
+      const DistContext& context, std::optional<std::int64_t> total_steps) = 0;
+};
+
+class OptimizerProvider {
+ public:
+  virtual ~OptimizerProvider() = default;
+  [[nodiscard]] virtual Optimizer build_optimizer(const DistContext& context, Module& module) = 0;
+};
+
+class LearningRateSchedulerProvider {
+ public:
+  virtual ~LearningRateSchedulerProvider() = default;
+  [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
+};
+
+}  // namespace d9d

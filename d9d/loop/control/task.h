@@ -1,0 +1,62 @@
+// What a training job computes: how a batch becomes model inputs, and how the model's output becomes a loss.
+//
+// Example
+//   struct LanguageModelTypes {
+//     using Batch = TokenBatch;               // one collated microbatch
+//     using Input = SequenceInput;            // into the first stage
+//     using Shared = DecoderForCausalLM::Shared;  // to every stage
+//     using Output = DecoderOutput<LanguageModellingHead>;  // of the last stage
+//     using State = LanguageModelState;       // kept for this microbatch until its metrics are updated
+//   };
+//   class LanguageModelTask : public TrainTask<LanguageModelTypes> { ... };
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/loop/control/job_schedule.h"
+#include "d9d/metrics/metric.h"
+
+namespace d9d {
+
+template <class Types>
+struct ForwardInputs {
+  typename Types::Input input;
+  typename Types::Shared shared;
+  typename Types::State state;
+  std::int64_t num_tokens = 0;  // what throughput counts: logged and shown as tokens a second
+};
+
+struct LossResult {
+  at::Tensor loss;                                       // scalar
+  std::optional<at::Tensor> loss_weight = std::nullopt;  // scalar >= 0, none: 1
+};
+// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; so is its gradient. A step of total
+// weight zero changes nothing.
+
+template <class Types>
+class TrainTask {
+ public:
+  using Batch = typename Types::Batch;
+  using Output = typename Types::Output;
+  using State = typename Types::State;
+
+  virtual ~TrainTask() = default;
+
+  // Once a microbatch, with the batch's tensors on the model's device.
+  [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
+  // Once a microbatch, where the last stage is. May write into the state what update_metrics reads.
+  [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
+
+  [[nodiscard]] virtual MetricMap create_metrics() { return {}; }
+  // Once a microbatch, right after its loss. `metrics`: what create_metrics returned.
+  virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
+
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
+  virtual void finalize() {}  // once, after the last step
+};
+
+}  // namespace d9d

@@ -1,0 +1,151 @@
+// Wires the parts of a training job and runs it.
+//
+// Example
+//   Trainer<MyTypes> trainer(context, config.trainer,
+//                            {.task = task, .model = model_provider, .data = data_provider,
+//                             .optimizer = optimizer_provider, .lr_scheduler = lr_provider});
+//   if (trainer.train() == TrainingOutcome::kFinished) trainer.export_to(config.export_to);
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "d9d/core/tree/tree.h"
+#include "d9d/internals/pipeline_state/microbatch_states.h"
+#include "d9d/loop/component/model_stage_factory.h"
+#include "d9d/loop/config/refuse_unbuilt.h"
+#include "d9d/loop/control/providers.h"
+#include "d9d/loop/control/task.h"
+#include "d9d/loop/run/training_run.h"
+
+namespace d9d {
+
+// Borrowed; each outlives the trainer.
+template <class Types>
+struct TrainerParts {
+  TrainTask<Types>& task;
+  ModelProvider<Types>& model;
+  DataProvider<typename Types::Batch>& data;
+  OptimizerProvider& optimizer;
+  LearningRateSchedulerProvider& lr_scheduler;
+};
+
+template <class Types>
+class Trainer {
+ public:
+  // Builds the job: the data first (a step budget that it cannot fill fails before any model is built), then the model.
+  Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
+      : context_(context),
+        config_(checked(std::move(config), context)),
+        parts_(parts),
+        stream_(parts.data.build_pack_stream(context, config_.schedule.total_steps)),
+        schedule_(total_steps_of(config_.schedule.total_steps, stream_->total_steps())),
+        stage_(build_model_stage(context, config_, parts.model)),
+        metrics_(parts.task.create_metrics()),
+        optimizer_(parts.optimizer.build_optimizer(context, *stage_.module)),
+        lr_scheduler_(parts.lr_scheduler.build_scheduler(context, schedule_.total_steps())) {}
+
+  // Runs the steps that are left, then the task's finalize.
+  TrainingOutcome train() {
+    const nlohmann::json hparams = {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}};
+    Runner runner(*this);
+    const TrainingOutcome outcome = run_training({.context = context_,
+                                                  .config = config_,
+                                                  .module = *stage_.module,
+                                                  .packs = runner,
+                                                  .optimizer = optimizer_,
+                                                  .lr_scheduler = lr_scheduler_,
+                                                  .schedule = schedule_,
+                                                  .metrics = metrics_,
+                                                  .hparams = hparams});
+    parts_.task.finalize();
+    return outcome;
+  }
+
+  // Writes the model as the provider exports it.
+  void export_to(const std::filesystem::path& directory) {
+    parts_.model.export_model_stage(context_, *stage_.module, directory);
+  }
+
+  [[nodiscard]] Module& module() const { return *stage_.module; }
+  [[nodiscard]] const JobSchedule& schedule() const { return schedule_; }
+  [[nodiscard]] const MetricMap& metrics() const { return metrics_; }
+
+ private:
+  static TrainerConfig checked(TrainerConfig config, const DistContext& context) {
+    refuse_unbuilt(config, context.mesh_parameters());
+    return config;
+  }
+
+  // One microbatch after the other, each forward and backward before the next: one microbatch of activations.
+  class Runner final : public PackRunner {
+   public:
+    explicit Runner(Trainer& trainer) : trainer_(trainer) {}
+
+    bool fetch() override {
+      auto pack = trainer_.stream_->next();
+      if (pack) pack_ = std::move(*pack);
+      return pack.has_value();
+    }
+
+    std::int64_t run(GradientManager& gradients, const JobSchedule& schedule) override {
+      struct ResetStates {
+        MicrobatchStates<typename Types::State>& states;
+        ~ResetStates() { states.reset(); }
+      } reset_states{states_};
+      std::int64_t num_tokens = 0;
+      std::vector<std::pair<typename Types::Input, typename Types::Shared>> inputs;
+      for (std::size_t i = 0; i < pack_.size(); ++i) {
+        auto built = trainer_.parts_.task.build_forward_inputs(to_device(pack_[i]));
+        num_tokens += built.num_tokens;
+        states_.store(static_cast<std::int64_t>(i), std::move(built.state));
+        inputs.emplace_back(std::move(built.input), std::move(built.shared));
+      }
+      pack_.clear();
+      for (std::size_t i = 0; i < inputs.size(); ++i) {
+        trainer_.clock_->step = static_cast<std::uint64_t>(schedule.current_step());
+        trainer_.clock_->microbatch = i;
+        run_microbatch(static_cast<std::int64_t>(i), std::exchange(inputs[i], {}), gradients, schedule);
+      }
+      return num_tokens;
+    }
+
+   private:
+    typename Types::Batch to_device(const typename Types::Batch& batch) const {
+      const c10::Device device = trainer_.context_.device();
+      return tree_map(
+          [&](const at::Tensor& leaf) { return leaf.to(device, leaf.scalar_type(), /*non_blocking=*/true); }, batch);
+    }
+
+    void run_microbatch(std::int64_t index, const std::pair<typename Types::Input, typename Types::Shared>& inputs,
+                        GradientManager& gradients, const JobSchedule& schedule) {
+      TrainTask<Types>& task = trainer_.parts_.task;
+      const typename Types::Output output = trainer_.stage_.forward(inputs.first, inputs.second);
+      states_.with(index, [&](typename Types::State& state) {
+        const LossResult result = task.compute_loss(output, state, schedule);
+        const at::Tensor weight = result.loss_weight ? *result.loss_weight : result.loss.detach().new_ones({});
+        gradients.add_loss_with_weight(result.loss, weight);
+        (result.loss * weight).backward();
+      });
+      states_.with(index, [&](const typename Types::State& state) { task.update_metrics(state, trainer_.metrics_); });
+    }
+
+    Trainer& trainer_;
+    std::vector<typename Types::Batch> pack_;
+    MicrobatchStates<typename Types::State> states_;
+  };
+
+  const DistContext& context_;
+  const TrainerConfig config_;
+  const TrainerParts<Types> parts_;
+  std::unique_ptr<PackStream<typename Types::Batch>> stream_;
+  JobSchedule schedule_;
+  ModelStage<Types> stage_;
+  RandomClockPtr clock_ = share_random_clock(*stage_.module, config_);
+  MetricMap metrics_;
+  Optimizer optimizer_;
+  LearningRateScheduler lr_scheduler_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,146 @@
+#include "d9d/loop/run/training_run.h"
+
+#include <malloc.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/interrupt.h"
+#include "d9d/base/progress/progress_bar.h"
+#include "d9d/tracker/build_tracker.h"
+#include "d9d/tracker/run_info.h"
+
+namespace d9d {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string text_of(const char* format, double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+// What one step reports.
+struct StepReport {
+  StepGradients gradients;
+  double learning_rate = 0.0;
+  std::int64_t num_tokens = 0;
+  double seconds = 0.0;
+};
+
+// Runs steps; owns what lives as long as the run.
+class TrainingRun {
+ public:
+  explicit TrainingRun(const TrainingRunParts& parts)
+      : parts_(parts),
+        bar_({.label = "train", .total = parts.schedule.total_steps(), .initial = parts.schedule.current_step()}),
+        log_({.rank = static_cast<int>(parts.context.rank()), .sink = bar_.sink()}),
+        run_(build_tracker(parts.config.logging.tracker, log_)->open(run_info(parts))),
+        gradients_(parts.module, parts.config.gradient_clipping) {}
+
+  TrainingOutcome run() {
+    const InterruptScope interrupt;
+    log_.info("training ", parts_.config.run.name, ": ", num_parameters(), " parameters, ",
+              parts_.schedule.total_steps(), " steps on ", parts_.context.device().str());
+    while (!parts_.schedule.is_done() && !interrupt.requested()) {
+      const StepReport report = run_step();
+      log_step(report);
+      finish_step();
+      show_step(report);
+    }
+    bar_.finish();
+    run_->close(RunOutcome::kCompleted);
+    if (parts_.schedule.is_done()) return TrainingOutcome::kFinished;
+    log_.warning("stopped after step ", parts_.schedule.current_step(), " of ", parts_.schedule.total_steps(),
+                 " as asked");
+    return TrainingOutcome::kInterrupted;
+  }
+
+ private:
+  static RunInfo run_info(const TrainingRunParts& parts) {
+    return {.name = parts.config.run.name,
+            .description = parts.config.run.description.value_or(""),
+            .hparams = {{"run", parts.config.run.hparams}, {"params", parts.hparams}}};
+  }
+
+  std::string num_parameters() const {
+    double count = 0;
+    for (const auto& [name, parameter] : parts_.module.named_parameters()) {
+      count += static_cast<double>(parameter->local().numel());
+    }
+    return short_number(count);
+  }
+
+  StepReport run_step() {
+    const Clock::time_point start = Clock::now();
+    D9D_CHECK(parts_.packs.fetch(), StateError, "[loop::training] expected data for ", parts_.schedule.total_steps(),
+              " steps, got an end after ", parts_.schedule.current_step(),
+              ". Lower trainer.schedule.total_steps or add data.");
+    StepReport report;
+    report.num_tokens = parts_.packs.run(gradients_, parts_.schedule);
+    report.gradients = gradients_.finish_step();
+    report.learning_rate = parts_.optimizer.learning_rate() * parts_.lr_scheduler.factor();
+    if (report.gradients.is_usable) {
+      parts_.optimizer.step(report.learning_rate);
+    } else {
+      log_.warning("step ", parts_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
+    }
+    report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    return report;
+  }
+
+  void log_step(const StepReport& report) {
+    const GradientClippingConfig& clipping = parts_.config.gradient_clipping;
+    write("loss", report.gradients.loss);
+    if (parts_.schedule.should_do_action(clipping.log_total_steps)) write("grad_norm", report.gradients.norm);
+    write("lr", report.learning_rate);
+    write("num_tokens", static_cast<double>(report.num_tokens));
+    write("step_seconds", report.seconds);
+    if (!parts_.schedule.should_do_action(parts_.config.logging.period_steps,
+                                          {.always_at_last_step = true})) {
+      return;
+    }
+    for (const auto& [name, value] : parts_.module.step_statistics()) write(name, value.item<double>());
+    for (const auto& [name, metric] : parts_.metrics) {
+      write(name, metric->compute().item<double>());
+      metric->reset();
+    }
+  }
+
+  void write(const std::string& name, double value) {
+    run_->write({.name = name, .step = parts_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
+  }
+
+  void finish_step() {
+    parts_.module.finish_step();
+    parts_.lr_scheduler.step();
+    gradients_.reset();
+    if (parts_.schedule.should_do_action(parts_.config.gc.period_steps)) malloc_trim(0);
+    parts_.schedule.advance();
+  }
+
+  void show_step(const StepReport& report) {
+    const double tokens_per_second = static_cast<double>(report.num_tokens) / report.seconds;
+    bar_.update(parts_.schedule.current_step(),
+                {text_of("loss %.4f", report.gradients.loss), text_of("grad %.3f", report.gradients.norm),
+                 text_of("lr %.2e", report.learning_rate), short_number(tokens_per_second) + " tok/s"});
+  }
+
+  const TrainingRunParts& parts_;
+  ProgressBar bar_;
+  Logger log_;
+  std::unique_ptr<TrackerRun> run_;
+  GradientManager gradients_;
+};
+
+}  // namespace
+
+TrainingOutcome run_training(const TrainingRunParts& parts) { return TrainingRun(parts).run(); }
+
+}  // namespace d9d

@@ -1,0 +1,22 @@
+// The schedule that a configuration asks for.
+//
+// Example
+//   auto scheduler = d9d::build_lr_scheduler(config, job_schedule.total_steps());
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "d9d/lr_scheduler/config.h"
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/lr_scheduler/piecewise_schedule.h"
+
+namespace d9d {
+
+// Both throw ConfigError for phases that do not fit one another or `total_steps`, the optimiser steps of the run.
+[[nodiscard]] PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config,
+                                                         std::optional<std::int64_t> total_steps);
+[[nodiscard]] LearningRateScheduler build_lr_scheduler(const LRSchedulerConfig& config,
+                                                       std::optional<std::int64_t> total_steps);
+
+}  // namespace d9d

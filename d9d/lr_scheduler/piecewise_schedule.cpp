@@ -1,0 +1,73 @@
+#include "d9d/lr_scheduler/piecewise_schedule.h"
+
+#include "d9d/base/check.h"
+#include "d9d/lr_scheduler/curve.h"
+
+namespace d9d {
+
+double PiecewiseSchedule::factor(std::int64_t step) const {
+  if (step < 0) return phases_.front().start_value;
+  for (const SchedulePhase& phase : phases_) {
+    if (step < phase.start_step || step >= phase.end_step) continue;
+    const double progress =
+        static_cast<double>(step - phase.start_step) / static_cast<double>(phase.end_step - phase.start_step);
+    return interpolate(phase.curve, phase.start_value, phase.end_value, progress);
+  }
+  return phases_.back().end_value;
+}
+
+PiecewiseBuilder::PiecewiseBuilder(PiecewiseOptions options)
+    : total_steps_(options.total_steps), end_value_(options.initial_multiplier) {}
+
+PiecewiseBuilder& PiecewiseBuilder::for_steps(std::int64_t steps, double target_multiplier, const CurveConfig& curve) {
+  D9D_CHECK(steps > 0, ConfigError, "[lr_scheduler::for_steps] expected steps > 0, got ", steps,
+            ". Leave out the phase.");
+  return add_until(end_step_ + steps, target_multiplier, curve);
+}
+
+PiecewiseBuilder& PiecewiseBuilder::until_percentage(double fraction, double target_multiplier,
+                                                     const CurveConfig& curve) {
+  D9D_CHECK(total_steps_.has_value(), ConfigError,
+            "[lr_scheduler::until_percentage] expected total_steps, of which a phase takes a fraction, got none. Set "
+            "total_steps or use phases of steps.");
+  D9D_CHECK(fraction >= 0 && fraction <= 1, ConfigError,
+            "[lr_scheduler::until_percentage] expected percentage in the range [0, 1], got ", fraction,
+            ". Write 0.1 for 10 %.");
+  // Rounded to double first: 100 * 0.29 is 28.999999999999996, so 28 steps, as in d9d for Python.
+  const auto end_step = static_cast<std::int64_t>(static_cast<double>(*total_steps_) * fraction);
+  return add_until(end_step, target_multiplier, curve);
+}
+
+PiecewiseBuilder& PiecewiseBuilder::fill_rest(double target_multiplier, const CurveConfig& curve) {
+  return until_percentage(1, target_multiplier, curve);
+}
+
+PiecewiseBuilder& PiecewiseBuilder::add_until(std::int64_t end_step, double target_multiplier,
+                                              const CurveConfig& curve) {
+  D9D_CHECK(end_step >= end_step_, ConfigError, "[lr_scheduler] expected phase ", phases_.size(),
+            " to end at or after step ", end_step_, ", where the previous one ends, got step ", end_step,
+            ". Lengthen it or shorten those before it.");
+  if (const auto* poly = std::get_if<PolyCurveConfig>(&curve)) {
+    D9D_CHECK(poly->power > 0, ConfigError, "[lr_scheduler] expected power > 0 of the poly curve of phase ",
+              phases_.size(), ", got ", poly->power, ". Use 1 for a straight line.");
+  }
+  phases_.push_back({.start_step = end_step_,
+                     .end_step = end_step,
+                     .start_value = end_value_,
+                     .end_value = target_multiplier,
+                     .curve = curve});
+  end_step_ = end_step;
+  end_value_ = target_multiplier;
+  return *this;
+}
+
+PiecewiseSchedule PiecewiseBuilder::build() const {
+  D9D_CHECK(!phases_.empty(), ConfigError,
+            "[lr_scheduler::build] expected at least one phase, got none. A constant is one phase to the same value.");
+  D9D_CHECK(!total_steps_ || end_step_ <= *total_steps_, ConfigError,
+            "[lr_scheduler::build] expected phases of at most total_steps = ", total_steps_.value_or(0), " steps, got ",
+            end_step_, ". Shorten the phases or train longer.");
+  return PiecewiseSchedule(phases_);
+}
+
+}  // namespace d9d

@@ -1,0 +1,161 @@
+#include "d9d/model_state/io/huggingface_directory.h"
+
+#include <cstdio>
+#include <fstream>
+#include <regex>
+#include <system_error>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/atomic_directory.h"
+#include "d9d/base/io/atomic_file.h"
+#include "d9d/model_state/io/safetensors.h"
+
+namespace d9d {
+namespace fs = std::filesystem;
+namespace {
+using json = nlohmann::json;
+
+constexpr const char* kConfigFileName = "config.json";
+constexpr const char* kSingleFileName = "model.safetensors";
+constexpr const char* kIndexFileName = "model.safetensors.index.json";
+
+json read_object(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  D9D_CHECK(stream.is_open(), IoError, "[model_state::huggingface] expected a readable file '", path.string(),
+            "', got none. Check the folder.");
+  json object = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  D9D_CHECK(object.is_object(), IoError, "[model_state::huggingface] expected a JSON object in '", path.string(),
+            "', got something else. The file is damaged; write or download it again.");
+  return object;
+}
+
+std::map<std::string, std::string> read_index(const fs::path& path) {
+  const json index = read_object(path);
+  const json weight_map = index.value("weight_map", json());
+  D9D_CHECK(weight_map.is_object(), IoError, "[model_state::huggingface] expected 'weight_map' in '", path.string(),
+            "' to map tensors to files, got ", weight_map.type_name(), ". Write or download the index again.");
+  std::map<std::string, std::string> file_of_tensor;
+  for (const auto& [name, file] : weight_map.items()) {
+    const bool is_in_folder =
+        file.is_string() && !file.get_ref<const std::string&>().empty() &&
+        fs::path(file.get_ref<const std::string&>()).filename() == file.get_ref<const std::string&>();
+    D9D_CHECK(is_in_folder, IoError, "[model_state::huggingface] expected '", path.string(), "' to place tensor '",
+              name, "' in a file of its folder, got ", file.dump(), ". Write or download the index again.");
+    file_of_tensor.emplace(name, file.get<std::string>());
+  }
+  return file_of_tensor;
+}
+
+std::string shard_name(std::size_t index, std::size_t num_shards) {
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, num_shards);
+  return name;
+}
+
+std::vector<std::vector<TensorSource>> cut_into_shards(const std::vector<TensorSource>& tensors,
+                                                       std::int64_t max_shard_bytes) {
+  std::vector<std::vector<TensorSource>> shards(1);
+  std::int64_t bytes = 0;
+  for (const TensorSource& tensor : tensors) {
+    bytes += num_bytes(tensor);
+    if (bytes > max_shard_bytes && !shards.back().empty()) {
+      shards.emplace_back();
+      bytes = num_bytes(tensor);
+    }
+    shards.back().push_back(tensor);
+  }
+  return shards;
+}
+
+void write_shards(const fs::path& directory, const std::vector<TensorSource>& tensors, std::int64_t max_shard_bytes) {
+  const std::vector<std::vector<TensorSource>> shards = cut_into_shards(tensors, max_shard_bytes);
+  json weight_map = json::object();
+  std::int64_t total_size = 0;
+  for (std::size_t index = 0; index < shards.size(); ++index) {
+    const std::string file = shard_name(index, shards.size());
+    for (const TensorSource& tensor : shards[index]) {
+      D9D_CHECK(weight_map.emplace(tensor.name, file).second, StateError,
+                "[model_state::huggingface] expected each tensor name once, got '", tensor.name,
+                "' twice. Rename one.");
+      total_size += num_bytes(tensor);
+    }
+    write_safetensors(directory / file, shards[index]);
+  }
+  const json index = {{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}};
+  write_file_atomically(directory / kIndexFileName, index.dump(4));
+}
+
+// Whether this writer could have made every entry of the folder.
+bool is_export(const fs::path& directory) {
+  static const std::regex names(
+      R"(config\.json|model(-\d{5,}-of-\d{5,})?\.safetensors|model\.safetensors\.index\.json)");
+  std::error_code error;
+  if (!fs::is_directory(directory, error)) return false;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    if (!std::regex_match(entry.path().filename().string(), names)) return false;
+  }
+  return !error;
+}
+
+}  // namespace
+
+HuggingFaceDirectory::HuggingFaceDirectory(fs::path path) : path_(std::move(path)) {
+  std::error_code error;
+  if (fs::exists(path_ / kSingleFileName, error)) {
+    for (const auto& [name, entry] : open(kSingleFileName)->entries()) file_of_tensor_.emplace(name, kSingleFileName);
+    return;
+  }
+  D9D_CHECK(fs::exists(path_ / kIndexFileName, error), IoError, "[model_state::huggingface] expected ", kSingleFileName,
+            " or ", kIndexFileName, " in '", path_.string(), "', got neither. Check the path.");
+  file_of_tensor_ = read_index(path_ / kIndexFileName);
+}
+
+json HuggingFaceDirectory::read_config() const { return read_object(path_ / kConfigFileName); }
+
+std::vector<std::string> HuggingFaceDirectory::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : file_of_tensor_) names.push_back(name);
+  return names;
+}
+
+std::optional<TensorSource> HuggingFaceDirectory::find(const std::string& name) const {
+  const auto found = file_of_tensor_.find(name);
+  if (found == file_of_tensor_.end()) return std::nullopt;
+  const std::shared_ptr<SafetensorsFile>& file = open(found->second);
+  const auto entry = file->entries().find(name);
+  const std::string path = path_ / found->second;
+  D9D_CHECK(entry != file->entries().end(), IoError, "[model_state::huggingface] expected tensor '", name, "' in '",
+            path, "' as ", kIndexFileName, " says, got none of that name. Write or download the folder again.");
+  return TensorSource{.name = name,
+                      .dtype = entry->second.dtype,
+                      .shape = entry->second.shape,
+                      .read = [file, name] { return file->tensor(name); },
+                      .origin = path};
+}
+
+const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::string& file) const {
+  std::shared_ptr<SafetensorsFile>& opened = open_files_[file];
+  if (!opened) opened = std::make_shared<SafetensorsFile>(path_ / file);
+  return opened;
+}
+
+void write_huggingface_directory(const fs::path& path, const json& config, const std::vector<TensorSource>& tensors,
+                                 const HuggingFaceWriteOptions& options) {
+  std::error_code error;
+  fs::create_directories(fs::absolute(path).parent_path(), error);
+  D9D_CHECK(!error, IoError, "[model_state::huggingface] expected to create the folders above '", path.string(),
+            "', got ", error.message(), ". Choose another place.");
+  const bool replaces = is_export(path);
+  AtomicDirectory directory(path, replaces ? ExistingDirectory::kReplace : ExistingDirectory::kRefuse);
+  write_file_atomically(directory.staging() / kConfigFileName, config.dump(2) + "\n");
+  if (options.max_shard_bytes) {
+    write_shards(directory.staging(), tensors, *options.max_shard_bytes);
+  } else {
+    write_safetensors(directory.staging() / kSingleFileName, tensors);
+  }
+  directory.commit();
+}
+
+}  // namespace d9d

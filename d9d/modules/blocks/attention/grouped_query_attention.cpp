@@ -1,0 +1,78 @@
+#include "d9d/modules/blocks/attention/grouped_query_attention.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+const GroupedQueryAttentionConfig& checked(const GroupedQueryAttentionConfig& config) {
+  D9D_CHECK(config.hidden_size > 0 && config.head_dim > 0 && config.num_key_value_heads > 0, ConfigError,
+            "[modules::attention] expected positive hidden_size, head_dim and num_key_value_heads, got ",
+            config.hidden_size, ", ", config.head_dim, " and ", config.num_key_value_heads, ".");
+  D9D_CHECK(config.num_attention_heads > 0 && config.num_attention_heads % config.num_key_value_heads == 0, ConfigError,
+            "[modules::attention] expected num_attention_heads to be a multiple of num_key_value_heads = ",
+            config.num_key_value_heads, ", got ", config.num_attention_heads, ".");
+  const std::int64_t rope_dim = config.rope_dim.value_or(config.head_dim);
+  D9D_CHECK(rope_dim > 0 && rope_dim <= config.head_dim && rope_dim % 2 == 0, ConfigError,
+            "[modules::attention] expected an even rope_dim in (0, head_dim = ", config.head_dim, "], got ", rope_dim,
+            ".");
+  return config;
+}
+
+}  // namespace
+
+GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionConfig& configuration)
+    : config(checked(configuration)),
+      q_proj(register_module<Linear>("q_proj",
+                                     LinearConfig{config.hidden_size, config.num_attention_heads * config.head_dim})),
+      k_proj(register_module<Linear>("k_proj",
+                                     LinearConfig{config.hidden_size, config.num_key_value_heads * config.head_dim})),
+      v_proj(register_module<Linear>("v_proj",
+                                     LinearConfig{config.hidden_size, config.num_key_value_heads * config.head_dim})),
+      o_proj(register_module<Linear>("o_proj",
+                                     LinearConfig{config.num_attention_heads * config.head_dim, config.hidden_size})),
+      gate_proj(config.has_output_gate
+                    ? register_module<Linear>(
+                          "gate_proj", LinearConfig{config.hidden_size, config.num_attention_heads * config.head_dim})
+                    : nullptr),
+      q_norm(config.qk_norm_eps ? register_module<RMSNorm>("q_norm", RMSNormConfig{config.head_dim, *config.qk_norm_eps,
+                                                                                   config.qk_norm_zero_centered})
+                                : nullptr),
+      k_norm(config.qk_norm_eps ? register_module<RMSNorm>("k_norm", RMSNormConfig{config.head_dim, *config.qk_norm_eps,
+                                                                                   config.qk_norm_zero_centered})
+                                : nullptr),
+      kernel(register_module<Sdpa>(
+          "kernel",
+          SdpaParameters{.num_sinks = config.has_sinks ? std::optional(config.num_attention_heads) : std::nullopt,
+                         .window_left = config.window_left,
+                         .window_right = config.window_right,
+                         .needs_attention_mask = config.needs_attention_mask,
+                         .backend = config.sdpa_backend})) {}
+
+at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
+                                          const std::optional<at::Tensor>& attention_mask) const {
+  D9D_CHECK(!attention_mask || config.needs_attention_mask, ConfigError,
+            "[modules::attention] expected no attention mask, got one. Build the layer with needs_attention_mask.");
+  const std::int64_t batch = hidden_states.size(0);
+  const std::int64_t sequence = hidden_states.size(1);
+  at::Tensor q = q_proj(hidden_states).view({batch, sequence, config.num_attention_heads, config.head_dim});
+  at::Tensor k = k_proj(hidden_states).view({batch, sequence, config.num_key_value_heads, config.head_dim});
+  const at::Tensor v = v_proj(hidden_states).view({batch, sequence, config.num_key_value_heads, config.head_dim});
+  if (q_norm) {
+    q = q_norm(q);
+    k = k_norm(k);
+  }
+  std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
+  at::Tensor out =
+      kernel->forward({.query = q, .key = k, .value = v, .mask = attention_mask},
+                      {.causal = config.is_causal, .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))});
+  out = out.view({batch, sequence, config.num_attention_heads * config.head_dim});
+  if (gate_proj) out = out * at::sigmoid(gate_proj(hidden_states));
+  return o_proj(out);
+}
+
+}  // namespace d9d

@@ -1,0 +1,41 @@
+// Collects one vector a sequence after every layer while forward runs: what embedding models and probes read. Snapshots
+// of earlier pipeline stages are put in front.
+//
+// Example
+//   HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::kMean, mask);
+//   aggregator.add(hidden_states);                             // [B, S, H], after the embedding and after each layer
+//   auto snapshot = aggregator.pack_with_snapshot(incoming);   // [n, B, H]
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d {
+
+enum class HiddenStatesAggregationMode : std::uint8_t {
+  kNo,    // collects nothing
+  kMean,  // mean over the positions that the mask keeps
+};
+
+class HiddenStatesAggregator {
+ public:
+  // mask [B, S], 1 keeps a position. Throws ConfigError if kMean has none.
+  HiddenStatesAggregator(HiddenStatesAggregationMode mode, std::optional<at::Tensor> mask);
+
+  // hidden_states [B, S, H]. A sequence whose mask keeps nothing gives zeros. Gradients flow.
+  void add(const at::Tensor& hidden_states);
+
+  // [n, B, H]: `incoming` followed by what was added, which is forgotten. None if there is neither; kNo gives back
+  // `incoming` unchanged.
+  [[nodiscard]] std::optional<at::Tensor> pack_with_snapshot(const std::optional<at::Tensor>& incoming);
+
+ private:
+  HiddenStatesAggregationMode mode_;
+  std::optional<at::Tensor> mask_;
+  std::vector<at::Tensor> collected_;  // [B, H] each
+};
+
+}  // namespace d9d

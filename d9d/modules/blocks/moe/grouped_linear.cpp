@@ -1,0 +1,54 @@
+#include "d9d/modules/blocks/moe/grouped_linear.h"
+
+#include <cmath>
+
+#include "d9d/base/config/json_text.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/base/environment.h"
+#include "d9d/core/device/cuda_runtime.h"
+
+namespace d9d {
+namespace {
+
+struct ToKind {
+  kernels::GroupedMMKind operator()(const TorchGroupedMMConfig&) const { return kernels::GroupedMMKind::kTorch; }
+  kernels::GroupedMMKind operator()(const QuackGroupedMMConfig&) const { return kernels::GroupedMMKind::kQuack; }
+  kernels::GroupedMMKind operator()(const GroupedGemmGroupedMMConfig&) const {
+    return kernels::GroupedMMKind::kGroupedGemm;
+  }
+  kernels::GroupedMMKind operator()(const CutlassGroupedMMConfig&) const { return kernels::GroupedMMKind::kCutlass; }
+  kernels::GroupedMMKind operator()(const EagerGroupedMMConfig&) const { return kernels::GroupedMMKind::kEager; }
+};
+
+}  // namespace
+
+GroupedLinear::GroupedLinear(const GroupedLinearConfig& configuration)
+    : config(configuration),
+      weight(register_parameter("weight",
+                                {.shape = {config.num_groups, config.in_features, config.out_features},
+                                 .init = init::uniform(1.0 / std::sqrt(static_cast<double>(config.in_features)))})) {}
+
+void GroupedLinear::after_materialize(at::Device device) {
+  kernels::GroupedMMRequest request{.is_cuda = device.is_cuda()};
+  if (config.backend) request.configured = std::visit(ToKind{}, *config.backend);
+  if (const auto text = environment_variable("D9D_BACKEND_AUTO_GROUPED_MM")) {
+    request.environment =
+        std::visit(ToKind{}, parse_record<GroupedMMConfig>(parse_json_text(*text, "D9D_BACKEND_AUTO_GROUPED_MM"),
+                                                           {.source = "D9D_BACKEND_AUTO_GROUPED_MM"}));
+  }
+  if (device.is_cuda()) request.cuda_capability_major = cuda_capability_major(device);
+  backend_ = kernels::resolve_grouped_mm(request).backend;
+}
+
+at::Tensor GroupedLinear::forward(const at::Tensor& x, const kernels::ExpertTokenGroups& groups) const {
+  return kernels::grouped_mm(x, weight->local(), groups, backend_);
+}
+
+GroupedLinearConfig GroupedLinear::with_features(std::int64_t in_features, std::int64_t out_features) const {
+  return {.num_groups = config.num_groups,
+          .in_features = in_features,
+          .out_features = out_features,
+          .backend = config.backend};
+}
+
+}  // namespace d9d

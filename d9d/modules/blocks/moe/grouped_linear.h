@@ -1,0 +1,38 @@
+// One linear map a group of rows: the experts of a mixture.
+#pragma once
+
+#include <optional>
+
+#include "d9d/kernels/grouped_mm/grouped_mm.h"
+#include "d9d/modules/base/module.h"
+#include "d9d/modules/blocks/moe/grouped_mm_config.h"
+
+namespace d9d {
+
+struct GroupedLinearConfig {
+  std::int64_t num_groups = 0;
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+  std::optional<GroupedMMConfig> backend;  // none: D9D_BACKEND_AUTO_GROUPED_MM (JSON of one), else the best that fits
+};
+
+// State: weight [G, in, out] (transposed against Linear), from U(-1/sqrt(in), 1/sqrt(in)).
+class GroupedLinear : public Module {
+ public:
+  explicit GroupedLinear(const GroupedLinearConfig& config);
+  // x [N, in] sorted by group -> [N, out].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const kernels::ExpertTokenGroups& groups) const;
+  // A sibling with the same groups and backend.
+  [[nodiscard]] GroupedLinearConfig with_features(std::int64_t in_features, std::int64_t out_features) const;
+
+  const GroupedLinearConfig config;
+  const ParameterPtr weight;
+
+ protected:
+  void after_materialize(at::Device device) override;
+
+ private:
+  kernels::GroupedMMBackend backend_ = kernels::GroupedMMBackend::kEager;
+};
+
+}  // namespace d9d

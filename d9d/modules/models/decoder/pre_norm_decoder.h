@@ -1,0 +1,77 @@
+// The decoder that Qwen3 and its relatives share: embedding, residual layers with norms before them, a final norm. A
+// model family brings its layer class; a pipeline stage builds its own part and nothing else.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "d9d/modules/blocks/embedding/split_token_embeddings.h"
+#include "d9d/modules/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
+#include "d9d/modules/blocks/normalization/rms_norm.h"
+#include "d9d/modules/blocks/positional/rotary_embedding.h"
+#include "d9d/modules/models/decoder/decoder_backbone.h"
+
+namespace d9d {
+
+struct DecoderLayerOutput {
+  at::Tensor hidden_states;                  // [B, S, H]
+  std::optional<at::Tensor> auxiliary_loss;  // scalar
+  static constexpr auto fields() {
+    return record<DecoderLayerOutput>(field("hidden_states", &DecoderLayerOutput::hidden_states),
+                                      field("auxiliary_loss", &DecoderLayerOutput::auxiliary_loss));
+  }
+};
+
+class DecoderLayer : public Module {
+ public:
+  [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states,
+                                                   const RotaryTables& tables) const = 0;
+};
+
+// How a stage of any family is built.
+struct DecoderStageOptions {
+  PipelineStageInfo stage;
+  HiddenStatesAggregationMode snapshot_mode = HiddenStatesAggregationMode::kNo;
+  bool enable_checkpointing = false;  // activation checkpointing of every layer
+};
+
+struct PreNormDecoderConfig {
+  std::int64_t hidden_size = 0;
+  LayerDistribution layers;
+  double rms_norm_eps = 1e-6;
+  VocabularySplits vocabulary;
+  RotaryEmbeddingConfig rope;
+  bool ties_word_embeddings = false;
+  bool has_auxiliary_loss = false;  // some layer returns one
+};
+
+// Children: embed_tokens (first stage), layers.<global index>, rope_provider, norm (last stage).
+class PreNormDecoder : public DecoderBackbone {
+ public:
+  using MakeLayer = std::function<ModulePtr<DecoderLayer>(std::int64_t global_index)>;
+  PreNormDecoder(PreNormDecoderConfig config, const DecoderStageOptions& options, const MakeLayer& make_layer);
+
+  [[nodiscard]] SequenceTransfer forward(const SequenceStageInput& input, const SequenceShared& shared) const override;
+  [[nodiscard]] SequenceTransferSpec stage_transfer_spec(const SequenceInput& pipeline_input,
+                                                         StageBoundary boundary) const override;
+  [[nodiscard]] std::int64_t hidden_size() const override { return config.hidden_size; }
+  [[nodiscard]] const VocabularySplits& vocabulary() const override { return config.vocabulary; }
+  [[nodiscard]] const PipelineStageInfo& stage() const override { return options.stage; }
+  [[nodiscard]] std::vector<ParameterPtr> embedding_weights() const override;
+  [[nodiscard]] bool ties_word_embeddings() const override { return config.ties_word_embeddings; }
+
+  // The activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
+  [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_; }
+
+  const PreNormDecoderConfig config;
+  const DecoderStageOptions options;
+  const LayerRange layer_range;
+  const ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null beyond the first stage
+  const ModulePtr<RotaryEmbeddingProvider> rope_provider;
+  const ModulePtr<RMSNorm> norm;  // null before the last stage
+
+ private:
+  std::vector<ModulePtr<DecoderLayer>> layers_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,66 @@
+// What goes through a decoder: token ids in, hidden states from stage to stage, what every stage needs beside them.
+//
+// Legend   B batch, S sequence, H hidden size, n hidden-state snapshots so far.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+struct SequenceInput {   // into the first stage
+  at::Tensor input_ids;  // [B, S] int64
+  static constexpr auto fields() { return record<SequenceInput>(field("input_ids", &SequenceInput::input_ids)); }
+};
+
+// Between stages, and out of a backbone. T: at::Tensor, or TensorSpec for its description.
+template <class T>
+struct BasicSequenceTransfer {
+  T hidden_states;                          // [B, S, H]
+  std::optional<T> hidden_states_snapshot;  // [n, B, H]
+  std::optional<T> auxiliary_loss;          // scalar: the sum over the layers so far
+  static constexpr auto fields() {
+    using Transfer = BasicSequenceTransfer;
+    return record<Transfer>(field("hidden_states", &Transfer::hidden_states),
+                            field("hidden_states_snapshot", &Transfer::hidden_states_snapshot),
+                            field("auxiliary_loss", &Transfer::auxiliary_loss));
+  }
+};
+struct TensorSpec {
+  std::vector<std::int64_t> shape;
+  at::ScalarType dtype = at::ScalarType::Float;
+  bool operator==(const TensorSpec&) const = default;
+};
+using SequenceTransfer = BasicSequenceTransfer<at::Tensor>;
+using SequenceTransferSpec = BasicSequenceTransfer<TensorSpec>;
+
+// What a stage gets: ids on the first, the previous stage's transfer on the others.
+using SequenceStageInput = std::variant<SequenceInput, SequenceTransfer>;
+
+struct SequenceShared {                              // to every stage
+  at::Tensor position_ids;                           // [B, S] int64
+  std::optional<at::Tensor> hidden_states_agg_mask;  // [B, S], see HiddenStatesAggregator
+  static constexpr auto fields() {
+    return record<SequenceShared>(field("position_ids", &SequenceShared::position_ids),
+                                  field("hidden_states_agg_mask", &SequenceShared::hidden_states_agg_mask));
+  }
+};
+
+// With what the head needs.
+template <class HeadShared>
+struct SequenceHeadShared {
+  SequenceShared sequence;
+  HeadShared head;
+  static constexpr auto fields() {
+    return record<SequenceHeadShared>(field("sequence", &SequenceHeadShared::sequence),
+                                      field("head", &SequenceHeadShared::head));
+  }
+};
+
+}  // namespace d9d

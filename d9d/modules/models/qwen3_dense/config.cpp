@@ -1,0 +1,17 @@
+#include "d9d/modules/models/qwen3_dense/config.h"
+
+#include "d9d/base/config/config_path.h"
+#include "d9d/modules/models/decoder_config_checks.h"
+
+namespace d9d {
+
+void Qwen3DenseLayerParameters::validate(const ConfigPath& path) const {
+  check_attention_heads(num_attention_heads, num_key_value_heads, head_dim, path);
+}
+
+void Qwen3DenseParameters::validate(const ConfigPath& path) const {
+  check_split_vocab(split_vocab_size, split_vocab_order, path);
+  if (rope_scaling) check_rope_scaling(*rope_scaling, layer.head_dim, path / "rope_scaling");
+}
+
+}  // namespace d9d

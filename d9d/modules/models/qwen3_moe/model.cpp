@@ -1,0 +1,51 @@
+#include "d9d/modules/models/qwen3_moe/model.h"
+
+namespace d9d {
+
+Qwen3MoELayer::Qwen3MoELayer(const Qwen3MoELayerParameters& parameters)
+    : input_layernorm(
+          register_module<RMSNorm>("input_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
+      self_attn(register_module<GroupedQueryAttention>(
+          "self_attn", GroupedQueryAttentionConfig{.hidden_size = parameters.hidden_size,
+                                                   .num_attention_heads = parameters.num_attention_heads,
+                                                   .num_key_value_heads = parameters.num_key_value_heads,
+                                                   .head_dim = parameters.head_dim,
+                                                   .qk_norm_eps = parameters.rms_norm_eps,
+                                                   .sdpa_backend = parameters.sdpa_backend})),
+      post_attention_layernorm(register_module<RMSNorm>(
+          "post_attention_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
+      mlp(register_module<MoELayer>(
+          "mlp", MoELayerConfig{.hidden_size = parameters.hidden_size,
+                                .intermediate_size = parameters.intermediate_size,
+                                .num_experts = parameters.num_experts,
+                                .top_k = parameters.experts_top_k,
+                                .renormalize_probabilities = parameters.router_renormalize_probabilities,
+                                .shared_expert = std::nullopt,
+                                .grouped_mm_backend = parameters.grouped_mm_backend,
+                                .auxiliary_loss_coefficient = parameters.router_auxiliary_loss_coefficient,
+                                .expert_bias_update_rate = parameters.router_bias_update_rate})) {}
+
+DecoderLayerOutput Qwen3MoELayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables) const {
+  const at::Tensor attended = hidden_states + self_attn(input_layernorm(hidden_states), tables);
+  const MoEOutput mixed = mlp(post_attention_layernorm(attended));
+  return {.hidden_states = attended + mixed.hidden_states, .auxiliary_loss = mixed.auxiliary_loss};
+}
+
+Qwen3MoEModel::Qwen3MoEModel(const Qwen3MoEParameters& model_parameters, const DecoderStageOptions& stage_options)
+    : PreNormDecoder(
+          {.hidden_size = model_parameters.layer.hidden_size,
+           .layers = {.num_layers = model_parameters.num_hidden_layers,
+                      .num_virtual_layers_pre = model_parameters.pipeline_num_virtual_layers_pre,
+                      .num_virtual_layers_post = model_parameters.pipeline_num_virtual_layers_post},
+           .rms_norm_eps = model_parameters.layer.rms_norm_eps,
+           .vocabulary = {.sizes = model_parameters.split_vocab_size, .order = model_parameters.split_vocab_order},
+           .rope = {.base = model_parameters.rope_base,
+                    .head_dim = model_parameters.layer.head_dim,
+                    .max_position_ids = model_parameters.max_position_ids,
+                    .scaling = model_parameters.rope_scaling},
+           .ties_word_embeddings = model_parameters.tie_word_embeddings,
+           .has_auxiliary_loss = model_parameters.layer.router_auxiliary_loss_coefficient > 0.0},
+          stage_options, [&](std::int64_t) { return make_module<Qwen3MoELayer>(model_parameters.layer); }),
+      parameters(model_parameters) {}
+
+}  // namespace d9d

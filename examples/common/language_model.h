@@ -1,0 +1,80 @@
+// What the pretraining examples have in common: the types of next-token prediction, its task, its data.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include <ATen/ATen.h>
+
+#include "d9d/data/token_stream.h"
+#include "d9d/loop/control/providers.h"
+#include "d9d/loop/control/task.h"
+#include "d9d/modules/models/decoder/decoder_with_head.h"
+
+namespace examples {
+
+struct LanguageModelState {
+  at::Tensor num_predicted;  // scalar: labels that count
+  static constexpr auto fields() {
+    return d9d::record<LanguageModelState>(d9d::field("num_predicted", &LanguageModelState::num_predicted));
+  }
+};
+
+struct LanguageModelTypes {
+  using Batch = d9d::TokenBatch;
+  using Input = d9d::SequenceInput;
+  using Shared = d9d::DecoderForCausalLM::Shared;
+  using Output = d9d::DecoderOutput<d9d::LanguageModellingHead>;
+  using State = LanguageModelState;
+};
+
+// Mean cross-entropy of a microbatch, weighted by how many labels it has, so that a step's loss is the mean over its
+// tokens.
+class LanguageModelTask : public d9d::TrainTask<LanguageModelTypes> {
+ public:
+  d9d::ForwardInputs<LanguageModelTypes> build_forward_inputs(const d9d::TokenBatch& batch) override {
+    return {.input = {batch.input_ids},
+            .shared = {.sequence = {.position_ids = batch.position_ids, .hidden_states_agg_mask = std::nullopt},
+                       .head = {batch.labels}},
+            .state = {batch.labels.ne(d9d::kIgnoreIndex).sum()},
+            .num_tokens = batch.input_ids.numel()};
+  }
+
+  d9d::LossResult compute_loss(const Output& output, LanguageModelState& state, const d9d::JobSchedule&) override {
+    constexpr double kTokensPerWeight = 1000.0;  // keeps the sum of weights in a comfortable range
+    at::Tensor loss = output.head.cross_entropy.sum() / state.num_predicted.clamp_min(1);
+    if (output.auxiliary_loss) loss = loss + *output.auxiliary_loss;
+    return {.loss = loss, .loss_weight = state.num_predicted / kTokensPerWeight};
+  }
+
+  d9d::MetricMap create_metrics() override { return {{"num_predicted", num_predicted_}}; }
+  void update_metrics(const LanguageModelState& state, const d9d::MetricMap&) override {
+    num_predicted_->update(state.num_predicted);
+  }
+
+ private:
+  std::shared_ptr<d9d::SumMetric> num_predicted_ = std::make_shared<d9d::SumMetric>();
+};
+
+// Token sequences from text or from a file of tokens. With a step budget the data is repeated, shuffled anew each time.
+class TokenDataProvider : public d9d::DataProvider<d9d::TokenBatch> {
+ public:
+  TokenDataProvider(d9d::DataConfig config, std::int64_t vocabulary_size, std::int64_t base_seed)
+      : config_(std::move(config)), vocabulary_size_(vocabulary_size), base_seed_(base_seed) {}
+
+  std::unique_ptr<d9d::PackStream<d9d::TokenBatch>> build_pack_stream(
+      const d9d::DistContext& context, std::optional<std::int64_t> total_steps) override {
+    return d9d::build_token_stream(config_,
+                                   {.vocabulary_size = vocabulary_size_,
+                                    .stream = {.rank = {context.data_parallel_rank(), context.data_parallel_size()},
+                                               .seed = static_cast<std::uint64_t>(base_seed_),
+                                               .repeat = total_steps.has_value()}});
+  }
+
+ private:
+  d9d::DataConfig config_;
+  std::int64_t vocabulary_size_;
+  std::int64_t base_seed_;
+};
+
+}  // namespace examples

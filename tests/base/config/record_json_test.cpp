@@ -1,0 +1,192 @@
+#include "d9d/base/config/record_json.h"
+
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/base/config/drawing.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string error_of(const std::string& text) {
+  try {
+    std::ignore = parse_record<Drawing>(parse_json_text(text, "a.json"), {.source = "a.json"});
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(ParseRecord, Names_the_nearest_key_of_an_unknown_one) {
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "conut": 1})"),
+            "[config] a.json: unknown key 'conut'. Did you mean 'count'?");
+}
+
+TEST(ParseRecord, Lists_the_keys_when_none_is_near) {
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "batching": 1})"),
+            "[config] a.json: unknown key 'batching'. Known: 'name', 'note', 'count', 'shapes', 'frame'.");
+}
+
+TEST(ParseRecord, Reports_a_misspelt_key_before_the_missing_one) {
+  EXPECT_EQ(error_of(R"({"nmae": "a", "note": null})"), "[config] a.json: unknown key 'nmae'. Did you mean 'name'?");
+}
+
+TEST(ParseRecord, Names_the_path_of_a_missing_key) {
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "shapes": [{"shape": "circle"}]})"),
+            "[config] a.json: missing key 'shapes.0.radius'. Add it.");
+}
+
+TEST(ParseRecord, Names_the_path_rule_and_value_of_a_wrong_type) {
+  EXPECT_EQ(error_of(R"({"name": 5, "note": null})"),
+            "[config] a.json: name: expected a string, got 5. Change the value.");
+}
+
+TEST(ParseRecord, Says_what_to_do_about_null) {
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "count": null})"),
+            "[config] a.json: count: expected an integer of at most 64 bits, got null. Give a value, or leave out the "
+            "key if it has a default.");
+}
+
+TEST(ParseRecord, Names_the_bound_that_a_number_breaks) {
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "count": 0})"),
+            "[config] a.json: count: expected a number >= 1, got 0. Change the value.");
+}
+
+TEST(ParseRecord, Tells_a_missing_tag_from_an_unknown_one) {
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "frame": {}})"),
+            "[config] a.json: missing key 'frame.shape', which is one of 'circle', 'square'. Add it.");
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "frame": {"shape": "sqare"}})"),
+            "[config] a.json: frame.shape: expected one of 'circle', 'square', got \"sqare\". Did you mean 'square'?");
+}
+
+TEST(ParseRecord, Lists_the_names_of_an_enum) {
+  EXPECT_EQ(error_of(R"({"name": "a", "note": null, "frame": {"shape": "square", "color": 1}})"),
+            "[config] a.json: frame.color: expected one of 'red', 'dark_blue', got 1. Change the value.");
+}
+
+TEST(ParseRecord, Shortens_a_long_value) {
+  const auto error = error_of(R"({"name": [")" + std::string(1000, 'x') + R"("], "note": null})");
+  EXPECT_THAT(error, HasSubstr("name: expected a string, got [\"xxx"));
+  EXPECT_LT(error.size(), 200U);
+}
+
+// --- records that one file of the library uses each: tags, flattening, rules across fields
+
+struct Limits {
+  std::int64_t low = 0;
+  std::int64_t high = 10;
+  void validate(const ConfigPath& path) const {
+    D9D_CHECK(low <= high, ConfigError, path, "expected low <= high = ", high, ", got low = ", low, ". Swap them.");
+  }
+  static constexpr auto fields() {
+    return record<Limits>(required("low", &Limits::low), defaulted("high", &Limits::high));
+  }
+};
+
+struct FileSource {
+  std::filesystem::path file = {};
+  Limits limits = {};
+  static constexpr Tag kTag = {"kind", "file"};
+  static constexpr auto fields() {
+    return record<FileSource>(required("file", &FileSource::file), flattened(&FileSource::limits));
+  }
+};
+
+struct PlainSource {
+  double rate = 0.5;
+  std::pair<double, double> betas = {0.9, 0.999};
+  nlohmann::json extra = {};
+  static constexpr auto fields() {
+    return record<PlainSource>(required("rate", &PlainSource::rate, half_open(0, 1)),
+                               defaulted("betas", &PlainSource::betas, half_open(0, 1)),
+                               defaulted("extra", &PlainSource::extra));
+  }
+};
+
+using Source = std::variant<FileSource, PlainSource>;
+
+TEST(ParseRecord, Reads_flattened_keys_from_the_outer_object) {
+  const auto source = parse_record<Source>(Json::parse(R"({"kind": "file", "file": "x", "low": 3})"));
+  EXPECT_EQ(std::get<FileSource>(source).limits.low, 3);
+  EXPECT_EQ(std::get<FileSource>(source).limits.high, 10);
+}
+
+TEST(ParseRecord, Takes_the_alternative_without_a_tag_when_the_tag_is_missing) {
+  const auto source = parse_record<Source>(Json::parse(R"({"rate": 0.25, "extra": {"any": [1, null]}})"));
+  EXPECT_EQ(std::get<PlainSource>(source).rate, 0.25);
+  EXPECT_EQ(std::get<PlainSource>(source).extra.dump(), R"({"any":[1,null]})");
+}
+
+TEST(ParseRecord, Applies_a_range_to_each_number_of_a_list) {
+  EXPECT_THROW(std::ignore = parse_record<Source>(Json::parse(R"({"rate": 0, "betas": [0.9, 1.0]})")), ConfigError);
+  EXPECT_THROW(std::ignore = parse_record<Source>(Json::parse(R"({"rate": 1})")), ConfigError);
+}
+
+TEST(ParseRecord, Runs_the_rules_across_fields) {
+  try {
+    std::ignore = parse_record<Source>(Json::parse(R"({"kind": "file", "file": "x", "low": 11})"), {.keys = "data"});
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "[config] data: expected low <= high = 10, got low = 11. Swap them.");
+  }
+}
+
+TEST(ParseRecord, Refuses_the_tag_of_another_record) {
+  EXPECT_NO_THROW(std::ignore = parse_record<Square>(Json::parse("{}")));
+  EXPECT_NO_THROW(std::ignore = parse_record<Square>(Json::parse(R"({"shape": "square"})")));
+  EXPECT_THROW(std::ignore = parse_record<Square>(Json::parse(R"({"shape": "circle"})")), ConfigError);
+}
+
+TEST(WriteRecord, Gives_every_key_in_order_and_reads_back_equal) {
+  const Json json = write_record(Drawing{.name = "a", .shapes = {Circle{.radius = 0.1}, Square{}}});
+  EXPECT_EQ(json.dump(), R"({"name":"a","note":null,"count":3,"shapes":[{"shape":"circle","radius":0.1},)"
+                         R"({"shape":"square","width":1,"color":"red"}],"frame":null})");
+  EXPECT_EQ(write_record(parse_record<Drawing>(json)), json);
+}
+
+TEST(WriteRecord, Keeps_all_digits_of_a_double) {
+  for (const double value : {0.1, 1.0 / 3.0, 2.5e-4, 1e300, std::numeric_limits<double>::denorm_min()}) {
+    const auto text = write_record(Circle{.radius = value}).dump();
+    EXPECT_EQ(parse_record<Circle>(Json::parse(text)).radius, value) << text;
+  }
+}
+
+TEST(JsonSchema, Describes_types_ranges_defaults_and_tags) {
+  EXPECT_EQ(json_schema<Drawing>(), Json::parse(R"({
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "type": "object",
+    "properties": {
+      "name": {"type": "string"},
+      "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+      "count": {"type": "integer", "minimum": 1.0, "default": 3},
+      "shapes": {"type": "array", "items": {"oneOf": [
+        {"type": "object", "properties": {"shape": {"const": "circle"}, "radius": {"type": "number", "exclusiveMinimum": 0.0}},
+         "required": ["shape", "radius"], "additionalProperties": false},
+        {"type": "object", "properties": {"shape": {"const": "square"}, "width": {"type": "integer", "default": 1},
+                                          "color": {"enum": ["red", "dark_blue"], "default": "red"}},
+         "required": ["shape"], "additionalProperties": false}]}, "default": []},
+      "frame": {"anyOf": [{"oneOf": [
+        {"type": "object", "properties": {"shape": {"const": "circle"}, "radius": {"type": "number", "exclusiveMinimum": 0.0}},
+         "required": ["shape", "radius"], "additionalProperties": false},
+        {"type": "object", "properties": {"shape": {"const": "square"}, "width": {"type": "integer", "default": 1},
+                                          "color": {"enum": ["red", "dark_blue"], "default": "red"}},
+         "required": ["shape"], "additionalProperties": false}]}, {"type": "null"}], "default": null}
+    },
+    "required": ["name", "note"],
+    "additionalProperties": false})"));
+}
+
+TEST(JsonSchema, Lists_flattened_keys_beside_the_record_s_own) {
+  const Json schema = json_schema<FileSource>();
+  EXPECT_EQ(schema["required"], Json::parse(R"(["kind", "file", "low"])"));
+  EXPECT_TRUE(schema["properties"].contains("high"));
+}
+
+}  // namespace
+}  // namespace d9d

@@ -1,0 +1,43 @@
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+double one_tenth_a_step(std::int64_t step) { return 0.1 * static_cast<double>(step); }
+
+TEST(LearningRateScheduler, Starts_at_step_zero_and_moves_by_step) {
+  LearningRateScheduler scheduler(one_tenth_a_step);
+  EXPECT_EQ(scheduler.factor(), 0);
+  scheduler.step();
+  EXPECT_EQ(scheduler.factor(), 0.1);
+}
+
+TEST(LearningRateScheduler, Resumes_where_it_was) {
+  LearningRateScheduler scheduler(one_tenth_a_step);
+  for (int i = 0; i < 7; ++i) scheduler.step();
+  LearningRateScheduler resumed(one_tenth_a_step);
+  resumed.load_state(nlohmann::ordered_json::parse(scheduler.state().dump()));
+  EXPECT_EQ(resumed.factor(), scheduler.factor());
+}
+
+TEST(LearningRateScheduler, Follows_an_edited_schedule_from_the_resume_on) {
+  LearningRateScheduler resumed([](std::int64_t step) { return 100.0 - static_cast<double>(step); });
+  resumed.load_state({{"num_steps", 7}});
+  EXPECT_EQ(resumed.factor(), 93);
+}
+
+TEST(LearningRateScheduler, Refuses_a_state_that_is_not_its_own) {
+  LearningRateScheduler scheduler(one_tenth_a_step);
+  EXPECT_THROW(scheduler.load_state(nullptr), StateError);
+  EXPECT_THROW(scheduler.load_state({{"last_epoch", 3}}), StateError);
+  EXPECT_THROW(scheduler.load_state({{"num_steps", -1}}), StateError);
+  EXPECT_THROW(scheduler.load_state({{"num_steps", "3"}}), StateError);
+}
+
+}  // namespace
+}  // namespace d9d

@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""Who may include whom in d9d/. The table below is the rule; what it does not list is an error.
+
+A file belongs to the area with the longest matching name. It may include its own area, the areas (or parts of them)
+that its row lists, the third-party headers that its row lists, and the C++ standard library. tests/, examples/ and
+benchmarks/ stand above the library and are free.
+"""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import source_tree
+
+POSIX = ("fcntl.h", "unistd.h", "sys/", "dlfcn.h", "poll.h", "pthread.h", "signal.h", "stdio.h", "glob.h", "cxxabi.h")
+JSON = ("nlohmann/json.hpp", "nlohmann/json_fwd.hpp")
+TORCH = ("ATen/", "c10/", "torch/csrc/autograd/")
+CUDA = ("cuda_runtime_api.h", "cuda_bf16.h", "cuda_fp16.h")
+
+
+class Area(NamedTuple):
+    includes: tuple[str, ...] = ()  # areas, or folders of areas; base is open to all
+    third_party: tuple[str, ...] = ()  # headers, or folders of headers that end in a slash
+
+
+AREAS = {
+    "base": Area((), JSON + POSIX),
+    "core": Area((), TORCH + JSON + POSIX),
+    "pipelining/api": Area(("core",)),
+    "tracker": Area((), JSON + POSIX),
+    "lr_scheduler": Area(),
+    "kernels": Area(("core/autograd", "core/rng"), TORCH + CUDA),
+    "modules/base": Area(("core",), TORCH),
+    "data": Area(("core",), TORCH + JSON + POSIX),
+    "optim": Area(("core", "kernels"), TORCH),
+    "modules/blocks": Area(("modules/base", "core", "kernels"), TORCH),
+    "model_state": Area(("modules/base", "core"), TORCH + JSON),
+    "internals": Area(("core", "kernels", "modules/base"), TORCH),
+    "modules/models": Area(("modules/base", "modules/blocks", "pipelining/api", "model_state", "core"), TORCH),
+    "loop": Area(
+        ("core", "kernels", "modules", "pipelining", "internals", "model_state")
+        + ("data", "optim", "tracker", "lr_scheduler"),
+        TORCH + JSON + POSIX,
+    ),
+}
+
+# Of LibTorch and the JSON library, what a header may include: the rest takes seconds of every file that includes it.
+LIGHT = ("ATen/core/Tensor.h", "ATen/core/TensorBase.h", "ATen/core/ATen_fwd.h", "c10/", "nlohmann/json_fwd.hpp")
+
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"]+)[>\"]", re.MULTILINE)
+
+
+def within(path: str, names: tuple[str, ...]) -> bool:
+    return any(path == name or path.startswith(name.rstrip("/") + "/") for name in names)
+
+
+def area_of(path: str) -> str | None:
+    """`modules/blocks/x.h` -> `modules/blocks`."""
+    return max((name for name in AREAS if within(path, (name,))), key=len, default=None)
+
+
+def wrong_edge(source: Path, bracket: str, target: str) -> str | None:
+    """Why `source` (relative to d9d/) may not include `target`; None when it may."""
+    area = area_of(str(source))
+    if area is None:
+        return "expected d9d/<area>/ to be an area of tools/check_include_graph.py. Move the file, or list the area"
+    rule = AREAS[area]
+    if target.startswith("d9d/"):
+        if within(target.removeprefix("d9d/"), ("base", area, *rule.includes)):
+            return None
+        allowed = ", ".join(("base", area, *rule.includes))
+        return f"{area} may not include {target}; it may include {allowed}. Move the code, or change the design"
+    if bracket == '"':
+        return f'expected "d9d/..." or <...>, got "{target}". The include root is the repository'
+    is_standard = "/" not in target and "." not in target
+    if not is_standard and not within(target, rule.third_party):
+        return f"{area} does not list <{target}>. Hide it behind a type of d9d, or list it"
+    return None
+
+
+def is_heavy(source: Path, target: str) -> bool:
+    return source.suffix == ".h" and within(target, TORCH + JSON) and not within(target, LIGHT)
+
+
+def main() -> None:
+    root = source_tree.root_from_arguments()
+    report = source_tree.Report(root)
+    for path in source_tree.files(root, folders=("d9d",)):
+        text = source_tree.without_comments(source_tree.read(root / path))
+        for match in INCLUDE.finditer(text):
+            line, target = source_tree.line_of(text, match.start(2)), match[2]
+            problem = wrong_edge(path.relative_to("d9d"), match[1], target)
+            if problem:
+                report.add(path, line, "include-graph", problem)
+            elif is_heavy(path, target):
+                report.add(path, line, "heavy-header", f"<{target}> is slow. Include it in the .cpp")
+    report.end()
+
+
+main()
