@@ -78,6 +78,11 @@ TEST(Permutation, Keeps_neighbours_apart) {
   EXPECT_LT(adjacent, 15);
 }
 
+// Checkpoints resume in the middle of an order, so it may never change.
+TEST(Permutation, Keeps_the_order_of_earlier_builds) {
+  EXPECT_EQ(all({8, {.seed = 1337, .epoch = 1}}), (std::vector<std::int64_t>{4, 1, 5, 7, 2, 3, 6, 0}));
+}
+
 TEST(Permutation, Rejects_an_empty_range) { EXPECT_THROW(Permutation(0, {}), ConfigError); }
 
 }  // namespace
