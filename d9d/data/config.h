@@ -20,8 +20,8 @@ namespace d9d {
 
 // How the samples of a dataset are dealt to the ranks.
 enum class ShardIndexingMode {
-  kSequential,  // rank r takes samples r, r + n, r + 2n, ...
-  kChunked,     // rank r takes the r-th contiguous range
+  kSequential,  // rank r of n takes samples r, r + n, r + 2n, ... of each global batch
+  kChunked,     // rank r takes the r-th contiguous part of each global batch
 };
 constexpr auto enum_names(ShardIndexingMode) {
   return std::to_array<EnumName<ShardIndexingMode>>(
@@ -71,9 +71,10 @@ struct TextDataConfig {
   }
 };
 
-enum class TokenDtype { kUint16, kUint32 };
+enum class TokenDtype { kUint8, kUint16, kUint32 };
 constexpr auto enum_names(TokenDtype) {
-  return std::to_array<EnumName<TokenDtype>>({{TokenDtype::kUint16, "uint16"}, {TokenDtype::kUint32, "uint32"}});
+  return std::to_array<EnumName<TokenDtype>>(
+      {{TokenDtype::kUint8, "uint8"}, {TokenDtype::kUint16, "uint16"}, {TokenDtype::kUint32, "uint32"}});
 }
 
 // A binary file of token ids, little-endian, without a header.

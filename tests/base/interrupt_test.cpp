@@ -29,6 +29,7 @@ ChildResult run_in_child(const std::function<int()>& body) {
   EXPECT_EQ(::pipe(ends.data()), 0);
   const pid_t child = ::fork();
   if (child == 0) {
+    ::alarm(10);  // a signal that does not end the child must not leave it behind
     ::dup2(ends[1], STDERR_FILENO);
     ::close(ends[0]);
     ::close(ends[1]);

@@ -1,5 +1,6 @@
 #include "d9d/core/launch/launch.h"
 
+#include <iostream>
 #include <string>
 
 #include <ATen/Parallel.h>
@@ -38,6 +39,9 @@ int run_reporting_errors(const std::function<void()>& program) {
   const auto report = [](const std::string& text) { write_line_to_stderr("error: " + first_line(text)); };
   try {
     program();
+    return 0;
+  } catch (const HelpRequested& help) {
+    std::cout << help.what() << '\n';
     return 0;
   } catch (const UsageError& error) {
     write_line_to_stderr(error.what());

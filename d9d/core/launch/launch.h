@@ -44,12 +44,13 @@ struct LaunchConfig {
 // The exit code of `program`, errors printed as above. For programs without launch().
 [[nodiscard]] int run_reporting_errors(const std::function<void()>& program);
 
-// Reads the configuration from `CONFIG.json key.path=value ...`, then launches. Config has members `launch` and `mesh`.
+// Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h has --help, --schema and
+// `rewrite`), then launches. Config has members `launch` and `mesh`.
 template <Record Config, class Program>
-[[nodiscard]] int launch(int argc, char** argv, const Program& program) {
+[[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {
   int exit_code = 0;
   const int load_code = run_reporting_errors([&] {
-    const auto config = load_config<Config>(argc, argv);
+    const auto config = load_config<Config>(argc, argv, rewrite);
     exit_code = launch(config.launch, config.mesh, [&](DistContext& context) { program(config, context); });
   });
   return load_code != 0 ? load_code : exit_code;

@@ -14,6 +14,7 @@
 #include "d9d/core/tree/tree.h"
 #include "d9d/internals/pipeline_state/microbatch_states.h"
 #include "d9d/loop/component/model_stage_factory.h"
+#include "d9d/loop/config/refuse_unbuilt.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
 #include "d9d/loop/run/training_run.h"
@@ -39,7 +40,7 @@ class Trainer {
         config_(checked(std::move(config), context)),
         parts_(parts),
         stream_(parts.data.build_pack_stream(context, config_.schedule.total_steps)),
-        schedule_(config_.schedule.total_steps, stream_->total_steps()),
+        schedule_(total_steps_of(config_.schedule.total_steps, stream_->total_steps())),
         stage_(build_model_stage(context, config_, parts.model)),
         metrics_(parts.task.create_metrics()),
         optimizer_(parts.optimizer.build_optimizer(context, *stage_.module)),

@@ -48,7 +48,7 @@ class TrainingRun {
     const InterruptScope interrupt;
     log_.info("training ", parts_.config.run.name, ": ", num_parameters(), " parameters, ",
               parts_.schedule.total_steps(), " steps on ", parts_.context.device().str());
-    while (!parts_.schedule.is_finished() && !interrupt.requested()) {
+    while (!parts_.schedule.is_done() && !interrupt.requested()) {
       const StepReport report = run_step();
       log_step(report);
       finish_step();
@@ -56,7 +56,7 @@ class TrainingRun {
     }
     bar_.finish();
     run_->close(RunOutcome::kCompleted);
-    if (parts_.schedule.is_finished()) return TrainingOutcome::kFinished;
+    if (parts_.schedule.is_done()) return TrainingOutcome::kFinished;
     log_.warning("stopped after step ", parts_.schedule.current_step(), " of ", parts_.schedule.total_steps(),
                  " as asked");
     return TrainingOutcome::kInterrupted;
@@ -103,7 +103,7 @@ class TrainingRun {
     write("num_tokens", static_cast<double>(report.num_tokens));
     write("step_seconds", report.seconds);
     if (!parts_.schedule.should_do_action(parts_.config.logging.period_steps,
-                                          {.enable_on_last_step_if_periodic = true})) {
+                                          {.always_at_last_step = true})) {
       return;
     }
     for (const auto& [name, value] : parts_.module.step_statistics()) write(name, value.item<double>());
@@ -122,7 +122,7 @@ class TrainingRun {
     parts_.lr_scheduler.step();
     gradients_.reset();
     if (parts_.schedule.should_do_action(parts_.config.gc.period_steps)) malloc_trim(0);
-    parts_.schedule.step();
+    parts_.schedule.advance();
   }
 
   void show_step(const StepReport& report) {

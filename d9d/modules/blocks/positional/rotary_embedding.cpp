@@ -8,7 +8,36 @@
 namespace d9d {
 namespace {
 
-RopeTablesRequest tables_request(const RotaryEmbeddingConfig& config) { return {.config = config}; }
+// A buffer filled with one of the two tables.
+BufferSpec table_spec(const RotaryEmbeddingConfig& config, at::Tensor RopeTables::*table) {
+  const auto fill = [config, table](const at::Tensor& local, const ElementWindow&, RandomStream) {
+    const RopeFrequencies frequencies = rope_frequencies({.base = config.base,
+                                                          .head_dim = config.head_dim,
+                                                          .max_position_ids = config.max_position_ids,
+                                                          .scaling = config.scaling});
+    local.copy_(rope_tables(frequencies, config.max_position_ids, config.style).*table);
+  };
+  return {.shape = {config.max_position_ids, config.head_dim},
+          .init = fill,
+          .is_persistent = false,
+          .follows_dtype = !config.keeps_float32};
+}
 
 }  // namespace
+
+RotaryEmbeddingProvider::RotaryEmbeddingProvider(const RotaryEmbeddingConfig& configuration)
+    : config(configuration),
+      cos_(register_buffer("cos_emb", table_spec(config, &RopeTables::cos))),
+      sin_(register_buffer("sin_emb", table_spec(config, &RopeTables::sin))) {}
+
+RotaryTables RotaryEmbeddingProvider::forward(const at::Tensor& position_ids) const {
+  if (position_ids.device().is_cpu() && position_ids.numel() > 0) {
+    const auto last = position_ids.max().item<std::int64_t>();
+    D9D_CHECK(last < config.max_position_ids, ConfigError,
+              "[modules::rope] expected positions below max_position_ids = ", config.max_position_ids, ", got ", last,
+              ". Raise max_position_ids or shorten the sequences.");
+  }
+  return {.cos = at::embedding(cos_->local, position_ids), .sin = at::embedding(sin_->local, position_ids)};
+}
+
 }  // namespace d9d

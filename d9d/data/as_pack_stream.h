@@ -1,0 +1,32 @@
+// A pack stream that was written without this library, as the base class that the training loop owns.
+//
+// Example
+//   std::unique_ptr<PackStream<Batch>> stream = as_pack_stream<Batch>(TokenBudgetStream(path));
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/data/pack_stream.h"
+
+namespace d9d {
+
+template <class Batch, MicrobatchPackStream<Batch> Stream>
+[[nodiscard]] std::unique_ptr<PackStream<Batch>> as_pack_stream(Stream stream) {
+  class Owner final : public PackStream<Batch> {
+   public:
+    explicit Owner(Stream inner) : inner_(std::move(inner)) {}
+    std::optional<std::vector<Batch>> next() override { return inner_.next(); }
+    std::optional<std::int64_t> total_steps() const override { return inner_.total_steps(); }
+    nlohmann::json state() const override { return inner_.state(); }
+    void load_state(const nlohmann::json& state) override { inner_.load_state(state); }
+
+   private:
+    Stream inner_;
+  };
+  return std::make_unique<Owner>(std::move(stream));
+}
+
+}  // namespace d9d

@@ -1,0 +1,27 @@
+#include "d9d/data/make_pack_stream.h"
+
+#include <ATen/ATen.h>
+
+namespace d9d {
+
+LoaderOptions loader_options(const AutoDataConfig& config) {
+  const bool asks_for_workers = config.prefetch_factor || config.persistent_workers || config.timeout > 0;
+  D9D_CHECK(config.num_workers > 0 || !asks_for_workers, ConfigError,
+            "[data::loader_options] expected num_workers > 0 where prefetch_factor, persistent_workers or timeout is "
+            "set, got "
+            "num_workers = ",
+            config.num_workers, ". Remove those keys or add workers.");
+  LoaderOptions options{.num_workers = config.num_workers, .timeout_seconds = config.timeout};
+  if (config.prefetch_factor) options.prefetch_factor = *config.prefetch_factor;
+  return options;
+}
+
+namespace detail {
+
+bool can_pin_memory() { return at::hasCUDA(); }
+
+at::Tensor pin_memory(const at::Tensor& tensor) { return tensor.pin_memory(); }
+
+}  // namespace detail
+
+}  // namespace d9d

@@ -1,0 +1,61 @@
+// The usual data pipeline, assembled: dataset -> global order, dealt to ranks -> loader -> packs of one step.
+//
+// Example
+//   auto stream = make_pack_stream<TokenBatch>(dataset, collate_fixed, config,
+//                                              {.rank = {.index = 1, .size = 4}, .seed = 1337});
+//   while (auto pack = stream->next()) step(*pack);
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "d9d/core/tree/tree.h"
+#include "d9d/data/config.h"
+#include "d9d/data/data_loader.h"
+#include "d9d/data/fixed_count_packer.h"
+#include "d9d/data/pack_stream.h"
+
+namespace d9d {
+
+struct StreamOptions {
+  DataParallelRank rank = {};
+  std::uint64_t seed = 0;  // of the shuffled order
+  bool repeat = false;     // epoch after epoch without end, for jobs that count steps; total_steps() is then unknown
+};
+
+// What the keys of a configuration mean for a loader. Throws ConfigError where workers are configured and there is
+// none.
+[[nodiscard]] LoaderOptions loader_options(const AutoDataConfig& config);
+
+namespace detail {
+[[nodiscard]] bool can_pin_memory();
+[[nodiscard]] at::Tensor pin_memory(const at::Tensor& tensor);
+}  // namespace detail
+
+// `dataset` and `collate` as DataLoader takes them. Ranks of one data-parallel coordinate (pipeline, tensor, context,
+// expert) get equal packs, all ranks equally many. With config.pin_memory tensors lie in page-locked memory
+// where there is a GPU.
+template <TensorTree Batch, class AnyDataset, class Collate>
+[[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(std::shared_ptr<AnyDataset> dataset, Collate collate,
+                                                                  const AutoDataConfig& config, StreamOptions options) {
+  const GlobalBatchSampler sampler({.dataset_size = dataset->size(),
+                                    .global_batch_size = config.global_batch_size,
+                                    .microbatch_size = config.microbatch_size,
+                                    .rank = options.rank,
+                                    .mode = config.shard_indexing_mode,
+                                    .shuffle = config.shuffle,
+                                    .seed = options.seed,
+                                    .drop_last = config.drop_last,
+                                    .repeat = options.repeat});
+  auto read = [collate = std::move(collate), pin = config.pin_memory && detail::can_pin_memory()](const auto& samples) {
+    const Batch batch = collate(samples);
+    return pin ? tree_map(detail::pin_memory, batch) : batch;
+  };
+  DataLoader<Batch> loader(std::move(dataset), std::move(read), sampler, loader_options(config));
+  return std::make_unique<FixedCountMicrobatchPacker<DataLoader<Batch>>>(
+      std::move(loader), PackerOptions{.microbatches_per_pack = num_microbatches_for_global_batch(
+                                           config.global_batch_size, config.microbatch_size, options.rank.size),
+                                       .drop_last = config.drop_last});
+}
+
+}  // namespace d9d

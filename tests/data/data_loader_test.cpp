@@ -1,0 +1,140 @@
+#include "d9d/data/data_loader.h"
+
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/data/fixed_count_packer.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Batch = std::vector<std::int64_t>;
+
+// Sample i is 10 * i, or an error.
+class Tens final : public Dataset<std::int64_t> {
+ public:
+  explicit Tens(std::int64_t size, std::set<std::int64_t> broken = {}) : size_(size), broken_(std::move(broken)) {}
+  std::int64_t size() const override { return size_; }
+  std::int64_t get(std::int64_t index) const override {
+    if (broken_.contains(index)) throw std::runtime_error("disk on fire");
+    return 10 * index;
+  }
+
+ private:
+  std::int64_t size_;
+  std::set<std::int64_t> broken_;
+};
+
+Batch collect(std::span<const std::int64_t> samples) { return {samples.begin(), samples.end()}; }
+
+struct Job {
+  std::int64_t dataset_size = 40;
+  GlobalBatchSampler::Options sampling = {.global_batch_size = 4, .microbatch_size = 2};
+  LoaderOptions loading = {};
+  std::set<std::int64_t> broken = {};
+};
+
+DataLoader<Batch> make_loader(Job job) {
+  job.sampling.dataset_size = job.dataset_size;
+  return {std::make_shared<const Tens>(job.dataset_size, job.broken), collect, GlobalBatchSampler(job.sampling),
+          job.loading};
+}
+
+std::vector<Batch> take(DataLoader<Batch>& loader, int count) {
+  std::vector<Batch> batches;
+  for (int i = 0; i < count; ++i) batches.push_back(loader.next().value());
+  return batches;
+}
+
+class LoaderWithWorkers : public ::testing::TestWithParam<std::int64_t> {
+ protected:
+  LoaderOptions loading{.num_workers = GetParam(), .prefetch_factor = 3};
+};
+INSTANTIATE_TEST_SUITE_P(Threads, LoaderWithWorkers, ::testing::Values(0, 1, 4), ::testing::PrintToStringParamName());
+
+TEST_P(LoaderWithWorkers, Hands_out_every_microbatch_in_order_and_ends) {
+  auto loader =
+      make_loader({.dataset_size = 6, .sampling = {.global_batch_size = 2, .microbatch_size = 2}, .loading = loading});
+  EXPECT_EQ(loader.size(), 3);
+  EXPECT_THAT(take(loader, 3), ElementsAre(Batch{0, 10}, Batch{20, 30}, Batch{40, 50}));
+  EXPECT_EQ(loader.next(), std::nullopt);
+  EXPECT_EQ(loader.next(), std::nullopt);
+}
+
+TEST_P(LoaderWithWorkers, Hands_out_what_the_sampler_says_when_shuffled_and_endless) {
+  Job job{.dataset_size = 10,
+          .sampling = {.dataset_size = 10,
+                       .global_batch_size = 4,
+                       .microbatch_size = 4,
+                       .shuffle = true,
+                       .seed = 2,
+                       .repeat = true},
+          .loading = loading};
+  auto loader = make_loader(job);
+  EXPECT_EQ(loader.size(), std::nullopt);
+  const GlobalBatchSampler sampler(job.sampling);
+  for (std::int64_t i = 0; i < 30; ++i) {
+    Batch expected = sampler.samples(i);
+    for (std::int64_t& value : expected) value *= 10;
+    ASSERT_EQ(loader.next(), expected);
+  }
+}
+
+TEST_P(LoaderWithWorkers, Continues_after_the_last_batch_handed_out_with_any_number_of_workers) {
+  Job job{.sampling = {.global_batch_size = 4, .microbatch_size = 2, .shuffle = true, .seed = 7}, .loading = loading};
+  auto loader = make_loader(job);
+  (void)take(loader, 5);
+  const nlohmann::json state = nlohmann::json::parse(loader.state().dump());
+  const auto expected = take(loader, 15);
+  for (const std::int64_t other_workers : {0, 1, 4}) {
+    job.loading.num_workers = other_workers;
+    auto resumed = make_loader(job);
+    resumed.load_state(state);
+    EXPECT_EQ(take(resumed, 15), expected) << other_workers;
+    EXPECT_EQ(resumed.next(), std::nullopt);
+  }
+}
+
+TEST_P(LoaderWithWorkers, Goes_back_to_a_loaded_position) {
+  auto loader = make_loader({.loading = loading});
+  const nlohmann::json start = loader.state();
+  const auto expected = take(loader, 7);
+  loader.load_state(start);
+  EXPECT_EQ(take(loader, 7), expected);
+}
+
+TEST_P(LoaderWithWorkers, Names_the_sample_that_could_not_be_read_and_keeps_its_position) {
+  auto loader = make_loader({.loading = loading, .broken = {5}});
+  (void)take(loader, 2);
+  const nlohmann::json before = loader.state();
+  try {
+    (void)loader.next();
+    FAIL() << "no error";
+  } catch (const IoError& error) {
+    EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("sample 5"), HasSubstr("disk on fire")));
+    EXPECT_THROW(std::rethrow_if_nested(error), std::runtime_error);
+  }
+  EXPECT_EQ(loader.state(), before);
+}
+
+TEST_P(LoaderWithWorkers, Can_be_moved_and_dropped_at_work) {
+  auto loader = make_loader({.loading = loading});
+  (void)loader.next();
+  auto moved = std::move(loader);
+  EXPECT_EQ(moved.next(), (Batch{20, 30}));
+}
+
+TEST(DataLoader, Rejects_options_out_of_range) {
+  EXPECT_THROW(make_loader({.loading = {.num_workers = -1}}), ConfigError);
+  EXPECT_THROW(make_loader({.loading = {.prefetch_factor = 0}}), ConfigError);
+  EXPECT_THROW(make_loader({.loading = {.timeout_seconds = -1}}), ConfigError);
+}
+
+TEST(DataLoader, Is_a_loader_for_packers) { static_assert(MicrobatchLoader<DataLoader<Batch>>); }
+
+}  // namespace
+}  // namespace d9d
