@@ -1,5 +1,5 @@
-// Philox4x32-10, a counter-based random function: four 32-bit words from a 128-bit counter and a 64-bit key. Any element
-// of a stream can be computed alone, on any device, in any order.
+// Philox4x32-10, a counter-based random function: four 32-bit words from a 128-bit counter and a 64-bit key. Any
+// element of a stream can be computed alone, on any device, in any order.
 //
 // Example
 //   const PhiloxWords words = philox4x32({.low = element, .high = step}, key);

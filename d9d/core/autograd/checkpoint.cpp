@@ -1,10 +1,10 @@
 #include "d9d/core/autograd/checkpoint.h"
 
+#include <mutex>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable.h>
-
-#include <mutex>
 
 #include "d9d/base/check.h"
 
@@ -14,8 +14,8 @@ namespace {
 namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
 
-// What the thread that runs a checkpointed body does, first or again. Set around the body only: backward never reads what a
-// forward thread left behind.
+// What the thread that runs a checkpointed body does, first or again. Set around the body only: backward never reads
+// what a forward thread left behind.
 struct BodyScope {
   const HookFactory* hooks = nullptr;
   detail::ReplayLog* log = nullptr;
@@ -49,7 +49,8 @@ struct StopRecomputation {};  // no std::exception: a body that catches those mu
 // One call of a checkpointed body, owned by its slots in the graph.
 class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFrame> {
  public:
-  // The inputs are saved under the hooks of the *enclosing* checkpoint, which then recomputes them instead of keeping them.
+  // The inputs are saved under the hooks of the *enclosing* checkpoint, which then recomputes them instead of keeping
+  // them.
   CheckpointFrame(const std::vector<at::Tensor>& inputs, detail::CheckpointBody body)
       : body_(std::move(body)), outer_is_recomputing_(current_scope.is_recomputing) {
     for (const at::Tensor& input : inputs) {
@@ -73,7 +74,8 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   struct Slot final : ag::SavedVariableHooks {
     explicit Slot(std::shared_ptr<CheckpointFrame> owner) : frame(std::move(owner)) {}
     ~Slot() override {
-      if (index >= 0) frame->slots_[index] = nullptr;  // -1: autograd makes hooks for a wrapped number and drops them unused
+      if (index >= 0)
+        frame->slots_[index] = nullptr;  // -1: autograd makes hooks for a wrapped number and drops them unused
     }
     void call_pack_hook(const at::Tensor& tensor) override {
       index = std::ssize(frame->slots_);
@@ -103,8 +105,9 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
                 " tensors as the first run did, got more. The body must compute the same again: see replayed().");
       Slot* const slot = frame.slots_[frame.next_slot_++];
       if (slot == nullptr) return;  // its node is gone already
-      D9D_CHECK(tensor.sizes() == slot->sizes, StateError, "[core::checkpoint] expected the recomputation to save shape ",
-                at::IntArrayRef(slot->sizes), ", got ", tensor.sizes(), ". The body must compute the same again.");
+      D9D_CHECK(tensor.sizes() == slot->sizes, StateError,
+                "[core::checkpoint] expected the recomputation to save shape ", at::IntArrayRef(slot->sizes), ", got ",
+                tensor.sizes(), ". The body must compute the same again.");
       slot->value = tensor.detach();  // same version counter, no grad_fn: the second graph can die
       slot->version = slot->value._version();
       if (--frame.num_wanted_ == 0) throw StopRecomputation{};

@@ -3,13 +3,12 @@
 // Example
 //   const at::Tensor y = d9d::checkpoint([&](const at::Tensor& x) { return layer->forward(x); }, x);
 //
-// Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward see an
-// ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last tensor that is
-// still needed. Checkpoints nest. Works for every module, adopted torch::nn modules too: nothing is asked of the body but
-// that it computes the same again. What must not happen twice goes through replayed() or is_recomputing().
+// Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward
+// see an ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last
+// tensor that is still needed. Checkpoints nest. Works for every module, adopted torch::nn modules too: nothing is
+// asked of the body but that it computes the same again. What must not happen twice goes through replayed() or
+// is_recomputing().
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <any>
 #include <functional>
@@ -18,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "d9d/core/tree/tree.h"
 
 namespace d9d {
@@ -25,8 +26,9 @@ namespace d9d {
 // True inside the second run of a checkpointed body: side effects (counters, statistics) belong to the first.
 [[nodiscard]] bool is_recomputing();
 
-// Installs the autograd engine that hands out the saved-variable hooks. Idempotent; process-wide. launch() does it before
-// any rank starts; the first checkpoint() does it in a program without launch(), which must not be inside a backward then.
+// Installs the autograd engine that hands out the saved-variable hooks. Idempotent; process-wide. launch() does it
+// before any rank starts; the first checkpoint() does it in a program without launch(), which must not be inside a
+// backward then.
 void install_checkpoint_engine();
 
 namespace detail {
@@ -61,8 +63,9 @@ template <class Compute>
   return log == nullptr ? compute() : std::any_cast<Value>(log->next([&] { return std::any(compute()); }));
 }
 
-// body(args...), checkpointed. Tensors anywhere in `args` (trees of tensors) are the inputs; tensors that need gradients must
-// not be captured by `body` (module parameters may). Other arguments are copied. Without grad mode just body(args...).
+// body(args...), checkpointed. Tensors anywhere in `args` (trees of tensors) are the inputs; tensors that need
+// gradients must not be captured by `body` (module parameters may). Other arguments are copied. Without grad mode just
+// body(args...).
 template <class Body, class... Args>
 [[nodiscard]] auto checkpoint(const Body& body, const Args&... args) {
   using Output = decltype(body(args...));

@@ -19,21 +19,22 @@ void check_shape(at::IntArrayRef expected, at::IntArrayRef got) {
 
 Parameter::Parameter(ParameterSpec spec)
     : spec_(std::move(spec)), local_(make_leaf(spec_.shape, at::TensorOptions(at::kMeta).dtype(at::kFloat), true)) {
-  D9D_CHECK(spec_.init != nullptr, ConfigError, "[core::parameter] expected an initializer, got none. Name one of init::.");
+  D9D_CHECK(spec_.init != nullptr, ConfigError,
+            "[core::parameter] expected an initializer, got none. Name one of init::.");
 }
 
 void Parameter::distribute(DeviceMesh mesh, Placements placements, Placements gradient_placements) {
   D9D_CHECK(local_.is_meta(), StateError,
             "[core::parameter] expected a layout before storage is allocated. Parallelise before materialize().");
   D9D_CHECK(placements.size() == mesh.axes().size() && gradient_placements.size() == mesh.axes().size(), ConfigError,
-            "[core::parameter] expected one placement for each of ", mesh.axes().size(), " axes, got ", placements.size(),
-            " and ", gradient_placements.size(), " for the gradient.");
+            "[core::parameter] expected one placement for each of ", mesh.axes().size(), " axes, got ",
+            placements.size(), " and ", gradient_placements.size(), " for the gradient.");
   for (std::size_t i = 0; i < placements.size(); ++i) {
     const MeshAxis& axis = mesh.axes()[i];
     D9D_CHECK(axis.size == 1, ConfigError, "[core::parameter] axis '", axis.name, "' has ", axis.size,
               " ranks: parameters over more than one rank are not built in this version.");
-    D9D_CHECK(std::holds_alternative<Replicate>(placements[i]), ConfigError, "[core::parameter] ", to_string(placements[i]),
-              " on axis '", axis.name, "' is not built in this version. Use replicate.");
+    D9D_CHECK(std::holds_alternative<Replicate>(placements[i]), ConfigError, "[core::parameter] ",
+              to_string(placements[i]), " on axis '", axis.name, "' is not built in this version. Use replicate.");
   }
   mesh_ = std::move(mesh);
   placements_ = std::move(placements);

@@ -1,6 +1,6 @@
-// A trainable tensor as one rank sees it: the local leaf that kernels compute with, the layout of the whole over a mesh, and
-// the layout that its gradient has after backward. Optimisers, gradient reduction and checkpoints read the layouts; they
-// never guess. On one rank the mesh has no axes and both layouts are empty.
+// A trainable tensor as one rank sees it: the local leaf that kernels compute with, the layout of the whole over a
+// mesh, and the layout that its gradient has after backward. Optimisers, gradient reduction and checkpoints read the
+// layouts; they never guess. On one rank the mesh has no axes and both layouts are empty.
 //
 // Example
 //   auto weight = std::make_shared<Parameter>(ParameterSpec{.shape = {out, in}, .init = init::uniform(bound)});
@@ -9,11 +9,11 @@
 //   auto y = at::linear(x, weight->local());
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "d9d/core/dtensor/placement.h"
 #include "d9d/core/mesh/device_mesh.h"
@@ -36,13 +36,13 @@ class Parameter {
   [[nodiscard]] const std::vector<std::int64_t>& global_shape() const { return spec_.shape; }
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
   [[nodiscard]] const Placements& placements() const { return placements_; }
-  // Per mesh axis, what the local gradient is after backward: Partial(sum) where it must still be summed over the axis, or
-  // as the parameter is laid out. Layout alone does not say: a norm on a sequence shard and a router on the full sequence
-  // are both replicated over tp, and only the first needs a sum.
+  // Per mesh axis, what the local gradient is after backward: Partial(sum) where it must still be summed over the axis,
+  // or as the parameter is laid out. Layout alone does not say: a norm on a sequence shard and a router on the full
+  // sequence are both replicated over tp, and only the first needs a sum.
   [[nodiscard]] const Placements& gradient_placements() const { return gradient_placements_; }
 
-  // Declares the layout on `mesh`; local. Only before materialize. Placements other than Replicate, and axes of more than
-  // one rank, are refused by name in this version.
+  // Declares the layout on `mesh`; local. Only before materialize. Placements other than Replicate, and axes of more
+  // than one rank, are refused by name in this version.
   void distribute(DeviceMesh mesh, Placements placements, Placements gradient_placements);
 
   [[nodiscard]] bool requires_grad() const;

@@ -10,10 +10,14 @@ struct Describe {
   std::string operator()(const Shard& placement) const { return cat("shard(", placement.dim, ")"); }
   std::string operator()(const Partial& placement) const {
     switch (placement.op) {
-      case ReduceOp::kSum: return "partial(sum)";
-      case ReduceOp::kAvg: return "partial(avg)";
-      case ReduceOp::kMax: return "partial(max)";
-      case ReduceOp::kMin: return "partial(min)";
+      case ReduceOp::kSum:
+        return "partial(sum)";
+      case ReduceOp::kAvg:
+        return "partial(avg)";
+      case ReduceOp::kMax:
+        return "partial(max)";
+      case ReduceOp::kMin:
+        return "partial(min)";
     }
     throw InternalError("[core::placement] unknown reduction");
   }

@@ -14,10 +14,12 @@ DeviceMesh::DeviceMesh(std::vector<MeshAxis> axes, std::vector<std::int64_t> coo
     const MeshAxis& axis = axes_[i];
     D9D_CHECK(axis.size >= 1, ConfigError, "[core::mesh] expected axis '", axis.name, "' of at least one rank, got ",
               axis.size, ".");
-    D9D_CHECK(coordinate_[i] >= 0 && coordinate_[i] < axis.size, ConfigError, "[core::mesh] expected a coordinate in [0, ",
-              axis.size, ") on axis '", axis.name, "', got ", coordinate_[i], ".");
-    D9D_CHECK(std::count_if(axes_.begin(), axes_.end(), [&](const MeshAxis& other) { return other.name == axis.name; }) == 1,
-              ConfigError, "[core::mesh] expected distinct axis names, got '", axis.name, "' twice.");
+    D9D_CHECK(coordinate_[i] >= 0 && coordinate_[i] < axis.size, ConfigError,
+              "[core::mesh] expected a coordinate in [0, ", axis.size, ") on axis '", axis.name, "', got ",
+              coordinate_[i], ".");
+    D9D_CHECK(
+        std::count_if(axes_.begin(), axes_.end(), [&](const MeshAxis& other) { return other.name == axis.name; }) == 1,
+        ConfigError, "[core::mesh] expected distinct axis names, got '", axis.name, "' twice.");
   }
 }
 

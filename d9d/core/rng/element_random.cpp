@@ -1,10 +1,10 @@
 #include "d9d/core/rng/element_random.h"
 
-#include <ATen/ATen.h>
-#include <ATen/Parallel.h>
-
 #include <cmath>
 #include <numbers>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
@@ -61,9 +61,8 @@ ElementWindow whole_window(const at::Tensor& tensor) {
 }
 
 void fill_uniform(const at::Tensor& local, const ElementWindow& window, RandomStream stream, double low, double high) {
-  fill(local, window, stream, [=](const PhiloxWords& words) {
-    return low + (high - low) * uniform_double(words[0], words[1]);
-  });
+  fill(local, window, stream,
+       [=](const PhiloxWords& words) { return low + (high - low) * uniform_double(words[0], words[1]); });
 }
 
 void fill_normal(const at::Tensor& local, const ElementWindow& window, RandomStream stream, double mean, double std) {

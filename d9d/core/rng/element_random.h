@@ -6,14 +6,15 @@
 //   fill_uniform(local, window, {.key = philox_key(seed, "init", "layers.0.mlp.up_proj.weight")}, -0.1, 0.1);
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 namespace d9d {
 
-// Which part of a global tensor a local one is: local element [i, j, ...] is global element [start0 + i, start1 + j, ...].
+// Which part of a global tensor a local one is: local element [i, j, ...] is global element [start0 + i, start1 + j,
+// ...].
 struct ElementWindow {
   std::vector<std::int64_t> global_shape;
   std::vector<std::int64_t> start;  // as long as global_shape

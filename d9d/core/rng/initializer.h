@@ -1,4 +1,5 @@
-// What a parameter or buffer holds before training: a rule that fills a local tensor from element-addressed random numbers.
+// What a parameter or buffer holds before training: a rule that fills a local tensor from element-addressed random
+// numbers.
 //
 // Example
 //   register_parameter("weight", {.shape = {out, in}, .init = init::uniform(1.0 / std::sqrt(in))});

@@ -1,18 +1,16 @@
 #include "d9d/loop/auto/auto_providers.h"
 
-#include "d9d/loop/config/refuse_unbuilt.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
-#include "d9d/optim/adamw.h"
+#include "d9d/optim/build_optimizer.h"
 
 namespace d9d {
 
 Optimizer AutoOptimizerProvider::build_optimizer(const DistContext& /*context*/, Module& module) {
-  refuse_unbuilt(config_);
   std::vector<NamedParameter> parameters;
   for (const auto& [name, parameter] : module.named_parameters()) {
     if (parameter->requires_grad()) parameters.push_back({.name = name, .tensor = parameter->local()});
   }
-  return Optimizer(AdamW(std::move(parameters), std::get<AdamWConfig>(config_)));
+  return d9d::build_optimizer(config_, parameters);
 }
 
 LearningRateScheduler AutoLRSchedulerProvider::build_scheduler(const DistContext& /*context*/,

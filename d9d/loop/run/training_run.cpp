@@ -102,8 +102,7 @@ class TrainingRun {
     write("lr", report.learning_rate);
     write("num_tokens", static_cast<double>(report.num_tokens));
     write("step_seconds", report.seconds);
-    if (!parts_.schedule.should_do_action(parts_.config.logging.period_steps,
-                                          {.always_at_last_step = true})) {
+    if (!parts_.schedule.should_do_action(parts_.config.logging.period_steps, {.always_at_last_step = true})) {
       return;
     }
     for (const auto& [name, value] : parts_.module.step_statistics()) write(name, value.item<double>());

@@ -141,14 +141,24 @@ const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::st
   return opened;
 }
 
-void write_huggingface_directory(const fs::path& path, const json& config, const std::vector<TensorSource>& tensors,
-                                 const HuggingFaceWriteOptions& options) {
+namespace {
+
+// A staging folder for `path`, which may hold an earlier export.
+AtomicDirectory stage_export(const fs::path& path) {
   std::error_code error;
   fs::create_directories(fs::absolute(path).parent_path(), error);
   D9D_CHECK(!error, IoError, "[model_state::huggingface] expected to create the folders above '", path.string(),
             "', got ", error.message(), ". Choose another place.");
-  const bool replaces = is_export(path);
-  AtomicDirectory directory(path, replaces ? ExistingDirectory::kReplace : ExistingDirectory::kRefuse);
+  return AtomicDirectory(path, is_export(path) ? ExistingDirectory::kReplace : ExistingDirectory::kRefuse);
+}
+
+}  // namespace
+
+void check_huggingface_target(const fs::path& path) { const AtomicDirectory directory = stage_export(path); }
+
+void write_huggingface_directory(const fs::path& path, const json& config, const std::vector<TensorSource>& tensors,
+                                 const HuggingFaceWriteOptions& options) {
+  AtomicDirectory directory = stage_export(path);
   write_file_atomically(directory.staging() / kConfigFileName, config.dump(2) + "\n");
   if (options.max_shard_bytes) {
     write_shards(directory.staging(), tensors, *options.max_shard_bytes);

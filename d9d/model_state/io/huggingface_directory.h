@@ -55,6 +55,9 @@ struct HuggingFaceWriteOptions {
   std::optional<std::int64_t> max_shard_bytes;
 };
 
+// Throws as write_huggingface_directory would before it writes: for programs that train for hours before they export.
+void check_huggingface_target(const std::filesystem::path& path);
+
 // Writes config.json and the tensors, shards in the given order, reading the sources one at a time. The folder appears
 // whole (AtomicDirectory) and replaces an earlier export; a folder that holds any other file is refused with IoError
 // before a tensor is read. StateError as for write_safetensors.

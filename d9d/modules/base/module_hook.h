@@ -1,11 +1,11 @@
-// What an applier (FSDP, profiling, offload) hangs on a module: it sees the tensors that enter and leave forward and may
-// replace them, for instance by an identity node whose backward gathers or reshards.
+// What an applier (FSDP, profiling, offload) hangs on a module: it sees the tensors that enter and leave forward and
+// may replace them, for instance by an identity node whose backward gathers or reshards.
 #pragma once
-
-#include <ATen/core/Tensor.h>
 
 #include <functional>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 namespace d9d {
 

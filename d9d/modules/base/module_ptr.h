@@ -30,8 +30,8 @@ class ModulePtr {
   ModulePtr(std::nullptr_t) {}  // NOLINT: an absent optional child
   explicit ModulePtr(std::shared_ptr<T> module) : module_(std::move(module)) {}
   template <class Derived>
-    requires std::is_base_of_v<T, Derived>
-  ModulePtr(const ModulePtr<Derived>& other) : module_(other.shared()) {}  // NOLINT: as shared_ptr converts
+  requires std::is_base_of_v<T, Derived> ModulePtr(const ModulePtr<Derived>& other)
+      : module_(other.shared()) {}  // NOLINT: as shared_ptr converts
 
   [[nodiscard]] T* operator->() const { return module_.get(); }
   [[nodiscard]] T& operator*() const { return *module_; }

@@ -45,8 +45,9 @@ kernels::SdpaChoice choose(const SdpaParameters& parameters) {
                                          .window = parameters.window_left || parameters.window_right}};
   if (parameters.backend) request.configured = std::visit(ToSelection{}, *parameters.backend);
   if (const auto text = environment_variable("D9D_BACKEND_AUTO_SDPA")) {
-    request.environment = std::visit(ToSelection{}, parse_record<SdpaConfig>(parse_json_text(*text, "D9D_BACKEND_AUTO_SDPA"),
-                                                                             {.source = "D9D_BACKEND_AUTO_SDPA"}));
+    request.environment = std::visit(
+        ToSelection{},
+        parse_record<SdpaConfig>(parse_json_text(*text, "D9D_BACKEND_AUTO_SDPA"), {.source = "D9D_BACKEND_AUTO_SDPA"}));
   }
   return kernels::resolve_sdpa(request);
 }

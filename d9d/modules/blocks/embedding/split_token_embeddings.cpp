@@ -13,8 +13,8 @@ void check_ids(const at::Tensor& ids, std::int64_t size) {
   if (ids.device().is_cpu() && ids.numel() > 0) {
     const auto [low, high] = at::aminmax(ids);
     D9D_CHECK(low.item<std::int64_t>() >= 0 && high.item<std::int64_t>() < size, ConfigError,
-              "[modules::embedding] expected token ids in [0, ", size, "), got ids from ", low.item<std::int64_t>(), " to ",
-              high.item<std::int64_t>(), ". Check the tokenizer against split_vocab_size.");
+              "[modules::embedding] expected token ids in [0, ", size, "), got ids from ", low.item<std::int64_t>(),
+              " to ", high.item<std::int64_t>(), ". Check the tokenizer against split_vocab_size.");
   }
 }
 

@@ -14,8 +14,8 @@ std::vector<ParameterPtr> make_weights(const VocabularySplits& vocabulary, std::
   vocabulary.validate();
   std::vector<ParameterPtr> weights;
   for (const std::string& name : vocabulary.order) {
-    weights.push_back(std::make_shared<Parameter>(
-        ParameterSpec{.shape = {vocabulary.sizes.at(name), hidden_size}, .init = init}));
+    weights.push_back(
+        std::make_shared<Parameter>(ParameterSpec{.shape = {vocabulary.sizes.at(name), hidden_size}, .init = init}));
   }
   return weights;
 }

@@ -1,5 +1,5 @@
-// One [size, H] matrix a vocabulary split, each in a child module of the split's name: what embeddings and language-modelling
-// heads share, and what ties one to the other.
+// One [size, H] matrix a vocabulary split, each in a child module of the split's name: what embeddings and
+// language-modelling heads share, and what ties one to the other.
 #pragma once
 
 #include <vector>

@@ -13,13 +13,14 @@ std::int64_t VocabularySplits::total() const {
 }
 
 void VocabularySplits::validate() const {
-  D9D_CHECK(!order.empty(), ConfigError, "[modules::vocabulary] expected at least one split in split_vocab_order, got none.");
+  D9D_CHECK(!order.empty(), ConfigError,
+            "[modules::vocabulary] expected at least one split in split_vocab_order, got none.");
   for (const std::string& name : order) {
     const auto found = sizes.find(name);
     D9D_CHECK(found != sizes.end(), ConfigError, "[modules::vocabulary] expected a size for split '", name,
               "' of split_vocab_order, got none. Add it to split_vocab_size.");
-    D9D_CHECK(found->second > 0, ConfigError, "[modules::vocabulary] expected a positive size for split '", name, "', got ",
-              found->second, ".");
+    D9D_CHECK(found->second > 0, ConfigError, "[modules::vocabulary] expected a positive size for split '", name,
+              "', got ", found->second, ".");
     D9D_CHECK(std::ranges::count(order, name) == 1, ConfigError, "[modules::vocabulary] expected split '", name,
               "' once in split_vocab_order, got it more often.");
   }

@@ -5,15 +5,13 @@
 namespace d9d {
 
 SwiGLU::SwiGLU(const SwiGLUConfig& config)
-    : gate_proj(register_module<Linear>(
-          "gate_proj", LinearConfig{config.hidden_size, config.intermediate_size, config.has_bias})),
+    : gate_proj(register_module<Linear>("gate_proj",
+                                        LinearConfig{config.hidden_size, config.intermediate_size, config.has_bias})),
       up_proj(register_module<Linear>("up_proj",
                                       LinearConfig{config.hidden_size, config.intermediate_size, config.has_bias})),
       down_proj(register_module<Linear>("down_proj",
                                         LinearConfig{config.intermediate_size, config.hidden_size, config.has_bias})) {}
 
-at::Tensor SwiGLU::forward(const at::Tensor& x) const {
-  return down_proj(kernels::silu_mul(gate_proj(x), up_proj(x)));
-}
+at::Tensor SwiGLU::forward(const at::Tensor& x) const { return down_proj(kernels::silu_mul(gate_proj(x), up_proj(x))); }
 
 }  // namespace d9d

@@ -1,8 +1,8 @@
 #include "d9d/modules/blocks/linear/linear.h"
 
-#include <ATen/ATen.h>
-
 #include <cmath>
+
+#include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 
@@ -11,8 +11,8 @@ namespace {
 
 const LinearConfig& checked(const LinearConfig& config) {
   D9D_CHECK(config.in_features > 0 && config.out_features > 0, ConfigError,
-            "[modules::linear] expected positive features, got in = ", config.in_features, ", out = ", config.out_features,
-            ".");
+            "[modules::linear] expected positive features, got in = ", config.in_features,
+            ", out = ", config.out_features, ".");
   return config;
 }
 
@@ -24,7 +24,8 @@ Initializer fan_in(const LinearConfig& config) {
 
 Linear::Linear(const LinearConfig& configuration)
     : config(checked(configuration)),
-      weight(register_parameter("weight", {.shape = {config.out_features, config.in_features}, .init = fan_in(config)})),
+      weight(
+          register_parameter("weight", {.shape = {config.out_features, config.in_features}, .init = fan_in(config)})),
       bias(config.has_bias ? register_parameter("bias", {.shape = {config.out_features}, .init = fan_in(config)})
                            : nullptr) {}
 

@@ -8,7 +8,8 @@ namespace {
 
 const RMSNormConfig& checked(const RMSNormConfig& config) {
   D9D_CHECK(config.hidden_size > 0 && config.eps > 0, ConfigError,
-            "[modules::rms_norm] expected positive hidden_size and eps, got ", config.hidden_size, " and ", config.eps, ".");
+            "[modules::rms_norm] expected positive hidden_size and eps, got ", config.hidden_size, " and ", config.eps,
+            ".");
   return config;
 }
 
@@ -16,8 +17,8 @@ const RMSNormConfig& checked(const RMSNormConfig& config) {
 
 RMSNorm::RMSNorm(const RMSNormConfig& configuration)
     : config(checked(configuration)),
-      weight(register_parameter("weight", {.shape = {config.hidden_size},
-                                           .init = config.zero_centered ? init::zeros() : init::ones()})) {}
+      weight(register_parameter(
+          "weight", {.shape = {config.hidden_size}, .init = config.zero_centered ? init::zeros() : init::ones()})) {}
 
 at::Tensor RMSNorm::forward(const at::Tensor& x) const {
   return kernels::rms_norm(x, weight->local(), config.eps, config.zero_centered);

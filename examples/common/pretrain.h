@@ -1,0 +1,96 @@
+// The configuration and the course of a pretraining job, whatever its model.
+#pragma once
+
+#include <filesystem>
+#include <iostream>
+#include <string>
+
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/config/aliases.h"
+#include "d9d/loop/run/trainer.h"
+#include "d9d/modules/models/decoder/generate.h"
+#include "examples/common/language_model.h"
+
+namespace examples {
+
+template <class Parameters>
+struct ModelProviderConfig {
+  Parameters model = {};
+  bool checkpointing = false;               // activation checkpointing of every layer
+  d9d::Dtype dtype = d9d::Dtype::kFloat32;  // of parameters and activations
+
+  static constexpr auto fields() {
+    using Config = ModelProviderConfig;
+    return d9d::record<Config>(d9d::required("model", &Config::model),
+                               d9d::required("checkpointing", &Config::checkpointing),
+                               d9d::defaulted("dtype", &Config::dtype));
+  }
+};
+
+template <class Parameters>
+struct PretrainConfig {
+  d9d::LaunchConfig launch = {};
+  d9d::DeviceMeshParameters mesh = {};
+  d9d::DataConfig data = {};
+  ModelProviderConfig<Parameters> model_provider = {};
+  d9d::TrainerConfig trainer = {};
+  d9d::OptimizerConfig optimizer = {};
+  d9d::LRSchedulerConfig lr_scheduler = {};
+  std::filesystem::path export_to = {};
+
+  static constexpr auto fields() {
+    using Config = PretrainConfig;
+    return d9d::record<Config>(
+        d9d::defaulted("launch", &Config::launch), d9d::required("mesh", &Config::mesh),
+        d9d::required("data", &Config::data), d9d::required("model_provider", &Config::model_provider),
+        d9d::required("trainer", &Config::trainer), d9d::required("optimizer", &Config::optimizer),
+        d9d::required("lr_scheduler", &Config::lr_scheduler), d9d::required("export_to", &Config::export_to));
+  }
+};
+
+// A model provider that remembers the model it built, to sample from it.
+template <class Parameters>
+class CausalLMProvider : public d9d::ModelProvider<LanguageModelTypes> {
+ public:
+  explicit CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config) : config(provider_config) {}
+
+  nlohmann::json dump_hparams() const override { return d9d::write_record(config); }
+
+  const ModelProviderConfig<Parameters> config;
+  d9d::ModulePtr<d9d::DecoderForCausalLM> model;
+
+ protected:
+  d9d::ModelStage<LanguageModelTypes> keep(const d9d::ModulePtr<d9d::DecoderBackbone>& backbone) {
+    model = d9d::make_decoder_for_causal_lm(backbone);
+    model->to(d9d::to_scalar_type(config.dtype));
+    return d9d::as_model_stage<LanguageModelTypes>(model);
+  }
+};
+
+// Trains, exports, and prints a sample of what the model writes.
+template <class Provider, class Parameters>
+void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& context) {
+  d9d::check_huggingface_target(config.export_to);
+  LanguageModelTask task;
+  Provider model(config.model_provider);
+  const d9d::VocabularySplits vocabulary{.sizes = config.model_provider.model.split_vocab_size,
+                                         .order = config.model_provider.model.split_vocab_order};
+  TokenDataProvider data(config.data, vocabulary.total(),
+                         config.trainer.determinism.base_seed);
+  d9d::AutoOptimizerProvider optimizer(config.optimizer);
+  d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
+
+  d9d::Trainer<LanguageModelTypes> trainer(
+      context, config.trainer,
+      {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
+  if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
+  trainer.export_to(config.export_to);
+  context.log().info("exported to ", config.export_to.string());
+  const std::string prompt = "#include <";
+  std::cout << "--- a sample ---\n"
+            << prompt << d9d::generate_bytes(model.model, prompt, {.num_tokens = 200, .temperature = 0.7}) << '\n';
+}
+
+}  // namespace examples

@@ -1,0 +1,47 @@
+// Trains a small dense Qwen3 language model on byte-level text and exports it for Hugging Face transformers.
+//
+//   qwen3_dense_pretrain examples/qwen3_dense/pretrain/pretrain.json [key.path=value ...]
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/modules/models/huggingface/module_weights.h"
+#include "d9d/modules/models/qwen3_dense/huggingface.h"
+#include "d9d/modules/models/qwen3_dense/model.h"
+#include "examples/common/pretrain.h"
+
+namespace {
+
+using Parameters = d9d::Qwen3DenseParameters;
+constexpr auto kHead = d9d::CausalLMHeadConfig{};
+
+class Qwen3DenseProvider : public examples::CausalLMProvider<Parameters> {
+ public:
+  using CausalLMProvider::CausalLMProvider;
+
+  d9d::ModelStage<examples::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
+                                                                       const d9d::PipelineStageInfo& stage) override {
+    return keep(d9d::make_module<d9d::Qwen3DenseModel>(
+        config.model, d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing}));
+  }
+
+  void load_source_checkpoint(const d9d::DistContext& context, d9d::Module& module,
+                              const std::filesystem::path& path) override {
+    const d9d::HuggingFaceDirectory directory(path);
+    const auto mappings = d9d::qwen3_dense_from_huggingface(config.model, kHead, directory.names());
+    for (const std::string& name : d9d::load_weights(module, mappings, directory)) {
+      context.log().warning("ignored ", name, " of ", path.string());
+    }
+  }
+
+  void export_model_stage(const d9d::DistContext&, const d9d::Module& module,
+                          const std::filesystem::path& path) override {
+    const auto mappings = d9d::qwen3_dense_to_huggingface(config.model, kHead);
+    d9d::write_huggingface_directory(path, d9d::qwen3_dense_huggingface_config(config.model, kHead, config.dtype),
+                                     d9d::map_tensors(mappings, module.state_dict()));
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return d9d::launch<examples::PretrainConfig<Parameters>>(argc, argv, examples::pretrain<Qwen3DenseProvider, Parameters>,
+                                                           d9d::apply_0_16_aliases);
+}
