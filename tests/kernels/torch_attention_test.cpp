@@ -28,6 +28,8 @@ std::vector<Masking> maskings(std::int64_t batch, std::int64_t length) {
           {"causal", true, std::nullopt},
           {"boolean mask", false, keep},
           {"boolean mask of two dims", false, keep[0][0]},
+          {"boolean mask of a head each", false, keep[0].expand({4, length, length})},
+          {"boolean mask of keys", false, values({batch, 1, 1, length}, 7).gt(-1)},
           {"added mask", false, values({length, length}, 6)},
           {"boolean mask and causal", true, keep},
           {"added mask and causal", true, values({batch, 4, length, length}, 6)}};

@@ -37,7 +37,7 @@ TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
     auto mask = inputs.mask->detach();
     if (mask.scalar_type() != at::kBool) mask = mask.to(inputs.query.scalar_type());
     if (options.causal) mask = hide(mask, detail::hidden_by_position(inputs, options));
-    while (mask.dim() < 4) mask = mask.unsqueeze(0);
+    while (mask.dim() < 4) mask = mask.unsqueeze(0);  // of three dims only kMath would take it
     call.mask = mask;
     call.is_causal = false;
   }

@@ -69,12 +69,13 @@ struct Frequencies {
   RopeFrequencies operator()(const Llama3RopeScalingConfig& llama3) const {
     const auto context = static_cast<double>(llama3.original_max_position_embeddings);
     const at::Tensor inverse = unscaled();
-    const at::Tensor wavelength = 2.0 * std::numbers::pi / inverse;
+    // Times the reciprocal, which is what Python's scalar / tensor computes: C++ divides, and rounds differently.
+    const at::Tensor wavelength = inverse.reciprocal() * (2.0 * std::numbers::pi);
     const double long_wave = context / llama3.low_freq_factor;
     const double short_wave = context / llama3.high_freq_factor;
     const at::Tensor scaled = at::where(wavelength > long_wave, inverse / llama3.factor, inverse);
-    const at::Tensor smooth =
-        (context / wavelength - llama3.low_freq_factor) / (llama3.high_freq_factor - llama3.low_freq_factor);
+    const at::Tensor smooth = (wavelength.reciprocal() * context - llama3.low_freq_factor) /
+                              (llama3.high_freq_factor - llama3.low_freq_factor);
     const at::Tensor blended = (1.0 - smooth) * scaled / llama3.factor + smooth * scaled;
     const at::Tensor is_between =
         wavelength.lt(short_wave).logical_not().logical_and(wavelength.gt(long_wave).logical_not());
