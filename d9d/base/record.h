@@ -2,16 +2,16 @@
 //
 // Example
 //   struct ScheduleConfig {
-//     std::int64_t period_steps = 10;            // optimiser steps between two log lines
-//     std::optional<std::string> note;
+//     std::int64_t period_steps = 10;  // optimiser steps between two log lines
+//     std::optional<std::string> note = {};
 //     static constexpr auto fields() {
-//       return d9d::record<ScheduleConfig>(d9d::required("period_steps", &ScheduleConfig::period_steps,
-//       d9d::at_least(1)),
-//                                          d9d::defaulted("note", &ScheduleConfig::note));
+//       using Schedule = ScheduleConfig;
+//       return d9d::record<Schedule>(d9d::required("period_steps", &Schedule::period_steps, d9d::at_least(1)),
+//                                    d9d::defaulted("note", &Schedule::note));
 //     }
 //   };
-// A record stays an aggregate: default member initialisers are its defaults, designated initialisers build it in code.
-// Forgetting a field in fields() does not compile.
+// A record stays an aggregate: default member initialisers are its defaults, designated initialisers build it in code
+// and may leave members out. Forgetting a field in fields() does not compile.
 //
 // A configuration record may also declare
 //   static constexpr d9d::Tag kTag = {"provider", "jsonl"};   // as an alternative of a std::variant of records

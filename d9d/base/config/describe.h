@@ -1,7 +1,10 @@
 // The JSON form of a C++ type, found from the type itself. A field of a configuration record may be: bool,
 // std::int64_t, double, std::string, std::filesystem::path, an enum with names, a record, nlohmann::json (anything);
 // std::optional (nullable), std::vector, std::pair, std::map by string, std::variant of records (picked by their tag)
-// of these; or a type that has a `static const ValueType& json_type()` of its own.
+// of these; or a type whose header declares a specialisation of json_type.
+//
+// Example
+//   json_type<std::vector<ScheduleConfig>>().parse(json, path, {}, &schedules);
 #pragma once
 
 #include <cstddef>
@@ -23,6 +26,7 @@
 
 namespace d9d {
 
+// json_type of a record, with its keys.
 template <Record T>
 [[nodiscard]] const RecordType& record_type() {
   return static_cast<const RecordType&>(json_type<T>());
@@ -40,7 +44,7 @@ template <class T>
 }
 
 template <class T>
-struct TypeOf;  // specialised for what a field may be; `type` is its JSON form
+struct TypeOf;  // specialised for what a field may be
 
 template <NamedEnum E>
 struct TypeOf<E> final : EnumType {
