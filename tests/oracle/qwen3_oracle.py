@@ -8,11 +8,15 @@ parameter, loss.<step> of four AdamW steps, param.<name> after them.
 """
 
 import sys
+import types
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from transformers.models.qwen3 import modeling_qwen3
+from transformers.models.qwen3_moe import modeling_qwen3_moe
 
 IGNORED = -100
 SIZES = dict(
@@ -36,6 +40,31 @@ def build(family, variant):
             norm_topk_prob=variant != "unnormalized", decoder_sparse_step=1, mlp_only_layers=[], **sizes,
         )
     )
+
+
+class Float64Torch:
+    """`torch`, with float64 where a function asks for float32."""
+
+    float32 = float = torch.float64
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+def compute_in_float64():
+    """transformers computes norms, softmax and routing in float32 whatever the model's dtype. For comparisons at 1e-9 these
+    functions run in float64; the rotary tables stay float32, as ours."""
+
+    def widened(function):
+        scope = dict(function.__globals__, torch=Float64Torch())
+        return types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+
+    for module, prefix in ((modeling_qwen3, "Qwen3"), (modeling_qwen3_moe, "Qwen3Moe")):
+        norm = getattr(module, prefix + "RMSNorm")
+        norm.forward = widened(norm.forward)
+        module.eager_attention_forward = widened(module.eager_attention_forward)
+    router = modeling_qwen3_moe.Qwen3MoeTopKRouter
+    router.forward = widened(router.forward)
 
 
 def per_expert_names(name, tensor):
@@ -74,7 +103,7 @@ def write_case(folder, family, variant, dtype):
     for name, parameter in model.named_parameters():
         for split_name, grad in per_expert_names(name, parameter.grad):
             expected["grad." + split_name] = grad.clone().contiguous()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     for step in range(4):
         optimizer.zero_grad()
         _, loss = loss_of(model, ids, labels)
@@ -89,8 +118,10 @@ def write_case(folder, family, variant, dtype):
 
 def main():
     output = Path(sys.argv[1])
-    for dtype in (torch.float64, torch.float32):
+    for dtype in (torch.float32, torch.float64):
         name = str(dtype).removeprefix("torch.")
+        if dtype == torch.float64:
+            compute_in_float64()
         for family, variants in (("dense", ["plain", "tied", "yarn"]), ("moe", ["plain", "unnormalized"])):
             for variant in variants:
                 write_case(output / f"{family}-{variant}-{name}", family, variant, dtype)

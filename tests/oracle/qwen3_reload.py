@@ -1,5 +1,5 @@
-"""Reloads every model under FOLDER/exports with transformers and compares its logits with those of the model that
-qwen3_oracle.py wrote: they must be the same bits.
+"""Loads with transformers every model under FOLDER/exports and the one of the same name in FOLDER, which qwen3_oracle.py
+wrote: their logits must be the same bits.
 
     qwen3_reload.py FOLDER
 """
@@ -8,22 +8,29 @@ import sys
 from pathlib import Path
 
 import torch
+from qwen3_oracle import compute_in_float64
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 
+def logits_of(folder, ids):
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto", attn_implementation="eager", experts_implementation="eager", output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"], (folder, report)
+    return model(ids).logits
+
+
 def main():
     root = Path(sys.argv[1])
-    exports = sorted((root / "exports").iterdir())
+    exports = sorted((root / "exports").iterdir(), key=lambda folder: folder.name.endswith("float64"))
     assert len(exports) >= 10, exports
     for folder in exports:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype="auto", attn_implementation="eager", experts_implementation="eager", output_loading_info=True
-        )
-        assert not report["missing_keys"] and not report["unexpected_keys"], (folder.name, report)
+        if folder.name.endswith("float64"):
+            compute_in_float64()
         with safe_open(root / folder.name / "expected.safetensors", "pt") as expected:
-            logits = model(expected.get_tensor("input_ids")).logits
-            assert torch.equal(logits, expected.get_tensor("logits")), folder.name
+            ids = expected.get_tensor("input_ids")
+        assert torch.equal(logits_of(folder, ids), logits_of(root / folder.name, ids)), folder.name
     print("ok", len(exports))
 
 
