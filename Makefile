@@ -26,7 +26,7 @@ test: build  ## Everything that runs without a GPU in minutes
 test-full: bootstrap  ## All matrices, sanitizers, long fuzzing; writes its summary into tests/full_runs
 	@tools/test_full
 
-lint:  ## Format, include graph, headers alone, file length, forbidden words
+lint:  ## Format, include graph, headers alone, file length, forbidden words, links of pages
 	@tools/bootstrap lint
 	@tools/lint_selftest
 	@tools/lint

@@ -103,7 +103,7 @@ endfunction()
 
 # tests/<area>/**/*_test.cpp -> one binary. ORACLE: Python from .venv is handed over as D9D_TEST_PYTHON.
 function(d9d_test area)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "DEPENDS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;ONE_PROCESS" "TIMEOUT" "DEPENDS;LABELS" ${ARGN})
   if(NOT D9D_BUILD_TESTS)
     return()
   endif()
@@ -124,6 +124,11 @@ function(d9d_test area)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
+  endif()
+  if(ARG_ONE_PROCESS)  # one ctest entry for the binary: its suites share what an oracle computed
+    add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+    return()
   endif()
   gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
     TEST_PREFIX "${name}." PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})

@@ -38,11 +38,11 @@ template <class T>
 struct Lanes {
   using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
   static constexpr std::int64_t kWidth = 64 / sizeof(Accumulator);
-  typedef Accumulator Vec __attribute__((vector_size(64)));  // NOLINT: the attribute needs typedef
+  typedef Accumulator Vec __attribute__((vector_size(64)));  // NOLINT(modernize-use-using): the attribute needs it
 };
 
-typedef std::uint32_t Bits32 __attribute__((vector_size(64)));  // NOLINT
-typedef std::uint16_t Bits16 __attribute__((vector_size(32)));  // NOLINT
+typedef std::uint32_t Bits32 __attribute__((vector_size(64)));  // NOLINT(modernize-use-using): as above
+typedef std::uint16_t Bits16 __attribute__((vector_size(32)));  // NOLINT(modernize-use-using): as above
 
 // Reads `count` <= kWidth elements; the other lanes are zero.
 template <class T>

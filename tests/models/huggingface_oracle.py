@@ -1,9 +1,9 @@
 """Tiny Qwen3 models in transformers, for the tests of the Hugging Face mapping.
 
-save ROOT    writes ROOT/<case>/ as transformers saves it, and ROOT/<case>.ours.safetensors: the same weights under our
-             names and in our layout, taken from the model in memory
-check ROOT   loads each ROOT/<case>/ that we wrote; no key may be missing, unexpected or of another shape, and the model in
-             memory must hold exactly what ROOT/<case>.ours.safetensors says
+save ROOT    writes ROOT/<case>/ as transformers saves it, and ROOT/<case>.ours.safetensors: the same weights under
+             our names and in our layout, taken from the model in memory
+check ROOT   loads each ROOT/<case>/ that we wrote; no key may be missing, unexpected or of another shape, and the
+             model in memory must hold exactly what ROOT/<case>.ours.safetensors says
 """
 
 import sys
@@ -14,7 +14,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 SPLITS = {"regular": 50, "special": 14}
-YARN = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 512, "truncate": False}
+YARN = {
+    "rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 512,
+    "truncate": False,
+}  # fmt: skip
 SIZES = {
     "vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 8, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5,
@@ -26,9 +29,9 @@ MOE = transformers.Qwen3MoeConfig(
     rope_theta=50000.0,
 )  # fmt: skip
 CONFIG_KEYS = [
-    *SIZES, "rope_parameters", "tie_word_embeddings", "hidden_act", "attention_bias", "use_sliding_window", "layer_types",
-    "moe_intermediate_size", "num_experts", "num_experts_per_tok", "norm_topk_prob", "decoder_sparse_step",
-    "mlp_only_layers",
+    *SIZES, "rope_parameters", "tie_word_embeddings", "hidden_act", "attention_bias", "use_sliding_window",
+    "layer_types", "moe_intermediate_size", "num_experts", "num_experts_per_tok", "norm_topk_prob",
+    "decoder_sparse_step", "mlp_only_layers",
 ]  # fmt: skip
 CASES = {  # name: class, config, how to save
     "dense_causal_lm": (transformers.Qwen3ForCausalLM, DENSE, {}),

@@ -4,6 +4,8 @@
 //   d9d::test::run_python("tests/model_state/io/safetensors_oracle.py", {"write", path.string()});
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
@@ -17,8 +19,9 @@ namespace d9d::test {
 // `script` is relative to the repository. Returns what it printed; fails the test, with the output, unless it exits
 // with 0.
 inline std::string run_python(const std::string& script, std::initializer_list<std::string> arguments) {
-  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-  const std::string log = ::testing::TempDir() + "d9d_python_" + test->test_suite_name() + "_" + test->name() + ".log";
+  const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();  // null while a suite is set up
+  const std::string caller = test == nullptr ? "suite" : std::string(test->test_suite_name()) + "_" + test->name();
+  const std::string log = ::testing::TempDir() + "d9d_python_" + caller + "_" + std::to_string(::getpid()) + ".log";
   std::string command = "'" D9D_TEST_PYTHON "' '" D9D_SOURCE_DIR "/" + script + "'";
   for (const std::string& argument : arguments) command += " '" + argument + "'";
   const int status = std::system((command + " >'" + log + "' 2>&1").c_str());

@@ -32,31 +32,23 @@ D9D_SIMD_CLONES void forward_loop(const T* gate, const T* up, T* out, std::int64
   }
 }
 
+// Gradients that are null are not wanted.
 template <class T>
-D9D_SIMD_CLONES void backward_gate_loop(const T* grad_out, const T* gate, const T* up, T* grad_gate,
-                                        std::int64_t size) {
+D9D_SIMD_CLONES void backward_loop(const T* grad_out, const T* gate, const T* up, T* grad_gate, T* grad_up,
+                                   std::int64_t begin, std::int64_t end) {
   using Vec = typename Lanes<T>::Vec;
-  for (std::int64_t i = 0; i < size; i += Lanes<T>::kWidth) {
-    const std::int64_t count = std::min(Lanes<T>::kWidth, size - i);
-    Vec grad, g, u, s;
-    load(grad_out + i, count, grad);
-    load(gate + i, count, g);
-    load(up + i, count, u);
-    sigmoid(g, s);
-    store<T>(grad * u * s * (1 + g * (1 - s)), count, grad_gate + i);
-  }
-}
-
-template <class T>
-D9D_SIMD_CLONES void backward_up_loop(const T* grad_out, const T* gate, T* grad_up, std::int64_t size) {
-  using Vec = typename Lanes<T>::Vec;
-  for (std::int64_t i = 0; i < size; i += Lanes<T>::kWidth) {
-    const std::int64_t count = std::min(Lanes<T>::kWidth, size - i);
+  for (std::int64_t i = begin; i < end; i += Lanes<T>::kWidth) {
+    const std::int64_t count = std::min(Lanes<T>::kWidth, end - i);
     Vec grad, g, s;
     load(grad_out + i, count, grad);
     load(gate + i, count, g);
     sigmoid(g, s);
-    store<T>(grad * g * s, count, grad_up + i);
+    if (grad_up != nullptr) store<T>(grad * g * s, count, grad_up + i);
+    if (grad_gate != nullptr) {
+      Vec u;
+      load(up + i, count, u);
+      store<T>(grad * u * s * (1 + g * (1 - s)), count, grad_gate + i);
+    }
   }
 }
 
@@ -87,9 +79,7 @@ SiluMulBackward silu_mul_backward_cpu(const at::Tensor& grad_out, const at::Tens
     auto* grad_gate = wanted.gate ? result.gate.mutable_data_ptr<scalar_t>() : nullptr;
     auto* grad_up = wanted.up ? result.up.mutable_data_ptr<scalar_t>() : nullptr;
     at::parallel_for(0, gate.numel(), kElementsPerTask, [&](std::int64_t begin, std::int64_t end) {
-      if (grad_gate != nullptr)
-        backward_gate_loop(grad_data + begin, gate_data + begin, up_data + begin, grad_gate + begin, end - begin);
-      if (grad_up != nullptr) backward_up_loop(grad_data + begin, gate_data + begin, grad_up + begin, end - begin);
+      backward_loop(grad_data, gate_data, up_data, grad_gate, grad_up, begin, end);
     });
   });
   return result;

@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <fstream>
-#include <regex>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
@@ -89,12 +88,12 @@ void write_shards(const fs::path& directory, const std::vector<TensorSource>& te
 
 // Whether this writer could have made every entry of the folder.
 bool is_export(const fs::path& directory) {
-  static const std::regex names(
-      R"(config\.json|model(-\d{5,}-of-\d{5,})?\.safetensors|model\.safetensors\.index\.json)");
   std::error_code error;
   if (!fs::is_directory(directory, error)) return false;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (!std::regex_match(entry.path().filename().string(), names)) return false;
+    const std::string name = entry.path().filename();
+    const bool is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
+    if (!is_shard && name != kConfigFileName && name != kSingleFileName && name != kIndexFileName) return false;
   }
   return !error;
 }

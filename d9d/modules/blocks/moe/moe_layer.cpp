@@ -59,7 +59,8 @@ void MoELayer::on_step_finished() {
 
 std::map<std::string, at::Tensor> MoELayer::own_step_statistics() const {
   const at::Tensor counts = tokens_per_expert->local.to(at::kDouble);
-  return {{"expert_load_max", counts.max() / counts.mean()}};
+  const at::Tensor mean = counts.mean().clamp_min(1e-9);  // 0 before anything was routed
+  return {{"expert_load_max", counts.max() / mean}};
 }
 
 }  // namespace d9d
