@@ -17,7 +17,7 @@ constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
 constexpr std::string_view kNotice = "stopping after this step; press Ctrl-C again to stop at once\n";
 constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal echoes, and the row of a progress bar
 
-// A handler can reach nothing but globals; these belong to the one InterruptScope.
+// lint: allow(mutable-global): a signal handler can reach nothing but globals; these belong to the one InterruptScope.
 std::atomic<bool> scope_is_alive = false;
 std::atomic<bool> stop_requested = false;
 std::atomic<bool> stderr_is_terminal = false;

@@ -11,6 +11,7 @@
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/modules/models/decoder/generate.h"
+
 #include "examples/common/language_model.h"
 
 namespace examples {
@@ -77,8 +78,7 @@ void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& contex
   Provider model(config.model_provider);
   const d9d::VocabularySplits vocabulary{.sizes = config.model_provider.model.split_vocab_size,
                                          .order = config.model_provider.model.split_vocab_order};
-  TokenDataProvider data(config.data, vocabulary.total(),
-                         config.trainer.determinism.base_seed);
+  TokenDataProvider data(config.data, vocabulary.total(), config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
 

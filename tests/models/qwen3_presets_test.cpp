@@ -7,8 +7,11 @@
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/modules/models/decoder/decoder_with_head.h"
 #include "d9d/modules/models/qwen3_dense/huggingface.h"
+#include "d9d/modules/models/qwen3_dense/model.h"
 #include "d9d/modules/models/qwen3_moe/huggingface.h"
+#include "d9d/modules/models/qwen3_moe/model.h"
 
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
@@ -43,6 +46,28 @@ TEST(Qwen3Presets, Have_the_published_number_of_parameters) {
   for (const auto& [name, num_parameters] : kMoE) {
     const auto parameters = load_preset<Qwen3MoEParameters>("qwen3_moe", name);
     EXPECT_EQ(num_elements(qwen3_moe_to_huggingface(parameters, CausalLMHeadConfig{})), num_parameters) << name;
+  }
+}
+
+template <class Model, class Parameters>
+std::int64_t num_elements_on_meta(const Parameters& parameters) {
+  const auto model = make_decoder_for_causal_lm(make_module<Model>(parameters, DecoderStageOptions{}));
+  std::int64_t sum = 0;
+  for (const auto& [name, parameter] : model->named_parameters()) {
+    EXPECT_TRUE(parameter->local().is_meta()) << name;
+    sum += parameter->local().numel();
+  }
+  return sum;
+}
+
+TEST(Qwen3Presets, Construct_without_memory) {
+  for (const auto& [name, num_parameters] : kDense) {
+    const auto parameters = load_preset<Qwen3DenseParameters>("qwen3_dense", name);
+    EXPECT_EQ(num_elements_on_meta<Qwen3DenseModel>(parameters), num_parameters) << name;
+  }
+  for (const auto& [name, num_parameters] : kMoE) {
+    const auto parameters = load_preset<Qwen3MoEParameters>("qwen3_moe", name);
+    EXPECT_EQ(num_elements_on_meta<Qwen3MoEModel>(parameters), num_parameters) << name;
   }
 }
 

@@ -36,6 +36,7 @@ class CheckpointEngine final : public ag::Engine {
  public:
   ~CheckpointEngine() override { stop(); }
   static ag::Engine& instance() {
+    // lint: allow(mutable-global): LibTorch asks for the one engine by a function without arguments
     static CheckpointEngine engine;
     return engine;
   }
@@ -153,7 +154,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
 bool is_recomputing() { return current_scope.is_recomputing; }
 
 void install_checkpoint_engine() {
-  static std::once_flag once;
+  static std::once_flag once;  // lint: allow(mutable-global): the engine belongs to the process
   std::call_once(once, [] { ag::set_default_engine_stub(&CheckpointEngine::instance); });
 }
 

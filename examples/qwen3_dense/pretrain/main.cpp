@@ -5,6 +5,7 @@
 #include "d9d/modules/models/huggingface/module_weights.h"
 #include "d9d/modules/models/qwen3_dense/huggingface.h"
 #include "d9d/modules/models/qwen3_dense/model.h"
+
 #include "examples/common/pretrain.h"
 
 namespace {
@@ -33,15 +34,18 @@ class Qwen3DenseProvider : public examples::CausalLMProvider<Parameters> {
 
   void export_model_stage(const d9d::DistContext&, const d9d::Module& module,
                           const std::filesystem::path& path) override {
-    const auto mappings = d9d::qwen3_dense_to_huggingface(config.model, kHead);
     d9d::write_huggingface_directory(path, d9d::qwen3_dense_huggingface_config(config.model, kHead, config.dtype),
-                                     d9d::map_tensors(mappings, module.state_dict()));
+                                     d9d::map_tensors(export_mappings_, module.state_dict()));
   }
+
+ private:
+  // Made before training: a model that transformers cannot have is refused now and not hours later.
+  const std::vector<d9d::TensorMapping> export_mappings_ = d9d::qwen3_dense_to_huggingface(config.model, kHead);
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  return d9d::launch<examples::PretrainConfig<Parameters>>(argc, argv, examples::pretrain<Qwen3DenseProvider, Parameters>,
-                                                           d9d::apply_0_16_aliases);
+  return d9d::launch<examples::PretrainConfig<Parameters>>(
+      argc, argv, examples::pretrain<Qwen3DenseProvider, Parameters>, d9d::apply_0_16_aliases);
 }

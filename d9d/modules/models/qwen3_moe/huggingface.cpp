@@ -190,6 +190,10 @@ std::vector<TensorMapping> qwen3_moe_from_huggingface(const Qwen3MoEParameters& 
 std::vector<TensorMapping> qwen3_moe_to_huggingface(const Qwen3MoEParameters& parameters,
                                                     const std::optional<HeadConfig>& head,
                                                     Qwen3MoEExpertsFormat experts_format, const DecoderNames& names) {
+  D9D_CHECK(parameters.layer.router_bias_update_rate == 0.0, ConfigError,
+            "[models::qwen3_moe] expected router_bias_update_rate = 0 for a Hugging Face checkpoint, got ",
+            parameters.layer.router_bias_update_rate,
+            ": Qwen3-MoE has no router bias there. Balance with router_auxiliary_loss_coefficient.");
   const bool is_fused = experts_format == Qwen3MoEExpertsFormat::kFused;
   return decoder_to_huggingface(layout(parameters, head, names, is_fused ? to_fused : to_module_list));
 }
