@@ -30,6 +30,13 @@ void check_keys(const Json& object, const ConfigPath& path, const std::vector<st
   }
 }
 
+bool knows_all_keys(const RecordType& record, const Json& object) {
+  const auto items = object.items();
+  return std::all_of(items.begin(), items.end(), [&](const auto& item) {
+    return std::find(record.keys().begin(), record.keys().end(), item.key()) != record.keys().end();
+  });
+}
+
 }  // namespace
 
 RecordType::RecordType(Tag tag, std::vector<FieldDescription> fields, const void* defaults)
@@ -137,12 +144,22 @@ std::size_t UnionType::find_alternative(const Json& json, const ConfigPath& path
   if (const auto tag = json.find(key_); tag != json.end()) {
     wanted = tags_[read_name(*tag, path / key_, tags_)];
   } else {
-    D9D_CHECK(tags_.size() < alternatives_.size(), ConfigError, config_source(path), "missing key '",
-              (path / key_).keys, "', which is one of ", quoted_list(tags_), ". Add it.");
+    D9D_CHECK(means_untagged(json), ConfigError, config_source(path), "missing key '", (path / key_).keys,
+              "', which is one of ", quoted_list(tags_), ". Add it.");
   }
   const auto at = std::find_if(alternatives_.begin(), alternatives_.end(),
                                [&](const auto* alternative) { return alternative->tag().value == wanted; });
   return static_cast<std::size_t>(at - alternatives_.begin());
+}
+
+// Whether an object without a tag is the alternative that has none, rather than one whose tag was forgotten.
+bool UnionType::means_untagged(const Json& object) const {
+  const auto has_no_tag = [](const auto* alternative) { return alternative->tag().key.empty(); };
+  const auto untagged = std::find_if(alternatives_.begin(), alternatives_.end(), has_no_tag);
+  if (untagged == alternatives_.end()) return false;
+  return knows_all_keys(**untagged, object) ||
+         std::none_of(alternatives_.begin(), alternatives_.end(),
+                      [&](const auto* alternative) { return knows_all_keys(*alternative, object); });
 }
 
 Json UnionType::write(const void* value) const { return alternatives_[index_of(value)]->write(get(value)); }

@@ -61,6 +61,7 @@ class UnionType : public ValueType {
   [[nodiscard]] virtual const void* get(const void* value) const = 0;
 
   [[nodiscard]] std::size_t find_alternative(const Json& json, const ConfigPath& path) const;
+  [[nodiscard]] bool means_untagged(const Json& object) const;
 
   std::vector<const RecordType*> alternatives_;
   std::string_view key_;                // under which the tag stands

@@ -21,7 +21,7 @@ struct DistContextConfig {
 
 class DistContext {
  public:
-  // Throws ConfigError, naming the degrees, for more than one rank: they are not built in this version.
+  // Throws ConfigError, naming the degree, for more than one rank: they are not built in this version.
   explicit DistContext(DistContextConfig config);
 
   [[nodiscard]] std::int64_t rank() const { return config_.rank; }

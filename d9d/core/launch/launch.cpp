@@ -44,7 +44,7 @@ int run_reporting_errors(const std::function<void()>& program) {
     std::cout << help.what() << '\n';
     return 0;
   } catch (const UsageError& error) {
-    write_line_to_stderr(error.what());
+    report(error.what());
     return 2;
   } catch (const c10::Error& error) {
     report(error.what_without_backtrace());

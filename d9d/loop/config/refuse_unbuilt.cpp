@@ -49,17 +49,9 @@ void refuse_tracker(const auto& tracker) {
       tracker);
 }
 
-void refuse_degrees(const DeviceMeshParameters& mesh) {
-  for_each_field<DeviceMeshParameters>([&](const auto& field) {
-    const std::int64_t degree = mesh.*field.member;
-    if (degree != 1) refuse(cat("mesh.", field.name), degree, "more than one rank is", "Set it to 1.");
-  });
-}
-
 }  // namespace
 
-void refuse_unbuilt(const TrainerConfig& trainer, const DeviceMeshParameters& mesh) {
-  refuse_degrees(mesh);
+void refuse_unbuilt(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
   const auto& checkpoints = trainer.checkpointing.period_steps;

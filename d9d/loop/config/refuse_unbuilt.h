@@ -1,21 +1,20 @@
 // What a configuration may say and this version cannot do yet. Refused by name, never ignored.
 //
 // Example
-//   refuse_unbuilt(config.trainer, config.mesh);
+//   refuse_unbuilt(config.trainer);
 //   refuse_unbuilt(config.optimizer);
 //   // [config] trainer.profiling = {...}: profiling is not built in this version. Set it to null.
 #pragma once
 
-#include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/data/config.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/optim/config.h"
 
 namespace d9d {
 
-// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer`, `mesh`,
-// `optimizer` and `data`.
-void refuse_unbuilt(const TrainerConfig& trainer, const DeviceMeshParameters& mesh);
+// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer`, `optimizer` and
+// `data`. (DistContext refuses a mesh of more than one rank.)
+void refuse_unbuilt(const TrainerConfig& trainer);
 void refuse_unbuilt(const OptimizerConfig& optimizer);
 void refuse_unbuilt(const DataConfig& data);
 

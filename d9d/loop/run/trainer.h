@@ -37,7 +37,7 @@ class Trainer {
   // Builds the job: the data first (a step budget that it cannot fill fails before any model is built), then the model.
   Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
       : context_(context),
-        config_(checked(std::move(config), context)),
+        config_(checked(std::move(config))),
         parts_(parts),
         stream_(parts.data.build_pack_stream(context, config_.schedule.total_steps)),
         schedule_(total_steps_of(config_.schedule.total_steps, stream_->total_steps())),
@@ -73,8 +73,8 @@ class Trainer {
   [[nodiscard]] const MetricMap& metrics() const { return metrics_; }
 
  private:
-  static TrainerConfig checked(TrainerConfig config, const DistContext& context) {
-    refuse_unbuilt(config, context.mesh_parameters());
+  static TrainerConfig checked(TrainerConfig config) {
+    refuse_unbuilt(config);
     return config;
   }
 

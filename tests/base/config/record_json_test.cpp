@@ -123,6 +123,24 @@ TEST(ParseRecord, Takes_the_alternative_without_a_tag_when_the_tag_is_missing) {
   EXPECT_EQ(std::get<PlainSource>(source).extra.dump(), R"({"any":[1,null]})");
 }
 
+TEST(ParseRecord, Asks_for_the_tag_that_an_object_of_a_tagged_alternative_lacks) {
+  try {
+    std::ignore = parse_record<Source>(Json::parse(R"({"file": "x", "low": 3})"), {.keys = "data"});
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "[config] missing key 'data.kind', which is one of 'file'. Add it.");
+  }
+}
+
+TEST(ParseRecord, Takes_an_unknown_key_for_one_of_the_alternative_without_a_tag) {
+  try {
+    std::ignore = parse_record<Source>(Json::parse(R"({"rtae": 0.5})"), {.keys = "data"});
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "[config] unknown key 'data.rtae'. Did you mean 'rate'?");
+  }
+}
+
 TEST(ParseRecord, Applies_a_range_to_each_number_of_a_list) {
   EXPECT_THROW(std::ignore = parse_record<Source>(Json::parse(R"({"rate": 0, "betas": [0.9, 1.0]})")), ConfigError);
   EXPECT_THROW(std::ignore = parse_record<Source>(Json::parse(R"({"rate": 1})")), ConfigError);

@@ -23,12 +23,12 @@ std::string error_with(const std::string& pointer, const char* value) {
   Json trainer = built_trainer();
   trainer[Json::json_pointer(pointer)] = Json::parse(value);
   const auto config = parse_record<TrainerConfig>(trainer);
-  return config_error_of([&] { refuse_unbuilt(config, DeviceMeshParameters{}); });
+  return config_error_of([&] { refuse_unbuilt(config); });
 }
 
 TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
   const auto config = parse_record<TrainerConfig>(built_trainer());
-  EXPECT_NO_THROW(refuse_unbuilt(config, DeviceMeshParameters{}));
+  EXPECT_NO_THROW(refuse_unbuilt(config));
   EXPECT_NO_THROW(refuse_unbuilt(OptimizerConfig{AdamWConfig{.lr = 1e-3}}));
   EXPECT_NO_THROW(refuse_unbuilt(DataConfig{TextDataConfig{.paths = {"a"}}}));
   EXPECT_NO_THROW(refuse_unbuilt(DataConfig{TokensDataConfig{.path = "a"}}));
@@ -39,16 +39,6 @@ TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float32\""), "accepted");
   EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 1})"), "accepted");
   EXPECT_EQ(error_with("/logging/tracker", R"({"provider": "multi", "trackers": [{"provider": "log"}]})"), "accepted");
-}
-
-TEST(RefuseUnbuilt, Names_the_mesh_axis) {
-  const auto config = parse_record<TrainerConfig>(built_trainer());
-  for_each_field<DeviceMeshParameters>([&](const auto& field) {
-    DeviceMeshParameters mesh;
-    mesh.*field.member = 2;
-    EXPECT_EQ(config_error_of([&] { refuse_unbuilt(config, mesh); }),
-              cat("[config] mesh.", field.name, " = 2: more than one rank is not built in this version. Set it to 1."));
-  });
 }
 
 TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
