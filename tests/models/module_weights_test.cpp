@@ -15,18 +15,21 @@
 namespace d9d {
 namespace {
 
-const Qwen3DenseParameters kParameters = {.layer = {.hidden_size = 8,
-                                                    .intermediate_size = 12,
-                                                    .num_attention_heads = 2,
-                                                    .num_key_value_heads = 1,
-                                                    .head_dim = 4},
-                                          .num_hidden_layers = 2,
-                                          .max_position_ids = 16,
-                                          .split_vocab_size = {{"base", 10}, {"added", 3}},
-                                          .split_vocab_order = {"base", "added"}};
+Qwen3DenseParameters tiny_parameters() {
+  Qwen3DenseParameters parameters;
+  parameters.layer.hidden_size = 8;
+  parameters.layer.intermediate_size = 12;
+  parameters.layer.num_attention_heads = 2;
+  parameters.layer.head_dim = 4;
+  parameters.num_hidden_layers = 2;
+  parameters.max_position_ids = 16;
+  parameters.split_vocab_size = {{"base", 10}, {"added", 3}};
+  parameters.split_vocab_order = {"base", "added"};
+  return parameters;
+}
 
 ModulePtr<DecoderForCausalLM> make_model(std::uint64_t seed) {
-  auto model = make_decoder_for_causal_lm(make_module<Qwen3DenseModel>(kParameters, DecoderStageOptions{}));
+  auto model = make_decoder_for_causal_lm(make_module<Qwen3DenseModel>(tiny_parameters(), DecoderStageOptions{}));
   model->materialize(at::kCPU);
   model->reset_parameters(seed);
   return model;
@@ -46,11 +49,12 @@ void expect_equal_weights(const Module& actual, const Module& expected) {
 TEST(ModuleWeights, Load_from_the_names_of_transformers) {
   const std::filesystem::path folder = test::fresh_directory("d");
   const auto trained = make_model(1);
-  write_safetensors(folder / "model.safetensors",
-                    map_tensors(qwen3_dense_to_huggingface(kParameters, CausalLMHeadConfig{}), trained->state_dict()));
+  write_safetensors(
+      folder / "model.safetensors",
+      map_tensors(qwen3_dense_to_huggingface(tiny_parameters(), CausalLMHeadConfig{}), trained->state_dict()));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(kParameters, CausalLMHeadConfig{}, directory.names());
+  const auto mappings = qwen3_dense_from_huggingface(tiny_parameters(), CausalLMHeadConfig{}, directory.names());
   EXPECT_THAT(load_weights(*loaded, mappings, directory), ::testing::IsEmpty());
   expect_equal_weights(*loaded, *trained);
 }
@@ -67,7 +71,7 @@ TEST(ModuleWeights, Load_from_our_own_names_and_the_head_names_of_0_16) {
   write_safetensors(folder / "model.safetensors", sources_of(state));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(kParameters, CausalLMHeadConfig{}, directory.names());
+  const auto mappings = qwen3_dense_from_huggingface(tiny_parameters(), CausalLMHeadConfig{}, directory.names());
   EXPECT_THAT(load_weights(*loaded, mappings, directory), ::testing::IsEmpty());
   expect_equal_weights(*loaded, *trained);
 }
@@ -79,7 +83,7 @@ TEST(ModuleWeights, Name_the_parameter_that_the_folder_lacks) {
   write_safetensors(folder / "model.safetensors", sources_of(state));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(kParameters, CausalLMHeadConfig{}, directory.names());
+  const auto mappings = qwen3_dense_from_huggingface(tiny_parameters(), CausalLMHeadConfig{}, directory.names());
   EXPECT_THROW((void)load_weights(*loaded, mappings, directory), StateError);
 }
 

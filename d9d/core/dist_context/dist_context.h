@@ -16,7 +16,7 @@ struct DistContextConfig {
   DeviceMeshParameters mesh;
   std::int64_t rank = 0;
   c10::Device device = c10::kCPU;
-  Logger log;
+  Logger log = Logger();
 };
 
 class DistContext {
