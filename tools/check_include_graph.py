@@ -30,7 +30,7 @@ AREAS = {
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
     "kernels": Area(("core/autograd", "core/rng"), TORCH + CUDA),
-    "modules/base": Area(("core",), TORCH),
+    "modules/base": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
     "metrics": Area(("core",), TORCH),
     "data": Area(("core",), TORCH + JSON + POSIX),
     "optim": Area(("core", "kernels"), TORCH),

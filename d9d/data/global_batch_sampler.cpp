@@ -5,26 +5,16 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/data/num_microbatches.h"
 #include "d9d/data/permutation.h"
 
 namespace d9d {
 
-std::int64_t num_microbatches_for_global_batch(std::int64_t global_batch_size, std::int64_t microbatch_size,
-                                               std::int64_t num_ranks) {
-  D9D_CHECK(microbatch_size >= 1 && num_ranks >= 1 && global_batch_size >= 1 &&
-                global_batch_size % (microbatch_size * num_ranks) == 0,
-            ConfigError,
-            "[data::num_microbatches_for_global_batch] expected global_batch_size to be a positive multiple of "
-            "microbatch_size = ",
-            microbatch_size, " times ", num_ranks, " data-parallel ranks, got global_batch_size = ", global_batch_size,
-            ". Change one of the three.");
-  return global_batch_size / (microbatch_size * num_ranks);
-}
-
 GlobalBatchSampler::GlobalBatchSampler(Options options)
     : options_(options),
-      microbatches_per_step_(
-          num_microbatches_for_global_batch(options.global_batch_size, options.microbatch_size, options.rank.size)) {
+      microbatches_per_step_(num_microbatches_for_global_batch({.data_parallel_size = options.rank.size,
+                                                                .global_batch_size = options.global_batch_size,
+                                                                .microbatch_size = options.microbatch_size})) {
   D9D_CHECK(options.dataset_size >= 1, ConfigError,
             "[data::GlobalBatchSampler] expected samples, got dataset_size = ", options.dataset_size,
             ". Check the paths of the data.");

@@ -25,11 +25,6 @@ struct DataParallelRank {
   std::int64_t size = 1;
 };
 
-// Microbatches that one rank contributes to a step: global / (ranks * micro). Throws ConfigError where that is no whole
-// number.
-[[nodiscard]] std::int64_t num_microbatches_for_global_batch(std::int64_t global_batch_size,
-                                                             std::int64_t microbatch_size, std::int64_t num_ranks);
-
 class GlobalBatchSampler {
  public:
   struct Options {

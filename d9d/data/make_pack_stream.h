@@ -13,6 +13,7 @@
 #include "d9d/data/config.h"
 #include "d9d/data/data_loader.h"
 #include "d9d/data/fixed_count_packer.h"
+#include "d9d/data/num_microbatches.h"
 #include "d9d/data/pack_stream.h"
 
 namespace d9d {
@@ -54,7 +55,9 @@ template <TensorTree Batch, class AnyDataset, class Collate>
   DataLoader<Batch> loader(std::move(dataset), std::move(read), sampler, loader_options(config));
   return std::make_unique<FixedCountMicrobatchPacker<DataLoader<Batch>>>(
       std::move(loader), PackerOptions{.microbatches_per_pack = num_microbatches_for_global_batch(
-                                           config.global_batch_size, config.microbatch_size, options.rank.size),
+                                           {.data_parallel_size = options.rank.size,
+                                            .global_batch_size = config.global_batch_size,
+                                            .microbatch_size = config.microbatch_size}),
                                        .drop_last = config.drop_last});
 }
 

@@ -38,7 +38,7 @@ TokenBatch collate_fixed(std::span<const TokenSample> samples) {
 
 TokenBatch collate_padded(std::span<const TokenSample> samples) {
   return {.input_ids = pad_stack_1d(column(samples, &TokenSample::input_ids), {.pad_value = 0}),
-          .labels = pad_stack_1d(column(samples, &TokenSample::labels), {.pad_value = kIgnoredLabel}),
+          .labels = pad_stack_1d(column(samples, &TokenSample::labels), {.pad_value = kIgnoreIndex}),
           .position_ids = pad_stack_1d(column(samples, &TokenSample::position_ids), {.pad_value = 0})};
 }
 

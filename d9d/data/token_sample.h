@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/base/ignore_index.h"
 #include "d9d/base/record.h"
 
 namespace d9d {
@@ -16,7 +17,7 @@ namespace d9d {
 // All [n] int64.
 struct TokenSample {
   at::Tensor input_ids;
-  at::Tensor labels;        // labels[i] follows input_ids[i]; kIgnoredLabel where there is nothing to predict
+  at::Tensor labels;        // labels[i] follows input_ids[i]; kIgnoreIndex where there is nothing to predict
   at::Tensor position_ids;  // 0..n-1
   static constexpr auto fields() {
     return record<TokenSample>(field("input_ids", &TokenSample::input_ids), field("labels", &TokenSample::labels),
@@ -35,16 +36,13 @@ struct TokenBatch {
   }
 };
 
-// The label that losses skip, as in PyTorch's cross entropy.
-inline constexpr std::int64_t kIgnoredLabel = -100;
-
 // Inputs are all tokens but the last, labels all but the first; both are views of `tokens` ([n + 1] int64, n >= 1).
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
 // Stacks sequences of one length. Throws ConfigError when there is none or lengths differ.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 
-// Stacks sequences of any lengths: padded on the right to the longest with input 0, label kIgnoredLabel and position 0.
+// Stacks sequences of any lengths: padded on the right to the longest with input 0, label kIgnoreIndex and position 0.
 // Causal attention and ignored labels make an attention mask unnecessary. Throws ConfigError when there is no sample.
 [[nodiscard]] TokenBatch collate_padded(std::span<const TokenSample> samples);
 

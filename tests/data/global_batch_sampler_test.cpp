@@ -118,13 +118,6 @@ TEST(GlobalBatchSampler, Gives_each_repeated_epoch_an_order_of_its_own) {
   EXPECT_NE(first, second);
 }
 
-TEST(GlobalBatchSampler, Rejects_batch_sizes_that_do_not_divide) {
-  EXPECT_EQ(num_microbatches_for_global_batch(128, 8, 2), 8);
-  EXPECT_THROW((void)num_microbatches_for_global_batch(12, 8, 1), ConfigError);
-  EXPECT_THROW((void)num_microbatches_for_global_batch(8, 4, 4), ConfigError);
-  EXPECT_THROW((void)num_microbatches_for_global_batch(8, 0, 1), ConfigError);
-}
-
 TEST(GlobalBatchSampler, Rejects_an_empty_dataset_and_a_rank_outside_the_axis) {
   EXPECT_THROW(GlobalBatchSampler({.dataset_size = 0}), ConfigError);
   EXPECT_THROW(of_rank({.dataset_size = 4, .global_batch_size = 4}, 2, 2), ConfigError);

@@ -45,8 +45,10 @@ bool Parameter::requires_grad() const { return local_.requires_grad(); }
 void Parameter::set_requires_grad(bool requires_grad) { local_.set_requires_grad(requires_grad); }
 
 void Parameter::to(at::ScalarType dtype) {
+  if (local_.scalar_type() == dtype) return;
   const at::NoGradGuard no_grad;
-  if (local_.scalar_type() != dtype) local_ = local_.to(dtype).set_requires_grad(requires_grad());
+  local_.mutable_grad() = at::Tensor();
+  local_.set_data(local_.to(dtype));  // the same object: optimisers and adopted modules hold it
 }
 
 void Parameter::materialize(at::Device device) {
@@ -63,10 +65,11 @@ void Parameter::reset(RandomStream stream) {
 void Parameter::replace_local(const at::Tensor& leaf) {
   check_shape(local_.sizes(), leaf.sizes());
   D9D_CHECK(leaf.is_leaf(), StateError, "[core::parameter] expected a leaf tensor, got the result of an operation.");
+  D9D_CHECK(leaf.scalar_type() == local_.scalar_type(), StateError, "[core::parameter] expected a leaf of ",
+            local_.scalar_type(), ", got ", leaf.scalar_type(), ".");
   const bool needs_grad = requires_grad();
   local_ = leaf;
   local_.set_requires_grad(needs_grad);
-  is_initialized_ = true;
 }
 
 void Parameter::copy_from(const at::Tensor& values) {

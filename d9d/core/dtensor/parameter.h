@@ -31,7 +31,7 @@ class Parameter {
   // On the meta device, float32, requiring gradients: no memory yet.
   explicit Parameter(ParameterSpec spec);
 
-  // The local leaf. The handle stays the same object until materialize, to or replace_local.
+  // The local leaf. The handle stays the same object until materialize or replace_local.
   [[nodiscard]] const at::Tensor& local() const { return local_; }
   [[nodiscard]] const std::vector<std::int64_t>& global_shape() const { return spec_.shape; }
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
@@ -48,14 +48,15 @@ class Parameter {
   [[nodiscard]] bool requires_grad() const;
   void set_requires_grad(bool requires_grad);
 
-  void to(at::ScalarType dtype);
+  void to(at::ScalarType dtype);        // drops the gradient
   void materialize(at::Device device);  // storage with undefined values
   void reset(RandomStream stream);      // fills by the initializer
-  // Adopts a leaf made elsewhere. Throws StateError unless shape and dtype agree.
+  // Makes a leaf that came from elsewhere the local one; what it holds counts as this parameter's values if those were
+  // initialized. Throws StateError unless shape and dtype agree.
   void replace_local(const at::Tensor& leaf);
   // Copies values in; dtype and device of the parameter stay. Throws StateError naming both shapes if they differ.
   void copy_from(const at::Tensor& values);
-  // False between materialize and reset, copy_from or replace_local.
+  // False between materialize and reset or copy_from.
   [[nodiscard]] bool is_initialized() const { return is_initialized_; }
 
  private:

@@ -126,7 +126,7 @@ class Trainer {
         const LossResult result = task.compute_loss(output, state, schedule);
         const at::Tensor weight = result.loss_weight ? *result.loss_weight : result.loss.detach().new_ones({});
         gradients.add_loss_with_weight(result.loss, weight);
-        (result.loss * weight).backward();
+        result.loss.mul(weight).backward();
       });
       states_.with(index, [&](const typename Types::State& state) { task.update_metrics(state, trainer_.metrics_); });
     }

@@ -84,7 +84,7 @@ std::map<std::string, at::Tensor> Module::state_dict() const {
 void Module::to(at::ScalarType dtype) {
   for (const auto& [name, parameter] : named_parameters()) parameter->to(dtype);
   for (const auto& [name, buffer] : named_buffers()) {
-    if (buffer->follows_dtype && buffer->local.is_floating_point()) buffer->local = buffer->local.to(dtype);
+    if (buffer->follows_dtype && buffer->local.is_floating_point()) buffer->local.set_data(buffer->local.to(dtype));
   }
 }
 

@@ -35,12 +35,12 @@ class Qwen3MoEProvider : public examples::CausalLMProvider<Parameters> {
 
   void export_model_stage(const d9d::DistContext&, const d9d::Module& module,
                           const std::filesystem::path& path) override {
-    d9d::write_huggingface_directory(path, d9d::qwen3_moe_huggingface_config(config.model, kHead, config.dtype),
-                                     d9d::map_tensors(export_mappings_, module.state_dict()));
+    d9d::write_huggingface_directory(path, export_config_, d9d::map_tensors(export_mappings_, module.state_dict()));
   }
 
  private:
   // Made before training: a model that transformers cannot have is refused now and not hours later.
+  const nlohmann::json export_config_ = d9d::qwen3_moe_huggingface_config(config.model, kHead, config.dtype);
   const std::vector<d9d::TensorMapping> export_mappings_ = d9d::qwen3_moe_to_huggingface(config.model, kHead);
 };
 

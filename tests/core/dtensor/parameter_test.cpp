@@ -44,6 +44,31 @@ TEST(Parameter, Names_both_shapes_when_values_do_not_fit) {
   EXPECT_THAT([&] { weight.copy_from(at::zeros({3, 2})); }, ThrowsMessage<StateError>(HasSubstr("[2, 3], got [3, 2]")));
 }
 
+TEST(Parameter, Stays_the_same_leaf_when_converted) {
+  Parameter weight({.shape = {2}, .init = init::ones()});
+  weight.materialize(at::kCPU);
+  weight.reset({});
+  const at::Tensor held = weight.local();
+  (held * held).sum().backward();
+  weight.to(at::kDouble);
+  EXPECT_EQ(held.scalar_type(), at::kDouble);
+  EXPECT_FALSE(held.grad().defined());
+  (weight.local() * 3).sum().backward();
+  EXPECT_TRUE(at::equal(held.grad(), at::full({2}, 3, at::kDouble)));
+}
+
+TEST(Parameter, Takes_a_leaf_from_elsewhere_only_if_it_fits) {
+  Parameter weight({.shape = {2}, .init = init::zeros()});
+  weight.materialize(at::kCPU);
+  const at::Tensor leaf = at::ones({2});
+  weight.replace_local(leaf);
+  EXPECT_TRUE(weight.local().is_same(leaf));
+  EXPECT_TRUE(leaf.requires_grad());
+  EXPECT_FALSE(weight.is_initialized());
+  EXPECT_THAT([&] { weight.replace_local(at::ones({2}, at::kDouble)); },
+              ThrowsMessage<StateError>(HasSubstr("expected a leaf of Float, got Double")));
+}
+
 TEST(Parameter, Frozen_parameters_stay_frozen) {
   Parameter weight({.shape = {2}, .init = init::zeros()});
   weight.set_requires_grad(false);

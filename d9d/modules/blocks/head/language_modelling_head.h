@@ -8,12 +8,11 @@
 
 #include <vector>
 
+#include "d9d/base/ignore_index.h"
 #include "d9d/modules/base/module.h"
 #include "d9d/modules/blocks/embedding/vocabulary_splits.h"
 
 namespace d9d {
-
-inline constexpr std::int64_t kIgnoreIndex = -100;  // a label that contributes neither loss nor gradient
 
 struct LanguageModellingShared {
   at::Tensor labels;  // [B, S] int64 global token ids, already shifted; kIgnoreIndex to leave a position out

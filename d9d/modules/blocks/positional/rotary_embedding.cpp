@@ -32,9 +32,10 @@ RotaryEmbeddingProvider::RotaryEmbeddingProvider(const RotaryEmbeddingConfig& co
 
 RotaryTables RotaryEmbeddingProvider::forward(const at::Tensor& position_ids) const {
   if (position_ids.device().is_cpu() && position_ids.numel() > 0) {
-    const auto last = position_ids.max().item<std::int64_t>();
-    D9D_CHECK(last < config.max_position_ids, ConfigError,
-              "[modules::rope] expected positions below max_position_ids = ", config.max_position_ids, ", got ", last,
+    const auto [first, last] = at::aminmax(position_ids);
+    D9D_CHECK(first.item<std::int64_t>() >= 0 && last.item<std::int64_t>() < config.max_position_ids, ConfigError,
+              "[modules::rope] expected positions from 0 to below max_position_ids = ", config.max_position_ids,
+              ", got positions from ", first.item<std::int64_t>(), " to ", last.item<std::int64_t>(),
               ". Raise max_position_ids or shorten the sequences.");
   }
   return {.cos = at::embedding(cos_->local, position_ids), .sin = at::embedding(sin_->local, position_ids)};

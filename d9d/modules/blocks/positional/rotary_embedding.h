@@ -38,8 +38,8 @@ struct RotaryEmbeddingConfig {
 class RotaryEmbeddingProvider : public Module {
  public:
   explicit RotaryEmbeddingProvider(const RotaryEmbeddingConfig& config);
-  // position_ids [B, S] int64. On CPU a position >= max_position_ids is a ConfigError; on a GPU a device-side
-  // assertion.
+  // position_ids [B, S] int64. On CPU a position outside of [0, max_position_ids) is a ConfigError; on a GPU a
+  // device-side assertion.
   [[nodiscard]] RotaryTables forward(const at::Tensor& position_ids) const;
 
   const RotaryEmbeddingConfig config;

@@ -5,14 +5,14 @@
 namespace d9d {
 
 ModulePtr<LanguageModellingHead> make_language_modelling_head(const DecoderBackbone& backbone) {
-  if (!backbone.stage().is_last()) return nullptr;
-  if (!backbone.ties_word_embeddings()) {
-    return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.hidden_size());
-  }
-  D9D_CHECK(backbone.stage().is_first(), ConfigError,
+  D9D_CHECK(!backbone.ties_word_embeddings() || backbone.stage().num_stages == 1, ConfigError,
             "[models::decoder] expected one pipeline stage with tie_word_embeddings, got ", backbone.stage().num_stages,
             ": tied embeddings over several stages are not built in this version.");
-  return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.embedding_weights());
+  if (!backbone.stage().is_last()) return nullptr;
+  if (backbone.ties_word_embeddings()) {
+    return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.embedding_weights());
+  }
+  return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.hidden_size());
 }
 
 ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone) {

@@ -14,9 +14,11 @@
 
 namespace d9d {
 
-// Copies into every parameter of the module, one tensor in memory at a time; the module keeps its dtype and device.
-// Parameters that the module does not have (another pipeline stage's) are not read. Throws StateError that lists the
-// parameters which no mapping makes, before anything is read. Returns the tensors of the folder that nothing took.
+// A folder whose tensors have this library's own names (an identity export of d9d, 0.16's head names included) is read
+// by those instead of the mappings. Copies into every parameter of the module, one tensor in memory at a time; the
+// module keeps its dtype and device. Parameters that the module does not have (another pipeline stage's) are not read.
+// Throws StateError that lists the parameters which no mapping makes, before anything is read. Returns the tensors of
+// the folder that nothing took.
 [[nodiscard]] std::vector<std::string> load_weights(Module& module, const std::vector<TensorMapping>& mappings,
                                                     const HuggingFaceDirectory& directory);
 

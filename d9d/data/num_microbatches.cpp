@@ -1,4 +1,4 @@
-#include "d9d/loop/control/num_microbatches.h"
+#include "d9d/data/num_microbatches.h"
 
 #include "d9d/base/check.h"
 
@@ -7,14 +7,14 @@ namespace d9d {
 std::int64_t num_microbatches_for_global_batch(const BatchSizes& sizes) {
   const auto& [data_parallel_size, global_batch_size, microbatch_size] = sizes;
   D9D_CHECK(data_parallel_size > 0 && global_batch_size > 0 && microbatch_size > 0, ConfigError,
-            "[loop::num_microbatches] expected sizes > 0, got data_parallel_size = ", data_parallel_size,
+            "[data::num_microbatches] expected sizes > 0, got data_parallel_size = ", data_parallel_size,
             ", global_batch_size = ", global_batch_size, ", microbatch_size = ", microbatch_size,
             ". Correct the batch.");
   const bool is_divisible =  // one factor at a time: their product might overflow
       global_batch_size % microbatch_size == 0 && global_batch_size / microbatch_size % data_parallel_size == 0;
   D9D_CHECK(
       is_divisible, ConfigError,
-      "[loop::num_microbatches] expected global_batch_size to be divisible by data_parallel_size * microbatch_size = ",
+      "[data::num_microbatches] expected global_batch_size to be divisible by data_parallel_size * microbatch_size = ",
       data_parallel_size, " * ", microbatch_size, ", got ", global_batch_size, ". Change one of the three.");
   return global_batch_size / microbatch_size / data_parallel_size;
 }

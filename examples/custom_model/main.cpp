@@ -1,0 +1,200 @@
+// Learns which programming language a piece of text is written in. Model, task, data and metric are all written here,
+// by hand; the loop, the optimiser, the schedule, logging and configuration are the library's.
+//
+//   custom_model examples/custom_model/config.json [key.path=value ...]
+#include <fstream>
+#include <iostream>
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/conv.h>
+
+#include "d9d/base/philox.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/data/as_pack_stream.h"
+#include "d9d/data/match_files.h"
+#include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/run/trainer.h"
+#include "d9d/modules/base/adopt.h"
+#include "d9d/modules/blocks/linear/linear.h"
+
+namespace {
+
+// ---- Configuration: a plain struct that lists its fields. Unknown and missing keys and wrong values are refused. ----
+
+struct Config {
+  d9d::LaunchConfig launch = {};
+  d9d::DeviceMeshParameters mesh = {};
+  std::map<std::string, std::vector<std::string>> languages = {};  // name -> shell patterns of files
+  std::int64_t num_channels = 1;
+  d9d::TrainerConfig trainer = {};
+  d9d::OptimizerConfig optimizer = {};
+  d9d::LRSchedulerConfig lr_scheduler = {};
+  static constexpr auto fields() {
+    return d9d::record<Config>(d9d::defaulted("launch", &Config::launch), d9d::defaulted("mesh", &Config::mesh),
+                               d9d::required("languages", &Config::languages),
+                               d9d::required("num_channels", &Config::num_channels, d9d::at_least(1)),
+                               d9d::required("trainer", &Config::trainer),
+                               d9d::required("optimizer", &Config::optimizer),
+                               d9d::required("lr_scheduler", &Config::lr_scheduler));
+  }
+};
+
+// ---- Model: an ordinary class. B snippets, S bytes, C channels, L languages. ----
+
+struct SnippetClassifier : d9d::Module {
+  SnippetClassifier(std::int64_t num_channels, std::int64_t num_languages)
+      : embedding(register_parameter("embedding", {.shape = {256, num_channels}, .init = d9d::init::normal(1.0)})),
+        convolution(register_module("convolution", d9d::adopt([num_channels] {
+                                      return torch::nn::Conv1d(num_channels, num_channels, /*kernel_size=*/5);
+                                    }))),
+        classifier(register_module<d9d::Linear>("classifier", d9d::LinearConfig{num_channels, num_languages})) {}
+
+  // bytes [B, S] int64 -> logits [B, L].
+  at::Tensor forward(const at::Tensor& bytes, const std::monostate&) const {
+    const at::Tensor embedded = at::embedding(embedding->local(), bytes);         // [B, S, C]
+    const at::Tensor features = at::relu(convolution(embedded.transpose(1, 2)));  // [B, C, S - 4]
+    return classifier(features.amax(-1));
+  }
+
+  const d9d::ParameterPtr embedding;
+  const d9d::ModulePtr<d9d::Adopted<torch::nn::Conv1dImpl>> convolution;  // a layer of torch::nn
+  const d9d::ModulePtr<d9d::Linear> classifier;                           // a layer of the library
+};
+
+// ---- Data: the texts, snippets from them, and a stream that hands out one step's microbatches at a time. ----
+
+struct SnippetBatch {
+  at::Tensor bytes;     // [B, S] int64
+  at::Tensor language;  // [B] int64
+  static constexpr auto fields() {
+    return d9d::record<SnippetBatch>(d9d::field("bytes", &SnippetBatch::bytes),
+                                     d9d::field("language", &SnippetBatch::language));
+  }
+};
+
+constexpr std::int64_t kLength = 96;  // of a snippet, in bytes
+constexpr std::int64_t kMicrobatchSize = 32;
+constexpr double kTrainingPart = 0.9;  // the end of each text is kept for the test
+
+struct Corpus {
+  explicit Corpus(const Config& config) {
+    for (const auto& [language, patterns] : config.languages) {
+      std::string text;
+      for (const auto& path : d9d::match_files(patterns)) {
+        std::ifstream file(path);
+        text.append(std::istreambuf_iterator<char>(file), {});
+      }
+      texts.push_back(at::from_blob(text.data(), {std::ssize(text)}, at::kByte).to(at::kLong));
+    }
+  }
+
+  // Snippets number first, first + 1, ... of an endless sequence. They start in the part [from, to) of their text.
+  SnippetBatch draw(std::int64_t first, std::int64_t count, double from, double to) const {
+    std::vector<at::Tensor> snippets, languages;
+    for (std::int64_t i = first; i < first + count; ++i) {
+      const d9d::PhiloxWords words = d9d::philox4x32({.low = static_cast<std::uint64_t>(i)}, /*key=*/1);
+      const std::size_t language = words[0] % texts.size();
+      const double place = from + (to - from) * d9d::uniform_double(words[1], words[2]);
+      const auto start = static_cast<std::int64_t>(place * static_cast<double>(texts[language].size(0) - kLength));
+      snippets.push_back(texts[language].narrow(0, start, kLength));
+      languages.push_back(at::scalar_tensor(static_cast<double>(language), at::kLong));
+    }
+    return {.bytes = at::stack(snippets), .language = at::stack(languages)};
+  }
+
+  std::vector<at::Tensor> texts;  // [number of bytes] int64 each
+};
+
+// Any class with these four functions is a pack stream: each pack holds the microbatches of one step.
+struct SnippetStream {
+  std::optional<std::vector<SnippetBatch>> next() {
+    std::vector<SnippetBatch> pack(2);  // microbatches
+    for (SnippetBatch& batch : pack) {
+      batch = corpus.draw(num_drawn, kMicrobatchSize, 0, kTrainingPart);
+      num_drawn += kMicrobatchSize;
+    }
+    return pack;
+  }
+  std::optional<std::int64_t> total_steps() const { return std::nullopt; }  // endless
+  nlohmann::json state() const { return {{"num_drawn", num_drawn}}; }
+  void load_state(const nlohmann::json& state) { num_drawn = state.at("num_drawn"); }
+
+  const Corpus& corpus;
+  std::int64_t num_drawn = 0;
+};
+
+// ---- Task: how a batch becomes inputs, and outputs become a loss and a metric. ----
+
+struct SnippetState {  // of one microbatch, from its inputs to its metrics
+  at::Tensor language;
+  at::Tensor is_correct;  // [B] bool
+};
+
+struct SnippetTypes {
+  using Batch = SnippetBatch;
+  using Input = at::Tensor;       // bytes
+  using Shared = std::monostate;  // nothing beside the input
+  using Output = at::Tensor;      // logits
+  using State = SnippetState;
+};
+
+struct Accuracy : d9d::Metric {
+  void update(const at::Tensor& is_correct) { all.push_back(is_correct); }
+  at::Tensor compute() const override { return at::cat(all).to(at::kDouble).mean(); }
+  void reset() override { all.clear(); }
+
+  std::vector<at::Tensor> all;
+};
+
+struct SnippetTask : d9d::TrainTask<SnippetTypes> {
+  d9d::ForwardInputs<SnippetTypes> build_forward_inputs(const SnippetBatch& batch) override {
+    return {.input = batch.bytes, .state = {.language = batch.language}, .num_tokens = batch.bytes.numel()};
+  }
+  d9d::LossResult compute_loss(const at::Tensor& logits, SnippetState& state, const d9d::JobSchedule&) override {
+    state.is_correct = logits.argmax(-1) == state.language;
+    return {.loss = at::cross_entropy_loss(logits, state.language)};
+  }
+  d9d::MetricMap create_metrics() override { return {{"accuracy", accuracy}}; }
+  void update_metrics(const SnippetState& state, const d9d::MetricMap&) override { accuracy->update(state.is_correct); }
+
+  const std::shared_ptr<Accuracy> accuracy = std::make_shared<Accuracy>();
+};
+
+// ---- Providers: what the trainer asks for when it builds the job. ----
+
+struct SnippetProvider : d9d::ModelProvider<SnippetTypes>, d9d::DataProvider<SnippetBatch> {
+  explicit SnippetProvider(const Config& configuration) : config(configuration), corpus(configuration) {}
+
+  d9d::ModelStage<SnippetTypes> initialize_model_stage(const d9d::DistContext&,
+                                                       const d9d::PipelineStageInfo&) override {
+    model = d9d::make_module<SnippetClassifier>(config.num_channels, std::ssize(config.languages));
+    return d9d::as_model_stage<SnippetTypes>(model);
+  }
+  std::unique_ptr<d9d::PackStream<SnippetBatch>> build_pack_stream(const d9d::DistContext&,
+                                                                   std::optional<std::int64_t>) override {
+    return d9d::as_pack_stream<SnippetBatch>(SnippetStream{corpus});
+  }
+
+  const Config config;
+  const Corpus corpus;
+  d9d::ModulePtr<SnippetClassifier> model;
+};
+
+void train(const Config& config, d9d::DistContext& context) {
+  SnippetTask task;
+  SnippetProvider provider(config);
+  d9d::AutoOptimizerProvider optimizer(config.optimizer);
+  d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
+  d9d::Trainer<SnippetTypes> trainer(
+      context, config.trainer,
+      {.task = task, .model = provider, .data = provider, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
+  if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
+
+  const SnippetBatch unseen = provider.corpus.draw(/*first=*/0, /*count=*/500, kTrainingPart, 1);
+  const at::Tensor guess = provider.model(unseen.bytes.to(context.device()), std::monostate()).argmax(-1).cpu();
+  std::cout << "accuracy on unseen text " << (guess == unseen.language).to(at::kDouble).mean().item<double>() << '\n';
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return d9d::launch<Config>(argc, argv, train); }

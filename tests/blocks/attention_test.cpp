@@ -1,0 +1,145 @@
+// Attention layers against those of transformers: Qwen3, Qwen3-Next, GPT-OSS, GPT-J.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/modules/blocks/attention/grouped_query_attention.h"
+
+#include "tests/blocks/oracle.h"
+#include "tests/support/io_faults.h"
+
+namespace d9d {
+namespace {
+using test::Tensors;
+using ::testing::HasSubstr;
+using Attention = ModulePtr<GroupedQueryAttention>;
+
+// The sizes of the oracle.
+GroupedQueryAttentionConfig qwen3(std::int64_t num_key_value_heads = 2) {
+  return {.hidden_size = 24,
+          .num_attention_heads = 4,
+          .num_key_value_heads = num_key_value_heads,
+          .head_dim = 8,
+          .qk_norm_eps = 1e-5};
+}
+
+at::Tensor attend(const Attention& attention, const Tensors& inputs) {
+  const auto mask = inputs.find("mask");
+  return attention(inputs.at("x"), RotaryTables{inputs.at("cos"), inputs.at("sin")},
+                   mask == inputs.end() ? std::optional<at::Tensor>() : mask->second);
+}
+
+void expect_equals_oracle_with(const SdpaConfig& backend, const std::string& name, GroupedQueryAttentionConfig config) {
+  SCOPED_TRACE(std::holds_alternative<EagerSdpaConfig>(backend) ? "eager" : "torch");
+  config.sdpa_backend = backend;
+  test::expect_equals_oracle(
+      name, [&] { return make_module<GroupedQueryAttention>(config); }, attend);
+}
+
+void expect_equals_oracle_on_both_backends(const std::string& name, const GroupedQueryAttentionConfig& config) {
+  expect_equals_oracle_with(EagerSdpaConfig{}, name, config);
+  expect_equals_oracle_with(TorchSdpaConfig{}, name, config);
+}
+
+TEST(Attention, With_grouped_heads_equals_qwen3) { expect_equals_oracle_on_both_backends("attention_gqa", qwen3()); }
+
+TEST(Attention, With_a_key_head_for_each_query_head_equals_qwen3) {
+  expect_equals_oracle_on_both_backends("attention_mha", qwen3(4));
+}
+
+TEST(Attention, With_one_key_head_equals_qwen3) { expect_equals_oracle_on_both_backends("attention_mqa", qwen3(1)); }
+
+TEST(Attention, That_is_not_causal_sees_later_positions) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.is_causal = false;
+  expect_equals_oracle_on_both_backends("attention_non_causal", config);
+}
+
+TEST(Attention, Keeps_what_a_boolean_mask_has_true) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.needs_attention_mask = true;
+  expect_equals_oracle_on_both_backends("attention_boolean_mask_causal", config);
+  config.is_causal = false;
+  expect_equals_oracle_on_both_backends("attention_boolean_mask", config);
+}
+
+TEST(Attention, Adds_a_floating_mask_to_the_logits) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.needs_attention_mask = true;
+  config.is_causal = false;
+  expect_equals_oracle_on_both_backends("attention_additive_mask", config);
+}
+
+TEST(Attention, With_gate_partial_rotation_and_zero_centred_norms_equals_qwen3_next) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.qk_norm_zero_centered = true;
+  config.rope_dim = 4;
+  config.has_output_gate = true;
+  expect_equals_oracle_on_both_backends("attention_gated", config);
+}
+
+TEST(Attention, With_sinks_equals_gpt_oss) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.qk_norm_eps = std::nullopt;
+  config.has_sinks = true;
+  expect_equals_oracle_with(EagerSdpaConfig{}, "attention_sinks", config);
+}
+
+TEST(Attention, With_sinks_and_a_window_of_three_keys_equals_gpt_oss) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.qk_norm_eps = std::nullopt;
+  config.has_sinks = true;
+  config.window_left = 2;
+  expect_equals_oracle_with(EagerSdpaConfig{}, "attention_sinks_window", config);
+}
+
+TEST(Attention, Chooses_eager_by_itself_for_sinks_and_windows) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.has_sinks = true;
+  EXPECT_EQ(make_module<GroupedQueryAttention>(config)->kernel->choice.backend, kernels::SdpaBackend::kEager);
+  config.has_sinks = false;
+  EXPECT_EQ(make_module<GroupedQueryAttention>(config)->kernel->choice.backend, kernels::SdpaBackend::kTorch);
+  config.window_left = 4;
+  EXPECT_EQ(make_module<GroupedQueryAttention>(config)->kernel->choice.backend, kernels::SdpaBackend::kEager);
+}
+
+TEST(Attention, Refuses_sinks_on_a_backend_without_them) {
+  GroupedQueryAttentionConfig config = qwen3();
+  config.has_sinks = true;
+  config.sdpa_backend = TorchSdpaConfig{};
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)make_module<GroupedQueryAttention>(config); }),
+              HasSubstr("sinks"));
+}
+
+TEST(Attention, Rotates_neighbouring_features_in_the_interleaved_style_as_gpt_j) {
+  const GroupedQueryAttentionConfig config{.hidden_size = 24,
+                                           .num_attention_heads = 3,
+                                           .num_key_value_heads = 3,
+                                           .head_dim = 8,
+                                           .rope_style = RotaryStyle::kInterleaved,
+                                           .rope_dim = 4};
+  test::expect_equals_oracle(
+      "attention_interleaved", [&] { return make_module<GroupedQueryAttention>(config); },
+      [](const Attention& attention, const Tensors& inputs) {
+        auto rope = make_module<RotaryEmbeddingProvider>(
+            RotaryEmbeddingConfig{.head_dim = 4, .max_position_ids = 32, .style = RotaryStyle::kInterleaved});
+        test::load(*rope, {}, inputs.at("x").scalar_type());
+        return attention(inputs.at("x"), rope(inputs.at("positions")));
+      });
+}
+
+TEST(Attention, Refuses_a_mask_that_it_was_not_built_for) {
+  auto attention = make_module<GroupedQueryAttention>(qwen3());
+  test::load(*attention, test::oracle_case("attention_gqa", at::kFloat).weights, at::kFloat);
+  EXPECT_THAT(test::message_of<ConfigError>(
+                  [&] { (void)attend(attention, test::oracle_case("attention_boolean_mask", at::kFloat).inputs); }),
+              HasSubstr("needs_attention_mask"));
+}
+
+TEST(Attention, Refuses_query_heads_that_are_no_multiple_of_key_heads) {
+  EXPECT_THAT(test::message_of<ConfigError>([] { (void)make_module<GroupedQueryAttention>(qwen3(3)); }),
+              HasSubstr("num_key_value_heads = 3, got 4"));
+}
+
+}  // namespace
+}  // namespace d9d

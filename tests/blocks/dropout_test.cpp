@@ -1,0 +1,85 @@
+#include "d9d/modules/blocks/regularization/dropout.h"
+
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/modules/blocks/linear/linear.h"
+
+#include "tests/blocks/oracle.h"
+#include "tests/blocks/tiny.h"
+
+namespace d9d {
+namespace {
+
+struct Network : Module {
+  explicit Network(double probability)
+      : first(register_module<Dropout>("first", probability)),
+        linear(register_module<Linear>("linear", LinearConfig{16, 16})),
+        second(register_module<Dropout>("second", probability)) {}
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const { return second(at::tanh(linear(first(x)))); }
+  const ModulePtr<Dropout> first;
+  const ModulePtr<Linear> linear;
+  const ModulePtr<Dropout> second;
+};
+
+ModulePtr<Network> make_network(double probability = 0.3) {
+  return test::initialized(make_module<Network>(probability));
+}
+
+at::Tensor mask_of(const ModulePtr<Dropout>& dropout) { return dropout(at::ones({64, 64}, at::kDouble)).ne(0); }
+
+TEST(Dropout, Keeps_its_share_and_scales_it_up) {
+  const auto network = make_network();
+  const at::Tensor x = test::normal({300, 300}, 1);
+  const at::Tensor y = network->first(x);
+  const at::Tensor is_kept = y.ne(0);
+  EXPECT_NEAR(is_kept.to(at::kDouble).mean().item<double>(), 0.7, 5 * std::sqrt(0.3 * 0.7 / 90000));
+  EXPECT_TRUE(at::allclose(y.masked_select(is_kept), x.masked_select(is_kept) / 0.7, 1e-12, 0));
+}
+
+TEST(Dropout, Passes_everything_in_evaluation) {
+  const auto network = make_network();
+  network->eval();
+  const at::Tensor x = test::normal({8, 8}, 1);
+  EXPECT_TRUE(at::equal(network->first(x), x));
+}
+
+TEST(Dropout, Repeats_its_mask_at_the_same_step_and_microbatch) {
+  EXPECT_TRUE(at::equal(mask_of(make_network()->first), mask_of(make_network()->first)));
+}
+
+TEST(Dropout, Draws_anew_for_each_layer_step_microbatch_and_seed) {
+  const auto network = make_network();
+  const auto clock = std::make_shared<RandomClock>(RandomClock{.base_seed = 1});
+  network->set_random_clock(clock);
+  const at::Tensor mask = mask_of(network->first);
+  EXPECT_FALSE(at::equal(mask_of(network->second), mask));
+  for (const RandomClock& other : {RandomClock{1, 1, 0}, RandomClock{1, 0, 1}, RandomClock{2, 0, 0}}) {
+    *clock = other;
+    EXPECT_FALSE(at::equal(mask_of(network->first), mask));
+  }
+  *clock = {.base_seed = 1};
+  EXPECT_TRUE(at::equal(mask_of(network->first), mask));
+}
+
+TEST(Dropout, Has_the_same_mask_in_a_recomputation_although_the_clock_went_on) {
+  std::vector<test::Tensors> gradients;
+  for (const bool checkpointing : {false, true}) {
+    const auto network = make_network();
+    network->set_activation_checkpointing(checkpointing);
+    const auto clock = std::make_shared<RandomClock>();
+    network->set_random_clock(clock);
+    const at::Tensor x = test::normal_leaf({8, 16}, 1);
+    const at::Tensor y = network(x);
+    clock->microbatch = 5;
+    test::backward(y, test::normal({8, 16}, 2));
+    gradients.push_back(test::gradients_of(*network));
+    gradients.back().emplace("x", x.grad());
+  }
+  for (const auto& [name, gradient] : gradients[0]) EXPECT_TRUE(at::equal(gradient, gradients[1].at(name))) << name;
+}
+
+TEST(Dropout, Refuses_to_drop_everything) { EXPECT_THROW((void)make_module<Dropout>(1.0), ConfigError); }
+
+}  // namespace
+}  // namespace d9d

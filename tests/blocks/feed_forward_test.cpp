@@ -1,0 +1,99 @@
+// Feed-forward blocks and norms against those of PyTorch and transformers.
+#include <gtest/gtest.h>
+
+#include "d9d/modules/blocks/ffn/swiglu.h"
+#include "d9d/modules/blocks/moe/shared_swiglu.h"
+#include "d9d/modules/blocks/normalization/rms_norm.h"
+
+#include "tests/blocks/oracle.h"
+
+namespace d9d {
+namespace {
+using test::Tensors;
+
+const auto run = [](const auto& module, const Tensors& inputs) { return module(inputs.at("x")); };
+
+TEST(SwiGLU, Equals_the_mlp_of_qwen3) {
+  test::expect_equals_oracle(
+      "swiglu",
+      [] {
+        return make_module<SwiGLU>(SwiGLUConfig{24, 20});
+      },
+      run);
+}
+
+TEST(SwiGLU, With_biases_equals_the_mlp_of_llama) {
+  test::expect_equals_oracle(
+      "swiglu_bias",
+      [] {
+        return make_module<SwiGLU>(SwiGLUConfig{24, 20, true});
+      },
+      run);
+}
+
+TEST(SharedSwiGLU, With_a_gate_equals_the_shared_expert_of_qwen3_5) {
+  test::expect_equals_oracle(
+      "shared_expert_gated",
+      [] {
+        return make_module<SharedSwiGLU>(24, SharedExpertParameters{.intermediate_size = 10, .enable_gate = true});
+      },
+      run);
+}
+
+TEST(SharedSwiGLU, Without_a_gate_is_a_feed_forward) {
+  test::OracleCase oracle = test::oracle_case("swiglu", at::kDouble);
+  auto shared = make_module<SharedSwiGLU>(24, SharedExpertParameters{.intermediate_size = 20});
+  const auto prefixed = [](const Tensors& tensors) {
+    Tensors renamed;
+    for (const auto& [name, tensor] : tensors) renamed.emplace(name == "x" ? name : "expert." + name, tensor);
+    return renamed;
+  };
+  oracle.gradients = prefixed(oracle.gradients);
+  test::load(*shared, prefixed(oracle.weights), at::kDouble);
+  test::expect_matches(*shared, shared(oracle.inputs.at("x")), oracle, at::kDouble);
+}
+
+TEST(RMSNorm, Equals_that_of_torch) {
+  test::expect_equals_oracle(
+      "rms_norm",
+      [] {
+        return make_module<RMSNorm>(RMSNormConfig{24, 1e-5});
+      },
+      run);
+}
+
+TEST(RMSNorm, Takes_inputs_with_strides) {
+  const auto strided = [](const ModulePtr<RMSNorm>& norm, const Tensors& inputs) {
+    return norm(inputs.at("x").transpose(0, 1).contiguous().transpose(0, 1));
+  };
+  test::expect_equals_oracle(
+      "rms_norm",
+      [] {
+        return make_module<RMSNorm>(RMSNormConfig{24, 1e-5});
+      },
+      strided);
+}
+
+TEST(RMSNorm, With_a_zero_centred_weight_equals_that_of_qwen3_next) {
+  test::expect_equals_oracle(
+      "rms_norm_zero_centered",
+      [] {
+        return make_module<RMSNorm>(RMSNormConfig{24, 1e-5, true});
+      },
+      run);
+}
+
+TEST(RMSNorm, Starts_as_a_factor_of_one) {
+  const at::Tensor x = at::linspace(-1, 1, 24, at::kDouble);
+  const at::Tensor expected = x / x.square().mean().add(1e-5).sqrt();
+  for (const bool zero_centered : {false, true}) {
+    auto norm = make_module<RMSNorm>(RMSNormConfig{24, 1e-5, zero_centered});
+    norm->to(at::kDouble);
+    norm->materialize(at::kCPU);
+    norm->reset_parameters(1);
+    EXPECT_TRUE(at::allclose(norm(x), expected, 1e-12, 1e-12)) << zero_centered;
+  }
+}
+
+}  // namespace
+}  // namespace d9d
