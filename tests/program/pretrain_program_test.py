@@ -169,16 +169,12 @@ class BadInput(ProgramTest):
         self.assert_refused(job, job.run(command=[program, str(job.folder)]), job.folder)
         self.assert_refused(job, job.run(command=[program, str(broken)]), "broken.json", "line 2")
 
-    def test_command_lines_that_make_no_sense_print_the_usage(self):
+    def test_command_lines_that_make_no_sense_are_told_the_right_form(self):
         job = self.job()
         for command in ([str(job.program)], [str(job.program), "--what"], job.command("no_assignment"),
                         job.command("=5")):
             with self.subTest(command[1:]):
-                result = job.run(command=command)
-                self.assertEqual(result.returncode, 2, result.stderr)
-                self.assertIn("error: ", result.stderr)
-                self.assertIn("CONFIG.json [key.path=value ...]", result.stderr)
-                self.assert_nothing_half_written(job)
+                self.assert_refused(job, job.run(command=command), "key.path=value", exit_code=2)
 
     def test_data_that_cannot_be_trained_on_is_named(self):
         job = self.job()
@@ -324,7 +320,7 @@ class BadWeights(ProgramTest):
     def test_a_missing_tensor_is_named(self):
         norm = "model.norm.weight"
         self.write({"other" if name == norm else name: entry for name, entry in self.header.items()}, self.data)
-        self.assert_weights_refused(norm, self.source.export)
+        self.assert_weights_refused(norm)
 
     def test_a_tensor_of_another_shape_is_named(self):
         self.assert_weights_refused("gate_proj", "48", "64",

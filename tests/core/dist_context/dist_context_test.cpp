@@ -12,7 +12,7 @@ TEST(DistContext, Refuses_each_degree_above_one_by_its_key) {
     DeviceMeshParameters mesh;
     mesh.*field.member = 2;
     try {
-      const DistContext context({.mesh = mesh});
+      const DistContext context({.mesh = mesh, .rank = 0, .device = c10::kCPU, .log = Logger()});
       FAIL() << "accepted " << field.name;
     } catch (const ConfigError& error) {
       EXPECT_EQ(error.what(), cat("[core::dist_context] mesh.", field.name,
