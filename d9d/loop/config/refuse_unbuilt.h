@@ -7,16 +7,14 @@
 #pragma once
 
 #include "d9d/core/mesh/device_mesh_parameters.h"
-#include "d9d/data/config.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/optim/config.h"
 
 namespace d9d {
 
-// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer`, `mesh`,
-// `optimizer` and `data`.
+// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer`, `mesh` and
+// `optimizer`. (Data sources are refused where they are read: data/token_stream.h.)
 void refuse_unbuilt(const TrainerConfig& trainer, const DeviceMeshParameters& mesh);
 void refuse_unbuilt(const OptimizerConfig& optimizer);
-void refuse_unbuilt(const DataConfig& data);
 
 }  // namespace d9d
