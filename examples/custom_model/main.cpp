@@ -142,7 +142,6 @@ struct Accuracy : d9d::Metric {
   void update(const at::Tensor& is_correct) { all.push_back(is_correct); }
   at::Tensor compute() const override { return at::cat(all).to(at::kDouble).mean(); }
   void reset() override { all.clear(); }
-
   std::vector<at::Tensor> all;
 };
 
