@@ -10,8 +10,8 @@ namespace d9d {
 // The optimiser that {"name": ...} asks for, over all trainable parameters of the module in one group.
 class AutoOptimizerProvider : public OptimizerProvider {
  public:
-  explicit AutoOptimizerProvider(OptimizerConfig config) : config_(std::move(config)) {}
   // Throws ConfigError for an optimiser that this version does not have.
+  explicit AutoOptimizerProvider(OptimizerConfig config);
   [[nodiscard]] Optimizer build_optimizer(const DistContext& context, Module& module) override;
 
  private:

@@ -79,11 +79,4 @@ void refuse_unbuilt(const OptimizerConfig& optimizer) {
       optimizer);
 }
 
-void refuse_unbuilt(const DataConfig& data) {
-  if (const auto* dataset = std::get_if<DatasetDataConfig>(&data)) {
-    refuse("data.dataset", dataset->dataset, "reading datasets of the hub with a tokenizer is",
-           "Give data a \"kind\": \"text\" or \"tokens\".");
-  }
-}
-
 }  // namespace d9d

@@ -6,16 +6,14 @@
 //   // [config] trainer.profiling = {...}: profiling is not built in this version. Set it to null.
 #pragma once
 
-#include "d9d/data/config.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/optim/config.h"
 
 namespace d9d {
 
-// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer`, `optimizer` and
-// `data`. (DistContext refuses a mesh of more than one rank.)
+// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer` and `optimizer`.
+// (DistContext refuses a mesh of more than one rank; data sources are refused where they are read: data/token_stream.h.)
 void refuse_unbuilt(const TrainerConfig& trainer);
 void refuse_unbuilt(const OptimizerConfig& optimizer);
-void refuse_unbuilt(const DataConfig& data);
 
 }  // namespace d9d

@@ -30,8 +30,6 @@ TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
   const auto config = parse_record<TrainerConfig>(built_trainer());
   EXPECT_NO_THROW(refuse_unbuilt(config));
   EXPECT_NO_THROW(refuse_unbuilt(OptimizerConfig{AdamWConfig{.lr = 1e-3}}));
-  EXPECT_NO_THROW(refuse_unbuilt(DataConfig{TextDataConfig{.paths = {"a"}}}));
-  EXPECT_NO_THROW(refuse_unbuilt(DataConfig{TokensDataConfig{.path = "a"}}));
 }
 
 TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
@@ -78,13 +76,9 @@ TEST(RefuseUnbuilt, Names_a_tracker_inside_several) {
       expected);
 }
 
-TEST(RefuseUnbuilt, Names_the_optimiser_and_the_data_source) {
+TEST(RefuseUnbuilt, Names_the_optimiser) {
   EXPECT_EQ(config_error_of([] { refuse_unbuilt(OptimizerConfig{SgdConfig{}}); }),
             "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw'.");
-  EXPECT_EQ(
-      config_error_of([] { refuse_unbuilt(DataConfig{DatasetDataConfig{.dataset = "c4"}}); }),
-      "[config] data.dataset = \"c4\": reading datasets of the hub with a tokenizer is not built in this version. "
-      "Give data a \"kind\": \"text\" or \"tokens\".");
 }
 
 }  // namespace
