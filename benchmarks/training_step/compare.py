@@ -1,6 +1,6 @@
 """A training step of an example program beside the same model in transformers, in one run.
 
-usage: compare.py moe|dense [--steps N] [--programs FOLDER]
+usage: compare.py moe|dense [--steps N] [--threads N] [--programs FOLDER]
 
 Both train from the same weights on the same tokens, so the losses must agree; a difference ends the run. They take turns:
 while one works the other is stopped. Prints Markdown.
@@ -21,7 +21,6 @@ import torch
 import transformers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NUM_THREADS = 2
 TURN = 3  # steps of one program before the other's turn
 LEARNING_RATE = 1e-3
 TOLERANCE = 2e-3  # of a loss, relative: fp32 differences after tens of steps
@@ -39,7 +38,7 @@ class OurProgram:
         self.log.unlink(missing_ok=True)
         os.mkfifo(self.log)
         everything = {
-            "launch": {"device": "cpu", "num_threads": NUM_THREADS},
+            "launch": {"device": "cpu", "num_threads": torch.get_num_threads()},
             "data.paths": [str(folder / "text")],
             "data.shuffle": False,
             "optimizer.lr": LEARNING_RATE,
@@ -64,11 +63,15 @@ class OurProgram:
         return json.loads(line)
 
     def turn(self, num_steps):
-        """Logged steps, the first of which was interrupted by the other's turn."""
+        """Logged steps. The second was interrupted by the other's turn: a line comes when the step after it has ended."""
         self.process.send_signal(signal.SIGCONT)
         steps = [self.next_step() for _ in range(1 + num_steps)]
         self.process.send_signal(signal.SIGSTOP)
         return steps
+
+    def processor_seconds(self):
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user, system
 
     def end(self):
         self.process.kill()
@@ -124,28 +127,32 @@ def start_up_seconds(program, model, folder):
 
 
 def compare_steps(program, model, folder, num_steps, fused):
-    """Seconds of ours, seconds of theirs, turn by turn, and the peak memory of ours in MiB."""
+    """Seconds of each step of ours and of theirs; processor seconds a step of both; peak memory of ours in MiB."""
     text = (folder / "text").read_bytes()
     config = json.loads((REPOSITORY / f"examples/qwen3_{model}/pretrain/pretrain.json").read_text())
     peer = Transformers(config, folder / "export", text, fused)
     ours = OurProgram(program, model, folder, "trainer.schedule.total_steps=1000000",
                       f"trainer.model_stage_factory.source_checkpoint={folder / 'export'}")
-    losses, seconds = [[], []], [[], []]
+    losses, seconds, processor = [[], []], [[], []], [[], []]
     try:
         while len(seconds[0]) < num_steps:
+            before = ours.processor_seconds()
             steps = ours.turn(TURN)
+            processor[0].append((ours.processor_seconds() - before) / len(steps))
             losses[0] += [step["loss"] for step in steps]
-            seconds[0] += [step["step_seconds"] for step in steps[1:]]
+            seconds[0] += [step["step_seconds"] for index, step in enumerate(steps) if index != 1]
+            before = time.process_time()
             theirs = [peer.step() for _ in steps]
+            processor[1].append((time.process_time() - before) / len(theirs))
             losses[1] += [loss for loss, _ in theirs]
-            seconds[1] += [took for _, took in theirs[1:]]
+            seconds[1] += [took for index, (_, took) in enumerate(theirs) if index != 1]
         memory = peak_mib(ours.process.pid)
     finally:
         ours.end()
     for step, (mine, other) in enumerate(zip(*losses)):
         if abs(mine - other) > TOLERANCE * abs(other):
             raise RuntimeError(f"step {step}: loss {mine} here, {other} in transformers")
-    return seconds[0], seconds[1], memory
+    return seconds, processor, memory
 
 
 def write_text(folder):
@@ -168,23 +175,25 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=["moe", "dense"])
     parser.add_argument("--steps", type=int, default=21)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--programs", type=Path, default=REPOSITORY / "build/release/bin")
     options = parser.parse_args()
-    torch.set_num_threads(NUM_THREADS)
+    torch.set_num_threads(options.threads)
     program = options.programs / f"qwen3_{options.model}_pretrain"
-    print(f"{options.model}: {cpu_model()}, {os.cpu_count()} cores, {NUM_THREADS} threads; torch {torch.__version__}, "
+    print(f"{options.model}: {cpu_model()}, {os.cpu_count()} cores, {options.threads} threads; torch {torch.__version__}, "
           f"transformers {transformers.__version__}\n")
-    print("| AdamW of the peer | ours ms (quartiles) | transformers ms (quartiles) | median of ratios |")
-    print("|---|---|---|---|", flush=True)
+    print("| AdamW of the peer | ours ms (quartiles) | transformers ms (quartiles) | median of ratios | processor ms, both |")
+    print("|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_text(folder)
         starts = [start_up_seconds(program, options.model, folder) for _ in range(5)]
         for fused in (False, True):
-            ours, theirs, memory = compare_steps(program, options.model, folder, options.steps, fused)
+            (ours, theirs), processor, memory = compare_steps(program, options.model, folder, options.steps, fused)
             ratio = statistics.median(a / b for a, b in zip(ours, theirs))
-            print(f"| {'fused' if fused else 'default'} | {milliseconds(ours)} | {milliseconds(theirs)} | {ratio:.2f} |",
-                  flush=True)
+            both = " : ".join(f"{1e3 * statistics.median(seconds):.0f}" for seconds in processor)
+            print(f"| {'fused' if fused else 'default'} | {milliseconds(ours)} | {milliseconds(theirs)} | {ratio:.2f} | "
+                  f"{both} |", flush=True)
     print(f"\nStart to the end of the first step: {statistics.median(starts):.2f} s "
           f"({min(starts):.2f}..{max(starts):.2f}). Peak memory: {memory:.0f} MiB, transformers "
           f"{peak_mib('self'):.0f} MiB.\n")
