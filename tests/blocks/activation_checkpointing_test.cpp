@@ -54,18 +54,30 @@ class RecomputationProbe : public TokenDispatcher {
   int& num_recomputations_;
 };
 
-TEST(ActivationCheckpointing, Is_chosen_layer_by_layer) {
-  const auto backbone = make_module<Qwen3MoEModel>(test::tiny_moe(), DecoderStageOptions{});
+// Recomputations of each layer in one step; `choose` may set what is checkpointed.
+std::vector<int> recomputations(const DecoderStageOptions& options,
+                                const std::function<void(std::size_t index, DecoderLayer& layer)>& choose) {
+  const auto backbone = make_module<Qwen3MoEModel>(test::tiny_moe(), options);
   const auto model = test::initialized(make_decoder_for_causal_lm(backbone));
-  std::vector<int> num_recomputations(4, 0);
-  for (std::size_t i = 0; i < 4; ++i) {
-    const ModulePtr<DecoderLayer>& layer = backbone->layers()[i];
-    layer->set_activation_checkpointing(i % 2 == 1);
-    auto probe = std::make_unique<RecomputationProbe>(num_recomputations[i]);
-    static_cast<Qwen3MoELayer&>(*layer).mlp->set_token_dispatcher(std::move(probe));
+  std::vector<int> counts(backbone->layers().size(), 0);
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    DecoderLayer& layer = *backbone->layers()[i];
+    choose(i, layer);
+    static_cast<Qwen3MoELayer&>(layer).mlp->set_token_dispatcher(std::make_unique<RecomputationProbe>(counts[i]));
   }
   expect_same_bits(trained(model), trained(make_model(test::tiny_moe(), false)));
-  EXPECT_THAT(num_recomputations, ElementsAre(0, 1, 0, 1));
+  return counts;
+}
+
+TEST(ActivationCheckpointing, Recomputes_every_layer_once_or_none) {
+  const auto as_built = [](std::size_t, DecoderLayer&) {};
+  EXPECT_THAT(recomputations({.enable_checkpointing = true}, as_built), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(recomputations({}, as_built), ElementsAre(0, 0, 0, 0));
+}
+
+TEST(ActivationCheckpointing, Is_chosen_layer_by_layer) {
+  const auto odd_layers = [](std::size_t i, DecoderLayer& layer) { layer.set_activation_checkpointing(i % 2 == 1); };
+  EXPECT_THAT(recomputations({}, odd_layers), ElementsAre(0, 1, 0, 1));
 }
 
 }  // namespace
