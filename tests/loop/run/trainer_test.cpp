@@ -1,0 +1,296 @@
+#include "d9d/loop/run/trainer.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+
+#include "d9d/base/check.h"
+#include "d9d/lr_scheduler/build_lr_scheduler.h"
+
+#include "tests/loop/run/toy_job.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Pair;
+using ::testing::ThrowsMessage;
+using toy::Job;
+using toy::samples;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<at::Tensor> values_of(const Module& module) {
+  std::vector<at::Tensor> values;
+  for (const auto& [name, tensor] : module.state_dict()) values.push_back(tensor.clone());
+  return values;
+}
+
+bool all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
+}
+
+// The model as plain tensors in the order of its parameters.
+std::vector<at::Tensor> plain_leaves(at::ScalarType dtype = at::kDouble) {
+  const auto model = make_module<toy::Model>();
+  model->materialize(at::kCPU);
+  model->reset_parameters(0);
+  model->to(dtype);
+  std::vector<at::Tensor> leaves;
+  for (const auto& [name, parameter] : model->named_parameters()) {
+    leaves.push_back(parameter->local().detach().clone().set_requires_grad(true));
+  }
+  return leaves;
+}
+
+at::Tensor plain_forward(const std::vector<at::Tensor>& leaves, const at::Tensor& x) {
+  return at::linear(at::tanh(at::linear(x, leaves[0], leaves[1])), leaves[2], leaves[3]);
+}
+
+// The weighted mean over all samples.
+at::Tensor plain_loss(const std::vector<at::Tensor>& leaves, const toy::Batch& batch) {
+  return ((plain_forward(leaves, batch.x) - batch.y).square() * batch.weights).sum() / batch.weights.sum();
+}
+
+TEST(Trainer, Goes_through_a_pack_depth_first) {
+  Job job({{samples(0, 1), samples(1, 2)}});
+  EXPECT_EQ(job.train(), TrainingOutcome::kFinished);
+  EXPECT_THAT(job.task.log,
+              ElementsAre("build", "build", "loss", "backward", "metrics", "loss", "backward", "metrics", "finalize"));
+}
+
+TEST(Trainer, Packs_may_have_different_sizes) {
+  Job job({{samples(0, 2)}, {samples(0, 1), samples(1, 1), samples(2, 4)}, {samples(3, 3), samples(1, 2)}});
+  job.config.logging.period_steps = {EverySteps{2}};
+  job.train();
+  EXPECT_EQ(std::ranges::count(job.task.log, "loss"), 6);
+  const auto lines = Job::logged();
+  ASSERT_EQ(lines.size(), 3U);
+  EXPECT_EQ(lines[1]["num_tokens"], 6);
+  EXPECT_FALSE(lines[0].contains("num_samples"));
+  EXPECT_EQ(lines[1]["num_samples"], 8);  // since the start
+  EXPECT_EQ(lines[2]["num_samples"], 5);  // since the second step, at the last one
+}
+
+TEST(Trainer, Logs_every_step_under_the_documented_names) {
+  Job job({{samples(0, 2)}, {samples(2, 2)}});
+  job.train();
+  const auto lines = Job::logged();
+  ASSERT_EQ(lines.size(), 2U);
+  for (const auto& line : lines) {
+    for (const char* name : {"loss", "grad_norm", "lr", "num_tokens", "step_seconds", "num_samples"}) {
+      EXPECT_TRUE(line.contains(name)) << name << " in " << line;
+    }
+  }
+}
+
+TEST(Trainer, Loss_and_gradients_are_weighted_means_however_a_step_is_split) {
+  const auto leaves = plain_leaves();
+  const at::Tensor expected = plain_loss(leaves, samples(0, 6));
+  expected.backward();
+  for (const std::vector<std::int64_t>& sizes : std::vector<std::vector<std::int64_t>>{{6}, {2, 4}, {1, 2, 3}}) {
+    std::vector<toy::Batch> pack;
+    std::int64_t first = 0;
+    for (const std::int64_t size : sizes) {
+      pack.push_back(samples(first, size));
+      first += size;
+    }
+    Job job({pack});
+    job.train();
+    EXPECT_NEAR(Job::logged().at(0)["loss"].get<double>(), expected.item<double>(), 1e-14);
+    const auto& gradients = job.descent->steps->at(0).gradients;
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+      EXPECT_TRUE(at::allclose(gradients[i], leaves[i].grad(), 0, 1e-14)) << i;
+    }
+  }
+}
+
+TEST(Trainer, A_step_of_total_weight_zero_changes_nothing_and_is_said) {
+  toy::Batch weightless = samples(0, 2);
+  weightless.weights.zero_();
+  Job job({{weightless}});
+  job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.5});
+  auto trainer = job.make_trainer();
+  const auto before = values_of(trainer.module());
+  ::testing::internal::CaptureStderr();
+  (void)trainer.train();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("step 0 changed nothing: its total loss weight is 0"));
+  EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
+}
+
+toy::Batch poisoned() {
+  toy::Batch batch = samples(0, 2);
+  batch.y.fill_(kNan);
+  return batch;
+}
+
+TEST(Trainer, A_nan_stops_the_run_names_the_parameter_and_leaves_values_alone) {
+  Job job({{poisoned()}});
+  auto trainer = job.make_trainer();
+  const auto before = values_of(trainer.module());
+  EXPECT_THAT([&] { (void)trainer.train(); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("loss nan"), HasSubstr("first in the gradient of first.weight"),
+                                              HasSubstr("trainer.gradient_clipping.on_non_finite"))));
+  EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
+}
+
+TEST(Trainer, A_nan_is_skipped_if_asked_and_training_goes_on) {
+  Job job({{poisoned()}, {samples(0, 2)}});
+  job.config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+  EXPECT_EQ(job.train(), TrainingOutcome::kFinished);
+  ASSERT_EQ(job.descent->steps->size(), 1U);
+  auto leaves = plain_leaves();
+  plain_loss(leaves, samples(0, 2)).backward();
+  EXPECT_TRUE(at::allclose(job.descent->steps->at(0).gradients[0], leaves[0].grad(), 0, 1e-14));
+}
+
+TEST(Trainer, Clips_as_torch_does) {
+  Job job({{samples(0, 3), samples(3, 3)}});
+  job.config.gradient_clipping.max_norm = 0.05;
+  job.train();
+  const auto leaves = plain_leaves();
+  plain_loss(leaves, samples(0, 6)).backward();
+  const double norm = torch::nn::utils::clip_grad_norm_(leaves, 0.05);
+  ASSERT_GT(norm, 0.05);
+  EXPECT_NEAR(Job::logged().at(0)["grad_norm"].get<double>(), norm, 1e-14);
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    EXPECT_TRUE(at::allclose(job.descent->steps->at(0).gradients[i], leaves[i].grad(), 0, 1e-14)) << i;
+  }
+}
+
+TEST(Trainer, The_learning_rate_follows_its_schedule) {
+  const PiecewiseConfig schedule{.initial_multiplier = 0.1,
+                                 .phases = {StepsPhaseConfig{.steps = 2, .target_multiplier = 1.0, .curve = {}},
+                                            RestPhaseConfig{.target_multiplier = 0.0, .curve = CosineCurveConfig{}}}};
+  Job job(std::vector<std::vector<toy::Batch>>(5, {samples(0, 2)}));
+  job.lr_scheduler = AutoLRSchedulerProvider(schedule);
+  job.train();
+  const PiecewiseSchedule expected = build_piecewise_schedule(schedule, 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    const double learning_rate = 0.5 * expected.factor(static_cast<std::int64_t>(i));
+    EXPECT_DOUBLE_EQ(job.descent->steps->at(i).learning_rate, learning_rate) << i;
+    EXPECT_DOUBLE_EQ(Job::logged().at(i)["lr"].get<double>(), learning_rate) << i;
+  }
+}
+
+TEST(Trainer, Random_layers_see_the_step_and_the_microbatch) {
+  Job job({{samples(0, 1), samples(1, 1)}, {samples(2, 1)}});
+  job.config.determinism.base_seed = 7;
+  job.train();
+  EXPECT_THAT(job.provider.model->clocks, ElementsAre(Pair(0, 0), Pair(0, 1), Pair(1, 0)));
+}
+
+TEST(Trainer, The_model_starts_from_the_configured_seed) {
+  Job job({{samples(0, 1)}});
+  job.config.determinism.base_seed = 7;
+  const auto trainer = job.make_trainer();
+  const auto model = make_module<toy::Model>();
+  model->materialize(at::kCPU);
+  model->reset_parameters(7);
+  EXPECT_TRUE(all_equal(values_of(trainer.module()), values_of(*model)));
+}
+
+TEST(Trainer, An_exception_of_the_task_clears_states_and_keeps_the_log_of_finished_steps) {
+  Job job(std::vector<std::vector<toy::Batch>>(4, {samples(0, 2), samples(2, 2)}));
+  job.task.throws_at_step = 2;
+  auto trainer = job.make_trainer();
+  EXPECT_THAT([&] { (void)trainer.train(); }, ThrowsMessage<UsageError>(HasSubstr("the task throws")));
+  for (const auto& token : job.task.tokens) EXPECT_TRUE(token.expired());
+  const auto lines = Job::logged();
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[1]["step"], 1);
+  EXPECT_TRUE(lines[1].contains("num_samples"));
+  EXPECT_EQ(std::ranges::count(job.task.log, "finalize"), 0);
+}
+
+TEST(Trainer, Refuses_a_model_that_has_storage_already) {
+  Job job({{samples(0, 1)}});
+  job.provider.make_model = [] {
+    auto model = make_module<toy::Model>();
+    model->second->materialize(at::kCPU);
+    return model;
+  };
+  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<StateError>(HasSubstr("got values in second.weight")));
+}
+
+TEST(Trainer, Refuses_a_parameter_that_was_left_without_a_value) {
+  class Forgetful : public toy::Model {
+    void after_reset(std::uint64_t, const std::string&) override { first->bias->materialize(at::kCPU); }
+  };
+  Job job({{samples(0, 1)}});
+  job.provider.make_model = [] { return make_module<Forgetful>(); };
+  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<StateError>(HasSubstr("got none in {first.bias}")));
+}
+
+TEST(Trainer, Data_that_ends_early_is_an_error_with_both_numbers) {
+  Job job({{samples(0, 1)}, {samples(1, 1)}});
+  job.config.schedule.total_steps = 5;
+  EXPECT_THAT([&] { job.train(); },
+              ThrowsMessage<StateError>(HasSubstr("expected data for 5 steps, got an end after 2")));
+}
+
+TEST(Trainer, More_steps_than_the_data_has_fail_before_a_model_is_built) {
+  Job job({{samples(0, 1)}, {samples(1, 1)}});
+  job.provider.known_total = 2;
+  job.config.schedule.total_steps = 5;
+  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<ConfigError>(AllOf(HasSubstr("2 steps"), HasSubstr("got 5"))));
+  EXPECT_EQ(job.provider.num_models, 0);
+}
+
+TEST(Trainer, What_is_not_built_is_refused_before_anything_else) {
+  Job job({{samples(0, 1)}});
+  job.config.profiling = ProfilingConfig{.traces_dir = "traces"};
+  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<ConfigError>(HasSubstr("trainer.profiling")));
+  EXPECT_EQ(job.provider.num_models, 0);
+  EXPECT_THAT([] { AutoOptimizerProvider(SgdConfig{.lr = 0.1}); },
+              ThrowsMessage<ConfigError>(HasSubstr("Use 'adamw'")));
+}
+
+// Fifty steps of two unequal microbatches with clipping and AdamW, against the loop that one would write with LibTorch.
+void expect_curve_of_plain_loop(at::ScalarType dtype, double tolerance) {
+  constexpr std::int64_t kNumSteps = 50;
+  const auto cast = [&](const toy::Batch& batch) {
+    return tree_map([&](const at::Tensor& leaf) { return leaf.to(dtype); }, batch);
+  };
+  std::vector<std::vector<toy::Batch>> packs;
+  for (std::int64_t step = 0; step < kNumSteps; ++step) {
+    packs.push_back({cast(samples(6 * step, 4)), cast(samples(6 * step + 4, 2))});
+  }
+  Job job(packs);
+  job.config.gradient_clipping.max_norm = 0.5;
+  job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.02});
+  job.provider.make_model = [dtype] {
+    auto model = make_module<toy::Model>();
+    model->to(dtype);
+    return model;
+  };
+  job.train();
+  const auto lines = Job::logged();
+
+  const auto leaves = plain_leaves(dtype);
+  torch::optim::AdamW optimizer(leaves, torch::optim::AdamWOptions(0.02).weight_decay(0.01));
+  for (std::int64_t step = 0; step < kNumSteps; ++step) {
+    const double factor = 1.0 - 0.5 * static_cast<double>(step) / kNumSteps;
+    static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options()).lr(0.02 * factor);
+    optimizer.zero_grad();
+    const at::Tensor loss = plain_loss(leaves, cast(samples(6 * step, 6)));
+    loss.backward();
+    torch::nn::utils::clip_grad_norm_(leaves, 0.5);
+    optimizer.step();
+    ASSERT_NEAR(lines.at(static_cast<std::size_t>(step))["loss"].get<double>(), loss.item<double>(), tolerance) << step;
+  }
+  EXPECT_LT(lines.back()["loss"].get<double>(), 0.5 * lines.front()["loss"].get<double>());
+}
+
+TEST(Trainer, Follows_a_plain_loop_in_double) { expect_curve_of_plain_loop(at::kDouble, 1e-12); }
+TEST(Trainer, Follows_a_plain_loop_in_float) { expect_curve_of_plain_loop(at::kFloat, 1e-6); }
+
+}  // namespace
+}  // namespace d9d
