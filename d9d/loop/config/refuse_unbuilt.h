@@ -12,7 +12,8 @@
 namespace d9d {
 
 // Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer` and `optimizer`.
-// (DistContext refuses a mesh of more than one rank; data sources are refused where they are read: data/token_stream.h.)
+// (DistContext refuses a mesh of more than one rank; data sources are refused where they are read:
+// data/token_stream.h.)
 void refuse_unbuilt(const TrainerConfig& trainer);
 void refuse_unbuilt(const OptimizerConfig& optimizer);
 

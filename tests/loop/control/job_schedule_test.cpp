@@ -64,30 +64,29 @@ struct Row {
   bool is_due;
 };
 
-class StepAction : public ::testing::TestWithParam<Row> {};
-INSTANTIATE_TEST_SUITE_P(
-    TruthTable, StepAction,
-    ::testing::Values(
-        // a period, before advance(): at every 5th step counted from 1
-        Row{0, 20, every(5), kBefore, false}, Row{3, 20, every(5), kBefore, false}, Row{4, 20, every(5), kBefore, true},
-        Row{5, 20, every(5), kBefore, false}, Row{9, 20, every(5), kBefore, true}, Row{14, 20, every(5), kBefore, true},
-        Row{19, 20, every(5), kBefore, true}, Row{0, 20, every(1), kBefore, true},
-        // after advance()
-        Row{4, 20, every(5), kAfter, false}, Row{5, 20, every(5), kAfter, true}, Row{6, 20, every(5), kAfter, false},
-        Row{10, 20, every(5), kAfter, true}, Row{15, 20, every(5), kAfter, true}, Row{20, 20, every(5), kAfter, true},
-        // a period that does not divide the total
-        Row{11, 12, every(5), kBefore, false}, Row{11, 12, every(5), kBeforeAndLast, true},
-        Row{12, 12, every(5), kAfter, false}, Row{12, 12, every(5), kAfterAndLast, true},
-        Row{10, 12, every(5), kBeforeAndLast, false},
-        // the last step only
-        Row{8, 10, kLastStep, kBefore, false}, Row{9, 10, kLastStep, kBefore, true},
-        Row{9, 10, kLastStep, kAfter, false}, Row{10, 10, kLastStep, kAfter, true},
-        // never, not even at the last step
-        Row{9, 10, kDisabled, kBeforeAndLast, false}, Row{10, 10, kDisabled, kAfterAndLast, false}));
+const std::vector<Row> kTruthTable = {
+    // a period, before advance(): at every 5th step counted from 1
+    Row{0, 20, every(5), kBefore, false}, Row{3, 20, every(5), kBefore, false}, Row{4, 20, every(5), kBefore, true},
+    Row{5, 20, every(5), kBefore, false}, Row{9, 20, every(5), kBefore, true}, Row{14, 20, every(5), kBefore, true},
+    Row{19, 20, every(5), kBefore, true}, Row{0, 20, every(1), kBefore, true},
+    // after advance()
+    Row{4, 20, every(5), kAfter, false}, Row{5, 20, every(5), kAfter, true}, Row{6, 20, every(5), kAfter, false},
+    Row{10, 20, every(5), kAfter, true}, Row{15, 20, every(5), kAfter, true}, Row{20, 20, every(5), kAfter, true},
+    // a period that does not divide the total
+    Row{11, 12, every(5), kBefore, false}, Row{11, 12, every(5), kBeforeAndLast, true},
+    Row{12, 12, every(5), kAfter, false}, Row{12, 12, every(5), kAfterAndLast, true},
+    Row{10, 12, every(5), kBeforeAndLast, false},
+    // the last step only
+    Row{8, 10, kLastStep, kBefore, false}, Row{9, 10, kLastStep, kBefore, true}, Row{9, 10, kLastStep, kAfter, false},
+    Row{10, 10, kLastStep, kAfter, true},
+    // never, not even at the last step
+    Row{9, 10, kDisabled, kBeforeAndLast, false}, Row{10, 10, kDisabled, kAfterAndLast, false}};
 
-TEST_P(StepAction, Is_due_as_the_table_says) {
-  const Row& row = GetParam();
-  EXPECT_EQ(schedule_at(row.current_step, row.total_steps).should_do_action(row.period, row.rules), row.is_due);
+TEST(JobSchedule, Actions_are_due_as_the_truth_table_says) {
+  for (const Row& row : kTruthTable) {
+    EXPECT_EQ(schedule_at(row.current_step, row.total_steps).should_do_action(row.period, row.rules), row.is_due)
+        << "row " << &row - kTruthTable.data() << ": step " << row.current_step << " of " << row.total_steps;
+  }
 }
 
 TEST(JobSchedule, Refuses_periods_that_are_not_positive) {
