@@ -21,6 +21,8 @@ target_compile_options(d9d_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;-Woverloaded-virtual;-Winvalid-pch;-Werror>
   # Designated initialisers leave members out on purpose.
   $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>
+  # GCC 12 reports false positives in std::optional and std::variant at -O1.
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Dev>>:-Wno-maybe-uninitialized>
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>  # nobody reads errno after sqrt, and without it loops with sqrt vectorise
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;-Werror=all-warnings>)
 target_include_directories(d9d_options INTERFACE "${PROJECT_SOURCE_DIR}")
