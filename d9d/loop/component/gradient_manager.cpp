@@ -31,7 +31,8 @@ StepGradients GradientManager::finish_step() {
   }
   const std::vector<at::Tensor> grads = gradients();
   step.loss = weighted_loss_.item<double>() / step.total_weight;
-  step.norm = global_grad_norm(grads, 2.0).item<double>() / std::abs(step.total_weight);
+  const at::Tensor norm = global_grad_norm(grads, 2.0) / std::abs(step.total_weight);
+  step.norm = norm.item<double>();
   if (!std::isfinite(step.loss) || !std::isfinite(step.norm)) {
     step.is_usable = false;
     step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, first_non_finite());
@@ -40,8 +41,7 @@ StepGradients GradientManager::finish_step() {
               ". Lower the learning rate or set trainer.gradient_clipping.on_non_finite to \"skip\".");
     return step;
   }
-  constexpr double kNormEps = 1e-6;  // as torch.nn.utils.clip_grad_norm_
-  const double clip = config_.max_norm ? std::min(1.0, *config_.max_norm / (step.norm + kNormEps)) : 1.0;
+  const double clip = config_.max_norm ? clip_coefficient(norm, *config_.max_norm).item<double>() : 1.0;
   if (!grads.empty()) at::_foreach_mul_(grads, clip / step.total_weight);
   return step;
 }

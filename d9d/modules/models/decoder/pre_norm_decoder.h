@@ -45,6 +45,22 @@ struct PreNormDecoderConfig {
   bool has_auxiliary_loss = false;  // some layer returns one
 };
 
+// What parameter records of all families say about it.
+template <class Parameters>
+[[nodiscard]] PreNormDecoderConfig pre_norm_decoder_config(const Parameters& parameters) {
+  return {.hidden_size = parameters.layer.hidden_size,
+          .layers = {.num_layers = parameters.num_hidden_layers,
+                     .num_virtual_layers_pre = parameters.pipeline_num_virtual_layers_pre,
+                     .num_virtual_layers_post = parameters.pipeline_num_virtual_layers_post},
+          .rms_norm_eps = parameters.layer.rms_norm_eps,
+          .vocabulary = {.sizes = parameters.split_vocab_size, .order = parameters.split_vocab_order},
+          .rope = {.base = parameters.rope_base,
+                   .head_dim = parameters.layer.head_dim,
+                   .max_position_ids = parameters.max_position_ids,
+                   .scaling = parameters.rope_scaling},
+          .ties_word_embeddings = parameters.tie_word_embeddings};
+}
+
 // Children: embed_tokens (first stage), layers.<global index>, rope_provider, norm (last stage).
 class PreNormDecoder : public DecoderBackbone {
  public:

@@ -22,19 +22,8 @@ DecoderLayerOutput Qwen3DenseLayer::forward(const at::Tensor& hidden_states, con
 }
 
 Qwen3DenseModel::Qwen3DenseModel(const Qwen3DenseParameters& model_parameters, const DecoderStageOptions& stage_options)
-    : PreNormDecoder(
-          {.hidden_size = model_parameters.layer.hidden_size,
-           .layers = {.num_layers = model_parameters.num_hidden_layers,
-                      .num_virtual_layers_pre = model_parameters.pipeline_num_virtual_layers_pre,
-                      .num_virtual_layers_post = model_parameters.pipeline_num_virtual_layers_post},
-           .rms_norm_eps = model_parameters.layer.rms_norm_eps,
-           .vocabulary = {.sizes = model_parameters.split_vocab_size, .order = model_parameters.split_vocab_order},
-           .rope = {.base = model_parameters.rope_base,
-                    .head_dim = model_parameters.layer.head_dim,
-                    .max_position_ids = model_parameters.max_position_ids,
-                    .scaling = model_parameters.rope_scaling},
-           .ties_word_embeddings = model_parameters.tie_word_embeddings},
-          stage_options, [&](std::int64_t) { return make_module<Qwen3DenseLayer>(model_parameters.layer); }),
+    : PreNormDecoder(pre_norm_decoder_config(model_parameters), stage_options,
+                     [&](std::int64_t) { return make_module<Qwen3DenseLayer>(model_parameters.layer); }),
       parameters(model_parameters) {}
 
 }  // namespace d9d

@@ -31,21 +31,19 @@ DecoderLayerOutput Qwen3MoELayer::forward(const at::Tensor& hidden_states, const
   return {.hidden_states = attended + mixed.hidden_states, .auxiliary_loss = mixed.auxiliary_loss};
 }
 
+namespace {
+
+PreNormDecoderConfig decoder_config_of(const Qwen3MoEParameters& parameters) {
+  PreNormDecoderConfig config = pre_norm_decoder_config(parameters);
+  config.has_auxiliary_loss = parameters.layer.router_auxiliary_loss_coefficient > 0.0;
+  return config;
+}
+
+}  // namespace
+
 Qwen3MoEModel::Qwen3MoEModel(const Qwen3MoEParameters& model_parameters, const DecoderStageOptions& stage_options)
-    : PreNormDecoder(
-          {.hidden_size = model_parameters.layer.hidden_size,
-           .layers = {.num_layers = model_parameters.num_hidden_layers,
-                      .num_virtual_layers_pre = model_parameters.pipeline_num_virtual_layers_pre,
-                      .num_virtual_layers_post = model_parameters.pipeline_num_virtual_layers_post},
-           .rms_norm_eps = model_parameters.layer.rms_norm_eps,
-           .vocabulary = {.sizes = model_parameters.split_vocab_size, .order = model_parameters.split_vocab_order},
-           .rope = {.base = model_parameters.rope_base,
-                    .head_dim = model_parameters.layer.head_dim,
-                    .max_position_ids = model_parameters.max_position_ids,
-                    .scaling = model_parameters.rope_scaling},
-           .ties_word_embeddings = model_parameters.tie_word_embeddings,
-           .has_auxiliary_loss = model_parameters.layer.router_auxiliary_loss_coefficient > 0.0},
-          stage_options, [&](std::int64_t) { return make_module<Qwen3MoELayer>(model_parameters.layer); }),
+    : PreNormDecoder(decoder_config_of(model_parameters), stage_options,
+                     [&](std::int64_t) { return make_module<Qwen3MoELayer>(model_parameters.layer); }),
       parameters(model_parameters) {}
 
 }  // namespace d9d
