@@ -1,5 +1,5 @@
-// Errors. A check that the user can mend throws ConfigError, StateError or IoError; a broken promise of our own throws
-// InternalError. The text names the rule with names and values, what was found, and the remedy.
+// Errors. A check that the user can mend throws ConfigError, StateError, IoError or CommunicationError; a broken promise
+// of our own throws InternalError. The text names the rule with names and values, what was found, and the remedy.
 //
 // Example
 //   D9D_CHECK(hidden % heads == 0, ConfigError, "[modules::attention] expected hidden_size to be divisible by num_heads
@@ -24,6 +24,9 @@ struct StateError : Error {  // called in the wrong order, or model state that d
   using Error::Error;
 };
 struct IoError : Error {  // a file or a stream: names the path and the cause
+  using Error::Error;
+};
+struct CommunicationError : Error {  // other ranks did not come, or came with something else
   using Error::Error;
 };
 struct UsageError : Error {  // the command line itself; ends a program with exit code 2

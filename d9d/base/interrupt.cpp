@@ -6,9 +6,8 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <mutex>
 #include <string_view>
-
-#include "d9d/base/check.h"
 
 namespace d9d {
 namespace {
@@ -17,8 +16,9 @@ constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
 constexpr std::string_view kNotice = "stopping after this step; press Ctrl-C again to stop at once\n";
 constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal echoes, and the row of a progress bar
 
-// lint: allow(mutable-global): a signal handler can reach nothing but globals; these belong to the one InterruptScope.
-std::atomic<bool> scope_is_alive = false;
+// lint: allow(mutable-global): a signal handler can reach nothing but globals; these belong to the living scopes.
+std::mutex scopes_mutex;
+int num_scopes = 0;
 std::atomic<bool> stop_requested = false;
 std::atomic<bool> stderr_is_terminal = false;
 std::array<struct sigaction, kSignals.size()> previous_actions;
@@ -43,8 +43,8 @@ void on_signal(int signal_number) {
 }  // namespace
 
 InterruptScope::InterruptScope() {
-  D9D_CHECK(!scope_is_alive.exchange(true), StateError,
-            "[base::interrupt] expected one InterruptScope at a time, got a second one. Pass the first by reference.");
+  const std::lock_guard lock(scopes_mutex);
+  if (num_scopes++ > 0) return;
   stop_requested = false;
   stderr_is_terminal = ::isatty(STDERR_FILENO) == 1;
   struct sigaction action {};
@@ -55,8 +55,9 @@ InterruptScope::InterruptScope() {
 }
 
 InterruptScope::~InterruptScope() {
+  const std::lock_guard lock(scopes_mutex);
+  if (--num_scopes > 0) return;
   for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous_actions[i], nullptr);
-  scope_is_alive = false;
 }
 
 bool InterruptScope::requested() const { return stop_requested; }

@@ -7,21 +7,21 @@
 //
 // The first signal sets a flag and prints one line to standard error. The second gets the system's default action, so
 // that a shell sees a process killed by the signal (exit code 130 after Ctrl-C). Signal handlers belong to the whole
-// process: one scope at a time.
+// process: scopes that live at the same time, such as those of ranks that are threads, share the flag.
 #pragma once
 
 namespace d9d {
 
 class InterruptScope {
  public:
-  // Takes over SIGINT and SIGTERM. StateError when another scope is alive.
+  // Takes over SIGINT and SIGTERM, unless another scope has.
   InterruptScope();
-  // Gives the signals back to whoever handled them before.
+  // The last scope gives the signals back to whoever handled them before.
   ~InterruptScope();
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
 
-  // Whether a signal has arrived since construction. Any thread; costs one load.
+  // Whether a signal has arrived since the first of the living scopes was made. Any thread; costs one load.
   [[nodiscard]] bool requested() const;
 };
 

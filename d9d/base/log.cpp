@@ -33,8 +33,14 @@ void write_line_to_stderr(std::string_view line) {
 
 Logger::Logger(LoggerOptions options) : options_(std::move(options)) {}
 
+Logger Logger::with_sink(LogSink sink) const {
+  LoggerOptions options = options_;
+  options.sink = std::move(sink);
+  return Logger(std::move(options));
+}
+
 void Logger::write_line(LogLevel level, std::string_view message) const {
-  options_.sink(cat("[d9d] [rank:", options_.rank, "] ", time_of_day(), " - ", name_of(level), " - ", message));
+  options_.sink(cat("[d9d] [", options_.qualifier, "] ", time_of_day(), " - ", name_of(level), " - ", message));
 }
 
 }  // namespace d9d

@@ -1,13 +1,14 @@
 // A logger: rank-qualified lines of text. A value that is passed explicitly; copies share the sink.
 //
 // Example
-//   const d9d::Logger log({.rank = 0});
-//   log.info("resumed from step ", step);  // [d9d] [rank:0] 12:34:56 - INFO - resumed from step 40
+//   const d9d::Logger log({.qualifier = "pp:0-dpr:1"});
+//   log.info("resumed from step ", step);  // [d9d] [pp:0-dpr:1] 12:34:56 - INFO - resumed from step 40
 //
-// While a progress bar is on the terminal, lines go above it: Logger({.sink = bar.sink()}).
+// While a progress bar is on the terminal, lines go above it: log.with_sink(bar.sink()).
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "d9d/base/check.h"
@@ -23,7 +24,7 @@ using LogSink = std::function<void(std::string_view line)>;
 void write_line_to_stderr(std::string_view line);
 
 struct LoggerOptions {
-  int rank = 0;                          // stands in every line
+  std::string qualifier = "local";       // which rank writes; stands in every line
   LogLevel min_level = LogLevel::kInfo;  // lines below are dropped
   LogSink sink = write_line_to_stderr;
 };
@@ -31,6 +32,9 @@ struct LoggerOptions {
 class Logger {
  public:
   explicit Logger(LoggerOptions options = {});
+
+  // The same, with lines going elsewhere.
+  [[nodiscard]] Logger with_sink(LogSink sink) const;
 
   // Concatenate streamable parts to one line. The time of day is local time.
   template <class... Parts>

@@ -11,8 +11,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "d9d/base/check.h"
-
 namespace d9d {
 namespace {
 
@@ -96,9 +94,14 @@ TEST(InterruptScope, Starts_without_a_request_after_an_interrupted_one) {
   EXPECT_EQ(WEXITSTATUS(result.wait_status), 7);
 }
 
-TEST(InterruptScope, Refuses_a_second_scope) {
-  const InterruptScope interrupt;
-  EXPECT_THROW(InterruptScope(), StateError);
+TEST(InterruptScope, Shares_the_flag_with_scopes_that_live_at_the_same_time) {
+  const InterruptScope outer;
+  {
+    const InterruptScope inner;
+    ::raise(SIGINT);
+    EXPECT_TRUE(inner.requested());
+  }
+  EXPECT_TRUE(outer.requested());
 }
 
 }  // namespace

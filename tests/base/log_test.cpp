@@ -13,12 +13,12 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::MatchesRegex;
 
-TEST(Logger, Puts_rank_time_and_level_before_the_message) {
+TEST(Logger, Puts_qualifier_time_and_level_before_the_message) {
   std::vector<std::string> lines;
-  const Logger log({.rank = 3, .sink = [&](std::string_view line) { lines.emplace_back(line); }});
+  const Logger log({.qualifier = "pp:0-tp:3", .sink = [&](std::string_view line) { lines.emplace_back(line); }});
   log.info("resumed from step ", 40);
   EXPECT_THAT(lines, ElementsAre(MatchesRegex(
-                         R"(\[d9d\] \[rank:3\] [0-9][0-9]:[0-9][0-9]:[0-9][0-9] - INFO - resumed from step 40)")));
+                         R"(\[d9d\] \[pp:0-tp:3\] [0-9][0-9]:[0-9][0-9]:[0-9][0-9] - INFO - resumed from step 40)")));
 }
 
 TEST(Logger, Drops_lines_below_its_level) {

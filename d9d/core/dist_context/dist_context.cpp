@@ -1,19 +1,117 @@
 #include "d9d/core/dist_context/dist_context.h"
 
+#include <ATen/ATen.h>
+
 #include "d9d/base/check.h"
+#include "d9d/base/config/config_path.h"
 
 namespace d9d {
+namespace {
 
-DistContext::DistContext(DistContextConfig config) : config_(std::move(config)) {
-  for_each_field<DeviceMeshParameters>([&](const auto& field) {
-    const std::int64_t degree = config_.mesh.*field.member;
-    D9D_CHECK(degree == 1, ConfigError, "[core::dist_context] mesh.", field.name, " = ", degree,
-              ": more than one rank is not built in this version. Set it to 1.");
-  });
+std::vector<MeshAxis> axes_of(const DeviceMeshParameters& mesh, MeshDomain domain) {
+  const std::int64_t pp = mesh.pipeline_parallel;
+  const std::int64_t dp_replicate = mesh.data_parallel_replicate;
+  const std::int64_t dp_shard = mesh.data_parallel_shard;
+  const std::int64_t cp_shard = mesh.context_parallel_shard;
+  const std::int64_t cp_replicate = mesh.context_parallel_replicate;
+  const std::int64_t tp = mesh.tensor_parallel;
+  const std::int64_t ep = mesh.expert_parallel;
+  switch (domain) {
+    case MeshDomain::kRegular:
+      return {{"pp", pp},           {"dp_replicate", dp_replicate}, {"dp_shard", dp_shard},
+              {"cp_shard", cp_shard}, {"cp_replicate", cp_replicate}, {"tp", tp}};
+    case MeshDomain::kDense:
+      return {{"pp", pp},
+              {"dp_replicate", dp_replicate},
+              {"dp_cp_shard", dp_shard * cp_shard},
+              {"cp_replicate", cp_replicate},
+              {"tp", tp}};
+    case MeshDomain::kExpert:
+      return {{"pp", pp}, {"ep_replicate", mesh.world_size() / pp / ep}, {"ep_shard", ep}};
+    case MeshDomain::kBatch:
+      return {{"pp", pp}, {"dp", dp_replicate * dp_shard}, {"cp", cp_shard * cp_replicate}, {"tp", tp}};
+    case MeshDomain::kFlat:
+      break;
+  }
+  return {{"world", mesh.world_size()}};
 }
 
-std::int64_t DistContext::data_parallel_size() const {
-  return config_.mesh.data_parallel_replicate * config_.mesh.data_parallel_shard;
+std::string log_qualifier(const DeviceMesh& regular) {
+  if (regular.num_ranks() == 1) return "local";
+  const std::vector<std::int64_t>& at = regular.coordinate();
+  return cat("pp:", at[0], "-dpr:", at[1], "-dps:", at[2], "-cps:", at[3], "-cpr:", at[4], "-tp:", at[5]);
+}
+
+DistContextConfig checked(DistContextConfig config) {
+  config.mesh.validate(ConfigPath{.keys = "mesh"});
+  std::string product;
+  for_each_field<DeviceMeshParameters>([&](const auto& field) {
+    const std::int64_t degree = config.mesh.*field.member;
+    if (degree == 1 || field.name == "expert_parallel") return;
+    product += cat(product.empty() ? "" : " x ", field.name, " ", degree);
+  });
+  D9D_CHECK(config.mesh.world_size() == config.world->size(), ConfigError,
+            "[core::dist_context] expected a mesh for the ", config.world->size(), " ranks that were started, got ",
+            product.empty() ? "" : product + " = ", config.mesh.world_size(),
+            ". Start as many ranks, or change the degrees in mesh.");
+  return config;
+}
+
+}  // namespace
+
+DistContext::DistContext(DistContextConfig config) : config_(checked(std::move(config))) {
+  for (const MeshDomain domain :
+       {MeshDomain::kRegular, MeshDomain::kDense, MeshDomain::kExpert, MeshDomain::kBatch, MeshDomain::kFlat}) {
+    meshes_[static_cast<std::size_t>(domain)] =
+        DeviceMesh(std::string(enum_name(domain)), axes_of(config_.mesh, domain), config_.world);
+  }
+  log_ = Logger({.qualifier = log_qualifier(mesh(MeshDomain::kRegular)), .sink = config_.log_sink});
+}
+
+std::int64_t DistContext::data_parallel_size() const { return mesh(MeshDomain::kBatch).axis_size("dp"); }
+std::int64_t DistContext::data_parallel_rank() const { return mesh(MeshDomain::kBatch).axis_coordinate("dp"); }
+
+void DistContext::wait_world() const { mesh(MeshDomain::kFlat).communicator()->barrier(); }
+
+// Two reductions, one before and one after the others' turn; they carry whether a body has failed.
+void DistContext::first(bool is_first, const std::function<void()>& body) const {
+  const auto world = mesh(MeshDomain::kFlat).communicator();
+  const auto take_turn = [&](bool is_mine) {
+    std::exception_ptr failure;
+    if (is_mine) {
+      try {
+        body();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+    const at::Tensor failed_rank =
+        at::full({}, failure ? rank() : -1, at::TensorOptions(at::kLong).device(world->device()));
+    world->all_reduce(failed_rank, ReduceOp::kMax).wait();
+    if (failure) std::rethrow_exception(failure);
+    const auto failed = failed_rank.item<std::int64_t>();
+    D9D_CHECK(failed < 0, CommunicationError, "[core::dist_context] rank ", failed,
+              " failed in main_process_first. Its own message says why.");
+  };
+  take_turn(is_first);
+  take_turn(!is_first);
+}
+
+void DistContext::main_process_first(const std::function<void()>& body) const { first(is_main_process(), body); }
+void DistContext::local_main_process_first(const std::function<void()>& body) const {
+  first(is_local_main_process(), body);
+}
+
+void DistContext::set_timeout(std::chrono::milliseconds timeout) const {
+  if (world_size() == 1) return;
+  log_.debug("communication may now take ", static_cast<double>(timeout.count()) / 1e3, " s");
+  wait_world();  // nothing that started under the old value is pending
+  config_.world->set_timeout(timeout);
+}
+
+void DistContext::close() const {
+  wait_world();
+  config_.world->close();
 }
 
 }  // namespace d9d

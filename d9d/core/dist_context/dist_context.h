@@ -1,41 +1,98 @@
-// What a rank knows about its job: who it is, which device it has, how the ranks are arranged. Built by launch(),
-// passed by reference; there may be several in a process.
+// What a rank knows about its job: who it is, which device it has, how the ranks are arranged and how it reaches them.
+// Built by launch(), passed by reference; there may be several in a process.
+//
+// Example
+//   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
+//   context.main_process_first([&] { prepare_dataset(folder); });
+//   if (context.is_main_process()) context.log().info("ready");
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include <c10/core/Device.h>
 
+#include "d9d/base/enum_names.h"
 #include "d9d/base/log.h"
+#include "d9d/core/communicator/world.h"
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/core/mesh/device_mesh_parameters.h"
 
 namespace d9d {
 
+// The views of the job's ranks. In each the last axis is fastest; axes of one rank are there too.
+//
+//   regular  pp, dp_replicate, dp_shard, cp_shard, cp_replicate, tp
+//   dense    pp, dp_replicate, dp_cp_shard, cp_replicate, tp            parameters that are no experts'
+//   expert   pp, ep_replicate, ep_shard                                 experts' parameters; all ranks, TP's too
+//   batch    pp, dp, cp, tp                                             how samples and positions are divided
+//   flat     world
+enum class MeshDomain { kRegular, kDense, kExpert, kBatch, kFlat };
+constexpr auto enum_names(MeshDomain) {
+  return std::to_array<EnumName<MeshDomain>>({{MeshDomain::kRegular, "regular"},
+                                              {MeshDomain::kDense, "dense"},
+                                              {MeshDomain::kExpert, "expert"},
+                                              {MeshDomain::kBatch, "batch"},
+                                              {MeshDomain::kFlat, "flat"}});
+}
+
 struct DistContextConfig {
   DeviceMeshParameters mesh;
-  std::int64_t rank = 0;
-  c10::Device device = c10::kCPU;
-  Logger log = Logger();
+  std::shared_ptr<World> world;
+  std::int64_t local_rank = 0;  // among the ranks of this machine
+  std::int64_t node_rank = 0;   // of this machine
+  std::int64_t num_nodes = 1;
+  std::string master_address = "127.0.0.1";
+  LogSink log_sink = write_line_to_stderr;
 };
 
 class DistContext {
  public:
-  // Throws ConfigError, naming the degree, for more than one rank: they are not built in this version.
+  // Throws ConfigError, with the arithmetic, unless the degrees of the mesh multiply to the size of the world.
   explicit DistContext(DistContextConfig config);
+  DistContext(const DistContext&) = delete;
+  DistContext& operator=(const DistContext&) = delete;
 
-  [[nodiscard]] std::int64_t rank() const { return config_.rank; }
-  [[nodiscard]] std::int64_t world_size() const { return config_.mesh.world_size(); }
-  [[nodiscard]] bool is_main_process() const { return config_.rank == 0; }
-  [[nodiscard]] c10::Device device() const { return config_.device; }
+  [[nodiscard]] std::int64_t rank() const { return config_.world->rank(); }
+  [[nodiscard]] std::int64_t world_size() const { return config_.world->size(); }
+  [[nodiscard]] std::int64_t local_rank() const { return config_.local_rank; }
+  [[nodiscard]] std::int64_t node_rank() const { return config_.node_rank; }
+  [[nodiscard]] std::int64_t num_nodes() const { return config_.num_nodes; }
+  [[nodiscard]] const std::string& master_address() const { return config_.master_address; }
+  [[nodiscard]] bool is_main_process() const { return rank() == 0; }
+  [[nodiscard]] bool is_local_main_process() const { return local_rank() == 0; }
+  [[nodiscard]] c10::Device device() const { return config_.world->device(); }
   [[nodiscard]] const DeviceMeshParameters& mesh_parameters() const { return config_.mesh; }
-  [[nodiscard]] const Logger& log() const { return config_.log; }
-  // Data-parallel size and coordinate: how the samples of a step are divided.
+  // Lines are qualified by the coordinates in the regular mesh, or by "local" on one rank.
+  [[nodiscard]] const Logger& log() const { return log_; }
+
+  [[nodiscard]] const DeviceMesh& mesh(MeshDomain domain) const { return meshes_[static_cast<std::size_t>(domain)]; }
+  // Size and coordinate of the axis `dp` of the batch mesh: how the samples of a step are divided.
   [[nodiscard]] std::int64_t data_parallel_size() const;
-  [[nodiscard]] std::int64_t data_parallel_rank() const { return 0; }
+  [[nodiscard]] std::int64_t data_parallel_rank() const;
+
+  // Collective: blocks the host until all ranks have come. Does not wait for devices.
+  void wait_world() const;
+  // Collective: body() on the main process, then on the others. If it throws there, the others throw
+  // CommunicationError at once.
+  void main_process_first(const std::function<void()>& body) const;
+  // Collective: the same for the first rank of each machine.
+  void local_main_process_first(const std::function<void()>& body) const;
+  // Collective: how long each later communication may wait for other ranks.
+  void set_timeout(std::chrono::milliseconds timeout) const;
+  // Collective: leaves the job. Communication afterwards is an error of the caller.
+  void close() const;
 
  private:
+  void first(bool is_first, const std::function<void()>& body) const;
+
   DistContextConfig config_;
+  Logger log_;
+  std::array<DeviceMesh, 5> meshes_;
 };
 
 }  // namespace d9d

@@ -1,5 +1,9 @@
 #include "d9d/core/dtensor/parameter.h"
 
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -15,6 +19,42 @@ void check_shape(at::IntArrayRef expected, at::IntArrayRef got) {
   D9D_CHECK(expected == got, StateError, "[core::parameter] expected values of shape ", expected, ", got ", got, ".");
 }
 
+std::int64_t numel_of(const std::vector<std::int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// Cuts a range of the row-major flattening of a box of `sizes` into boxes, and calls visit(position in the flattening,
+// box) for each, in order: a range may begin and end in the middle of rows.
+void for_each_box(const std::vector<std::int64_t>& sizes, FlatRange range,
+                  const std::function<void(std::int64_t begin, const LocalBox& box)>& visit) {
+  if (range.numel() <= 0) return;
+  LocalBox box{.start = std::vector<std::int64_t>(sizes.size()), .sizes = sizes};
+  // Fixes one index a dim, outermost first, until the rest of the range is whole rows of the dims within.
+  const auto cut = [&](const auto& self, std::size_t dim, std::int64_t position, FlatRange rest) -> void {
+    if (dim == sizes.size()) return visit(position, box);
+    const std::int64_t row = numel_of({sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end()});
+    while (rest.numel() > 0) {
+      box.start[dim] = rest.begin / row;
+      const std::int64_t within = rest.begin % row;
+      if (within == 0 && rest.numel() >= row) {
+        box.sizes[dim] = rest.numel() / row;
+        visit(position, box);
+        position += box.sizes[dim] * row;
+        rest.begin += box.sizes[dim] * row;
+      } else {
+        const std::int64_t count = std::min(row - within, rest.numel());
+        box.sizes[dim] = 1;
+        self(self, dim + 1, position, {within, within + count});
+        position += count;
+        rest.begin += count;
+      }
+    }
+    box.start[dim] = 0;
+    box.sizes[dim] = sizes[dim];
+  };
+  cut(cut, 0, range.begin, range);
+}
+
 }  // namespace
 
 Parameter::Parameter(ParameterSpec spec)
@@ -23,22 +63,31 @@ Parameter::Parameter(ParameterSpec spec)
             "[core::parameter] expected an initializer, got none. Name one of init::.");
 }
 
-void Parameter::distribute(DeviceMesh mesh, Placements placements, Placements gradient_placements) {
+DTensor Parameter::dtensor() const {
+  return {.local = stored().detach(), .mesh = mesh_, .placements = placements_, .global_shape = spec_.shape};
+}
+
+std::int64_t Parameter::global_numel() const { return numel_of(spec_.shape); }
+
+void Parameter::place(const DeviceMesh& mesh, std::string_view axis, Placement placement,
+                      Placement gradient_placement) {
   D9D_CHECK(local_.is_meta(), StateError,
             "[core::parameter] expected a layout before storage is allocated. Parallelise before materialize().");
-  D9D_CHECK(placements.size() == mesh.axes().size() && gradient_placements.size() == mesh.axes().size(), ConfigError,
-            "[core::parameter] expected one placement for each of ", mesh.axes().size(), " axes, got ",
-            placements.size(), " and ", gradient_placements.size(), " for the gradient.");
-  for (std::size_t i = 0; i < placements.size(); ++i) {
-    const MeshAxis& axis = mesh.axes()[i];
-    D9D_CHECK(axis.size == 1, ConfigError, "[core::parameter] axis '", axis.name, "' has ", axis.size,
-              " ranks: parameters over more than one rank are not built in this version.");
-    D9D_CHECK(std::holds_alternative<Replicate>(placements[i]), ConfigError, "[core::parameter] ",
-              to_string(placements[i]), " on axis '", axis.name, "' is not built in this version. Use replicate.");
+  if (mesh_.axes().empty()) {
+    mesh_ = mesh;
+    placements_.assign(mesh.axes().size(), Replicate{});
+    gradient_placements_ = placements_;
   }
-  mesh_ = std::move(mesh);
-  placements_ = std::move(placements);
-  gradient_placements_ = std::move(gradient_placements);
+  D9D_CHECK(mesh_ == mesh, ConfigError, "[core::parameter] expected axes of mesh '", mesh_.name(),
+            "', on which the parameter lies already, got mesh '", mesh.name(), "'. Take the axes of one domain.");
+  D9D_CHECK(!std::holds_alternative<Shard>(placement) || !has_flat_shard(placements_), ConfigError,
+            "[core::parameter] expected ", to_string(placement), " over axis '", axis,
+            "' before the parameter joined a flat group. Apply tensor and expert parallelism before FSDP.");
+  const std::size_t index = mesh_.axis_index(axis);
+  placements_[index] = placement;
+  gradient_placements_[index] = gradient_placement;
+  const at::NoGradGuard no_grad;
+  local_.set_data(at::empty(local_box(spec_.shape, mesh_, placements_).sizes, local_.options()));
 }
 
 bool Parameter::requires_grad() const { return local_.requires_grad(); }
@@ -46,19 +95,32 @@ void Parameter::set_requires_grad(bool requires_grad) { local_.set_requires_grad
 
 void Parameter::to(at::ScalarType dtype) {
   if (local_.scalar_type() == dtype) return;
+  D9D_CHECK(!stored_.defined(), StateError, "[core::parameter] expected a conversion to ", dtype,
+            " before materialize() for a parameter of a flat group, got one after it.");
   const at::NoGradGuard no_grad;
   local_.mutable_grad() = at::Tensor();
   local_.set_data(local_.to(dtype));  // the same object: optimisers and adopted modules hold it
 }
 
 void Parameter::materialize(at::Device device) {
-  local_ = make_leaf(local_.sizes(), local_.options().device(device), requires_grad());
   is_initialized_ = false;
+  if (has_flat_shard(placements_)) return;
+  local_ = make_leaf(local_.sizes(), local_.options().device(device), requires_grad());
 }
 
 void Parameter::reset(RandomStream stream) {
   const at::NoGradGuard no_grad;
-  spec_.init(local_, whole_window(local_), stream);
+  const LocalBox box = local_box(spec_.shape, mesh_, placements_);
+  if (!stored_.defined()) {
+    spec_.init(local_, {.global_shape = spec_.shape, .start = box.start}, stream);
+  } else {
+    const FlatRange range = flat_range(box.numel(), mesh_, placements_);
+    for_each_box(box.sizes, range, [&](std::int64_t begin, const LocalBox& part) {
+      ElementWindow window{.global_shape = spec_.shape, .start = box.start};
+      for (std::size_t dim = 0; dim < part.start.size(); ++dim) window.start[dim] += part.start[dim];
+      spec_.init(stored_.narrow(0, begin - range.begin, part.numel()).view(part.sizes), window, stream);
+    });
+  }
   is_initialized_ = true;
 }
 
@@ -72,10 +134,30 @@ void Parameter::replace_local(const at::Tensor& leaf) {
   local_.set_requires_grad(needs_grad);
 }
 
-void Parameter::copy_from(const at::Tensor& values) {
-  check_shape(local_.sizes(), values.sizes());
+void Parameter::attach_flat(const at::Tensor& view, const at::Tensor& slice) {
+  check_shape(local_.sizes(), view.sizes());
   const at::NoGradGuard no_grad;
-  local_.copy_(values);
+  if (local_.is_meta()) {
+    local_ = view.variable_data().set_requires_grad(requires_grad());
+  } else {
+    local_.set_data(view);  // the same object: adopted modules hold it
+  }
+  stored_ = slice;
+}
+
+void Parameter::copy_from(const at::Tensor& values) {
+  check_shape(spec_.shape, values.sizes());
+  const at::NoGradGuard no_grad;
+  const LocalBox box = local_box(spec_.shape, mesh_, placements_);
+  at::Tensor part = values;
+  for (std::size_t dim = 0; dim < box.start.size(); ++dim) {
+    part = part.narrow(static_cast<std::int64_t>(dim), box.start[dim], box.sizes[dim]);
+  }
+  if (stored_.defined()) {
+    const FlatRange range = flat_range(box.numel(), mesh_, placements_);
+    part = part.reshape({-1}).narrow(0, range.begin, range.numel());
+  }
+  stored().copy_(part);
   is_initialized_ = true;
 }
 

@@ -4,6 +4,7 @@
 //
 // Example
 //   auto weight = std::make_shared<Parameter>(ParameterSpec{.shape = {out, in}, .init = init::uniform(bound)});
+//   weight->place(dense_mesh, "tp", Shard{0}, Shard{0});            // before materialize
 //   weight->materialize(at::kCPU);                                  // meta -> storage, values undefined
 //   weight->reset({.key = philox_key(seed, "init", "proj.weight")});
 //   auto y = at::linear(x, weight->local());
@@ -11,11 +12,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/dtensor/placement.h"
+#include "d9d/core/dtensor/dtensor.h"
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/core/rng/initializer.h"
 
@@ -31,9 +33,17 @@ class Parameter {
   // On the meta device, float32, requiring gradients: no memory yet.
   explicit Parameter(ParameterSpec spec);
 
-  // The local leaf. The handle stays the same object until materialize or replace_local.
+  // The leaf that forward computes with: the box that Shard placements leave. The handle stays the same object until
+  // materialize or replace_local. Under FlatShard its storage is there only while its unit is gathered.
   [[nodiscard]] const at::Tensor& local() const { return local_; }
+  // What this rank keeps and an optimiser updates: local(), or a one-dimensional slice of it under FlatShard, possibly
+  // empty. Its .grad() is the gradient to apply.
+  [[nodiscard]] const at::Tensor& stored() const { return stored_.defined() ? stored_ : local_; }
+  [[nodiscard]] DTensor dtensor() const;  // of stored(), detached
+
   [[nodiscard]] const std::vector<std::int64_t>& global_shape() const { return spec_.shape; }
+  [[nodiscard]] std::int64_t global_numel() const;
+  // All axes of one domain of the job; no axes before the first place().
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
   [[nodiscard]] const Placements& placements() const { return placements_; }
   // Per mesh axis, what the local gradient is after backward: Partial(sum) where it must still be summed over the axis,
@@ -41,20 +51,24 @@ class Parameter {
   // sequence are both replicated over tp, and only the first needs a sum.
   [[nodiscard]] const Placements& gradient_placements() const { return gradient_placements_; }
 
-  // Declares the layout on `mesh`; local. Only before materialize. Placements other than Replicate, and axes of more
-  // than one rank, are refused by name in this version.
-  void distribute(DeviceMesh mesh, Placements placements, Placements gradient_placements);
+  // Sets the layout over one axis; local. Axes that nobody placed are Replicate, and so is the gradient there. Only
+  // before materialize; throws StateError later, and ConfigError for another mesh than before and for a Shard behind a
+  // FlatShard.
+  void place(const DeviceMesh& mesh, std::string_view axis, Placement placement, Placement gradient_placement);
 
   [[nodiscard]] bool requires_grad() const;
   void set_requires_grad(bool requires_grad);
 
-  void to(at::ScalarType dtype);        // drops the gradient
-  void materialize(at::Device device);  // storage with undefined values
-  void reset(RandomStream stream);      // fills by the initializer
+  void to(at::ScalarType dtype);        // drops the gradient; under FlatShard only before materialize
+  void materialize(at::Device device);  // storage with undefined values; under FlatShard see attach_flat
+  void reset(RandomStream stream);      // fills by the initializer; the numbers do not depend on the layout
   // Makes a leaf that came from elsewhere the local one; what it holds counts as this parameter's values if those were
   // initialized. Throws StateError unless shape and dtype agree.
   void replace_local(const at::Tensor& leaf);
-  // Copies values in; dtype and device of the parameter stay. Throws StateError naming both shapes if they differ.
+  // Makes local() a view of a gathered flat group, of its own shape, and `slice` what this rank keeps.
+  void attach_flat(const at::Tensor& view, const at::Tensor& slice);
+  // Copies this rank's part of the whole tensor's values in; dtype and device of the parameter stay. Throws StateError
+  // naming both shapes if they differ.
   void copy_from(const at::Tensor& values);
   // False between materialize and reset or copy_from.
   [[nodiscard]] bool is_initialized() const { return is_initialized_; }
@@ -62,6 +76,7 @@ class Parameter {
  private:
   ParameterSpec spec_;
   at::Tensor local_;
+  at::Tensor stored_;  // undefined: local_
   DeviceMesh mesh_;
   Placements placements_;
   Placements gradient_placements_;

@@ -8,19 +8,7 @@ namespace {
 struct Describe {
   std::string operator()(const Replicate& /*placement*/) const { return "replicate"; }
   std::string operator()(const Shard& placement) const { return cat("shard(", placement.dim, ")"); }
-  std::string operator()(const Partial& placement) const {
-    switch (placement.op) {
-      case ReduceOp::kSum:
-        return "partial(sum)";
-      case ReduceOp::kAvg:
-        return "partial(avg)";
-      case ReduceOp::kMax:
-        return "partial(max)";
-      case ReduceOp::kMin:
-        return "partial(min)";
-    }
-    throw InternalError("[core::placement] unknown reduction");
-  }
+  std::string operator()(const Partial& placement) const { return cat("partial(", to_string(placement.op), ")"); }
   std::string operator()(const FlatShard& placement) const {
     return cat("flat_shard(", placement.offset_in_unit, " of ", placement.padded_numel, ")");
   }

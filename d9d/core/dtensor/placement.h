@@ -6,6 +6,8 @@
 #include <variant>
 #include <vector>
 
+#include "d9d/core/communicator/reduce_op.h"
+
 namespace d9d {
 
 struct Replicate {  // every rank of the axis holds all of it
@@ -15,7 +17,6 @@ struct Shard {  // split along a tensor dim, as evenly as torch.chunk
   std::int64_t dim = 0;
   bool operator==(const Shard&) const = default;
 };
-enum class ReduceOp : std::uint8_t { kSum, kAvg, kMax, kMin };
 struct Partial {  // each rank holds a summand: the value is the reduction over the axis
   ReduceOp op = ReduceOp::kSum;
   bool operator==(const Partial&) const = default;

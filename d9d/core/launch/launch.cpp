@@ -9,7 +9,9 @@
 #include "d9d/base/check.h"
 #include "d9d/base/environment.h"
 #include "d9d/core/autograd/checkpoint.h"
+#include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/device/cuda_runtime.h"
+#include "d9d/core/launch/thread_ranks.h"
 
 namespace d9d {
 namespace {
@@ -60,8 +62,18 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
     check_world_size();
     install_checkpoint_engine();
     if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
-    DistContext context({.mesh = mesh, .rank = 0, .device = choose_device(config.device), .log = Logger()});
-    program(context);
+    const c10::Device device = choose_device(config.device);
+    const auto run_rank = [&](const std::shared_ptr<World>& world) {
+      DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank()});
+      program(context);
+    };
+    if (mesh.world_size() == 1) {
+      run_rank(one_rank_world(device));
+    } else {
+      D9D_CHECK(device.is_cpu(), ConfigError, "[core::launch] expected launch.device = cpu for ", mesh.world_size(),
+                " ranks, got ", device.str(), ": several GPUs are not built in this version.");
+      run_thread_ranks(mesh.world_size(), run_rank);
+    }
   });
 }
 

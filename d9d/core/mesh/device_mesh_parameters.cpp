@@ -28,15 +28,14 @@ void DeviceMeshParameters::validate(const ConfigPath& path) const {
               " ranks, got a product of degrees above it at ", field.name, " = ", degree, ". Lower the degrees.");
     world *= degree;
   });
-  const std::int64_t expert_ranks =
-      data_parallel_replicate * data_parallel_shard * context_parallel_replicate * context_parallel_shard;
+  const std::int64_t expert_ranks = world / pipeline_parallel;
   D9D_CHECK(expert_ranks % expert_parallel == 0, ConfigError, path,
             "expected data_parallel_replicate x data_parallel_shard x context_parallel_replicate x "
-            "context_parallel_shard = ",
+            "context_parallel_shard x tensor_parallel = ",
             data_parallel_replicate, " x ", data_parallel_shard, " x ", context_parallel_replicate, " x ",
-            context_parallel_shard, " = ", expert_ranks,
+            context_parallel_shard, " x ", tensor_parallel, " = ", expert_ranks,
             " to be divisible by expert_parallel, got expert_parallel = ", expert_parallel,
-            ". Experts are spread over the ranks of these four axes: change one of the degrees.");
+            ". Experts are spread over the ranks of these five axes: change one of the degrees.");
 }
 
 template const ValueType& json_type<DeviceMeshParameters>();

@@ -20,7 +20,7 @@ struct DeviceMeshParameters {
   std::int64_t context_parallel_replicate = 1;
   std::int64_t context_parallel_shard = 1;
   std::int64_t tensor_parallel = 1;
-  std::int64_t expert_parallel = 1;  // divides the product of the data and context degrees
+  std::int64_t expert_parallel = 1;  // divides the product of the data, context and tensor degrees
 
   [[nodiscard]] bool has_pipeline_parallel() const { return pipeline_parallel > 1; }
   [[nodiscard]] bool has_data_parallel_replicate() const { return data_parallel_replicate > 1; }

@@ -136,7 +136,7 @@ TEST(ProgressBarOnATerminal, Leaves_no_rest_of_a_longer_row) {
 TEST(ProgressBarOnATerminal, Puts_other_lines_above_the_row) {
   PseudoTerminal terminal(50);
   ProgressBar bar({.label = "train", .total = 10, .file = terminal.file()});
-  const Logger log({.rank = 0, .sink = bar.sink()});
+  const Logger log({.sink = bar.sink()});
   bar.print_above("before the first step");
   bar.update(0);
   log.info("saved");

@@ -1,24 +1,125 @@
 #include "d9d/core/dist_context/dist_context.h"
 
+#include <atomic>
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/core/launch/thread_ranks.h"
 
 namespace d9d {
 namespace {
 
-TEST(DistContext, Refuses_each_degree_above_one_by_its_key) {
-  for_each_field<DeviceMeshParameters>([](const auto& field) {
-    DeviceMeshParameters mesh;
-    mesh.*field.member = 2;
-    try {
-      const DistContext context({.mesh = mesh, .rank = 0, .device = c10::kCPU, .log = Logger()});
-      FAIL() << "accepted " << field.name;
-    } catch (const ConfigError& error) {
-      EXPECT_EQ(error.what(), cat("[core::dist_context] mesh.", field.name,
-                                  " = 2: more than one rank is not built in this version. Set it to 1."));
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Of one rank of the mesh; nothing is communicated.
+std::unique_ptr<DistContext> context_of(const DeviceMeshParameters& mesh, std::int64_t rank) {
+  auto backend = std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(mesh.world_size()), rank);
+  return std::make_unique<DistContext>(
+      DistContextConfig{.mesh = mesh, .world = std::make_shared<World>(std::move(backend))});
+}
+
+constexpr DeviceMeshParameters kLargeMesh = {.pipeline_parallel = 2,
+                                             .data_parallel_replicate = 2,
+                                             .data_parallel_shard = 3,
+                                             .context_parallel_replicate = 2,
+                                             .context_parallel_shard = 2,
+                                             .tensor_parallel = 2,
+                                             .expert_parallel = 8};
+
+TEST(DistContext, Has_the_axes_of_every_domain) {
+  const auto context = context_of(kLargeMesh, 0);
+  using Axes = std::vector<MeshAxis>;
+  EXPECT_EQ(
+      context->mesh(MeshDomain::kRegular).axes(),
+      (Axes{{"pp", 2}, {"dp_replicate", 2}, {"dp_shard", 3}, {"cp_shard", 2}, {"cp_replicate", 2}, {"tp", 2}}));
+  EXPECT_EQ(context->mesh(MeshDomain::kDense).axes(),
+            (Axes{{"pp", 2}, {"dp_replicate", 2}, {"dp_cp_shard", 6}, {"cp_replicate", 2}, {"tp", 2}}));
+  EXPECT_EQ(context->mesh(MeshDomain::kExpert).axes(), (Axes{{"pp", 2}, {"ep_replicate", 6}, {"ep_shard", 8}}));
+  EXPECT_EQ(context->mesh(MeshDomain::kBatch).axes(), (Axes{{"pp", 2}, {"dp", 6}, {"cp", 4}, {"tp", 2}}));
+  EXPECT_EQ(context->mesh(MeshDomain::kFlat).axes(), (Axes{{"world", 96}}));
+}
+
+// The closed forms of the reference's layout; its expert mesh left out ranks of tensor parallelism.
+TEST(DistContext, Places_every_rank_by_the_closed_forms) {
+  for (std::int64_t rank = 0; rank < kLargeMesh.world_size(); ++rank) {
+    const auto context = context_of(kLargeMesh, rank);
+    const std::vector<std::int64_t>& at = context->mesh(MeshDomain::kRegular).coordinate();
+    ASSERT_EQ(((((at[0] * 2 + at[1]) * 3 + at[2]) * 2 + at[3]) * 2 + at[4]) * 2 + at[5], rank);
+    const auto dense = context->mesh(MeshDomain::kDense).coordinate();
+    EXPECT_EQ(dense, (std::vector<std::int64_t>{at[0], at[1], at[2] * 2 + at[3], at[4], at[5]}));
+    const auto batch = context->mesh(MeshDomain::kBatch).coordinate();
+    EXPECT_EQ(batch, (std::vector<std::int64_t>{at[0], at[1] * 3 + at[2], at[3] * 2 + at[4], at[5]}));
+    const std::int64_t k = rank % 48;
+    EXPECT_EQ(context->mesh(MeshDomain::kExpert).coordinate(), (std::vector<std::int64_t>{at[0], k / 8, k % 8}));
+    EXPECT_EQ(context->data_parallel_rank(), batch[1]);
+  }
+}
+
+TEST(DistContext, Explains_a_mesh_that_does_not_fit_the_ranks) {
+  const auto world = std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(6), 0));
+  EXPECT_THAT(
+      [&] {
+        DistContext({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}, .world = world});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("for the 6 ranks that were started, got data_parallel_shard 2 x "
+                                           "tensor_parallel 2 = 4. Start as many ranks")));
+}
+
+TEST(DistContext, Qualifies_log_lines_by_the_coordinates) {
+  std::vector<std::string> lines;
+  const DistContext context({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2},
+                             .world = std::make_shared<World>(
+                                 std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(4), 3)),
+                             .log_sink = [&](std::string_view line) { lines.emplace_back(line); }});
+  context.log().info("ready");
+  EXPECT_THAT(lines, ::testing::ElementsAre(::testing::AllOf(HasSubstr("[pp:0-dpr:0-dps:1-cps:0-cpr:0-tp:1]"),
+                                                             HasSubstr("INFO - ready"))));
+}
+
+TEST(DistContext, Runs_the_main_process_first) {
+  std::atomic<bool> is_prepared = false;
+  std::atomic<int> num_late = 0;
+  run_thread_ranks(4, [&](const std::shared_ptr<World>& world) {
+    const DistContext context({.mesh = {.data_parallel_shard = 4}, .world = world, .local_rank = world->rank()});
+    for (int turn = 0; turn < 2; ++turn) {
+      context.main_process_first([&] {
+        if (context.is_main_process()) {
+          is_prepared = true;
+        } else if (is_prepared) {
+          ++num_late;
+        }
+      });
+      context.wait_world();
+      is_prepared = false;
+      context.wait_world();
     }
   });
+  EXPECT_EQ(num_late, 6);
+}
+
+TEST(DistContext, Tells_the_others_when_the_main_process_failed) {
+  std::atomic<int> num_told = 0;
+  EXPECT_THAT(
+      [&] {
+        run_thread_ranks(3, [&](const std::shared_ptr<World>& world) {
+          const DistContext context({.mesh = {.data_parallel_shard = 3}, .world = world, .local_rank = world->rank()});
+          try {
+            context.main_process_first([&] {
+              D9D_CHECK(!context.is_main_process(), IoError, "no space left");
+              ADD_FAILURE() << "ran after the failure";
+            });
+          } catch (const CommunicationError& error) {
+            EXPECT_THAT(error.what(), HasSubstr("rank 0 failed"));
+            ++num_told;
+          }
+        });
+      },
+      ThrowsMessage<IoError>("rank 0: no space left"));
+  EXPECT_EQ(num_told, 2);
 }
 
 }  // namespace

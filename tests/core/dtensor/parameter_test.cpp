@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/thread/thread_job.h"
 
 namespace d9d {
 namespace {
@@ -27,15 +28,73 @@ TEST(Parameter, Has_no_storage_before_materialize) {
 
 TEST(Parameter, Keeps_its_layout_over_axes_of_one_rank) {
   Parameter weight({.shape = {2}, .init = init::zeros()});
-  weight.distribute(DeviceMesh({{"dp_shard", 1}}, {0}), {Replicate{}}, {Partial{}});
+  weight.place(DeviceMesh("m", {{"dp_shard", 1}}, one_rank_world()), "dp_shard", Replicate{}, Partial{});
   EXPECT_EQ(weight.placements(), (Placements{Replicate{}}));
   EXPECT_EQ(weight.gradient_placements(), (Placements{Partial{ReduceOp::kSum}}));
 }
 
-TEST(Parameter, Refuses_layouts_that_are_not_built_by_name) {
-  Parameter weight({.shape = {2}, .init = init::zeros()});
-  const auto shard_over_two = [&] { weight.distribute(DeviceMesh({{"tp", 2}}, {0}), {Shard{0}}, {Shard{0}}); };
-  EXPECT_THAT(shard_over_two, ThrowsMessage<ConfigError>(HasSubstr("axis 'tp' has 2 ranks")));
+// The mesh of one rank of `size`; nothing is communicated.
+DeviceMesh mesh_of(std::int64_t rank, std::vector<MeshAxis> axes) {
+  std::int64_t size = 1;
+  for (const MeshAxis& axis : axes) size *= axis.size;
+  auto backend = std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(size), rank);
+  return {"m", std::move(axes), std::make_shared<World>(std::move(backend))};
+}
+
+at::Tensor whole_values(const std::vector<std::int64_t>& shape) {
+  Parameter whole({.shape = shape, .init = init::normal(1.0)});
+  whole.materialize(at::kCPU);
+  whole.reset({.key = 5});
+  return whole.local().detach();
+}
+
+TEST(Parameter, Has_the_same_numbers_in_any_layout) {
+  const at::Tensor whole = whole_values({7, 3, 5});
+  for (std::int64_t rank = 0; rank < 6; ++rank) {
+    Parameter part({.shape = {7, 3, 5}, .init = init::normal(1.0)});
+    const DeviceMesh mesh = mesh_of(rank, {{"a", 3}, {"b", 2}});
+    part.place(mesh, "a", Shard{0}, Shard{0});
+    part.place(mesh, "b", Shard{2}, Shard{2});
+    part.materialize(at::kCPU);
+    part.reset({.key = 5});
+    const at::Tensor expected = whole.chunk(3, 0)[rank / 2].chunk(2, 2)[rank % 2];
+    EXPECT_TRUE(at::equal(part.local(), expected)) << rank;
+  }
+}
+
+TEST(Parameter, Has_the_same_numbers_in_a_flat_group) {
+  const at::Tensor whole = whole_values({4, 3, 5});
+  for (std::int64_t rank = 0; rank < 8; ++rank) {
+    Parameter part({.shape = {4, 3, 5}, .init = init::normal(1.0)});
+    const DeviceMesh mesh = mesh_of(rank, {{"tp", 2}, {"dp", 4}});
+    part.place(mesh, "tp", Shard{1}, Shard{1});
+    const FlatShard flat{.padded_numel = 64, .offset_in_unit = 9};
+    part.place(mesh, "dp", flat, flat);
+    part.materialize(at::kCPU);
+    const at::Tensor box = whole.chunk(2, 1)[rank / 4].reshape({-1});
+    const FlatRange range = flat_range(box.numel(), mesh, part.placements());
+    part.attach_flat(at::empty({4, rank / 4 == 0 ? 2 : 1, 5}), at::empty({range.numel()}));
+    part.reset({.key = 5});
+    EXPECT_TRUE(at::equal(part.stored(), box.slice(0, range.begin, range.end))) << rank;
+    part.stored().fill_(0);
+    part.copy_from(whole);
+    EXPECT_TRUE(at::equal(part.stored(), box.slice(0, range.begin, range.end))) << rank;
+  }
+}
+
+TEST(Parameter, Wants_shards_before_flat_groups) {
+  Parameter weight({.shape = {4}, .init = init::zeros()});
+  const DeviceMesh mesh = mesh_of(0, {{"tp", 2}, {"dp", 2}});
+  weight.place(mesh, "dp", FlatShard{.padded_numel = 4}, FlatShard{.padded_numel = 4});
+  EXPECT_THAT([&] { weight.place(mesh, "tp", Shard{0}, Shard{0}); },
+              ThrowsMessage<ConfigError>(HasSubstr("Apply tensor and expert parallelism before FSDP")));
+}
+
+TEST(Parameter, Stays_in_one_domain) {
+  Parameter weight({.shape = {4}, .init = init::zeros()});
+  weight.place(mesh_of(0, {{"tp", 2}}), "tp", Replicate{}, Partial{});
+  EXPECT_THAT([&] { weight.place(mesh_of(0, {{"ep_shard", 2}}), "ep_shard", Shard{0}, Shard{0}); },
+              ThrowsMessage<ConfigError>(HasSubstr("Take the axes of one domain")));
 }
 
 TEST(Parameter, Names_both_shapes_when_values_do_not_fit) {

@@ -57,10 +57,11 @@ TEST(DeviceMeshParameters, Refuse_a_degree_below_one) {
 }
 
 TEST(DeviceMeshParameters, Refuse_experts_that_do_not_divide_their_ranks) {
-  EXPECT_EQ(error_of({.data_parallel_shard = 4, .tensor_parallel = 3, .expert_parallel = 3}),
+  EXPECT_EQ(error_of({.data_parallel_shard = 4, .tensor_parallel = 2, .expert_parallel = 3}),
             "[config] mesh: expected data_parallel_replicate x data_parallel_shard x context_parallel_replicate x "
-            "context_parallel_shard = 1 x 4 x 1 x 1 = 4 to be divisible by expert_parallel, got expert_parallel = 3. "
-            "Experts are spread over the ranks of these four axes: change one of the degrees.");
+            "context_parallel_shard x tensor_parallel = 1 x 4 x 1 x 1 x 2 = 8 to be divisible by expert_parallel, got "
+            "expert_parallel = 3. "
+            "Experts are spread over the ranks of these five axes: change one of the degrees.");
 }
 
 TEST(DeviceMeshParameters, Refuse_a_world_that_no_integer_holds) {

@@ -4,30 +4,62 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/thread/thread_job.h"
 
 namespace d9d {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-TEST(DeviceMesh, Knows_sizes_and_coordinates_by_name) {
-  const DeviceMesh mesh({{"dp", 4}, {"tp", 2}}, {3, 1});
+// The world of one rank of `size`; nothing is communicated.
+std::shared_ptr<World> world_of(std::int64_t rank, std::int64_t size) {
+  return std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(size), rank));
+}
+
+TEST(DeviceMesh, Lays_ranks_out_with_the_last_axis_fastest) {
+  const DeviceMesh mesh("dense", {{"dp", 4}, {"tp", 2}}, world_of(7, 8));
   EXPECT_EQ(mesh.axis_size("dp"), 4);
-  EXPECT_EQ(mesh.axis_coordinate("tp"), 1);
-  EXPECT_EQ(mesh.num_ranks(), 8);
+  EXPECT_THAT(mesh.coordinate(), ElementsAre(3, 1));
+  EXPECT_THAT(mesh.ranks(), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+  EXPECT_EQ(mesh.index(), 7);
   EXPECT_EQ(DeviceMesh().num_ranks(), 1);
 }
 
+TEST(DeviceMesh, Slices_to_the_ranks_that_differ_in_the_axes) {
+  const DeviceMesh mesh("m", {{"a", 2}, {"b", 3}, {"c", 2}}, world_of(9, 12));  // coordinate 1, 1, 1
+  EXPECT_THAT(mesh.slice({"b"}).ranks(), ElementsAre(7, 9, 11));
+  EXPECT_THAT(mesh.slice({"a", "c"}).ranks(), ElementsAre(2, 3, 8, 9));
+  EXPECT_EQ(mesh.slice({"a", "c"}).index(), 3);
+  EXPECT_THAT(mesh.slice({"a", "b"}).slice({"a"}).ranks(), ElementsAre(3, 9));
+  EXPECT_EQ(mesh.slice({"a", "c"}).name(), "m:a+c");
+}
+
+TEST(DeviceMesh, Wants_axes_in_its_own_order) {
+  const DeviceMesh mesh("m", {{"a", 2}, {"b", 2}}, world_of(0, 4));
+  EXPECT_THAT([&] { (void)mesh.slice({"b", "a"}); }, ThrowsMessage<ConfigError>(HasSubstr("got 'a' too late")));
+}
+
 TEST(DeviceMesh, Names_the_known_axes_in_errors) {
-  const DeviceMesh mesh({{"dp", 4}, {"tp", 2}}, {0, 0});
-  EXPECT_THAT([&] { (void)mesh.axis_size("pp"); }, ThrowsMessage<ConfigError>(HasSubstr("{dp, tp}, got 'pp'")));
+  const DeviceMesh mesh("dense", {{"dp", 4}, {"tp", 2}}, world_of(0, 8));
+  EXPECT_THAT([&] { (void)mesh.axis_size("pp"); },
+              ThrowsMessage<ConfigError>(HasSubstr("{dp, tp} of mesh 'dense', got 'pp'")));
 }
 
 TEST(DeviceMesh, Rejects_bad_axes) {
-  EXPECT_THROW(DeviceMesh({{"dp", 0}}, {0}), ConfigError);
-  EXPECT_THROW(DeviceMesh({{"dp", 2}}, {2}), ConfigError);
-  EXPECT_THROW(DeviceMesh({{"dp", 2}, {"dp", 2}}, {0, 0}), ConfigError);
+  EXPECT_THROW(DeviceMesh("m", {{"dp", 0}}, world_of(0, 1)), ConfigError);
+  EXPECT_THROW(DeviceMesh("m", {{"dp", 2}, {"dp", 2}}, world_of(0, 4)), ConfigError);
+}
+
+TEST(DeviceMesh, Rejects_sizes_that_do_not_multiply_to_the_world) {
+  EXPECT_THAT([] { DeviceMesh("m", {{"dp", 2}, {"tp", 3}}, world_of(0, 4)); },
+              ThrowsMessage<ConfigError>(HasSubstr("to the 4 ranks of the job, got dp=2 x tp=3 = 6")));
+}
+
+TEST(DeviceMesh, Cannot_communicate_without_a_world) {
+  EXPECT_THAT([] { (void)DeviceMesh().communicator(); },
+              ThrowsMessage<StateError>(HasSubstr("Take the meshes of DistContext")));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
@@ -182,7 +183,7 @@ struct Job {
     return lines;
   }
 
-  DistContext context = DistContext(DistContextConfig{.log = Logger()});
+  DistContext context = DistContext({.world = one_rank_world()});
   TrainerConfig config;
   Task task;
   Provider provider;

@@ -1,0 +1,88 @@
+// The one interface to communication among the ranks of a group. Backends: threads of one process, Gloo, NCCL.
+//
+// Example
+//   const std::shared_ptr<Communicator> data = mesh.communicator("dp_shard");
+//   data->all_reduce(loss, ReduceOp::kSum).wait();
+//   Work gathering = data->all_gather(full, shard);     // [n * size] <- [n]
+//   ...                                                  // compute that does not need `full`
+//   gathering.wait();
+//
+// Everything here is Collective: all ranks of the group call the same operations in the same order, with the same shapes
+// and dtypes. Tensors are contiguous, on device(), and keep their addresses until wait() has returned; results depend
+// on the order of ranks alone, not on timing. Errors are CommunicationError and name the rank, the group, the operation
+// and its sequence number; a group that failed stays failed. Autograd-aware forms: core/collectives.
+//
+// Legend   W size(), r rank()
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/core/communicator/reduce_op.h"
+#include "d9d/core/communicator/work.h"
+
+namespace d9d {
+
+// Which ranks of the job belong together, and which of them this one is.
+struct RankGroup {
+  std::string name;                 // for messages: "dense:dp_cp_shard"
+  std::vector<std::int64_t> ranks;  // of the job; their order is the order in the group
+  std::int64_t index = 0;           // ranks[index] is this rank
+};
+
+// One message of a batch.
+struct PointToPoint {
+  enum class Direction { kSend, kReceive } direction;
+  at::Tensor tensor;
+  std::int64_t peer = 0;  // rank in the group
+};
+
+class Communicator {
+ public:
+  explicit Communicator(RankGroup group) : group_(std::move(group)) {}
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  [[nodiscard]] const RankGroup& group() const { return group_; }
+  [[nodiscard]] std::int64_t rank() const { return group_.index; }
+  [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(group_.ranks.size()); }
+  [[nodiscard]] virtual at::Device device() const = 0;  // of the tensors that it takes
+
+  [[nodiscard]] virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op) = 0;  // in place, any shape
+  // output [W * n, ...] <- input [n, ...] of all ranks. input may be its own part of output.
+  [[nodiscard]] virtual Work all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
+  // output [n, ...] <- part r of the reduction of input [W * n, ...], which is left undefined. output may be its own
+  // part of input.
+  [[nodiscard]] virtual Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) = 0;
+  // Sends rows [n_0 + ... + n_i-1, + n_i) of input to rank i, and receives as many as it sends us. Splits count rows of
+  // dim 0, W of each; zeros are allowed. Only here do shapes differ over ranks.
+  [[nodiscard]] virtual Work all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                        const std::vector<std::int64_t>& output_splits,
+                                        const std::vector<std::int64_t>& input_splits) = 0;
+  [[nodiscard]] virtual Work broadcast(const at::Tensor& tensor, std::int64_t root) = 0;  // in place
+  // On root: outputs[i] <- input of rank i. Elsewhere outputs is empty.
+  [[nodiscard]] virtual Work gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input,
+                                    std::int64_t root) = 0;
+  // output <- inputs[r] of root. Elsewhere inputs is empty.
+  [[nodiscard]] virtual Work scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+                                     std::int64_t root) = 0;
+  // All messages at once, in any order; messages between two ranks match in the order of their lists. Called by the
+  // ranks that have messages, no others.
+  [[nodiscard]] virtual Work exchange(const std::vector<PointToPoint>& messages) = 0;
+  virtual void barrier() = 0;  // blocks the host until all ranks have come
+
+  // How long an operation that starts now may wait for other ranks.
+  virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
+  // Local. Makes pending and later operations of this group fail, on all ranks as far as the backend can reach them.
+  virtual void abort(const std::string& reason) = 0;
+
+ private:
+  RankGroup group_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,110 @@
+#include "d9d/core/communicator/thread/meeting.h"
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+Meeting::Meeting(std::string name, std::vector<std::int64_t> ranks)
+    : name_(std::move(name)),
+      ranks_(std::move(ranks)),
+      contributions_(ranks_.size()),
+      num_operations_(ranks_.size()),
+      has_arrived_(ranks_.size()) {}
+
+const std::vector<Contribution>& Meeting::arrive(std::int64_t index, Contribution contribution,
+                                                 std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  contributions_[index] = std::move(contribution);
+  ++num_operations_[index];
+  wait_for_all(lock, index, timeout);
+  const std::string difference = who_differs();  // the same on all ranks: contributions stay until all have left
+  if (!difference.empty()) failure_ = difference;
+  check_alive();
+  return contributions_;
+}
+
+void Meeting::leave(std::int64_t index, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  wait_for_all(lock, index, timeout);
+  contributions_[index].input = at::Tensor();
+  contributions_[index].inputs.clear();
+}
+
+void Meeting::synchronize(std::int64_t index, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  wait_for_all(lock, index, timeout);
+}
+
+void Meeting::wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout) {
+  check_alive();
+  const std::int64_t gate = gate_;
+  has_arrived_[index] = true;
+  if (++num_arrived_ == std::ssize(ranks_)) {
+    num_arrived_ = 0;
+    has_arrived_.assign(ranks_.size(), false);
+    ++gate_;
+    changed_.notify_all();
+    return;
+  }
+  const bool is_open = changed_.wait_for(lock, timeout, [&] { return gate_ != gate || !failure_.empty(); });
+  if (!is_open) {
+    std::string missing;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (!has_arrived_[i]) missing += cat(missing.empty() ? "" : "; ", describe(static_cast<std::int64_t>(i)));
+    }
+    failure_ = cat("[core::communicator] ", describe(index), " waited ", static_cast<double>(timeout.count()) / 1e3,
+                   " s in group '", name_, "' for: ", missing, ".");
+    changed_.notify_all();
+  }
+  if (gate_ == gate) check_alive();
+}
+
+void Meeting::check_alive() const { D9D_CHECK(failure_.empty(), CommunicationError, failure_); }
+
+std::string Meeting::describe(std::int64_t index) const {
+  const std::int64_t number = num_operations_[index];
+  if (number == 0) return cat("rank ", ranks_[index], " (no operation yet)");
+  return cat("rank ", ranks_[index], " at operation ", number, " ", contributions_[index].operation);
+}
+
+std::string Meeting::who_differs() const {
+  for (std::size_t i = 1; i < ranks_.size(); ++i) {
+    if (contributions_[i].operation == contributions_[0].operation) continue;
+    return cat("[core::communicator] expected the same operation on all ranks of group '", name_, "', got ",
+               describe(0), ", ", describe(static_cast<std::int64_t>(i)),
+               ". All ranks must call the same collectives in the same order.");
+  }
+  return {};
+}
+
+void Meeting::send(std::int64_t source, std::int64_t destination, at::Tensor message) {
+  const std::lock_guard lock(mutex_);
+  check_alive();
+  mailboxes_[{source, destination}].push_back(std::move(message));
+  changed_.notify_all();
+}
+
+at::Tensor Meeting::receive(std::int64_t source, std::int64_t destination, const std::string& operation,
+                            std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  auto& mailbox = mailboxes_[{source, destination}];
+  const bool has_come = changed_.wait_for(lock, timeout, [&] { return !mailbox.empty() || !failure_.empty(); });
+  if (!has_come) {
+    failure_ = cat("[core::communicator] rank ", ranks_[destination], " waited ",
+                   static_cast<double>(timeout.count()) / 1e3, " s in group '", name_, "' for ", operation,
+                   " from rank ", ranks_[source], ".");
+    changed_.notify_all();
+  }
+  if (mailbox.empty()) check_alive();
+  at::Tensor message = std::move(mailbox.front());
+  mailbox.pop_front();
+  return message;
+}
+
+void Meeting::abort(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) failure_ = reason;
+  changed_.notify_all();
+}
+
+}  // namespace d9d

@@ -1,0 +1,63 @@
+// The memory in which ranks that are threads of one process meet.
+//
+// Example
+//   auto job = std::make_shared<ThreadJob>(/*world_size=*/4);
+//   // on the thread of each rank:
+//   World world(std::make_unique<ThreadBackend>(job, rank));
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "d9d/core/communicator/thread/meeting.h"
+#include "d9d/core/communicator/world.h"
+
+namespace d9d {
+
+// Shared by all ranks; thread-safe.
+class ThreadJob {
+ public:
+  explicit ThreadJob(std::int64_t world_size) : world_size_(world_size) {}
+
+  [[nodiscard]] std::int64_t world_size() const { return world_size_; }
+  // The meeting point of these ranks; the same object for each of them.
+  [[nodiscard]] std::shared_ptr<Meeting> meeting(const RankGroup& group);
+  // Fails all meetings, present and future. The first reason stays.
+  void abort(const std::string& reason);
+
+ private:
+  const std::int64_t world_size_;
+  std::mutex mutex_;
+  std::map<std::vector<std::int64_t>, std::shared_ptr<Meeting>> meetings_;
+  std::string abort_reason_;  // empty: none
+};
+
+// Operations run on the calling thread and are complete when they return. Each checks that all ranks
+// of the group called the same operation with the same dtypes and shapes, and says who did not.
+class ThreadBackend final : public CommunicatorBackend {
+ public:
+  // device: of the tensors; other than the CPU only for a job of one rank.
+  ThreadBackend(std::shared_ptr<ThreadJob> job, std::int64_t rank, at::Device device = at::kCPU)
+      : job_(std::move(job)), rank_(rank), device_(device) {}
+
+  [[nodiscard]] std::int64_t rank() const override { return rank_; }
+  [[nodiscard]] std::int64_t world_size() const override { return job_->world_size(); }
+  [[nodiscard]] at::Device device() const override { return device_; }
+  [[nodiscard]] std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) override;
+  void abort(const std::string& reason) override { job_->abort(reason); }
+
+ private:
+  std::shared_ptr<ThreadJob> job_;
+  std::int64_t rank_;
+  at::Device device_;
+};
+
+// The world of a rank that is alone.
+[[nodiscard]] std::shared_ptr<World> one_rank_world(at::Device device = at::kCPU);
+
+}  // namespace d9d

@@ -1,0 +1,29 @@
+#include "d9d/core/communicator/world.h"
+
+#include <set>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
+  const auto found = communicators_.find(group.ranks);
+  if (found != communicators_.end()) return found->second;
+  const std::set<std::int64_t> distinct(group.ranks.begin(), group.ranks.end());
+  D9D_CHECK(distinct.size() == group.ranks.size() && !distinct.empty() && *distinct.begin() >= 0 &&
+                *distinct.rbegin() < size(),
+            ConfigError, "[core::world] expected distinct ranks in [0, ", size(), ") for group '", group.name,
+            "', got others. Give each rank once.");
+  D9D_CHECK(group.index >= 0 && group.index < std::ssize(group.ranks) &&
+                group.ranks[static_cast<std::size_t>(group.index)] == rank(),
+            ConfigError, "[core::world] expected index of rank ", rank(), " in group '", group.name, "', got ",
+            group.index, ". Only its members make a group.");
+  return communicators_.emplace(group.ranks, backend_->connect(group, timeout_)).first->second;
+}
+
+void World::set_timeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+  for (const auto& [ranks, communicator] : communicators_) communicator->set_timeout(timeout);
+}
+
+}  // namespace d9d

@@ -1,0 +1,60 @@
+// How the ranks of a job reach each other: makes the communicators of groups of ranks, one a set of ranks.
+//
+// Example
+//   World world(backend);
+//   const auto pair = world.communicator({.name = "pair", .ranks = {0, 3}, .index = 0});
+//
+// A communicator is made at its first use, with the timeout that is set then; two groups of the same ranks in the same
+// order share it, under the name of the first.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/core/communicator/communicator.h"
+
+namespace d9d {
+
+// One rank's end of a way to communicate.
+class CommunicatorBackend {
+ public:
+  virtual ~CommunicatorBackend() = default;
+  [[nodiscard]] virtual std::int64_t rank() const = 0;
+  [[nodiscard]] virtual std::int64_t world_size() const = 0;
+  [[nodiscard]] virtual at::Device device() const = 0;
+  // Collective over the group.
+  [[nodiscard]] virtual std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) = 0;
+  // Local. Tells all ranks that this one cannot go on; their pending and later operations fail with `reason`.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+class World {
+ public:
+  static constexpr std::chrono::milliseconds kDefaultTimeout = std::chrono::seconds(10000);
+
+  explicit World(std::unique_ptr<CommunicatorBackend> backend) : backend_(std::move(backend)) {}
+
+  [[nodiscard]] std::int64_t rank() const { return backend_->rank(); }
+  [[nodiscard]] std::int64_t size() const { return backend_->world_size(); }
+  [[nodiscard]] at::Device device() const { return backend_->device(); }
+
+  // Collective over the group the first time. Throws ConfigError unless ranks are distinct, in the job, and
+  // ranks[index] is this rank.
+  [[nodiscard]] std::shared_ptr<Communicator> communicator(const RankGroup& group);
+
+  // Local. Of all communicators, present and future.
+  void set_timeout(std::chrono::milliseconds timeout);
+  void abort(const std::string& reason) { backend_->abort(reason); }
+  // Local. Releases all communicators; those that others hold still work.
+  void close() { communicators_.clear(); }
+
+ private:
+  std::unique_ptr<CommunicatorBackend> backend_;
+  std::chrono::milliseconds timeout_ = kDefaultTimeout;
+  std::map<std::vector<std::int64_t>, std::shared_ptr<Communicator>> communicators_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,55 @@
+#include "d9d/core/device/side_stream.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace d9d {
+
+struct StreamEvent::Recorded {
+  explicit Recorded(c10::Device device) : event(device.type()) {}
+  c10::Event event;
+};
+
+struct SideStream::Stream {
+  c10::Stream value;
+};
+
+namespace {
+
+c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+}  // namespace
+
+void StreamEvent::wait() const {
+  if (recorded_ == nullptr) return;
+  const c10::Device device = recorded_->event.device();
+  recorded_->event.block(current_stream(device));
+}
+
+SideStream::SideStream(c10::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  stream_ = std::make_unique<Stream>(Stream{guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
+}
+SideStream::~SideStream() = default;
+SideStream::SideStream(SideStream&&) noexcept = default;
+
+StreamEvent SideStream::run(const std::function<void()>& work) const {
+  StreamEvent done;
+  if (stream_ == nullptr) {
+    work();
+    return done;
+  }
+  const c10::Device device = stream_->value.device();
+  c10::Event before(device.type());
+  before.record(current_stream(device));
+  before.block(stream_->value);
+  const c10::StreamGuard guard(stream_->value);
+  work();
+  done.recorded_ = std::make_shared<StreamEvent::Recorded>(device);
+  done.recorded_->event.record(stream_->value);
+  return done;
+}
+
+}  // namespace d9d

@@ -1,0 +1,25 @@
+// A tensor over the ranks of a mesh, as one rank sees it: its part, and the layout of the whole. A record without
+// operators: compute code works on `local` and moves between layouts by redistribute().
+//
+// Example
+//   const DTensor weight = distribute(full, mesh, {Replicate{}, Shard{0}});     // every rank has `full`
+//   const at::Tensor again = full_tensor(weight);                               // bit for bit
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/core/dtensor/layout.h"
+
+namespace d9d {
+
+struct DTensor {
+  at::Tensor local;  // the box of core/dtensor/layout.h; one-dimensional under FlatShard
+  DeviceMesh mesh;
+  Placements placements;  // one an axis
+  std::vector<std::int64_t> global_shape;
+};
+
+}  // namespace d9d

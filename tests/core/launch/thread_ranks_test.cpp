@@ -1,0 +1,79 @@
+#include "d9d/core/launch/thread_ranks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+std::shared_ptr<Communicator> everybody(const std::shared_ptr<World>& world) {
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t rank = 0; rank < world->size(); ++rank) ranks.push_back(rank);
+  return world->communicator({.name = "all", .ranks = ranks, .index = world->rank()});
+}
+
+TEST(ThreadRanks, Throw_the_first_failure_with_its_rank_while_others_wait) {
+  EXPECT_THAT(
+      [] {
+        run_thread_ranks(4, [](const std::shared_ptr<World>& world) {
+          D9D_CHECK(world->rank() != 2, IoError, "cannot read tokens.bin");
+          everybody(world)->barrier();
+        });
+      },
+      ThrowsMessage<IoError>("rank 2: cannot read tokens.bin"));
+}
+
+TEST(ThreadRanks, Name_who_called_something_else) {
+  EXPECT_THAT(
+      [] {
+        run_thread_ranks(3, [](const std::shared_ptr<World>& world) {
+          const auto all = everybody(world);
+          all->barrier();
+          const at::Tensor x = at::zeros({world->rank() == 1 ? 3 : 4});
+          all->all_reduce(x, ReduceOp::kSum).wait();
+        });
+      },
+      ThrowsMessage<CommunicationError>(AllOf(HasSubstr("rank 0 at operation 2 all_reduce(sum, Float [4])"),
+                                              HasSubstr("rank 1 at operation 2 all_reduce(sum, Float [3])"))));
+}
+
+TEST(ThreadRanks, Name_who_did_not_come) {
+  EXPECT_THAT(
+      [] {
+        run_thread_ranks(3, [](const std::shared_ptr<World>& world) {
+          world->set_timeout(std::chrono::milliseconds(100));
+          const auto all = everybody(world);
+          all->barrier();
+          if (world->rank() != 1) all->barrier();  // rank 1 skips a collective
+        });
+      },
+      ThrowsMessage<CommunicationError>(
+          AllOf(HasSubstr("waited 0.1 s in group 'all' for: rank 1 at operation 1 barrier()"))));
+}
+
+TEST(ThreadRanks, End_the_process_when_a_rank_is_stuck) {
+  const auto run = [] {
+    std::mutex never;
+    never.lock();
+    run_thread_ranks(
+        2,
+        [&](const std::shared_ptr<World>& world) {
+          if (world->rank() == 1) never.lock();
+          throw IoError("disk full");
+        },
+        std::chrono::milliseconds(50));
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(1), "error: rank 0: disk full");
+}
+
+}  // namespace
+}  // namespace d9d
