@@ -36,10 +36,11 @@ AREAS = {
     "optim": Area(("core", "kernels"), TORCH),
     "modules/blocks": Area(("modules/base", "core", "kernels"), TORCH),
     "model_state": Area(("modules/base", "core"), TORCH + JSON),
+    "parallelism": Area(("modules/base", "modules/blocks", "core", "kernels"), TORCH),
     "internals": Area(("core", "kernels", "metrics", "modules/base", "pipelining/api"), TORCH),
-    "modules/models": Area(("modules/base", "modules/blocks", "pipelining/api", "model_state", "core"), TORCH + JSON),
+    "modules/models": Area(("modules/base", "modules/blocks", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
-        ("core", "kernels", "modules", "pipelining", "internals", "model_state")
+        ("core", "kernels", "modules", "parallelism", "pipelining", "internals", "model_state")
         + ("data", "metrics", "optim", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),

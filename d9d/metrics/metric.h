@@ -13,6 +13,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/mesh/device_mesh.h"
+
 namespace d9d {
 
 class Metric {
@@ -21,6 +23,8 @@ class Metric {
   // A tensor of one element, on whichever device the updates were.
   [[nodiscard]] virtual at::Tensor compute() const = 0;
   virtual void reset() = 0;
+  // Collective: compute() is about the updates of all these ranks from now on, until reset().
+  virtual void sync(const DeviceMesh& ranks) = 0;
 };
 
 // By name; names become tracker series.
@@ -32,6 +36,7 @@ class SumMetric final : public Metric {
   void update(const at::Tensor& values);  // any shape; detached, summed in double
   [[nodiscard]] at::Tensor compute() const override;
   void reset() override;
+  void sync(const DeviceMesh& ranks) override;
 
  private:
   at::Tensor sum_;  // undefined: nothing yet

@@ -13,7 +13,7 @@ AutoOptimizerProvider::AutoOptimizerProvider(OptimizerConfig config) : config_(s
 Optimizer AutoOptimizerProvider::build_optimizer(const DistContext& /*context*/, Module& module) {
   std::vector<NamedParameter> parameters;
   for (const auto& [name, parameter] : module.named_parameters()) {
-    if (parameter->requires_grad()) parameters.push_back({.name = name, .tensor = parameter->local()});
+    if (parameter->requires_grad()) parameters.push_back({.name = name, .tensor = parameter->stored()});
   }
   return d9d::build_optimizer(config_, parameters);
 }

@@ -5,12 +5,35 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
+#include "d9d/internals/grad_sync/gradient_synchronizer.h"
 
 namespace d9d {
 
-GradientManager::GradientManager(const Module& module, const GradientClippingConfig& config)
-    : parameters_(module.named_parameters()), config_(config) {}
+GradientManager::GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
+                                 const GradientClippingConfig& clipping)
+    : parameters_(module.named_parameters()),
+      reductions_(gradient_reductions(module)),
+      stages_(context.mesh(MeshDomain::kRegular).slice({"pp"})),
+      loss_ranks_(context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"})),
+      device_(context.device()),
+      clipping_(clipping) {
+  GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20};
+  if (config.grad_dtype) synchronizer.gradient_dtype = to_scalar_type(*config.grad_dtype);
+  reductions_.push_back(std::make_shared<GradientSynchronizer>(parameters_, synchronizer));
+  std::vector<ParameterPtr> parameters;
+  for (const auto& [name, parameter] : parameters_) parameters.push_back(parameter);
+  norm_groups_ = group_parameters_for_norm(parameters);
+}
+
+void GradientManager::begin_microbatch(bool is_last) {
+  for (const auto& reduction : reductions_) reduction->begin_microbatch(is_last);
+}
+
+void GradientManager::end_microbatch() {
+  for (const auto& reduction : reductions_) reduction->end_microbatch();
+}
 
 void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight) {
   const at::Tensor wide_weight = weight.detach().to(at::kDouble);
@@ -19,50 +42,72 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-StepGradients GradientManager::finish_step() {
-  D9D_CHECK(total_weight_.defined(), StateError,
+// [weighted loss, weight, tokens, wishes to stop], fp64: one reduction.
+at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
+  D9D_CHECK(total_weight_.defined() || loss_ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
+  const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
+  const at::Tensor zero = at::zeros({}, options);
+  at::Tensor totals = at::stack({total_weight_.defined() ? weighted_loss_.to(device_) : zero,
+                                 total_weight_.defined() ? total_weight_.to(device_) : zero,
+                                 at::full({}, static_cast<double>(report.num_tokens), options),
+                                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options)});
+  if (loss_ranks_.num_ranks() > 1) loss_ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
+  return totals.cpu();
+}
+
+StepGradients GradientManager::finish_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
-  StepGradients step{.total_weight = total_weight_.item<double>()};
+  for (const auto& reduction : reductions_) reduction->wait();
+  const at::Tensor totals = sum_over_ranks(report);
+  const double* const total = totals.const_data_ptr<double>();
+  StepGradients step{.total_weight = total[1],
+                     .num_tokens = static_cast<std::int64_t>(total[2]),
+                     .stops = total[3] > 0};
   if (step.total_weight == 0.0) {
     step.is_usable = false;
     step.reason = "its total loss weight is 0";
     return step;
   }
   const std::vector<at::Tensor> grads = gradients();
-  step.loss = weighted_loss_.item<double>() / step.total_weight;
-  const at::Tensor norm = global_grad_norm(grads, 2.0) / std::abs(step.total_weight);
+  step.loss = total[0] / step.total_weight;
+  const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_) / std::abs(step.total_weight);
   step.norm = norm.item<double>();
   if (!std::isfinite(step.loss) || !std::isfinite(step.norm)) {
     step.is_usable = false;
     step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, first_non_finite());
-    D9D_CHECK(config_.on_non_finite == NonFinitePolicy::kSkip, StateError,
+    D9D_CHECK(clipping_.on_non_finite == NonFinitePolicy::kSkip, StateError,
               "[loop::gradients] expected a finite loss and gradient norm, got ", step.reason,
               ". Lower the learning rate or set trainer.gradient_clipping.on_non_finite to \"skip\".");
     return step;
   }
-  const double clip = config_.max_norm ? clip_coefficient(norm, *config_.max_norm).item<double>() : 1.0;
+  const double clip = clipping_.max_norm ? clip_coefficient(norm, *clipping_.max_norm).item<double>() : 1.0;
   if (!grads.empty()) at::_foreach_mul_(grads, clip / step.total_weight);
   return step;
 }
 
 void GradientManager::reset() {
-  for (const auto& [name, parameter] : parameters_) parameter->local().mutable_grad() = at::Tensor();
+  for (const auto& reduction : reductions_) reduction->clear();
   weighted_loss_ = at::Tensor();
   total_weight_ = at::Tensor();
+}
+
+void GradientManager::abandon() {
+  for (const auto& reduction : reductions_) reduction->abandon();
+  reset();
 }
 
 std::vector<at::Tensor> GradientManager::gradients() const {
   std::vector<at::Tensor> grads;
   for (const auto& [name, parameter] : parameters_) {
-    if (parameter->local().grad().defined()) grads.push_back(parameter->local().grad());
+    if (parameter->stored().grad().defined()) grads.push_back(parameter->stored().grad());
   }
   return grads;
 }
 
 std::string GradientManager::first_non_finite() const {
   for (const auto& [name, parameter] : parameters_) {
-    const at::Tensor& grad = parameter->local().grad();
+    const at::Tensor& grad = parameter->stored().grad();
     if (grad.defined() && !grad.isfinite().all().item<bool>()) return cat(", first in the gradient of ", name);
   }
   return "";

@@ -1,13 +1,19 @@
-// The loss and the gradients of one step: weighted accumulation over microbatches, one division, norm, clipping.
+// The loss and the gradients of one step: weighted accumulation over microbatches and ranks, one division, norm, clipping.
 //
-//   backward gets   w_i * L_i                     for each microbatch i
+//   backward gets   w_i * L_i                     for each microbatch i of each rank
 //   the step's loss   sum(w_i * L_i) / W            with W = sum(w_i)
 //   the gradient      sum(w_i * dL_i) / W           then scaled by min(1, max_norm / (norm + 1e-6))
 //
 // Example
-//   GradientManager gradients(module, {.max_norm = 1.0});
-//   gradients.add_loss_with_weight(loss, weight);      // after each microbatch's loss
-//   const StepGradients step = gradients.finish_step();
+//   GradientManager gradients(context, module, {}, {.max_norm = 1.0});
+//   for (i ...) {
+//     gradients.begin_microbatch(is_last);
+//     ...                                              // forward
+//     gradients.add_loss_with_weight(loss, weight);
+//     (loss * weight).backward();
+//     gradients.end_microbatch();
+//   }
+//   const StepGradients step = gradients.finish_step({});
 //   if (step.is_usable) optimizer.step();
 //   gradients.reset();
 #pragma once
@@ -16,39 +22,65 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/internals/grad_norm/distributed_grad_norm.h"
 #include "d9d/loop/config/trainer_config.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/base/gradient_reduction.h"
 
 namespace d9d {
 
+// What one rank brings to the totals of a step.
+struct RankReport {
+  std::int64_t num_tokens = 0;
+  bool wants_to_stop = false;
+};
+
+// The same on all ranks.
 struct StepGradients {
   double loss = 0.0;
   double norm = 0.0;  // L2, over all parameters, before clipping
   double total_weight = 0.0;
+  std::int64_t num_tokens = 0;
+  bool stops = false;     // some rank wants to
   bool is_usable = true;  // false: total weight 0, or not finite and the policy is to skip
   std::string reason;     // why not
 };
 
 class GradientManager {
  public:
-  GradientManager(const Module& module, const GradientClippingConfig& config);
+  // The module has storage and layouts.
+  GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
+                  const GradientClippingConfig& clipping);
 
+  // Before a microbatch's forward.
+  void begin_microbatch(bool is_last);
   // loss, weight: scalars; detached.
   void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
+  // Collective: after a microbatch's backward.
+  void end_microbatch();
 
-  // Divides and clips the gradients of all parameters in place. Waits for the device. Throws StateError, naming the
-  // first parameter with such a gradient, if loss or norm is NaN or infinite and the policy is to stop.
-  [[nodiscard]] StepGradients finish_step();
+  // Collective. Sums gradients, losses and reports over ranks, divides and clips the gradients of all parameters in
+  // place. Waits for the device. Throws StateError, on all ranks, if loss or norm is NaN or infinite and the policy is to
+  // stop; the text names the first of this rank's parameters with such a gradient.
+  [[nodiscard]] StepGradients finish_step(const RankReport& report);
 
   // Forgets gradients and loss.
   void reset();
+  // After an exception in a step: reset() for gradients that are not complete. Local.
+  void abandon();
 
  private:
   [[nodiscard]] std::vector<at::Tensor> gradients() const;
   [[nodiscard]] std::string first_non_finite() const;
+  [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
-  GradientClippingConfig config_;
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;
+  std::vector<GradNormGroup> norm_groups_;
+  DeviceMesh stages_;       // ranks with other layers
+  DeviceMesh loss_ranks_;   // ranks whose losses add up: all but tensor-parallel ones, which have the same
+  at::Device device_;
+  GradientClippingConfig clipping_;
   at::Tensor weighted_loss_;  // undefined: nothing yet
   at::Tensor total_weight_;
 };

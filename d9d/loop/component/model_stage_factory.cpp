@@ -1,6 +1,6 @@
 #include "d9d/loop/component/model_stage_factory.h"
 
-#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/base/check.h"
 
 namespace d9d {
 
@@ -12,13 +12,12 @@ void check_late_initialized(const Module& module) {
   }
 }
 
-void check_gradient_dtype(const Module& module, const GradientManagerConfig& config) {
-  if (!config.grad_dtype) return;
+void check_layouts(const DistContext& context, const Module& module) {
+  if (context.world_size() == 1) return;
   for (const auto& [name, parameter] : module.named_parameters()) {
-    D9D_CHECK(parameter->local().scalar_type() == to_scalar_type(*config.grad_dtype), ConfigError,
-              "[config] trainer.gradient_manager.grad_dtype = ", enum_name(*config.grad_dtype), " with ", name, " in ",
-              c10::toString(parameter->local().scalar_type()),
-              ": gradients in another dtype than their parameter are not built in this version. Set it to null.");
+    D9D_CHECK(!parameter->mesh().axes().empty(), StateError, "[loop::model_stage] expected a layout over the ",
+              context.world_size(), " ranks for every parameter, got none for ", name,
+              ". Give it one in ModelProvider::parallelize_model_stage.");
   }
 }
 

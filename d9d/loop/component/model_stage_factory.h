@@ -10,8 +10,8 @@ namespace d9d {
 // Throws StateError if the provider's module already has storage, or if a parameter or buffer has no value at the end.
 void check_late_initialized(const Module& module);
 
-// Throws ConfigError naming a parameter whose dtype is not the asked-for dtype of gradients.
-void check_gradient_dtype(const Module& module, const GradientManagerConfig& config);
+// Throws StateError naming a parameter that nobody placed, in a job of several ranks.
+void check_layouts(const DistContext& context, const Module& module);
 
 // One clock for all random layers of the module, with the job's seed.
 [[nodiscard]] RandomClockPtr share_random_clock(Module& module, const TrainerConfig& config);
@@ -23,8 +23,8 @@ template <class Types>
   ModelStage<Types> stage = provider.initialize_model_stage(context, stage_info);
   Module& module = *stage.module;
   check_late_initialized(module);
-  check_gradient_dtype(module, config.gradient_manager);
-  if (context.world_size() > 1) provider.parallelize_model_stage(context, stage_info, module);
+  provider.parallelize_model_stage(context, stage_info, module);
+  check_layouts(context, module);
   module.materialize(context.device());
   module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
   if (const auto& checkpoint = config.model_stage_factory.source_checkpoint) {

@@ -106,6 +106,7 @@ class Trainer {
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         trainer_.clock_->step = static_cast<std::uint64_t>(schedule.current_step());
         trainer_.clock_->microbatch = i;
+        gradients.begin_microbatch(/*is_last=*/i + 1 == inputs.size());
         run_microbatch(static_cast<std::int64_t>(i), std::exchange(inputs[i], {}), gradients, schedule);
       }
       return num_tokens;
@@ -127,6 +128,7 @@ class Trainer {
         const at::Tensor weight = result.loss_weight ? *result.loss_weight : result.loss.detach().new_ones({});
         gradients.add_loss_with_weight(result.loss, weight);
         result.loss.mul(weight).backward();
+        gradients.end_microbatch();
       });
       states_.with(index, [&](const typename Types::State& state) { task.update_metrics(state, trainer_.metrics_); });
     }

@@ -30,7 +30,6 @@ std::string text_of(const char* format, double value) {
 struct StepReport {
   StepGradients gradients;
   double learning_rate = 0.0;
-  std::int64_t num_tokens = 0;
   double seconds = 0.0;
 };
 
@@ -40,19 +39,19 @@ class TrainingRun {
   explicit TrainingRun(const TrainingRunParts& parts)
       : parts_(parts),
         bar_({.label = "train", .total = parts.schedule.total_steps(), .initial = parts.schedule.current_step()}),
-        log_({.rank = static_cast<int>(parts.context.rank()), .sink = bar_.sink()}),
-        run_(build_tracker(parts.config.logging.tracker, log_)->open(run_info(parts))),
-        gradients_(parts.module, parts.config.gradient_clipping) {}
+        log_(parts.context.log().with_sink(bar_.sink())),
+        run_(build_tracker(tracker_of(parts), log_)->open(run_info(parts))),
+        gradients_(parts.context, parts.module, parts.config.gradient_manager, parts.config.gradient_clipping) {}
 
   TrainingOutcome run() {
-    const InterruptScope interrupt;
-    log_.info("training ", parts_.config.run.name, ": ", num_parameters(), " parameters, ",
-              parts_.schedule.total_steps(), " steps on ", parts_.context.device().str());
-    while (!parts_.schedule.is_done() && !interrupt.requested()) {
+    if (parts_.context.is_main_process()) log_.info("training ", parts_.config.run.name, ": ", num_parameters(), " parameters, ",
+              parts_.schedule.total_steps(), " steps on ", parts_.context.world_size(), " x ", parts_.context.device().str());
+    while (!parts_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
       log_step(report);
       finish_step();
       show_step(report);
+      stops_ = report.gradients.stops;
     }
     bar_.finish();
     run_->close(RunOutcome::kCompleted);
@@ -63,6 +62,11 @@ class TrainingRun {
   }
 
  private:
+  // One rank writes for all.
+  static TrackerConfig tracker_of(const TrainingRunParts& parts) {
+    return parts.context.is_main_process() ? parts.config.logging.tracker : TrackerConfig{NullTrackerConfig{}};
+  }
+
   static RunInfo run_info(const TrainingRunParts& parts) {
     return {.name = parts.config.run.name,
             .description = parts.config.run.description.value_or(""),
@@ -72,7 +76,7 @@ class TrainingRun {
   std::string num_parameters() const {
     double count = 0;
     for (const auto& [name, parameter] : parts_.module.named_parameters()) {
-      count += static_cast<double>(parameter->local().numel());
+      count += static_cast<double>(parameter->global_numel());
     }
     return short_number(count);
   }
@@ -83,8 +87,8 @@ class TrainingRun {
               " steps, got an end after ", parts_.schedule.current_step(),
               ". Lower trainer.schedule.total_steps or add data.");
     StepReport report;
-    report.num_tokens = parts_.packs.run(gradients_, parts_.schedule);
-    report.gradients = gradients_.finish_step();
+    const std::int64_t num_tokens = parts_.packs.run(gradients_, parts_.schedule);
+    report.gradients = gradients_.finish_step({.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested()});
     report.learning_rate = parts_.optimizer.learning_rate() * parts_.lr_scheduler.factor();
     if (report.gradients.is_usable) {
       parts_.optimizer.step(report.learning_rate);
@@ -100,13 +104,14 @@ class TrainingRun {
     write("loss", report.gradients.loss);
     if (parts_.schedule.should_do_action(clipping.log_total_steps)) write("grad_norm", report.gradients.norm);
     write("lr", report.learning_rate);
-    write("num_tokens", static_cast<double>(report.num_tokens));
+    write("num_tokens", static_cast<double>(report.gradients.num_tokens));
     write("step_seconds", report.seconds);
     if (!parts_.schedule.should_do_action(parts_.config.logging.period_steps, {.always_at_last_step = true})) {
       return;
     }
     for (const auto& [name, value] : parts_.module.step_statistics()) write(name, value.item<double>());
     for (const auto& [name, metric] : parts_.metrics) {
+      metric->sync(parts_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
       write(name, metric->compute().item<double>());
       metric->reset();
     }
@@ -125,7 +130,8 @@ class TrainingRun {
   }
 
   void show_step(const StepReport& report) {
-    const double tokens_per_second = static_cast<double>(report.num_tokens) / report.seconds;
+    const double tokens_per_second = static_cast<double>(report.gradients.num_tokens) / report.seconds;
+    if (!parts_.context.is_main_process()) return;
     bar_.update(parts_.schedule.current_step(),
                 {text_of("loss %.4f", report.gradients.loss), text_of("grad %.3f", report.gradients.norm),
                  text_of("lr %.2e", report.learning_rate), short_number(tokens_per_second) + " tok/s"});
@@ -136,6 +142,8 @@ class TrainingRun {
   Logger log_;
   std::unique_ptr<TrackerRun> run_;
   GradientManager gradients_;
+  const InterruptScope interrupt_;
+  bool stops_ = false;
 };
 
 }  // namespace

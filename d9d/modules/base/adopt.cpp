@@ -71,7 +71,7 @@ void AdoptedModule::after_materialize(at::Device /*device*/) {
   auto leaves = module_->named_parameters();
   for (const auto& [name, parameter] : named_parameters()) {
     at::Tensor& leaf = leaves[name];
-    leaf.set_data(parameter->local().detach());
+    if (!parameter->local().is_meta()) leaf.set_data(parameter->local().detach());  // meta: comes with its flat group
     parameter->replace_local(leaf);
   }
   auto buffers = module_->named_buffers();

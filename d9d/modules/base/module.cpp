@@ -74,7 +74,7 @@ void Module::for_each_module(const std::function<void(const std::string& name, M
 
 std::map<std::string, at::Tensor> Module::state_dict() const {
   std::map<std::string, at::Tensor> state;
-  for (const auto& [name, parameter] : named_parameters()) state.emplace(name, parameter->local().detach());
+  for (const auto& [name, parameter] : named_parameters()) state.emplace(name, parameter->stored().detach());
   for (const auto& [name, buffer] : named_buffers()) {
     if (buffer->is_persistent) state.emplace(name, buffer->local);
   }
@@ -95,6 +95,9 @@ void Module::materialize(at::Device device) {
     buffer->is_initialized = false;
   }
   for_each_module([&](const std::string&, Module& module) { module.after_materialize(device); });
+  for_each_module([&](const std::string&, Module& module) {
+    for (const auto& hook : module.hooks()) hook->on_materialize(module, device);
+  });
 }
 
 void Module::reset_parameters(std::uint64_t base_seed) {

@@ -76,7 +76,7 @@ class Module {
   // Calls visit(name, module) for this module (name "") and everything below.
   void for_each_module(const std::function<void(const std::string& name, Module& module)>& visit);
 
-  // Parameters and persistent buffers by name: aliases, not copies.
+  // What this rank keeps of parameters, and persistent buffers, by name: aliases, not copies.
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
 
   void to(at::ScalarType dtype);        // floating parameters and buffers; before or after materialize

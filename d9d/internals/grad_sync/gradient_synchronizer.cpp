@@ -1,0 +1,158 @@
+#include "d9d/internals/grad_sync/gradient_synchronizer.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/autograd/boundary.h"
+
+namespace d9d {
+namespace {
+
+// The ranks over which a gradient must be summed; no axes: none.
+DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
+  std::vector<std::string> axes;
+  for (std::size_t i = 0; i < parameter.gradient_placements().size(); ++i) {
+    const Partial* const partial = std::get_if<Partial>(&parameter.gradient_placements()[i]);
+    if (partial == nullptr || parameter.mesh().axes()[i].size == 1) continue;
+    D9D_CHECK(partial->op == ReduceOp::kSum, ConfigError, "[internals::grad_sync] expected gradients to be summed, got ",
+              to_string(*partial), " for ", name, " over axis '", parameter.mesh().axes()[i].name, "'.");
+    axes.push_back(parameter.mesh().axes()[i].name);
+  }
+  return parameter.mesh().slice(axes);
+}
+
+}  // namespace
+
+// Gradients of some parameters in one buffer.
+class GradientSynchronizer::Bucket {
+ public:
+  Bucket(const DeviceMesh& ranks, c10::ScalarType dtype) : ranks_(ranks), dtype_(dtype) {}
+
+  [[nodiscard]] bool holds(const DeviceMesh& ranks, c10::ScalarType dtype) const {
+    return ranks_ == ranks && dtype_ == dtype;
+  }
+  [[nodiscard]] std::int64_t num_bytes() const { return numel_ * static_cast<std::int64_t>(elementSize(dtype_)); }
+
+  void add(const ParameterPtr& parameter) {
+    parameters_.push_back(parameter);
+    offsets_.push_back(numel_);
+    numel_ += parameter->local().numel();
+  }
+
+  void allocate(const std::function<void()>& on_complete) {
+    buffer_ = at::zeros({numel_}, parameters_.front()->local().options().dtype(dtype_));
+    if (ranks_.num_ranks() > 1) communicator_ = ranks_.communicator();
+    has_come_.resize(parameters_.size());
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      on_gradient(parameters_[i]->local(), [this, i, on_complete](const at::Tensor& leaf) {
+        const at::NoGradGuard no_grad;
+        view(i).add_(std::exchange(leaf.mutable_grad(), at::Tensor()));
+        if (!has_come_[i]) ++num_come_;
+        has_come_[i] = true;
+        if (is_complete()) on_complete();
+      });
+    }
+  }
+
+  [[nodiscard]] bool is_complete() const { return num_come_ == parameters_.size(); }
+  void begin_microbatch() {
+    num_come_ = 0;
+    has_come_.assign(parameters_.size(), false);
+  }
+  void reduce() const {
+    if (communicator_ != nullptr) communicator_->all_reduce(buffer_, ReduceOp::kSum).wait();
+  }
+  void publish() const {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->stored().mutable_grad() = view(i);
+  }
+  void clear() const {
+    for (const ParameterPtr& parameter : parameters_) parameter->stored().mutable_grad() = at::Tensor();
+    buffer_.zero_();
+  }
+
+ private:
+  [[nodiscard]] at::Tensor view(std::size_t index) const {
+    const at::Tensor& local = parameters_[index]->local();
+    return buffer_.narrow(0, offsets_[index], local.numel()).view(local.sizes());
+  }
+
+  DeviceMesh ranks_;
+  c10::ScalarType dtype_;
+  std::vector<ParameterPtr> parameters_;
+  std::vector<std::int64_t> offsets_;
+  std::int64_t numel_ = 0;
+  at::Tensor buffer_;  // [numel_]
+  std::shared_ptr<Communicator> communicator_;  // null: one rank
+  std::vector<bool> has_come_;
+  std::size_t num_come_ = 0;
+};
+
+GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
+                                           const GradientSynchronizerConfig& config) {
+  for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
+    const auto& [name, parameter] = *entry;
+    if (!parameter->requires_grad() || has_flat_shard(parameter->placements())) continue;
+    const DeviceMesh ranks = partial_axes(name, *parameter);
+    const c10::ScalarType dtype = config.gradient_dtype.value_or(parameter->local().scalar_type());
+    if (ranks.num_ranks() == 1 && dtype == parameter->local().scalar_type()) {
+      others_.push_back(parameter);
+      continue;
+    }
+    const std::int64_t bytes = parameter->local().numel() * static_cast<std::int64_t>(elementSize(dtype));
+    const auto kind = std::find_if(buckets_.rbegin(), buckets_.rend(),
+                                   [&](const auto& bucket) { return bucket->holds(ranks, dtype); });
+    if (kind == buckets_.rend() || (*kind)->num_bytes() + bytes > config.bucket_size_bytes) {
+      buckets_.push_back(std::make_unique<Bucket>(ranks, dtype));
+      buckets_.back()->add(parameter);
+    } else {
+      (*kind)->add(parameter);
+    }
+  }
+  if (buckets_.empty()) return;
+  stream_.emplace(parameters.front().second->local().device());
+  for (const auto& bucket : buckets_) {
+    bucket->allocate([this] {
+      if (is_last_microbatch_) reduce_ready(/*all=*/false);
+    });
+  }
+}
+
+GradientSynchronizer::~GradientSynchronizer() = default;
+
+// In the order of buckets, so that all ranks agree, whatever order their gradients come in.
+void GradientSynchronizer::reduce_ready(bool all) {
+  while (num_reduced_ < buckets_.size() && (all || buckets_[num_reduced_]->is_complete())) {
+    const Bucket& bucket = *buckets_[num_reduced_];
+    reduced_ = stream_->run([&] { bucket.reduce(); });
+    ++num_reduced_;
+  }
+}
+
+void GradientSynchronizer::begin_microbatch(bool is_last) {
+  is_last_microbatch_ = is_last;
+  for (const auto& bucket : buckets_) bucket->begin_microbatch();
+}
+
+void GradientSynchronizer::end_microbatch() {
+  if (is_last_microbatch_) reduce_ready(/*all=*/true);  // parameters that had no gradient
+}
+
+void GradientSynchronizer::wait() {
+  reduced_.wait();
+  for (const auto& bucket : buckets_) bucket->publish();
+}
+
+void GradientSynchronizer::clear() {
+  num_reduced_ = 0;
+  for (const auto& bucket : buckets_) bucket->clear();
+  for (const ParameterPtr& parameter : others_) parameter->stored().mutable_grad() = at::Tensor();
+}
+
+void GradientSynchronizer::abandon() {
+  clear();
+  begin_microbatch(/*is_last=*/true);
+}
+
+}  // namespace d9d

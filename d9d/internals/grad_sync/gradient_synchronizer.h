@@ -1,0 +1,56 @@
+// Sums the gradients of parameters that several ranks hold whole, while the last backward of a step runs.
+//
+// Example
+//   GradientSynchronizer sync(module->named_parameters(), {.bucket_size_bytes = 25 << 20});
+//   // then as core of modules/base/gradient_reduction.h says
+//
+// Takes the trained parameters that no other reduction has (FSDP), and reads gradient placements: over axes where the
+// gradient is Partial(sum) it is summed. Gradients wait in flat buckets, in the reverse order of declaration, as backward
+// makes them; a bucket is reduced when all its gradients of the last microbatch have come, buckets always in the same
+// order. Without such axes, and where gradients have the parameter's dtype, nothing is copied.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d9d/core/device/side_stream.h"
+#include "d9d/modules/base/gradient_reduction.h"
+
+namespace d9d {
+
+struct GradientSynchronizerConfig {
+  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;     // of what is stored and sent
+  std::optional<c10::ScalarType> gradient_dtype = std::nullopt;  // none: the parameter's
+};
+
+class GradientSynchronizer final : public GradientReduction {
+ public:
+  // Parameters have storage. Throws ConfigError, naming the parameter, for a gradient placement that cannot be summed.
+  GradientSynchronizer(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
+                       const GradientSynchronizerConfig& config);
+  ~GradientSynchronizer() override;
+
+  void begin_microbatch(bool is_last) override;
+  void end_microbatch() override;
+  void wait() override;
+  void clear() override;
+  void abandon() override;
+
+  [[nodiscard]] std::size_t num_buckets() const { return buckets_.size(); }
+
+ private:
+  class Bucket;
+  void reduce_ready(bool all);
+
+  std::vector<std::unique_ptr<Bucket>> buckets_;
+  std::vector<ParameterPtr> others_;  // that keep the gradients of autograd
+  std::optional<SideStream> stream_;
+  StreamEvent reduced_;
+  std::size_t num_reduced_ = 0;  // buckets of this step
+  bool is_last_microbatch_ = true;
+};
+
+}  // namespace d9d

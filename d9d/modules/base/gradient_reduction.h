@@ -1,0 +1,42 @@
+// What sums gradients over ranks while backward runs: FSDP, replicated parameters. The loop, or a loop of your own, tells
+// it where microbatches and steps begin and end.
+//
+// Example
+//   for (std::size_t i = 0; i < microbatches.size(); ++i) {
+//     for (const auto& reduction : reductions) reduction->begin_microbatch(i + 1 == microbatches.size());
+//     loss_of(model, microbatches[i]).backward();
+//     for (const auto& reduction : reductions) reduction->end_microbatch();
+//   }
+//   for (const auto& reduction : reductions) reduction->wait();      // .grad() of stored() is the sum over ranks
+//   ...                                                             // divide, clip, optimiser
+//   for (const auto& reduction : reductions) reduction->clear();
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "d9d/modules/base/module.h"
+
+namespace d9d {
+
+class GradientReduction {
+ public:
+  virtual ~GradientReduction() = default;
+
+  // Local. Before the forward of a microbatch that will have a backward.
+  virtual void begin_microbatch(bool is_last) = 0;
+  // Collective. After its backward: whatever this microbatch still owes is reduced, in one order on all ranks.
+  virtual void end_microbatch() = 0;
+  // Local. After the last microbatch: the current stream waits for the sums, and stored().grad() holds them. Parameters
+  // that got no gradient in the step on any rank hold zeros.
+  virtual void wait() = 0;
+  // Local. Forgets gradients.
+  virtual void clear() = 0;
+  // Local. After an exception in forward or backward: as before begin_microbatch, gradients forgotten.
+  virtual void abandon() = 0;
+};
+
+// Those that hang on this module or below, each once, in the order of the modules.
+[[nodiscard]] std::vector<std::shared_ptr<GradientReduction>> gradient_reductions(Module& module);
+
+}  // namespace d9d

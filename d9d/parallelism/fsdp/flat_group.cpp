@@ -1,0 +1,131 @@
+#include "d9d/parallelism/fsdp/flat_group.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+constexpr std::int64_t kAlignmentBytes = 256;
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes, c10::ScalarType gradient_dtype)
+    : parameters_(std::move(parameters)),
+      axes_(std::move(axes)),
+      dtype_(parameters_.front().second->local().scalar_type()),
+      gradient_dtype_(gradient_dtype),
+      requires_grad_(parameters_.front().second->requires_grad()) {
+  const std::int64_t alignment =
+      kAlignmentBytes / static_cast<std::int64_t>(std::min(elementSize(dtype_), elementSize(gradient_dtype)));
+  for (const auto& [name, parameter] : parameters_) {
+    offsets_.push_back(padded_numel_);
+    padded_numel_ += round_up(parameter->local().numel(), alignment);
+  }
+  padded_numel_ = round_up(padded_numel_, alignment * axes_.mesh.axis_size(axes_.shard_axis));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = *parameters_[i].second;
+    const FlatShard flat{.padded_numel = padded_numel_, .offset_in_unit = offsets_[i]};
+    parameter.place(axes_.mesh, axes_.shard_axis, flat, flat);
+    for (const std::string& axis : axes_.replicate_axes) {
+      parameter.place(axes_.mesh, axis, Replicate{}, Partial{ReduceOp::kSum});
+    }
+  }
+}
+
+std::int64_t FlatGroup::gathered_bytes() const {
+  return padded_numel_ * static_cast<std::int64_t>(elementSize(dtype_));
+}
+std::int64_t FlatGroup::gradient_bytes() const {
+  return requires_grad_ ? padded_numel_ * static_cast<std::int64_t>(elementSize(gradient_dtype_)) : 0;
+}
+
+void FlatGroup::check_unchanged() const {
+  for (const auto& [name, parameter] : parameters_) {
+    D9D_CHECK(parameter->requires_grad() == requires_grad_, StateError, "[parallelism::fsdp] expected requires_grad = ",
+              requires_grad_, " of ", name, " as when it was sharded, got ", parameter->requires_grad(),
+              ". Freeze parameters before parallelize_fsdp().");
+    D9D_CHECK(parameter->local().scalar_type() == dtype_, StateError, "[parallelism::fsdp] expected ", name, " in ",
+              dtype_, " as when it was sharded, got ", parameter->local().scalar_type(),
+              ". Convert the module before parallelize_fsdp().");
+  }
+}
+
+void FlatGroup::materialize(at::Device device) {
+  check_unchanged();
+  shard_ranks_ = axes_.mesh.communicator(axes_.shard_axis);
+  const DeviceMesh replicas = axes_.mesh.slice(axes_.replicate_axes);
+  if (replicas.num_ranks() > 1) replica_ranks_ = replicas.communicator();
+  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_);
+  flat_.emplace(padded_numel_, options);
+  shard_ = at::zeros({padded_numel_ / shard_ranks_->size()}, options);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = *parameters_[i].second;
+    const at::Tensor& local = parameter.local();
+    const at::Tensor view = flat_->tensor().narrow(0, offsets_[i], local.numel()).view(local.sizes());
+    parameter.attach_flat(view.variable_data(), slice_of(shard_, i));
+  }
+}
+
+at::Tensor FlatGroup::slice_of(const at::Tensor& shard, std::size_t index) const {
+  const Parameter& parameter = *parameters_[index].second;
+  const FlatRange range = flat_range(parameter.local().numel(), axes_.mesh, parameter.placements());
+  const std::int64_t first = shard_ranks_->rank() * shard.numel();  // of this rank's slice in the group
+  const std::int64_t start = range.numel() == 0 ? 0 : offsets_[index] + range.begin - first;
+  return shard.narrow(0, start, range.numel());
+}
+
+void FlatGroup::gather(const at::Tensor& memory) {
+  check_unchanged();
+  flat_->attach(memory);
+  const at::NoGradGuard no_grad;
+  shard_ranks_->all_gather(flat_->tensor(), shard_).wait();
+}
+
+void FlatGroup::begin_gradients(const at::Tensor& memory) {
+  full_grad_ = memory.view(gradient_dtype_);
+  full_grad_.zero_();
+}
+
+void FlatGroup::take_gradient(std::size_t index) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& leaf = parameters_[index].second->local();
+  const at::Tensor grad = std::exchange(leaf.mutable_grad(), at::Tensor());
+  full_grad_.narrow(0, offsets_[index], grad.numel()).view(grad.sizes()).add_(grad);
+}
+
+void FlatGroup::reduce_gradients(bool over_replicas) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = full_grad_.chunk(shard_ranks_->size())[static_cast<std::size_t>(shard_ranks_->rank())];
+  shard_ranks_->reduce_scatter(own, full_grad_, ReduceOp::kSum).wait();
+  if (!shard_grad_.defined()) shard_grad_ = at::empty_like(own);
+  if (has_shard_grad_) {
+    shard_grad_.add_(own);
+  } else {
+    shard_grad_.copy_(own);
+  }
+  has_shard_grad_ = true;
+  full_grad_ = at::Tensor();
+  if (over_replicas && replica_ranks_ != nullptr) replica_ranks_->all_reduce(shard_grad_, ReduceOp::kSum).wait();
+}
+
+void FlatGroup::publish_gradients() {
+  if (!has_shard_grad_) return;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].second->stored().mutable_grad() = slice_of(shard_grad_, i);
+  }
+}
+
+void FlatGroup::clear_gradients() {
+  full_grad_ = at::Tensor();
+  has_shard_grad_ = false;
+  for (const auto& [name, parameter] : parameters_) {
+    parameter->local().mutable_grad() = at::Tensor();
+    parameter->stored().mutable_grad() = at::Tensor();
+  }
+}
+
+}  // namespace d9d

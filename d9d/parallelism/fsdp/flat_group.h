@@ -1,0 +1,85 @@
+// Parameters that are gathered and reduced together: one dtype, all trained or none, over the same axes. Concatenated in
+// the order of declaration, each at a multiple of 256 bytes, the whole padded to equal slices; rank r of the shard axis
+// keeps slice r.
+//
+// Legend   N padded elements of the group, W ranks of the shard axis
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+#include "d9d/core/communicator/communicator.h"
+#include "d9d/core/dtensor/parameter.h"
+#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/parallelism/fsdp/flat_storage.h"
+
+namespace d9d {
+
+// Over which axes of one domain parameters are cut, and over which cut parameters are copied (HSDP).
+struct FsdpAxes {
+  DeviceMesh mesh;
+  std::string shard_axis;
+  std::vector<std::string> replicate_axes = {};
+};
+
+class FlatGroup {
+ public:
+  using NamedParameters = std::vector<std::pair<std::string, ParameterPtr>>;
+
+  // Places the parameters: FlatShard on the shard axis; their gradients too, and Partial(sum) on replicate axes.
+  FlatGroup(NamedParameters parameters, FsdpAxes axes, c10::ScalarType gradient_dtype);
+
+  [[nodiscard]] const NamedParameters& parameters() const { return parameters_; }
+  [[nodiscard]] bool requires_grad() const { return requires_grad_; }
+  [[nodiscard]] std::int64_t gathered_bytes() const;
+  [[nodiscard]] std::int64_t gradient_bytes() const;  // of the full gradient; 0 for frozen parameters
+
+  // Collective over the axes the first time. Allocates this rank's slice and attaches the parameters to it. Throws
+  // StateError, naming the parameter, if dtype or requires_grad changed since construction; so does gather.
+  void materialize(at::Device device);
+
+  // Collective over the shard axis: fills memory (kByte, gathered_bytes()) with all slices; local() of the parameters
+  // reads it. On the current stream.
+  void gather(const at::Tensor& memory);
+  void release() { flat_->detach(); }
+  [[nodiscard]] bool is_gathered() const { return flat_.has_value() && flat_->is_attached(); }
+
+  // memory (kByte, gradient_bytes()) takes the full gradient from now on; zeroed here.
+  void begin_gradients(const at::Tensor& memory);
+  [[nodiscard]] bool has_gradients() const { return full_grad_.defined(); }
+  // Adds a parameter's .grad() to the full gradient and drops it.
+  void take_gradient(std::size_t index);
+  // Collective over the shard axis: adds the sum of full gradients to this rank's slice, on the current stream; with
+  // `over_replicas` also sums the slice over the replicate axes. The full gradient's memory is free afterwards.
+  void reduce_gradients(bool over_replicas);
+  // Local: stored().grad() of each parameter becomes its part of the reduced slice.
+  void publish_gradients();
+  // Local: forgets full, reduced and published gradients.
+  void clear_gradients();
+
+ private:
+  void check_unchanged() const;
+  [[nodiscard]] at::Tensor slice_of(const at::Tensor& shard, std::size_t index) const;
+
+  NamedParameters parameters_;
+  FsdpAxes axes_;
+  c10::ScalarType dtype_;
+  c10::ScalarType gradient_dtype_;
+  bool requires_grad_;
+  std::vector<std::int64_t> offsets_;  // of the parameters, in elements
+  std::int64_t padded_numel_ = 0;      // N
+
+  std::shared_ptr<Communicator> shard_ranks_;
+  std::shared_ptr<Communicator> replica_ranks_;  // null: none
+  std::optional<FlatStorage> flat_;
+  at::Tensor shard_;       // [N / W]
+  at::Tensor full_grad_;   // [N] while gradients arrive
+  at::Tensor shard_grad_;  // [N / W], kept over steps
+  bool has_shard_grad_ = false;
+};
+
+}  // namespace d9d

@@ -1,0 +1,181 @@
+#include "d9d/parallelism/fsdp/fsdp_runtime.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
+                                std::size_t num_modules, bool stays_gathered) {
+  D9D_CHECK(!arena_, StateError, "[parallelism::fsdp] expected unit '", name,
+            "' before materialize(), got it afterwards.");
+  entries_.push_back(
+      {.unit = std::make_unique<FsdpUnit>(*this, std::move(name), std::move(groups), num_modules, stays_gathered)});
+  return *entries_.back().unit;
+}
+
+void FsdpRuntime::materialize(at::Device device) {
+  if (arena_) return;
+  device_ = device;
+  gather_stream_.emplace(device);
+  reduce_stream_.emplace(device);
+  std::vector<std::int64_t> unit_bytes;
+  for (Entry& entry : entries_) {
+    entry.unit->materialize(device);
+    if (entry.unit->stays_gathered() || config_.reshard_after_forward == ReshardAfterForward::kNever) continue;
+    entry.arena_index = unit_bytes.size();
+    unit_bytes.push_back(entry.unit->gathered_bytes());
+  }
+  arena_.emplace(std::move(unit_bytes), device);
+}
+
+std::size_t FsdpRuntime::index_of(const FsdpUnit& unit) const {
+  const auto found = std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.unit.get() == &unit; });
+  return static_cast<std::size_t>(found - entries_.begin());
+}
+
+// Gathers ------------------------------------------------------------------------------------------------------------
+
+void FsdpRuntime::request(FsdpUnit& unit, bool is_ordered) {
+  D9D_CHECK(arena_.has_value(), StateError, "[parallelism::fsdp] expected materialize() before the forward of '",
+            unit.name(), "'.");
+  const std::size_t index = index_of(unit);
+  if (is_ordered) advance(index);
+  if (!unit.is_gathered()) gather(index);
+  entries_[index].ready.wait();
+  if (!is_ordered) return;
+  const auto ahead = next();
+  if (ahead && !entries_[*ahead].unit->is_gathered()) gather(*ahead);
+}
+
+void FsdpRuntime::advance(std::size_t index) {
+  if (!is_recorded_) {
+    order_.push_back(index);
+  } else {
+    const bool is_expected = position_ < order_.size() && order_[position_] == index;
+    D9D_CHECK(is_expected, StateError, "[parallelism::fsdp] expected units in the order of the first microbatch, ",
+              position_ < order_.size() ? cat("next '", entries_[order_[position_]].unit->name(), "'") : "none",
+              ", got '", entries_[index].unit->name(),
+              "'. A forward without backward needs NoGradGuard; a model whose order of layers changes cannot be "
+              "gathered ahead.");
+  }
+  ++position_;
+}
+
+std::optional<std::size_t> FsdpRuntime::next() const {
+  if (!is_recorded_ || position_ >= order_.size()) return std::nullopt;
+  return order_[position_];
+}
+
+void FsdpRuntime::gather(std::size_t index) {
+  Entry& entry = entries_[index];
+  at::Tensor memory = entry.own_memory;
+  if (entry.arena_index) {
+    memory = arena_->acquire(*entry.arena_index);
+  } else if (!memory.defined()) {
+    const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kByte);
+    memory = entry.own_memory = at::empty({entry.unit->gathered_bytes()}, options);
+  }
+  entry.ready = gather_stream_->run([&] { entry.unit->gather(memory); });
+  ++num_gathers_;
+}
+
+void FsdpRuntime::release(std::size_t index) {
+  Entry& entry = entries_[index];
+  if (!entry.unit->is_gathered()) return;
+  entry.unit->release();
+  if (entry.arena_index) arena_->release(*entry.arena_index);
+}
+
+void FsdpRuntime::forward_ended(FsdpUnit& unit) {
+  const std::size_t index = index_of(unit);
+  if (!at::GradMode::is_enabled()) return release(index);
+  if (!entries_[index].arena_index) return;
+  if (config_.reshard_after_forward == ReshardAfterForward::kExceptLast) {
+    const bool is_last = is_recorded_ ? next() == index : index + 1 == entries_.size();
+    if (is_last) return;
+  }
+  release(index);
+}
+
+// Gradients ----------------------------------------------------------------------------------------------------------
+
+void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
+  const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kByte);
+  if (config_.reduce_on_last_microbatch) {
+    unit.begin_gradients(at::empty({unit.gradient_bytes()}, options));
+    return;
+  }
+  if (gradient_slots_.empty()) {
+    std::int64_t bytes = 0;
+    for (const Entry& entry : entries_) bytes = std::max(bytes, entry.unit->gradient_bytes());
+    gradient_slots_.resize(device_.is_cpu() ? 1 : 2);  // where reductions run aside, the next unit fills another
+    for (GradientSlot& slot : gradient_slots_) slot.memory = at::empty({bytes}, options);
+  }
+  GradientSlot& slot = gradient_slots_[next_slot_];
+  const bool is_taken = std::ranges::any_of(
+      entries_, [&](const Entry& entry) { return entry.unit.get() != &unit && entry.unit->has_gradients(); });
+  if (is_taken) {  // units whose backwards overlap: this one's memory lasts until it is reduced
+    unit.begin_gradients(at::empty({unit.gradient_bytes()}, options));
+    return;
+  }
+  slot.is_free.wait();
+  unit.begin_gradients(slot.memory.narrow(0, 0, unit.gradient_bytes()));
+}
+
+void FsdpRuntime::reduce(FsdpUnit& unit) {
+  if (unit.gradient_bytes() == 0) return;
+  if (!unit.has_gradients()) provide_gradients(unit);
+  reduced_ = reduce_stream_->run([&] { unit.reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
+  if (!gradient_slots_.empty()) {
+    gradient_slots_[next_slot_].is_free = reduced_;
+    next_slot_ = (next_slot_ + 1) % gradient_slots_.size();
+  }
+  ++num_reductions_;
+}
+
+void FsdpRuntime::backward_ended(FsdpUnit& unit) {
+  const std::size_t index = index_of(unit);
+  if (entries_[index].arena_index || unit.stays_gathered()) release(index);
+  if (is_last_microbatch_ || !config_.reduce_on_last_microbatch) reduce(unit);
+}
+
+void FsdpRuntime::begin_microbatch(bool is_last) {
+  is_last_microbatch_ = is_last;
+  position_ = 0;
+}
+
+void FsdpRuntime::end_microbatch() {
+  is_recorded_ = is_recorded_ || !order_.empty();
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    FsdpUnit& unit = *entries_[index].unit;
+    if (unit.took_part()) backward_ended(unit);  // backward did not come by
+    unit.end_microbatch();
+  }
+}
+
+void FsdpRuntime::wait() {
+  reduced_.wait();
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    release(index);
+    entries_[index].unit->publish_gradients();
+  }
+}
+
+void FsdpRuntime::clear() {
+  for (const Entry& entry : entries_) entry.unit->clear_gradients();
+}
+
+void FsdpRuntime::abandon() {
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    if (entries_[index].unit->is_gathered()) release(index);
+    entries_[index].unit->abandon();
+  }
+  position_ = 0;
+  if (!is_recorded_) order_.clear();
+}
+
+}  // namespace d9d

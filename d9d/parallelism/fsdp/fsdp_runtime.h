@@ -1,0 +1,94 @@
+// What the sharded units of one model stage share: memory, streams, the order in which they are gathered.
+//
+// Example
+//   auto fsdp = std::make_shared<FsdpRuntime>(FsdpConfig{});
+//   const std::vector<FsdpAxes> axes = {{.mesh = dense, .shard_axis = "dp_cp_shard"}};
+//   parallelize_fsdp(fsdp, {embedding}, axes);
+//   for (const auto& layer : layers) parallelize_fsdp(fsdp, {layer}, axes);
+//   parallelize_fsdp(fsdp, {norm, head}, axes);
+//   model->materialize(device);                       // Collective: slices only
+//   model->reset_parameters(seed);                    // the numbers of one rank
+//
+// Units are declared in the order in which forward uses them. The order of gathers is recorded in the first microbatch;
+// from then on the next unit is gathered while one computes, and another order is a StateError. A forward without
+// gradients gathers as it goes and is not part of the order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "d9d/core/device/side_stream.h"
+#include "d9d/modules/base/gradient_reduction.h"
+#include "d9d/parallelism/fsdp/fsdp_config.h"
+#include "d9d/parallelism/fsdp/fsdp_unit.h"
+#include "d9d/parallelism/fsdp/gather_arena.h"
+
+namespace d9d {
+
+class FsdpRuntime final : public GradientReduction {
+ public:
+  explicit FsdpRuntime(FsdpConfig config) : config_(config) {}
+
+  void begin_microbatch(bool is_last) override;
+  void end_microbatch() override;
+  void wait() override;
+  void clear() override;
+  void abandon() override;
+
+  [[nodiscard]] const FsdpConfig& config() const { return config_; }
+  // All-gathers and reductions of units since construction.
+  [[nodiscard]] std::int64_t num_gathers() const { return num_gathers_; }
+  [[nodiscard]] std::int64_t num_reductions() const { return num_reductions_; }
+
+  // For parallelize_fsdp and for units.
+  FsdpUnit& add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, std::size_t num_modules,
+                     bool stays_gathered);
+  void materialize(at::Device device);  // Collective; once, whoever asks
+  // Collective unless gathered: local() of the unit's parameters can be used when it returns. is_ordered: part of the
+  // recorded order, with the next unit gathered ahead.
+  void request(FsdpUnit& unit, bool is_ordered);
+  void forward_ended(FsdpUnit& unit);
+  void backward_ended(FsdpUnit& unit);     // Collective
+  void provide_gradients(FsdpUnit& unit);  // memory for the unit's full gradient
+
+ private:
+  struct Entry {
+    std::unique_ptr<FsdpUnit> unit;
+    std::optional<std::size_t> arena_index;  // none: stays gathered in memory of its own
+    at::Tensor own_memory;
+    StreamEvent ready;  // of the last gather
+  };
+  [[nodiscard]] std::size_t index_of(const FsdpUnit& unit) const;
+  void advance(std::size_t index);
+  [[nodiscard]] std::optional<std::size_t> next() const;  // in the recorded order
+  void gather(std::size_t index);
+  void release(std::size_t index);
+  void reduce(FsdpUnit& unit);
+
+  FsdpConfig config_;
+  std::vector<Entry> entries_;
+  std::optional<GatherArena> arena_;  // from materialize on
+  std::optional<SideStream> gather_stream_;
+  std::optional<SideStream> reduce_stream_;
+  at::Device device_ = at::kCPU;
+
+  std::vector<std::size_t> order_;  // of requests in a microbatch
+  std::size_t position_ = 0;
+  bool is_recorded_ = false;
+  bool is_last_microbatch_ = true;
+
+  struct GradientSlot {
+    at::Tensor memory;
+    StreamEvent is_free;
+  };
+  std::vector<GradientSlot> gradient_slots_;  // taken in turn
+  std::size_t next_slot_ = 0;
+  StreamEvent reduced_;  // the last reduction
+  std::int64_t num_gathers_ = 0;
+  std::int64_t num_reductions_ = 0;
+};
+
+}  // namespace d9d

@@ -1,0 +1,64 @@
+// Modules whose parameters are gathered together, and what happens to them in forward and backward.
+//
+// Order: gather; input boundary (its backward reshards and reduces); the body, checkpointed or not; output boundary (its
+// backward gathers); reshard. The boundaries enclose the checkpoint, so that recomputation gathers nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "d9d/core/device/side_stream.h"
+#include "d9d/modules/base/module.h"
+#include "d9d/parallelism/fsdp/flat_group.h"
+
+namespace d9d {
+
+class FsdpRuntime;
+
+// Part of FsdpRuntime, which decides where memory comes from and when units are gathered ahead.
+class FsdpUnit {
+ public:
+  FsdpUnit(FsdpRuntime& runtime, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
+           std::size_t num_modules, bool stays_gathered);
+  FsdpUnit(const FsdpUnit&) = delete;
+  FsdpUnit& operator=(const FsdpUnit&) = delete;
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] std::int64_t gathered_bytes() const;
+  [[nodiscard]] std::int64_t gradient_bytes() const;
+  [[nodiscard]] bool stays_gathered() const { return stays_gathered_; }
+  [[nodiscard]] bool is_gathered() const;
+
+  void materialize(at::Device device);
+  void before_forward(const TensorRefs& inputs);
+  void after_forward(const TensorRefs& outputs);
+
+  // For the runtime. Collective: gather, reduce.
+  void gather(const at::Tensor& memory);
+  void release();
+  void begin_gradients(const at::Tensor& memory);
+  void reduce_gradients(bool over_replicas);
+  void publish_gradients();
+  void clear_gradients();
+  [[nodiscard]] bool has_gradients() const;
+  [[nodiscard]] bool took_part() const { return took_part_; }
+  void end_microbatch() { took_part_ = false; }
+  void abandon();
+
+ private:
+  void begin_backward();
+  void end_backward();
+  void end_module_backward();
+
+  FsdpRuntime& runtime_;
+  std::string name_;
+  std::vector<std::unique_ptr<FlatGroup>> groups_;
+  std::size_t num_modules_;
+  bool stays_gathered_;
+  std::size_t num_ended_ = 0;  // modules whose backward is over
+  bool in_backward_ = false;
+  bool took_part_ = false;  // in a forward of this microbatch that has a backward, and has not been reduced since
+};
+
+}  // namespace d9d

@@ -1,0 +1,35 @@
+#include "d9d/parallelism/fsdp/gather_arena.h"
+
+#include <ATen/ATen.h>
+
+namespace d9d {
+namespace {
+
+std::int64_t largest_pair(const std::vector<std::int64_t>& bytes) {
+  std::int64_t largest = bytes.empty() ? 0 : bytes.front();
+  for (std::size_t i = 1; i < bytes.size(); ++i) largest = std::max(largest, bytes[i - 1] + bytes[i]);
+  return largest;
+}
+
+}  // namespace
+
+GatherArena::GatherArena(std::vector<std::int64_t> unit_bytes, at::Device device)
+    : unit_bytes_(std::move(unit_bytes)),
+      memory_(at::empty({largest_pair(unit_bytes_)}, at::TensorOptions(device).dtype(at::kByte))) {}
+
+at::Tensor GatherArena::acquire(std::size_t unit) {
+  auto& holder = holders_[unit % 2];
+  const std::int64_t bytes = unit_bytes_[unit];
+  const auto& other = holders_[1 - unit % 2];
+  const std::int64_t taken = other ? unit_bytes_[*other] : 0;  // not a neighbour: the two may be larger than any pair
+  if (holder || bytes + taken > memory_.numel()) return at::empty({bytes}, memory_.options());
+  holder = unit;
+  return memory_.narrow(0, unit % 2 == 0 ? 0 : memory_.numel() - bytes, bytes);
+}
+
+void GatherArena::release(std::size_t unit) {
+  auto& holder = holders_[unit % 2];
+  if (holder == unit) holder.reset();
+}
+
+}  // namespace d9d

@@ -1,0 +1,69 @@
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+class FsdpHook final : public ModuleHook {
+ public:
+  FsdpHook(std::shared_ptr<FsdpRuntime> runtime, FsdpUnit& unit) : runtime_(std::move(runtime)), unit_(unit) {}
+
+  void on_materialize(Module& /*module*/, at::Device device) override { runtime_->materialize(device); }
+  void before_forward(Module& /*module*/, const TensorRefs& inputs) override { unit_.before_forward(inputs); }
+  void after_forward(Module& /*module*/, const TensorRefs& outputs) override { unit_.after_forward(outputs); }
+  std::shared_ptr<GradientReduction> gradient_reduction() const override { return runtime_; }
+
+ private:
+  std::shared_ptr<FsdpRuntime> runtime_;
+  FsdpUnit& unit_;
+};
+
+std::size_t axes_of(const std::string& name, const Parameter& parameter, const std::vector<FsdpAxes>& axes) {
+  if (parameter.mesh().axes().empty()) return 0;
+  for (std::size_t i = 0; i < axes.size(); ++i) {
+    if (axes[i].mesh == parameter.mesh()) return i;
+  }
+  throw ConfigError(cat("[parallelism::fsdp] expected axes of mesh '", parameter.mesh().name(), "', on which ", name,
+                        " lies, got none. Add them to FsdpUnitSpec::axes."));
+}
+
+c10::ScalarType gradient_dtype_of(const Parameter& parameter, const FsdpConfig& config) {
+  return config.gradient_dtype.value_or(parameter.local().scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+}  // namespace
+
+void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit) {
+  using Key = std::tuple<std::size_t, c10::ScalarType, bool>;
+  std::map<Key, FlatGroup::NamedParameters> parameters;
+  std::set<const Parameter*> seen;
+  for (const auto& module : unit.modules) {
+    for (const auto& [name, parameter] : module->named_parameters()) {
+      D9D_CHECK(parameter->local().is_meta(), StateError, "[parallelism::fsdp] expected ", unit.name, ".", name,
+                " without storage, got values. Parallelise before materialize().");
+      if (has_flat_shard(parameter->placements()) || !seen.insert(parameter.get()).second) continue;
+      const Key key = {axes_of(name, *parameter, unit.axes), parameter->local().scalar_type(),
+                       parameter->requires_grad()};
+      parameters[key].emplace_back(cat(unit.name, ".", name), parameter);
+    }
+  }
+  D9D_CHECK(!parameters.empty(), ConfigError, "[parallelism::fsdp] expected parameters to shard in unit '", unit.name,
+            "', got none that another unit has not.");
+  std::vector<std::unique_ptr<FlatGroup>> groups;
+  for (auto& [key, members] : parameters) {
+    const c10::ScalarType gradient_dtype = gradient_dtype_of(*members.front().second, runtime->config());
+    groups.push_back(
+        std::make_unique<FlatGroup>(std::move(members), unit.axes[std::get<std::size_t>(key)], gradient_dtype));
+  }
+  FsdpUnit& added = runtime->add_unit(unit.name, std::move(groups), unit.modules.size(), unit.stays_gathered);
+  for (const auto& module : unit.modules) module->add_hook(std::make_shared<FsdpHook>(runtime, added));
+}
+
+}  // namespace d9d
