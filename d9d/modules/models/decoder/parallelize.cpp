@@ -1,0 +1,70 @@
+#include "d9d/modules/models/decoder/parallelize.h"
+
+#include "d9d/base/check.h"
+#include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+#include "d9d/parallelism/replicate/parallelize_replicate.h"
+
+namespace d9d {
+namespace {
+
+void check_degrees(const DeviceMeshParameters& mesh) {
+  const auto refuse = [](const char* key, std::int64_t degree) {
+    D9D_CHECK(degree == 1, ConfigError, "[modules::parallelize_decoder] mesh.", key, " = ", degree,
+              " is not built in this version. Set it to 1.");
+  };
+  refuse("pipeline_parallel", mesh.pipeline_parallel);
+  refuse("tensor_parallel", mesh.tensor_parallel);
+  refuse("context_parallel_shard", mesh.context_parallel_shard);
+  refuse("context_parallel_replicate", mesh.context_parallel_replicate);
+  refuse("expert_parallel", mesh.expert_parallel);
+}
+
+std::vector<std::shared_ptr<Module>> without_null(std::vector<std::shared_ptr<Module>> modules) {
+  std::erase(modules, nullptr);
+  return modules;
+}
+
+void shard(const DistContext& context, PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
+           const FsdpConfig& config) {
+  const auto runtime = std::make_shared<FsdpRuntime>(config);
+  const std::vector<FsdpAxes> axes = {{.mesh = context.mesh(MeshDomain::kDense),
+                                       .shard_axis = "dp_cp_shard",
+                                       .replicate_axes = {"dp_replicate", "cp_replicate"}},
+                                      {.mesh = context.mesh(MeshDomain::kExpert), .shard_axis = "ep_replicate"}};
+  std::vector<std::shared_ptr<Module>> last = {decoder.norm.shared()};
+  last.insert(last.end(), heads.begin(), heads.end());
+  last = without_null(std::move(last));
+  const bool is_tied = decoder.ties_word_embeddings() && decoder.embed_tokens && !last.empty();
+  if (is_tied) {
+    last.insert(last.begin(), decoder.embed_tokens.shared());
+    parallelize_fsdp(runtime, {.name = "embed_tokens and head", .modules = last, .axes = axes, .stays_gathered = true});
+  } else if (decoder.embed_tokens) {
+    parallelize_fsdp(runtime, {.name = "embed_tokens", .modules = {decoder.embed_tokens.shared()}, .axes = axes});
+  }
+  for (std::size_t i = 0; i < decoder.layers().size(); ++i) {
+    const std::int64_t index = decoder.layer_range.begin + static_cast<std::int64_t>(i);
+    parallelize_fsdp(runtime,
+                     {.name = cat("layers.", index), .modules = {decoder.layers()[i].shared()}, .axes = axes});
+  }
+  if (!is_tied && !last.empty()) {
+    parallelize_fsdp(runtime, {.name = "norm and head", .modules = last, .axes = axes});
+  }
+}
+
+}  // namespace
+
+void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
+                         const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp) {
+  check_degrees(context.mesh_parameters());
+  const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
+  if (dense.axis_size("dp_cp_shard") > 1) {
+    shard(context, decoder, heads, fsdp);
+    return;
+  }
+  const std::vector<std::string> axes = {"dp_replicate", "dp_cp_shard", "cp_replicate"};
+  parallelize_replicate(decoder, dense, axes);
+  for (const auto& head : without_null(heads)) parallelize_replicate(*head, dense, axes);
+}
+
+}  // namespace d9d

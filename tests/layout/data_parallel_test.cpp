@@ -1,0 +1,45 @@
+// Any data-parallel layout trains as one rank does.
+#include <gtest/gtest.h>
+
+#include "tests/layout/layout_case.h"
+
+namespace d9d::test {
+namespace {
+
+struct Layout {
+  const char* name;
+  DeviceMeshParameters mesh;
+};
+
+class DataParallel : public ::testing::TestWithParam<Layout> {};
+INSTANTIATE_TEST_SUITE_P(
+    Meshes, DataParallel,
+    ::testing::Values(Layout{"replicate2", {.data_parallel_replicate = 2}},
+                      Layout{"replicate4", {.data_parallel_replicate = 4}}, Layout{"shard2", {.data_parallel_shard = 2}},
+                      Layout{"shard4", {.data_parallel_shard = 4}}, Layout{"shard8", {.data_parallel_shard = 8}},
+                      Layout{"hybrid2x2", {.data_parallel_replicate = 2, .data_parallel_shard = 2}},
+                      Layout{"hybrid2x4", {.data_parallel_replicate = 2, .data_parallel_shard = 4}}),
+    [](const auto& layout) { return layout.param.name; });
+
+TEST_P(DataParallel, Trains_a_dense_decoder_as_one_rank_does) {
+  const LayoutJob job;
+  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+}
+
+TEST_P(DataParallel, Trains_experts_as_one_rank_does) {
+  const LayoutJob job{.family = ModelFamily::kMoE};
+  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+}
+
+TEST_P(DataParallel, Trains_tied_frozen_checkpointed_layers_over_several_microbatches) {
+  const LayoutJob job{.ties_embeddings = true, .checkpoints = true, .freezes_attention = true, .num_accumulations = 3};
+  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+}
+
+TEST_P(DataParallel, Reduces_once_a_step_when_asked) {
+  const LayoutJob job{.num_accumulations = 3, .fsdp = {.reduce_on_last_microbatch = true}};
+  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+}
+
+}  // namespace
+}  // namespace d9d::test
