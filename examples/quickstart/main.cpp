@@ -36,7 +36,7 @@ at::Tensor token_ids(const std::string& text) {
   return ids;
 }
 
-void learn_sentence() {
+void learn_sentence(const d9d::DistContext& context) {
   // Building a model allocates nothing. Storage and values come afterwards.
   const auto model =
       d9d::make_decoder_for_causal_lm(d9d::make_module<d9d::Qwen3DenseModel>(tiny_model(), d9d::DecoderStageOptions{}));
@@ -44,9 +44,9 @@ void learn_sentence() {
   model->reset_parameters(/*base_seed=*/1);
 
   std::vector<d9d::NamedParameter> parameters;
-  for (const auto& [name, parameter] : model->named_parameters()) parameters.push_back({name, parameter->local()});
+  for (const auto& [name, parameter] : model->named_parameters()) parameters.push_back({name, parameter->stored()});
   d9d::AdamW optimizer(parameters, {.lr = 3e-3});
-  d9d::GradientManager gradients(*model, {.max_norm = 1.0});
+  d9d::GradientManager gradients(context, *model, {}, {.max_norm = 1.0});
 
   // Every byte predicts the next one.
   const at::Tensor ids = token_ids(kSentence);
@@ -56,11 +56,13 @@ void learn_sentence() {
                                                .head = {.labels = ids.narrow(1, 1, length)}};
   double loss_value = 0;
   for (int step = 0; step < kNumSteps; ++step) {
+    gradients.begin_microbatch(/*is_last=*/true);
     const auto output = std::get<d9d::DecoderOutput<d9d::LanguageModellingHead>>(model(input, shared));
     const at::Tensor loss = output.head.cross_entropy.mean();
     loss.backward();
     gradients.add_loss_with_weight(loss, at::ones({}));
-    loss_value = gradients.finish_step().loss;  // clips
+    gradients.end_microbatch();
+    loss_value = gradients.finish_step({}).loss;  // clips
     optimizer.step(optimizer.learning_rate());
     gradients.reset();
     if (step % 10 == 0) std::cout << "step " << step << ": loss " << loss_value << '\n';
@@ -75,5 +77,5 @@ void learn_sentence() {
 
 int main() {
   return d9d::launch(d9d::LaunchConfig{.device = d9d::DeviceChoice::kCpu}, d9d::DeviceMeshParameters{},
-                     [](d9d::DistContext&) { learn_sentence(); });
+                     [](d9d::DistContext& context) { learn_sentence(context); });
 }

@@ -98,9 +98,10 @@ class Module {
   void add_hook(std::shared_ptr<ModuleHook> hook) { hooks_.push_back(std::move(hook)); }
   [[nodiscard]] const std::vector<std::shared_ptr<ModuleHook>>& hooks() const { return hooks_; }
 
-  // After each optimiser step, for this module and everything below: balance, counters. Local on one rank.
+  // After each optimiser step, for this module and everything below: balance, counters. Collective: on all ranks alike.
   void finish_step();
-  // One-element tensors about the step, for logging; names are "<dotted path>/<name>". Call before finish_step().
+  // Collective, as finish_step. One-element tensors about the step, for logging; names are "<dotted path>/<name>". Call
+  // before finish_step().
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
 
   // The clock that random layers below read; every module below shares it.

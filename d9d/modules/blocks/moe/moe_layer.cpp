@@ -49,16 +49,22 @@ void MoELayer::count_tokens(const at::Tensor& expert_indices) const {
   tokens_per_expert->local.scatter_add_(0, chosen, at::ones_like(chosen));
 }
 
+at::Tensor MoELayer::summed_counts() const {
+  if (count_ranks_.num_ranks() == 1) return tokens_per_expert->local;
+  at::Tensor counts = tokens_per_expert->local.clone();
+  count_ranks_.communicator()->all_reduce(counts, ReduceOp::kSum).wait();
+  return counts;
+}
+
 void MoELayer::on_step_finished() {
-  const at::Tensor& counts = tokens_per_expert->local;
   if (router->expert_bias) {
-    kernels::update_expert_bias_(router->expert_bias->local, counts, config.expert_bias_update_rate);
+    kernels::update_expert_bias_(router->expert_bias->local, summed_counts(), config.expert_bias_update_rate);
   }
-  counts.zero_();
+  tokens_per_expert->local.zero_();
 }
 
 std::map<std::string, at::Tensor> MoELayer::own_step_statistics() const {
-  const at::Tensor counts = tokens_per_expert->local.to(at::kDouble);
+  const at::Tensor counts = summed_counts().to(at::kDouble);
   const at::Tensor mean = counts.mean().clamp_min(1e-9);  // 0 before anything was routed
   return {{"expert_load_max", counts.max() / mean}};
 }

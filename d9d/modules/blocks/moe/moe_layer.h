@@ -50,6 +50,9 @@ class MoELayer : public Module {
   // it balances the step and not each microbatch.
   [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states) const;
 
+  // The ranks whose tokens count together for the balance of experts: those with other tokens. Default: this one.
+  void set_count_ranks(DeviceMesh ranks) { count_ranks_ = std::move(ranks); }
+
   // Puts another dispatcher in the place of the local one (expert parallelism).
   void set_token_dispatcher(std::unique_ptr<TokenDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
@@ -60,15 +63,18 @@ class MoELayer : public Module {
   const BufferPtr tokens_per_expert;
 
  protected:
-  // Moves the router's bias towards balance if there is an update rate, and starts counting anew. Local.
+  // Moves the router's bias towards balance if there is an update rate, and starts counting anew. Collective over the
+  // count ranks, if there is a rate.
   void on_step_finished() override;
-  // expert_load_max: tokens of the busiest expert over the mean; 1 is perfect balance.
+  // expert_load_max: tokens of the busiest expert over the mean; 1 is perfect balance. Collective over the count ranks.
   [[nodiscard]] std::map<std::string, at::Tensor> own_step_statistics() const override;
 
  private:
   void count_tokens(const at::Tensor& expert_indices) const;
+  [[nodiscard]] at::Tensor summed_counts() const;  // Collective over the count ranks
 
   std::unique_ptr<TokenDispatcher> dispatcher_;
+  DeviceMesh count_ranks_;
 };
 
 }  // namespace d9d

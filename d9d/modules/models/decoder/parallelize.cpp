@@ -2,6 +2,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/parallelism/expert/parallelize_expert_parallel.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 
@@ -17,7 +18,13 @@ void check_degrees(const DeviceMeshParameters& mesh) {
   refuse("tensor_parallel", mesh.tensor_parallel);
   refuse("context_parallel_shard", mesh.context_parallel_shard);
   refuse("context_parallel_replicate", mesh.context_parallel_replicate);
-  refuse("expert_parallel", mesh.expert_parallel);
+}
+
+template <class Visit>
+void for_each_moe_layer(Module& module, const Visit& visit) {
+  module.for_each_module([&](const std::string&, Module& each) {
+    if (auto* const layer = dynamic_cast<MoELayer*>(&each)) visit(*layer);
+  });
 }
 
 std::vector<std::shared_ptr<Module>> without_null(std::vector<std::shared_ptr<Module>> modules) {
@@ -58,11 +65,19 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp) {
   check_degrees(context.mesh_parameters());
   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
+  const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
+  for_each_moe_layer(decoder, [&](MoELayer& layer) {
+    layer.set_count_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}));
+    if (expert.axis_size("ep_shard") > 1) parallelize_expert_parallel(layer, expert);
+  });
   if (dense.axis_size("dp_cp_shard") > 1) {
     shard(context, decoder, heads, fsdp);
     return;
   }
   const std::vector<std::string> axes = {"dp_replicate", "dp_cp_shard", "cp_replicate"};
+  for_each_moe_layer(decoder, [&](MoELayer& layer) {
+    if (expert.axis_size("ep_shard") > 1) parallelize_replicate(*layer.grouped_experts, expert, {"ep_replicate"});
+  });
   parallelize_replicate(decoder, dense, axes);
   for (const auto& head : without_null(heads)) parallelize_replicate(*head, dense, axes);
 }

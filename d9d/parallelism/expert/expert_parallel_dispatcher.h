@@ -1,0 +1,24 @@
+// Sends each token to the ranks of its experts and brings the outputs back, by all_to_all.
+#pragma once
+
+#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/modules/blocks/moe/token_dispatcher.h"
+
+namespace d9d {
+
+// Rank r of the group has experts [r * E / W, (r + 1) * E / W). Collective over the group: dispatch and combine, in forward
+// and in backward, also on ranks that have or get no tokens. dispatch blocks the host once, to learn how many rows come.
+// A token's outputs are added in the order of its choices, as on one rank.
+class ExpertParallelTokenDispatcher final : public TokenDispatcher {
+ public:
+  // ranks: one axis. Throws ConfigError unless their number divides num_experts.
+  ExpertParallelTokenDispatcher(std::int64_t num_experts, DeviceMesh ranks);
+  [[nodiscard]] std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_indices,
+                                                           const at::Tensor& probs) const override;
+
+ private:
+  std::int64_t num_experts_;
+  DeviceMesh ranks_;
+};
+
+}  // namespace d9d
