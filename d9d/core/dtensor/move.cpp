@@ -1,0 +1,265 @@
+#include "d9d/core/dtensor/move.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/dtensor/overlap.h"
+
+namespace d9d {
+namespace {
+
+using Boxes = std::vector<LocalBox>;
+using Axes = std::vector<std::size_t>;
+
+// The ranks that differ from this one in some axes only.
+struct Group {
+  Group(const DeviceMesh& whole, const Axes& axes) {
+    std::vector<std::string> names;
+    for (const std::size_t axis : axes) names.push_back(whole.axes()[axis].name);
+    const DeviceMesh mesh = whole.slice(names);
+    communicator = mesh.communicator();
+    rank = mesh.index();
+    for (std::int64_t i = 0; i < mesh.num_ranks(); ++i) {
+      coordinates.push_back(whole.coordinate());
+      std::int64_t rest = i;
+      for (std::size_t k = axes.size(); k-- > 0;) {
+        coordinates.back()[axes[k]] = rest % whole.axes()[axes[k]].size;
+        rest /= whole.axes()[axes[k]].size;
+      }
+    }
+  }
+  [[nodiscard]] std::int64_t size() const { return std::ssize(coordinates); }
+
+  std::shared_ptr<Communicator> communicator;
+  std::int64_t rank = 0;
+  std::vector<std::vector<std::int64_t>> coordinates;  // in the whole mesh, of each rank of the group
+};
+
+std::int64_t numel_of(const std::vector<Overlap>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Overlap& part) { return sum + part.box.numel(); });
+}
+
+// A local tensor and what it holds.
+struct Holding {
+  // The elements of `box`, a part of boxes[index], as a view in its shape.
+  [[nodiscard]] at::Tensor view(const LocalBox& box, std::size_t index) const {
+    const LocalBox& outer = boxes[index];
+    at::Tensor part = local;
+    if (is_flat) {
+      std::int64_t begin = 0;
+      for (std::size_t i = 0; i < index; ++i) begin += boxes[i].numel();
+      part = local.narrow(0, begin, outer.numel()).view(outer.sizes);
+    }
+    for (std::size_t d = 0; d < box.sizes.size(); ++d) {
+      part = part.narrow(static_cast<std::int64_t>(d), box.start[d] - outer.start[d], box.sizes[d]);
+    }
+    return part;
+  }
+
+  at::Tensor local;
+  Boxes boxes;
+  bool is_flat = false;
+};
+
+Holding empty_holding(const at::Tensor& like, const std::vector<std::int64_t>& shape, Boxes boxes, bool is_flat) {
+  return {.local = at::empty(shape, like.options()), .boxes = std::move(boxes), .is_flat = is_flat};
+}
+
+void copy_parts(const Holding& target, const Holding& source, const std::vector<Overlap>& parts) {
+  for (const Overlap& part : parts) {
+    target.view(part.box, part.target).copy_(source.view(part.box, part.source));
+  }
+}
+
+void pack(at::Tensor buffer, const Holding& source, const std::vector<Overlap>& parts) {  // from its front
+  std::int64_t begin = 0;
+  for (const Overlap& part : parts) {
+    buffer.narrow(0, begin, part.box.numel()).view(part.box.sizes).copy_(source.view(part.box, part.source));
+    begin += part.box.numel();
+  }
+}
+
+void unpack(const Holding& target, const at::Tensor& buffer, const std::vector<Overlap>& parts) {
+  std::int64_t begin = 0;
+  for (const Overlap& part : parts) {
+    target.view(part.box, part.target).copy_(buffer.narrow(0, begin, part.box.numel()).view(part.box.sizes));
+    begin += part.box.numel();
+  }
+}
+
+// What each rank of the group has of a target that is one box, or gets of a source that is one.
+struct Parts {
+  std::vector<std::vector<Overlap>> of_rank;
+  std::int64_t largest = 0;  // elements
+
+  void append(std::vector<Overlap> parts) {
+    largest = std::max(largest, numel_of(parts));
+    of_rank.push_back(std::move(parts));
+  }
+  // Whether the box, read row by row, is equal parts of the ranks in their order.
+  [[nodiscard]] bool are_equal_slices(const LocalBox& box) const {
+    std::int64_t begin = 0;
+    for (const std::vector<Overlap>& parts : of_rank) {
+      if (numel_of(parts) != largest) return false;
+      for (const Overlap& part : parts) {
+        if (contiguous_begin(box, part.box) != begin) return false;
+        begin += part.box.numel();
+      }
+    }
+    return true;
+  }
+};
+
+void all_gather(const Group& group, const Holding& source, const Holding& target, const std::vector<Boxes>& holders) {
+  Parts parts;
+  for (const Boxes& boxes : holders) parts.append(overlaps(boxes, target.boxes));
+  if (parts.largest == 0) return;
+  const std::vector<Overlap>& mine = parts.of_rank[static_cast<std::size_t>(group.rank)];
+  const bool is_direct = target.boxes.size() == 1 && parts.are_equal_slices(target.boxes.front());
+  const at::Tensor gathered =
+      is_direct ? target.local.view({-1}) : at::empty({group.size() * parts.largest}, target.local.options());
+  const at::Tensor sent = gathered.narrow(0, group.rank * parts.largest, parts.largest);
+  pack(sent, source, mine);
+  group.communicator->all_gather(gathered, sent).wait();
+  if (is_direct) return;
+  for (std::int64_t i = 0; i < group.size(); ++i) {
+    unpack(target, gathered.narrow(0, i * parts.largest, parts.largest), parts.of_rank[static_cast<std::size_t>(i)]);
+  }
+}
+
+void all_to_all(const Group& group, const Holding& source, const Holding& target, const std::vector<Boxes>& holders,
+                const std::vector<Boxes>& takers) {
+  std::vector<std::vector<Overlap>> sent;
+  std::vector<std::vector<Overlap>> received;
+  std::vector<std::int64_t> sent_sizes;
+  std::vector<std::int64_t> received_sizes;
+  for (std::size_t i = 0; i < holders.size(); ++i) {
+    const bool is_me = static_cast<std::int64_t>(i) == group.rank;  // copied without a detour
+    sent.push_back(is_me ? std::vector<Overlap>() : overlaps(source.boxes, takers[i]));
+    received.push_back(is_me ? std::vector<Overlap>() : overlaps(holders[i], target.boxes));
+    sent_sizes.push_back(numel_of(sent.back()));
+    received_sizes.push_back(numel_of(received.back()));
+  }
+  const auto buffer_of = [&](const std::vector<std::int64_t>& sizes) {
+    return at::empty({std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})}, target.local.options());
+  };
+  const at::Tensor input = buffer_of(sent_sizes);
+  const at::Tensor output = buffer_of(received_sizes);
+  std::int64_t begin = 0;
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    pack(input.narrow(0, begin, sent_sizes[i]), source, sent[i]);
+    begin += sent_sizes[i];
+  }
+  Work work = group.communicator->all_to_all(output, input, received_sizes, sent_sizes);
+  copy_parts(target, source, overlaps(source.boxes, target.boxes));
+  work.wait();
+  begin = 0;
+  for (std::size_t i = 0; i < received.size(); ++i) {
+    unpack(target, output.narrow(0, begin, received_sizes[i]), received[i]);
+    begin += received_sizes[i];
+  }
+}
+
+bool is_cut(const Placement& placement) {
+  return std::holds_alternative<Shard>(placement) || std::holds_alternative<FlatShard>(placement);
+}
+
+}  // namespace
+
+std::vector<std::int64_t> local_shape(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
+                                      const Placements& placements) {
+  const LocalBox box = local_box(global_shape, mesh, placements);
+  if (!has_flat_shard(placements)) return box.sizes;
+  return {flat_range(box.numel(), mesh, placements).numel()};
+}
+
+std::vector<std::size_t> travel_axes(const DeviceMesh& mesh, const Placements& from, const Placements& to) {
+  const auto cut_of = [&](const Placements& placements, std::size_t axis) {
+    return mesh.axes()[axis].size > 1 && is_cut(placements[axis]) ? placements[axis] : Placement(Replicate{});
+  };
+  std::vector<std::size_t> result;
+  for (std::size_t axis = 0; axis < from.size(); ++axis) {
+    const Placement here = cut_of(from, axis);
+    if (!is_cut(here)) continue;
+    bool travels = false;
+    for (std::size_t other = 0; other < from.size(); ++other) {
+      const Placement before = cut_of(from, other);
+      const Placement after = cut_of(to, other);
+      if (before == after) continue;
+      // A shard is a part of what the outer axes leave of its dim; a flat shard is a part of what all shards leave.
+      travels = travels || other == axis || std::holds_alternative<FlatShard>(here) ||
+                (other < axis && (before == here || after == here));
+    }
+    if (travels) result.push_back(axis);
+  }
+  return result;
+}
+
+at::Tensor move_elements(const at::Tensor& local, const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
+                         const Placements& from, const Placements& to) {
+  const at::NoGradGuard no_grad;
+  const auto held_by = [&](const Placements& placements, const std::vector<std::int64_t>& coordinate) {
+    return held_boxes(global_shape, mesh, placements, coordinate);
+  };
+  const Holding source = {.local = local, .boxes = held_by(from, mesh.coordinate()), .is_flat = has_flat_shard(from)};
+  Boxes wanted = held_by(to, mesh.coordinate());
+  const Axes axes = travel_axes(mesh, from, to);
+  if (axes.empty() && wanted == source.boxes && has_flat_shard(to) == source.is_flat) return local;
+  const Holding target =
+      empty_holding(local, local_shape(global_shape, mesh, to), std::move(wanted), has_flat_shard(to));
+  if (axes.empty()) {
+    copy_parts(target, source, overlaps(source.boxes, target.boxes));
+    return target.local;
+  }
+  const Group group(mesh, axes);
+  std::vector<Boxes> holders;
+  for (const auto& coordinate : group.coordinates) holders.push_back(held_by(from, coordinate));
+  if (std::ranges::none_of(axes, [&](std::size_t axis) { return is_cut(to[axis]); })) {
+    all_gather(group, source, target, holders);
+  } else {
+    std::vector<Boxes> takers;
+    for (const auto& coordinate : group.coordinates) takers.push_back(held_by(to, coordinate));
+    all_to_all(group, source, target, holders, takers);
+  }
+  return target.local;
+}
+
+at::Tensor reduce_elements(const at::Tensor& local, const std::vector<std::int64_t>& global_shape,
+                           const DeviceMesh& mesh, const Placements& from, const Placements& to,
+                           const std::vector<std::size_t>& axes, ReduceOp op) {
+  const at::NoGradGuard no_grad;
+  const Group group(mesh, axes);
+  if (std::ranges::none_of(axes, [&](std::size_t axis) { return is_cut(to[axis]); })) {
+    const at::Tensor reduced = local.clone(at::MemoryFormat::Contiguous);
+    group.communicator->all_reduce(reduced, op).wait();
+    return reduced;
+  }
+  const Holding source = {.local = local,
+                          .boxes = held_boxes(global_shape, mesh, from, mesh.coordinate()),
+                          .is_flat = has_flat_shard(from)};
+  const Holding target = empty_holding(local, local_shape(global_shape, mesh, to),
+                                       held_boxes(global_shape, mesh, to, mesh.coordinate()), has_flat_shard(to));
+  Parts parts;
+  for (const auto& coordinate : group.coordinates) {
+    parts.append(overlaps(source.boxes, held_boxes(global_shape, mesh, to, coordinate)));
+  }
+  if (parts.largest == 0) return target.local;
+  const at::Tensor input = at::empty({group.size() * parts.largest}, local.options());
+  for (std::int64_t i = 0; i < group.size(); ++i) {
+    const std::vector<Overlap>& theirs = parts.of_rank[static_cast<std::size_t>(i)];
+    const at::Tensor slice = input.narrow(0, i * parts.largest, parts.largest);
+    const std::int64_t used = numel_of(theirs);
+    pack(slice, source, theirs);
+    slice.narrow(0, used, parts.largest - used).zero_();  // nobody reads their sum, but it must not trap
+  }
+  const at::Tensor output = at::empty({parts.largest}, local.options());
+  group.communicator->reduce_scatter(output, input, op).wait();
+  unpack(target, output, parts.of_rank[static_cast<std::size_t>(group.rank)]);
+  return target.local;
+}
+
+}  // namespace d9d

@@ -1,0 +1,77 @@
+#include "d9d/core/dtensor/overlap.h"
+
+#include <algorithm>
+
+namespace d9d {
+namespace {
+
+// Appends elements [range.begin, range.end) of the row-major order of `box` as boxes; dims before `dim` have size 1.
+void append_boxes(const LocalBox& box, std::size_t dim, FlatRange range, std::vector<LocalBox>& result) {
+  if (range.numel() <= 0) return;
+  if (range.numel() == box.numel()) {
+    result.push_back(box);
+    return;
+  }
+  const std::int64_t row = box.numel() / box.sizes[dim];
+  const auto rows = [&](std::int64_t first, std::int64_t last) {
+    LocalBox part = box;
+    part.start[dim] += first;
+    part.sizes[dim] = last - first;
+    return part;
+  };
+  const std::int64_t first = range.begin / row;
+  if (range.end <= (first + 1) * row) {  // within one row
+    append_boxes(rows(first, first + 1), dim + 1, {range.begin - first * row, range.end - first * row}, result);
+    return;
+  }
+  const std::int64_t first_whole = (range.begin + row - 1) / row;
+  const std::int64_t last_whole = range.end / row;
+  append_boxes(rows(first, first + 1), dim + 1, {range.begin - first * row, (first_whole - first) * row}, result);
+  append_boxes(rows(first_whole, last_whole), dim, {0, (last_whole - first_whole) * row}, result);
+  append_boxes(rows(last_whole, last_whole + 1), dim + 1, {0, range.end - last_whole * row}, result);
+}
+
+}  // namespace
+
+std::vector<LocalBox> held_boxes(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
+                                 const Placements& placements, const std::vector<std::int64_t>& coordinate) {
+  const LocalBox box = local_box(global_shape, mesh, placements, coordinate);
+  if (!has_flat_shard(placements)) return {box};
+  std::vector<LocalBox> boxes;
+  append_boxes(box, 0, flat_range(box.numel(), mesh, placements, coordinate), boxes);
+  return boxes;
+}
+
+std::vector<Overlap> overlaps(const std::vector<LocalBox>& source, const std::vector<LocalBox>& target) {
+  std::vector<Overlap> result;
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    for (std::size_t k = 0; k < target.size(); ++k) {
+      LocalBox box = source[i];
+      bool is_empty = false;
+      for (std::size_t d = 0; d < box.start.size(); ++d) {
+        const std::int64_t end =
+            std::min(source[i].start[d] + source[i].sizes[d], target[k].start[d] + target[k].sizes[d]);
+        box.start[d] = std::max(source[i].start[d], target[k].start[d]);
+        box.sizes[d] = end - box.start[d];
+        is_empty = is_empty || box.sizes[d] <= 0;
+      }
+      if (!is_empty) result.push_back({.box = std::move(box), .source = i, .target = k});
+    }
+  }
+  return result;
+}
+
+std::optional<std::int64_t> contiguous_begin(const LocalBox& outer, const LocalBox& inner) {
+  std::int64_t begin = 0;
+  std::int64_t stride = 1;
+  bool is_cut = false;  // some dim so far is not taken whole: the dims outside of it must have one index
+  for (std::size_t d = outer.sizes.size(); d-- > 0;) {
+    if (is_cut && inner.sizes[d] != 1) return std::nullopt;
+    is_cut = is_cut || inner.sizes[d] != outer.sizes[d];
+    begin += (inner.start[d] - outer.start[d]) * stride;
+    stride *= outer.sizes[d];
+  }
+  return begin;
+}
+
+}  // namespace d9d

@@ -1,0 +1,48 @@
+// What a rank must hold under a layout, from a plain tensor on one thread: torch.chunk, axis by axis.
+//
+// Example
+//   EXPECT_TRUE(at::equal(x.local, test::local_of(full, x.mesh, x.placements)));
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/dtensor/dtensor.h"
+
+namespace d9d::test {
+
+// Part `index` of torch.chunk(num_parts), which leaves out the empty ones.
+[[nodiscard]] inline at::Tensor chunk_of(const at::Tensor& tensor, std::int64_t dim, std::int64_t index,
+                                         std::int64_t num_parts) {
+  if (tensor.size(dim) == 0) return tensor;
+  const std::vector<at::Tensor> chunks = tensor.chunk(num_parts, dim);
+  return index < std::ssize(chunks) ? chunks[static_cast<std::size_t>(index)] : tensor.narrow(dim, 0, 0);
+}
+
+// Of the rank at the coordinate of `mesh`. Partial cuts nothing: each summand is laid out like a value.
+[[nodiscard]] inline at::Tensor local_of(const at::Tensor& full, const DeviceMesh& mesh, const Placements& placements) {
+  at::Tensor local = full;
+  std::int64_t num_parts = 1;
+  std::int64_t index = 0;
+  const FlatShard* flat = nullptr;
+  for (std::size_t i = 0; i < placements.size(); ++i) {
+    const std::int64_t size = mesh.axes()[i].size;
+    if (const auto* const shard = std::get_if<Shard>(&placements[i])) {
+      local = chunk_of(local, shard->dim, mesh.coordinate()[i], size);
+    }
+    if (const auto* const here = std::get_if<FlatShard>(&placements[i])) {
+      flat = here;
+      num_parts *= size;
+      index = index * size + mesh.coordinate()[i];
+    }
+  }
+  if (flat == nullptr) return local.contiguous();
+  // The group, with nothing but this tensor in it: owned marks which elements of the slice are its.
+  const at::Tensor group = at::zeros({flat->padded_numel}, local.options());
+  const at::Tensor owned = at::zeros({flat->padded_numel}, at::kBool);
+  group.narrow(0, flat->offset_in_unit, local.numel()).copy_(local.reshape({-1}));
+  owned.narrow(0, flat->offset_in_unit, local.numel()).fill_(true);
+  const std::int64_t part = flat->padded_numel / num_parts;
+  return group.narrow(0, index * part, part).masked_select(owned.narrow(0, index * part, part));
+}
+
+}  // namespace d9d::test
