@@ -1,0 +1,34 @@
+// Bodies that run on all ranks of one group.
+//
+// Example
+//   test::on_group(4, [](const std::shared_ptr<Communicator>& group) { group->barrier(); });
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <numeric>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/launch/thread_ranks.h"
+
+namespace d9d::test {
+
+inline void on_group(std::int64_t num_ranks,
+                     const std::function<void(const std::shared_ptr<Communicator>& communicator)>& body) {
+  run_thread_ranks(num_ranks, [&](const std::shared_ptr<World>& world) {
+    std::vector<std::int64_t> ranks(static_cast<std::size_t>(num_ranks));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    body(world->communicator({.name = "all", .ranks = ranks, .index = world->rank()}));
+  });
+}
+
+// Throws: a rank that only noted the difference would leave the others waiting, or go on with wrong values.
+inline void require_equal(const at::Tensor& actual, const at::Tensor& expected) {
+  D9D_ASSERT(actual.sizes() == expected.sizes() && actual.scalar_type() == expected.scalar_type() &&
+                 at::equal(actual, expected),
+             "expected ", expected, ", got ", actual);
+}
+
+}  // namespace d9d::test
