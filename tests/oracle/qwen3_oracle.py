@@ -2,9 +2,12 @@
 
     qwen3_oracle.py OUTPUT_FOLDER
 
-For each family (dense, moe), dtype (float64, float32) and variant, one folder `<family>-<variant>-<dtype>` with a Hugging Face
-model, and `expected.safetensors` in it: input_ids, labels (already shifted, -100 = ignored), logits, loss, grad.<name> for every
-parameter, loss.<step> of four AdamW steps, param.<name> after them.
+For each family (dense, moe), dtype (float64, float32, bfloat16) and variant, one folder `<family>-<variant>-<dtype>` with a
+Hugging Face model, and `expected.safetensors` in it: input_ids, labels (already shifted, -100 = ignored), logits, loss,
+grad.<name> for every parameter; not in bfloat16, loss.<step> of four AdamW steps and param.<name> after them.
+
+In bfloat16 also routing.<layer> [tokens, k], the experts that each token chose, and `exact.safetensors`: logits, loss and
+grad.<name> of the same weights in float64 with that routing.
 """
 
 import sys
@@ -12,8 +15,8 @@ import types
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
-from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.qwen3_moe import modeling_qwen3_moe
@@ -83,8 +86,47 @@ def per_expert_names(name, tensor):
 
 def loss_of(model, ids, labels):
     logits = model(ids).logits
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))  # as transformers does before its loss
+    loss = torch.nn.functional.cross_entropy(wide.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
     return logits, loss
+
+
+def forward_backward(model, ids, labels):
+    logits, loss = loss_of(model, ids, labels)
+    loss.backward()
+    results = {"logits": logits.detach(), "loss": loss.detach()}
+    for name, parameter in model.named_parameters():
+        for split_name, grad in per_expert_names(name, parameter.grad):
+            results["grad." + split_name] = grad.clone().contiguous()
+    return results
+
+
+def routers_of(model):
+    return [module for module in model.modules() if isinstance(module, modeling_qwen3_moe.Qwen3MoeTopKRouter)]
+
+
+def record_routing(model):
+    """A list that gets the experts of each layer as the layers run."""
+    chosen = []
+    for router in routers_of(model):
+        router.register_forward_hook(lambda module, inputs, output: chosen.append(output[2]))
+    return chosen
+
+
+def replay_routing(model, routing):
+    """Each layer uses the experts in `routing`, with the probabilities that its own logits give them."""
+
+    def replay(indices):
+        def hook(module, inputs, output):
+            probs = output[0].softmax(-1).gather(-1, indices)
+            if module.norm_topk_prob:
+                probs = probs / probs.sum(-1, keepdim=True)
+            return output[0], probs, indices
+
+        return hook
+
+    for router, indices in zip(routers_of(model), routing, strict=True):
+        router.register_forward_hook(replay(indices))
 
 
 def write_case(folder, family, variant, dtype):
@@ -97,34 +139,50 @@ def write_case(folder, family, variant, dtype):
     ids = torch.randint(0, SIZES["vocab_size"], (2, 11))
     labels = torch.randint(0, SIZES["vocab_size"], (2, 11))
     labels[0, :3] = IGNORED
-    logits, loss = loss_of(model, ids, labels)
-    loss.backward()
-    expected = {"input_ids": ids, "labels": labels, "logits": logits.detach(), "loss": loss.detach()}
-    for name, parameter in model.named_parameters():
-        for split_name, grad in per_expert_names(name, parameter.grad):
-            expected["grad." + split_name] = grad.clone().contiguous()
+    routing = record_routing(model) if dtype == torch.bfloat16 else []
+    expected = {"input_ids": ids, "labels": labels} | forward_backward(model, ids, labels)
+    expected |= {f"routing.{layer}": indices for layer, indices in enumerate(routing)}
+    if dtype != torch.bfloat16:
+        expected |= train(model, ids, labels)
+    save_file(expected, folder / "expected.safetensors")
+
+
+def train(model, ids, labels):
+    results = {}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     for step in range(4):
         optimizer.zero_grad()
         _, loss = loss_of(model, ids, labels)
         loss.backward()
         optimizer.step()
-        expected[f"loss.{step}"] = loss.detach()
+        results[f"loss.{step}"] = loss.detach()
     for name, parameter in model.named_parameters():
         for split_name, value in per_expert_names(name, parameter.detach()):
-            expected["param." + split_name] = value.clone().contiguous()
-    save_file(expected, folder / "expected.safetensors")
+            results["param." + split_name] = value.clone().contiguous()
+    return results
+
+
+def write_exact(folder):
+    """What the bfloat16 case of `folder` is without rounding."""
+    expected = load_file(folder / "expected.safetensors")
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager"
+    )
+    replay_routing(model, [expected[f"routing.{layer}"] for layer in range(len(routers_of(model)))])
+    save_file(forward_backward(model, expected["input_ids"], expected["labels"]), folder / "exact.safetensors")
 
 
 def main():
     output = Path(sys.argv[1])
-    for dtype in (torch.float32, torch.float64):
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
         name = str(dtype).removeprefix("torch.")
         if dtype == torch.float64:
             compute_in_float64()
         for family, variants in (("dense", ["plain", "tied", "yarn"]), ("moe", ["plain", "unnormalized"])):
             for variant in variants:
                 write_case(output / f"{family}-{variant}-{name}", family, variant, dtype)
+                if dtype == torch.float64:
+                    write_exact(output / f"{family}-{variant}-bfloat16")
 
 
 if __name__ == "__main__":

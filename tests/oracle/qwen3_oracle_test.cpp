@@ -1,11 +1,12 @@
-// Qwen3 models against Hugging Face transformers: logits, loss, every gradient, four AdamW steps, and an export that
-// reloads.
+// Qwen3 models against Hugging Face transformers: logits, loss, every gradient, in bf16 too; four AdamW steps; an
+// export that reloads.
 #include <filesystem>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/io/safetensors.h"
 #include "d9d/modules/models/decoder/decoder_with_head.h"
@@ -16,7 +17,9 @@
 #include "d9d/modules/models/qwen3_moe/model.h"
 #include "d9d/optim/adamw.h"
 
+#include "tests/oracle/routing_replay.h"
 #include "tests/support/compare.h"
+#include "tests/support/compare_rounded.h"
 #include "tests/support/python.h"
 
 namespace d9d {
@@ -65,16 +68,20 @@ struct Case {
   SafetensorsFile expected;
 };
 
-std::vector<Case> cases_of(const fs::path& root, const std::string& family) {
+std::vector<Case> cases_of(const fs::path& root, const std::string& family, const std::vector<Dtype>& dtypes) {
   std::vector<Case> cases;
   for (const auto& entry : fs::directory_iterator(root)) {
     const std::string name = entry.path().filename();
     if (!name.starts_with(family)) continue;
-    const Dtype dtype = name.ends_with("float64") ? Dtype::kFloat64 : Dtype::kFloat32;
-    cases.push_back({entry.path(), dtype, SafetensorsFile(entry.path() / "expected.safetensors")});
+    for (const Dtype dtype : dtypes) {
+      if (!name.ends_with(enum_name(dtype))) continue;
+      cases.push_back({entry.path(), dtype, SafetensorsFile(entry.path() / "expected.safetensors")});
+    }
   }
   return cases;
 }
+
+const std::vector<Dtype> kWide = {Dtype::kFloat32, Dtype::kFloat64};
 
 const test::Tolerance& tolerance_of(const Case& oracle) {
   return test::tolerance(oracle.dtype == Dtype::kFloat64 ? "fp64" : "fp32");
@@ -87,7 +94,7 @@ class LoadedModel {
       : directory_(oracle.folder), parameters_(Family::parameters(directory_.read_config())) {
     model = make_decoder_for_causal_lm(
         make_module<typename Family::Model>(parameters_, DecoderStageOptions{.enable_checkpointing = checkpointing}));
-    model->to(oracle.dtype == Dtype::kFloat64 ? at::kDouble : at::kFloat);
+    model->to(to_scalar_type(oracle.dtype));
     model->materialize(at::kCPU);
     model->reset_parameters(1);
     const auto unused = load_weights(*model, Family::load(parameters_, kHead, directory_.names()), directory_);
@@ -148,6 +155,13 @@ std::map<std::string, at::Tensor> expected_of(const Case& oracle, const std::str
   return tensors;
 }
 
+std::map<std::string, at::Tensor> prefixed(const std::string& prefix,
+                                           const std::map<std::string, at::Tensor>& tensors) {
+  std::map<std::string, at::Tensor> renamed;
+  for (const auto& [name, tensor] : tensors) renamed.emplace(prefix + name, tensor);
+  return renamed;
+}
+
 class Qwen3Oracle : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -159,7 +173,7 @@ class Qwen3Oracle : public ::testing::Test {
 
   template <class Family>
   void check_gradients(const std::string& family, bool checkpointing) {
-    const std::vector<Case> cases = cases_of(root_, family);
+    const std::vector<Case> cases = cases_of(root_, family, kWide);
     ASSERT_GE(cases.size(), 4U);
     for (const Case& oracle : cases) {
       LoadedModel<Family> loaded(oracle, checkpointing);
@@ -173,9 +187,42 @@ class Qwen3Oracle : public ::testing::Test {
     }
   }
 
+  // In bf16, with the routing of transformers.
+  template <class Family>
+  void check_rounding(const std::string& family) {
+    const std::vector<Case> cases = cases_of(root_, family, {Dtype::kBFloat16});
+    ASSERT_GE(cases.size(), 2U);
+    for (const Case& oracle : cases) {
+      SCOPED_TRACE(oracle.folder.filename());
+      LoadedModel<Family> loaded(oracle);
+      std::vector<std::shared_ptr<test::RoutingReplay>> replays;
+      loaded.model->for_each_module([&](const std::string&, Module& module) {
+        if (dynamic_cast<TopKRouter*>(&module) == nullptr) return;
+        const at::Tensor indices = oracle.expected.tensor("routing." + std::to_string(replays.size()));
+        module.add_hook(replays.emplace_back(std::make_shared<test::RoutingReplay>(indices)));
+      });
+      std::map<std::string, at::Tensor> ours, theirs = expected_of(oracle, ""), exact;
+      const at::Tensor loss = loaded.loss(oracle);
+      loss.backward();
+      ours = loaded.gradients();
+      test::expect_close("loss", loss, oracle.expected.tensor("loss"), test::tolerance("bf16 loss"));
+      test::expect_same_direction(ours, expected_of(oracle, "grad."));
+      ours = prefixed("grad.", ours);
+      ours.emplace("logits", loaded.logits(oracle.expected.tensor("input_ids")));
+      const SafetensorsFile exact_file(oracle.folder / "exact.safetensors");
+      for (const auto& [name, entry] : exact_file.entries()) {
+        if (name != "loss") exact.emplace(name, exact_file.tensor(name));
+      }
+      test::expect_rounding_like(ours, theirs, exact);
+      for (const auto& replay : replays) {
+        EXPECT_LE(replay->largest_margin(), test::tolerance("bf16 routing").value);
+      }
+    }
+  }
+
   template <class Family>
   void check_training(const std::string& family) {
-    for (const Case& oracle : cases_of(root_, family)) {
+    for (const Case& oracle : cases_of(root_, family, kWide)) {
       SCOPED_TRACE(oracle.folder.filename());
       const bool is_double = oracle.dtype == Dtype::kFloat64;
       LoadedModel<Family> loaded(oracle);
@@ -201,7 +248,7 @@ class Qwen3Oracle : public ::testing::Test {
 
   template <class Family>
   void export_all(const std::string& family) {
-    for (const Case& oracle : cases_of(root_, family)) {
+    for (const Case& oracle : cases_of(root_, family, kWide)) {
       LoadedModel<Family> loaded(oracle);
       loaded.export_to(root_ / "exports" / oracle.folder.filename(), oracle.dtype);
     }
@@ -218,6 +265,8 @@ TEST_F(Qwen3Oracle, Dense_gradients_with_activation_checkpointing_equal_transfor
 TEST_F(Qwen3Oracle, MoE_gradients_with_activation_checkpointing_equal_transformers) {
   check_gradients<MoE>("moe", true);
 }
+TEST_F(Qwen3Oracle, Dense_in_bf16_rounds_as_transformers_does) { check_rounding<Dense>("dense"); }
+TEST_F(Qwen3Oracle, MoE_in_bf16_rounds_as_transformers_does) { check_rounding<MoE>("moe"); }
 TEST_F(Qwen3Oracle, Dense_AdamW_steps_follow_PyTorch) { check_training<Dense>("dense"); }
 TEST_F(Qwen3Oracle, MoE_AdamW_steps_follow_PyTorch) { check_training<MoE>("moe"); }
 

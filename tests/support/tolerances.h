@@ -17,6 +17,14 @@ inline constexpr std::array kTolerances = {
     Tolerance{"fp64", 1e-9, "the same mathematics in another order; a wrong term shows at 1e-3 or more"},
     Tolerance{"fp32 training loss", 2e-5, "losses after steps that each amplify the rounding of near-zero gradients"},
     Tolerance{"fp32", 1e-5, "sums of up to a few thousand terms round at about 1e-7 each"},
+    // A whole model in bf16 against transformers in bf16. The choice of experts is transformers': where two experts are
+    // a rounding apart, either choice is right, and gradients of the two do not resemble each other.
+    Tolerance{"bf16 loss", 1e-2, "two or three digits: eight bits, and twenty roundings from the embedding on"},
+    Tolerance{"bf16 angle", 1e-2, "1 - cosine of a gradient; a wrong term turns it by more than 8 degrees"},
+    Tolerance{"bf16 norm", 5e-2, "lengths of gradients that point the same way"},
+    Tolerance{"bf16 error ratio", 2.0, "our error over transformers': we round at other places, not at more of them"},
+    Tolerance{"bf16 rounding", 4e-3, "2^-8: the least error that one rounding to bf16 may make"},
+    Tolerance{"bf16 routing", 1e-2, "probability that a token's own experts may have above the replayed ones: a tie"},
 };
 
 [[nodiscard]] constexpr const Tolerance& tolerance(std::string_view name) {
