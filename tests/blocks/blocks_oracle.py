@@ -7,7 +7,7 @@ OUTPUT_FOLDER/cases.safetensors holds, for each case:
     <case>/weight/<name>    weights under our names and in our layout, float32 numbers too
     <case>/out              the output
     <case>/grad/<name>      gradients of weights, and of the inputs that have one
-OUTPUT_FOLDER/{causal_lm,classification} are Hugging Face models, for cases that run whole ones.
+OUTPUT_FOLDER/causal_lm is a Hugging Face model, whose greedy continuation of a prompt is a case.
 """
 
 import sys
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 import transformers
 from safetensors.torch import save_file
 from transformers import (GPTJConfig, GptOssConfig, LlamaConfig, Qwen3_5MoeTextConfig, Qwen3Config, Qwen3ForCausalLM,
-                          Qwen3ForSequenceClassification, Qwen3MoeConfig, Qwen3NextConfig)
+                          Qwen3MoeConfig, Qwen3NextConfig)
 from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention
 from transformers.models.gptj.modeling_gptj import GPTJAttention
@@ -242,14 +242,6 @@ def model_cases(output):
     prompt = torch.randint(1, 40, (1, 5))
     generated = model.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=None)
     results["causal_lm/prompt"], results["causal_lm/generated"] = prompt[0], generated[0, 5:]
-
-    model = Qwen3ForSequenceClassification(Qwen3Config(num_labels=3, **sizes))
-    save_model(output / "classification", model)
-    ids = torch.randint(1, 40, (3, SEQUENCE))
-    ids[0, 5:] = 0
-    ids[2, 1:] = 0
-    results["classification/ids"] = ids
-    results["classification/logits"] = model(ids, attention_mask=ids.ne(0).long()).logits.detach()
 
 
 def main():

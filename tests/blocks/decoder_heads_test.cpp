@@ -115,14 +115,13 @@ TEST(DecoderWithHeads, Names_the_head_whose_shared_input_does_not_fit) {
   }
 }
 
-// A model that the oracle saved.
-template <class Make>
-auto load_model(const std::string& name, const HeadConfig& head, const Make& make) {
-  const HuggingFaceDirectory directory(test::oracle_folder() / name);
+// The model that the oracle saved.
+ModulePtr<DecoderForCausalLM> load_model() {
+  const HuggingFaceDirectory directory(test::oracle_folder() / "causal_lm");
   const auto parameters = qwen3_dense_parameters_from_huggingface(directory.read_config());
-  auto model = test::initialized(make(test::make_backbone(parameters)));
-  EXPECT_THAT(load_weights(*model, qwen3_dense_from_huggingface(parameters, head, directory.names()), directory),
-              IsEmpty());
+  auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(parameters)));
+  const auto mappings = qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
+  EXPECT_THAT(load_weights(*model, mappings, directory), IsEmpty());
   return model;
 }
 
@@ -130,22 +129,8 @@ std::vector<std::int64_t> integers(const at::Tensor& tensor) {
   return {tensor.const_data_ptr<std::int64_t>(), tensor.const_data_ptr<std::int64_t>() + tensor.numel()};
 }
 
-TEST(Classification, Of_the_last_token_equals_transformers) {
-  const ClassificationHeadConfig head{.num_labels = 3};
-  const auto model = load_model("classification", head,
-                                [&](const auto& backbone) { return make_decoder_for_classification(backbone, head); });
-  const at::Tensor input_ids = test::oracle_tensor("classification/ids");
-  const at::Tensor last = input_ids.ne(0).sum(1) - 1;  // zeros pad the end
-  const auto output = model(SequenceInput{input_ids},
-                            DecoderForClassification::Shared{
-                                {.position_ids = at::arange(input_ids.size(1)).unsqueeze(0).expand_as(input_ids)},
-                                {at::one_hot(last, input_ids.size(1))}});
-  test::expect_close("logits", std::get<DecoderOutput<ClassificationHead>>(output).head.scores,
-                     test::oracle_tensor("classification/logits"), tolerance("fp64"));
-}
-
 TEST(Generate, Continues_greedily_as_transformers) {
-  const auto model = load_model("causal_lm", CausalLMHeadConfig{}, make_decoder_for_causal_lm);
+  const auto model = load_model();
   const std::vector<std::int64_t> expected = integers(test::oracle_tensor("causal_lm/generated"));
   EXPECT_EQ(generate(model, integers(test::oracle_tensor("causal_lm/prompt")), {.num_tokens = std::ssize(expected)}),
             expected);

@@ -1,0 +1,60 @@
+// What is compared with transformers: architectures x tasks. An architecture is one entry of architectures(), which
+// needs a family of decoders; a task is one entry of tasks() and a class of the same name in transformers_oracle.py.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/dtype.h"
+#include "d9d/model_state/tensor_mapping.h"
+#include "d9d/modules/blocks/head/head_config.h"
+#include "d9d/modules/models/decoder/pre_norm_decoder.h"
+
+namespace d9d::test {
+
+// What a folder of d9d/modules/models offers, from the config.json of one of its models.
+struct DecoderFamily {
+  using Json = nlohmann::json;
+  using Mappings = std::vector<TensorMapping>;
+
+  std::function<ModulePtr<DecoderBackbone>(const Json& config, const DecoderStageOptions& options)> make_backbone;
+  std::function<Mappings(const Json& config, const HeadConfig& head, const std::vector<std::string>& names)>
+      from_huggingface;
+  std::function<Mappings(const Json& config, const HeadConfig& head)> to_huggingface;
+  std::function<Json(const Json& config, const HeadConfig& head, Dtype dtype)> huggingface_config;
+};
+
+struct Architecture {
+  std::string name;
+  DecoderFamily family;
+  nlohmann::json huggingface_config;  // of a tiny model
+};
+[[nodiscard]] const std::vector<Architecture>& architectures();
+
+// What transformers_oracle.py drew.
+struct TaskInputs {
+  at::Tensor input_ids;                    // [B, S]
+  at::Tensor labels;                       // as the task has them
+  std::optional<at::Tensor> pooling_mask;  // [B, S]
+};
+
+// A backbone with the task's head.
+struct TaskModel {
+  std::shared_ptr<Module> module;
+  std::function<at::Tensor(const TaskInputs& inputs)> output;
+  std::function<at::Tensor(const TaskInputs& inputs)> loss;
+};
+
+struct Task {
+  std::string name;
+  HeadConfig head;
+  std::function<TaskModel(const ModulePtr<DecoderBackbone>& backbone)> make_model;
+};
+[[nodiscard]] const std::vector<Task>& tasks();
+
+}  // namespace d9d::test

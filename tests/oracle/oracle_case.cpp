@@ -1,0 +1,98 @@
+#include "tests/oracle/oracle_case.h"
+
+#include <fstream>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/modules/models/huggingface/module_weights.h"
+
+#include "tests/support/python.h"
+
+namespace d9d::test {
+namespace fs = std::filesystem;
+
+std::string OracleCase::folder_name() const { return cat(architecture->name, ".", task->name, ".", enum_name(dtype)); }
+
+fs::path OracleCase::folder() const { return oracle_folder() / folder_name(); }
+
+SafetensorsFile OracleCase::expected() const { return SafetensorsFile(folder() / "expected.safetensors"); }
+
+std::vector<OracleCase> cases_in(const std::vector<Dtype>& dtypes, const std::string& only_task) {
+  std::vector<OracleCase> cases;
+  for (const Architecture& architecture : architectures()) {
+    for (const Task& task : tasks()) {
+      if (!only_task.empty() && task.name != only_task) continue;
+      for (const Dtype dtype : dtypes) cases.push_back({&architecture, &task, dtype});
+    }
+  }
+  return cases;
+}
+
+const fs::path& oracle_folder() {
+  static const fs::path folder = [] {
+    at::set_num_threads(1);  // the models are tiny
+    fs::path root = fs::path(::testing::TempDir()) / "d9d" / "transformers_oracle";
+    fs::remove_all(root);
+    fs::create_directories(root);
+    nlohmann::json configs;
+    for (const Architecture& architecture : architectures()) {
+      configs[architecture.name] = architecture.huggingface_config;
+    }
+    std::ofstream(root / "architectures.json") << configs;
+    run_python("tests/oracle/transformers_oracle.py", {root.string()});
+    return root;
+  }();
+  return folder;
+}
+
+Tensors with_prefix(const SafetensorsFile& file, const std::string& prefix) {
+  Tensors tensors;
+  for (const auto& [name, entry] : file.entries()) {
+    if (name.starts_with(prefix)) tensors.emplace(name.substr(prefix.size()), file.tensor(name));
+  }
+  return tensors;
+}
+
+LoadedModel::LoadedModel(const OracleCase& oracle, const DecoderStageOptions& options)
+    : oracle_(oracle), directory_(oracle.folder()), config_(directory_.read_config()) {
+  const DecoderFamily& family = oracle.architecture->family;
+  const HeadConfig& head = oracle.task->head;
+  const SafetensorsFile expected = oracle.expected();
+  inputs_ = {.input_ids = expected.tensor("input_ids"), .labels = expected.tensor("labels"), .pooling_mask = {}};
+  if (expected.entries().contains("pooling_mask")) inputs_.pooling_mask = expected.tensor("pooling_mask");
+  model_ = oracle.task->make_model(family.make_backbone(config_, options));
+  module().to(to_scalar_type(oracle.dtype));
+  module().materialize(at::kCPU);
+  module().reset_parameters(/*base_seed=*/1);
+  const auto unused = load_weights(module(), family.from_huggingface(config_, head, directory_.names()), directory_);
+  EXPECT_TRUE(unused.empty()) << unused.front();
+}
+
+Tensors LoadedModel::gradients() const {
+  Tensors gradients;
+  for (const auto& [name, parameter] : module().named_parameters()) gradients.emplace(name, parameter->local().grad());
+  return to_huggingface(gradients);
+}
+
+Tensors LoadedModel::parameters() const { return to_huggingface(module().state_dict()); }
+
+void LoadedModel::export_to(const fs::path& folder) const {
+  const auto& [make, from, to, write_config] = oracle_.architecture->family;
+  write_huggingface_directory(folder, write_config(config_, oracle_.task->head, oracle_.dtype),
+                              map_tensors(to(config_, oracle_.task->head), module().state_dict()));
+}
+
+Tensors LoadedModel::to_huggingface(const Tensors& tensors) const {
+  Tensors renamed;
+  for (const TensorSource& tensor :
+       map_tensors(oracle_.architecture->family.to_huggingface(config_, oracle_.task->head), tensors)) {
+    renamed.emplace(tensor.name, tensor.read());
+  }
+  return renamed;
+}
+
+}  // namespace d9d::test

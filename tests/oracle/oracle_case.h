@@ -1,0 +1,66 @@
+// One architecture with one task in one dtype: what transformers computed, and our model with the same weights.
+//
+// Example
+//   const OracleCase oracle{.architecture = &architectures()[0], .task = &tasks()[0], .dtype = Dtype::kFloat64};
+//   LoadedModel loaded(oracle);
+//   expect_close("output", loaded.output(), oracle.expected().tensor("output"), tolerance("fp64"));
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/io/safetensors.h"
+
+#include "tests/oracle/architectures.h"
+
+namespace d9d::test {
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+struct OracleCase {
+  const Architecture* architecture;
+  const Task* task;
+  Dtype dtype;
+
+  [[nodiscard]] std::string folder_name() const;
+  [[nodiscard]] std::filesystem::path folder() const;
+  [[nodiscard]] SafetensorsFile expected() const;
+};
+
+// All architectures with all tasks, or with the one task of this name.
+[[nodiscard]] std::vector<OracleCase> cases_in(const std::vector<Dtype>& dtypes, const std::string& only_task = {});
+
+// Where transformers_oracle.py wrote. The first call runs it; the tests of this binary share one run.
+[[nodiscard]] const std::filesystem::path& oracle_folder();
+
+// The tensors of a file whose names begin with `prefix`, without it.
+[[nodiscard]] Tensors with_prefix(const SafetensorsFile& file, const std::string& prefix);
+
+class LoadedModel {
+ public:
+  explicit LoadedModel(const OracleCase& oracle, const DecoderStageOptions& options = {});
+
+  [[nodiscard]] at::Tensor output() const { return model_.output(inputs_); }
+  [[nodiscard]] at::Tensor loss() const { return model_.loss(inputs_); }
+  [[nodiscard]] Module& module() const { return *model_.module; }
+
+  // Under the names of transformers.
+  [[nodiscard]] Tensors gradients() const;
+  [[nodiscard]] Tensors parameters() const;
+
+  void export_to(const std::filesystem::path& folder) const;
+
+ private:
+  [[nodiscard]] Tensors to_huggingface(const Tensors& tensors) const;
+
+  OracleCase oracle_;
+  HuggingFaceDirectory directory_;
+  nlohmann::json config_;
+  TaskInputs inputs_;
+  TaskModel model_;
+};
+
+}  // namespace d9d::test
