@@ -12,6 +12,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/data/pack_stream.h"
+#include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/modules/base/module.h"
 #include "d9d/optim/optimizer.h"
@@ -68,6 +69,8 @@ class ModelProvider {
     throw ConfigError(cat("[loop::model_provider] this model provider cannot export to ", directory.string(),
                           ". Override export_model_stage."));
   }
+  // Once, before anything is built. After the task's.
+  virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
 };
 

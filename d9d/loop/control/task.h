@@ -17,7 +17,9 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
+#include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/control/job_schedule.h"
+#include "d9d/loop/event/event_bus.h"
 #include "d9d/metrics/metric.h"
 
 namespace d9d {
@@ -55,6 +57,8 @@ class TrainTask {
   // Once a microbatch, right after its loss. `metrics`: what create_metrics returned.
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
 
+  // Once, before anything is built: subscribes to what docs/training.md lists. Before the model provider's.
+  virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
   virtual void finalize() {}  // once, after the last step
 };

@@ -17,6 +17,7 @@
 #include "d9d/loop/config/refuse_unbuilt.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
+#include "d9d/loop/event/train_events.h"
 #include "d9d/loop/run/training_run.h"
 
 namespace d9d {
@@ -34,17 +35,22 @@ struct TrainerParts {
 template <class Types>
 class Trainer {
  public:
-  // Builds the job: the data first (a step budget that it cannot fill fails before any model is built), then the model.
+  // Builds the job: handlers of events, the data (a step budget that it cannot fill fails before any model is built),
+  // the model, optimiser and schedule.
   Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
       : context_(context),
         config_(checked(std::move(config))),
         parts_(parts),
-        stream_(parts.data.build_pack_stream(context, config_.schedule.total_steps)),
+        events_(build_events()),
+        stream_(build_stream()),
         schedule_(total_steps_of(config_.schedule.total_steps, stream_->total_steps())),
-        stage_(build_model_stage(context, config_, parts.model)),
+        stage_(build_stage()),
         metrics_(parts.task.create_metrics()),
         optimizer_(parts.optimizer.build_optimizer(context, *stage_.module)),
-        lr_scheduler_(parts.lr_scheduler.build_scheduler(context, schedule_.total_steps())) {}
+        lr_scheduler_(parts.lr_scheduler.build_scheduler(context, schedule_.total_steps())) {
+    events_.trigger(kTrainOptimizerReady, {.optimizer = optimizer_});
+    events_.trigger(kTrainLRSchedulerReady, {.lr_scheduler = lr_scheduler_});
+  }
 
   // Runs the steps that are left, then the task's finalize.
   TrainingOutcome train() {
@@ -58,8 +64,10 @@ class Trainer {
                                                   .lr_scheduler = lr_scheduler_,
                                                   .schedule = schedule_,
                                                   .metrics = metrics_,
-                                                  .hparams = hparams});
+                                                  .hparams = hparams,
+                                                  .events = events_});
     parts_.task.finalize();
+    events_.trigger(kTrainFinished, {});
     return outcome;
   }
 
@@ -76,6 +84,26 @@ class Trainer {
   static TrainerConfig checked(TrainerConfig config) {
     refuse_unbuilt(config);
     return config;
+  }
+
+  EventBus build_events() const {
+    EventBus events;
+    parts_.task.register_events(context_, events);
+    parts_.model.register_events(context_, events);
+    events.trigger(kTrainConfigStarted, {.dist_context = context_});
+    return events;
+  }
+
+  std::unique_ptr<PackStream<typename Types::Batch>> build_stream() {
+    auto stream = parts_.data.build_pack_stream(context_, config_.schedule.total_steps);
+    events_.trigger(kTrainDataStreamReady<typename Types::Batch>, {.stream = *stream});
+    return stream;
+  }
+
+  ModelStage<Types> build_stage() {
+    ModelStage<Types> stage = build_model_stage(context_, config_, parts_.model);
+    events_.trigger(kTrainModelStagesReady, {.modules = {*stage.module}});
+    return stage;
   }
 
   // One microbatch after the other, each forward and backward before the next: one microbatch of activations.
@@ -141,6 +169,7 @@ class Trainer {
   const DistContext& context_;
   const TrainerConfig config_;
   const TrainerParts<Types> parts_;
+  EventBus events_;
   std::unique_ptr<PackStream<typename Types::Batch>> stream_;
   JobSchedule schedule_;
   ModelStage<Types> stage_;

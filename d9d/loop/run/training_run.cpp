@@ -12,6 +12,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
+#include "d9d/loop/event/train_events.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/run_info.h"
 
@@ -44,8 +45,8 @@ class TrainingRun {
         gradients_(parts.context, parts.module, parts.config.gradient_manager, parts.config.gradient_clipping) {}
 
   TrainingOutcome run() {
-    if (parts_.context.is_main_process()) log_.info("training ", parts_.config.run.name, ": ", num_parameters(), " parameters, ",
-              parts_.schedule.total_steps(), " steps on ", parts_.context.world_size(), " x ", parts_.context.device().str());
+    if (parts_.context.is_main_process()) announce();
+    parts_.events.trigger(kTrainReady, {.run = *run_});
     while (!parts_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
       log_step(report);
@@ -73,6 +74,12 @@ class TrainingRun {
             .hparams = {{"run", parts.config.run.hparams}, {"params", parts.hparams}}};
   }
 
+  void announce() const {
+    log_.info("training ", parts_.config.run.name, ": ", num_parameters(), " parameters, ",
+              parts_.schedule.total_steps(), " steps on ", parts_.context.world_size(), " x ",
+              parts_.context.device().str());
+  }
+
   std::string num_parameters() const {
     double count = 0;
     for (const auto& [name, parameter] : parts_.module.named_parameters()) {
@@ -82,16 +89,21 @@ class TrainingRun {
   }
 
   StepReport run_step() {
+    EventBus& events = parts_.events;
+    events.trigger(kTrainStepPre, step_);
     const Clock::time_point start = Clock::now();
     D9D_CHECK(parts_.packs.fetch(), StateError, "[loop::training] expected data for ", parts_.schedule.total_steps(),
               " steps, got an end after ", parts_.schedule.current_step(),
               ". Lower trainer.schedule.total_steps or add data.");
     StepReport report;
-    const std::int64_t num_tokens = parts_.packs.run(gradients_, parts_.schedule);
+    std::int64_t num_tokens = 0;
+    events.run_between(kTrainForwardBackwardPre, kTrainForwardBackwardPost, step_,
+                       [&] { num_tokens = parts_.packs.run(gradients_, parts_.schedule); });
     report.gradients = gradients_.finish_step({.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested()});
     report.learning_rate = parts_.optimizer.learning_rate() * parts_.lr_scheduler.factor();
     if (report.gradients.is_usable) {
-      parts_.optimizer.step(report.learning_rate);
+      events.run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step_,
+                         [&] { parts_.optimizer.step(report.learning_rate); });
     } else {
       log_.warning("step ", parts_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
     }
@@ -126,6 +138,7 @@ class TrainingRun {
     parts_.lr_scheduler.step();
     gradients_.reset();
     if (parts_.schedule.should_do_action(parts_.config.gc.period_steps)) malloc_trim(0);
+    parts_.events.trigger(kTrainStepPost, step_);
     parts_.schedule.advance();
   }
 
@@ -138,6 +151,7 @@ class TrainingRun {
   }
 
   const TrainingRunParts& parts_;
+  const TrainStep step_{.schedule = parts_.schedule};
   ProgressBar bar_;
   Logger log_;
   std::unique_ptr<TrackerRun> run_;

@@ -1,7 +1,7 @@
 // The training loop without the types of its task: what happens in a step, in which order.
 //
-//   fetch a pack -> forward, loss, backward a microbatch at a time -> divide, norm, clip -> optimiser -> after-step
-//   actions of the model -> learning rate -> log -> clear gradients -> current_step + 1
+//   fetch a pack -> forward, loss, backward a microbatch at a time -> divide, norm, clip -> optimiser -> log ->
+//   after-step actions of the model -> learning rate -> clear gradients -> current_step + 1
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/job_schedule.h"
+#include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/metrics/metric.h"
 #include "d9d/optim/optimizer.h"
@@ -45,6 +46,7 @@ struct TrainingRunParts {
   JobSchedule& schedule;
   const MetricMap& metrics;
   const nlohmann::json& hparams;
+  EventBus& events;
 };
 
 // Runs the steps that are left.

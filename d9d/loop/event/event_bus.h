@@ -1,0 +1,76 @@
+// Typed events: code of a task or a model provider that runs at fixed points of a job.
+//
+// Example
+//   events.subscribe(kTrainStepPost, [](const TrainStep& step) { publish(step.schedule.current_step()); });
+//
+// One's own events work the same way:
+//   struct Evaluated { double accuracy; };
+//   inline constexpr Event<Evaluated> kEvaluated{"my_project.evaluated"};
+//   events.trigger(kEvaluated, {.accuracy = 0.9});
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeindex>
+#include <utility>
+
+namespace d9d {
+
+// An event is its id. `Context`: what its handlers get.
+template <class Context>
+struct Event {
+  std::string_view id;  // outlives the bus
+};
+
+template <class Handler, class Context>
+concept EventHandler = std::copy_constructible<Handler> && std::invocable<Handler&, const Context&>;
+
+// Local: each rank has its own, used from the thread that runs the job.
+class EventBus {
+ public:
+  // `handler`: callable with const Context&. A handler of another event's context does not compile; InternalError if
+  // the id is known with another context.
+  template <class Context, EventHandler<Context> Handler>
+  void subscribe(const Event<Context>& event, Handler handler) {
+    add(event.id, typeid(Context), [handler = std::move(handler)](const void* context) mutable {
+      std::invoke(handler, *static_cast<const Context*>(context));
+    });
+  }
+
+  // Runs the handlers here and now, in the order in which they subscribed; those that subscribe meanwhile come last.
+  // What a handler throws stops the ones after it and goes on as StateError that names the event, with the original
+  // nested in it (std::rethrow_if_nested).
+  template <class Context>
+  void trigger(const Event<Context>& event, const std::type_identity_t<Context>& context) {
+    run(event.id, typeid(Context), &context);
+  }
+
+  // Triggers `pre`, runs body(), triggers `post` unless the body threw.
+  template <class Context, std::invocable Body>
+  void run_between(const Event<Context>& pre, const Event<Context>& post, const std::type_identity_t<Context>& context,
+                   const Body& body) {
+    trigger(pre, context);
+    body();
+    trigger(post, context);
+  }
+
+ private:
+  using AnyHandler = std::function<void(const void* context)>;
+  struct Handlers {
+    std::type_index context;
+    std::deque<AnyHandler> in_order;  // adding leaves the one that runs where it is
+  };
+
+  void add(std::string_view id, std::type_index context, AnyHandler handler);
+  void run(std::string_view id, std::type_index context, const void* value);
+
+  std::map<std::string, Handlers, std::less<>> handlers_;
+};
+
+}  // namespace d9d

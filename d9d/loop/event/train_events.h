@@ -1,0 +1,69 @@
+// The events of a training job, in their order. docs/training.md has the table.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/data/pack_stream.h"
+#include "d9d/loop/control/job_schedule.h"
+#include "d9d/loop/event/event_bus.h"
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/modules/base/module.h"
+#include "d9d/optim/optimizer.h"
+#include "d9d/tracker/tracker.h"
+
+namespace d9d {
+
+// Contexts. What they refer to lives as long as the trainer, or the run for TrainReady.
+struct ConfigurationStarted {
+  const DistContext& dist_context;
+};
+template <class Batch>
+struct DataStreamReady {
+  PackStream<Batch>& stream;
+};
+struct ModelStagesReady {
+  std::vector<std::reference_wrapper<Module>> modules;  // the stages of this rank
+};
+struct OptimizerReady {
+  Optimizer& optimizer;
+};
+struct LRSchedulerReady {
+  LearningRateScheduler& lr_scheduler;
+};
+struct TrainReady {
+  TrackerRun& run;
+};
+struct TrainStep {
+  const JobSchedule& schedule;  // current_step() is the step that runs
+};
+struct TrainFinished {};
+
+// Handlers are registered, nothing is built.
+inline constexpr Event<ConfigurationStarted> kTrainConfigStarted{"train.configuration.start"};
+// Batch: the task's, as in kTrainDataStreamReady<TokenBatch>.
+template <class Batch>
+inline constexpr Event<DataStreamReady<Batch>> kTrainDataStreamReady{"train.configuration.data_stream"};
+// With storage and values, source checkpoint included.
+inline constexpr Event<ModelStagesReady> kTrainModelStagesReady{"train.configuration.model_stages"};
+// Both after optimiser and schedule exist.
+inline constexpr Event<OptimizerReady> kTrainOptimizerReady{"train.configuration.optimizer"};
+inline constexpr Event<LRSchedulerReady> kTrainLRSchedulerReady{"train.configuration.lr_scheduler"};
+
+// Before the first step; the tracker's run is open.
+inline constexpr Event<TrainReady> kTrainReady{"train.ready"};
+// Before the step's data is fetched.
+inline constexpr Event<TrainStep> kTrainStepPre{"train.step.pre"};
+// Around forward and backward of all microbatches.
+inline constexpr Event<TrainStep> kTrainForwardBackwardPre{"train.forward_backward.pre"};
+inline constexpr Event<TrainStep> kTrainForwardBackwardPost{"train.forward_backward.post"};
+// Around the optimiser alone: gradients are divided and clipped. Not in a step that is skipped.
+inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.pre"};
+inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
+// Values are logged and gradients cleared; current_step() still is this step.
+inline constexpr Event<TrainStep> kTrainStepPost{"train.step.post"};
+// After the task's finalize; also when the job was interrupted.
+inline constexpr Event<TrainFinished> kTrainFinished{"train.finished"};
+
+}  // namespace d9d

@@ -1,0 +1,148 @@
+// Which events a job triggers, when, and with what.
+#include "d9d/loop/event/train_events.h"
+
+#include <limits>
+
+#include <gmock/gmock.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/loop/run/toy_job.h"
+
+namespace d9d {
+namespace {
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using toy::Job;
+using toy::samples;
+
+// Logs every event of a job as "<id> [<what its context holds>]", between what the task does.
+struct Listener {
+  template <class Context, class Describe>
+  void listen(EventBus& events, const Event<Context>& event, const Describe& describe) {
+    events.subscribe(event, [out = log, event, describe](const Context& context) {
+      out->push_back(cat(event.id, describe(context)));
+    });
+  }
+  void subscribe(EventBus& events) {
+    listen(events, kTrainConfigStarted, [](const auto& start) { return cat(" rank ", start.dist_context.rank()); });
+    listen(events, kTrainDataStreamReady<toy::Batch>,
+           [](const auto& data) { return cat(" at ", data.stream.state().dump()); });
+    listen(events, kTrainModelStagesReady, [](const auto& stages) {
+      stages.modules.at(0).get().check_initialized();
+      return cat(" ", stages.modules.size());
+    });
+    listen(events, kTrainOptimizerReady,
+           [](const auto& ready) { return cat(" lr ", ready.optimizer.learning_rate()); });
+    listen(events, kTrainLRSchedulerReady,
+           [](const auto& ready) { return cat(" factor ", ready.lr_scheduler.factor()); });
+    listen(events, kTrainReady, [](const auto& ready) {
+      ready.run.write({.name = "from_a_handler", .step = 0}, 1.0);
+      return "";
+    });
+    for (const auto& event : {kTrainStepPre, kTrainForwardBackwardPre, kTrainForwardBackwardPost,
+                              kTrainOptimizerStepPre, kTrainOptimizerStepPost, kTrainStepPost}) {
+      listen(events, event, [](const TrainStep& step) { return cat(" ", step.schedule.current_step()); });
+    }
+    listen(events, kTrainFinished, [](const TrainFinished&) { return ""; });
+  }
+  toy::Log* log;
+};
+
+struct ListeningTask : toy::Task {
+  void register_events(const DistContext&, EventBus& events) override { Listener{&log}.subscribe(events); }
+};
+
+// A job whose task is `task`.
+TrainingOutcome train(Job& job, toy::Task& task) {
+  Trainer<toy::Types> trainer(job.context, job.config,
+                              {.task = task,
+                               .model = job.provider,
+                               .data = job.provider,
+                               .optimizer = *job.optimizer,
+                               .lr_scheduler = job.lr_scheduler});
+  return trainer.train();
+}
+
+TEST(TrainEvents, Come_in_order_with_their_contexts) {
+  Job job({{samples(0, 1)}, {samples(1, 2)}});
+  ListeningTask task;
+  train(job, task);
+  EXPECT_THAT(task.log,
+              ElementsAre("train.configuration.start rank 0", "train.configuration.data_stream at 0",
+                          "train.configuration.model_stages 1", "train.configuration.optimizer lr 0.5",
+                          "train.configuration.lr_scheduler factor 1", "train.ready",  //
+                          "train.step.pre 0", "train.forward_backward.pre 0", "build", "loss", "backward", "metrics",
+                          "train.forward_backward.post 0", "train.optimizer_step.pre 0", "train.optimizer_step.post 0",
+                          "train.step.post 0",  //
+                          "train.step.pre 1", "train.forward_backward.pre 1", "build", "loss", "backward", "metrics",
+                          "train.forward_backward.post 1", "train.optimizer_step.pre 1", "train.optimizer_step.post 1",
+                          "train.step.post 1",  //
+                          "finalize", "train.finished"));
+  EXPECT_EQ(Job::logged().at(0).at("from_a_handler"), 1.0);
+}
+
+TEST(TrainEvents, Of_the_optimiser_surround_its_step_and_are_left_out_where_it_is) {
+  toy::Batch broken = samples(0, 1);
+  broken.y.fill_(std::numeric_limits<double>::quiet_NaN());
+  Job job({{broken}, {samples(1, 2)}});
+  job.config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+  struct Task : toy::Task {
+    void register_events(const DistContext&, EventBus& events) override {
+      events.subscribe(kTrainOptimizerStepPre, [this](const TrainStep&) { num_steps_before = steps->size(); });
+      events.subscribe(kTrainOptimizerStepPost, [this](const TrainStep& step) {
+        log.push_back(cat(step.schedule.current_step(), ": ", num_steps_before, " -> ", steps->size()));
+      });
+    }
+    std::shared_ptr<std::vector<toy::Descent::Step>> steps;
+    std::size_t num_steps_before = 99;
+  } task;
+  task.steps = job.descent->steps;
+  train(job, task);
+  EXPECT_THAT(task.log, ::testing::Contains("1: 0 -> 1"));
+  EXPECT_EQ(std::ranges::count_if(task.log, [](const std::string& line) { return line.find("->") != line.npos; }), 1);
+}
+
+TEST(TrainEvents, Of_the_task_come_before_those_of_the_model_provider) {
+  Job job({{samples(0, 1)}});
+  toy::Log log;
+  struct Provider : toy::Provider {
+    void register_events(const DistContext&, EventBus& events) override {
+      events.subscribe(kTrainReady, [this](const TrainReady&) { log->emplace_back("provider"); });
+    }
+    toy::Log* log;
+  } provider;
+  struct Task : toy::Task {
+    void register_events(const DistContext&, EventBus& events) override {
+      events.subscribe(kTrainReady, [this](const TrainReady&) { order->emplace_back("task"); });
+    }
+    toy::Log* order;
+  } task;
+  provider.log = task.order = &log;
+  provider.packs = job.provider.packs;
+  Trainer<toy::Types> trainer(job.context, job.config,
+                              {.task = task,
+                               .model = provider,
+                               .data = provider,
+                               .optimizer = *job.optimizer,
+                               .lr_scheduler = job.lr_scheduler});
+  EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
+  EXPECT_THAT(log, ElementsAre("task", "provider"));
+}
+
+TEST(TrainEvents, End_the_job_with_what_a_handler_throws) {
+  Job job({{samples(0, 1)}, {samples(1, 1)}});
+  struct Task : toy::Task {
+    void register_events(const DistContext&, EventBus& events) override {
+      events.subscribe(kTrainStepPost, [](const TrainStep&) { throw IoError("[test] no room."); });
+    }
+  } task;
+  EXPECT_THAT([&] { train(job, task); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("train.step.post"), HasSubstr("no room"))));
+  EXPECT_EQ(job.descent->steps->size(), 1U);
+}
+
+}  // namespace
+}  // namespace d9d
