@@ -15,6 +15,7 @@ import source_tree
 POSIX = ("fcntl.h", "unistd.h", "sys/", "dlfcn.h", "poll.h", "pthread.h", "signal.h", "stdio.h", "malloc.h", "glob.h")
 JSON = ("nlohmann/json.hpp", "nlohmann/json_fwd.hpp")
 TORCH = ("ATen/", "c10/", "torch/csrc/autograd/")
+C10D = ("torch/csrc/distributed/c10d/",)
 CUDA = ("cuda_runtime_api.h", "cuda_bf16.h", "cuda_fp16.h")
 
 
@@ -25,7 +26,7 @@ class Area(NamedTuple):
 
 AREAS = {
     "base": Area((), JSON + POSIX),
-    "core": Area((), TORCH + JSON + POSIX),
+    "core": Area((), TORCH + C10D + JSON + POSIX),
     "pipelining/api": Area(("core",)),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
@@ -81,7 +82,7 @@ def wrong_edge(source: Path, bracket: str, target: str) -> str | None:
 
 
 def is_heavy(source: Path, target: str) -> bool:
-    return source.suffix == ".h" and within(target, TORCH) and not within(target, LIGHT)
+    return source.suffix == ".h" and within(target, TORCH + C10D) and not within(target, LIGHT)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 //
 // Example
 //   run_ranks(RankBackend::kThreads, 4, [](World& world) {
-//     const auto all = world.communicator({.name = "all", .ranks = {0, 1, 2, 3}, .index = world.rank()});
+//     const auto all = world.communicator(group_of(world, "all"));
 //     const at::Tensor one = at::ones({1});
 //     all->all_reduce(one, ReduceOp::kSum).wait();
 //     EXPECT_EQ(one.item<float>(), 4);
@@ -13,135 +13,25 @@
 // be theirs.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <cstdlib>
-#include <exception>
 #include <functional>
-#include <iostream>
-#include <memory>
-#include <mutex>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include <ATen/Parallel.h>
-#include <gtest/gtest.h>
-
-#include "d9d/base/check.h"
-#include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/communicator/world.h"
 
 namespace d9d::test {
 
-enum class RankBackend : std::uint8_t { kThreads };
+// How the threads communicate: by the memory that they share, or over Gloo as processes would.
+enum class RankBackend : std::uint8_t { kThreads, kGloo };
+[[nodiscard]] const char* to_string(RankBackend backend);
 
-[[nodiscard]] inline const char* to_string(RankBackend /*backend*/) { return "threads"; }
+// The given ranks, of which this is one, or all ranks of the job.
+[[nodiscard]] RankGroup group_of(const World& world, std::string name, std::vector<std::int64_t> ranks = {});
 
-// All ranks of the job as one group, or the given ones, which must hold this rank.
-[[nodiscard]] inline RankGroup group_of(const World& world, std::string name, std::vector<std::int64_t> ranks = {}) {
-  if (ranks.empty()) {
-    ranks.resize(static_cast<std::size_t>(world.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-  }
-  const auto found = std::find(ranks.begin(), ranks.end(), world.rank());
-  return {.name = std::move(name), .ranks = ranks, .index = found - ranks.begin()};
-}
-
-namespace detail {
-
-// What the threads of one run_ranks share.
-class RankSupervisor {
- public:
-  explicit RankSupervisor(std::int64_t num_ranks) : num_running_(num_ranks) {}
-
-  // On the thread of a rank.
-  void run(std::int64_t rank, const std::function<std::unique_ptr<World>()>& connect,
-           const std::function<void(World&)>& body) {
-    try {
-      World* const world = add(connect());
-      body(*world);
-      if (::testing::Test::HasFatalFailure()) abort_all(cat("rank ", rank, " left the body after a failed ASSERT_*"));
-    } catch (const std::exception& error) {
-      const std::string text = error.what();
-      fail(cat("rank ", rank, " failed: ", text.substr(0, text.find('\n'))));
-    } catch (...) {
-      fail(cat("rank ", rank, " failed"));
-    }
-    const std::lock_guard lock(mutex_);
-    --num_running_;
-    changed_.notify_all();
-  }
-
-  void wait(std::chrono::seconds time_limit) {
-    if (have_ended_within(time_limit)) return;
-    ADD_FAILURE() << "ranks still run after " << time_limit.count() << " s";
-    abort_all("time limit of the test");
-    if (have_ended_within(std::chrono::seconds(20))) return;
-    std::cerr << "run_ranks: ranks hang outside of communication" << std::endl;
-    std::abort();
-  }
-
-  void rethrow() const {
-    if (first_failure_) std::rethrow_exception(first_failure_);
-  }
-
- private:
-  World* add(std::unique_ptr<World> world) {
-    const std::lock_guard lock(mutex_);
-    worlds_.push_back(std::move(world));
-    if (!abort_reason_.empty()) worlds_.back()->abort(abort_reason_);
-    return worlds_.back().get();
-  }
-
-  void fail(const std::string& reason) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!first_failure_) first_failure_ = std::current_exception();
-    }
-    abort_all(reason);
-  }
-
-  void abort_all(const std::string& reason) {
-    const std::lock_guard lock(mutex_);
-    if (!abort_reason_.empty()) return;
-    abort_reason_ = reason;
-    for (const auto& world : worlds_) world->abort(reason);
-  }
-
-  bool have_ended_within(std::chrono::seconds time) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, time, [&] { return num_running_ == 0; });
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::int64_t num_running_;
-  std::vector<std::unique_ptr<World>> worlds_;
-  std::string abort_reason_;  // empty: none
-  std::exception_ptr first_failure_;
-};
-
-}  // namespace detail
-
-inline void run_ranks(RankBackend /*backend*/, std::int64_t num_ranks, const std::function<void(World&)>& body,
-                      std::chrono::seconds time_limit = std::chrono::seconds(60)) {
-  const auto job = std::make_shared<ThreadJob>(num_ranks);
-  detail::RankSupervisor supervisor(num_ranks);
-  std::vector<std::jthread> threads;
-  for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      at::set_num_threads(1);
-      supervisor.run(
-          rank, [&] { return std::make_unique<World>(std::make_unique<ThreadBackend>(job, rank)); }, body);
-    });
-  }
-  supervisor.wait(time_limit);
-  threads.clear();  // joins
-  supervisor.rethrow();
-}
+// A test that exceeds the limit fails, and its ranks are aborted.
+void run_ranks(RankBackend backend, std::int64_t num_ranks, const std::function<void(World&)>& body,
+               std::chrono::seconds time_limit = std::chrono::seconds(60));
 
 }  // namespace d9d::test

@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
+
 namespace d9d::test {
 namespace {
 

@@ -91,8 +91,7 @@ at::Tensor Meeting::receive(std::int64_t source, std::int64_t destination, const
   const bool has_come = changed_.wait_for(lock, timeout, [&] { return !mailbox.empty() || !failure_.empty(); });
   if (!has_come) {
     failure_ = cat("[core::communicator] rank ", ranks_[destination], " waited ",
-                   static_cast<double>(timeout.count()) / 1e3, " s in group '", name_, "' for ", operation,
-                   " from rank ", ranks_[source], ".");
+                   static_cast<double>(timeout.count()) / 1e3, " s in group '", name_, "' for ", operation, ".");
     changed_.notify_all();
   }
   if (mailbox.empty()) check_alive();

@@ -43,6 +43,7 @@ class Meeting {
   void leave(std::int64_t index, std::chrono::milliseconds timeout);
 
   void send(std::int64_t source, std::int64_t destination, at::Tensor message);
+  // `operation`: what it waits for, with its source, for messages.
   [[nodiscard]] at::Tensor receive(std::int64_t source, std::int64_t destination, const std::string& operation,
                                    std::chrono::milliseconds timeout);
 

@@ -5,11 +5,10 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/operation.h"
 
 namespace d9d {
 namespace {
-
-std::string describe(const at::Tensor& tensor) { return cat(tensor.scalar_type(), " ", tensor.sizes()); }
 
 at::Tensor slice_of(const at::Tensor& flat, std::int64_t index, std::int64_t num_parts) {  // like torch.chunk, but even
   const std::int64_t begin = flat.numel() * index / num_parts;
@@ -47,20 +46,6 @@ at::Tensor reduce_slice(const std::vector<Contribution>& all, std::int64_t index
 
 }  // namespace
 
-void ThreadCommunicator::check_tensor(const char* operation, const at::Tensor& tensor) const {
-  D9D_CHECK(tensor.is_contiguous() && tensor.device() == device_, ConfigError, "[core::communicator] ", operation,
-            " expected contiguous tensors on ", device_.str(), ", got ", describe(tensor), " on ",
-            tensor.device().str(), ". Call contiguous().");
-}
-
-void ThreadCommunicator::check_rows(const char* operation, const at::Tensor& whole, const at::Tensor& part) const {
-  check_tensor(operation, whole);
-  check_tensor(operation, part);
-  D9D_CHECK(whole.numel() == part.numel() * size() && whole.scalar_type() == part.scalar_type(), ConfigError,
-            "[core::communicator] ", operation, " expected ", size(), " times the elements of ", describe(part),
-            ", got ", describe(whole), ".");
-}
-
 template <class Read>
 void ThreadCommunicator::meet(Contribution contribution, const Read& read) {
   const at::NoGradGuard no_grad;
@@ -69,16 +54,15 @@ void ThreadCommunicator::meet(Contribution contribution, const Read& read) {
   try {
     read(all);
   } catch (const std::exception& error) {
-    meeting_->abort(cat("rank ", group().ranks[static_cast<std::size_t>(rank())], " failed in ", operation, ": ",
-                        error.what()));
+    meeting_->abort(
+        cat("rank ", group().ranks[static_cast<std::size_t>(rank())], " failed in ", operation, ": ", error.what()));
     throw;
   }
   meeting_->leave(rank(), timeout_);
 }
 
 Work ThreadCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op) {
-  check_tensor("all_reduce", tensor);
-  meet({.operation = cat("all_reduce(", to_string(op), ", ", describe(tensor), ")"), .input = tensor},
+  meet({.operation = operation::all_reduce(*this, tensor, op), .input = tensor},
        [&](const std::vector<Contribution>& all) {  // each reduces its slice in place, then all copy each other's
          const at::Tensor flat = tensor.view({-1});
          slice_of(flat, rank(), size()).copy_(reduce_slice(all, rank(), op));
@@ -91,8 +75,7 @@ Work ThreadCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op) {
 }
 
 Work ThreadCommunicator::all_gather(const at::Tensor& output, const at::Tensor& input) {
-  check_rows("all_gather", output, input);
-  meet({.operation = cat("all_gather(", describe(input), ")"), .input = input},
+  meet({.operation = operation::all_gather(*this, output, input), .input = input},
        [&](const std::vector<Contribution>& all) {
          for (std::int64_t i = 0; i < size(); ++i) {
            const at::Tensor place = slice_of(output.view({-1}), i, size());
@@ -103,8 +86,7 @@ Work ThreadCommunicator::all_gather(const at::Tensor& output, const at::Tensor& 
 }
 
 Work ThreadCommunicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
-  check_rows("reduce_scatter", input, output);
-  meet({.operation = cat("reduce_scatter(", to_string(op), ", ", describe(input), ")"), .input = input},
+  meet({.operation = operation::reduce_scatter(*this, output, input, op), .input = input},
        [&](const std::vector<Contribution>& all) { output.view({-1}).copy_(reduce_slice(all, rank(), op)); });
   return {};
 }
@@ -112,18 +94,7 @@ Work ThreadCommunicator::reduce_scatter(const at::Tensor& output, const at::Tens
 Work ThreadCommunicator::all_to_all(const at::Tensor& output, const at::Tensor& input,
                                     const std::vector<std::int64_t>& output_splits,
                                     const std::vector<std::int64_t>& input_splits) {
-  check_tensor("all_to_all", output);
-  check_tensor("all_to_all", input);
-  const auto sum = [](const std::vector<std::int64_t>& splits) {
-    return std::accumulate(splits.begin(), splits.end(), std::int64_t{0});
-  };
-  D9D_CHECK(std::ssize(output_splits) == size() && std::ssize(input_splits) == size() &&
-                sum(output_splits) == output.size(0) && sum(input_splits) == input.size(0),
-            ConfigError, "[core::communicator] all_to_all expected ", size(), " splits that sum to ", output.size(0),
-            " and ", input.size(0), " rows, got ", at::IntArrayRef(output_splits), " and ",
-            at::IntArrayRef(input_splits), ".");
-  meet({.operation = cat("all_to_all(", input.scalar_type(), " [*", (input.dim() > 1 ? ", " : ""),
-                         input.sizes().slice(1), "])"),
+  meet({.operation = operation::all_to_all(*this, output, input, output_splits, input_splits),
         .input = input,
         .splits = input_splits},
        [&](const std::vector<Contribution>& all) {
@@ -141,8 +112,7 @@ Work ThreadCommunicator::all_to_all(const at::Tensor& output, const at::Tensor& 
 }
 
 Work ThreadCommunicator::broadcast(const at::Tensor& tensor, std::int64_t root) {
-  check_tensor("broadcast", tensor);
-  meet({.operation = cat("broadcast(from ", root, ", ", describe(tensor), ")"), .input = tensor},
+  meet({.operation = operation::broadcast(*this, tensor, root), .input = tensor},
        [&](const std::vector<Contribution>& all) {
          if (rank() != root) tensor.copy_(all[root].input);
        });
@@ -150,11 +120,7 @@ Work ThreadCommunicator::broadcast(const at::Tensor& tensor, std::int64_t root) 
 }
 
 Work ThreadCommunicator::gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input, std::int64_t root) {
-  check_tensor("gather", input);
-  D9D_CHECK(std::ssize(outputs) == (rank() == root ? size() : 0), ConfigError,
-            "[core::communicator] gather expected an output a rank on the root and none elsewhere, got ",
-            outputs.size(), ".");
-  meet({.operation = cat("gather(to ", root, ", ", describe(input), ")"), .input = input},
+  meet({.operation = operation::gather(*this, outputs, input, root), .input = input},
        [&](const std::vector<Contribution>& all) {
          for (std::size_t i = 0; i < outputs.size(); ++i) outputs[i].copy_(all[i].input);
        });
@@ -162,11 +128,7 @@ Work ThreadCommunicator::gather(const std::vector<at::Tensor>& outputs, const at
 }
 
 Work ThreadCommunicator::scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs, std::int64_t root) {
-  check_tensor("scatter", output);
-  D9D_CHECK(std::ssize(inputs) == (rank() == root ? size() : 0), ConfigError,
-            "[core::communicator] scatter expected an input a rank on the root and none elsewhere, got ",
-            inputs.size(), ".");
-  meet({.operation = cat("scatter(from ", root, ", ", describe(output), ")"), .inputs = inputs},
+  meet({.operation = operation::scatter(*this, output, inputs, root), .inputs = inputs},
        [&](const std::vector<Contribution>& all) { output.copy_(all[root].inputs[rank()]); });
   return {};
 }
@@ -174,20 +136,19 @@ Work ThreadCommunicator::scatter(const at::Tensor& output, const std::vector<at:
 Work ThreadCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   const at::NoGradGuard no_grad;
   for (const PointToPoint& message : messages) {
-    check_tensor("exchange", message.tensor);
+    (void)operation::message(*this, message);
     if (message.direction == PointToPoint::Direction::kSend) {
       meeting_->send(rank(), message.peer, message.tensor.clone());  // a copy: the sender goes on
     }
   }
   for (const PointToPoint& message : messages) {
     if (message.direction == PointToPoint::Direction::kSend) continue;
-    const std::string operation = cat("receive(", describe(message.tensor), ")");
+    const std::string operation = operation::message(*this, message);
     const at::Tensor received = meeting_->receive(message.peer, rank(), operation, timeout_);
     D9D_CHECK(received.sizes() == message.tensor.sizes() && received.scalar_type() == message.tensor.scalar_type(),
               CommunicationError, "[core::communicator] rank ", group().ranks[static_cast<std::size_t>(rank())],
-              " expected ", describe(message.tensor), " from rank ",
-              group().ranks[static_cast<std::size_t>(message.peer)], " of group '", group().name, "', got ",
-              describe(received), ".");
+              " expected ", operation, " in group '", group().name, "', got ", received.scalar_type(), " ",
+              received.sizes(), ".");
     message.tensor.copy_(received);
   }
   return {};

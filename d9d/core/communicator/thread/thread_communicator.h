@@ -34,9 +34,6 @@ class ThreadCommunicator final : public Communicator {
   template <class Read>
   void meet(Contribution contribution, const Read& read);
 
-  void check_tensor(const char* operation, const at::Tensor& tensor) const;
-  void check_rows(const char* operation, const at::Tensor& whole, const at::Tensor& part) const;
-
   std::shared_ptr<Meeting> meeting_;
   at::Device device_;
   std::chrono::milliseconds timeout_;

@@ -1,0 +1,222 @@
+#include "d9d/core/communicator/process_group/failure_watch.h"
+
+#include <charconv>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Messages are lines: what, which group, why.
+constexpr const char* kStop = "stop";
+constexpr const char* kAbort = "abort";
+constexpr const char* kWhere = "where";
+constexpr const char* kWholeJob = "*";
+
+// How long a rank that lost a connection waits for a message that says why; the message was sent before.
+constexpr milliseconds kReasonDelay{300};
+// How long a rank may take to say where it is.
+constexpr milliseconds kAnswerDelay{1000};
+// How long the rank that asks the others may take.
+constexpr milliseconds kDiagnosisDelay{3000};
+
+std::string take_line(std::string& text) {
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  std::string line = text.substr(0, end);
+  text.erase(0, end + 1);
+  return line;
+}
+
+std::string answer_key(const GroupState& group, std::int64_t rank) { return cat("where/", group.key(), "/", rank); }
+
+bool is_timeout(const std::string& cause) { return cause.find("imed out") != std::string::npos; }
+
+void append(std::string& list, const std::string& entry) { list += cat(list.empty() ? "" : "; ", entry); }
+
+}  // namespace
+
+FailureWatch::FailureWatch(c10d::Store& store, std::int64_t rank, std::int64_t world_size)
+    : rank_(rank), world_size_(world_size), mailbox_(store, rank), listener_([this] { listen(); }) {}
+
+FailureWatch::~FailureWatch() {
+  try {
+    mailbox_.send(rank_, kStop);
+  } catch (const std::exception&) {  // without a store the listener has ended by itself
+  }
+  listener_.join();
+}
+
+void FailureWatch::add(const std::shared_ptr<GroupState>& group) {
+  std::optional<GroupFailure> failure;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(groups_, [](const auto& known) { return known.expired(); });
+    groups_.push_back(group);
+    failure = job_failure_;
+  }
+  if (failure) group->fail(*failure);
+}
+
+std::vector<std::shared_ptr<GroupState>> FailureWatch::groups() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<GroupState>> result;
+  for (const auto& known : groups_) {
+    if (auto group = known.lock()) result.push_back(std::move(group));
+  }
+  return result;
+}
+
+std::optional<GroupFailure> FailureWatch::job_failure() const {
+  const std::lock_guard lock(mutex_);
+  return job_failure_;
+}
+
+void FailureWatch::fail_all(const GroupFailure& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (job_failure_) return;
+    job_failure_ = failure;
+  }
+  for (const auto& group : groups()) group->fail(failure);
+}
+
+// Messages go before connections close, so that peers know the reason when their operations fail.
+void FailureWatch::abort_job(const std::string& reason) {
+  if (job_failure()) return;
+  try {
+    for (std::int64_t rank = 0; rank < world_size_; ++rank) {
+      if (rank != rank_) mailbox_.send(rank, cat(kAbort, "\n", kWholeJob, "\n", reason));
+    }
+  } catch (const std::exception&) {  // no store: closed connections must do
+  }
+  fail_all({.reason = reason, .is_own = true});
+}
+
+void FailureWatch::abort_group(GroupState& group, const std::string& reason) {
+  try {
+    for (const std::int64_t rank : group.group().ranks) {
+      if (rank != rank_) mailbox_.send(rank, cat(kAbort, "\n", group.key(), "\n", reason));
+    }
+  } catch (const std::exception&) {
+  }
+  group.fail({.reason = reason, .is_own = true});
+}
+
+void FailureWatch::listen() {
+  try {
+    while (true) {
+      const std::optional<std::string> message = mailbox_.receive();
+      if (message && !obey(*message)) return;
+    }
+  } catch (const std::exception&) {
+    fail_all({.reason = "the store of the job is gone: the process that hosts it has ended or is out of reach"});
+  }
+}
+
+bool FailureWatch::obey(const std::string& message) {
+  std::string rest = message;
+  const std::string what = take_line(rest);
+  if (what == kStop) return false;
+  const std::string key = take_line(rest);
+  if (key == kWholeJob) {
+    fail_all({.reason = rest});
+    return true;
+  }
+  for (const auto& group : groups()) {
+    if (group->key() != key) continue;
+    if (what == kAbort) group->fail({.reason = rest});
+    if (what == kWhere) {
+      const Position position = group->position();
+      mailbox_.leave(answer_key(*group, rank_), cat(position.number, "\n", position.operation));
+    }
+  }
+  return true;
+}
+
+GroupFailure FailureWatch::explain(GroupState& group, const FailedOperation& failed) {
+  if (const auto known = group.failure(is_timeout(failed.cause) ? milliseconds{} : kReasonDelay)) return *known;
+  std::string reason;
+  try {
+    if (!mailbox_.is_first(cat("failed/", group.key()))) {
+      if (const auto told = group.failure(kDiagnosisDelay)) return *told;
+    }
+    reason = diagnose(group, failed);
+  } catch (const c10::Error&) {  // no store: nobody to ask
+    reason = cat("rank ", rank_, " ", to_string(failed.position), " of group '", group.group().name,
+                 "' failed: ", failed.cause);
+  }
+  abort_group(group, reason);
+  return group.failure().value();
+}
+
+std::map<std::int64_t, Position> FailureWatch::ask_positions(const GroupState& group) {
+  std::vector<std::int64_t> silent;
+  for (const std::int64_t rank : group.group().ranks) {
+    if (rank == rank_) continue;
+    mailbox_.send(rank, cat(kWhere, "\n", group.key(), "\n"));
+    silent.push_back(rank);
+  }
+  std::map<std::int64_t, Position> positions = {{rank_, group.position()}};
+  const auto deadline = std::chrono::steady_clock::now() + kAnswerDelay;
+  while (!silent.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::erase_if(silent, [&](std::int64_t rank) {
+      std::optional<std::string> answer = mailbox_.find(answer_key(group, rank));
+      if (!answer) return false;
+      const std::string number = take_line(*answer);
+      std::from_chars(number.data(), number.data() + number.size(), positions[rank].number);
+      positions[rank].operation = *answer;
+      return true;
+    });
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  return positions;
+}
+
+std::string FailureWatch::diagnose(const GroupState& group, const FailedOperation& failed) {
+  const std::map<std::int64_t, Position> positions = ask_positions(group);
+  const Position mine = positions.at(rank_);
+  std::string missing;
+  std::string silent;
+  std::string different;
+  for (const std::int64_t rank : group.group().ranks) {
+    const auto found = positions.find(rank);
+    if (found == positions.end()) {
+      append(silent, cat("rank ", rank));
+      append(missing, cat("rank ", rank, " (no answer)"));
+    } else if (found->second.number < mine.number) {
+      append(missing, cat("rank ", rank, " ", to_string(found->second)));
+    } else if (found->second.number == mine.number && found->second.operation != mine.operation && different.empty()) {
+      different = cat("rank ", rank, " ", to_string(found->second));
+    }
+  }
+  const std::string& name = group.group().name;
+  if (missing.empty() && !different.empty() && !failed.awaited) {
+    return cat("expected the same operation on all ranks of group '", name, "', got rank ", rank_, " ", to_string(mine),
+               ", ", different, ". All ranks must call the same collectives in the same order.");
+  }
+  if (!is_timeout(failed.cause)) {
+    const std::string dead = silent.empty() ? "" : cat("; no answer from ", silent, ": ended or out of reach");
+    return cat("rank ", rank_, " ", to_string(failed.position), " of group '", name, "' failed: ", failed.cause, dead,
+               ".");
+  }
+  const double seconds = static_cast<double>(failed.timeout.count()) / 1e3;
+  if (failed.awaited) {
+    return cat("rank ", rank_, " waited ", seconds, " s in group '", name, "' for ", *failed.awaited, ", ",
+               failed.position.operation, silent.empty() ? "" : cat("; no answer from ", silent),
+               ". Both sides must name the same shapes and dtypes in the same order.");
+  }
+  return cat("rank ", rank_, " ", to_string(failed.position), " waited ", seconds, " s in group '", name,
+             "' for: ", missing.empty() ? "messages of ranks that began it too" : missing, ".");
+}
+
+void announce_end_of_store(c10d::Store& store, std::int64_t world_size) {
+  Mailbox mailbox(store, 0);
+  for (std::int64_t rank = 0; rank < world_size; ++rank) mailbox.send(rank, kStop);
+}
+
+}  // namespace d9d

@@ -1,0 +1,93 @@
+#include "d9d/core/communicator/process_group/process_group_backend.h"
+
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/communicator/process_group/fnv1a.h"
+#include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/process_group/process_group_communicator.h"
+
+namespace d9d {
+namespace {
+
+// Short, since keys of a store have a limit.
+std::string name_of(const std::vector<std::int64_t>& ranks) {
+  return cat(ranks.front(), "+", ranks.size(), "-", std::hex, fnv1a(cat(at::IntArrayRef(ranks))));
+}
+
+// Once all ranks of a group have come.
+constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(60);
+
+std::string arrival_key(const std::string& key, std::int64_t rank) { return cat("here/", key, "/", rank); }
+
+}  // namespace
+
+ProcessGroupBackend::ProcessGroupBackend(Options options)
+    : options_(std::move(options)),
+      watch_(std::make_shared<FailureWatch>(*options_.store, options_.rank, options_.world_size)) {}
+
+ProcessGroupBackend::~ProcessGroupBackend() = default;
+
+std::shared_ptr<Communicator> ProcessGroupBackend::connect(RankGroup group, std::chrono::milliseconds timeout) {
+  const std::string key = cat(name_of(group.ranks), "-", num_connects_[group.ranks]++);
+  const std::string who = cat("[core::communicator] rank ", rank(), " connecting group '", group.name, "'");
+  wait_for_members(who, key, group, timeout);
+  try {
+    ProcessGroup process_group =
+        options_.make_group(c10::make_intrusive<c10d::PrefixStore>(cat("group/", key), options_.store),
+                            {.name = group.name,
+                             .ranks = group.ranks,
+                             .index = group.index,
+                             .timeout = std::min(timeout, kConnectTimeout)});
+    const auto state = std::make_shared<GroupState>(key, std::move(group), std::move(process_group));
+    watch_->add(state);
+    return std::make_shared<ProcessGroupCommunicator>(state, watch_, options_.device, timeout);
+  } catch (const c10::Error& error) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the reason may be on its way
+    check_job_alive(who);
+    const std::string text = error.what_without_backtrace();
+    throw CommunicationError(cat(who, " failed: ", text.substr(0, text.find('\n')), "."));
+  }
+}
+
+void ProcessGroupBackend::check_job_alive(const std::string& who) const {
+  const auto failure = watch_->job_failure();
+  if (!failure) return;
+  const std::string text = cat(who, " failed: ", failure->reason);
+  if (!failure->is_own) throw PeerFailedError(text);
+  throw CommunicationError(text);
+}
+
+void ProcessGroupBackend::wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,
+                                           std::chrono::milliseconds timeout) {
+  std::vector<std::string> arrivals;
+  for (const std::int64_t member : group.ranks) arrivals.push_back(arrival_key(key, member));
+  try {
+    options_.store->set(arrival_key(key, rank()), std::string("here"));
+    const auto deadline = std::chrono::steady_clock::now() + timeout;
+    while (!options_.store->check(arrivals)) {
+      check_job_alive(who);
+      if (std::chrono::steady_clock::now() >= deadline) break;
+      const auto slice = std::min<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(200));
+      try {
+        options_.store->wait(arrivals, slice);
+      } catch (const c10::DistStoreError&) {  // not all have come
+      }
+    }
+    std::string missing;
+    for (const std::int64_t member : group.ranks) {
+      if (!options_.store->check({arrival_key(key, member)})) missing += cat(missing.empty() ? "" : ", ", member);
+    }
+    D9D_CHECK(missing.empty(), CommunicationError, who, " waited ", static_cast<double>(timeout.count()) / 1e3,
+              " s for ranks: ", missing, ".");
+  } catch (const c10::Error&) {
+    throw CommunicationError(
+        cat(who, " lost the store of the job: the process that hosts it has ended or is out of reach."));
+  }
+}
+
+}  // namespace d9d

@@ -1,0 +1,53 @@
+// Ranks that are processes: they meet through a store that all reach, and communicate by LibTorch's process groups.
+//
+// Example
+//   World world(std::make_unique<ProcessGroupBackend>(ProcessGroupBackend::Options{
+//       .store = store, .rank = 1, .world_size = 4, .make_group = gloo_groups("127.0.0.1")}));
+//
+// failure_watch.h says what a rank learns of the failure of another, and when. Errors of ranks that only suffer are
+// PeerFailedError.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/core/communicator/process_group/failure_watch.h"
+#include "d9d/core/communicator/process_group/process_group.h"
+#include "d9d/core/communicator/world.h"
+
+namespace d9d {
+
+class ProcessGroupBackend final : public CommunicatorBackend {
+ public:
+  struct Options {
+    c10::intrusive_ptr<c10d::Store> store;  // of the job
+    std::int64_t rank = 0;
+    std::int64_t world_size = 1;
+    at::Device device = at::kCPU;
+    MakeProcessGroup make_group;
+  };
+
+  explicit ProcessGroupBackend(Options options);
+  ~ProcessGroupBackend() override;
+
+  [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
+  [[nodiscard]] std::int64_t world_size() const override { return options_.world_size; }
+  [[nodiscard]] at::Device device() const override { return options_.device; }
+  // Waits for all ranks of the group; CommunicationError names those that do not come in time.
+  [[nodiscard]] std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) override;
+  void abort(const std::string& reason) override { watch_->abort_job(reason); }  // any thread
+
+ private:
+  // `who` begins their messages.
+  void check_job_alive(const std::string& who) const;
+  void wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,
+                        std::chrono::milliseconds timeout);
+
+  Options options_;
+  std::shared_ptr<FailureWatch> watch_;
+  std::map<std::vector<std::int64_t>, std::int64_t> num_connects_;  // by ranks
+};
+
+}  // namespace d9d

@@ -1,0 +1,86 @@
+// A communicator over one of LibTorch's process groups.
+//
+// CPU tensors (Gloo): operations run on threads of the group; wait() returns their results. CUDA tensors (NCCL):
+// operations are queued on the stream that is current where they are called; wait() makes the stream that is current
+// there wait for them; an operation that failed shows at a later one.
+// Gloo would end the process where messages differ in size, so ranks first exchange a hash of what they are about to
+// do: starting an operation waits until all ranks of the group have come to it. Messages of exchange() that differ
+// never meet, and time out. On CUDA nothing of this is checked.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/core/communicator/communicator.h"
+#include "d9d/core/communicator/process_group/failure_watch.h"
+#include "d9d/core/communicator/process_group/group_state.h"
+
+namespace c10d {
+class Work;
+}
+
+namespace d9d {
+
+class ProcessGroupCommunicator final : public Communicator {
+ public:
+  ProcessGroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<FailureWatch> watch, at::Device device,
+                           std::chrono::milliseconds timeout);
+
+  [[nodiscard]] at::Device device() const override { return device_; }
+  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override;
+  [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input) override;
+  [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override;
+  [[nodiscard]] Work all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                const std::vector<std::int64_t>& output_splits,
+                                const std::vector<std::int64_t>& input_splits) override;
+  [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) override;
+  [[nodiscard]] Work gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input,
+                            std::int64_t root) override;
+  [[nodiscard]] Work scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+                             std::int64_t root) override;
+  [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override;
+  void barrier() override;
+  void set_timeout(std::chrono::milliseconds timeout) override;
+  void abort(const std::string& reason) override { watch_->abort_group(*state_, reason); }
+
+ private:
+  using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+  // What an operation needs to report its failure.
+  struct Call {
+    std::shared_ptr<GroupState> state;
+    std::shared_ptr<FailureWatch> watch;
+    FailedOperation operation;
+
+    template <class Action>
+    auto run(const Action& action) const;  // action(), its errors as CommunicationError
+    [[noreturn]] void fail(const std::string& cause) const;
+  };
+
+  [[nodiscard]] Call begin(const std::string& operation);
+  void check_alive(const Call& call) const;
+  // `mine` of each rank, one after the other. CPU.
+  [[nodiscard]] std::vector<std::int64_t> gather_numbers(const Call& call, const std::vector<std::int64_t>& mine);
+  void check_same_on_all_ranks(const Call& call);
+  void check_splits(const Call& call, const std::vector<std::int64_t>& output_splits,
+                    const std::vector<std::int64_t>& input_splits);
+  // Starts a collective. Empty ones (no elements on any rank) end here.
+  using StartCollective = std::function<C10dWork()>;
+  [[nodiscard]] Work start(const std::string& operation, bool is_empty, const StartCollective& action);
+  [[nodiscard]] Work finish(Call call, C10dWork work) const;
+  [[nodiscard]] Work exchange_one_by_one(Call call, const std::vector<PointToPoint>& messages);
+  [[nodiscard]] Work exchange_at_once(const Call& call, const std::vector<PointToPoint>& messages);
+
+  std::shared_ptr<GroupState> state_;
+  std::shared_ptr<FailureWatch> watch_;
+  at::Device device_;
+  std::chrono::milliseconds timeout_;
+  std::int64_t num_exchanges_ = 0;
+  std::map<std::int64_t, int> num_sent_;  // messages by peer: their tags
+  std::map<std::int64_t, int> num_received_;
+};
+
+}  // namespace d9d
