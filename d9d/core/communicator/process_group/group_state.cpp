@@ -14,6 +14,14 @@ std::string to_string(const Position& position) {
 GroupState::GroupState(std::string key, RankGroup group, ProcessGroup process_group)
     : key_(std::move(key)), group_(std::move(group)), process_group_(std::move(process_group)) {}
 
+GroupState::~GroupState() {
+  if (failure_) return;
+  try {
+    process_group_.backend->shutdown();
+  } catch (const std::exception&) {  // nobody waits for it any more
+  }
+}
+
 Position GroupState::begin(const std::string& operation) {
   const std::lock_guard lock(mutex_);
   position_ = {.number = position_.number + 1, .operation = operation};

@@ -29,6 +29,9 @@ class GroupState {
  public:
   // `key` names the group in the whole job.
   GroupState(std::string key, RankGroup group, ProcessGroup process_group);
+  ~GroupState();  // ends the process group's threads
+  GroupState(const GroupState&) = delete;
+  GroupState& operator=(const GroupState&) = delete;
 
   [[nodiscard]] const std::string& key() const { return key_; }
   [[nodiscard]] const RankGroup& group() const { return group_; }
