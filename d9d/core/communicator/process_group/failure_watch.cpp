@@ -18,6 +18,8 @@ constexpr const char* kAbort = "abort";
 constexpr const char* kWhere = "where";
 constexpr const char* kWholeJob = "*";
 
+// Between looks at the store.
+constexpr milliseconds kPeriod{500};
 // How long a rank that lost a connection waits for a message that says why; the message was sent before.
 constexpr milliseconds kReasonDelay{300};
 // How long a rank may take to say where it is.
@@ -44,9 +46,10 @@ FailureWatch::FailureWatch(c10d::Store& store, std::int64_t rank, std::int64_t w
     : rank_(rank), world_size_(world_size), mailbox_(store, rank), listener_([this] { listen(); }) {}
 
 FailureWatch::~FailureWatch() {
-  try {
-    mailbox_.send(rank_, kStop);
-  } catch (const std::exception&) {  // without a store the listener has ended by itself
+  {
+    const std::lock_guard lock(mutex_);
+    must_stop_ = true;
+    wake_up_.notify_all();
   }
   listener_.join();
 }
@@ -109,13 +112,27 @@ void FailureWatch::abort_group(GroupState& group, const std::string& reason) {
 
 void FailureWatch::listen() {
   try {
-    while (true) {
-      const std::optional<std::string> message = mailbox_.receive();
-      if (message && !obey(*message)) return;
+    while (sleep()) {
+      while (const std::optional<std::string> message = mailbox_.receive()) {
+        if (!obey(*message)) return;
+      }
     }
   } catch (const std::exception&) {
     fail_all({.reason = "the store of the job is gone: the process that hosts it has ended or is out of reach"});
   }
+}
+
+bool FailureWatch::sleep() {
+  std::unique_lock lock(mutex_);
+  wake_up_.wait_for(lock, kPeriod, [&] { return must_look_ || must_stop_; });
+  must_look_ = false;
+  return !must_stop_;
+}
+
+void FailureWatch::look_now() {
+  const std::lock_guard lock(mutex_);
+  must_look_ = true;
+  wake_up_.notify_all();
 }
 
 bool FailureWatch::obey(const std::string& message) {
@@ -139,11 +156,16 @@ bool FailureWatch::obey(const std::string& message) {
 }
 
 GroupFailure FailureWatch::explain(GroupState& group, const FailedOperation& failed) {
+  look_now();
   if (const auto known = group.failure(is_timeout(failed.cause) ? milliseconds{} : kReasonDelay)) return *known;
   std::string reason;
   try {
     if (!mailbox_.is_first(cat("failed/", group.key()))) {
-      if (const auto told = group.failure(kDiagnosisDelay)) return *told;
+      const auto deadline = std::chrono::steady_clock::now() + kDiagnosisDelay;
+      while (std::chrono::steady_clock::now() < deadline) {
+        look_now();
+        if (const auto told = group.failure(kPeriod / 10)) return *told;
+      }
     }
     reason = diagnose(group, failed);
   } catch (const c10::Error&) {  // no store: nobody to ask

@@ -1,5 +1,6 @@
 // Finds out why an operation failed, and makes sure that all ranks hear of it: a thread of each rank listens at the
-// store of the job while the rank computes or waits inside a library.
+// store of the job while the rank computes or waits inside a library. It looks twice a second, and at once when an
+// operation fails.
 //
 // What a rank that waits in a collective of CPU tensors learns, and when:
 //   another rank gave up (abort)        its reason, at once: its message first, then closed connections
@@ -10,6 +11,7 @@
 // On CUDA the same, but the thread of a rank ends operations that wait, and what failed shows at the next operation.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -50,6 +52,8 @@ class FailureWatch {
  private:
   void listen();
   [[nodiscard]] bool obey(const std::string& message);  // false: stop
+  [[nodiscard]] bool sleep();                           // false: stop
+  void look_now();
   void fail_all(const GroupFailure& failure);
   [[nodiscard]] std::vector<std::shared_ptr<GroupState>> groups() const;
   [[nodiscard]] std::map<std::int64_t, Position> ask_positions(const GroupState& group);  // of the ranks that answer
@@ -61,6 +65,9 @@ class FailureWatch {
   mutable std::mutex mutex_;
   std::vector<std::weak_ptr<GroupState>> groups_;
   std::optional<GroupFailure> job_failure_;
+  std::condition_variable wake_up_;
+  bool must_look_ = false;
+  bool must_stop_ = false;
   std::thread listener_;
 };
 

@@ -1,7 +1,6 @@
 // Messages from rank to rank through the store of the job, whatever becomes of other connections.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,26 +9,23 @@
 
 namespace d9d {
 
-// Uses connections of its own: a thread that waits in receive() keeps no other from the store.
+// Uses a connection of its own.
 class Mailbox {
  public:
   Mailbox(c10d::Store& store, std::int64_t rank);
 
-  // Any thread. Throws c10::Error when the store is gone.
+  // All from any thread. Throw c10::Error when the store is gone.
   void send(std::int64_t rank, const std::string& message);
-  // One thread. The next message to this rank; nothing after 10 s without one. Throws c10::Error when the store is
-  // gone.
-  [[nodiscard]] std::optional<std::string> receive();
+  [[nodiscard]] std::optional<std::string> receive();  // the next message to this rank, if there is one
 
-  // Any thread. What a rank leaves for the others under a key.
+  // What a rank leaves for the others under a key.
   void leave(const std::string& key, const std::string& text);
   [[nodiscard]] std::optional<std::string> find(const std::string& key);
-  // Any thread. True for the first rank that asks with this key.
+  // True for the first rank that asks with this key.
   [[nodiscard]] bool is_first(const std::string& key);
 
  private:
-  c10::intrusive_ptr<c10d::Store> outgoing_;
-  c10::intrusive_ptr<c10d::Store> incoming_;
+  c10::intrusive_ptr<c10d::Store> store_;
   std::int64_t rank_;
   std::int64_t num_received_ = 0;
 };

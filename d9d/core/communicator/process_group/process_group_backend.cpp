@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/process_group/arrivals.h"
 #include "d9d/core/communicator/process_group/fnv1a.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/process_group_communicator.h"
@@ -21,8 +22,6 @@ std::string name_of(const std::vector<std::int64_t>& ranks) {
 
 // Once all ranks of a group have come.
 constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(60);
-
-std::string arrival_key(const std::string& key, std::int64_t rank) { return cat("here/", key, "/", rank); }
 
 }  // namespace
 
@@ -64,26 +63,13 @@ void ProcessGroupBackend::check_job_alive(const std::string& who) const {
 
 void ProcessGroupBackend::wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,
                                            std::chrono::milliseconds timeout) {
-  std::vector<std::string> arrivals;
-  for (const std::int64_t member : group.ranks) arrivals.push_back(arrival_key(key, member));
   try {
-    options_.store->set(arrival_key(key, rank()), std::string("here"));
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    while (!options_.store->check(arrivals)) {
-      check_job_alive(who);
-      if (std::chrono::steady_clock::now() >= deadline) break;
-      const auto slice = std::min<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(200));
-      try {
-        options_.store->wait(arrivals, slice);
-      } catch (const c10::DistStoreError&) {  // not all have come
-      }
-    }
-    std::string missing;
-    for (const std::int64_t member : group.ranks) {
-      if (!options_.store->check({arrival_key(key, member)})) missing += cat(missing.empty() ? "" : ", ", member);
-    }
-    D9D_CHECK(missing.empty(), CommunicationError, who, " waited ", static_cast<double>(timeout.count()) / 1e3,
-              " s for ranks: ", missing, ".");
+    Arrivals arrivals(*options_.store, cat("here/", key), group.ranks);
+    arrivals.arrive(rank());
+    const bool is_complete =
+        arrivals.wait_until(std::chrono::steady_clock::now() + timeout, [&] { check_job_alive(who); });
+    D9D_CHECK(is_complete, CommunicationError, who, " waited ", static_cast<double>(timeout.count()) / 1e3,
+              " s for ranks: ", arrivals.missing(), ".");
   } catch (const c10::Error&) {
     throw CommunicationError(
         cat(who, " lost the store of the job: the process that hosts it has ended or is out of reach."));

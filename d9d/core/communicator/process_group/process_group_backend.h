@@ -22,6 +22,7 @@ namespace d9d {
 class ProcessGroupBackend final : public CommunicatorBackend {
  public:
   struct Options {
+    std::shared_ptr<void> membership;       // released after all that uses the store
     c10::intrusive_ptr<c10d::Store> store;  // of the job
     std::int64_t rank = 0;
     std::int64_t world_size = 1;

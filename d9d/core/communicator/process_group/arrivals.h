@@ -1,0 +1,41 @@
+// Ranks that wait for each other at a store.
+//
+// Example
+//   Arrivals arrivals(*store, "joined", {0, 1, 2});
+//   arrivals.arrive(rank);
+//   while (!arrivals.are_complete()) std::this_thread::sleep_for(...);
+//
+// Asks instead of waiting inside the store: LibTorch writes a line for each wait that times out.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace c10d {
+class Store;
+}
+
+namespace d9d {
+
+// Throws c10::Error when the store is gone.
+class Arrivals {
+ public:
+  Arrivals(c10d::Store& store, std::string key, std::vector<std::int64_t> ranks);
+
+  void arrive(std::int64_t rank);  // once
+  [[nodiscard]] bool are_complete() const;
+  // are_complete() at the deadline at the latest. Calls `between` again and again while it waits.
+  [[nodiscard]] bool wait_until(
+      std::chrono::steady_clock::time_point deadline, const std::function<void()>& between = [] {}) const;
+  [[nodiscard]] std::string missing() const;  // "1, 4"
+
+ private:
+  c10d::Store& store_;
+  std::string key_;
+  std::vector<std::int64_t> ranks_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,256 @@
+#include "d9d/core/launch/child_processes.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/log.h"
+#include "d9d/core/launch/tcp.h"
+
+namespace d9d {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string reason_of(int error) { return std::generic_category().message(error); }
+
+// SIGINT, SIGTERM and SIGCHLD wait to be taken while this lives.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&signals_, signal);
+    ::pthread_sigmask(SIG_BLOCK, &signals_, &before_);
+  }
+  ~BlockedSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+  [[nodiscard]] const sigset_t& before() const { return before_; }
+  // The next one, or nothing at the deadline.
+  [[nodiscard]] std::optional<int> take(Clock::time_point deadline) const {
+    const auto left = std::max(std::chrono::nanoseconds(0), std::chrono::nanoseconds(deadline - Clock::now()));
+    const timespec wait{.tv_sec = left.count() / 1'000'000'000, .tv_nsec = left.count() % 1'000'000'000};
+    const int signal = ::sigtimedwait(&signals_, nullptr, &wait);
+    return signal > 0 ? std::optional(signal) : std::nullopt;
+  }
+
+ private:
+  sigset_t signals_{};
+  sigset_t before_{};
+};
+
+// Strings as exec wants them.
+class StringArray {
+ public:
+  explicit StringArray(std::vector<std::string> strings) : strings_(std::move(strings)) {
+    for (std::string& string : strings_) pointers_.push_back(string.data());
+    pointers_.push_back(nullptr);
+  }
+  [[nodiscard]] char* const* data() const { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> strings_;
+  std::vector<char*> pointers_;
+};
+
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> arguments;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\0', begin), text.size());
+    arguments.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return arguments;
+}
+
+std::vector<std::string> environment_of_rank(std::int64_t rank, std::int64_t num_ranks, std::uint16_t port) {
+  const std::map<std::string, std::string> own = {{"RANK", std::to_string(rank)},
+                                                  {"WORLD_SIZE", std::to_string(num_ranks)},
+                                                  {"LOCAL_RANK", std::to_string(rank)},
+                                                  {"LOCAL_WORLD_SIZE", std::to_string(num_ranks)},
+                                                  {"GROUP_RANK", "0"},
+                                                  {"GROUP_WORLD_SIZE", "1"},
+                                                  {"MASTER_ADDR", "127.0.0.1"},
+                                                  {"MASTER_PORT", std::to_string(port)},
+                                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                  {"TORCHELASTIC_RESTART_COUNT", "0"}};
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!own.contains(text.substr(0, text.find('=')))) result.push_back(text);
+  }
+  for (const auto& [name, value] : own) result.push_back(cat(name, "=", value));
+  return result;
+}
+
+// In the forked child: calls only what is allowed between fork and exec.
+[[noreturn]] void become_rank(pid_t parent, const sigset_t& signals, char* const* arguments, char* const* environment) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);  // lint: allow(process-exit): the parent died before
+  ::setpgid(0, 0);                        // a terminal's Ctrl-C reaches the parent alone, which passes it on
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
+  ::execve("/proc/self/exe", arguments, environment);
+  ::_exit(127);  // lint: allow(process-exit): nothing may run in a forked child
+}
+
+struct Child {
+  std::int64_t rank;
+  pid_t process;
+  std::optional<int> status = {};  // as waitpid gives it; none: runs
+};
+
+bool is_success(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
+bool is_sufferer(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kPeerFailedExitCode; }
+int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+std::string description_of(int status) {
+  if (WIFEXITED(status)) return cat("ended with exit code ", WEXITSTATUS(status));
+  return cat("was killed by signal ", WTERMSIG(status), " (", ::strsignal(WTERMSIG(status)), ")");
+}
+
+class Supervisor {
+ public:
+  explicit Supervisor(const ChildProcessOptions& options) : options_(options) {}
+  ~Supervisor() {
+    kill_all(SIGKILL);
+    for (Child& child : children_) {
+      if (!child.status) ::waitpid(child.process, nullptr, 0);
+    }
+  }
+  Supervisor(const Supervisor&) = delete;
+  Supervisor& operator=(const Supervisor&) = delete;
+
+  void start(std::uint16_t port) {
+    const pid_t parent = ::getpid();
+    const StringArray arguments(own_arguments());
+    for (std::int64_t rank = 0; rank < options_.num_ranks; ++rank) {
+      const StringArray environment(environment_of_rank(rank, options_.num_ranks, port));
+      const pid_t process = ::fork();
+      if (process == 0) become_rank(parent, signals_.before(), arguments.data(), environment.data());
+      D9D_CHECK(process > 0, IoError, "[core::child_processes] expected to start rank ", rank, " of ",
+                options_.num_ranks, ", got: ", reason_of(errno), ". Raise the limit of processes (ulimit -u).");
+      children_.push_back({.rank = rank, .process = process});
+    }
+  }
+
+  int wait() {
+    while (num_running() > 0) {
+      const std::optional<int> signal = signals_.take(std::min(end_at_, kill_at_));
+      if (signal == SIGINT || signal == SIGTERM) {
+        interrupt_ = signal;
+        kill_all(*signal);
+      }
+      reap();
+      look_for_cause();
+      act_on_time();
+    }
+    if (!cause_) return 0;
+    return interrupt_ ? 128 + *interrupt_ : exit_code_of(*cause_->status);
+  }
+
+ private:
+  [[nodiscard]] std::ptrdiff_t num_running() const {
+    return std::count_if(children_.begin(), children_.end(), [](const Child& child) { return !child.status; });
+  }
+
+  void kill_all(int signal) {
+    for (const Child& child : children_) {
+      if (!child.status) ::kill(-child.process, signal);
+    }
+  }
+
+  void reap() {
+    for (Child& child : children_) {
+      if (child.status) continue;
+      siginfo_t info{};
+      if (::waitid(P_PID, static_cast<id_t>(child.process), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid == 0) {
+        continue;
+      }
+      ::kill(-child.process, SIGKILL);  // what it left behind, while its number is still its own
+      int status = 0;
+      ::waitpid(child.process, &status, 0);
+      child.status = status;
+      if (is_success(status)) continue;
+      if (!first_failed_) first_failed_ = &child;
+      if (!is_sufferer(status) && !first_cause_) first_cause_ = &child;
+    }
+  }
+
+  // A child that suffers from another may end first: the cause has some time to end too.
+  void look_for_cause() {
+    if (cause_ || !first_failed_) return;
+    if (!first_cause_ && num_running() > 0 && Clock::now() < end_at_) {
+      if (end_at_ == kNever) end_at_ = Clock::now() + options_.patience;
+      return;
+    }
+    cause_ = first_cause_ != nullptr ? first_cause_ : first_failed_;
+    if (!interrupt_) {
+      write_line_to_stderr(cat("error: [core::launch] rank ", cause_->rank, " of ", options_.num_ranks, " (process ",
+                               cause_->process, ") ", description_of(*cause_->status),
+                               num_running() > 0 ? "; the other ranks are stopped." : "."));
+    }
+    kill_all(SIGTERM);
+    end_at_ = kNever;
+    kill_at_ = Clock::now() + options_.patience;
+  }
+
+  void act_on_time() {
+    if (Clock::now() < kill_at_) return;
+    kill_all(SIGKILL);
+    kill_at_ = kNever;
+  }
+
+  // Far away, but a wait for it does not overflow.
+  const Clock::time_point kNever = Clock::now() + std::chrono::hours(24 * 365);
+
+  ChildProcessOptions options_;
+  BlockedSignals signals_;
+  std::vector<Child> children_;
+  std::optional<int> interrupt_;
+  const Child* first_failed_ = nullptr;
+  const Child* first_cause_ = nullptr;  // the first that failed by itself
+  const Child* cause_ = nullptr;        // what this function reports
+  Clock::time_point end_at_ = kNever;   // no longer wait for another cause
+  Clock::time_point kill_at_ = kNever;
+};
+
+}  // namespace
+
+int run_child_processes(const ChildProcessOptions& options) {
+  Supervisor supervisor(options);  // blocks signals, also for the threads of the store
+  c10d::TCPStoreOptions store_options;
+  ListeningSocket listening(0, ListeningSocket::Reach::kThisMachine);
+  const std::uint16_t port = listening.port();
+  store_options.port = port;
+  store_options.isServer = true;
+  store_options.waitWorkers = false;
+  store_options.masterListenFd = listening.release();
+  const c10d::TCPStore store("127.0.0.1", store_options);
+  supervisor.start(port);
+  return supervisor.wait();
+}
+
+}  // namespace d9d

@@ -1,0 +1,175 @@
+#include "d9d/core/launch/rendezvous.h"
+
+#include <exception>
+#include <numeric>
+#include <thread>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/communicator/process_group/arrivals.h"
+#include "d9d/core/communicator/process_group/failure_watch.h"
+#include "d9d/core/communicator/process_group/gloo_group.h"
+#include "d9d/core/communicator/process_group/nccl_group.h"
+#include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/process_group/process_group_backend.h"
+#include "d9d/core/launch/tcp.h"
+
+namespace d9d {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+std::vector<std::int64_t> all_ranks(const RankEnvironment& here) {
+  std::vector<std::int64_t> ranks(static_cast<std::size_t>(here.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// One rank on its way into the job.
+class Rendezvous {
+ public:
+  Rendezvous(const RankEnvironment& here, const RendezvousOptions& options)
+      : here_(here),
+        options_(options),
+        deadline_(Clock::now() + options.timeout),
+        place_(cat(here.master_address, ":", here.master_port)),
+        who_(cat("[core::rendezvous] rank ", here.rank, " of ", here.world_size, " ")) {}
+
+  // The store of the job. `own_address`: of this machine.
+  [[nodiscard]] Store open_store(std::string& own_address) const {
+    c10d::TCPStoreOptions options;
+    options.port = here_.master_port;
+    options.waitWorkers = false;
+    options.isServer = is_host();
+    std::unique_ptr<ListeningSocket> listening;
+    if (is_host()) {
+      listening = listen();
+      options.masterListenFd = listening->release();
+    }
+    try {
+      own_address = wait_for_listener(here_.master_address, here_.master_port, deadline_);
+    } catch (const CommunicationError& error) {
+      throw CommunicationError(cat(who_, "expected ", here_.launcher_hosts_store ? "the launcher" : "rank 0", " at ",
+                                   place_, ", got after ", seconds(), " s: ", error.what(),
+                                   ". Check MASTER_ADDR and MASTER_PORT, and that rank 0 runs."));
+    }
+    options.timeout = std::max(std::chrono::milliseconds(1000), time_left());
+    const auto store = c10::make_intrusive<c10d::TCPStore>(here_.master_address, options);
+    return c10::make_intrusive<c10d::PrefixStore>(cat("d9d/", here_.attempt), store);
+  }
+
+  // Returns when all ranks have come and agree.
+  void meet(c10d::Store& store) const {
+    const std::string mine = cat("WORLD_SIZE ", here_.world_size, options_.job.empty() ? "" : ", ", options_.job);
+    const std::string theirs = store.compareSet("job", "", mine);
+    if (theirs != mine) {
+      refuse(store, cat("came to ", place_, " with {", mine, "}, others with {", theirs,
+                        "}. Start all ranks with the same configuration."));
+    }
+    if (store.add(cat("rank/", here_.rank), 1) != 1) {
+      refuse(store,
+             cat("came to ", place_, " twice. Give each process its own RANK, and each job its own MASTER_PORT."));
+    }
+    Arrivals arrivals(store, "joined", all_ranks(here_));
+    arrivals.arrive(here_.rank);
+    const bool is_complete = arrivals.wait_until(deadline_, [&] {
+      if (store.check({kRefused})) throw PeerFailedError(cat(who_, "was left: ", store.get_to_str(kRefused)));
+    });
+    D9D_CHECK(is_complete, CommunicationError, who_, "waited ", seconds(), " s at ", place_,
+              " for ranks: ", arrivals.missing(), ". Look for their errors, and check that they were started.");
+  }
+
+  [[nodiscard]] bool is_host() const { return here_.rank == 0 && !here_.launcher_hosts_store; }
+  [[nodiscard]] std::string lost(const c10::Error& error) const {
+    const std::string text = error.what_without_backtrace();
+    return cat(who_, "expected the store of the job at ", place_, ", got: ", text.substr(0, text.find('\n')),
+               ". Does another program listen there?");
+  }
+
+ private:
+  static constexpr const char* kRefused = "refused";
+
+  [[nodiscard]] std::chrono::milliseconds time_left() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
+  }
+  [[nodiscard]] double seconds() const { return static_cast<double>(options_.timeout.count()) / 1e3; }
+
+  [[nodiscard]] std::unique_ptr<ListeningSocket> listen() const {
+    try {
+      return std::make_unique<ListeningSocket>(here_.master_port, ListeningSocket::Reach::kAllMachines);
+    } catch (const IoError& error) {
+      throw CommunicationError(
+          cat(who_, "expected to listen at ", place_, ", got: ", error.what(), ". Set MASTER_PORT to a free port."));
+    }
+  }
+
+  [[noreturn]] void refuse(c10d::Store& store, const std::string& reason) const {
+    store.set(kRefused, cat("rank ", here_.rank, " ", reason));
+    throw CommunicationError(cat(who_, reason));
+  }
+
+  const RankEnvironment& here_;
+  const RendezvousOptions& options_;
+  const Clock::time_point deadline_;
+  const std::string place_;
+  const std::string who_;
+};
+
+// Last to go of what a rank holds: says that this rank has left; the rank that hosts the store waits for the others,
+// and tells those that stay longer.
+class Membership {
+ public:
+  Membership(Store store, const RankEnvironment& here, bool is_host)
+      : store_(std::move(store)), here_(here), is_host_(is_host) {}
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+  ~Membership() {
+    try {
+      leave();
+    } catch (const std::exception&) {  // the store went first
+    }
+  }
+
+ private:
+  void leave() {
+    Arrivals departures(*store_, "left", all_ranks(here_));
+    departures.arrive(here_.rank);
+    const auto patience = std::chrono::seconds(std::uncaught_exceptions() > 0 ? 2 : 10);
+    if (is_host_ && !departures.wait_until(Clock::now() + patience)) {
+      announce_end_of_store(*store_, here_.world_size);
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // they look twice a second
+    }
+  }
+
+  Store store_;
+  RankEnvironment here_;
+  bool is_host_;
+};
+
+}  // namespace
+
+std::unique_ptr<CommunicatorBackend> connect_ranks(const RankEnvironment& here, const RendezvousOptions& options) {
+  const Rendezvous rendezvous(here, options);
+  MakeProcessGroup make_group;
+  if (!options.device.is_cpu()) make_group = nccl_groups(options.device);  // may refuse before others wait
+  try {
+    std::string own_address;
+    const Store store = rendezvous.open_store(own_address);
+    const auto membership = std::make_shared<Membership>(store, here, rendezvous.is_host());
+    rendezvous.meet(*store);
+    if (!make_group) make_group = gloo_groups(own_address);
+    return std::make_unique<ProcessGroupBackend>(ProcessGroupBackend::Options{.membership = membership,
+                                                                              .store = store,
+                                                                              .rank = here.rank,
+                                                                              .world_size = here.world_size,
+                                                                              .device = options.device,
+                                                                              .make_group = make_group});
+  } catch (const c10::Error& error) {
+    throw CommunicationError(rendezvous.lost(error));
+  }
+}
+
+}  // namespace d9d

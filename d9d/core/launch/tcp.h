@@ -1,0 +1,34 @@
+// TCP sockets of the rendezvous.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace d9d {
+
+// A socket that listens. Owns its descriptor until release().
+class ListeningSocket {
+ public:
+  enum class Reach { kThisMachine, kAllMachines };
+
+  // Port 0: one that is free. Throws IoError; its text is the system's reason alone: "Address already in use".
+  ListeningSocket(std::uint16_t port, Reach reach);
+  ~ListeningSocket();
+  ListeningSocket(const ListeningSocket&) = delete;
+  ListeningSocket& operator=(const ListeningSocket&) = delete;
+
+  [[nodiscard]] std::uint16_t port() const { return port_; }
+  [[nodiscard]] int release();
+
+ private:
+  int descriptor_ = -1;
+  std::uint16_t port_ = 0;
+};
+
+// Tries until somebody listens at host:port; returns the address of this machine from which it is reached. Throws
+// CommunicationError at the deadline; its text is the system's last reason alone: "Connection refused".
+[[nodiscard]] std::string wait_for_listener(const std::string& host, std::uint16_t port,
+                                            std::chrono::steady_clock::time_point deadline);
+
+}  // namespace d9d

@@ -1,0 +1,188 @@
+#include "d9d/core/launch/child_processes.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/environment.h"
+#include "d9d/base/interrupt.h"
+#include "d9d/base/log.h"
+#include "d9d/core/launch/rendezvous.h"
+
+#include "tests/core/launch/processes.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Runs `body` in each of three ranks.
+[[noreturn]] void run_as_three_ranks(const std::function<void(World&)>& body) {
+  end_program([&] {
+    const auto here = rank_environment();
+    if (!here) return run_child_processes({.num_ranks = 3, .patience = std::chrono::seconds(2)});
+    World world(connect_ranks(*here, {.job = "test", .timeout = std::chrono::seconds(30)}));
+    try {
+      body(world);
+    } catch (const std::exception& error) {
+      world.abort(cat("rank ", world.rank(), " failed: ", error.what()));
+      throw;
+    }
+    return 0;
+  });
+}
+
+std::shared_ptr<Communicator> all_of(World& world) { return world.communicator(group_of(world, "all")); }
+
+void expect_sum(World& world) {
+  const at::Tensor sum = at::full({3}, world.rank(), at::kLong);
+  all_of(world)->all_reduce(sum, ReduceOp::kSum).wait();
+  D9D_ASSERT(sum.sum().item<std::int64_t>() == 3 * 3, sum);
+}
+
+std::size_t num_lines(const std::string& text) {
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+bool is_running(pid_t process) {
+  std::ifstream file(cat("/proc/", process, "/stat"));
+  std::string number;
+  std::string name;
+  std::string state;
+  return static_cast<bool>(file >> number >> name >> state) && state != "Z" && state != "X";
+}
+
+TEST(DISABLED_Program, sum) { run_as_three_ranks(expect_sum); }
+
+TEST(ChildProcesses, Communicate_and_end_quietly_with_0) {
+  const Result result = Program("sum", {}).wait();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.errors, "");
+}
+
+TEST(DISABLED_Program, failing_rank) {
+  run_as_three_ranks([](World& world) {
+    expect_sum(world);
+    D9D_CHECK(world.rank() != 1, ConfigError, "[test] the cause.");
+    all_of(world)->barrier();
+  });
+}
+
+TEST(ChildProcesses, Of_a_rank_that_fails_its_error_and_the_supervisors_line_are_all_there_is) {
+  const Result result = Program("failing_rank", {}).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, AllOf(HasSubstr("error: [test] the cause.\n"), HasSubstr("rank 1 of 3 (process "),
+                                   HasSubstr(") ended with exit code 1")));
+  EXPECT_EQ(num_lines(result.errors), 2U) << result.errors;
+  EXPECT_LT(result.seconds, 20);
+}
+
+TEST(DISABLED_Program, killed_rank) {
+  run_as_three_ranks([](World& world) {
+    expect_sum(world);
+    if (world.rank() == 2) ::raise(SIGKILL);
+    all_of(world)->barrier();
+  });
+}
+
+TEST(ChildProcesses, Of_a_rank_that_is_killed_the_signal_is_named) {
+  const Result result = Program("killed_rank", {}).wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(result.errors, HasSubstr("rank 2 of 3 (process "));
+  EXPECT_THAT(result.errors, HasSubstr(") was killed by signal 9 (Killed)"));
+  EXPECT_LT(result.seconds, 20);
+}
+
+// Writes its process id, then waits for a signal for ever, as a rank that hangs outside of communication.
+void write_id_and_hang(World& world) {
+  expect_sum(world);
+  write_line_to_stderr(cat("rank ", world.rank(), " is ", ::getpid(), ";"));
+  ::signal(SIGTERM, SIG_IGN);
+  while (true) ::pause();
+}
+
+pid_t id_of_rank(const std::string& errors, int rank) {
+  const std::string before = cat("rank ", rank, " is ");
+  return static_cast<pid_t>(std::stol(errors.substr(errors.find(before) + before.size())));
+}
+
+TEST(DISABLED_Program, hanging_ranks) {
+  run_as_three_ranks([](World& world) {
+    if (world.rank() != 0) write_id_and_hang(world);
+    expect_sum(world);
+    throw ConfigError("[test] rank 0 is tired.");
+  });
+}
+
+TEST(ChildProcesses, Of_a_rank_that_fails_the_others_are_killed_if_they_do_not_end) {
+  const Result result = Program("hanging_ranks", {}).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("rank 0 of 3"));
+  EXPECT_LT(result.seconds, 20);
+  for (const int rank : {1, 2}) EXPECT_FALSE(is_running(id_of_rank(result.errors, rank)));
+}
+
+TEST(DISABLED_Program, all_hang) { run_as_three_ranks(write_id_and_hang); }
+
+TEST(ChildProcesses, Die_with_their_supervisor) {
+  Program program("all_hang", {});
+  for (const int rank : {0, 1, 2}) ASSERT_TRUE(program.has_written(cat("rank ", rank, " is ")));
+  program.kill(SIGKILL);
+  const Result result = program.wait();  // returns when the last process that writes has ended
+  for (const int rank : {0, 1, 2}) EXPECT_FALSE(is_running(id_of_rank(result.errors, rank)));
+  EXPECT_LT(result.seconds, 20);
+}
+
+TEST(DISABLED_Program, until_interrupted) {
+  run_as_three_ranks([](World& world) {
+    const InterruptScope interrupt;
+    const auto all = all_of(world);
+    write_line_to_stderr(cat("rank ", world.rank(), " trains;"));
+    while (true) {
+      const at::Tensor stop = at::full({1}, interrupt.requested() ? 1 : 0, at::kLong);
+      all->all_reduce(stop, ReduceOp::kMax).wait();
+      if (stop.item<std::int64_t>() == 1) return;
+    }
+  });
+}
+
+TEST(ChildProcesses, End_at_a_step_when_the_supervisor_is_interrupted) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Program program("until_interrupted", {});
+    for (const int rank : {0, 1, 2}) ASSERT_TRUE(program.has_written(cat("rank ", rank, " trains")));
+    program.kill(signal);
+    const Result result = program.wait();
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    EXPECT_LT(result.seconds, 20);
+  }
+}
+
+TEST(ChildProcesses, That_do_not_handle_an_interrupt_end_without_a_line) {
+  Program program("all_barriers", {});
+  for (const int rank : {0, 1, 2}) ASSERT_TRUE(program.has_written(cat("rank ", rank, " waits")));
+  program.kill(SIGINT);
+  const Result result = program.wait();
+  EXPECT_EQ(result.exit_code, 128 + SIGINT);
+  EXPECT_THAT(result.errors, Not(HasSubstr("error")));
+}
+
+TEST(DISABLED_Program, all_barriers) {
+  run_as_three_ranks([](World& world) {
+    write_line_to_stderr(cat("rank ", world.rank(), " waits;"));
+    while (true) all_of(world)->barrier();
+  });
+}
+
+}  // namespace
+}  // namespace d9d::test

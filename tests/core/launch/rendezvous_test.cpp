@@ -1,0 +1,164 @@
+#include "d9d/core/launch/rendezvous.h"
+
+#include <signal.h>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/environment.h"
+#include "d9d/base/log.h"
+#include "d9d/core/launch/child_processes.h"
+#include "d9d/core/launch/tcp.h"
+
+#include "tests/core/launch/processes.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A port that was free just now. Rank 0 listens on it, as under a launcher that names a port.
+std::string free_port() { return std::to_string(ListeningSocket(0, ListeningSocket::Reach::kAllMachines).port()); }
+
+Program::Variables rank_variables(int rank, int world_size, const std::string& port) {
+  const std::string size = std::to_string(world_size);
+  return {{"RANK", std::to_string(rank)},
+          {"LOCAL_RANK", std::to_string(rank)},
+          {"WORLD_SIZE", size},
+          {"LOCAL_WORLD_SIZE", size},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", port},
+          {"TORCHELASTIC_USE_AGENT_STORE", ""},
+          {"D9D_TEST_JOB", "mesh a"}};
+}
+
+Program::Variables with(Program::Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+
+// Meets the others, and communicates until rank 0 has said what D9D_TEST_PLAN asks.
+TEST(DISABLED_Program, rank) {
+  end_program([] {
+    const RankEnvironment here = rank_environment().value();
+    const auto seconds = environment_variable("D9D_TEST_SECONDS");
+    World world(connect_ranks(here, {.job = environment_variable("D9D_TEST_JOB").value_or(""),
+                                     .timeout = std::chrono::seconds(seconds ? std::stol(*seconds) : 30)}));
+    world.set_timeout(std::chrono::seconds(50));
+    const auto all = world.communicator(group_of(world, "all"));
+    all->barrier();
+    if (environment_variable("D9D_TEST_PLAN") != "hang") return 0;
+    write_line_to_stderr("waiting");
+    try {
+      while (true) all->barrier();
+    } catch (const std::exception& error) {
+      write_line_to_stderr(cat("told: ", error.what()));
+      throw;
+    }
+  });
+}
+
+TEST(Rendezvous, Processes_meet_at_rank_0_and_part) {
+  const std::string port = free_port();
+  Program one("rank", rank_variables(1, 2, port));
+  Program zero("rank", rank_variables(0, 2, port));
+  for (Program* const program : {&one, &zero}) {
+    const Result result = program->wait();
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_EQ(result.errors, "");
+  }
+}
+
+TEST(Rendezvous, Names_a_port_that_is_in_use) {
+  const ListeningSocket taken(0, ListeningSocket::Reach::kAllMachines);
+  const std::string port = std::to_string(taken.port());
+  const Result result = Program("rank", rank_variables(0, 2, port)).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.errors, cat("error: [core::rendezvous] rank 0 of 2 expected to listen at 127.0.0.1:", port,
+                               ", got: Address already in use. Set MASTER_PORT to a free port.\n"));
+}
+
+TEST(Rendezvous, Names_a_master_that_is_out_of_reach) {
+  const std::string port = free_port();
+  const Result result = Program("rank", with(rank_variables(1, 2, port), "D9D_TEST_SECONDS", "1")).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.errors,
+            cat("error: [core::rendezvous] rank 1 of 2 expected rank 0 at 127.0.0.1:", port,
+                ", got after 1 s: Connection refused. Check MASTER_ADDR and MASTER_PORT, and that rank 0 "
+                "runs.\n"));
+  EXPECT_LT(result.seconds, 20);
+}
+
+TEST(Rendezvous, Names_a_master_that_has_no_address) {
+  auto variables = with(rank_variables(1, 2, "29500"), "D9D_TEST_SECONDS", "1");
+  variables["MASTER_ADDR"] = "no-such-host.invalid";
+  const Result result = Program("rank", variables).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("expected rank 0 at no-such-host.invalid:29500, got after 1 s: "));
+}
+
+TEST(Rendezvous, Names_ranks_that_do_not_come) {
+  const std::string port = free_port();
+  const Result result = Program("rank", with(rank_variables(0, 3, port), "D9D_TEST_SECONDS", "1")).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.errors, cat("error: [core::rendezvous] rank 0 of 3 waited 1 s at 127.0.0.1:", port,
+                               " for ranks: 1, 2. Look for their errors, and check that they were started.\n"));
+  EXPECT_LT(result.seconds, 20);
+}
+
+TEST(Rendezvous, Refuses_ranks_with_another_world_size_or_job_and_frees_the_others) {
+  for (const auto& [name, value] : {std::pair{"WORLD_SIZE", "3"}, std::pair{"D9D_TEST_JOB", "mesh b"}}) {
+    const std::string port = free_port();
+    Program zero("rank", rank_variables(0, 2, port));
+    Program one("rank", with(rank_variables(1, 2, port), name, value));
+    const Result of_zero = zero.wait();
+    const Result of_one = one.wait();
+    // Whoever came second sees the difference and says so; the first is told.
+    EXPECT_THAT((std::vector{of_zero.exit_code, of_one.exit_code}),
+                ::testing::UnorderedElementsAre(1, kPeerFailedExitCode));
+    EXPECT_THAT(of_zero.errors + of_one.errors,
+                AllOf(HasSubstr(cat("came to 127.0.0.1:", port, " with {WORLD_SIZE")), HasSubstr(value),
+                      HasSubstr("Start all ranks with the same configuration.\n")));
+    EXPECT_LT(of_zero.seconds, 20);
+    EXPECT_LT(of_one.seconds, 20);
+  }
+}
+
+TEST(Rendezvous, Refuses_a_rank_that_comes_twice) {
+  const std::string port = free_port();
+  Program zero("rank", with(rank_variables(0, 3, port), "D9D_TEST_SECONDS", "20"));
+  Program one("rank", rank_variables(1, 3, port));
+  Program again("rank", rank_variables(1, 3, port));
+  const std::string errors = one.wait().errors + again.wait().errors;
+  EXPECT_THAT(errors, HasSubstr("came to 127.0.0.1:" + port + " twice."));
+  EXPECT_EQ(zero.wait().exit_code, kPeerFailedExitCode);
+}
+
+TEST(Rendezvous, Of_a_process_that_is_killed_all_others_hear_soon_and_by_name) {
+  for (const std::size_t victim : {0, 2}) {
+    const std::string port = free_port();
+    std::vector<std::unique_ptr<Program>> programs;
+    for (int rank = 0; rank < 4; ++rank) {
+      programs.push_back(
+          std::make_unique<Program>("rank", with(rank_variables(rank, 4, port), "D9D_TEST_PLAN", "hang")));
+    }
+    for (const auto& program : programs) ASSERT_TRUE(program->has_written("waiting"));
+    programs[victim]->kill(SIGKILL);
+    for (std::size_t rank = 0; rank < programs.size(); ++rank) {
+      if (rank == victim) continue;
+      const Result result = programs[rank]->wait();
+      EXPECT_NE(result.exit_code, 0);
+      EXPECT_LT(result.seconds, 40);  // the timeout of an operation is 50 s
+      // Rank 0 hosts the store, without which nobody can be asked.
+      const std::string told = victim == 0 ? "group 'all' failed: " : "no answer from rank 2";
+      EXPECT_THAT(result.errors, AllOf(HasSubstr("'all'"), HasSubstr(told)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace d9d::test
