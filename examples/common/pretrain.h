@@ -11,6 +11,7 @@
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/modules/models/decoder/generate.h"
+#include "d9d/modules/models/decoder/parallelize.h"
 
 #include "examples/common/language_model.h"
 
@@ -57,17 +58,25 @@ class CausalLMProvider : public d9d::ModelProvider<LanguageModelTypes> {
  public:
   explicit CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config) : config(provider_config) {}
 
+  void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
+    d9d::parallelize_decoder(context, *backbone_, {model->head.shared()});
+  }
+
   nlohmann::json dump_hparams() const override { return d9d::write_record(config); }
 
   const ModelProviderConfig<Parameters> config;
   d9d::ModulePtr<d9d::DecoderForCausalLM> model;
 
  protected:
-  d9d::ModelStage<LanguageModelTypes> keep(const d9d::ModulePtr<d9d::DecoderBackbone>& backbone) {
+  d9d::ModelStage<LanguageModelTypes> keep(const d9d::ModulePtr<d9d::PreNormDecoder>& backbone) {
+    backbone_ = backbone;
     model = d9d::make_decoder_for_causal_lm(backbone);
     model->to(d9d::to_scalar_type(config.dtype));
     return d9d::as_model_stage<LanguageModelTypes>(model);
   }
+
+ private:
+  d9d::ModulePtr<d9d::PreNormDecoder> backbone_;
 };
 
 // Trains, exports, and prints a sample of what the model writes.
@@ -87,10 +96,11 @@ void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& contex
       {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
-  context.log().info("exported to ", config.export_to.string());
   const std::string prompt = "#include <";
-  std::cout << "--- a sample ---\n"
-            << prompt << d9d::generate_bytes(model.model, prompt, {.num_tokens = 200, .temperature = 0.7}) << '\n';
+  const std::string sample = d9d::generate_bytes(model.model, prompt, {.num_tokens = 200, .temperature = 0.7});
+  if (!context.is_main_process()) return;
+  context.log().info("exported to ", config.export_to.string());
+  std::cout << "--- a sample ---\n" << prompt << sample << '\n';
 }
 
 }  // namespace examples

@@ -23,22 +23,32 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(DataParallel, Trains_a_dense_decoder_as_one_rank_does) {
   const LayoutJob job;
-  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
 }
 
 TEST_P(DataParallel, Trains_experts_as_one_rank_does) {
   const LayoutJob job{.family = ModelFamily::kMoE};
-  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
 }
 
 TEST_P(DataParallel, Trains_tied_frozen_checkpointed_layers_over_several_microbatches) {
   const LayoutJob job{.ties_embeddings = true, .checkpoints = true, .freezes_attention = true, .num_accumulations = 3};
-  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
 }
 
 TEST_P(DataParallel, Reduces_once_a_step_when_asked) {
   const LayoutJob job{.num_accumulations = 3, .fsdp = {.reduce_on_last_microbatch = true}};
-  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
+}
+
+// The smallest and the largest layout over sockets, as processes would talk.
+TEST(DataParallelOverGloo, Trains_as_one_rank_does) {
+  const LayoutJob job{.ties_embeddings = true, .num_accumulations = 3};
+  const LayoutResult expected = train({}, job);
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.data_parallel_shard = 2},
+                                           DeviceMeshParameters{.data_parallel_replicate = 2, .data_parallel_shard = 4}}) {
+    expect_same(train(mesh, job, RankBackend::kGloo), expected, tolerance("fp64"));
+  }
 }
 
 }  // namespace

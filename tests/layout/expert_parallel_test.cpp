@@ -28,13 +28,19 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(ExpertParallel, Trains_as_one_rank_does) {
   const LayoutJob job{.family = ModelFamily::kMoE};
-  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
 }
 
 TEST_P(ExpertParallel, Trains_checkpointed_frozen_layers_over_several_microbatches) {
   const LayoutJob job{
       .family = ModelFamily::kMoE, .checkpoints = true, .freezes_attention = true, .num_accumulations = 3};
-  expect_same(train_on_threads(GetParam().mesh, job), train_on_threads({}, job), tolerance("fp64"));
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
+}
+
+TEST(ExpertParallelOverGloo, Trains_as_one_rank_does) {
+  const LayoutJob job{.family = ModelFamily::kMoE, .checkpoints = true};
+  const DeviceMeshParameters mesh{.data_parallel_shard = 4, .expert_parallel = 2};
+  expect_same(train(mesh, job, RankBackend::kGloo), train({}, job), tolerance("fp64"));
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "d9d/core/launch/thread_ranks.h"
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/modules/models/decoder/parallelize.h"
 #include "d9d/modules/models/qwen3_dense/model.h"
@@ -170,13 +169,13 @@ class RankJob {
 
 }  // namespace
 
-LayoutResult train_on_threads(const DeviceMeshParameters& mesh, const LayoutJob& job) {
+LayoutResult train(const DeviceMeshParameters& mesh, const LayoutJob& job, RankBackend backend) {
   LayoutResult result;
   Assembler gradients;
   Assembler parameters;
-  run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
-    world->set_timeout(std::chrono::seconds(60));
-    const DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank()});
+  run_ranks(backend, mesh.world_size(), [&](World& world) {
+    const std::shared_ptr<World> borrowed(std::shared_ptr<World>(), &world);
+    const DistContext context({.mesh = mesh, .world = borrowed, .local_rank = world.rank()});
     RankJob(context, job).train(result, gradients, parameters);
   });
   result.gradients = gradients.take();

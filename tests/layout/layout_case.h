@@ -1,8 +1,8 @@
 // A small training job whose result must not depend on the layout: run over any mesh, gathered, compared with one rank.
 //
 // Example
-//   const LayoutResult expected = train_on_threads({}, job);
-//   expect_same(train_on_threads({.data_parallel_shard = 4}, job), expected, tolerance("fp64"));
+//   const LayoutResult expected = train({}, job);
+//   expect_same(train({.data_parallel_shard = 4}, job), expected, tolerance("fp64"));
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/modules/models/decoder/decoder_with_head.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
 
 namespace d9d::test {
@@ -40,8 +41,9 @@ struct LayoutResult {
   std::map<std::string, at::Tensor> parameters;  // after the last
 };
 
-// Three steps of AdamW with clipping, on ranks that are threads. Replicas must agree bit for bit.
-[[nodiscard]] LayoutResult train_on_threads(const DeviceMeshParameters& mesh, const LayoutJob& job);
+// Three steps of AdamW with clipping. Replicas must agree bit for bit.
+[[nodiscard]] LayoutResult train(const DeviceMeshParameters& mesh, const LayoutJob& job,
+                                 RankBackend backend = RankBackend::kThreads);
 
 void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance);
 

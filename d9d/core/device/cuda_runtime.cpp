@@ -14,8 +14,24 @@ constexpr int kSuccess = 0;
 constexpr int kStubLibrary = 34;
 constexpr int kNoDevice = 100;
 
-// Asks the driver, not LibTorch: a machine without one answers at once.
-int count_devices() {
+bool load() {
+  const int num_devices = num_cuda_devices();
+  if (num_devices == 0) return false;
+  // Global, so that libraries that come later find its symbols.
+  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
+    throw IoError(cat("[core::load_cuda] expected libtorch_cuda.so beside libtorch_cpu.so, got: ", dlerror(),
+                      ". Install requirements.txt."));
+  }
+  D9D_CHECK(
+      at::globalContext().hasCUDA(), StateError, "[core::load_cuda] expected LibTorch to see the ", num_devices,
+      " CUDA devices of the driver, got none. Call load_cuda() before anything asks LibTorch about CUDA, and check "
+      "that the driver supports the CUDA version of the torch wheel.");
+  return true;
+}
+
+}  // namespace
+
+int num_cuda_devices() {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
   if (driver == nullptr) return 0;
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
@@ -31,23 +47,6 @@ int count_devices() {
             ". Check it with nvidia-smi, or set CUDA_VISIBLE_DEVICES to nothing to run on the CPU.");
   return count;
 }
-
-bool load() {
-  const int num_devices = count_devices();
-  if (num_devices == 0) return false;
-  // Global, so that libraries that come later find its symbols.
-  if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
-    throw IoError(cat("[core::load_cuda] expected libtorch_cuda.so beside libtorch_cpu.so, got: ", dlerror(),
-                      ". Install requirements.txt."));
-  }
-  D9D_CHECK(
-      at::globalContext().hasCUDA(), StateError, "[core::load_cuda] expected LibTorch to see the ", num_devices,
-      " CUDA devices of the driver, got none. Call load_cuda() before anything asks LibTorch about CUDA, and check "
-      "that the driver supports the CUDA version of the torch wheel.");
-  return true;
-}
-
-}  // namespace
 
 int cuda_capability_major(c10::Device device) {
   constexpr int kCapabilityMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR

@@ -19,6 +19,10 @@ namespace d9d {
 // library; IoError when the driver or the library does not start.
 bool load_cuda();
 
+// CUDA devices that this process may use; asks the driver and loads nothing. Throws IoError when the driver does not
+// start.
+[[nodiscard]] int num_cuda_devices();
+
 // The major compute capability of a CUDA device, 9 on Hopper. load_cuda() has returned true.
 [[nodiscard]] int cuda_capability_major(c10::Device device);
 

@@ -4,13 +4,17 @@
 #include <string>
 
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include "d9d/base/check.h"
-#include "d9d/base/environment.h"
+#include "d9d/base/config/config_path.h"
 #include "d9d/core/autograd/checkpoint.h"
+#include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/device/cuda_runtime.h"
+#include "d9d/core/launch/child_processes.h"
+#include "d9d/core/launch/rendezvous.h"
 #include "d9d/core/launch/thread_ranks.h"
 
 namespace d9d {
@@ -18,21 +22,68 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-c10::Device choose_device(DeviceChoice choice) {
-  if (choice == DeviceChoice::kCpu) return c10::kCPU;
-  const bool has_cuda = load_cuda();
-  D9D_CHECK(has_cuda || choice == DeviceChoice::kAuto, ConfigError,
+bool chooses_cuda(DeviceChoice choice) {
+  if (choice == DeviceChoice::kCpu) return false;
+  const int num_devices = num_cuda_devices();
+  D9D_CHECK(num_devices > 0 || choice == DeviceChoice::kAuto, ConfigError,
             "[core::launch] expected a CUDA device for launch.device = cuda, got none. Use launch.device=cpu.");
-  return has_cuda ? c10::Device(c10::kCUDA, 0) : c10::Device(c10::kCPU);
+  return num_devices > 0;
 }
 
-// torchrun and SLURM start one process a rank; this version runs one rank.
-void check_world_size() {
-  for (const char* const name : {"WORLD_SIZE", "SLURM_NTASKS"}) {
-    const auto value = environment_variable(name);
-    D9D_CHECK(!value || *value == "1" || value->empty(), ConfigError, "[core::launch] ", name, " = ",
-              value.value_or(""), ": more than one rank is not built in this version. Start one process.");
+c10::Device device_of(const LaunchConfig& config, std::int64_t local_rank) {
+  if (!chooses_cuda(config.device)) return c10::kCPU;
+  D9D_CHECK(local_rank < num_cuda_devices(), ConfigError, "[core::launch] expected a GPU for each rank of this machine, got ",
+            num_cuda_devices(), " for rank ", local_rank, " of it. Start fewer ranks here, or use launch.device=cpu.");
+  load_cuda();
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
+  c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  return device;
+}
+
+void set_threads(const LaunchConfig& config, std::int64_t num_local_ranks) {
+  const auto share = std::max<std::int64_t>(1, at::get_num_threads() / num_local_ranks);
+  at::set_num_threads(static_cast<int>(config.num_threads.value_or(share)));
+}
+
+// "pipeline_parallel 2, tensor_parallel 4": what ranks must agree on.
+std::string describe(const DeviceMeshParameters& mesh) {
+  std::string text = "mesh";
+  for_each_field<DeviceMeshParameters>(
+      [&](const auto& field) { text += cat(" ", field.name, "=", mesh.*field.member); });
+  return text;
+}
+
+using Program = std::function<void(DistContext&)>;
+
+void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const DeviceMeshParameters& mesh,
+                 const Program& program) {
+  set_threads(config, here.local_world_size);
+  const c10::Device device = device_of(config, here.local_rank);
+  const auto world = here.world_size == 1
+                         ? one_rank_world(device)
+                         : std::make_shared<World>(connect_ranks(here, {.device = device, .job = describe(mesh)}));
+  try {
+    DistContext context({.mesh = mesh,
+                         .world = world,
+                         .local_rank = here.local_rank,
+                         .node_rank = here.node,
+                         .num_nodes = here.num_nodes,
+                         .master_address = here.master_address});
+    program(context);
+  } catch (const PeerFailedError&) {
+    throw;
+  } catch (const std::exception& error) {
+    world->abort(cat("rank ", here.rank, " failed: ", first_line(error.what())));
+    throw;
   }
+}
+
+void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
+  run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
+    if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
+    DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank()});
+    program(context);
+  });
 }
 
 }  // namespace
@@ -48,6 +99,9 @@ int run_reporting_errors(const std::function<void()>& program) {
   } catch (const UsageError& error) {
     report(error.what());
     return 2;
+  } catch (const PeerFailedError& error) {
+    report(error.what());
+    return kPeerFailedExitCode;
   } catch (const c10::Error& error) {
     report(error.what_without_backtrace());
   } catch (const std::exception& error) {
@@ -56,25 +110,26 @@ int run_reporting_errors(const std::function<void()>& program) {
   return 1;
 }
 
-int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
-           const std::function<void(DistContext&)>& program) {
-  return run_reporting_errors([&] {
-    check_world_size();
+int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
+  int exit_code = 0;
+  const int error_code = run_reporting_errors([&] {
+    mesh.validate(ConfigPath{.keys = "mesh"});
     install_checkpoint_engine();
-    if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
-    const c10::Device device = choose_device(config.device);
-    const auto run_rank = [&](const std::shared_ptr<World>& world) {
-      DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank()});
-      program(context);
-    };
-    if (mesh.world_size() == 1) {
-      run_rank(one_rank_world(device));
+    const auto here = rank_environment();
+    if (here || mesh.world_size() == 1) {
+      run_as_rank(here.value_or(RankEnvironment{}), config, mesh, program);
+      return;
+    }
+    const bool uses_cuda = chooses_cuda(config.device);
+    D9D_CHECK(!uses_cuda || config.ranks != RankPlacement::kThreads, ConfigError,
+              "[core::launch] expected launch.ranks = processes on GPUs, got threads. Use launch.ranks=auto.");
+    if (uses_cuda || config.ranks == RankPlacement::kProcesses) {
+      exit_code = run_child_processes({.num_ranks = mesh.world_size()});
     } else {
-      D9D_CHECK(device.is_cpu(), ConfigError, "[core::launch] expected launch.device = cpu for ", mesh.world_size(),
-                " ranks, got ", device.str(), ": several GPUs are not built in this version.");
-      run_thread_ranks(mesh.world_size(), run_rank);
+      run_as_threads(config, mesh, program);
     }
   });
+  return error_code != 0 ? error_code : exit_code;
 }
 
 }  // namespace d9d

@@ -25,19 +25,29 @@ constexpr auto enum_names(DeviceChoice) {
       {{DeviceChoice::kAuto, "auto"}, {DeviceChoice::kCpu, "cpu"}, {DeviceChoice::kCuda, "cuda"}});
 }
 
+// Where the ranks of a job run that no launcher (torchrun, srun) has started.
+enum class RankPlacement { kAuto, kThreads, kProcesses };
+constexpr auto enum_names(RankPlacement) {
+  return std::to_array<EnumName<RankPlacement>>(
+      {{RankPlacement::kAuto, "auto"}, {RankPlacement::kThreads, "threads"}, {RankPlacement::kProcesses, "processes"}});
+}
+
 struct LaunchConfig {
   DeviceChoice device = DeviceChoice::kAuto;  // auto: CUDA if a device is there
-  std::optional<std::int64_t> num_threads;    // of a CPU operator; null: all cores
+  RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
+  std::optional<std::int64_t> num_threads;    // of a CPU operator; null: all cores, shared by the ranks of a machine
 
   static constexpr auto fields() {
-    return record<LaunchConfig>(defaulted("device", &LaunchConfig::device),
+    return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),
                                 defaulted("num_threads", &LaunchConfig::num_threads, at_least(1)));
   }
 };
 
-// Runs `program` on this process's rank and returns the exit code: 0, 2 after a UsageError, 1 after any other error,
-// whose text goes to stderr as one line. Process-wide switches (threads, autograd engine, CUDA) are set before; a
-// second launch in the same process that asks for other threads is a StateError.
+// Runs `program` on every rank of this process and returns the exit code: 0, 2 after a UsageError, 1 after any other
+// error, whose text goes to stderr as one line. Under torchrun or srun (core/launch/rank_environment.h) this process is
+// one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes, which execute this
+// program again, so that before launch a program only reads its configuration. One failure ends all ranks.
+// Process-wide switches (threads, autograd engine, CUDA) are set before.
 [[nodiscard]] int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
                          const std::function<void(DistContext&)>& program);
 

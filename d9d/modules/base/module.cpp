@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/core/dtensor/redistribute.h"
 
 namespace d9d {
 namespace {
@@ -78,6 +79,12 @@ std::map<std::string, at::Tensor> Module::state_dict() const {
   for (const auto& [name, buffer] : named_buffers()) {
     if (buffer->is_persistent) state.emplace(name, buffer->local);
   }
+  return state;
+}
+
+std::map<std::string, at::Tensor> Module::full_state_dict() const {
+  std::map<std::string, at::Tensor> state = state_dict();
+  for (const auto& [name, parameter] : named_parameters()) state[name] = full_tensor(parameter->dtensor());
   return state;
 }
 

@@ -78,6 +78,8 @@ class Module {
 
   // What this rank keeps of parameters, and persistent buffers, by name: aliases, not copies.
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
+  // Collective: the same with whole tensors on every rank, copies where a rank keeps a part.
+  [[nodiscard]] std::map<std::string, at::Tensor> full_state_dict() const;
 
   void to(at::ScalarType dtype);        // floating parameters and buffers; before or after materialize
   void materialize(at::Device device);  // storage with undefined values

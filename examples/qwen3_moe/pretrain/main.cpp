@@ -33,9 +33,13 @@ class Qwen3MoEProvider : public examples::CausalLMProvider<Parameters> {
     }
   }
 
-  void export_model_stage(const d9d::DistContext&, const d9d::Module& module,
+  void export_model_stage(const d9d::DistContext& context, const d9d::Module& module,
                           const std::filesystem::path& path) override {
-    d9d::write_huggingface_directory(path, export_config_, d9d::map_tensors(export_mappings_, module.state_dict()));
+    const auto weights = module.full_state_dict();
+    context.main_process_first([&] {
+      if (!context.is_main_process()) return;
+      d9d::write_huggingface_directory(path, export_config_, d9d::map_tensors(export_mappings_, weights));
+    });
   }
 
  private:

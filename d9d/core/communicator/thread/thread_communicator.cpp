@@ -38,10 +38,18 @@ at::Tensor reduce(const std::vector<at::Tensor>& parts, ReduceOp op) {
   return result;
 }
 
-at::Tensor reduce_slice(const std::vector<Contribution>& all, std::int64_t index, ReduceOp op) {
-  std::vector<at::Tensor> parts;
-  for (const Contribution& one : all) parts.push_back(slice_of(one.input.view({-1}), index, std::ssize(all)));
-  return reduce(parts, op);
+// target [n] <- the reduction of everybody's slice `index`, of which it may be one itself. A block at a time: the sums
+// need little memory of their own.
+void reduce_slice(const at::Tensor& target, const std::vector<Contribution>& all, std::int64_t index, ReduceOp op) {
+  constexpr std::int64_t kBlock = 1 << 14;
+  for (std::int64_t begin = 0; begin < target.numel(); begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, target.numel() - begin);
+    std::vector<at::Tensor> parts;
+    for (const Contribution& one : all) {
+      parts.push_back(slice_of(one.input.view({-1}), index, std::ssize(all)).narrow(0, begin, count));
+    }
+    target.narrow(0, begin, count).copy_(reduce(parts, op));
+  }
 }
 
 }  // namespace
@@ -65,7 +73,7 @@ Work ThreadCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   meet({.operation = operation::all_reduce(*this, tensor, op), .input = tensor},
        [&](const std::vector<Contribution>& all) {  // each reduces its slice in place, then all copy each other's
          const at::Tensor flat = tensor.view({-1});
-         slice_of(flat, rank(), size()).copy_(reduce_slice(all, rank(), op));
+         reduce_slice(slice_of(flat, rank(), size()), all, rank(), op);
          meeting_->synchronize(rank(), timeout_);
          for (std::int64_t i = 0; i < size(); ++i) {
            if (i != rank()) slice_of(flat, i, size()).copy_(slice_of(all[i].input.view({-1}), i, size()));
@@ -87,7 +95,7 @@ Work ThreadCommunicator::all_gather(const at::Tensor& output, const at::Tensor& 
 
 Work ThreadCommunicator::reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) {
   meet({.operation = operation::reduce_scatter(*this, output, input, op), .input = input},
-       [&](const std::vector<Contribution>& all) { output.view({-1}).copy_(reduce_slice(all, rank(), op)); });
+       [&](const std::vector<Contribution>& all) { reduce_slice(output.view({-1}), all, rank(), op); });
   return {};
 }
 

@@ -1,0 +1,102 @@
+// What a rank needs at once under FSDP: its slices of parameters and gradients, the two largest neighbouring units
+// gathered, one full gradient of a unit.
+#include <mutex>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/modules/models/decoder/decoder_with_head.h"
+#include "d9d/modules/models/decoder/parallelize.h"
+#include "d9d/modules/models/qwen3_dense/model.h"
+#include "tests/support/memory_peak.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+namespace {
+
+// Layers of 3.4 MB and little else: activations of four positions hardly count.
+Qwen3DenseParameters wide_decoder() {
+  return {.layer = {.hidden_size = 256,
+                    .intermediate_size = 768,
+                    .num_attention_heads = 4,
+                    .num_key_value_heads = 4,
+                    .head_dim = 64},
+          .num_hidden_layers = 8,
+          .max_position_ids = 4,
+          .split_vocab_size = {{"all", 32}},
+          .split_vocab_order = {"all"}};
+}
+
+struct Bytes {
+  std::int64_t peak = 0;
+  std::int64_t stage = 0;          // of all parameters
+  std::int64_t largest_layer = 0;  // of a unit
+};
+
+Bytes measure(World& world, const FsdpConfig& config) {
+  const std::shared_ptr<World> borrowed(std::shared_ptr<World>(), &world);
+  const DistContext context({.mesh = {.data_parallel_shard = world.size()}, .world = borrowed});
+  const auto backbone = make_module<Qwen3DenseModel>(wide_decoder(), DecoderStageOptions{.enable_checkpointing = true});
+  const auto model = make_decoder_for_causal_lm(backbone);
+  parallelize_decoder(context, *backbone, {model->head.shared()}, config);
+  Bytes bytes;
+  for (const auto& [name, parameter] : model->named_parameters()) bytes.stage += parameter->global_numel() * 4;
+  for (const auto& [name, parameter] : backbone->layers().front()->named_parameters()) {
+    bytes.largest_layer += parameter->global_numel() * 4;
+  }
+  const MemoryPeak memory;
+  model->materialize(at::kCPU);
+  model->reset_parameters(/*base_seed=*/3);
+  GradientManager gradients(context, *model, {}, {});
+  const at::Tensor ids = at::arange(4).unsqueeze(0);
+  for (int step = 0; step < 2; ++step) {
+    for (const bool is_last : {false, true}) {
+      gradients.begin_microbatch(is_last);
+      const auto output = std::get<DecoderOutput<LanguageModellingHead>>(
+          model(SequenceInput{ids}, DecoderForCausalLM::Shared{{ids, std::nullopt}, {ids}}));
+      const at::Tensor loss = output.head.cross_entropy.mean();
+      gradients.add_loss_with_weight(loss, at::ones({}));
+      loss.backward();
+      gradients.end_microbatch();
+    }
+    (void)gradients.finish_step({});
+    gradients.reset();
+  }
+  bytes.peak = memory.peak_bytes();
+  return bytes;
+}
+
+Bytes measure_on(std::int64_t num_ranks, const FsdpConfig& config) {
+  std::mutex mutex;
+  Bytes largest;
+  run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
+    const Bytes bytes = measure(world, config);
+    const std::lock_guard lock(mutex);
+    if (bytes.peak > largest.peak) largest = bytes;
+  });
+  return largest;
+}
+
+class FsdpMemory : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, FsdpMemory, ::testing::Values(2, 4));
+
+constexpr double kTolerance = 0.05;  // activations, padding, one parameter's gradient on its way
+
+TEST_P(FsdpMemory, Is_slices_and_two_gathered_units_and_one_full_gradient) {
+  const Bytes bytes = measure_on(GetParam(), {});
+  const double expected = 2.0 * static_cast<double>(bytes.stage) / static_cast<double>(GetParam()) +
+                          3.0 * static_cast<double>(bytes.largest_layer);
+  EXPECT_NEAR(static_cast<double>(bytes.peak), expected, kTolerance * expected);
+}
+
+TEST_P(FsdpMemory, Has_all_full_gradients_when_it_reduces_once_a_step) {
+  const Bytes bytes = measure_on(GetParam(), {.reduce_on_last_microbatch = true});
+  const double expected = 2.0 * static_cast<double>(bytes.stage) / static_cast<double>(GetParam()) +
+                          2.0 * static_cast<double>(bytes.largest_layer) + static_cast<double>(bytes.stage);
+  EXPECT_NEAR(static_cast<double>(bytes.peak), expected, kTolerance * expected);
+}
+
+}  // namespace
+}  // namespace d9d::test
