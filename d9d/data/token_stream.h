@@ -1,11 +1,12 @@
 // The packs of a pretraining job, from its configuration.
 //
 // Example
-//   auto stream = build_token_stream(config.data, {.vocabulary_size = 151936, .stream = {.rank = {1, 4}, .seed =
-//   1337}});
+//   auto stream = build_token_stream(config.data, {.vocabulary_size = 151936, .max_positions = 40960,
+//                                                  .stream = {.rank = {1, 4}, .seed = 1337}});
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "d9d/data/config.h"
 #include "d9d/data/make_pack_stream.h"
@@ -14,13 +15,14 @@
 namespace d9d {
 
 struct TokenStreamOptions {
-  std::int64_t vocabulary_size = 0;  // of the model: every token id must be below
+  std::int64_t vocabulary_size = 0;                // of the model: every token id must be below
+  std::optional<std::int64_t> max_positions = {};  // of the model: the most that a sequence may have; none: any
   StreamOptions stream = {};
 };
 
 // kind text: text_dataset; kind tokens: token_file_dataset; both in sequences of one length. Throws ConfigError or
-// IoError as those do, and when the vocabulary has no room for bytes, or for a Hugging Face dataset, which is not
-// supported.
+// IoError as those do, when the vocabulary has no room for bytes, when sequences are longer than the model's positions,
+// and for a Hugging Face dataset, which is not supported.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 

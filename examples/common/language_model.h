@@ -56,16 +56,23 @@ class LanguageModelTask : public d9d::TrainTask<LanguageModelTypes> {
   std::shared_ptr<d9d::SumMetric> num_predicted_ = std::make_shared<d9d::SumMetric>();
 };
 
+// What the data must fit into.
+struct TokenLimits {
+  std::int64_t vocabulary_size;
+  std::int64_t max_positions;
+};
+
 // Token sequences from text or from a file of tokens. With a step budget the data is repeated, shuffled anew each time.
 class TokenDataProvider : public d9d::DataProvider<d9d::TokenBatch> {
  public:
-  TokenDataProvider(d9d::DataConfig config, std::int64_t vocabulary_size, std::int64_t base_seed)
-      : config_(std::move(config)), vocabulary_size_(vocabulary_size), base_seed_(base_seed) {}
+  TokenDataProvider(d9d::DataConfig config, const TokenLimits& limits, std::int64_t base_seed)
+      : config_(std::move(config)), limits_(limits), base_seed_(base_seed) {}
 
   std::unique_ptr<d9d::PackStream<d9d::TokenBatch>> build_pack_stream(
       const d9d::DistContext& context, std::optional<std::int64_t> total_steps) override {
     return d9d::build_token_stream(config_,
-                                   {.vocabulary_size = vocabulary_size_,
+                                   {.vocabulary_size = limits_.vocabulary_size,
+                                    .max_positions = limits_.max_positions,
                                     .stream = {.rank = {context.data_parallel_rank(), context.data_parallel_size()},
                                                .seed = static_cast<std::uint64_t>(base_seed_),
                                                .repeat = total_steps.has_value()}});
@@ -73,7 +80,7 @@ class TokenDataProvider : public d9d::DataProvider<d9d::TokenBatch> {
 
  private:
   d9d::DataConfig config_;
-  std::int64_t vocabulary_size_;
+  TokenLimits limits_;
   std::int64_t base_seed_;
 };
 

@@ -85,9 +85,10 @@ void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& contex
   d9d::check_huggingface_target(config.export_to);
   LanguageModelTask task;
   Provider model(config.model_provider);
-  const d9d::VocabularySplits vocabulary{.sizes = config.model_provider.model.split_vocab_size,
-                                         .order = config.model_provider.model.split_vocab_order};
-  TokenDataProvider data(config.data, vocabulary.total(), config.trainer.determinism.base_seed);
+  const Parameters& sizes = config.model_provider.model;
+  const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
+  TokenDataProvider data(config.data, {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
+                         config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
 

@@ -24,10 +24,10 @@ namespace d9d::test {
 
 // Storage and values, decided by names.
 template <class T>
-ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::kDouble) {
+ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::kDouble, std::uint64_t base_seed = 1) {
   module->to(dtype);
   module->materialize(at::kCPU);
-  module->reset_parameters(/*base_seed=*/1);
+  module->reset_parameters(base_seed);
   return module;
 }
 

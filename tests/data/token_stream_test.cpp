@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/tree/tree.h"
 
 #include "tests/support/io_faults.h"
@@ -13,6 +14,7 @@
 namespace d9d {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -54,6 +56,13 @@ TEST_F(TokenStream, Packs_the_microbatches_of_one_rank_and_step) {
   EXPECT_THAT(first_tokens(stream->next().value()), ElementsAre(ElementsAre(2, 6), ElementsAre(10, 14)));
   EXPECT_THAT(first_tokens(stream->next().value()), ElementsAre(ElementsAre(18, 22), ElementsAre(26, 30)));
   EXPECT_FALSE(stream->next().has_value());
+}
+
+TEST_F(TokenStream, Of_sequences_longer_than_the_positions_of_the_model_is_refused) {
+  EXPECT_NO_THROW((void)build_token_stream(config(), {.vocabulary_size = 300, .max_positions = 2}));
+  EXPECT_THAT(test::message_of<ConfigError>(
+                  [&] { (void)build_token_stream(config(), {.vocabulary_size = 300, .max_positions = 1}); }),
+              AllOf(HasSubstr("sequence_length = 2"), HasSubstr("max_position_ids = 1")));
 }
 
 TEST_F(TokenStream, Ends_with_a_shorter_pack_unless_the_rest_is_dropped) {

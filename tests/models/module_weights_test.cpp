@@ -8,31 +8,15 @@
 #include "d9d/model_state/io/safetensors.h"
 #include "d9d/modules/models/decoder/decoder_with_head.h"
 #include "d9d/modules/models/qwen3_dense/huggingface.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
 
+#include "tests/blocks/tiny.h"
 #include "tests/support/io_faults.h"
 
 namespace d9d {
 namespace {
 
-Qwen3DenseParameters tiny_parameters() {
-  Qwen3DenseParameters parameters;
-  parameters.layer.hidden_size = 8;
-  parameters.layer.intermediate_size = 12;
-  parameters.layer.num_attention_heads = 2;
-  parameters.layer.head_dim = 4;
-  parameters.num_hidden_layers = 2;
-  parameters.max_position_ids = 16;
-  parameters.split_vocab_size = {{"base", 10}, {"added", 3}};
-  parameters.split_vocab_order = {"base", "added"};
-  return parameters;
-}
-
 ModulePtr<DecoderForCausalLM> make_model(std::uint64_t seed) {
-  auto model = make_decoder_for_causal_lm(make_module<Qwen3DenseModel>(tiny_parameters(), DecoderStageOptions{}));
-  model->materialize(at::kCPU);
-  model->reset_parameters(seed);
-  return model;
+  return test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())), at::kFloat, seed);
 }
 
 std::vector<TensorSource> sources_of(const std::map<std::string, at::Tensor>& state) {
@@ -51,10 +35,10 @@ TEST(ModuleWeights, Load_from_the_names_of_transformers) {
   const auto trained = make_model(1);
   write_safetensors(
       folder / "model.safetensors",
-      map_tensors(qwen3_dense_to_huggingface(tiny_parameters(), CausalLMHeadConfig{}), trained->state_dict()));
+      map_tensors(qwen3_dense_to_huggingface(test::tiny_dense(), CausalLMHeadConfig{}), trained->state_dict()));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(tiny_parameters(), CausalLMHeadConfig{}, directory.names());
+  const auto mappings = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
   EXPECT_THAT(load_weights(*loaded, mappings, directory), ::testing::IsEmpty());
   expect_equal_weights(*loaded, *trained);
 }
@@ -63,7 +47,7 @@ TEST(ModuleWeights, Load_from_our_own_names_and_the_head_names_of_0_16) {
   const std::filesystem::path folder = test::fresh_directory("d");
   const auto trained = make_model(1);
   std::map<std::string, at::Tensor> state = trained->state_dict();
-  for (const std::string split : {"base", "added"}) {
+  for (const std::string split : {"regular", "added"}) {
     auto head = state.extract("head.lm_head." + split + ".weight");
     head.key() = "lm_head.lm_head." + split + ".weight";
     state.insert(std::move(head));
@@ -71,7 +55,7 @@ TEST(ModuleWeights, Load_from_our_own_names_and_the_head_names_of_0_16) {
   write_safetensors(folder / "model.safetensors", sources_of(state));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(tiny_parameters(), CausalLMHeadConfig{}, directory.names());
+  const auto mappings = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
   EXPECT_THAT(load_weights(*loaded, mappings, directory), ::testing::IsEmpty());
   expect_equal_weights(*loaded, *trained);
 }
@@ -83,7 +67,7 @@ TEST(ModuleWeights, Name_the_parameter_that_the_folder_lacks) {
   write_safetensors(folder / "model.safetensors", sources_of(state));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(tiny_parameters(), CausalLMHeadConfig{}, directory.names());
+  const auto mappings = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
   EXPECT_THROW((void)load_weights(*loaded, mappings, directory), StateError);
 }
 

@@ -8,25 +8,19 @@
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/posix.h"
 
 namespace d9d {
 namespace {
 
 constexpr int kNewFileMode = 0644;
 
-void check_system(bool succeeded, std::string_view action, const std::filesystem::path& path) {
-  const int error = errno;
-  D9D_CHECK(succeeded, IoError, "[base::append_file] expected to ", action, " '", path.string(),
-            "', got: ", std::generic_category().message(error),
-            ". Check the path, its permissions and the free space.");
-}
-
 void create_folder_of(const std::filesystem::path& path) {
   if (!path.has_parent_path()) return;
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
   errno = error.value();
-  check_system(!error, "create the folder of", path);
+  if (error) detail::throw_system_error("to create the folder of", path);
 }
 
 }  // namespace
@@ -34,7 +28,7 @@ void create_folder_of(const std::filesystem::path& path) {
 AppendFile::AppendFile(std::filesystem::path path) : path_(std::move(path)) {
   create_folder_of(path_);
   descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kNewFileMode);
-  check_system(descriptor_ >= 0, "open", path_);
+  if (descriptor_ < 0) detail::throw_system_error("to open", path_);
 }
 
 AppendFile::~AppendFile() {
@@ -47,13 +41,13 @@ void AppendFile::write(std::string_view bytes) {
   while (!bytes.empty()) {  // one round, unless a signal or a nearly full disk cuts the write short
     const auto written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    check_system(written >= 0, "write to", path_);
+    if (written < 0) detail::throw_system_error("to write", path_);
     bytes.remove_prefix(static_cast<std::size_t>(written));
   }
 }
 
 void AppendFile::close() {
-  if (descriptor_ >= 0) check_system(::close(std::exchange(descriptor_, -1)) == 0, "close", path_);
+  if (descriptor_ >= 0 && ::close(std::exchange(descriptor_, -1)) != 0) detail::throw_system_error("to close", path_);
 }
 
 }  // namespace d9d

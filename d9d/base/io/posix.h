@@ -1,4 +1,4 @@
-// What the atomic writers share: names for temporaries, durable folders, and the system's reason in our errors.
+// What readers and writers of files share: the system's reason in our errors, names for temporaries, durable folders.
 #pragma once
 
 #include <filesystem>

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "d9d/modules/blocks/attention/grouped_query_attention.h"
 #include "d9d/modules/blocks/embedding/split_token_embeddings.h"
 #include "d9d/modules/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
 #include "d9d/modules/blocks/normalization/rms_norm.h"
@@ -59,6 +60,17 @@ template <class Parameters>
                    .max_position_ids = parameters.max_position_ids,
                    .scaling = parameters.rope_scaling},
           .ties_word_embeddings = parameters.tie_word_embeddings};
+}
+
+// What their layer records say about causal attention with normalised queries and keys.
+template <class LayerParameters>
+[[nodiscard]] GroupedQueryAttentionConfig qk_norm_attention_config(const LayerParameters& layer) {
+  return {.hidden_size = layer.hidden_size,
+          .num_attention_heads = layer.num_attention_heads,
+          .num_key_value_heads = layer.num_key_value_heads,
+          .head_dim = layer.head_dim,
+          .qk_norm_eps = layer.rms_norm_eps,
+          .sdpa_backend = layer.sdpa_backend};
 }
 
 // Children: embed_tokens (first stage), layers.<global index>, rope_provider, norm (last stage).

@@ -5,13 +5,7 @@ namespace d9d {
 Qwen3DenseLayer::Qwen3DenseLayer(const Qwen3DenseLayerParameters& parameters)
     : input_layernorm(
           register_module<RMSNorm>("input_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
-      self_attn(register_module<GroupedQueryAttention>(
-          "self_attn", GroupedQueryAttentionConfig{.hidden_size = parameters.hidden_size,
-                                                   .num_attention_heads = parameters.num_attention_heads,
-                                                   .num_key_value_heads = parameters.num_key_value_heads,
-                                                   .head_dim = parameters.head_dim,
-                                                   .qk_norm_eps = parameters.rms_norm_eps,
-                                                   .sdpa_backend = parameters.sdpa_backend})),
+      self_attn(register_module<GroupedQueryAttention>("self_attn", qk_norm_attention_config(parameters))),
       post_attention_layernorm(register_module<RMSNorm>(
           "post_attention_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
       mlp(register_module<SwiGLU>("mlp", SwiGLUConfig{parameters.hidden_size, parameters.intermediate_size})) {}

@@ -1,0 +1,111 @@
+"""Drives the pretraining examples as a user does: command lines, files, signals, a terminal. Each topic is a file:
+
+    <topic>_test.py <folder of the programs> [unittest's arguments]
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAMS = Path()  # set by main
+SECONDS = 60  # far more than a program of this test needs
+VOCABULARY = 256
+PIECEWISE = [
+    {"mode": "steps", "steps": 2, "target_multiplier": 1.0, "curve": {"type": "linear"}},
+    {"mode": "rest", "target_multiplier": 0.1, "curve": {"type": "cosine"}},
+]
+
+
+class Job:
+    """A folder with the shipped configuration of one example, made tiny."""
+
+    def __init__(self, folder, model="dense"):
+        self.folder = Path(folder)
+        self.program = PROGRAMS / f"qwen3_{model}_pretrain"
+        text = self.folder / "text.txt"
+        text.write_text("".join(f"line {i}: {i * i}\n" for i in range(400)))
+        shipped = REPOSITORY / f"examples/qwen3_{model}/pretrain/pretrain.json"
+        self.config = config = json.loads(shipped.read_text())
+        config["launch"] = {"device": "cpu", "num_threads": 1}
+        config["data"].update(paths=[str(text)], sequence_length=32, global_batch_size=8, microbatch_size=4)
+        config["model_provider"]["model"]["num_hidden_layers"] = 1
+        config["model_provider"]["model"]["layer"].update(
+            hidden_size=32, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+        config["trainer"]["schedule"]["total_steps"] = 5
+        config["lr_scheduler"]["scheduler"]["phases"] = PIECEWISE
+        self.metrics = self.folder / "run/metrics.jsonl"
+        self.tensorboard = self.folder / "run/tensorboard"
+        jsonl, tensorboard = config["trainer"]["logging"]["tracker"]["trackers"]
+        jsonl["path"], tensorboard["log_dir"] = str(self.metrics), str(self.tensorboard)
+        self.export = self.folder / "run/export"
+        config["export_to"] = str(self.export)
+
+    def command(self, *arguments):
+        path = self.folder / "pretrain.json"
+        path.write_text(json.dumps(self.config))
+        return [str(self.program), str(path), *arguments]
+
+    def run(self, *arguments, command=None, environment=None, **options):
+        return subprocess.run(command or self.command(*arguments), capture_output=True, timeout=SECONDS,
+                              encoding="utf-8", errors="replace",  # the sample of a byte-level model is any bytes
+                              cwd=self.folder, env={**os.environ, **(environment or {})}, **options)
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen(self.command(*arguments), cwd=self.folder, **options)
+
+    def losses(self):
+        return [step["loss"] for step in self.steps()]
+
+    def steps(self):
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()]
+
+    def leftovers(self):
+        return [str(path) for path in self.folder.rglob("*.tmp-*")]
+
+
+class ProgramTest(unittest.TestCase):
+    def job(self, model="dense"):
+        folder = tempfile.mkdtemp(dir=os.environ.get("TMPDIR"))
+        self.addCleanup(shutil.rmtree, folder)
+        return Job(folder, model)
+
+    def trained(self, model="dense", arguments=(), **sections):
+        """Losses of a run whose configuration has `sections` changed."""
+        job = self.job(model)
+        for section, values in sections.items():
+            job.config[section].update(values)
+        result = job.run(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return job.losses()
+
+    def assert_refused(self, job, result, *words, exit_code=1):
+        """One line on standard error that names `words`; no training, nothing half-written."""
+        self.assert_one_error(result, *words, exit_code=exit_code)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertFalse(job.metrics.exists() and job.metrics.read_text(), "a step was logged")
+        self.assert_nothing_half_written(job)
+
+    def assert_one_error(self, result, *words, exit_code=1):
+        self.assertEqual(result.returncode, exit_code, result.stderr)
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(errors), 1, result.stderr)
+        self.assertEqual(result.stderr.splitlines()[-1], errors[0])
+        for word in words:
+            self.assertIn(str(word), errors[0])
+        self.assertNotRegex(errors[0], r"std::|c10::|at::|basic_string|nlohmann|\x1b", "C++ in a message for users")
+
+    def assert_nothing_half_written(self, job):
+        self.assertFalse(job.export.exists(), "an export of a job that failed")
+        self.assertEqual(job.leftovers(), [])
+
+
+def main():
+    global PROGRAMS
+    PROGRAMS = Path(sys.argv.pop(1)).resolve()
+    unittest.main()

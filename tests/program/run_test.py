@@ -1,0 +1,125 @@
+"""Runs of the pretraining examples that succeed."""
+
+import json
+import os
+import pty
+import struct
+import subprocess
+
+from program_job import SECONDS, ProgramTest, main
+
+
+class Run(ProgramTest):
+    def test_help_and_schema_need_no_configuration(self):
+        job = self.job()
+        usage = job.run(command=[str(job.program), "--help"])
+        self.assertEqual((usage.returncode, usage.stderr), (0, ""))
+        self.assertIn("trainer", usage.stdout)
+        schema = job.run(command=[str(job.program), "--schema"])
+        self.assertEqual((schema.returncode, schema.stderr), (0, ""))
+        self.assertIn("trainer", json.loads(schema.stdout)["properties"])
+
+    def test_every_step_is_logged_alike_by_both_trackers(self):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        for model in ("dense", "moe"):
+            with self.subTest(model):
+                job = self.job(model)
+                result = job.run()
+                self.assertEqual(result.returncode, 0, result.stderr)
+                steps = job.steps()
+                self.assertEqual([step["step"] for step in steps], [0, 1, 2, 3, 4])
+                names = ["loss", "grad_norm", "lr", "num_tokens", "step_seconds"]
+                for step in steps:
+                    self.assertEqual([name for name in names if name not in step], [])
+                    self.assertEqual(step["num_tokens"], 8 * 32)
+                self.assertLess(steps[-1]["loss"], steps[0]["loss"])
+                events = EventAccumulator(str(job.tensorboard)).Reload()
+                for tag in events.Tags()["scalars"]:
+                    name = next(n for n in steps[0] if n == tag or tag.startswith(n) or tag.endswith(n))
+                    for event in events.Scalars(tag):
+                        self.assertEqual(event.value, struct.unpack("f", struct.pack("f", steps[event.step][name]))[0])
+
+    def test_losses_depend_on_the_seed_and_on_nothing_else(self):
+        for model in ("dense", "moe"):
+            with self.subTest(model):
+                losses = self.trained(model)
+                self.assertEqual(self.trained(model), losses, "a second run")
+                self.assertEqual(self.trained(model, data={"num_workers": 2}), losses, "two workers")
+                self.assertEqual(self.trained(model, model_provider={"checkpointing": True}), losses, "checkpointing")
+                self.assertNotEqual(self.trained(model, ["trainer.determinism.base_seed=7"]), losses, "another seed")
+
+    def test_losses_of_one_microbatch_are_those_of_two(self):
+        for two, one in zip(self.trained(), self.trained(data={"microbatch_size": 8}), strict=True):
+            self.assertAlmostEqual(two, one, delta=2e-6)
+
+    def test_bfloat16_trains(self):
+        losses = self.trained(arguments=["model_provider.dtype=bfloat16", "trainer.schedule.total_steps=20"])
+        self.assertLess(losses[-1], losses[0])
+
+    def test_a_source_checkpoint_continues_at_the_loss_of_its_export(self):
+        job = self.job()
+        frozen = ["optimizer.lr=0.0", "data.shuffle=false"]
+        self.assertEqual(job.run(*frozen).returncode, 0)
+        again = self.trained(arguments=[f"trainer.model_stage_factory.source_checkpoint={job.export}",
+                                        "trainer.determinism.base_seed=99", *frozen])
+        self.assertEqual(again, job.losses())
+
+    def test_exports_reload_in_transformers(self):
+        import torch
+        import transformers
+
+        for model in ("dense", "moe"):
+            with self.subTest(model):
+                job = self.job(model)
+                self.assertEqual(job.run("optimizer.lr=0.0", "data.shuffle=false").returncode, 0)
+                reloaded, info = transformers.AutoModelForCausalLM.from_pretrained(
+                    job.export, output_loading_info=True, dtype=torch.float32)
+                self.assertFalse(info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"], info)
+                text = (job.folder / "text.txt").read_bytes()
+                windows = torch.tensor([list(text[i * 32 : i * 32 + 33]) for i in range(8)])
+                with torch.no_grad():
+                    logits = reloaded(windows[:, :-1]).logits
+                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item()
+                auxiliary = 0.01 if model == "moe" else 2e-6  # the router's auxiliary loss is part of ours
+                self.assertAlmostEqual(job.losses()[0], loss, delta=auxiliary * loss)
+
+    def test_a_configuration_of_0_16_runs_and_says_what_it_became(self):
+        job = self.job()
+        data, trainer = job.config["data"], job.config["trainer"]
+        trainer["batching"] = {key: data.pop(key) for key in ("global_batch_size", "microbatch_size")}
+        trainer["data_loading"] = {"num_workers": data.pop("num_workers")}
+        result = job.run()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for section in ("trainer.batching", "trainer.data_loading"):
+            self.assertRegex(result.stderr, rf"{section} is a section of d9d 0\.16: its keys are read as keys of data")
+        self.assertEqual(job.losses(), self.trained())
+
+    def test_a_log_that_is_no_terminal_has_no_control_characters(self):
+        result = self.job().run()
+        self.assertIn("5/5", result.stderr)
+        self.assertNotRegex(result.stderr, r"[\r\x1b]")
+
+    def test_a_terminal_has_one_row_that_is_redrawn(self):
+        job = self.job()
+        terminal, end = pty.openpty()
+        process = job.start(stderr=end, stdout=subprocess.DEVNULL)
+        os.close(end)
+        shown = b""
+        try:
+            while part := os.read(terminal, 4096):
+                shown += part
+        except OSError:  # how Linux says that the other end was closed
+            pass
+        os.close(terminal)
+        self.assertEqual(process.wait(SECONDS), 0, shown)
+        shown = shown.replace(b"\r\n", b"\n").decode()  # the terminal's own doing
+        rows = [line for line in shown.split("\n") if "5/5" in line]
+        self.assertEqual(len(rows), 1, shown)
+        self.assertRegex(rows[0], r"\r.* 5/5 \[=+\] .*100%.*\x1b\[K$")
+        self.assertGreaterEqual(rows[0].count("\r"), 2, "the row was never redrawn")
+        self.assertTrue(shown.endswith("\n"))
+
+
+if __name__ == "__main__":
+    main()
