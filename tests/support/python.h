@@ -6,6 +6,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <initializer_list>
@@ -20,7 +21,8 @@ namespace d9d::test {
 // with 0.
 inline std::string run_python(const std::string& script, std::initializer_list<std::string> arguments) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();  // null while a suite is set up
-  const std::string caller = test == nullptr ? "suite" : std::string(test->test_suite_name()) + "_" + test->name();
+  std::string caller = test == nullptr ? "suite" : std::string(test->test_suite_name()) + "_" + test->name();
+  std::ranges::replace(caller, '/', '_');  // of parameterised tests
   const std::string log = ::testing::TempDir() + "d9d_python_" + caller + "_" + std::to_string(::getpid()) + ".log";
   std::string command = "'" D9D_TEST_PYTHON "' '" D9D_SOURCE_DIR "/" + script + "'";
   for (const std::string& argument : arguments) command += " '" + argument + "'";
