@@ -109,7 +109,7 @@ TEST(LanguageModellingHead, Equals_log_softmax_of_all_logits) {
     test::expect_all_close({{"loss", loss},
                             {"hidden_states", hidden.grad()},
                             {"weights", joined_gradients(head->weights)},
-                            {"logits", head->logits(hidden)}},
+                            {"logits", head(hidden)}},
                            {{"loss", expected.to(dtype)},
                             {"hidden_states", wide_hidden.grad().to(dtype)},
                             {"weights", table.grad().to(dtype)},

@@ -77,7 +77,7 @@ TaskModel causal_lm(const ModulePtr<DecoderBackbone>& backbone) {
               [model](const TaskInputs& inputs) {
                 const at::Tensor& ids = inputs.input_ids;
                 const at::Tensor positions = at::arange(ids.size(1)).unsqueeze(0).expand_as(ids);
-                return model->head->logits(
+                return model->head(
                     model->model(SequenceInput{ids}, SequenceShared{.position_ids = positions}).hidden_states);
               },
           .loss =

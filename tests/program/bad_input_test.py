@@ -152,10 +152,10 @@ class BadInput(ProgramTest):
         self.assert_nothing_half_written(job)
         self.assertEqual(len(job.steps()), 5)
 
-    def test_a_launcher_of_several_processes_is_refused(self):
-        for name in ("WORLD_SIZE", "SLURM_NTASKS"):
-            job = self.job()
-            self.assert_refused(job, job.run(environment={name: "2"}), name, "2")
+    def test_a_mesh_that_does_not_fit_the_launched_ranks_is_refused(self):
+        job = self.job()
+        result = job.run("mesh.data_parallel_shard=4", environment={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
+        self.assert_refused(job, result, "1 ranks that were started", "data_parallel_shard 4 = 4")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ LanguageModellingOutput LanguageModellingHead::forward(const at::Tensor& hidden_
   return {.cross_entropy = loss.view(shared.labels.sizes())};
 }
 
-at::Tensor LanguageModellingHead::logits(const at::Tensor& hidden_states) const {
+at::Tensor LanguageModellingHead::forward(const at::Tensor& hidden_states) const {
   std::vector<at::Tensor> parts;
   for (const at::Tensor& weight : locals(weights)) parts.push_back(at::linear(hidden_states, weight));
   return at::cat(parts, -1);

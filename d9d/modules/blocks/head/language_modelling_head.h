@@ -42,7 +42,7 @@ class LanguageModellingHead : public Module {
   [[nodiscard]] LanguageModellingOutput forward(const at::Tensor& hidden_states,
                                                 const LanguageModellingShared& shared) const;
   // The logits [..., V] of hidden states [..., H], for generation and distillation.
-  [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_states) const;
+  [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states) const;
 
   const VocabularySplits vocabulary;
   const std::vector<ParameterPtr> weights;  // in the order of the splits

@@ -32,7 +32,7 @@ std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model, s
   } eval_scope{*model, model->is_training()};
   model->eval();
   const at::NoGradGuard no_grad;
-  const c10::Device device = model->head->weights.front()->local().device();
+  const c10::Device device = model->head->weights.front()->stored().device();
   std::vector<std::int64_t> tokens = std::move(prompt);
   std::vector<std::int64_t> generated;
   for (std::int64_t i = 0; i < options.num_tokens; ++i) {
@@ -42,7 +42,7 @@ std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model, s
     const SequenceShared shared{.position_ids = at::arange(length, ids.options()).unsqueeze(0),
                                 .hidden_states_agg_mask = std::nullopt};
     const at::Tensor hidden = model->model(SequenceInput{ids}, shared).hidden_states.select(1, length - 1);
-    const at::Tensor logits = model->head->logits(hidden).squeeze(0);
+    const at::Tensor logits = model->head(hidden).squeeze(0);
     const RandomStream stream{.key = philox_key(options.seed, "generate", ""), .step = static_cast<std::uint64_t>(i)};
     tokens.push_back(sample(logits, options.temperature, stream));
     generated.push_back(tokens.back());

@@ -1,0 +1,114 @@
+"""The pretraining examples over several ranks, started in every way, and what a user sees when one of them fails."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from program_job import REPOSITORY, SECONDS, ProgramTest, main
+from safetensors.torch import load_file
+
+TORCHRUN = [str(REPOSITORY / ".venv/bin/torchrun"), "--no-python", "--nproc-per-node"]
+EXACT = 1e-9  # fp64: the same mathematics in another order
+
+
+class Layouts(ProgramTest):
+    def run_job(self, model, *arguments, launcher=()):
+        job = self.job(model)
+        job.config["data"]["microbatch_size"] = 2
+        job.config["model_provider"]["dtype"] = "float64"
+        if model == "moe":  # the balancing loss is a rank's own
+            job.config["model_provider"]["model"]["layer"]["router_auxiliary_loss_coefficient"] = 0
+        result = job.run(command=[*launcher, *job.command(*arguments)])
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return job
+
+    def assert_same(self, job, expected):
+        self.assertEqual(len(job.losses()), len(expected.losses()))
+        for ours, theirs in zip(job.steps(), expected.steps(), strict=True):
+            for key in ("loss", "grad_norm"):
+                self.assertLessEqual(abs(ours[key] - theirs[key]), EXACT * abs(theirs[key]), key)
+            self.assertEqual(ours["num_tokens"], theirs["num_tokens"])
+        weights = load_file(job.export / "model.safetensors")
+        for name, weight in load_file(expected.export / "model.safetensors").items():
+            self.assertLessEqual((weights[name] - weight).abs().max(), EXACT * max(weight.abs().max(), 1.0), name)
+
+    def test_every_start_of_a_dense_model_trains_as_one_rank(self):
+        expected = self.run_job("dense")
+        for name, arguments, launcher in (
+            ("threads", ["mesh.data_parallel_shard=4"], ()),
+            ("processes", ["mesh.data_parallel_replicate=2", "launch.ranks=processes"], ()),
+            ("torchrun", ["mesh.data_parallel_shard=2"], [*TORCHRUN, "2"]),
+        ):
+            with self.subTest(name):
+                self.assert_same(self.run_job("dense", *arguments, launcher=launcher), expected)
+
+    def test_every_start_of_experts_trains_as_one_rank(self):
+        expected = self.run_job("moe")
+        experts = ["mesh.data_parallel_shard=2", "mesh.expert_parallel=2"]
+        for name, arguments, launcher in (("threads", experts, ()), ("torchrun", experts, [*TORCHRUN, "2"])):
+            with self.subTest(name):
+                self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
+
+    def test_a_checkpoint_loads_into_shards(self):
+        source = self.run_job("dense")
+        load = f"trainer.model_stage_factory.source_checkpoint={source.export}"
+        expected = self.run_job("dense", load)
+        self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2"), expected)
+
+
+def children_of(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+class Failures(ProgramTest):
+    def started(self, *arguments):
+        job = self.job()
+        process = job.start("trainer.schedule.total_steps=1000000", "launch.ranks=processes", *arguments,
+                            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        for line in process.stderr:
+            if re.search(r"train +10/", line):
+                return job, process
+        self.fail("the program ended before its tenth step")
+
+    def assert_gone(self, pids):
+        deadline = time.monotonic() + SECONDS
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+            self.assertLess(time.monotonic(), deadline, f"left behind: {pids}")
+            os.sched_yield()
+
+    def test_a_killed_rank_ends_the_job_and_is_named(self):
+        job, process = self.started("mesh.data_parallel_shard=2")
+        children = children_of(process)
+        self.assertEqual(len(children), 2)
+        os.kill(children[1], signal.SIGKILL)
+        errors = process.stderr.read()
+        self.assertEqual(process.wait(SECONDS), 128 + signal.SIGKILL, errors)
+        self.assertRegex(errors, r"error: .*rank 1 of 2 .*signal 9")
+        self.assert_gone(children)
+        self.assert_nothing_half_written(job)
+
+    def test_no_rank_outlives_a_killed_supervisor(self):
+        _, process = self.started("mesh.data_parallel_shard=2")
+        children = children_of(process)
+        process.kill()
+        self.assert_gone(children)
+
+    def test_ctrl_c_ends_all_ranks_after_the_same_step(self):
+        job, process = self.started("mesh.data_parallel_shard=2")
+        children = children_of(process)
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+        self.assertEqual(process.wait(SECONDS), 0, rest)
+        self.assertRegex(rest, r"stopped after step \d+ of 1000000")
+        self.assert_gone(children)
+        self.assert_nothing_half_written(job)
+
+
+if __name__ == "__main__":
+    main()
