@@ -12,7 +12,8 @@
 #include "d9d/core/launch/child_processes.h"
 #include "d9d/core/launch/tcp.h"
 
-#include "tests/core/launch/processes.h"
+#include "tests/core/launch/exit_code.h"
+#include "tests/support/program.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -42,8 +43,8 @@ Program::Variables with(Program::Variables variables, const std::string& name, c
 }
 
 // Meets the others, and communicates until rank 0 has said what D9D_TEST_PLAN asks.
-TEST(DISABLED_Program, rank) {
-  end_program([] {
+const TestProgram kRank("rank", [] {
+  return exit_code_of([] {
     const RankEnvironment here = rank_environment().value();
     const auto seconds = environment_variable("D9D_TEST_SECONDS");
     World world(connect_ranks(here, {.job = environment_variable("D9D_TEST_JOB").value_or(""),
@@ -60,7 +61,7 @@ TEST(DISABLED_Program, rank) {
       throw;
     }
   });
-}
+});
 
 TEST(Rendezvous, Processes_meet_at_rank_0_and_part) {
   const std::string port = free_port();

@@ -1,8 +1,8 @@
-// Ranks that are real processes: the test binary executes itself, with a filter that selects one of its programs.
+// Real processes: the test binary executes itself, and runs one of the programs that its files declare.
 //
 // Example
-//   TEST(DISABLED_Program, barrier) { end_program([] { ...; }); }
-//   const Result result = run_program("barrier", {{"RANK", "0"}, ...}).wait();
+//   const TestProgram kAnswer("answer", [] { return 42; });
+//   TEST(Answer, Is_42) { EXPECT_EQ(Program("answer", {{"VARIABLE", "value"}}).wait().exit_code, 42); }
 #pragma once
 
 #include <sys/types.h>
@@ -10,9 +10,18 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 namespace d9d::test {
+
+// Declares a program at namespace scope. Its exit code is what `body` returns.
+struct TestProgram {
+  TestProgram(const std::string& name, std::function<int()> body);
+};
+
+// What a process that was started as Program(name, ...) does instead of running tests; nothing in others.
+[[nodiscard]] std::optional<int> run_declared_program();
 
 struct Result {
   int exit_code = 0;   // 128 + signal when killed
@@ -42,8 +51,5 @@ class Program {
   std::string errors_;
   std::chrono::steady_clock::time_point begin_;
 };
-
-// The body of a program: reports errors as launch() does, and ends the process with the exit code.
-[[noreturn]] void end_program(const std::function<int()>& body);
 
 }  // namespace d9d::test

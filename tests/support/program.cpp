@@ -1,4 +1,4 @@
-#include "tests/core/launch/processes.h"
+#include "tests/support/program.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,32 +8,43 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <iostream>
-#include <vector>
+#include <utility>
 
 #include "d9d/base/check.h"
-#include "d9d/base/log.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
-#include "d9d/core/launch/child_processes.h"
 
 namespace d9d::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kVariable = "D9D_TEST_PROGRAM";
+
+std::map<std::string, std::function<int()>>& programs() {
+  static std::map<std::string, std::function<int()>> all;
+  return all;
+}
+
 }  // namespace
+
+TestProgram::TestProgram(const std::string& name, std::function<int()> body) { programs()[name] = std::move(body); }
+
+std::optional<int> run_declared_program() {
+  const char* const name = std::getenv(kVariable);
+  if (name == nullptr) return std::nullopt;
+  return programs().at(name)();
+}
 
 Program::Program(const std::string& name, const Variables& variables) : begin_(Clock::now()) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw IoError("pipe");
-  const std::string filter = "--gtest_filter=DISABLED_Program." + name;
   process_ = ::fork();
   if (process_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(ends[1], STDERR_FILENO);
     ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
     for (const auto& [key, value] : variables) ::setenv(key.c_str(), value.c_str(), 1);
-    ::execl("/proc/self/exe", "core_test", filter.c_str(), "--gtest_also_run_disabled_tests", nullptr);
+    ::setenv(kVariable, name.c_str(), 1);
+    ::execl("/proc/self/exe", name.c_str(), nullptr);
     ::_exit(127);
   }
   ::close(ends[1]);
@@ -78,18 +89,6 @@ Result Program::wait() {
   return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
           .errors = errors_,
           .seconds = std::chrono::duration<double>(Clock::now() - begin_).count()};
-}
-
-void end_program(const std::function<int()>& body) {
-  int code = 1;
-  try {
-    code = body();
-  } catch (const PeerFailedError&) {
-    code = kPeerFailedExitCode;
-  } catch (const std::exception& error) {
-    write_line_to_stderr(cat("error: ", error.what()));
-  }
-  std::exit(code);
 }
 
 }  // namespace d9d::test
