@@ -139,6 +139,29 @@ TEST_P(CommunicationFailure, Abort_of_a_group_fails_that_group_alone) {
   for (const std::string& message : messages) EXPECT_THAT(message, HasSubstr("the sky is green"));
 }
 
+TEST_P(CommunicationFailure, All_to_all_with_splits_that_do_not_match_says_how_many_rows_came) {
+  const auto messages = messages_of(2, [](World& world) {
+    const at::Tensor two = at::zeros({2});
+    const at::Tensor expected = at::zeros({world.rank() == 0 ? 2 : 200});
+    all_of(world).all_to_all(expected, two, {1, expected.numel() - 1}, {1, 1}).wait();
+  });
+  EXPECT_THAT(messages[1], HasSubstr("expected 199 rows from rank 1, got 1"));
+}
+
+TEST_P(CommunicationFailure, A_message_of_another_shape_is_refused_by_its_receiver) {
+  for (const std::int64_t size : {2, 4000}) {  // shorter and longer than expected
+    const auto messages = messages_of(2, [&](World& world) {
+      const bool is_sender = world.rank() == 0;
+      all_of(world)
+          .exchange({{.direction = is_sender ? PointToPoint::Direction::kSend : PointToPoint::Direction::kReceive,
+                      .tensor = at::zeros({is_sender ? size : 4}),
+                      .peer = is_sender ? 1 : 0}})
+          .wait();
+    });
+    EXPECT_THAT(messages[1], AllOf(HasSubstr("rank 1"), HasSubstr("receive(Float [4]) from rank 0")));
+  }
+}
+
 TEST_P(CommunicationFailure, A_message_that_does_not_come_names_its_source) {
   const auto messages = messages_of(3, [](World& world) {
     if (world.rank() != 1) return;

@@ -38,7 +38,9 @@ std::string answer_key(const GroupState& group, std::int64_t rank) { return cat(
 
 bool is_timeout(const std::string& cause) { return cause.find("imed out") != std::string::npos; }
 
-void append(std::string& list, const std::string& entry) { list += cat(list.empty() ? "" : "; ", entry); }
+void append(std::string& list, const char* separator, const std::string& entry) {
+  list += cat(list.empty() ? "" : separator, entry);
+}
 
 }  // namespace
 
@@ -169,8 +171,7 @@ GroupFailure FailureWatch::explain(GroupState& group, const FailedOperation& fai
     }
     reason = diagnose(group, failed);
   } catch (const c10::Error&) {  // no store: nobody to ask
-    reason = cat("rank ", rank_, " ", to_string(failed.position), " of group '", group.group().name,
-                 "' failed: ", failed.cause);
+    reason = cat("rank ", rank_, " ", failed.where, " of group '", group.group().name, "' failed: ", failed.cause);
   }
   abort_group(group, reason);
   return group.failure().value();
@@ -208,10 +209,10 @@ std::string FailureWatch::diagnose(const GroupState& group, const FailedOperatio
   for (const std::int64_t rank : group.group().ranks) {
     const auto found = positions.find(rank);
     if (found == positions.end()) {
-      append(silent, cat("rank ", rank));
-      append(missing, cat("rank ", rank, " (no answer)"));
+      append(silent, ", ", cat("rank ", rank));
+      append(missing, "; ", cat("rank ", rank, " (no answer)"));
     } else if (found->second.number < mine.number) {
-      append(missing, cat("rank ", rank, " ", to_string(found->second)));
+      append(missing, "; ", cat("rank ", rank, " ", to_string(found->second)));
     } else if (found->second.number == mine.number && found->second.operation != mine.operation && different.empty()) {
       different = cat("rank ", rank, " ", to_string(found->second));
     }
@@ -223,16 +224,15 @@ std::string FailureWatch::diagnose(const GroupState& group, const FailedOperatio
   }
   if (!is_timeout(failed.cause)) {
     const std::string dead = silent.empty() ? "" : cat("; no answer from ", silent, ": ended or out of reach");
-    return cat("rank ", rank_, " ", to_string(failed.position), " of group '", name, "' failed: ", failed.cause, dead,
-               ".");
+    return cat("rank ", rank_, " ", failed.where, " of group '", name, "' failed: ", failed.cause, dead, ".");
   }
   const double seconds = static_cast<double>(failed.timeout.count()) / 1e3;
   if (failed.awaited) {
-    return cat("rank ", rank_, " waited ", seconds, " s in group '", name, "' for ", *failed.awaited, ", ",
-               failed.position.operation, silent.empty() ? "" : cat("; no answer from ", silent),
+    return cat("rank ", rank_, " waited ", seconds, " s in group '", name, "' for ", *failed.awaited,
+               silent.empty() ? "" : cat("; no answer from ", silent),
                ". Both sides must name the same shapes and dtypes in the same order.");
   }
-  return cat("rank ", rank_, " ", to_string(failed.position), " waited ", seconds, " s in group '", name,
+  return cat("rank ", rank_, " ", failed.where, " waited ", seconds, " s in group '", name,
              "' for: ", missing.empty() ? "messages of ranks that began it too" : missing, ".");
 }
 

@@ -27,7 +27,7 @@
 namespace d9d {
 
 struct FailedOperation {
-  Position position;
+  std::string where;                        // "at operation 3 barrier()"
   std::string cause;                        // of the library, one line
   std::chrono::milliseconds timeout;        // that it had
   std::optional<std::string> awaited = {};  // of a message: what did not come, and from whom

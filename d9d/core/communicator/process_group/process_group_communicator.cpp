@@ -73,8 +73,11 @@ void ProcessGroupCommunicator::Call::fail(const std::string& cause) const {
   FailedOperation failed = operation;
   failed.cause = cause;
   const GroupFailure failure = watch->explain(*state, failed);
-  const std::string text = cat("[core::communicator] rank ", state->job_rank(), " ", to_string(operation.position),
-                               " of group '", state->group().name, "' failed: ", failure.reason);
+  const std::string here = cat("rank ", state->job_rank(), " ", operation.where);
+  const bool names_here = failure.reason.starts_with(here);
+  const std::string text =
+      cat("[core::communicator] ", names_here ? "" : cat(here, " of group '", state->group().name, "' failed: "),
+          failure.reason);
   if (!failure.is_own) throw PeerFailedError(text);
   throw CommunicationError(text);
 }
@@ -92,7 +95,8 @@ auto ProcessGroupCommunicator::Call::run(const Action& action) const {
 
 ProcessGroupCommunicator::Call ProcessGroupCommunicator::begin(const std::string& operation) {
   const Position position = state_->begin(operation);
-  Call call{.state = state_, .watch = watch_, .operation = {.position = position, .cause = "", .timeout = timeout_}};
+  Call call{
+      .state = state_, .watch = watch_, .operation = {.where = to_string(position), .cause = "", .timeout = timeout_}};
   check_alive(call);
   return call;
 }
@@ -126,8 +130,7 @@ std::vector<std::int64_t> ProcessGroupCommunicator::gather_numbers(const Call& c
 // Gloo ends the process where messages differ in size. So ranks compare what they are about to do first.
 void ProcessGroupCommunicator::check_same_on_all_ranks(const Call& call) {
   if (!device_.is_cpu() || size() == 1) return;
-  const std::string& operation = call.operation.position.operation;
-  const auto mine = static_cast<std::int64_t>(fnv1a(operation));
+  const auto mine = static_cast<std::int64_t>(fnv1a(call.operation.where));
   for (const std::int64_t theirs : gather_numbers(call, {mine})) {
     if (theirs != mine) call.fail("ranks called different operations");
   }
@@ -267,8 +270,8 @@ void ProcessGroupCommunicator::barrier() {
 Work ProcessGroupCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   const at::NoGradGuard no_grad;
   // Not counted with the collectives, which all ranks call.
-  const Position position{.number = state_->position().number, .operation = cat("exchange ", ++num_exchanges_)};
-  Call call{.state = state_, .watch = watch_, .operation = {.position = position, .cause = "", .timeout = timeout_}};
+  const std::string where = cat("at exchange ", ++num_exchanges_);
+  Call call{.state = state_, .watch = watch_, .operation = {.where = where, .cause = "", .timeout = timeout_}};
   check_alive(call);
   return state_->backend().supportsCoalescing() ? exchange_at_once(call, messages)
                                                 : exchange_one_by_one(std::move(call), messages);
@@ -300,6 +303,7 @@ Work ProcessGroupCommunicator::exchange_one_by_one(Call call, const std::vector<
   std::deque<at::Tensor> to_self;
   for (const PointToPoint& message : messages) {
     call.operation.awaited = operation::message(*this, message);
+    call.operation.where = cat("at exchange ", num_exchanges_, " ", *call.operation.awaited);
     const bool is_send = message.direction == Direction::kSend;
     if (message.peer == rank()) {
       if (is_send) to_self.push_back(message.tensor);

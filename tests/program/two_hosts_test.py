@@ -1,0 +1,87 @@
+"""Ranks of two machines under torchrun: two network namespaces stand for the machines. Needs root and iproute2.
+
+Usage: two_hosts_test.py CORE_TEST    the test binary, whose program `rank` meets the other ranks
+"""
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+CORE_TEST = sys.argv.pop(1)
+TORCHRUN = pathlib.Path(__file__).parents[2] / ".venv/bin/torchrun"
+NUM_RANKS = 4
+
+
+def ip(*arguments: str) -> bool:
+    return subprocess.run(["ip", *arguments], capture_output=True).returncode == 0
+
+
+class TwoHosts(unittest.TestCase):
+    def setUp(self) -> None:
+        self.hosts = [f"d9d{os.getpid()}{end}" for end in "ab"]
+        if not ip("netns", "add", self.hosts[0]):
+            self.skipTest("no network namespaces: not root, or no iproute2")
+        self.addCleanup(ip, "netns", "del", self.hosts[0])
+        self.assertTrue(ip("netns", "add", self.hosts[1]))
+        self.addCleanup(ip, "netns", "del", self.hosts[1])
+        ends = [f"v{os.getpid()}{end}" for end in "ab"]
+        self.assertTrue(ip("link", "add", ends[0], "netns", self.hosts[0], "type", "veth",
+                           "peer", "name", ends[1], "netns", self.hosts[1]))
+        for number, (host, end) in enumerate(zip(self.hosts, ends), start=1):
+            self.assertTrue(ip("-n", host, "addr", "add", f"10.77.0.{number}/24", "dev", end))
+            self.assertTrue(ip("-n", host, "link", "set", end, "up"))
+            self.assertTrue(ip("-n", host, "link", "set", "lo", "up"))
+        self.logs = [tempfile.TemporaryFile("w+") for _ in self.hosts]
+        for log in self.logs:
+            self.addCleanup(log.close)
+
+    def start(self, plan: str) -> list[subprocess.Popen]:
+        variables = {**os.environ, "D9D_TEST_PROGRAM": "rank", "D9D_TEST_PLAN": plan, "OMP_NUM_THREADS": "1"}
+        agents = []
+        for number, (host, log) in enumerate(zip(self.hosts, self.logs)):
+            agents.append(subprocess.Popen(
+                ["ip", "netns", "exec", host, TORCHRUN, "--no-python", "--nnodes", "2", "--node-rank", str(number),
+                 "--nproc-per-node", str(NUM_RANKS // 2), "--master-addr", "10.77.0.1", "--master-port", "29500",
+                 CORE_TEST], stdout=log, stderr=subprocess.STDOUT, env=variables))
+            self.addCleanup(agents[-1].kill)
+        return agents
+
+    def text(self) -> str:
+        for log in self.logs:
+            log.seek(0)
+        return "".join(log.read() for log in self.logs)
+
+    def rank_process(self, rank: int) -> int:
+        host = self.hosts[rank * 2 // NUM_RANKS]
+        for process in subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True).stdout.split():
+            try:
+                variables = pathlib.Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if f"RANK={rank}".encode() in variables:
+                return int(process)
+        self.fail(f"rank {rank} does not run")
+
+    def test_ranks_meet_and_part(self) -> None:
+        for agent in self.start(""):
+            self.assertEqual(agent.wait(timeout=60), 0, self.text())
+
+    def test_of_a_rank_that_is_killed_the_other_machine_hears_by_name(self) -> None:
+        agents = self.start("hang")
+        deadline = time.monotonic() + 60
+        while self.text().count("waiting") < NUM_RANKS:
+            self.assertLess(time.monotonic(), deadline, self.text())
+            time.sleep(0.1)  # between looks at the log
+        os.kill(self.rank_process(3), signal.SIGKILL)
+        for agent in agents:
+            self.assertNotEqual(agent.wait(timeout=40), 0)  # an operation may take 50 s
+        self.assertRegex(self.text(), r"error: \[core::communicator\] rank [01] .*no answer from .*rank 3")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
