@@ -129,6 +129,11 @@ TEST(Redistribute, Skips_axes_of_one_rank) {
   });
 }
 
+TEST(Redistribute, Needs_no_job_on_a_mesh_without_axes) {
+  const at::Tensor full = at::ones({4});
+  EXPECT_TRUE(full_tensor(redistribute(distribute(full, DeviceMesh(), {}), {})).is_alias_of(full));
+}
+
 TEST(Redistribute, Takes_locals_of_any_strides) {
   const at::Tensor full = random_tensor({5, 4, 3}, 1);
   on_ranks({{"tp", 2}}, [&](const DeviceMesh& mesh) {
@@ -149,7 +154,9 @@ struct Network {
   [[nodiscard]] static at::Tensor loss_of(const at::Tensor& y) { return (y * y.tanh()).sum(); }
 };
 
-void expect_gradients_of_tensor_parallel_network(bool checkpointed) {
+enum class Backward { kWhole, kCheckpointed, kSplit };  // kSplit: the gradient of the input first, of weights later
+
+void expect_gradients_of_tensor_parallel_network(Backward backward) {
   const Network net;
   for (const at::Tensor& leaf : {net.x, net.up, net.down}) leaf.set_requires_grad(true);
   Network::loss_of(at::linear(at::linear(net.x, net.up).tanh(), net.down)).backward();
@@ -171,7 +178,16 @@ void expect_gradients_of_tensor_parallel_network(bool checkpointed) {
                           {Shard{0}})
           .local;
     };
-    Network::loss_of(checkpointed ? checkpoint(body, x.local) : body(x.local)).backward();
+    const at::Tensor y = backward == Backward::kCheckpointed ? checkpoint(body, x.local) : body(x.local);
+    const at::Tensor loss = Network::loss_of(y);
+    if (backward == Backward::kSplit) {
+      x.local.mutable_grad() = torch::autograd::grad({loss}, {x.local}, {}, /*retain_graph=*/true)[0];
+      const auto grads = torch::autograd::grad({loss}, {up.local, down.local});
+      up.local.mutable_grad() = grads[0];
+      down.local.mutable_grad() = grads[1];
+    } else {
+      loss.backward();
+    }
     const auto expect_gradient = [&](const char* name, const DTensor& part, const at::Tensor& expected) {
       const at::Tensor gradient = full_tensor(
           {.local = part.local.grad(), .mesh = mesh, .placements = part.placements, .global_shape = part.global_shape});
@@ -184,11 +200,15 @@ void expect_gradients_of_tensor_parallel_network(bool checkpointed) {
 }
 
 TEST(Redistribute, Gradients_of_a_tensor_parallel_network_equal_those_on_one_thread) {
-  expect_gradients_of_tensor_parallel_network(/*checkpointed=*/false);
+  expect_gradients_of_tensor_parallel_network(Backward::kWhole);
 }
 
 TEST(Redistribute, Gradients_are_the_same_under_checkpoint) {
-  expect_gradients_of_tensor_parallel_network(/*checkpointed=*/true);
+  expect_gradients_of_tensor_parallel_network(Backward::kCheckpointed);
+}
+
+TEST(Redistribute, Gradients_are_the_same_in_two_phases) {
+  expect_gradients_of_tensor_parallel_network(Backward::kSplit);
 }
 
 TEST(Redistribute, Sums_gradients_that_copies_contributed) {  // identity forward, all_reduce backward
