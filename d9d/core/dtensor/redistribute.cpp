@@ -20,10 +20,12 @@ bool is_linear(const Placement& placement) {
   return !is_partial(placement) || is_average(placement) || placement == Placement(Partial{ReduceOp::kSum});
 }
 
-// Placements of a tensor of this shape: one an axis, dims in range, flat shards that agree, one kind of reduction.
+// Placements of a tensor of this shape: one an axis, dims in range, flat shards that agree, one kind of reduction. The
+// verdict is the same on all ranks.
 void check_placements(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                       const Placements& placements) {
-  const LocalBox box = local_box(global_shape, mesh, placements);
+  const std::vector<std::int64_t> first(mesh.axes().size());  // no rank has a larger box
+  const LocalBox box = local_box(global_shape, mesh, placements, first);
   const FlatShard* flat = nullptr;
   std::int64_t num_parts = 1;
   const Placement* reduction = nullptr;
