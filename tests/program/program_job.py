@@ -14,6 +14,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = Path()  # set by main
+DEVICE = os.environ.get("D9D_TEST_DEVICE", "cpu")  # cuda: by hand, on a machine with enough GPUs
 SECONDS = 60  # far more than a program of this test needs
 VOCABULARY = 256
 PIECEWISE = [
@@ -32,7 +33,7 @@ class Job:
         text.write_text("".join(f"line {i}: {i * i}\n" for i in range(400)))
         shipped = REPOSITORY / f"examples/qwen3_{model}/pretrain/pretrain.json"
         self.config = config = json.loads(shipped.read_text())
-        config["launch"] = {"device": "cpu", "num_threads": 1}
+        config["launch"] = {"device": DEVICE, "num_threads": 1}
         config["data"].update(paths=[str(text)], sequence_length=32, global_batch_size=8, microbatch_size=4)
         config["model_provider"]["model"]["num_hidden_layers"] = 1
         config["model_provider"]["model"]["layer"].update(
