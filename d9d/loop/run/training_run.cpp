@@ -46,6 +46,7 @@ class TrainingRun {
 
   TrainingOutcome run() {
     if (parts_.context.is_main_process()) announce();
+    set_timeout(parts_.config.timeout.init_timeout);
     parts_.events.trigger(kTrainReady, {.run = *run_});
     while (!parts_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
@@ -53,7 +54,10 @@ class TrainingRun {
       finish_step();
       show_step(report);
       stops_ = report.gradients.stops;
+      if (!has_stepped_) set_timeout(parts_.config.timeout.step_timeout);
+      has_stepped_ = true;
     }
+    set_timeout(parts_.config.timeout.init_timeout);  // what comes now, an export, takes its time
     bar_.finish();
     run_->close(RunOutcome::kCompleted);
     if (parts_.schedule.is_done()) return TrainingOutcome::kFinished;
@@ -79,6 +83,8 @@ class TrainingRun {
               parts_.schedule.total_steps(), " steps on ", parts_.context.world_size(), " x ",
               parts_.context.device().str());
   }
+
+  void set_timeout(std::int64_t seconds) const { parts_.context.set_timeout(std::chrono::seconds(seconds)); }
 
   std::string num_parameters() const {
     double count = 0;
@@ -158,6 +164,7 @@ class TrainingRun {
   GradientManager gradients_;
   const InterruptScope interrupt_;
   bool stops_ = false;
+  bool has_stepped_ = false;
 };
 
 }  // namespace

@@ -1,0 +1,69 @@
+#include "d9d/internals/grad_norm/distributed_grad_norm.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A parameter of a mesh pp x ep x tp whose stored part has gradients of `value`.
+ParameterPtr with_gradient(const DeviceMesh& mesh, const std::vector<std::pair<std::string, Placement>>& placements,
+                           double value) {
+  auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {8, 8}, .init = init::ones()});
+  for (const auto& [axis, placement] : placements) parameter->place(mesh, axis, placement, placement);
+  parameter->to(at::kDouble);
+  parameter->materialize(at::kCPU);
+  parameter->stored().mutable_grad() = at::full_like(parameter->stored(), value);
+  return parameter;
+}
+
+class DistributedGradNorm : public ::testing::TestWithParam<double> {};
+INSTANTIATE_TEST_SUITE_P(Orders, DistributedGradNorm, ::testing::Values(1.0, 2.0, 3.0, kInfinity));
+
+// Two stages: one has a whole parameter and one cut over two axes, the other one cut over one axis. The reference
+// refused two axes.
+TEST_P(DistributedGradNorm, Counts_every_element_of_any_layout_once) {
+  run_ranks(RankBackend::kThreads, 8, [](World& world) {
+    const DeviceMesh mesh("m", {{"pp", 2}, {"ep", 2}, {"tp", 2}},
+                          std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+    std::vector<ParameterPtr> parameters;
+    if (mesh.axis_coordinate("pp") == 0) {
+      parameters = {with_gradient(mesh, {{"ep", Replicate{}}}, 2.0),
+                    with_gradient(mesh, {{"ep", Shard{0}}, {"tp", Shard{1}}}, 3.0)};
+    } else {
+      parameters = {with_gradient(mesh, {{"tp", Shard{0}}}, 5.0)};
+    }
+    const at::Tensor norm =
+        distributed_grad_norm(group_parameters_for_norm(parameters), GetParam(), mesh.slice({"pp"}));
+    const at::Tensor all = at::cat({at::full({64}, 2.0), at::full({64}, 3.0), at::full({64}, 5.0)}).to(at::kDouble);
+    EXPECT_NEAR(norm.item<double>(), at::linalg_vector_norm(all, GetParam()).item<double>(), 1e-12);
+  });
+}
+
+TEST(GradNormGroups, Have_cut_parameters_first_and_no_frozen_ones) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    const DeviceMesh mesh("m", {{"ep", 2}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+    const ParameterPtr whole = with_gradient(mesh, {{"ep", Replicate{}}}, 1.0);
+    const ParameterPtr cut = with_gradient(mesh, {{"ep", Shard{0}}}, 1.0);
+    const ParameterPtr frozen = with_gradient(mesh, {{"ep", Shard{0}}}, 1.0);
+    frozen->set_requires_grad(false);
+    const auto groups = group_parameters_for_norm({whole, frozen, cut});
+    ASSERT_EQ(groups.size(), 2);
+    EXPECT_EQ(groups[0].parameters, std::vector<ParameterPtr>{cut});
+    EXPECT_EQ(groups[0].shards, mesh);
+    EXPECT_EQ(groups[1].parameters, std::vector<ParameterPtr>{whole});
+  });
+}
+
+TEST(GradNormGroups, Of_nothing_have_the_norm_zero) {
+  EXPECT_EQ(distributed_grad_norm({}, 2.0, DeviceMesh()).item<double>(), 0.0);
+}
+
+}  // namespace
+}  // namespace d9d::test

@@ -1,0 +1,124 @@
+#include "d9d/internals/grad_sync/gradient_synchronizer.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+using NamedParameters = std::vector<std::pair<std::string, ParameterPtr>>;
+
+constexpr std::int64_t kNumRanks = 4;
+
+// Parameters of ones, summed over dp where `is_summed` says so.
+NamedParameters make_parameters(World& world, at::ScalarType dtype, const std::vector<bool>& is_summed) {
+  const DeviceMesh mesh("m", {{"dp", kNumRanks}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+  NamedParameters parameters;
+  for (std::size_t i = 0; i < is_summed.size(); ++i) {
+    const auto size = static_cast<std::int64_t>(3 + 20 * i);
+    auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {size, 2}, .init = init::ones()});
+    parameter->to(dtype);
+    if (is_summed[i]) parameter->place(mesh, "dp", Replicate{}, Partial{});
+    parameter->materialize(at::kCPU);
+    parameter->reset({});
+    parameters.emplace_back("p" + std::to_string(i), parameter);
+  }
+  return parameters;
+}
+
+// The gradient of every element becomes `value`.
+void backward(const NamedParameters& parameters, double value) {
+  at::Tensor sum = at::zeros({}, at::kDouble);
+  for (const auto& [name, parameter] : parameters) sum = sum + parameter->local().to(at::kDouble).sum() * value;
+  sum.backward();
+}
+
+struct Dtypes {
+  at::ScalarType parameter;
+  at::ScalarType gradient;
+};
+class GradientSynchronizerOf : public ::testing::TestWithParam<Dtypes> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, GradientSynchronizerOf,
+                         ::testing::Values(Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kBFloat16, at::kFloat},
+                                           Dtypes{at::kBFloat16, at::kBFloat16}),
+                         [](const auto& dtypes) {
+                           return std::string(c10::toString(dtypes.param.parameter)) + "_" +
+                                  c10::toString(dtypes.param.gradient);
+                         });
+
+TEST_P(GradientSynchronizerOf, Sums_over_microbatches_and_the_ranks_of_partial_axes) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, GetParam().parameter, {true, false, true, true, false});
+    GradientSynchronizer sync(parameters, {.bucket_size_bytes = 256, .gradient_dtype = GetParam().gradient});
+    EXPECT_GT(sync.num_buckets(), 1);
+    for (int step = 0; step < 3; ++step) {
+      for (const bool is_last : {false, true}) {
+        sync.begin_microbatch(is_last);
+        backward(parameters, static_cast<double>(world.rank()));
+        sync.end_microbatch();
+      }
+      sync.wait();
+      for (const auto& [name, parameter] : parameters) {
+        const at::Tensor& grad = parameter->stored().grad();
+        ASSERT_EQ(grad.scalar_type(), GetParam().gradient) << name;
+        const bool is_summed = !parameter->mesh().axes().empty();
+        const double expected = is_summed ? kNumRanks * (kNumRanks - 1) : 2.0 * static_cast<double>(world.rank());
+        EXPECT_TRUE(at::equal(grad, at::full_like(grad, expected))) << name;
+      }
+      sync.clear();
+      for (const auto& [name, parameter] : parameters) EXPECT_FALSE(parameter->stored().grad().defined()) << name;
+    }
+  });
+}
+
+// The reference never became ready in such a step.
+TEST(GradientSynchronizer, Tolerates_parameters_that_a_rank_did_not_use) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true});
+    GradientSynchronizer sync(parameters, {});
+    sync.begin_microbatch(/*is_last=*/true);
+    if (world.rank() == 1) {
+      backward(parameters, 1.0);
+    } else {
+      backward({parameters.front()}, 1.0);
+    }
+    sync.end_microbatch();
+    sync.wait();
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), kNumRanks);
+    EXPECT_EQ(parameters[1].second->stored().grad().max().item<double>(), 1.0);
+  });
+}
+
+TEST(GradientSynchronizer, Leaves_parameters_of_one_rank_to_autograd) {
+  const NamedParameters parameters = {
+      {"p", std::make_shared<Parameter>(ParameterSpec{.shape = {2}, .init = init::ones()})}};
+  parameters[0].second->materialize(at::kCPU);
+  parameters[0].second->reset({});
+  GradientSynchronizer sync(parameters, {});
+  EXPECT_EQ(sync.num_buckets(), 0);
+  sync.begin_microbatch(true);
+  backward(parameters, 3.0);
+  sync.end_microbatch();
+  sync.wait();
+  EXPECT_TRUE(at::equal(parameters[0].second->stored().grad(), at::full({2}, 3.0)));
+}
+
+TEST(GradientSynchronizer, Names_a_parameter_whose_gradient_cannot_be_summed) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    const DeviceMesh mesh("m", {{"dp", 2}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+    auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {2}, .init = init::ones()});
+    parameter->place(mesh, "dp", Replicate{}, Partial{ReduceOp::kMax});
+    parameter->materialize(at::kCPU);
+    EXPECT_THAT([&] { GradientSynchronizer({{"gate", parameter}}, {}); },
+                ThrowsMessage<ConfigError>(HasSubstr("partial(max) for gate over axis 'dp'")));
+  });
+}
+
+}  // namespace
+}  // namespace d9d::test

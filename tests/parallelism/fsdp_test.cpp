@@ -1,0 +1,200 @@
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/modules/blocks/linear/linear.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Throws;
+using ::testing::ThrowsMessage;
+
+class Stack : public Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) const { return third(second(at::tanh(first(x)))); }
+
+  const ModulePtr<Linear> first = register_module<Linear>("first", LinearConfig{4, 5});
+  const ModulePtr<Linear> second = register_module<Linear>("second", LinearConfig{5, 5});
+  const ModulePtr<Linear> third = register_module<Linear>("third", LinearConfig{5, 3});
+};
+
+struct Sharded {
+  explicit Sharded(World& world, const FsdpConfig& config = {})
+      : runtime(std::make_shared<FsdpRuntime>(config)),
+        axes{{.mesh = DeviceMesh("dense", {{"dp", world.size()}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world)),
+              .shard_axis = "dp"}} {
+    model->to(at::kDouble);
+  }
+  Sharded& shard() {
+    for (const auto& [name, child] : model->named_children()) {
+      parallelize_fsdp(runtime, {.name = name, .modules = {child}, .axes = axes});
+    }
+    return *this;
+  }
+  Sharded& fill() {
+    model->materialize(at::kCPU);
+    model->reset_parameters(/*base_seed=*/1);
+    return *this;
+  }
+  void run_microbatch(const at::Tensor& x) {
+    runtime->begin_microbatch(/*is_last=*/true);
+    model(x).sum().backward();
+    runtime->end_microbatch();
+  }
+
+  ModulePtr<Stack> model = make_module<Stack>();
+  std::shared_ptr<FsdpRuntime> runtime;
+  std::vector<FsdpAxes> axes;
+};
+
+at::Tensor input() { return at::arange(8, at::kDouble).view({2, 4}) / 8; }
+
+void on_two_ranks(const std::function<void(World&)>& body) { run_ranks(RankBackend::kThreads, 2, body); }
+
+TEST(Fsdp, Keeps_a_slice_a_rank_and_says_how_parameters_lie) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    std::int64_t stored = 0;
+    for (const auto& [name, parameter] : sharded.model->named_parameters()) {
+      EXPECT_TRUE(has_flat_shard(parameter->placements())) << name;
+      EXPECT_TRUE(has_flat_shard(parameter->gradient_placements())) << name;
+      stored += parameter->stored().numel();
+    }
+    EXPECT_LE(stored, 4 * 5 + 5 * 5 + 5 * 3);
+    const at::Tensor total = at::full({}, stored, at::kLong);
+    world.communicator(group_of(world, "all"))->all_reduce(total, ReduceOp::kSum).wait();
+    EXPECT_EQ(total.item<std::int64_t>(), 4 * 5 + 5 * 5 + 5 * 3);
+  });
+}
+
+// Forward and backward of each unit but the last, which stays gathered in between; one reduction each.
+TEST(Fsdp, Gathers_twice_and_reduces_once_a_unit_and_microbatch) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    for (int i = 0; i < 3; ++i) sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 3 * (2 + 2 + 1));
+    EXPECT_EQ(sharded.runtime->num_reductions(), 3 * 3);
+  });
+}
+
+TEST(Fsdp, Gathers_all_again_when_it_always_reshards) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world, {.reshard_after_forward = ReshardAfterForward::kAlways});
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 2 * 3);
+  });
+}
+
+TEST(Fsdp, Gathers_once_a_step_when_it_never_reshards) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world, {.reshard_after_forward = ReshardAfterForward::kNever});
+    sharded.shard().fill();
+    for (int i = 0; i < 3; ++i) sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 3);
+    sharded.runtime->wait();
+    sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 6);
+  });
+}
+
+TEST(Fsdp, Has_no_gradient_buffer_for_frozen_parameters) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.model->second->set_requires_grad(false);
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    sharded.runtime->wait();
+    EXPECT_EQ(sharded.runtime->num_reductions(), 2);
+    for (const auto& [name, parameter] : sharded.model->named_parameters()) {
+      EXPECT_EQ(parameter->stored().grad().defined(), parameter->requires_grad()) << name;
+    }
+  });
+}
+
+TEST(Fsdp, Says_why_a_parameter_cannot_be_used_outside_its_unit) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    EXPECT_THAT([&] { (void)(sharded.model->first->weight->local() + 1); },
+                ThrowsMessage<c10::Error>(HasSubstr("used while its unit is not gathered")));
+  });
+}
+
+TEST(Fsdp, Evaluates_between_steps) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    const at::Tensor expected = [&] {
+      const at::NoGradGuard no_grad;
+      return sharded.model(input());
+    }();
+    sharded.run_microbatch(input());
+    const at::NoGradGuard no_grad;
+    EXPECT_TRUE(at::equal(sharded.model(input()), expected));
+  });
+}
+
+TEST(Fsdp, Refuses_another_order_of_units_by_their_names) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    sharded.runtime->begin_microbatch(/*is_last=*/true);
+    EXPECT_THAT([&] { (void)sharded.model->second(at::ones({2, 5}, at::kDouble)); },
+                ThrowsMessage<StateError>(HasSubstr("next 'first', got 'second'")));
+    sharded.runtime->abandon();
+    sharded.run_microbatch(input());
+  });
+}
+
+TEST(Fsdp, Goes_on_after_an_exception_in_the_first_microbatch) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    sharded.runtime->begin_microbatch(/*is_last=*/true);
+    EXPECT_THAT([&] { (void)sharded.model(at::ones({2, 7}, at::kDouble)); }, Throws<c10::Error>());
+    sharded.runtime->abandon();
+    Sharded fresh(world);
+    fresh.shard().fill();
+    for (Sharded* each : {&sharded, &fresh}) {
+      each->run_microbatch(input());
+      each->runtime->wait();
+    }
+    EXPECT_TRUE(at::equal(sharded.model->first->weight->stored().grad(), fresh.model->first->weight->stored().grad()));
+  });
+}
+
+TEST(Fsdp, Refuses_to_thaw_parameters_after_sharding) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.model->second->set_requires_grad(false);
+    sharded.shard().fill();
+    sharded.model->second->set_requires_grad(true);
+    EXPECT_THAT([&] { sharded.run_microbatch(input()); },
+                ThrowsMessage<StateError>(HasSubstr("expected requires_grad = 0 of second.weight")));
+  });
+}
+
+TEST(Fsdp, Refuses_modules_that_have_storage_or_nothing_to_shard) {
+  on_two_ranks([](World& world) {
+    Sharded filled(world);
+    filled.fill();
+    EXPECT_THAT([&] { filled.shard(); }, ThrowsMessage<StateError>(HasSubstr("first.weight without storage")));
+    Sharded twice(world);
+    twice.shard();
+    EXPECT_THAT([&] { twice.shard(); }, ThrowsMessage<ConfigError>(HasSubstr("none that another unit has not")));
+  });
+}
+
+}  // namespace
+}  // namespace d9d::test
