@@ -2,13 +2,12 @@
 // store of the job while the rank computes or waits inside a library. It looks twice a second, and at once when an
 // operation fails.
 //
-// What a rank that waits in a collective of CPU tensors learns, and when:
-//   another rank gave up (abort)        its reason, at once: its message first, then closed connections
-//   a process died                      at once, by closed connections; the rank that does not answer within 1 s is
-//   named a rank hangs or computes for ever   after the timeout, and which ranks have not come to which operation ranks
-//   called different operations   after the timeout, and who called what a machine vanished                  after the
-//   timeout
-// On CUDA the same, but the thread of a rank ends operations that wait, and what failed shows at the next operation.
+// What a rank that waits in a collective of CPU tensors learns:
+// * another rank gave up (abort): its reason, at once, since its messages go before its connections close;
+// * a process died: at once, by its closed connections; who does not answer within 1 s is named;
+// * a rank hangs or computes for ever: after the timeout; who has not come to which operation is named;
+// * a machine vanished: the same.
+// On CUDA the thread ends operations that wait, and what failed shows at the next operation.
 #pragma once
 
 #include <condition_variable>

@@ -5,6 +5,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "d9d/core/communicator/process_group/start_lock.h"
+
 namespace d9d {
 namespace {
 
@@ -14,7 +16,10 @@ void close_connections(c10d::Backend& group) {
   if (group.getSize() == 1) return;
   std::vector<at::Tensor> nothing = {at::empty({1}, at::kByte)};
   try {
-    group.recv(nothing, (group.getRank() + 1) % group.getSize(), kUnusedTag)->wait(std::chrono::milliseconds(1));
+    auto lock = lock_starts();
+    const auto work = group.recv(nothing, (group.getRank() + 1) % group.getSize(), kUnusedTag);
+    lock.unlock();
+    work->wait(std::chrono::milliseconds(1));
   } catch (const std::exception&) {  // as intended
   }
 }

@@ -11,6 +11,7 @@
 #include "d9d/core/communicator/operation.h"
 #include "d9d/core/communicator/process_group/fnv1a.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/process_group/start_lock.h"
 
 namespace d9d {
 namespace {
@@ -93,6 +94,14 @@ auto ProcessGroupCommunicator::Call::run(const Action& action) const {
   }
 }
 
+ProcessGroupCommunicator::C10dWork ProcessGroupCommunicator::Call::start(
+    const std::function<C10dWork()>& action) const {
+  return run([&] {
+    const auto lock = lock_starts();
+    return action();
+  });
+}
+
 ProcessGroupCommunicator::Call ProcessGroupCommunicator::begin(const std::string& operation) {
   const Position position = state_->begin(operation);
   Call call{
@@ -123,7 +132,8 @@ std::vector<std::int64_t> ProcessGroupCommunicator::gather_numbers(const Call& c
   options.timeout = timeout_;
   at::Tensor whole = output;
   at::Tensor part = input;
-  call.run([&] { return state_->backend()._allgather_base(whole, part, options)->wait(); });
+  const C10dWork work = call.start([&] { return state_->backend()._allgather_base(whole, part, options); });
+  call.run([&] { return work->wait(); });
   return {output.const_data_ptr<std::int64_t>(), output.const_data_ptr<std::int64_t>() + output.numel()};
 }
 
@@ -155,7 +165,7 @@ Work ProcessGroupCommunicator::start(const std::string& operation, bool is_empty
   Call call = begin(operation);
   check_same_on_all_ranks(call);
   if (is_empty) return {};
-  return finish(call, call.run(action));
+  return finish(call, call.start(action));
 }
 
 Work ProcessGroupCommunicator::finish(Call call, C10dWork work) const {
@@ -206,7 +216,7 @@ Work ProcessGroupCommunicator::all_to_all(const at::Tensor& output, const at::Te
   Call call = begin(operation::all_to_all(*this, output, input, output_splits, input_splits));
   check_same_on_all_ranks(call);
   check_splits(call, output_splits, input_splits);
-  return finish(call, call.run([&] {
+  return finish(call, call.start([&] {
     c10d::AllToAllOptions options;
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
@@ -264,7 +274,8 @@ void ProcessGroupCommunicator::barrier() {
   options.timeout = timeout_;
   options.device = device_;
   if (device_.has_index()) options.device_ids = {device_.index()};
-  if (!call.run([&] { return state_->backend().barrier(options)->wait(); })) call.fail("aborted");
+  const C10dWork work = call.start([&] { return state_->backend().barrier(options); });
+  if (!call.run([&] { return work->wait(); })) call.fail("aborted");
 }
 
 Work ProcessGroupCommunicator::exchange(const std::vector<PointToPoint>& messages) {
@@ -278,7 +289,7 @@ Work ProcessGroupCommunicator::exchange(const std::vector<PointToPoint>& message
 }
 
 Work ProcessGroupCommunicator::exchange_at_once(const Call& call, const std::vector<PointToPoint>& messages) {
-  call.run([&] {
+  const C10dWork work = call.start([&] {
     c10d::Backend& backend = state_->backend();
     backend.startCoalescing();
     for (const PointToPoint& message : messages) {
@@ -288,9 +299,9 @@ Work ProcessGroupCommunicator::exchange_at_once(const Call& call, const std::vec
       if (message.direction == Direction::kSend) backend.send(tensors, peer, 0);
       if (message.direction == Direction::kReceive) backend.recv(tensors, peer, 0);
     }
-    const C10dWork work = backend.endCoalescing();
-    if (work) work->wait();
+    return backend.endCoalescing();
   });
+  if (work) call.run([&] { return work->wait(); });
   return wait_for_stream_of(device_);
 }
 
@@ -316,7 +327,7 @@ Work ProcessGroupCommunicator::exchange_one_by_one(Call call, const std::vector<
     const int tag = (number++ & 0xfff) << 18 | static_cast<int>(fnv1a(describe(message.tensor)) & 0x3ffff);
     const int peer = static_cast<int>(message.peer);
     c10d::Backend& backend = state_->backend();
-    all.push_back({call, call.run([&] {
+    all.push_back({call, call.start([&] {
                      return is_send ? backend.send(tensors, peer, tag) : backend.recv(tensors, peer, tag);
                    })});
   }

@@ -57,6 +57,7 @@ class ProcessGroupCommunicator final : public Communicator {
 
     template <class Action>
     auto run(const Action& action) const;  // action(), its errors as CommunicationError
+    [[nodiscard]] C10dWork start(const std::function<C10dWork()>& action) const;
     [[noreturn]] void fail(const std::string& cause) const;
   };
 
