@@ -1,5 +1,6 @@
-// Errors. A check that the user can mend throws ConfigError, StateError, IoError or CommunicationError; a broken promise
-// of our own throws InternalError. The text names the rule with names and values, what was found, and the remedy.
+// Errors. A check that the user can mend throws ConfigError, StateError, IoError or CommunicationError; a broken
+// promise of our own throws InternalError. The text names the rule with names and values, what was found, and the
+// remedy.
 //
 // Example
 //   D9D_CHECK(hidden % heads == 0, ConfigError, "[modules::attention] expected hidden_size to be divisible by num_heads

@@ -139,10 +139,14 @@ struct SnippetTypes {
 };
 
 struct Accuracy : d9d::Metric {
-  void update(const at::Tensor& is_correct) { counts += at::stack({is_correct.sum(), at::ones_like(is_correct).sum()}); }
+  void update(const at::Tensor& is_correct) {
+    counts += at::stack({is_correct.sum(), at::ones_like(is_correct).sum()});
+  }
   at::Tensor compute() const override { return counts[0] / counts[1]; }
   void reset() override { counts.zero_(); }
-  void sync(const d9d::DeviceMesh& ranks) override { ranks.communicator()->all_reduce(counts, d9d::ReduceOp::kSum).wait(); }
+  void sync(const d9d::DeviceMesh& ranks) override {
+    ranks.communicator()->all_reduce(counts, d9d::ReduceOp::kSum).wait();
+  }
   at::Tensor counts = at::zeros({2}, at::kDouble);  // of right answers, of all
 };
 

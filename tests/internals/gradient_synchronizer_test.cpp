@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -115,8 +116,11 @@ TEST(GradientSynchronizer, Names_a_parameter_whose_gradient_cannot_be_summed) {
     auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {2}, .init = init::ones()});
     parameter->place(mesh, "dp", Replicate{}, Partial{ReduceOp::kMax});
     parameter->materialize(at::kCPU);
-    EXPECT_THAT([&] { GradientSynchronizer({{"gate", parameter}}, {}); },
-                ThrowsMessage<ConfigError>(HasSubstr("partial(max) for gate over axis 'dp'")));
+    EXPECT_THAT(
+        [&] {
+          GradientSynchronizer({{"gate", parameter}}, {});
+        },
+        ThrowsMessage<ConfigError>(HasSubstr("partial(max) for gate over axis 'dp'")));
   });
 }
 

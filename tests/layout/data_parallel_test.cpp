@@ -15,8 +15,9 @@ class DataParallel : public ::testing::TestWithParam<Layout> {};
 INSTANTIATE_TEST_SUITE_P(
     Meshes, DataParallel,
     ::testing::Values(Layout{"replicate2", {.data_parallel_replicate = 2}},
-                      Layout{"replicate4", {.data_parallel_replicate = 4}}, Layout{"shard2", {.data_parallel_shard = 2}},
-                      Layout{"shard4", {.data_parallel_shard = 4}}, Layout{"shard8", {.data_parallel_shard = 8}},
+                      Layout{"replicate4", {.data_parallel_replicate = 4}},
+                      Layout{"shard2", {.data_parallel_shard = 2}}, Layout{"shard4", {.data_parallel_shard = 4}},
+                      Layout{"shard8", {.data_parallel_shard = 8}},
                       Layout{"hybrid2x2", {.data_parallel_replicate = 2, .data_parallel_shard = 2}},
                       Layout{"hybrid2x4", {.data_parallel_replicate = 2, .data_parallel_shard = 4}}),
     [](const auto& layout) { return layout.param.name; });
@@ -45,8 +46,9 @@ TEST_P(DataParallel, Reduces_once_a_step_when_asked) {
 TEST(DataParallelOverGloo, Trains_as_one_rank_does) {
   const LayoutJob job{.ties_embeddings = true, .num_accumulations = 3};
   const LayoutResult expected = train({}, job);
-  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.data_parallel_shard = 2},
-                                           DeviceMeshParameters{.data_parallel_replicate = 2, .data_parallel_shard = 4}}) {
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{.data_parallel_shard = 2},
+        DeviceMeshParameters{.data_parallel_replicate = 2, .data_parallel_shard = 4}}) {
     expect_same(train(mesh, job, RankBackend::kGloo), expected, tolerance("fp64"));
   }
 }

@@ -14,16 +14,15 @@ struct Layout {
 class ExpertParallel : public ::testing::TestWithParam<Layout> {};
 INSTANTIATE_TEST_SUITE_P(
     Meshes, ExpertParallel,
-    ::testing::Values(Layout{"replicate2_ep2", {.data_parallel_replicate = 2, .expert_parallel = 2}},
-                      Layout{"replicate4_ep2", {.data_parallel_replicate = 4, .expert_parallel = 2}},
-                      Layout{"replicate8_ep8", {.data_parallel_replicate = 8, .expert_parallel = 8}},
-                      Layout{"shard2_ep2", {.data_parallel_shard = 2, .expert_parallel = 2}},
-                      Layout{"shard4_ep2", {.data_parallel_shard = 4, .expert_parallel = 2}},
-                      Layout{"shard8_ep4", {.data_parallel_shard = 8, .expert_parallel = 4}},
-                      Layout{"hybrid2x2_ep4",
-                             {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
-                      Layout{"hybrid4x2_ep2",
-                             {.data_parallel_replicate = 4, .data_parallel_shard = 2, .expert_parallel = 2}}),
+    ::testing::Values(
+        Layout{"replicate2_ep2", {.data_parallel_replicate = 2, .expert_parallel = 2}},
+        Layout{"replicate4_ep2", {.data_parallel_replicate = 4, .expert_parallel = 2}},
+        Layout{"replicate8_ep8", {.data_parallel_replicate = 8, .expert_parallel = 8}},
+        Layout{"shard2_ep2", {.data_parallel_shard = 2, .expert_parallel = 2}},
+        Layout{"shard4_ep2", {.data_parallel_shard = 4, .expert_parallel = 2}},
+        Layout{"shard8_ep4", {.data_parallel_shard = 8, .expert_parallel = 4}},
+        Layout{"hybrid2x2_ep4", {.data_parallel_replicate = 2, .data_parallel_shard = 2, .expert_parallel = 4}},
+        Layout{"hybrid4x2_ep2", {.data_parallel_replicate = 4, .data_parallel_shard = 2, .expert_parallel = 2}}),
     [](const auto& layout) { return layout.param.name; });
 
 TEST_P(ExpertParallel, Trains_as_one_rank_does) {

@@ -10,6 +10,7 @@
 #include "d9d/modules/models/decoder/decoder_with_head.h"
 #include "d9d/modules/models/decoder/parallelize.h"
 #include "d9d/modules/models/qwen3_dense/model.h"
+
 #include "tests/support/memory_peak.h"
 #include "tests/support/ranks.h"
 

@@ -10,6 +10,7 @@
 #include "d9d/modules/models/qwen3_dense/model.h"
 #include "d9d/modules/models/qwen3_moe/model.h"
 #include "d9d/optim/adamw.h"
+
 #include "tests/support/compare.h"
 
 namespace d9d::test {

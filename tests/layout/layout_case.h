@@ -15,6 +15,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/modules/models/decoder/decoder_with_head.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
+
 #include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
 

@@ -1,11 +1,11 @@
-#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
-
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
 #include "d9d/modules/blocks/linear/linear.h"
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -27,7 +27,8 @@ class Stack : public Module {
 struct Sharded {
   explicit Sharded(World& world, const FsdpConfig& config = {})
       : runtime(std::make_shared<FsdpRuntime>(config)),
-        axes{{.mesh = DeviceMesh("dense", {{"dp", world.size()}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world)),
+        axes{{.mesh =
+                  DeviceMesh("dense", {{"dp", world.size()}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world)),
               .shard_axis = "dp"}} {
     model->to(at::kDouble);
   }
@@ -150,8 +151,11 @@ TEST(Fsdp, Refuses_another_order_of_units_by_their_names) {
     sharded.shard().fill();
     sharded.run_microbatch(input());
     sharded.runtime->begin_microbatch(/*is_last=*/true);
-    EXPECT_THAT([&] { (void)sharded.model->second(at::ones({2, 5}, at::kDouble)); },
-                ThrowsMessage<StateError>(HasSubstr("next 'first', got 'second'")));
+    EXPECT_THAT(
+        [&] {
+          (void)sharded.model->second(at::ones({2, 5}, at::kDouble));
+        },
+        ThrowsMessage<StateError>(HasSubstr("next 'first', got 'second'")));
     sharded.runtime->abandon();
     sharded.run_microbatch(input());
   });

@@ -15,8 +15,8 @@
 namespace d9d {
 
 // Replaces the tensors that require gradients by identities of them. `action` runs once in a backward, before their
-// gradients go on, when the gradients of all that the backward reaches have come. Returns false, and nothing was done, if
-// no tensor requires one.
+// gradients go on, when the gradients of all that the backward reaches have come. Returns false, and nothing was done,
+// if no tensor requires one.
 bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors, std::function<void()> action);
 
 // Calls `action` when the backward that runs on this thread is over. Only inside a backward.

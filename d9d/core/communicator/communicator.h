@@ -7,10 +7,10 @@
 //   ...                                                  // compute that does not need `full`
 //   gathering.wait();
 //
-// Everything here is Collective: all ranks of the group call the same operations in the same order, with the same shapes
-// and dtypes. Tensors are contiguous, on device(), and keep their addresses until wait() has returned; results depend
-// on the order of ranks alone, not on timing. Errors are CommunicationError and name the rank, the group, the operation
-// and its sequence number; a group that failed stays failed. Autograd-aware forms: core/collectives.
+// Everything here is Collective: all ranks of the group call the same operations in the same order, with the same
+// shapes and dtypes. Tensors are contiguous, on device(), and keep their addresses until wait() has returned; results
+// depend on the order of ranks alone, not on timing. Errors are CommunicationError and name the rank, the group, the
+// operation and its sequence number; a group that failed stays failed. Autograd-aware forms: core/collectives.
 //
 // Legend   W size(), r rank()
 #pragma once

@@ -18,8 +18,12 @@ std::vector<MeshAxis> axes_of(const DeviceMeshParameters& mesh, MeshDomain domai
   const std::int64_t ep = mesh.expert_parallel;
   switch (domain) {
     case MeshDomain::kRegular:
-      return {{"pp", pp},           {"dp_replicate", dp_replicate}, {"dp_shard", dp_shard},
-              {"cp_shard", cp_shard}, {"cp_replicate", cp_replicate}, {"tp", tp}};
+      return {{"pp", pp},
+              {"dp_replicate", dp_replicate},
+              {"dp_shard", dp_shard},
+              {"cp_shard", cp_shard},
+              {"cp_replicate", cp_replicate},
+              {"tp", tp}};
     case MeshDomain::kDense:
       return {{"pp", pp},
               {"dp_replicate", dp_replicate},

@@ -4,9 +4,9 @@
 //   // [10, 8] over tp = 4, this rank at coordinate 3
 //   local_box({10, 8}, mesh, {Shard{0}});     // start {9, 0}, sizes {1, 8}: chunks of 3, 3, 3, 1
 //
-// Shards are cut as torch.chunk cuts: all of ceil(n / ranks), the last ones shorter or empty. Several axes that shard the
-// same dim cut each other's parts, the outermost axis first. FlatShard comes last: it cuts the row-major flattening of the
-// box that the shards leave; axes with FlatShard count as one, the outermost slowest.
+// Shards are cut as torch.chunk cuts: all of ceil(n / ranks), the last ones shorter or empty. Several axes that shard
+// the same dim cut each other's parts, the outermost axis first. FlatShard comes last: it cuts the row-major flattening
+// of the box that the shards leave; axes with FlatShard count as one, the outermost slowest.
 #pragma once
 
 #include <cstdint>

@@ -32,8 +32,9 @@ bool chooses_cuda(DeviceChoice choice) {
 
 c10::Device device_of(const LaunchConfig& config, std::int64_t local_rank) {
   if (!chooses_cuda(config.device)) return c10::kCPU;
-  D9D_CHECK(local_rank < num_cuda_devices(), ConfigError, "[core::launch] expected a GPU for each rank of this machine, got ",
-            num_cuda_devices(), " for rank ", local_rank, " of it. Start fewer ranks here, or use launch.device=cpu.");
+  D9D_CHECK(local_rank < num_cuda_devices(), ConfigError,
+            "[core::launch] expected a GPU for each rank of this machine, got ", num_cuda_devices(), " for rank ",
+            local_rank, " of it. Start fewer ranks here, or use launch.device=cpu.");
   load_cuda();
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
@@ -99,9 +100,8 @@ int run_reporting_errors(const std::function<void()>& program) {
   } catch (const UsageError& error) {
     report(error.what());
     return 2;
-  } catch (const PeerFailedError& error) {
-    report(error.what());
-    return kPeerFailedExitCode;
+  } catch (const PeerFailedError&) {
+    return kPeerFailedExitCode;  // the rank that failed prints its error, and who started it how it ended
   } catch (const c10::Error& error) {
     report(error.what_without_backtrace());
   } catch (const std::exception& error) {

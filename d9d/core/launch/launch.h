@@ -33,9 +33,9 @@ constexpr auto enum_names(RankPlacement) {
 }
 
 struct LaunchConfig {
-  DeviceChoice device = DeviceChoice::kAuto;  // auto: CUDA if a device is there
+  DeviceChoice device = DeviceChoice::kAuto;   // auto: CUDA if a device is there
   RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
-  std::optional<std::int64_t> num_threads;    // of a CPU operator; null: all cores, shared by the ranks of a machine
+  std::optional<std::int64_t> num_threads;     // of a CPU operator; null: all cores, shared by the ranks of a machine
 
   static constexpr auto fields() {
     return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),

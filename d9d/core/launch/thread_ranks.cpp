@@ -93,7 +93,7 @@ void run_thread_ranks(std::int64_t num_ranks, const std::function<void(const std
   progress->changed.wait_for(lock, grace, [&] { return progress->num_running == 0; });
   if (progress->num_running > 0) {
     write_line_to_stderr(cat("error: rank ", progress->failed_rank, ": ", text_of(progress->failure)));
-    std::_Exit(1);  // lint: allow(exit): the stuck threads use what the caller would destroy
+    std::_Exit(1);  // lint: allow(process-exit): the stuck threads use what the caller would destroy
   }
   lock.unlock();
   for (std::thread& thread : threads) thread.join();

@@ -39,7 +39,8 @@ std::size_t DeviceMesh::axis_index(std::string_view axis) const {
     if (axes_[i].name == axis) return i;
     known += (known.empty() ? "" : ", ") + axes_[i].name;
   }
-  throw ConfigError(cat("[core::mesh] expected one of the axes {", known, "} of mesh '", name_, "', got '", axis, "'."));
+  throw ConfigError(
+      cat("[core::mesh] expected one of the axes {", known, "} of mesh '", name_, "', got '", axis, "'."));
 }
 
 std::int64_t DeviceMesh::axis_size(std::string_view axis) const { return axes_[axis_index(axis)].size; }

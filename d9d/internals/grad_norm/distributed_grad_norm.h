@@ -23,9 +23,9 @@ struct GradNormGroup {
 // computed.
 [[nodiscard]] std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<ParameterPtr>& parameters);
 
-// Collective over the ranks of the groups and over `stages`, which hold different parameters. Reads stored().grad(), whose
-// sums over ranks are done; parameters without one count as zeros. Otherwise as global_grad_norm: fp64, 0-dim, the same on
-// all ranks, one reduction a group that is cut.
+// Collective over the ranks of the groups and over `stages`, which hold different parameters. Reads stored().grad(),
+// whose sums over ranks are done; parameters without one count as zeros. Otherwise as global_grad_norm: fp64, 0-dim,
+// the same on all ranks, one reduction a group that is cut.
 [[nodiscard]] at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order,
                                                const DeviceMesh& stages);
 

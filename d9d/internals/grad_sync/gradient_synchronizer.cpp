@@ -16,8 +16,9 @@ DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
   for (std::size_t i = 0; i < parameter.gradient_placements().size(); ++i) {
     const Partial* const partial = std::get_if<Partial>(&parameter.gradient_placements()[i]);
     if (partial == nullptr || parameter.mesh().axes()[i].size == 1) continue;
-    D9D_CHECK(partial->op == ReduceOp::kSum, ConfigError, "[internals::grad_sync] expected gradients to be summed, got ",
-              to_string(*partial), " for ", name, " over axis '", parameter.mesh().axes()[i].name, "'.");
+    D9D_CHECK(partial->op == ReduceOp::kSum, ConfigError,
+              "[internals::grad_sync] expected gradients to be summed, got ", to_string(*partial), " for ", name,
+              " over axis '", parameter.mesh().axes()[i].name, "'.");
     axes.push_back(parameter.mesh().axes()[i].name);
   }
   return parameter.mesh().slice(axes);
@@ -83,7 +84,7 @@ class GradientSynchronizer::Bucket {
   std::vector<ParameterPtr> parameters_;
   std::vector<std::int64_t> offsets_;
   std::int64_t numel_ = 0;
-  at::Tensor buffer_;  // [numel_]
+  at::Tensor buffer_;                           // [numel_]
   std::shared_ptr<Communicator> communicator_;  // null: one rank
   std::vector<bool> has_come_;
   std::size_t num_come_ = 0;

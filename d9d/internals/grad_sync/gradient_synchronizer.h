@@ -5,9 +5,9 @@
 //   // then as core of modules/base/gradient_reduction.h says
 //
 // Takes the trained parameters that no other reduction has (FSDP), and reads gradient placements: over axes where the
-// gradient is Partial(sum) it is summed. Gradients wait in flat buckets, in the reverse order of declaration, as backward
-// makes them; a bucket is reduced when all its gradients of the last microbatch have come, buckets always in the same
-// order. Without such axes, and where gradients have the parameter's dtype, nothing is copied.
+// gradient is Partial(sum) it is summed. Gradients wait in flat buckets, in the reverse order of declaration, as
+// backward makes them; a bucket is reduced when all its gradients of the last microbatch have come, buckets always in
+// the same order. Without such axes, and where gradients have the parameter's dtype, nothing is copied.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@
 namespace d9d {
 
 struct GradientSynchronizerConfig {
-  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;     // of what is stored and sent
+  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;       // of what is stored and sent
   std::optional<c10::ScalarType> gradient_dtype = std::nullopt;  // none: the parameter's
 };
 

@@ -61,9 +61,8 @@ StepGradients GradientManager::finish_step(const RankReport& report) {
   for (const auto& reduction : reductions_) reduction->wait();
   const at::Tensor totals = sum_over_ranks(report);
   const double* const total = totals.const_data_ptr<double>();
-  StepGradients step{.total_weight = total[1],
-                     .num_tokens = static_cast<std::int64_t>(total[2]),
-                     .stops = total[3] > 0};
+  StepGradients step{
+      .total_weight = total[1], .num_tokens = static_cast<std::int64_t>(total[2]), .stops = total[3] > 0};
   if (step.total_weight == 0.0) {
     step.is_usable = false;
     step.reason = "its total loss weight is 0";

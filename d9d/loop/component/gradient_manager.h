@@ -1,4 +1,5 @@
-// The loss and the gradients of one step: weighted accumulation over microbatches and ranks, one division, norm, clipping.
+// The loss and the gradients of one step: weighted accumulation over microbatches and ranks, one division, norm,
+// clipping.
 //
 //   backward gets   w_i * L_i                     for each microbatch i of each rank
 //   the step's loss   sum(w_i * L_i) / W            with W = sum(w_i)
@@ -60,8 +61,8 @@ class GradientManager {
   void end_microbatch();
 
   // Collective. Sums gradients, losses and reports over ranks, divides and clips the gradients of all parameters in
-  // place. Waits for the device. Throws StateError, on all ranks, if loss or norm is NaN or infinite and the policy is to
-  // stop; the text names the first of this rank's parameters with such a gradient.
+  // place. Waits for the device. Throws StateError, on all ranks, if loss or norm is NaN or infinite and the policy is
+  // to stop; the text names the first of this rank's parameters with such a gradient.
   [[nodiscard]] StepGradients finish_step(const RankReport& report);
 
   // Forgets gradients and loss.
@@ -77,8 +78,8 @@ class GradientManager {
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<std::shared_ptr<GradientReduction>> reductions_;
   std::vector<GradNormGroup> norm_groups_;
-  DeviceMesh stages_;       // ranks with other layers
-  DeviceMesh loss_ranks_;   // ranks whose losses add up: all but tensor-parallel ones, which have the same
+  DeviceMesh stages_;      // ranks with other layers
+  DeviceMesh loss_ranks_;  // ranks whose losses add up: all but tensor-parallel ones, which have the same
   at::Device device_;
   GradientClippingConfig clipping_;
   at::Tensor weighted_loss_;  // undefined: nothing yet

@@ -51,9 +51,9 @@ class ModelProvider {
   // Builds the stage on the meta device, in the dtype that it trains in.
   [[nodiscard]] virtual ModelStage<Types> initialize_model_stage(const DistContext& context,
                                                                  const PipelineStageInfo& stage) = 0;
-  // Declares the layout of parameters, before storage exists. By default every data-parallel rank holds the whole stage.
-  virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& /*stage*/,
-                                       Module& module) {
+  // Declares the layout of parameters, before storage exists. By default every data-parallel rank holds the whole
+  // stage.
+  virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& /*stage*/, Module& module) {
     parallelize_replicate(module, context.mesh(MeshDomain::kDense), {"dp_replicate", "dp_cp_shard", "cp_replicate"});
   }
   // Fills the stage from trainer.model_stage_factory.source_checkpoint.

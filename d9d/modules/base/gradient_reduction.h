@@ -1,5 +1,5 @@
-// What sums gradients over ranks while backward runs: FSDP, replicated parameters. The loop, or a loop of your own, tells
-// it where microbatches and steps begin and end.
+// What sums gradients over ranks while backward runs: FSDP, replicated parameters. The loop, or a loop of your own,
+// tells it where microbatches and steps begin and end.
 //
 // Example
 //   for (std::size_t i = 0; i < microbatches.size(); ++i) {

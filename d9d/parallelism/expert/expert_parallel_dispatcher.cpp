@@ -19,8 +19,8 @@ struct Exchange {
 
 class RemotelyDispatchedTokens final : public DispatchedTokens {
  public:
-  RemotelyDispatchedTokens(kernels::PermutedTokens tokens, kernels::TokenPermutation here, kernels::TokenPermutation there,
-                           Exchange exchange)
+  RemotelyDispatchedTokens(kernels::PermutedTokens tokens, kernels::TokenPermutation here,
+                           kernels::TokenPermutation there, Exchange exchange)
       : DispatchedTokens(std::move(tokens), there.groups),
         here_(std::move(here)),
         there_(std::move(there)),
@@ -28,8 +28,7 @@ class RemotelyDispatchedTokens final : public DispatchedTokens {
 
   at::Tensor combine(const at::Tensor& expert_outputs) const override {
     const at::Tensor by_source = kernels::unpermute(expert_outputs, there_);
-    const at::Tensor returned =
-        all_to_all_rows(by_source, exchange_.sent, exchange_.received, exchange_.communicator);
+    const at::Tensor returned = all_to_all_rows(by_source, exchange_.sent, exchange_.received, exchange_.communicator);
     return kernels::unpermute(returned, here_);
   }
 
@@ -48,8 +47,9 @@ Splits row_sums(const at::Tensor& counts) {
 
 ExpertParallelTokenDispatcher::ExpertParallelTokenDispatcher(std::int64_t num_experts, DeviceMesh ranks)
     : num_experts_(num_experts), ranks_(std::move(ranks)) {
-  D9D_CHECK(num_experts % ranks_.num_ranks() == 0, ConfigError, "[parallelism::expert] expected num_experts = ",
-            num_experts, " to be divisible by the ", ranks_.num_ranks(), " ranks of expert parallelism. Change mesh.expert_parallel.");
+  D9D_CHECK(num_experts % ranks_.num_ranks() == 0, ConfigError,
+            "[parallelism::expert] expected num_experts = ", num_experts, " to be divisible by the ",
+            ranks_.num_ranks(), " ranks of expert parallelism. Change mesh.expert_parallel.");
 }
 
 std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const at::Tensor& x,
@@ -69,8 +69,7 @@ std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const 
   exchange.sent = row_sums(sent.view({num_ranks, -1}).cpu());
   exchange.received = row_sums(counts);
 
-  const at::Tensor rows =
-      all_to_all_rows(ours.hidden_states, exchange.received, exchange.sent, exchange.communicator);
+  const at::Tensor rows = all_to_all_rows(ours.hidden_states, exchange.received, exchange.sent, exchange.communicator);
   const at::Tensor row_probs =
       all_to_all_rows(ours.probs.unsqueeze(1), exchange.received, exchange.sent, exchange.communicator);
   const at::Tensor expert = at::arange(counts.size(1), at::kLong).repeat({num_ranks});

@@ -6,9 +6,9 @@
 
 namespace d9d {
 
-// Rank r of the group has experts [r * E / W, (r + 1) * E / W). Collective over the group: dispatch and combine, in forward
-// and in backward, also on ranks that have or get no tokens. dispatch blocks the host once, to learn how many rows come.
-// A token's outputs are added in the order of its choices, as on one rank.
+// Rank r of the group has experts [r * E / W, (r + 1) * E / W). Collective over the group: dispatch and combine, in
+// forward and in backward, also on ranks that have or get no tokens. dispatch blocks the host once, to learn how many
+// rows come. A token's outputs are added in the order of its choices, as on one rank.
 class ExpertParallelTokenDispatcher final : public TokenDispatcher {
  public:
   // ranks: one axis. Throws ConfigError unless their number divides num_experts.

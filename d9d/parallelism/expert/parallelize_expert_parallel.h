@@ -10,9 +10,9 @@
 
 namespace d9d {
 
-// Local, on the meta device, before FSDP. Experts' weights become Shard(0) over `shard_axis` of the expert mesh, and so do
-// their gradients: tokens of all its ranks come to the owner. Router and shared expert are not touched. Throws ConfigError
-// unless the ranks of the axis divide the number of experts.
+// Local, on the meta device, before FSDP. Experts' weights become Shard(0) over `shard_axis` of the expert mesh, and so
+// do their gradients: tokens of all its ranks come to the owner. Router and shared expert are not touched. Throws
+// ConfigError unless the ranks of the axis divide the number of experts.
 void parallelize_expert_parallel(MoELayer& layer, const DeviceMesh& expert_mesh,
                                  const std::string& shard_axis = "ep_shard");
 

@@ -45,8 +45,9 @@ std::int64_t FlatGroup::gradient_bytes() const {
 
 void FlatGroup::check_unchanged() const {
   for (const auto& [name, parameter] : parameters_) {
-    D9D_CHECK(parameter->requires_grad() == requires_grad_, StateError, "[parallelism::fsdp] expected requires_grad = ",
-              requires_grad_, " of ", name, " as when it was sharded, got ", parameter->requires_grad(),
+    D9D_CHECK(parameter->requires_grad() == requires_grad_, StateError,
+              "[parallelism::fsdp] expected requires_grad = ", requires_grad_, " of ", name,
+              " as when it was sharded, got ", parameter->requires_grad(),
               ". Freeze parameters before parallelize_fsdp().");
     D9D_CHECK(parameter->local().scalar_type() == dtype_, StateError, "[parallelism::fsdp] expected ", name, " in ",
               dtype_, " as when it was sharded, got ", parameter->local().scalar_type(),

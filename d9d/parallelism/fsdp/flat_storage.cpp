@@ -8,7 +8,8 @@ namespace d9d {
 namespace {
 
 constexpr const char* kReason =
-    "[parallelism::fsdp] a parameter was used while its unit is not gathered. Call the module through its ModulePtr, or "
+    "[parallelism::fsdp] a parameter was used while its unit is not gathered. Call the module through its ModulePtr, "
+    "or "
     "make the module that uses it a part of the unit.";
 
 }  // namespace

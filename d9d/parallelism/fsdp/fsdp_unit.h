@@ -1,7 +1,7 @@
 // Modules whose parameters are gathered together, and what happens to them in forward and backward.
 //
-// Order: gather; input boundary (its backward reshards and reduces); the body, checkpointed or not; output boundary (its
-// backward gathers); reshard. The boundaries enclose the checkpoint, so that recomputation gathers nothing.
+// Order: gather; input boundary (its backward reshards and reduces); the body, checkpointed or not; output boundary
+// (its backward gathers); reshard. The boundaries enclose the checkpoint, so that recomputation gathers nothing.
 #pragma once
 
 #include <cstdint>

@@ -25,9 +25,10 @@ struct FsdpUnitSpec {
   bool stays_gathered = false;
 };
 
-// Local, on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of one dtype,
-// trained or frozen, over the same axes form a flat group. After this, requires_grad and dtype must not change. Throws
-// StateError after materialize, and ConfigError when no parameter is left or no entry of axes has a parameter's mesh.
+// Local, on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of one
+// dtype, trained or frozen, over the same axes form a flat group. After this, requires_grad and dtype must not change.
+// Throws StateError after materialize, and ConfigError when no parameter is left or no entry of axes has a parameter's
+// mesh.
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit);
 
 }  // namespace d9d

@@ -33,9 +33,8 @@ constexpr DeviceMeshParameters kLargeMesh = {.pipeline_parallel = 2,
 TEST(DistContext, Has_the_axes_of_every_domain) {
   const auto context = context_of(kLargeMesh, 0);
   using Axes = std::vector<MeshAxis>;
-  EXPECT_EQ(
-      context->mesh(MeshDomain::kRegular).axes(),
-      (Axes{{"pp", 2}, {"dp_replicate", 2}, {"dp_shard", 3}, {"cp_shard", 2}, {"cp_replicate", 2}, {"tp", 2}}));
+  EXPECT_EQ(context->mesh(MeshDomain::kRegular).axes(),
+            (Axes{{"pp", 2}, {"dp_replicate", 2}, {"dp_shard", 3}, {"cp_shard", 2}, {"cp_replicate", 2}, {"tp", 2}}));
   EXPECT_EQ(context->mesh(MeshDomain::kDense).axes(),
             (Axes{{"pp", 2}, {"dp_replicate", 2}, {"dp_cp_shard", 6}, {"cp_replicate", 2}, {"tp", 2}}));
   EXPECT_EQ(context->mesh(MeshDomain::kExpert).axes(), (Axes{{"pp", 2}, {"ep_replicate", 6}, {"ep_shard", 8}}));
@@ -61,20 +60,17 @@ TEST(DistContext, Places_every_rank_by_the_closed_forms) {
 
 TEST(DistContext, Explains_a_mesh_that_does_not_fit_the_ranks) {
   const auto world = std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(6), 0));
-  EXPECT_THAT(
-      [&] {
-        DistContext({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}, .world = world});
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("for the 6 ranks that were started, got data_parallel_shard 2 x "
-                                           "tensor_parallel 2 = 4. Start as many ranks")));
+  EXPECT_THAT([&] { DistContext({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}, .world = world}); },
+              ThrowsMessage<ConfigError>(HasSubstr("for the 6 ranks that were started, got data_parallel_shard 2 x "
+                                                   "tensor_parallel 2 = 4. Start as many ranks")));
 }
 
 TEST(DistContext, Qualifies_log_lines_by_the_coordinates) {
   std::vector<std::string> lines;
-  const DistContext context({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2},
-                             .world = std::make_shared<World>(
-                                 std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(4), 3)),
-                             .log_sink = [&](std::string_view line) { lines.emplace_back(line); }});
+  const DistContext context(
+      {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2},
+       .world = std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(4), 3)),
+       .log_sink = [&](std::string_view line) { lines.emplace_back(line); }});
   context.log().info("ready");
   EXPECT_THAT(lines, ::testing::ElementsAre(::testing::AllOf(HasSubstr("[pp:0-dpr:0-dps:1-cps:0-cpr:0-tp:1]"),
                                                              HasSubstr("INFO - ready"))));

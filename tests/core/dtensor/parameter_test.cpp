@@ -93,8 +93,11 @@ TEST(Parameter, Wants_shards_before_flat_groups) {
 TEST(Parameter, Stays_in_one_domain) {
   Parameter weight({.shape = {4}, .init = init::zeros()});
   weight.place(mesh_of(0, {{"tp", 2}}), "tp", Replicate{}, Partial{});
-  EXPECT_THAT([&] { weight.place(mesh_of(0, {{"ep_shard", 2}}), "ep_shard", Shard{0}, Shard{0}); },
-              ThrowsMessage<ConfigError>(HasSubstr("Take the axes of one domain")));
+  EXPECT_THAT(
+      [&] {
+        weight.place(mesh_of(0, {{"ep_shard", 2}}), "ep_shard", Shard{0}, Shard{0});
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("Take the axes of one domain")));
 }
 
 TEST(Parameter, Names_both_shapes_when_values_do_not_fit) {

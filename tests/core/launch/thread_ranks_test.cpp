@@ -1,9 +1,8 @@
 #include "d9d/core/launch/thread_ranks.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 

@@ -53,8 +53,11 @@ TEST(DeviceMesh, Rejects_bad_axes) {
 }
 
 TEST(DeviceMesh, Rejects_sizes_that_do_not_multiply_to_the_world) {
-  EXPECT_THAT([] { DeviceMesh("m", {{"dp", 2}, {"tp", 3}}, world_of(0, 4)); },
-              ThrowsMessage<ConfigError>(HasSubstr("to the 4 ranks of the job, got dp=2 x tp=3 = 6")));
+  EXPECT_THAT(
+      [] {
+        DeviceMesh("m", {{"dp", 2}, {"tp", 3}}, world_of(0, 4));
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("to the 4 ranks of the job, got dp=2 x tp=3 = 6")));
 }
 
 TEST(DeviceMesh, Cannot_communicate_without_a_world) {

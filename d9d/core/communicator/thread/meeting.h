@@ -64,9 +64,9 @@ class Meeting {
   std::vector<std::int64_t> num_operations_;  // that each rank has begun
   std::vector<bool> has_arrived_;             // at the current gate
   std::int64_t num_arrived_ = 0;
-  std::int64_t gate_ = 0;  // gates that all have passed
+  std::int64_t gate_ = 0;                                                              // gates that all have passed
   std::map<std::pair<std::int64_t, std::int64_t>, std::deque<at::Tensor>> mailboxes_;  // by source and destination
-  std::string failure_;  // empty: none
+  std::string failure_;                                                                // empty: none
 };
 
 }  // namespace d9d

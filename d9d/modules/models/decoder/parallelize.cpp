@@ -51,8 +51,7 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
   }
   for (std::size_t i = 0; i < decoder.layers().size(); ++i) {
     const std::int64_t index = decoder.layer_range.begin + static_cast<std::int64_t>(i);
-    parallelize_fsdp(runtime,
-                     {.name = cat("layers.", index), .modules = {decoder.layers()[i].shared()}, .axes = axes});
+    parallelize_fsdp(runtime, {.name = cat("layers.", index), .modules = {decoder.layers()[i].shared()}, .axes = axes});
   }
   if (!is_tied && !last.empty()) {
     parallelize_fsdp(runtime, {.name = "norm and head", .modules = last, .axes = axes});

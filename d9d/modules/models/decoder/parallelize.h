@@ -19,9 +19,9 @@
 
 namespace d9d {
 
-// Local, on the meta device, in the dtype of training and with frozen parameters frozen. `heads` stand on this stage, or
-// are null. A unit a layer, one for the embedding, one for the last norm and the heads; tied embeddings join them in one
-// that stays gathered. Throws ConfigError, naming the degree, for tensor and context parallelism.
+// Local, on the meta device, in the dtype of training and with frozen parameters frozen. `heads` stand on this stage,
+// or are null. A unit a layer, one for the embedding, one for the last norm and the heads; tied embeddings join them in
+// one that stays gathered. Throws ConfigError, naming the degree, for tensor and context parallelism.
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp = {});
 
