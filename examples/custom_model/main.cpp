@@ -139,15 +139,11 @@ struct SnippetTypes {
 };
 
 struct Accuracy : d9d::Metric {
-  void update(const at::Tensor& is_correct) {
-    counts += at::stack({is_correct.sum(), at::ones_like(is_correct).sum()});
-  }
-  at::Tensor compute() const override { return counts[0] / counts[1]; }
-  void reset() override { counts.zero_(); }
-  void sync(const d9d::DeviceMesh& ranks) override {
-    ranks.communicator()->all_reduce(counts, d9d::ReduceOp::kSum).wait();
-  }
-  at::Tensor counts = at::zeros({2}, at::kDouble);  // of right answers, of all
+  void update(const at::Tensor& is_right) { num_right.update(is_right), num_all.update(at::ones_like(is_right)); }
+  at::Tensor compute() const override { return num_right.compute() / num_all.compute(); }
+  void reset() override { num_right.reset(), num_all.reset(); }
+  void sync(const d9d::DeviceMesh& ranks) override { num_right.sync(ranks), num_all.sync(ranks); }
+  d9d::SumMetric num_right, num_all;
 };
 
 struct SnippetTask : d9d::TrainTask<SnippetTypes> {

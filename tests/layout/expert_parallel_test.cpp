@@ -36,6 +36,11 @@ TEST_P(ExpertParallel, Trains_checkpointed_frozen_layers_over_several_microbatch
   expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
 }
 
+TEST_P(ExpertParallel, Trains_with_ranks_to_which_no_token_goes) {
+  const LayoutJob job{.family = ModelFamily::kMoE, .starves_experts = true};
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
+}
+
 TEST(ExpertParallelOverGloo, Trains_as_one_rank_does) {
   const LayoutJob job{.family = ModelFamily::kMoE, .checkpoints = true};
   const DeviceMeshParameters mesh{.data_parallel_shard = 4, .expert_parallel = 2};

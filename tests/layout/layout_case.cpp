@@ -45,6 +45,7 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job) {
   auto parameters = small_decoder<Qwen3MoEParameters>(job);
   parameters.layer.num_experts = 8;
   parameters.layer.experts_top_k = 2;
+  if (job.starves_experts) parameters.layer.router_bias_update_rate = 1e-3;  // gives the router a bias
   return make_module<Qwen3MoEModel>(parameters, options);
 }
 
@@ -113,6 +114,7 @@ class RankJob {
     parallelize_decoder(context, *backbone, {model_->head.shared()}, job.fsdp);
     model_->materialize(at::kCPU);
     model_->reset_parameters(/*base_seed=*/11);
+    if (job.starves_experts) starve_experts();
   }
 
   void train(LayoutResult& result, Assembler& gradients, Assembler& parameters) {
@@ -144,6 +146,12 @@ class RankJob {
   }
 
  private:
+  void starve_experts() const {
+    for (const auto& [name, buffer] : model_->named_buffers()) {
+      if (name.ends_with("expert_bias")) buffer->local.narrow(0, 0, 2).fill_(10.0);
+    }
+  }
+
   StepGradients run_step(GradientManager& manager, std::int64_t step) {
     const std::int64_t global_batch = kMaxDataRanks * job_.num_accumulations;
     const std::int64_t share = global_batch / context_.data_parallel_size();

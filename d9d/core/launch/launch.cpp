@@ -1,8 +1,10 @@
 #include "d9d/core/launch/launch.h"
 
+#include <cstdlib>
 #include <iostream>
 #include <string>
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -44,6 +46,14 @@ c10::Device device_of(const LaunchConfig& config, std::int64_t local_rank) {
 void set_threads(const LaunchConfig& config, std::int64_t num_local_ranks) {
   const auto share = std::max<std::int64_t>(1, at::get_num_threads() / num_local_ranks);
   at::set_num_threads(static_cast<int>(config.num_threads.value_or(share)));
+}
+
+// Before the device is loaded: cuBLAS reads its variable then.
+void set_deterministic() {
+  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setSDPUseCuDNN(false);  // its backward sums in any order
 }
 
 // "pipeline_parallel 2, tensor_parallel 4": what ranks must agree on.
@@ -115,6 +125,7 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
   const int error_code = run_reporting_errors([&] {
     mesh.validate(ConfigPath{.keys = "mesh"});
     install_checkpoint_engine();
+    if (config.deterministic) set_deterministic();
     const auto here = rank_environment();
     if (here || mesh.world_size() == 1) {
       run_as_rank(here.value_or(RankEnvironment{}), config, mesh, program);

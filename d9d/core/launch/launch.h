@@ -35,10 +35,12 @@ constexpr auto enum_names(RankPlacement) {
 struct LaunchConfig {
   DeviceChoice device = DeviceChoice::kAuto;   // auto: CUDA if a device is there
   RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
+  bool deterministic = false;                  // refuse operators whose results vary from run to run
   std::optional<std::int64_t> num_threads;     // of a CPU operator; null: all cores, shared by the ranks of a machine
 
   static constexpr auto fields() {
     return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),
+                                defaulted("deterministic", &LaunchConfig::deterministic),
                                 defaulted("num_threads", &LaunchConfig::num_threads, at_least(1)));
   }
 };

@@ -2,13 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 
+#include "tests/support/python.h"
+
 namespace d9d {
 namespace {
 
+using test::run_python;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -34,6 +38,23 @@ TEST(DeviceMesh, Slices_to_the_ranks_that_differ_in_the_axes) {
   EXPECT_EQ(mesh.slice({"a", "c"}).index(), 3);
   EXPECT_THAT(mesh.slice({"a", "b"}).slice({"a"}).ranks(), ElementsAre(3, 9));
   EXPECT_EQ(mesh.slice({"a", "c"}).name(), "m:a+c");
+}
+
+TEST(DeviceMesh, Places_ranks_and_slices_as_torch_does) {
+  const std::string output = run_python("tests/core/mesh/device_mesh_oracle.py", {R"({"a": 2, "b": 3, "c": 2})"});
+  const auto oracle = nlohmann::json::parse(output.substr(output.find("[{")));
+  ASSERT_EQ(oracle.size(), 12);
+  for (std::int64_t rank = 0; rank < 12; ++rank) {
+    const auto& expected = oracle[static_cast<std::size_t>(rank)];
+    const DeviceMesh mesh("m", {{"a", 2}, {"b", 3}, {"c", 2}}, world_of(rank, 12));
+    EXPECT_EQ(mesh.coordinate(), expected["coordinate"].get<std::vector<std::int64_t>>());
+    for (const std::vector<std::string>& axes : std::vector<std::vector<std::string>>{
+             {"a"}, {"b"}, {"c"}, {"a", "b"}, {"a", "c"}, {"b", "c"}, {"a", "b", "c"}}) {
+      std::string name;
+      for (const std::string& axis : axes) name += (name.empty() ? "" : "+") + axis;
+      EXPECT_EQ(mesh.slice(axes).ranks(), expected["slices"][name].get<std::vector<std::int64_t>>()) << name;
+    }
+  }
 }
 
 TEST(DeviceMesh, Wants_axes_in_its_own_order) {
