@@ -25,7 +25,7 @@ class BadInput(ProgramTest):
             "vocabulary order": ('model_provider.model.split_vocab_order=["a"]', ["split_vocab_order"]),
             "batch not in microbatches": ("data.microbatch_size=3", ["global_batch_size", "microbatch_size"]),
             "schedule longer than the job": ("trainer.schedule.total_steps=1", ["lr_scheduler", "1"]),
-            "parallel mesh": ("mesh.data_parallel_shard=2", ["mesh.data_parallel_shard", "2", "not built"]),
+            "pipeline": ("mesh.pipeline_parallel=2", ["mesh.pipeline_parallel", "2", "not built"]),
             "optimiser": ('optimizer={"name": "sgd", "lr": 0.1}', ["optimizer.name", "sgd", "adamw"]),
             "profiling": ('trainer.profiling={"traces_dir": "t", "period_steps": 9, "warmup_steps": 1, '
                           '"active_steps": 1}', ["trainer.profiling", "not built"]),
@@ -154,7 +154,9 @@ class BadInput(ProgramTest):
 
     def test_a_mesh_that_does_not_fit_the_launched_ranks_is_refused(self):
         job = self.job()
-        result = job.run("mesh.data_parallel_shard=4", environment={"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"})
+        result = job.run("mesh.data_parallel_shard=4", environment={
+            "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500"})
         self.assert_refused(job, result, "1 ranks that were started", "data_parallel_shard 4 = 4")
 
 
