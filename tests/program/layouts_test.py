@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from program_job import DEVICE, SECONDS, ProgramTest, main
+from program_job import SECONDS, ProgramTest, main
 from safetensors.torch import load_file
 
-TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--no-python", "--nproc-per-node"]
+NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4"))  # of the largest layout; even
+TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--no-python", "--nproc-per-node", str(NUM_RANKS)]
 EXACT = 1e-9  # fp64: the same mathematics in another order
 
 
@@ -39,17 +40,20 @@ class Layouts(ProgramTest):
     def test_every_start_of_a_dense_model_trains_as_one_rank(self):
         expected = self.run_job("dense")
         for name, arguments, launcher in (
-            ("by itself", [f"mesh.data_parallel_shard={4 if DEVICE == 'cpu' else 2}"], ()),
+            ("by itself", [f"mesh.data_parallel_shard={NUM_RANKS}"], ()),
             ("processes", ["mesh.data_parallel_replicate=2", "launch.ranks=processes"], ()),
-            ("torchrun", ["mesh.data_parallel_shard=2"], [*TORCHRUN, "2"]),
+            ("torchrun", ["mesh.data_parallel_replicate=2", f"mesh.data_parallel_shard={NUM_RANKS // 2}"], TORCHRUN),
         ):
             with self.subTest(name):
                 self.assert_same(self.run_job("dense", *arguments, launcher=launcher), expected)
 
     def test_every_start_of_experts_trains_as_one_rank(self):
         expected = self.run_job("moe")
-        experts = ["mesh.data_parallel_shard=2", "mesh.expert_parallel=2"]
-        for name, arguments, launcher in (("by itself", experts, ()), ("torchrun", experts, [*TORCHRUN, "2"])):
+        shards = f"mesh.data_parallel_shard={NUM_RANKS}"
+        for name, arguments, launcher in (
+            ("by itself", [shards, "mesh.expert_parallel=2"], ()),
+            ("torchrun", [shards, f"mesh.expert_parallel={NUM_RANKS}"], TORCHRUN),
+        ):
             with self.subTest(name):
                 self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
 
