@@ -110,7 +110,7 @@ class TrainingRun {
     if (report.gradients.is_usable) {
       events.run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step_,
                          [&] { parts_.optimizer.step(report.learning_rate); });
-    } else {
+    } else if (parts_.context.is_main_process()) {
       log_.warning("step ", parts_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
     }
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();

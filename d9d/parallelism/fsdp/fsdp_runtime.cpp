@@ -115,24 +115,26 @@ void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
     gradient_slots_.resize(device_.is_cpu() ? 1 : 2);  // where reductions run aside, the next unit fills another
     for (GradientSlot& slot : gradient_slots_) slot.memory = at::empty({bytes}, options);
   }
-  GradientSlot& slot = gradient_slots_[next_slot_];
-  const bool is_taken = std::ranges::any_of(
-      entries_, [&](const Entry& entry) { return entry.unit.get() != &unit && entry.unit->has_gradients(); });
+  const bool is_taken =
+      std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.gradient_slot == next_slot_; });
   if (is_taken) {  // units whose backwards overlap: this one's memory lasts until it is reduced
     unit.begin_gradients(at::empty({unit.gradient_bytes()}, options));
     return;
   }
+  const GradientSlot& slot = gradient_slots_[next_slot_];
   slot.is_free.wait();
   unit.begin_gradients(slot.memory.narrow(0, 0, unit.gradient_bytes()));
+  entries_[index_of(unit)].gradient_slot = next_slot_;
+  next_slot_ = (next_slot_ + 1) % gradient_slots_.size();
 }
 
 void FsdpRuntime::reduce(FsdpUnit& unit) {
   if (unit.gradient_bytes() == 0) return;
   if (!unit.has_gradients()) provide_gradients(unit);
   reduced_ = reduce_stream_->run([&] { unit.reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
-  if (!gradient_slots_.empty()) {
-    gradient_slots_[next_slot_].is_free = reduced_;
-    next_slot_ = (next_slot_ + 1) % gradient_slots_.size();
+  if (auto& slot = entries_[index_of(unit)].gradient_slot) {
+    gradient_slots_[*slot].is_free = reduced_;
+    slot.reset();
   }
   ++num_reductions_;
 }
@@ -166,13 +168,17 @@ void FsdpRuntime::wait() {
 }
 
 void FsdpRuntime::clear() {
-  for (const Entry& entry : entries_) entry.unit->clear_gradients();
+  for (Entry& entry : entries_) {
+    entry.unit->clear_gradients();
+    entry.gradient_slot.reset();
+  }
 }
 
 void FsdpRuntime::abandon() {
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     if (entries_[index].unit->is_gathered()) release(index);
     entries_[index].unit->abandon();
+    entries_[index].gradient_slot.reset();
   }
   position_ = 0;
   if (!is_recorded_) order_.clear();

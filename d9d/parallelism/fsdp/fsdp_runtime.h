@@ -59,7 +59,8 @@ class FsdpRuntime final : public GradientReduction {
     std::unique_ptr<FsdpUnit> unit;
     std::optional<std::size_t> arena_index;  // none: stays gathered in memory of its own
     at::Tensor own_memory;
-    StreamEvent ready;  // of the last gather
+    StreamEvent ready;                         // of the last gather
+    std::optional<std::size_t> gradient_slot;  // while its full gradient lies there
   };
   [[nodiscard]] std::size_t index_of(const FsdpUnit& unit) const;
   void advance(std::size_t index);
