@@ -58,9 +58,9 @@ void check_options(const at::Tensor& hidden, at::TensorList weight, const at::Te
   D9D_CHECK(options.shift == 0 || (options.shift > 0 && options.shift < targets.size(-1)), ConfigError,
             "[kernels::linear_cross_entropy] expected 0 <= shift < S = ", targets.size(-1), ", got ", options.shift,
             ". Pass labels that are aligned already, or a smaller shift.");
-  D9D_CHECK(options.z_loss_weight >= 0 && options.chunk_size > 0, ConfigError,
+  D9D_CHECK(options.z_loss_weight >= 0 && options.chunk_size.value_or(1) > 0, ConfigError,
             "[kernels::linear_cross_entropy] expected z_loss_weight >= 0 and chunk_size > 0, got ",
-            options.z_loss_weight, " and ", options.chunk_size, ". Use the defaults.");
+            options.z_loss_weight, " and ", options.chunk_size.value_or(1), ". Use the defaults.");
 }
 
 // targets[..., s + shift] at s, ignored where there is none.
@@ -159,7 +159,8 @@ LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::Tens
       checked_targets(shifted(targets, options), options.ignore_index, vocabulary_size(weight));
   const variable_list rows =
       LinearCrossEntropy::apply(hidden.reshape({targets.numel(), hidden.size(-1)}), weight, options.bias,
-                                row_targets.reshape(-1), options.softcap, options.z_loss_weight, options.chunk_size);
+                                row_targets.reshape(-1), options.softcap, options.z_loss_weight,
+                                options.chunk_size.value_or(std::int64_t{1} << (hidden.is_cpu() ? 20 : 26)));
   const at::Tensor loss = unshifted(rows[0].view(targets.sizes()), options.shift);
   return {.loss = reduced(loss, row_targets, options.reduction),
           .lse = unshifted(rows[1].view(targets.sizes()), options.shift)};

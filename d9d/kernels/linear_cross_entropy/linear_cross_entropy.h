@@ -27,9 +27,10 @@ struct LinearCrossEntropyOptions {
   std::int64_t ignore_index = -100;     // rows with this target: loss and lse exactly 0, no gradient
   std::optional<double> softcap = {};   // > 0: z = softcap * tanh(z / softcap)
   Reduction reduction = Reduction::kNone;
-  std::int64_t shift = 0;             // hidden state s predicts target s + shift; 0 <= shift < S
-  double z_loss_weight = 0;           // of the penalty lse^2 (PaLM, arXiv:2204.02311), part of the loss
-  std::int64_t chunk_size = 1 << 20;  // logits held at a time; smaller saves memory, larger helps matrix products
+  std::int64_t shift = 0;    // hidden state s predicts target s + shift; 0 <= shift < S
+  double z_loss_weight = 0;  // of the penalty lse^2 (PaLM, arXiv:2204.02311), part of the loss
+  // Logits held at a time; smaller saves memory, larger helps matrix products. None: 2^20 on a CPU, 2^26 on a GPU.
+  std::optional<std::int64_t> chunk_size = std::nullopt;
 };
 
 struct LinearCrossEntropyOutput {
@@ -41,13 +42,15 @@ struct LinearCrossEntropyOutput {
 // hidden    [..., S, H], floating.
 // weight    [V, H] in hidden's dtype, or several [V_s, H] that make up the vocabulary in that order.
 // targets   [..., S], int64, each in [0, V) or ignore_index.
-// Returns   fp32 (fp64 for fp64 hidden). Logits, softmax and the sums of gradients are at least fp32, with one rounding
-// at
-//           the end.
+// Returns   fp32 (fp64 for fp64 hidden). Logits, softmax and the sums of gradients are at least fp32. On a CPU there is
+// one
+//           rounding at the end; a GPU multiplies half precision as it is, so that the gradient of the logits is
+//           rounded to it before its products, as a dense head rounds it.
 // Differentiable once in hidden, every weight and bias, through loss and lse. Keeps its inputs and lse; what a backward
 // is not asked for is not computed. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H / 1024) wide
-// numbers and, for half precision, a wide copy of hidden. Local. Throws ConfigError on what does not fit. A target
-// outside the vocabulary throws on the CPU; on other devices, where looking would wait for the device, its loss is NaN.
+// numbers and, for half precision on a CPU, a wide copy of hidden. Local. Throws ConfigError on what does not fit. A
+// target outside the vocabulary throws on the CPU; on other devices, where looking would wait for the device, its loss
+// is NaN.
 [[nodiscard]] LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::TensorList weight,
                                                             const at::Tensor& targets,
                                                             const LinearCrossEntropyOptions& options = {});

@@ -11,7 +11,8 @@
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr std::int64_t kMaxChunkRows = 1024;
+// Few rows keep a chunk in a CPU's cache. On a GPU many rows mean that a weight's gradient is written once.
+std::int64_t max_chunk_rows(const at::Tensor& hidden) { return hidden.is_cpu() ? 1024 : 8192; }
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Range {
@@ -19,13 +20,16 @@ struct Range {
   std::int64_t size = 0;
 };
 
-// `size` cut into the fewest pieces of at most `max_size`, of even length.
-std::vector<Range> cut(std::int64_t size, std::int64_t max_size) {
+// `size` cut into the fewest pieces of at most `max_size`, of even length but for multiples of `unit`.
+std::vector<Range> cut(std::int64_t size, std::int64_t max_size, std::int64_t unit) {
   const std::int64_t num_pieces = (size + max_size - 1) / max_size;
+  const auto border = [&](std::int64_t piece) {
+    const std::int64_t even = size * piece / num_pieces;
+    return piece == num_pieces ? size : std::min(even / unit * unit, size);
+  };
   std::vector<Range> pieces;
   for (std::int64_t piece = 0; piece < num_pieces; ++piece) {
-    const std::int64_t begin = size * piece / num_pieces;
-    pieces.push_back({.begin = begin, .size = size * (piece + 1) / num_pieces - begin});
+    pieces.push_back({.begin = border(piece), .size = border(piece + 1) - border(piece)});
   }
   return pieces;
 }
@@ -41,35 +45,58 @@ struct Block {
 class ChunkedLogits {
  public:
   explicit ChunkedLogits(const LinearCrossEntropyInput& input)
-      : input_(input), wide_(at::toOpMathType(input.hidden.scalar_type())), hidden_(input.hidden.to(wide_)) {
+      : input_(input), wide_(at::toOpMathType(input.hidden.scalar_type())), hidden_(factor(input.hidden)) {
     const std::int64_t num_rows = std::max<std::int64_t>(1, hidden_.size(0));
-    const std::int64_t chunk_rows = std::min({num_rows, kMaxChunkRows, input.chunk_size});
+    const std::int64_t chunk_rows = std::min({num_rows, max_chunk_rows(hidden_), input.chunk_size});
     const std::int64_t block_size = input.chunk_size / chunk_rows;
-    rows_ = cut(hidden_.size(0), chunk_rows);
+    // Tensor cores are fast where sizes are multiples of 8. A piece can be longer by less than a unit.
+    const std::int64_t unit = hidden_.is_cpu() ? 1 : 64;
+    rows_ = cut(hidden_.size(0), chunk_rows, 1);
     std::int64_t first = 0;
     std::int64_t largest = 0;
     for (std::size_t split = 0; split < input.weights.size(); ++split) {
-      for (const Range& piece : cut(input.weights[split].size(0), block_size)) {
+      for (const Range& piece : cut(input.weights[split].size(0), block_size, unit)) {
         blocks_.push_back({.split = split, .in_split = piece, .in_vocabulary = {first + piece.begin, piece.size}});
         largest = std::max(largest, piece.size);
       }
       first += input.weights[split].size(0);
     }
-    buffer_ = at::empty({chunk_rows * largest}, hidden_.options());
+    buffer_ = at::empty({chunk_rows * largest}, hidden_.options().dtype(wide_));
   }
 
   const std::vector<Range>& rows() const { return rows_; }
   const std::vector<Block>& blocks() const { return blocks_; }
   at::Tensor hidden(const Range& rows) const { return hidden_.narrow(0, rows.begin, rows.size); }
   at::Tensor weight(const Block& block) const {
-    return input_.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size).to(wide_);
+    return factor(input_.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size));
+  }
+
+  // What products are made of: a GPU multiplies half precision as it is and sums in fp32, a CPU widens first.
+  at::Tensor factor(const at::Tensor& tensor) const {
+    return tensor.is_cpu() ? tensor.to(wide_) : tensor.to(input_.hidden.scalar_type());
+  }
+  // out = a b, in the accumulator's dtype.
+  void multiply(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) const {
+    if (a.scalar_type() == wide_) {
+      at::mm_out(out, a, b);
+    } else {
+      at::mm_out(out, a, b, wide_);
+    }
+  }
+  // out += a b
+  void accumulate(at::Tensor out, const at::Tensor& a, const at::Tensor& b) const {
+    if (a.scalar_type() == wide_) {
+      out.addmm_(a, b);
+    } else {
+      at::addmm_out(out, out, a, b, wide_);
+    }
   }
 
   // [rows, block], valid until the next call.
   at::Tensor compute(const Range& rows, const Block& block, const at::Tensor& block_weight) const {
     const std::int64_t num_columns = block.in_vocabulary.size;
     at::Tensor logits = buffer_.narrow(0, 0, rows.size * num_columns).view({rows.size, num_columns});
-    at::mm_out(logits, hidden(rows), block_weight.t());
+    multiply(logits, hidden(rows), block_weight.t());
     if (input_.bias.defined()) logits.add_(input_.bias.narrow(0, block.in_vocabulary.begin, num_columns));
     if (input_.softcap) logits.div_(*input_.softcap).tanh_().mul_(*input_.softcap);
     return logits;
@@ -158,7 +185,7 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
     const bool wants_weight = wanted.weights[block.split];
     if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
     const at::Tensor weight = logits.weight(block);
-    const at::Tensor grad_weight = wants_weight ? at::zeros(weight.sizes(), weight.options()) : at::Tensor();
+    const at::Tensor grad_weight = wants_weight ? at::zeros(weight.sizes(), lse.options()) : at::Tensor();
     for (const Range& rows : logits.rows()) {
       const at::Tensor z = logits.compute(rows, block, weight);
       const at::Tensor slope = input.softcap ? 1 - (z / *input.softcap).square_() : at::Tensor();
@@ -167,8 +194,9 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
       const TargetColumns targets = target_columns(of_rows(input.targets), block.in_vocabulary);
       z.scatter_add_(1, targets.column, (of_rows(gradient.by_target) * targets.is_here).neg().unsqueeze(1));
       if (slope.defined()) z.mul_(slope);
-      if (wanted.hidden) of_rows(grad_hidden).addmm_(z, weight);
-      if (wants_weight) grad_weight.addmm_(z.t(), logits.hidden(rows));
+      const at::Tensor grad_logits = logits.factor(z);
+      if (wanted.hidden) logits.accumulate(of_rows(grad_hidden), grad_logits, weight);
+      if (wants_weight) logits.accumulate(grad_weight, grad_logits.t(), logits.hidden(rows));
       if (wanted.bias) grad_bias.narrow(0, block.in_vocabulary.begin, block.in_vocabulary.size).add_(z.sum(0));
     }
     if (wants_weight)
