@@ -90,6 +90,30 @@ TEST_P(TorchAttention, Gives_zeros_and_zero_gradients_where_a_query_sees_nothing
   for (const auto& grad : {q.grad(), k.grad(), v.grad()}) EXPECT_TRUE(grad.isfinite().all().item<bool>());
 }
 
+// Both cores, for queries from position 0, from within, and up to the last key.
+TEST_P(TorchAttention, Of_a_part_of_the_queries_is_that_part_of_the_whole) {
+  for (const bool is_causal : {true, false}) {
+    for (const std::int64_t first : {0, 3, 8}) {
+      const SdpaOptions whole{.causal = is_causal};
+      const SdpaOptions part{.causal = is_causal, .first_query = first};
+      const auto run_whole = [&](const auto& in) {
+        return std::vector{eager_attention({.query = in[0], .key = in[1], .value = in[2]}, whole).narrow(1, first, 4)};
+      };
+      const auto run_part = [&](const auto& in) {
+        const auto query = in[0].narrow(1, first, 4);
+        return std::vector{torch_attention({.query = query, .key = in[1], .value = in[2]}, part, GetParam().list)};
+      };
+      const auto run_eager_part = [&](const auto& in) {
+        const auto query = in[0].narrow(1, first, 4);
+        return std::vector{eager_attention({.query = query, .key = in[1], .value = in[2]}, part)};
+      };
+      const std::vector inputs = {values({2, 12, 4, 8}, 1), values({2, 12, 2, 8}, 2), values({2, 12, 2, 8}, 3)};
+      EXPECT_LT(worst_difference(run_part, run_whole, inputs), 1e-13) << first;
+      EXPECT_LT(worst_difference(run_eager_part, run_whole, inputs), 1e-13) << first;
+    }
+  }
+}
+
 TEST_P(TorchAttention, Returns_a_contiguous_tensor) {
   const auto q = values({2, 7, 4, 8}, 1);
   EXPECT_TRUE(torch_attention({.query = q, .key = q, .value = q}, {.causal = true}, GetParam().list).is_contiguous());

@@ -31,7 +31,7 @@ double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {
 
 at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& options) {
   const auto index_options = inputs.query.options().dtype(at::kLong);
-  const auto query = at::arange(inputs.query.size(1), index_options).unsqueeze(1);
+  const auto query = (at::arange(inputs.query.size(1), index_options) + options.first_query).unsqueeze(1);
   const auto key = at::arange(inputs.key.size(1), index_options);
   at::Tensor hidden;
   const auto hide = [&](const at::Tensor& more) { hidden = hidden.defined() ? hidden.logical_or(more) : more; };

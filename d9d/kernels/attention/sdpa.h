@@ -30,12 +30,14 @@ struct SdpaInputs {
   std::optional<at::Tensor> sinks = std::nullopt;
 };
 
-// Query i sees key j when all that is set here holds and the mask keeps it. Positions count from 0 in queries and keys.
+// Query i sees key j when all that is set here holds and the mask keeps it. Positions count from 0 in keys, and from
+// first_query in queries.
 struct SdpaOptions {
   bool causal = false;                                      // j <= i
   std::optional<std::int64_t> window_left = std::nullopt;   // j >= i - window_left: 64 keeps 64 earlier keys and itself
   std::optional<std::int64_t> window_right = std::nullopt;  // j <= i + window_right
   std::optional<double> scale = std::nullopt;               // of the logits; 1 / sqrt(D) if unset
+  std::int64_t first_query = 0;  // position of query 0 among the keys: what a part of a sequence has before it
 };
 
 // LibTorch's attention kernels.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include <ATen/ATen.h>
@@ -25,10 +26,21 @@ at::Tensor hide(const at::Tensor& mask, const at::Tensor& hidden) {
                                          : mask.masked_fill(hidden, kMinusInfinity);
 }
 
+// Keys that some query sees: with causality none behind the last query.
+std::int64_t num_visible_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
+  const std::int64_t num_keys = inputs.key.size(1);
+  if (!options.causal || inputs.mask) return num_keys;
+  return std::min(num_keys, options.first_query + inputs.query.size(1));
+}
+
 TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
+  const std::int64_t num_keys = num_visible_keys(inputs, options);
+  const auto visible = [&](const at::Tensor& keys) {
+    return keys.size(1) == num_keys ? keys : keys.narrow(1, 0, num_keys);
+  };
   TorchSdpaCall call{.query = inputs.query.transpose(1, 2),
-                     .key = inputs.key.transpose(1, 2),
-                     .value = inputs.value.transpose(1, 2),
+                     .key = visible(inputs.key).transpose(1, 2),
+                     .value = visible(inputs.value).transpose(1, 2),
                      .mask = std::nullopt,
                      .is_causal = options.causal,
                      .scale = detail::logit_scale(inputs, options),
@@ -39,6 +51,10 @@ TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
     if (options.causal) mask = hide(mask, detail::hidden_by_position(inputs, options));
     while (mask.dim() < 4) mask = mask.unsqueeze(0);  // of three dims only kMath would take it
     call.mask = mask;
+    call.is_causal = false;
+  } else if (options.causal && options.first_query > 0) {  // LibTorch's own causality counts queries from 0
+    call.mask = detail::hidden_by_position(inputs, options).narrow(1, 0, num_keys).logical_not();
+    while (call.mask->dim() < 4) call.mask = call.mask->unsqueeze(0);
     call.is_causal = false;
   }
   return call;

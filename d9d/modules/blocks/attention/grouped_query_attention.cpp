@@ -57,11 +57,13 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
                                           const std::optional<at::Tensor>& attention_mask) const {
   D9D_CHECK(!attention_mask || config.needs_attention_mask, ConfigError,
             "[modules::attention] expected no attention mask, got one. Build the layer with needs_attention_mask.");
-  const std::int64_t batch = hidden_states.size(0);
-  const std::int64_t sequence = hidden_states.size(1);
-  at::Tensor q = q_proj(hidden_states).view({batch, sequence, config.num_attention_heads, config.head_dim});
-  at::Tensor k = k_proj(hidden_states).view({batch, sequence, config.num_key_value_heads, config.head_dim});
-  const at::Tensor v = v_proj(hidden_states).view({batch, sequence, config.num_key_value_heads, config.head_dim});
+  std::vector<ModulePtr<Linear>> projections = {q_proj, k_proj, v_proj};
+  if (gate_proj) projections.push_back(gate_proj);
+  const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections);
+  const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
+  at::Tensor q = heads_of(projected[0]);
+  at::Tensor k = heads_of(projected[1]);
+  const at::Tensor v = heads_of(projected[2]);
   if (q_norm) {
     q = q_norm(q);
     k = k_norm(k);
@@ -70,9 +72,9 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
   at::Tensor out =
       kernel->forward({.query = q, .key = k, .value = v, .mask = attention_mask},
                       {.causal = config.is_causal, .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))});
-  out = out.view({batch, sequence, config.num_attention_heads * config.head_dim});
-  if (gate_proj) out = out * at::sigmoid(gate_proj(hidden_states));
-  return o_proj(out);
+  out = out.flatten(-2);
+  if (gate_proj) out = out * at::sigmoid(projected[3]);
+  return tensor_parallel_->row_linear(out, o_proj);
 }
 
 }  // namespace d9d

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "d9d/modules/blocks/attention/sdpa.h"
-#include "d9d/modules/blocks/linear/linear.h"
+#include "d9d/modules/blocks/linear/tensor_parallel_context.h"
 #include "d9d/modules/blocks/normalization/rms_norm.h"
 #include "d9d/modules/blocks/positional/rotary_embedding.h"
 
@@ -37,9 +37,14 @@ class GroupedQueryAttention : public Module {
  public:
   explicit GroupedQueryAttention(const GroupedQueryAttentionConfig& config);
 
-  // hidden_states [B, S, H], tables [B, S, rope_dim or D], mask as in kernels/attention/sdpa.h -> [B, S, H].
+  // hidden_states [B, S, H], tables [B, S, rope_dim or D], mask as in kernels/attention/sdpa.h -> [B, S, H]. Under
+  // tensor parallelism hidden states are shards of the sequence, tables whole. How many heads are here follows from the
+  // weights.
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                    const std::optional<at::Tensor>& attention_mask = std::nullopt) const;
+
+  // Puts another context in the place of the local one (tensor parallelism).
+  void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
 
   const GroupedQueryAttentionConfig config;
   const ModulePtr<Linear> q_proj;
@@ -50,6 +55,9 @@ class GroupedQueryAttention : public Module {
   const ModulePtr<RMSNorm> q_norm;    // null without norms
   const ModulePtr<RMSNorm> k_norm;
   const ModulePtr<Sdpa> kernel;
+
+ private:
+  TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
 };
 
 }  // namespace d9d

@@ -67,8 +67,13 @@ at::Tensor Sdpa::forward(const kernels::SdpaInputs& inputs, const kernels::SdpaO
   kernels::SdpaOptions all_options = options;
   all_options.window_left = parameters.window_left;
   all_options.window_right = parameters.window_right;
-  if (choice.backend == kernels::SdpaBackend::kEager) return kernels::eager_attention(all_inputs, all_options);
-  return kernels::torch_attention(all_inputs, all_options, choice.kernels);
+  return context_->attend([this](const auto& here, const auto& how) { return run_core(here, how); }, all_inputs,
+                          all_options);
+}
+
+at::Tensor Sdpa::run_core(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const {
+  if (choice.backend == kernels::SdpaBackend::kEager) return kernels::eager_attention(inputs, options);
+  return kernels::torch_attention(inputs, options, choice.kernels);
 }
 
 }  // namespace d9d

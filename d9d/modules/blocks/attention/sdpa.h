@@ -5,6 +5,7 @@
 
 #include "d9d/kernels/attention/resolve_sdpa.h"
 #include "d9d/modules/base/module.h"
+#include "d9d/modules/blocks/attention/attention_context.h"
 #include "d9d/modules/blocks/attention/sdpa_config.h"
 
 namespace d9d {
@@ -26,9 +27,17 @@ class Sdpa : public Module {
   // inputs.sinks stays empty: they are this module's. Shapes in kernels/attention/sdpa.h.
   [[nodiscard]] at::Tensor forward(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const;
 
+  // Puts another context in the place of the local one (context parallelism).
+  void set_attention_context(AttentionContextPtr context) { context_ = std::move(context); }
+
   const SdpaParameters parameters;
   const kernels::SdpaChoice choice;
   const ParameterPtr sinks;  // null without
+
+ private:
+  [[nodiscard]] at::Tensor run_core(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const;
+
+  AttentionContextPtr context_ = std::make_shared<LocalAttentionContext>();
 };
 
 }  // namespace d9d

@@ -18,6 +18,20 @@ void check_ids(const at::Tensor& ids, std::int64_t size) {
   }
 }
 
+// Rows of one table [n, H] whose ids begin at `start`; zeros for ids of others.
+at::Tensor rows_of(const at::Tensor& table, const at::Tensor& ids, std::int64_t start) {
+  const std::int64_t size = table.size(0);
+  const at::Tensor is_inside = ids.ge(start).logical_and(ids.lt(start + size));
+  const at::Tensor rows = size == 0 ? table.sum(0)  // zeros, and yet a gradient
+                                    : at::embedding(table, at::where(is_inside, ids - start, 0));
+  return at::where(is_inside.unsqueeze(-1), rows, 0);
+}
+
+// The first row of the whole table that is here.
+std::int64_t first_row(const Parameter& weight) {
+  return local_box(weight.global_shape(), weight.mesh(), weight.placements()).start[0];
+}
+
 }  // namespace
 
 SplitTokenEmbeddings::SplitTokenEmbeddings(VocabularySplits splits, std::int64_t hidden_size)
@@ -26,18 +40,16 @@ SplitTokenEmbeddings::SplitTokenEmbeddings(VocabularySplits splits, std::int64_t
 
 at::Tensor SplitTokenEmbeddings::forward(const at::Tensor& ids) const {
   check_ids(ids, vocabulary.total());
-  if (weights.size() == 1) return at::embedding(weights.front()->local(), ids);
+  const bool has_all_rows = weights.front()->local().size(0) == vocabulary.total();
+  if (has_all_rows) return tensor_parallel_->leave(at::embedding(weights.front()->local(), ids));
   at::Tensor sum;
   std::int64_t start = 0;
   for (const ParameterPtr& weight : weights) {
-    const std::int64_t size = weight->local().size(0);
-    const at::Tensor is_inside = ids.ge(start).logical_and(ids.lt(start + size));
-    const at::Tensor rows = at::embedding(weight->local(), at::where(is_inside, ids - start, 0));
-    const at::Tensor part = at::where(is_inside.unsqueeze(-1), rows, 0);
+    const at::Tensor part = rows_of(weight->local(), ids, start + first_row(*weight));
     sum = sum.defined() ? sum + part : part;
-    start += size;
+    start += weight->global_shape()[0];
   }
-  return sum;
+  return tensor_parallel_->leave(sum);
 }
 
 }  // namespace d9d

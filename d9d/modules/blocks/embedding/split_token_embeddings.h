@@ -11,6 +11,7 @@
 
 #include "d9d/modules/base/module.h"
 #include "d9d/modules/blocks/embedding/vocabulary_splits.h"
+#include "d9d/modules/blocks/linear/tensor_parallel_context.h"
 
 namespace d9d {
 
@@ -19,11 +20,18 @@ class SplitTokenEmbeddings : public Module {
  public:
   SplitTokenEmbeddings(VocabularySplits vocabulary, std::int64_t hidden_size);
   // ids [...] int64, global -> [..., H]. On CPU an id outside of the vocabulary is a ConfigError that names it; on a
-  // GPU it ends the program with a device-side assertion.
+  // GPU it ends the program with a device-side assertion. Under tensor parallelism a rank has some rows of each table:
+  // ids [B, S] -> [B, S / W, H], and an id outside gives zeros on a GPU.
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids) const;
+
+  // Puts another context in the place of the local one (tensor parallelism).
+  void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
 
   const VocabularySplits vocabulary;
   const std::vector<ParameterPtr> weights;  // in the order of the splits
+
+ private:
+  TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
 };
 
 }  // namespace d9d

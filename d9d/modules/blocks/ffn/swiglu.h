@@ -1,7 +1,7 @@
 // The gated feed-forward of LLaMA-like decoders: down(silu(gate(x)) * up(x)).
 #pragma once
 
-#include "d9d/modules/blocks/linear/linear.h"
+#include "d9d/modules/blocks/linear/tensor_parallel_context.h"
 
 namespace d9d {
 
@@ -15,12 +15,18 @@ struct SwiGLUConfig {
 class SwiGLU : public Module {
  public:
   explicit SwiGLU(const SwiGLUConfig& config);
-  // x [..., H] -> [..., H].
+  // x [..., H] -> [..., H]; under tensor parallelism shards of the sequence, [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+
+  // Puts another context in the place of the local one (tensor parallelism).
+  void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
 
   const ModulePtr<Linear> gate_proj;
   const ModulePtr<Linear> up_proj;
   const ModulePtr<Linear> down_proj;
+
+ private:
+  TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
 };
 
 }  // namespace d9d

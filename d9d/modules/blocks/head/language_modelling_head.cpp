@@ -2,21 +2,9 @@
 
 #include <cmath>
 
-#include <ATen/ATen.h>
-
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "d9d/modules/blocks/embedding/split_weights.h"
 
 namespace d9d {
-namespace {
-
-std::vector<at::Tensor> locals(const std::vector<ParameterPtr>& parameters) {
-  std::vector<at::Tensor> tensors;
-  for (const ParameterPtr& parameter : parameters) tensors.push_back(parameter->local());
-  return tensors;
-}
-
-}  // namespace
 
 LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::int64_t hidden_size)
     : vocabulary(std::move(splits)),
@@ -30,17 +18,11 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vecto
 
 LanguageModellingOutput LanguageModellingHead::forward(const at::Tensor& hidden_states,
                                                        const LanguageModellingShared& shared) const {
-  const at::Tensor rows = hidden_states.reshape({-1, hidden_states.size(-1)});
-  const at::Tensor loss =
-      kernels::linear_cross_entropy(rows, locals(weights), shared.labels.reshape({-1}), {.ignore_index = kIgnoreIndex})
-          .loss;
-  return {.cross_entropy = loss.view(shared.labels.sizes())};
+  return {.cross_entropy = context_->cross_entropy(hidden_states, weights, shared.labels)};
 }
 
 at::Tensor LanguageModellingHead::forward(const at::Tensor& hidden_states) const {
-  std::vector<at::Tensor> parts;
-  for (const at::Tensor& weight : locals(weights)) parts.push_back(at::linear(hidden_states, weight));
-  return at::cat(parts, -1);
+  return context_->logits(hidden_states, weights);
 }
 
 }  // namespace d9d

@@ -11,6 +11,7 @@
 #include "d9d/base/ignore_index.h"
 #include "d9d/modules/base/module.h"
 #include "d9d/modules/blocks/embedding/vocabulary_splits.h"
+#include "d9d/modules/blocks/head/vocabulary_context.h"
 
 namespace d9d {
 
@@ -38,14 +39,21 @@ class LanguageModellingHead : public Module {
   // Tied to an embedding: uses its matrices and adds none to the state dict.
   LanguageModellingHead(VocabularySplits vocabulary, std::vector<ParameterPtr> embedding_weights);
 
-  // hidden_states [B, S, H].
+  // hidden_states [B, S, H]; under tensor parallelism shards of the sequence, and labels whole.
   [[nodiscard]] LanguageModellingOutput forward(const at::Tensor& hidden_states,
                                                 const LanguageModellingShared& shared) const;
-  // The logits [..., V] of hidden states [..., H], for generation and distillation.
+  // The logits [..., V] of hidden states [..., H], for generation and distillation; under tensor parallelism of shards
+  // of the sequence, [B, S / W, H] -> [B, S, V].
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states) const;
+
+  // Puts another context in the place of the local one (tensor parallelism).
+  void set_vocabulary_context(VocabularyContextPtr context) { context_ = std::move(context); }
 
   const VocabularySplits vocabulary;
   const std::vector<ParameterPtr> weights;  // in the order of the splits
+
+ private:
+  VocabularyContextPtr context_ = std::make_shared<LocalVocabularyContext>();
 };
 
 }  // namespace d9d
