@@ -11,6 +11,12 @@ constexpr std::int64_t kAlignmentBytes = 256;
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
+// Of local() on the rank that has most: the first of each axis.
+std::int64_t largest_numel(const Parameter& parameter) {
+  const std::vector<std::int64_t> first(parameter.mesh().axes().size(), 0);
+  return local_box(parameter.global_shape(), parameter.mesh(), parameter.placements(), first).numel();
+}
+
 }  // namespace
 
 FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes, c10::ScalarType gradient_dtype)
@@ -23,7 +29,7 @@ FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes, c10::ScalarType 
       kAlignmentBytes / static_cast<std::int64_t>(std::min(elementSize(dtype_), elementSize(gradient_dtype)));
   for (const auto& [name, parameter] : parameters_) {
     offsets_.push_back(padded_numel_);
-    padded_numel_ += round_up(parameter->local().numel(), alignment);
+    padded_numel_ += round_up(largest_numel(*parameter), alignment);
   }
   padded_numel_ = round_up(padded_numel_, alignment * axes_.mesh.axis_size(axes_.shard_axis));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

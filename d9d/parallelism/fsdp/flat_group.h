@@ -1,6 +1,7 @@
 // Parameters that are gathered and reduced together: one dtype, all trained or none, over the same axes. Concatenated
 // in the order of declaration, each at a multiple of 256 bytes, the whole padded to equal slices; rank r of the shard
-// axis keeps slice r.
+// axis keeps slice r. Where other axes cut a parameter unevenly all ranks leave the room that the largest part needs,
+// so that every rank knows what every other holds.
 //
 // Legend   N padded elements of the group, W ranks of the shard axis
 #pragma once

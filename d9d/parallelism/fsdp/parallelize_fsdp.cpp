@@ -34,6 +34,20 @@ std::size_t axes_of(const std::string& name, const Parameter& parameter, const s
                         " lies, got none. Add them to FsdpUnitSpec::axes."));
 }
 
+// `axes`, with those over which the parameter's gradient is Partial already.
+FsdpAxes with_partial_axes(const Parameter& parameter, FsdpAxes axes) {
+  std::vector<std::string> replicate_axes;
+  for (std::size_t i = 0; i < axes.mesh.axes().size(); ++i) {
+    const auto& [name, size] = axes.mesh.axes()[i];
+    const bool is_partial = i < parameter.gradient_placements().size() &&
+                            std::holds_alternative<Partial>(parameter.gradient_placements()[i]) && size > 1;
+    const bool is_listed = std::ranges::find(axes.replicate_axes, name) != axes.replicate_axes.end();
+    if (name != axes.shard_axis && (is_listed || is_partial)) replicate_axes.push_back(name);
+  }
+  axes.replicate_axes = std::move(replicate_axes);
+  return axes;
+}
+
 c10::ScalarType gradient_dtype_of(const Parameter& parameter, const FsdpConfig& config) {
   return config.gradient_dtype.value_or(parameter.local().scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
@@ -41,7 +55,7 @@ c10::ScalarType gradient_dtype_of(const Parameter& parameter, const FsdpConfig& 
 }  // namespace
 
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit) {
-  using Key = std::tuple<std::size_t, c10::ScalarType, bool>;
+  using Key = std::tuple<std::size_t, std::vector<std::string>, c10::ScalarType, bool>;
   std::map<Key, FlatGroup::NamedParameters> parameters;
   std::set<const Parameter*> seen;
   for (const auto& module : unit.modules) {
@@ -49,8 +63,9 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
       D9D_CHECK(parameter->local().is_meta(), StateError, "[parallelism::fsdp] expected ", unit.name, ".", name,
                 " without storage, got values. Parallelise before materialize().");
       if (has_flat_shard(parameter->placements()) || !seen.insert(parameter.get()).second) continue;
-      const Key key = {axes_of(name, *parameter, unit.axes), parameter->local().scalar_type(),
-                       parameter->requires_grad()};
+      const std::size_t index = axes_of(name, *parameter, unit.axes);
+      const Key key = {index, with_partial_axes(*parameter, unit.axes[index]).replicate_axes,
+                       parameter->local().scalar_type(), parameter->requires_grad()};
       parameters[key].emplace_back(cat(unit.name, ".", name), parameter);
     }
   }
@@ -59,8 +74,9 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
   std::vector<std::unique_ptr<FlatGroup>> groups;
   for (auto& [key, members] : parameters) {
     const c10::ScalarType gradient_dtype = gradient_dtype_of(*members.front().second, runtime->config());
-    groups.push_back(
-        std::make_unique<FlatGroup>(std::move(members), unit.axes[std::get<std::size_t>(key)], gradient_dtype));
+    FsdpAxes axes = unit.axes[std::get<std::size_t>(key)];
+    axes.replicate_axes = std::get<std::vector<std::string>>(key);
+    groups.push_back(std::make_unique<FlatGroup>(std::move(members), std::move(axes), gradient_dtype));
   }
   FsdpUnit& added = runtime->add_unit(unit.name, std::move(groups), unit.modules.size(), unit.stays_gathered);
   for (const auto& module : unit.modules) module->add_hook(std::make_shared<FsdpHook>(runtime, added));

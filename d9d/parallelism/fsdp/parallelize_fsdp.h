@@ -26,9 +26,10 @@ struct FsdpUnitSpec {
 };
 
 // Local, on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of one
-// dtype, trained or frozen, over the same axes form a flat group. After this, requires_grad and dtype must not change.
-// Throws StateError after materialize, and ConfigError when no parameter is left or no entry of axes has a parameter's
-// mesh.
+// dtype, trained or frozen, over the same axes form a flat group; those whose gradients are Partial over further axes
+// (norms under tensor parallelism) form one of their own, which is summed over these too. After this, requires_grad and
+// dtype must not change. Throws StateError after materialize, and ConfigError when no parameter is left or no entry of
+// axes has a parameter's mesh.
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit);
 
 }  // namespace d9d

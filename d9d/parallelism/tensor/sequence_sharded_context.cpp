@@ -1,0 +1,26 @@
+#include "d9d/parallelism/tensor/sequence_sharded_context.h"
+
+#include "d9d/base/check.h"
+#include "d9d/core/collectives/differentiable.h"
+
+namespace d9d {
+namespace {
+
+constexpr std::int64_t kPositions = 1;
+
+}  // namespace
+
+at::Tensor SequenceShardedTensorParallelContext::enter(const at::Tensor& x) const {
+  return all_gather_along(x, kPositions, ranks_.communicator());
+}
+
+at::Tensor SequenceShardedTensorParallelContext::leave(const at::Tensor& summand) const {
+  D9D_CHECK(
+      summand.dim() == 3 && summand.size(kPositions) % ranks_.num_ranks() == 0, ConfigError,
+      "[parallelism::tensor] expected hidden states [batch, positions, features] whose positions are a multiple of "
+      "the tensor-parallel ranks = ",
+      ranks_.num_ranks(), ", got ", summand.sizes(), ". Choose such a sequence length, or pad.");
+  return reduce_scatter_along(summand, kPositions, ranks_.communicator());
+}
+
+}  // namespace d9d

@@ -1,0 +1,106 @@
+// Attention and feed-forward over tensor-parallel ranks, against one rank.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
+
+#include "tests/parallelism/one_rank.h"
+#include "tests/support/io_faults.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kHidden = 6;
+constexpr std::int64_t kSequence = 4;
+
+GroupedQueryAttentionConfig gated_attention() {
+  return {.hidden_size = kHidden,
+          .num_attention_heads = 4,
+          .num_key_value_heads = 2,
+          .head_dim = 4,
+          .qk_norm_eps = 1e-6,
+          .has_output_gate = true,
+          .has_sinks = true,
+          .window_left = 2};
+}
+
+TEST(TensorParallelAttention, With_gate_sinks_norms_and_window_equals_one_rank) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const auto one = initialized(make_module<GroupedQueryAttention>(gated_attention()));
+    const auto cut = make_module<GroupedQueryAttention>(gated_attention());
+    parallelize_tensor_parallel(*cut, mesh);
+    initialized(cut);
+    const RotaryTables tables{.cos = values({2, kSequence, 4}, 5), .sin = values({2, kSequence, 4}, 6)};
+    const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world);
+    const at::Tensor expected = one(whole, tables);
+    const at::Tensor output = cut(shard, tables);
+    const at::Tensor grad = values({2, kSequence, kHidden}, 2);
+    (expected * grad).sum().backward();
+    (output * part(grad, 1, world)).sum().backward();
+    expect_close("output", output, part(expected, 1, world), tolerance("fp64"));
+    expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
+    expect_gradients(*cut, *one, mesh, tolerance("fp64"));
+  });
+}
+
+// Five features over four ranks: 2, 2, 1, 0.
+TEST(TensorParallelSwiGLU, Of_a_width_that_divides_unevenly_equals_one_rank) {
+  run_ranks(RankBackend::kThreads, 4, [](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const SwiGLUConfig config{.hidden_size = kHidden, .intermediate_size = 5};
+    const auto one = initialized(make_module<SwiGLU>(config));
+    const auto cut = make_module<SwiGLU>(config);
+    parallelize_tensor_parallel(*cut, mesh);
+    initialized(cut);
+    const at::Tensor whole = values({2, kSequence, kHidden}, 1).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world);
+    const at::Tensor expected = one(whole);
+    const at::Tensor output = cut(shard);
+    const at::Tensor grad = values({2, kSequence, kHidden}, 2);
+    (expected * grad).sum().backward();
+    (output * part(grad, 1, world)).sum().backward();
+    expect_close("output", output, part(expected, 1, world), tolerance("fp64"));
+    expect_close("input", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
+    expect_gradients(*cut, *one, mesh, tolerance("fp64"));
+  });
+}
+
+std::string error_on_ranks(std::int64_t num_ranks, const std::function<void(const DeviceMesh&)>& body) {
+  return message_of<ConfigError>(
+      [&] { run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) { body(mesh_of(world, "tp")); }); });
+}
+
+TEST(TensorParallelErrors, Name_what_the_ranks_do_not_divide) {
+  EXPECT_THAT(error_on_ranks(4,
+                             [](const DeviceMesh& mesh) {
+                               parallelize_tensor_parallel(*make_module<GroupedQueryAttention>(gated_attention()),
+                                                           mesh);
+                             }),
+              HasSubstr("num_key_value_heads in a multiple of tensor-parallel ranks = 4, got 2"));
+  EXPECT_THAT(error_on_ranks(2,
+                             [](const DeviceMesh& mesh) {
+                               const auto embedding = make_module<SplitTokenEmbeddings>(
+                                   VocabularySplits{.sizes = {{"all", 8}}, .order = {"all"}}, kHidden);
+                               parallelize_tensor_parallel(*embedding, mesh);
+                               (void)initialized(embedding)(at::zeros({1, 3}, at::kLong));
+                             }),
+              HasSubstr("positions are a multiple of the tensor-parallel ranks = 2, got [1, 3, 6]"));
+}
+
+TEST(TensorParallelErrors, Name_a_bias_that_all_ranks_would_add) {
+  EXPECT_THAT(error_on_ranks(2,
+                             [](const DeviceMesh& mesh) {
+                               const SwiGLUConfig config{
+                                   .hidden_size = kHidden, .intermediate_size = 4, .has_bias = true};
+                               parallelize_tensor_parallel(*make_module<SwiGLU>(config), mesh);
+                             }),
+              HasSubstr("a bias of down_proj is not built in this version"));
+}
+
+}  // namespace
+}  // namespace d9d::test

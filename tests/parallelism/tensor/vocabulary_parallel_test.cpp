@@ -1,0 +1,141 @@
+// Embedding and head over ranks that each have some rows of every split, against one rank.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
+
+#include "tests/parallelism/one_rank.h"
+#include "tests/support/io_faults.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kHidden = 6;
+// Over four ranks: 3, 3, 3, 2 rows; 1, 1, 1, 0 rows; 2, 2, 1, 0.
+const VocabularySplits kVocabulary{.sizes = {{"base", 11}, {"added", 3}, {"prompt", 5}},
+                                   .order = {"base", "prompt", "added"}};
+
+// Every row of the vocabulary, ignored positions among them; 24 = 2 x 12 positions.
+at::Tensor all_ids() {
+  return at::cat({at::arange(19, at::kLong), at::tensor({18, 0, 11, 7, 15}, at::kLong)}).view({2, 12});
+}
+at::Tensor some_labels() {
+  at::Tensor labels = all_ids().clone();
+  labels[0][3] = -100;
+  labels[1].slice(0, 8).fill_(-100);
+  return labels;
+}
+
+class VocabularyParallel : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, VocabularyParallel, ::testing::Values(2, 4), ::testing::PrintToStringParamName());
+
+TEST_P(VocabularyParallel, Embedding_equals_that_of_one_rank) {
+  run_ranks(RankBackend::kThreads, GetParam(), [](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const auto one = initialized(make_module<SplitTokenEmbeddings>(kVocabulary, kHidden));
+    const auto cut = make_module<SplitTokenEmbeddings>(kVocabulary, kHidden);
+    parallelize_tensor_parallel(*cut, mesh);
+    initialized(cut);
+
+    const at::Tensor grad = values({2, 12, kHidden}, 1);
+    const at::Tensor expected = one(all_ids());
+    const at::Tensor rows = cut(all_ids());
+    (expected * grad).sum().backward();
+    (rows * part(grad, 1, world)).sum().backward();
+    expect_close("rows", rows, part(expected, 1, world), tolerance("fp64"));
+    expect_gradients(*cut, *one, mesh, tolerance("fp64"));
+  });
+}
+
+void expect_loss_of_one_rank(std::int64_t num_ranks, at::ScalarType dtype, const Tolerance& tolerance) {
+  run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const auto one = initialized(make_module<LanguageModellingHead>(kVocabulary, kHidden), dtype);
+    const auto cut = make_module<LanguageModellingHead>(kVocabulary, kHidden);
+    parallelize_tensor_parallel(*cut, mesh);
+    initialized(cut, dtype);
+
+    // Far apart logits: a maximum of the wrong rank would overflow.
+    const at::Tensor whole = (values({2, 12, kHidden}, 2) * 400).to(dtype).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world);
+    const at::Tensor expected = one(whole, LanguageModellingShared{some_labels()}).cross_entropy;
+    const at::Tensor loss = cut(shard, LanguageModellingShared{some_labels()}).cross_entropy;
+    const at::Tensor grad = values({2, 12}, 3).to(expected.scalar_type());
+    (expected * grad).sum().backward();
+    (loss * grad).sum().backward();
+    expect_close("loss", loss, expected, tolerance);
+    EXPECT_TRUE(loss.masked_select(some_labels().eq(-100)).eq(0).all().item<bool>());
+    expect_close("hidden", shard.grad(), part(whole.grad(), 1, world), tolerance);
+    expect_gradients(*cut, *one, mesh, tolerance);
+  });
+}
+
+TEST_P(VocabularyParallel, Loss_equals_that_of_one_rank) {
+  expect_loss_of_one_rank(GetParam(), at::kDouble, tolerance("fp64"));
+  expect_loss_of_one_rank(GetParam(), at::kFloat, tolerance("fp32"));
+}
+
+TEST_P(VocabularyParallel, Loss_without_any_label_is_zero_and_has_zero_gradients) {
+  run_ranks(RankBackend::kThreads, GetParam(), [](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const auto head = make_module<LanguageModellingHead>(kVocabulary, kHidden);
+    parallelize_tensor_parallel(*head, mesh);
+    initialized(head);
+    const at::Tensor shard = leaf_part(values({2, 12, kHidden}, 2), 1, world);
+    const at::Tensor loss = head(shard, LanguageModellingShared{at::full({2, 12}, -100, at::kLong)}).cross_entropy;
+    loss.sum().backward();
+    EXPECT_TRUE(loss.eq(0).all().item<bool>());
+    EXPECT_TRUE(shard.grad().eq(0).all().item<bool>());
+  });
+}
+
+TEST_P(VocabularyParallel, Logits_and_their_gradients_equal_those_of_one_rank) {
+  run_ranks(RankBackend::kThreads, GetParam(), [](World& world) {
+    const DeviceMesh mesh = mesh_of(world, "tp");
+    const auto one = initialized(make_module<LanguageModellingHead>(kVocabulary, kHidden));
+    const auto cut = make_module<LanguageModellingHead>(kVocabulary, kHidden);
+    parallelize_tensor_parallel(*cut, mesh);
+    initialized(cut);
+    const at::Tensor whole = values({2, 12, kHidden}, 2).requires_grad_();
+    const at::Tensor shard = leaf_part(whole, 1, world);
+    const at::Tensor expected = one(whole);
+    const at::Tensor logits = cut(shard);
+    const at::Tensor grad = values({2, 12, 19}, 3);
+    (expected * grad).sum().backward();
+    (logits * grad).sum().backward();
+    expect_close("logits", logits, expected, tolerance("fp64"));
+    expect_close("hidden", shard.grad(), part(whole.grad(), 1, world), tolerance("fp64"));
+    expect_gradients(*cut, *one, mesh, tolerance("fp64"));
+  });
+}
+
+TEST(VocabularyParallelErrors, Name_a_label_outside_of_the_vocabulary) {
+  const auto run = [] {
+    run_ranks(RankBackend::kThreads, 2, [](World& world) {
+      const DeviceMesh mesh = mesh_of(world, "tp");
+      const auto head = make_module<LanguageModellingHead>(kVocabulary, kHidden);
+      parallelize_tensor_parallel(*head, mesh);
+      initialized(head);
+      (void)head(values({1, 1, kHidden}, 0), LanguageModellingShared{at::tensor({3, 19}, at::kLong).view({1, 2})});
+    });
+  };
+  EXPECT_THAT(message_of<ConfigError>(run), HasSubstr("vocabulary of 19 or -100, got 19"));
+}
+
+TEST(VocabularyParallelErrors, Name_a_vocabulary_that_leaves_a_rank_without_rows) {
+  const auto run = [] {
+    run_ranks(RankBackend::kThreads, 4, [](World& world) {
+      const DeviceMesh mesh = mesh_of(world, "tp");
+      const VocabularySplits vocabulary{.sizes = {{"a", 3}, {"b", 6}}, .order = {"a", "b"}};
+      parallelize_tensor_parallel(*make_module<LanguageModellingHead>(vocabulary, kHidden), mesh);
+    });
+  };
+  EXPECT_THAT(message_of<ConfigError>(run), HasSubstr("each of 4 tensor-parallel ranks some rows"));
+}
+
+}  // namespace
+}  // namespace d9d::test
