@@ -1,0 +1,29 @@
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/modules/blocks/attention/sdpa.h"
+#include "d9d/parallelism/context/all_gather_attention.h"
+
+namespace d9d {
+
+void parallelize_context_parallel(Module& module, const DeviceMesh& ranks) {
+  const auto context = std::make_shared<AllGatherAttentionContext>(ranks);
+  module.for_each_module([&](const std::string&, Module& each) {
+    if (auto* const core = dynamic_cast<Sdpa*>(&each)) core->set_attention_context(context);
+  });
+}
+
+at::Tensor context_parallel_shard(const at::Tensor& x, std::int64_t dim, const DeviceMesh& ranks) {
+  const std::int64_t num_ranks = ranks.num_ranks();
+  if (num_ranks == 1) return x;
+  D9D_CHECK(x.size(dim) % num_ranks == 0, ConfigError,
+            "[parallelism::context] expected a sequence in a multiple of the context-parallel ranks = ", num_ranks,
+            ", got ", x.size(dim), " positions in dim ", dim, " of ", x.sizes(), ", a remainder of ",
+            x.size(dim) % num_ranks, ". Choose such a sequence length, or pad.");
+  const std::int64_t size = x.size(dim) / num_ranks;
+  return x.narrow(dim, ranks.index() * size, size);
+}
+
+}  // namespace d9d

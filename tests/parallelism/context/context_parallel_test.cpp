@@ -1,0 +1,92 @@
+// Attention over ranks that each have some positions, against one rank; and the cut of what goes in.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/modules/blocks/attention/sdpa.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
+#include "tests/parallelism/one_rank.h"
+#include "tests/support/io_faults.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kSequence = 12;
+
+struct Case {
+  const char* name;
+  SdpaParameters parameters;
+  bool is_causal = true;
+  bool has_mask = false;
+};
+
+class ContextParallelAttention : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    Cores, ContextParallelAttention,
+    ::testing::Values(Case{"torch", {.backend = TorchSdpaConfig{}}}, Case{"eager", {.backend = EagerSdpaConfig{}}},
+                      Case{"torch_math", {.backend = TorchSdpaConfig{{{TorchSdpaKernel::kMath}}}}},
+                      Case{"torch_not_causal", {.backend = TorchSdpaConfig{}}, false},
+                      Case{"torch_masked", {.needs_attention_mask = true, .backend = TorchSdpaConfig{}}, true, true},
+                      Case{"eager_masked", {.needs_attention_mask = true, .backend = EagerSdpaConfig{}}, true, true},
+                      Case{"window_and_sinks", {.num_sinks = 4, .window_left = 4}},
+                      Case{"window_both_ways", {.window_left = 3, .window_right = 2}, false}),
+    [](const auto& each) { return each.param.name; });
+
+TEST_P(ContextParallelAttention, Equals_one_rank) {
+  for (const std::int64_t num_ranks : {2, 3}) {
+    run_ranks(RankBackend::kThreads, num_ranks, [](World& world) {
+      const DeviceMesh mesh = mesh_of(world, "cp");
+      const auto one = initialized(make_module<Sdpa>(GetParam().parameters));
+      const auto cut = initialized(make_module<Sdpa>(GetParam().parameters));
+      parallelize_context_parallel(*cut, mesh);
+      const at::Tensor q = values({2, kSequence, 4, 8}, 1).requires_grad_();
+      const at::Tensor k = values({2, kSequence, 2, 8}, 2).requires_grad_();
+      const at::Tensor v = values({2, kSequence, 2, 8}, 3).requires_grad_();
+      const auto here = [&](const at::Tensor& x) {
+        return context_parallel_shard(x.detach(), 1, mesh).clone().requires_grad_();
+      };
+      const at::Tensor own_q = here(q), own_k = here(k), own_v = here(v);
+      std::optional<at::Tensor> mask, own_mask;
+      if (GetParam().has_mask) {
+        mask = values({2, 1, kSequence, kSequence}, 4).gt(-0.5);
+        own_mask = context_parallel_shard(*mask, 2, mesh);
+      }
+      const kernels::SdpaOptions options{.causal = GetParam().is_causal};
+      const at::Tensor expected = one->forward({.query = q, .key = k, .value = v, .mask = mask}, options);
+      const at::Tensor output = cut->forward({.query = own_q, .key = own_k, .value = own_v, .mask = own_mask}, options);
+      const at::Tensor grad = values(expected.sizes(), 5);
+      (expected * grad).sum().backward();
+      (output * context_parallel_shard(grad, 1, mesh)).sum().backward();
+      const auto expect = [&](const char* name, const at::Tensor& actual, const at::Tensor& whole) {
+        expect_close(name, actual, context_parallel_shard(whole, 1, mesh), tolerance("fp64"));
+      };
+      expect("output", output, expected);
+      expect("query", own_q.grad(), q.grad());
+      expect("key", own_k.grad(), k.grad());
+      expect("value", own_v.grad(), v.grad());
+    });
+  }
+}
+
+TEST(ContextParallelShard, Is_this_ranks_part_and_everything_on_one_rank) {
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    const at::Tensor x = at::arange(12).view({2, 6});
+    EXPECT_TRUE(at::equal(context_parallel_shard(x, -1, mesh_of(world, "cp")), part(x, 1, world)));
+    EXPECT_TRUE(context_parallel_shard(x, 1, DeviceMesh()).is_same(x));
+  });
+}
+
+TEST(ContextParallelShard, Names_a_sequence_that_the_ranks_do_not_divide) {
+  EXPECT_THAT(message_of<ConfigError>([] {
+                run_ranks(RankBackend::kThreads, 2, [](World& world) {
+                  (void)context_parallel_shard(at::zeros({2, 7}), 1, mesh_of(world, "cp"));
+                });
+              }),
+              HasSubstr("context-parallel ranks = 2, got 7 positions in dim 1 of [2, 7], a remainder of 1"));
+}
+
+}  // namespace
+}  // namespace d9d::test
