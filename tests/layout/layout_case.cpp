@@ -10,6 +10,7 @@
 #include "d9d/modules/models/qwen3_dense/model.h"
 #include "d9d/modules/models/qwen3_moe/model.h"
 #include "d9d/optim/adamw.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 #include "tests/support/compare.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kNumSteps = 3;
 constexpr std::int64_t kMaxDataRanks = 8;
-constexpr std::int64_t kSequence = 6;
+constexpr std::int64_t kSequence = 8;
 constexpr std::int64_t kVocabulary = 23;
 
 template <class Parameters>
@@ -26,8 +27,8 @@ Parameters small_decoder(const LayoutJob& job) {
   Parameters parameters;
   parameters.layer.hidden_size = 16;
   parameters.layer.intermediate_size = 13;  // divides by no number of ranks
-  parameters.layer.num_attention_heads = 2;
-  parameters.layer.num_key_value_heads = 1;
+  parameters.layer.num_attention_heads = 4;
+  parameters.layer.num_key_value_heads = 2;
   parameters.layer.head_dim = 8;
   parameters.num_hidden_layers = 3;
   parameters.max_position_ids = kSequence;
@@ -156,19 +157,22 @@ class RankJob {
     const std::int64_t global_batch = kMaxDataRanks * job_.num_accumulations;
     const std::int64_t share = global_batch / context_.data_parallel_size();
     const std::int64_t first = step * global_batch + context_.data_parallel_rank() * share;
-    const at::Tensor positions = at::arange(kSequence).unsqueeze(0);
+    const DeviceMesh ranks = context_.mesh(MeshDomain::kBatch).slice({"cp"});
+    const auto here = [&](const at::Tensor& row) { return context_parallel_shard(row, /*dim=*/1, ranks); };
+    const at::Tensor positions = here(at::arange(kSequence).unsqueeze(0));
     for (std::int64_t i = 0; i < share; ++i) {
-      const Microbatch batch = sequence(first + i);
+      const Microbatch whole = sequence(first + i);
+      const Microbatch batch{.ids = here(whole.ids), .labels = here(whole.labels)};
       manager.begin_microbatch(i + 1 == share);
       const auto output = std::get<DecoderOutput<LanguageModellingHead>>(
           model_(SequenceInput{batch.ids}, DecoderForCausalLM::Shared{{positions, std::nullopt}, {batch.labels}}));
       const at::Tensor weight = batch.labels.ne(-100).sum().to(at::kDouble);
-      const at::Tensor loss = output.head.cross_entropy.sum().to(at::kDouble) / weight;
+      const at::Tensor loss = output.head.cross_entropy.sum().to(at::kDouble) / weight.clamp_min(1);
       manager.add_loss_with_weight(loss, weight);
       (loss * weight).backward();
       manager.end_microbatch();
     }
-    return manager.finish_step({.num_tokens = share * kSequence});
+    return manager.finish_step({.num_tokens = share * positions.numel()});
   }
 
   const DistContext& context_;

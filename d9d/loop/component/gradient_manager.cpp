@@ -16,7 +16,8 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
     : parameters_(module.named_parameters()),
       reductions_(gradient_reductions(module)),
       stages_(context.mesh(MeshDomain::kRegular).slice({"pp"})),
-      loss_ranks_(context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"})),
+      ranks_(context.mesh(MeshDomain::kBatch)),
+      counts_(ranks_.axis_coordinate("tp") == 0),
       device_(context.device()),
       clipping_(clipping) {
   GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20};
@@ -44,15 +45,16 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
 
 // [weighted loss, weight, tokens, wishes to stop], fp64: one reduction.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
-  D9D_CHECK(total_weight_.defined() || loss_ranks_.axis_size("pp") > 1, StateError,
+  D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor zero = at::zeros({}, options);
-  at::Tensor totals = at::stack({total_weight_.defined() ? weighted_loss_.to(device_) : zero,
-                                 total_weight_.defined() ? total_weight_.to(device_) : zero,
-                                 at::full({}, static_cast<double>(report.num_tokens), options),
-                                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options)});
-  if (loss_ranks_.num_ranks() > 1) loss_ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
+  const bool has_loss = counts_ && total_weight_.defined();
+  at::Tensor totals =
+      at::stack({has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
+                 at::full({}, counts_ ? static_cast<double>(report.num_tokens) : 0.0, options),
+                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options)});
+  if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals.cpu();
 }
 

@@ -78,8 +78,9 @@ class GradientManager {
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<std::shared_ptr<GradientReduction>> reductions_;
   std::vector<GradNormGroup> norm_groups_;
-  DeviceMesh stages_;      // ranks with other layers
-  DeviceMesh loss_ranks_;  // ranks whose losses add up: all but tensor-parallel ones, which have the same
+  DeviceMesh stages_;  // ranks with other layers
+  DeviceMesh ranks_;   // all
+  bool counts_;        // tensor-parallel ranks have the same losses: the first one's count
   at::Device device_;
   GradientClippingConfig clipping_;
   at::Tensor weighted_loss_;  // undefined: nothing yet

@@ -19,10 +19,12 @@ struct GenerateOptions {
   double temperature = 0.0;         // 0: always the likeliest token
   std::int64_t max_sequence = 512;  // the model sees the last so many tokens
   std::uint64_t seed = 0;           // of the sampling
+  // Axes cp and tp over which the model divides positions: context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).
+  DeviceMesh sequence_ranks = {};
 };
 
-// Continues `prompt` (not empty) by num_tokens ids. Runs in eval mode without gradients and restores the mode. One
-// stage.
+// Collective over all ranks of the model, with the same arguments. Continues `prompt` (not empty) by num_tokens ids.
+// Runs in eval mode without gradients and restores the mode. One stage.
 [[nodiscard]] std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model,
                                                  std::vector<std::int64_t> prompt, const GenerateOptions& options);
 

@@ -2,22 +2,19 @@
 
 #include "d9d/base/check.h"
 #include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 #include "d9d/parallelism/expert/parallelize_expert_parallel.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
+#include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
 
 namespace d9d {
 namespace {
 
 void check_degrees(const DeviceMeshParameters& mesh) {
-  const auto refuse = [](const char* key, std::int64_t degree) {
-    D9D_CHECK(degree == 1, ConfigError, "[modules::parallelize_decoder] mesh.", key, " = ", degree,
-              " is not built in this version. Set it to 1.");
-  };
-  refuse("pipeline_parallel", mesh.pipeline_parallel);
-  refuse("tensor_parallel", mesh.tensor_parallel);
-  refuse("context_parallel_shard", mesh.context_parallel_shard);
-  refuse("context_parallel_replicate", mesh.context_parallel_replicate);
+  D9D_CHECK(mesh.pipeline_parallel == 1, ConfigError,
+            "[modules::parallelize_decoder] mesh.pipeline_parallel = ", mesh.pipeline_parallel,
+            " is not built in this version. Set it to 1.");
 }
 
 template <class Visit>
@@ -30,6 +27,45 @@ void for_each_moe_layer(Module& module, const Visit& visit) {
 std::vector<std::shared_ptr<Module>> without_null(std::vector<std::shared_ptr<Module>> modules) {
   std::erase(modules, nullptr);
   return modules;
+}
+
+void check_no_snapshots(const PreNormDecoder& decoder, const char* key, std::int64_t degree) {
+  D9D_CHECK(decoder.options.snapshot_mode == HiddenStatesAggregationMode::kNo, ConfigError,
+            "[modules::parallelize_decoder] hidden-state snapshots are not built in this version with mesh.", key,
+            " = ", degree, ". Set snapshot_mode to kNo, or the degree to 1.");
+}
+
+// Every parameter must belong to a block that knows how to work with shards of the sequence.
+void check_tensor_parallel(const Module& module, std::int64_t degree) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    D9D_CHECK(!parameter->mesh().axes().empty(), ConfigError,
+              "[modules::parallelize_decoder] mesh.tensor_parallel = ", degree,
+              " is not built in this version for the block of '", name, "'. Set it to 1.");
+  }
+}
+
+void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
+                     const DeviceMesh& dense) {
+  const std::int64_t degree = dense.axis_size("tp");
+  check_no_snapshots(decoder, "tensor_parallel", degree);
+  decoder.for_each_module([&](const std::string&, Module& each) {
+    if (auto* const norm = dynamic_cast<RMSNorm*>(&each)) parallelize_sequence_parallel(*norm, dense);
+    if (auto* const attention = dynamic_cast<GroupedQueryAttention*>(&each)) {
+      parallelize_tensor_parallel(*attention, dense);
+    }
+    if (auto* const feed_forward = dynamic_cast<SwiGLU*>(&each)) parallelize_tensor_parallel(*feed_forward, dense);
+    if (auto* const embedding = dynamic_cast<SplitTokenEmbeddings*>(&each)) {
+      parallelize_tensor_parallel(*embedding, dense);
+    }
+  });
+  check_tensor_parallel(decoder, degree);
+  for (const auto& head : heads) {
+    auto* const language_modelling = dynamic_cast<LanguageModellingHead*>(head.get());
+    D9D_CHECK(language_modelling != nullptr, ConfigError,
+              "[modules::parallelize_decoder] mesh.tensor_parallel = ", degree,
+              " is not built in this version for heads other than the language-modelling head. Set it to 1.");
+    parallelize_tensor_parallel(*language_modelling, dense);
+  }
 }
 
 void shard(const DistContext& context, PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
@@ -65,6 +101,12 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
   check_degrees(context.mesh_parameters());
   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
+  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense);
+  const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
+  if (positions.num_ranks() > 1) {
+    check_no_snapshots(decoder, "context_parallel_shard x context_parallel_replicate", positions.num_ranks());
+    parallelize_context_parallel(decoder, positions);
+  }
   for_each_moe_layer(decoder, [&](MoELayer& layer) {
     layer.set_count_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}));
     if (expert.axis_size("ep_shard") > 1) parallelize_expert_parallel(layer, expert);
