@@ -10,6 +10,7 @@
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
 #include "d9d/modules/models/decoder/decoder_with_head.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace examples {
 
@@ -29,15 +30,21 @@ struct LanguageModelTypes {
 };
 
 // Mean cross-entropy of a microbatch, weighted by how many labels it has, so that a step's loss is the mean over its
-// tokens.
+// tokens. Under context parallelism a rank takes its positions of each sequence.
 class LanguageModelTask : public d9d::TrainTask<LanguageModelTypes> {
  public:
+  explicit LanguageModelTask(const d9d::DistContext& context)
+      : positions_(context.mesh(d9d::MeshDomain::kBatch).slice({"cp"})) {}
+
   d9d::ForwardInputs<LanguageModelTypes> build_forward_inputs(const d9d::TokenBatch& batch) override {
-    return {.input = {batch.input_ids},
-            .shared = {.sequence = {.position_ids = batch.position_ids, .hidden_states_agg_mask = std::nullopt},
-                       .head = {batch.labels}},
-            .state = {batch.labels.ne(d9d::kIgnoreIndex).sum()},
-            .num_tokens = batch.input_ids.numel()};
+    const auto here = [&](const at::Tensor& x) { return d9d::context_parallel_shard(x, /*dim=*/1, positions_); };
+    const at::Tensor ids = here(batch.input_ids);
+    const at::Tensor labels = here(batch.labels);
+    return {.input = {ids},
+            .shared = {.sequence = {.position_ids = here(batch.position_ids), .hidden_states_agg_mask = std::nullopt},
+                       .head = {labels}},
+            .state = {labels.ne(d9d::kIgnoreIndex).sum()},
+            .num_tokens = ids.numel()};
   }
 
   d9d::LossResult compute_loss(const Output& output, LanguageModelState& state, const d9d::JobSchedule&) override {
@@ -53,6 +60,7 @@ class LanguageModelTask : public d9d::TrainTask<LanguageModelTypes> {
   }
 
  private:
+  d9d::DeviceMesh positions_;  // the ranks that share a sequence
   std::shared_ptr<d9d::SumMetric> num_predicted_ = std::make_shared<d9d::SumMetric>();
 };
 

@@ -83,7 +83,7 @@ class CausalLMProvider : public d9d::ModelProvider<LanguageModelTypes> {
 template <class Provider, class Parameters>
 void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& context) {
   d9d::check_huggingface_target(config.export_to);
-  LanguageModelTask task;
+  LanguageModelTask task(context);
   Provider model(config.model_provider);
   const Parameters& sizes = config.model_provider.model;
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
@@ -98,7 +98,9 @@ void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& contex
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
   const std::string prompt = "#include <";
-  const std::string sample = d9d::generate_bytes(model.model, prompt, {.num_tokens = 200, .temperature = 0.7});
+  const d9d::DeviceMesh sequence_ranks = context.mesh(d9d::MeshDomain::kBatch).slice({"cp", "tp"});
+  const std::string sample = d9d::generate_bytes(
+      model.model, prompt, {.num_tokens = 200, .temperature = 0.7, .sequence_ranks = sequence_ranks});
   if (!context.is_main_process()) return;
   context.log().info("exported to ", config.export_to.string());
   std::cout << "--- a sample ---\n" << prompt << sample << '\n';

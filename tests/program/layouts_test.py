@@ -25,6 +25,7 @@ class Layouts(ProgramTest):
             job.config["model_provider"]["model"]["layer"]["router_auxiliary_loss_coefficient"] = 0
         result = job.run(command=[*launcher, *job.command(*arguments)])
         self.assertEqual(result.returncode, 0, result.stderr)
+        job.sample = result.stdout
         return job
 
     def assert_same(self, job, expected):
@@ -57,11 +58,38 @@ class Layouts(ProgramTest):
             with self.subTest(name):
                 self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
 
+    def test_parts_of_layers_and_of_sequences_train_and_sample_as_one_rank(self):
+        expected = self.run_job("dense")
+        tensor, context = "mesh.tensor_parallel=2", "mesh.context_parallel_shard=2"
+        checkpoints = "model_provider.checkpointing=true"
+        for name, arguments, launcher in (
+            ("tensor", [tensor], ()),
+            ("context", [context, checkpoints], ()),
+            ("both", [tensor, context, checkpoints], ()),
+            ("context replicas", ["mesh.context_parallel_replicate=2"], ()),
+            ("torchrun", [tensor, "mesh.data_parallel_shard=2"], [*TORCHRUN, "4"]),
+        ):
+            with self.subTest(name):
+                job = self.run_job("dense", *arguments, launcher=launcher)
+                self.assert_same(job, expected)
+                self.assertEqual(job.sample, expected.sample)
+
+    def test_what_does_not_divide_or_is_not_built_is_refused(self):
+        for model, arguments, words in (
+            ("dense", ["mesh.context_parallel_shard=2", "data.sequence_length=31"], ["ranks = 2", "31 positions"]),
+            ("dense", ["mesh.tensor_parallel=2", "data.sequence_length=31"], ["ranks = 2", "[4, 31, 32]"]),
+            ("dense", ["mesh.tensor_parallel=4"], ["num_key_value_heads", "ranks = 4, got 2"]),
+            ("moe", ["mesh.tensor_parallel=2"], ["mesh.tensor_parallel = 2", "router"]),
+        ):
+            with self.subTest(arguments):
+                self.assert_one_error(self.job(model).run(*arguments), *words)
+
     def test_a_checkpoint_loads_into_shards(self):
         source = self.run_job("dense")
         load = f"trainer.model_stage_factory.source_checkpoint={source.export}"
         expected = self.run_job("dense", load)
         self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2"), expected)
+        self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"), expected)
 
 
 def children_of(process):
