@@ -67,7 +67,7 @@ class Layouts(ProgramTest):
             ("context", [context, checkpoints], ()),
             ("both", [tensor, context, checkpoints], ()),
             ("context replicas", ["mesh.context_parallel_replicate=2"], ()),
-            ("torchrun", [tensor, "mesh.data_parallel_shard=2"], [*TORCHRUN, "4"]),
+            ("torchrun", [tensor, f"mesh.data_parallel_shard={NUM_RANKS // 2}"], TORCHRUN),
         ):
             with self.subTest(name):
                 job = self.run_job("dense", *arguments, launcher=launcher)
