@@ -144,6 +144,8 @@ class RankJob {
       manager.reset();
     }
     for (const auto& [name, parameter] : model_->named_parameters()) parameters.add(name, parameter->dtensor());
+    const auto state = model_->full_state_dict();
+    if (context_.is_main_process()) result.state = state;
   }
 
  private:
@@ -193,6 +195,9 @@ LayoutResult train(const DeviceMeshParameters& mesh, const LayoutJob& job, RankB
   });
   result.gradients = gradients.take();
   result.parameters = parameters.take();
+  for (const auto& [name, whole] : result.parameters) {
+    EXPECT_TRUE(at::equal(result.state.at(name), whole)) << name << " is another when ranks gather it";
+  }
   return result;
 }
 

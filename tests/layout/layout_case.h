@@ -41,6 +41,7 @@ struct LayoutResult {
   std::vector<double> norms;
   std::map<std::string, at::Tensor> gradients;   // of the first step, divided, not clipped
   std::map<std::string, at::Tensor> parameters;  // after the last
+  std::map<std::string, at::Tensor> state;       // the same, as Module::full_state_dict() gathers it
 };
 
 // Three steps of AdamW with clipping. Replicas must agree bit for bit.

@@ -21,6 +21,7 @@ struct Case {
   SdpaParameters parameters;
   bool is_causal = true;
   bool has_mask = false;
+  friend std::ostream& operator<<(std::ostream& out, const Case& each) { return out << each.name; }
 };
 
 class ContextParallelAttention : public ::testing::TestWithParam<Case> {};
