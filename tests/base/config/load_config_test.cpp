@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/base/config/drawing.h"
+#include "tests/support/io_faults.h"
 
 namespace d9d {
 namespace {
@@ -16,7 +17,7 @@ using ::testing::StartsWith;
 constexpr const char* kDrawing = R"({"name": "a", "note": null, "shapes": [{"shape": "circle", "radius": 1}]})";
 
 std::string drawing_file() {
-  const std::string file = ::testing::TempDir() + "drawing.json";
+  const std::string file = (test::fresh_directory("config") / "drawing.json").string();
   std::ofstream(file) << kDrawing;
   return file;
 }
