@@ -25,18 +25,18 @@ def ip(*arguments: str) -> bool:
 class TwoHosts(unittest.TestCase):
     def setUp(self) -> None:
         self.hosts = [f"d9d{os.getpid()}{end}" for end in "ab"]
-        if shutil.which("ip") is None or not ip("netns", "add", self.hosts[0]):
-            self.skipTest("no network namespaces: not root, or no iproute2")
-        self.addCleanup(ip, "netns", "del", self.hosts[0])
-        self.assertTrue(ip("netns", "add", self.hosts[1]))
-        self.addCleanup(ip, "netns", "del", self.hosts[1])
         ends = [f"v{os.getpid()}{end}" for end in "ab"]
-        self.assertTrue(ip("link", "add", ends[0], "netns", self.hosts[0], "type", "veth",
-                           "peer", "name", ends[1], "netns", self.hosts[1]))
+        steps = [["netns", "add", host] for host in self.hosts]
+        steps.append(["link", "add", ends[0], "netns", self.hosts[0], "type", "veth",
+                      "peer", "name", ends[1], "netns", self.hosts[1]])
         for number, (host, end) in enumerate(zip(self.hosts, ends), start=1):
-            self.assertTrue(ip("-n", host, "addr", "add", f"10.77.0.{number}/24", "dev", end))
-            self.assertTrue(ip("-n", host, "link", "set", end, "up"))
-            self.assertTrue(ip("-n", host, "link", "set", "lo", "up"))
+            steps += [["-n", host, "addr", "add", f"10.77.0.{number}/24", "dev", end],
+                      ["-n", host, "link", "set", end, "up"], ["-n", host, "link", "set", "lo", "up"]]
+        for host in self.hosts:
+            self.addCleanup(lambda host=host: shutil.which("ip") and ip("netns", "del", host))
+        for step in steps:
+            if shutil.which("ip") is None or not ip(*step):
+                self.skipTest(f"no network namespaces here: ip {' '.join(step)} fails")
         self.logs = [tempfile.TemporaryFile("w+") for _ in self.hosts]
         for log in self.logs:
             self.addCleanup(log.close)
