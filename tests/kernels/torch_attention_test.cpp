@@ -5,6 +5,7 @@
 #include "d9d/kernels/attention/sdpa.h"
 
 #include "tests/kernels/op_testing.h"
+#include "tests/support/tolerances.h"
 
 namespace d9d::kernels {
 namespace {
@@ -66,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(With, TorchAttention,
 TEST_P(TorchAttention, Equals_eager_in_fp64_forward_and_backward) {
   for (const auto& masking : maskings(2, 33)) {
     for (const std::int64_t num_kv_heads : {4, 2, 1}) {
-      EXPECT_LT(error_against_eager(masking, num_kv_heads, GetParam().list, at::kDouble), 1e-13)
+      EXPECT_LT(error_against_eager(masking, num_kv_heads, GetParam().list, at::kDouble), test::tolerance("fp64").value)
           << masking.name << ", " << num_kv_heads << " key heads";
     }
   }
