@@ -72,6 +72,8 @@ DistContext::DistContext(DistContextConfig config) : config_(checked(std::move(c
   log_ = Logger({.qualifier = log_qualifier(mesh(MeshDomain::kRegular)), .sink = config_.log_sink});
 }
 
+std::vector<std::string> dense_data_axes() { return {"dp_replicate", "dp_cp_shard", "cp_replicate"}; }
+
 std::int64_t DistContext::data_parallel_size() const { return mesh(MeshDomain::kBatch).axis_size("dp"); }
 std::int64_t DistContext::data_parallel_rank() const { return mesh(MeshDomain::kBatch).axis_coordinate("dp"); }
 

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <c10/core/Device.h>
 
@@ -39,6 +40,9 @@ constexpr auto enum_names(MeshDomain) {
                                               {MeshDomain::kBatch, "batch"},
                                               {MeshDomain::kFlat, "flat"}});
 }
+
+// Axes of the dense mesh whose ranks see different data: gradients of parameters are summed over them.
+[[nodiscard]] std::vector<std::string> dense_data_axes();
 
 struct DistContextConfig {
   DeviceMeshParameters mesh;

@@ -51,6 +51,12 @@ void refuse_tracker(const auto& tracker) {
 
 }  // namespace
 
+void refuse_unbuilt(const DeviceMeshParameters& mesh) {
+  if (mesh.has_pipeline_parallel()) {
+    refuse("mesh.pipeline_parallel", mesh.pipeline_parallel, "pipeline parallelism is", "Set it to 1.");
+  }
+}
+
 void refuse_unbuilt(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);

@@ -1,19 +1,21 @@
 // What a configuration may say and this version cannot do yet. Refused by name, never ignored.
 //
 // Example
+//   refuse_unbuilt(context.mesh_parameters());
 //   refuse_unbuilt(config.trainer);
 //   refuse_unbuilt(config.optimizer);
 //   // [config] trainer.profiling = {...}: profiling is not built in this version. Set it to null.
 #pragma once
 
+#include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/optim/config.h"
 
 namespace d9d {
 
-// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer` and `optimizer`.
-// (DistContext refuses a mesh of more than one rank; data sources are refused where they are read:
-// data/token_stream.h.)
+// Each throws ConfigError for the first setting that is not built. Messages name keys below `mesh`, `trainer` and
+// `optimizer`. (Data sources are refused where they are read: data/token_stream.h.)
+void refuse_unbuilt(const DeviceMeshParameters& mesh);
 void refuse_unbuilt(const TrainerConfig& trainer);
 void refuse_unbuilt(const OptimizerConfig& optimizer);
 

@@ -12,11 +12,11 @@
 #include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/data/pack_stream.h"
+#include "d9d/loop/control/replicate_over_data.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/modules/base/module.h"
 #include "d9d/optim/optimizer.h"
-#include "d9d/parallelism/replicate/parallelize_replicate.h"
 #include "d9d/pipelining/api/stage_info.h"
 
 namespace d9d {
@@ -51,10 +51,9 @@ class ModelProvider {
   // Builds the stage on the meta device, in the dtype that it trains in.
   [[nodiscard]] virtual ModelStage<Types> initialize_model_stage(const DistContext& context,
                                                                  const PipelineStageInfo& stage) = 0;
-  // Declares the layout of parameters, before storage exists. By default every data-parallel rank holds the whole
-  // stage.
+  // Declares the layout of parameters, before storage exists.
   virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& /*stage*/, Module& module) {
-    parallelize_replicate(module, context.mesh(MeshDomain::kDense), {"dp_replicate", "dp_cp_shard", "cp_replicate"});
+    replicate_over_data(context, module);
   }
   // Fills the stage from trainer.model_stage_factory.source_checkpoint.
   virtual void load_source_checkpoint(const DistContext& /*context*/, Module& /*module*/,

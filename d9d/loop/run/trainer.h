@@ -39,7 +39,7 @@ class Trainer {
   // the model, optimiser and schedule.
   Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
       : context_(context),
-        config_(checked(std::move(config))),
+        config_(checked(context, std::move(config))),
         parts_(parts),
         events_(build_events()),
         stream_(build_stream()),
@@ -81,7 +81,8 @@ class Trainer {
   [[nodiscard]] const MetricMap& metrics() const { return metrics_; }
 
  private:
-  static TrainerConfig checked(TrainerConfig config) {
+  static TrainerConfig checked(const DistContext& context, TrainerConfig config) {
+    refuse_unbuilt(context.mesh_parameters());
     refuse_unbuilt(config);
     return config;
   }

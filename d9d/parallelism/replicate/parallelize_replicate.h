@@ -1,7 +1,7 @@
 // Every rank of some axes holds the whole module and computes on its own data; gradients are summed over them.
 //
 // Example
-//   parallelize_replicate(*model, context.mesh(MeshDomain::kDense), {"dp_replicate", "dp_cp_shard", "cp_replicate"});
+//   parallelize_replicate(*model, context.mesh(MeshDomain::kDense), dense_data_axes());
 #pragma once
 
 #include <string>

@@ -76,6 +76,12 @@ TEST(RefuseUnbuilt, Names_a_tracker_inside_several) {
       expected);
 }
 
+TEST(RefuseUnbuilt, Names_the_degree_of_the_mesh) {
+  EXPECT_EQ(config_error_of([] { refuse_unbuilt(DeviceMeshParameters{.pipeline_parallel = 2}); }),
+            "[config] mesh.pipeline_parallel = 2: pipeline parallelism is not built in this version. Set it to 1.");
+  EXPECT_NO_THROW(refuse_unbuilt(DeviceMeshParameters{.data_parallel_shard = 2, .tensor_parallel = 2}));
+}
+
 TEST(RefuseUnbuilt, Names_the_optimiser) {
   EXPECT_EQ(config_error_of([] { refuse_unbuilt(OptimizerConfig{SgdConfig{}}); }),
             "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw'.");

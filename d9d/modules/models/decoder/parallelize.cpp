@@ -11,12 +11,6 @@
 namespace d9d {
 namespace {
 
-void check_degrees(const DeviceMeshParameters& mesh) {
-  D9D_CHECK(mesh.pipeline_parallel == 1, ConfigError,
-            "[modules::parallelize_decoder] mesh.pipeline_parallel = ", mesh.pipeline_parallel,
-            " is not built in this version. Set it to 1.");
-}
-
 template <class Visit>
 void for_each_moe_layer(Module& module, const Visit& visit) {
   module.for_each_module([&](const std::string&, Module& each) {
@@ -98,7 +92,6 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
 
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp) {
-  check_degrees(context.mesh_parameters());
   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
   if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense);
@@ -115,12 +108,11 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
     shard(context, decoder, heads, fsdp);
     return;
   }
-  const std::vector<std::string> axes = {"dp_replicate", "dp_cp_shard", "cp_replicate"};
   for_each_moe_layer(decoder, [&](MoELayer& layer) {
     if (expert.axis_size("ep_shard") > 1) parallelize_replicate(*layer.grouped_experts, expert, {"ep_replicate"});
   });
-  parallelize_replicate(decoder, dense, axes);
-  for (const auto& head : without_null(heads)) parallelize_replicate(*head, dense, axes);
+  parallelize_replicate(decoder, dense, dense_data_axes());
+  for (const auto& head : without_null(heads)) parallelize_replicate(*head, dense, dense_data_axes());
 }
 
 }  // namespace d9d

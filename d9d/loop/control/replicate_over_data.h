@@ -1,0 +1,13 @@
+// How a model is laid out whose author said nothing about ranks.
+#pragma once
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/modules/base/module.h"
+
+namespace d9d {
+
+// Local, on the meta device: every data-parallel rank holds the whole module, gradients are summed over them. Throws
+// ConfigError for degrees of the mesh that cut a model or its sequences.
+void replicate_over_data(const DistContext& context, Module& module);
+
+}  // namespace d9d
