@@ -30,8 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Orders, DistributedGradNorm, ::testing::Values(1.0, 2.0
 // refused two axes.
 TEST_P(DistributedGradNorm, Counts_every_element_of_any_layout_once) {
   run_ranks(RankBackend::kThreads, 8, [](World& world) {
-    const DeviceMesh mesh("m", {{"pp", 2}, {"ep", 2}, {"tp", 2}},
-                          std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+    const DeviceMesh mesh("m", {{"pp", 2}, {"ep", 2}, {"tp", 2}}, borrowed(world));
     std::vector<ParameterPtr> parameters;
     if (mesh.axis_coordinate("pp") == 0) {
       parameters = {with_gradient(mesh, {{"ep", Replicate{}}}, 2.0),
@@ -48,7 +47,7 @@ TEST_P(DistributedGradNorm, Counts_every_element_of_any_layout_once) {
 
 TEST(GradNormGroups, Have_cut_parameters_first_and_no_frozen_ones) {
   run_ranks(RankBackend::kThreads, 2, [](World& world) {
-    const DeviceMesh mesh("m", {{"ep", 2}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+    const DeviceMesh mesh("m", {{"ep", 2}}, borrowed(world));
     const ParameterPtr whole = with_gradient(mesh, {{"ep", Replicate{}}}, 1.0);
     const ParameterPtr cut = with_gradient(mesh, {{"ep", Shard{0}}}, 1.0);
     const ParameterPtr frozen = with_gradient(mesh, {{"ep", Shard{0}}}, 1.0);

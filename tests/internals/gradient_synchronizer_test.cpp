@@ -19,7 +19,7 @@ constexpr std::int64_t kNumRanks = 4;
 
 // Parameters of ones, summed over dp where `is_summed` says so.
 NamedParameters make_parameters(World& world, at::ScalarType dtype, const std::vector<bool>& is_summed) {
-  const DeviceMesh mesh("m", {{"dp", kNumRanks}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+  const DeviceMesh mesh("m", {{"dp", kNumRanks}}, borrowed(world));
   NamedParameters parameters;
   for (std::size_t i = 0; i < is_summed.size(); ++i) {
     const auto size = static_cast<std::int64_t>(3 + 20 * i);
@@ -112,7 +112,7 @@ TEST(GradientSynchronizer, Leaves_parameters_of_one_rank_to_autograd) {
 
 TEST(GradientSynchronizer, Names_a_parameter_whose_gradient_cannot_be_summed) {
   run_ranks(RankBackend::kThreads, 2, [](World& world) {
-    const DeviceMesh mesh("m", {{"dp", 2}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world));
+    const DeviceMesh mesh("m", {{"dp", 2}}, borrowed(world));
     auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {2}, .init = init::ones()});
     parameter->place(mesh, "dp", Replicate{}, Partial{ReduceOp::kMax});
     parameter->materialize(at::kCPU);

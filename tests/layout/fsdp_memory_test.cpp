@@ -37,8 +37,7 @@ struct Bytes {
 };
 
 Bytes measure(World& world, const FsdpConfig& config) {
-  const std::shared_ptr<World> borrowed(std::shared_ptr<World>(), &world);
-  const DistContext context({.mesh = {.data_parallel_shard = world.size()}, .world = borrowed});
+  const DistContext context({.mesh = {.data_parallel_shard = world.size()}, .world = borrowed(world)});
   const auto backbone = make_module<Qwen3DenseModel>(wide_decoder(), DecoderStageOptions{.enable_checkpointing = true});
   const auto model = make_decoder_for_causal_lm(backbone);
   parallelize_decoder(context, *backbone, {model->head.shared()}, config);

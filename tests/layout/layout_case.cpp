@@ -189,8 +189,7 @@ LayoutResult train(const DeviceMeshParameters& mesh, const LayoutJob& job, RankB
   Assembler gradients;
   Assembler parameters;
   run_ranks(backend, mesh.world_size(), [&](World& world) {
-    const std::shared_ptr<World> borrowed(std::shared_ptr<World>(), &world);
-    const DistContext context({.mesh = mesh, .world = borrowed, .local_rank = world.rank()});
+    const DistContext context({.mesh = mesh, .world = borrowed(world), .local_rank = world.rank()});
     RankJob(context, job).train(result, gradients, parameters);
   });
   result.gradients = gradients.take();

@@ -27,9 +27,7 @@ class Stack : public Module {
 struct Sharded {
   explicit Sharded(World& world, const FsdpConfig& config = {})
       : runtime(std::make_shared<FsdpRuntime>(config)),
-        axes{{.mesh =
-                  DeviceMesh("dense", {{"dp", world.size()}}, std::shared_ptr<World>(std::shared_ptr<World>(), &world)),
-              .shard_axis = "dp"}} {
+        axes{{.mesh = DeviceMesh("dense", {{"dp", world.size()}}, borrowed(world)), .shard_axis = "dp"}} {
     model->to(at::kDouble);
   }
   Sharded& shard() {

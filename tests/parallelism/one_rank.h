@@ -18,7 +18,7 @@ namespace d9d::test {
 }
 
 [[nodiscard]] inline DeviceMesh mesh_of(World& world, const std::string& axis) {
-  return DeviceMesh("dense", {{axis, world.size()}}, {std::shared_ptr<World>(), &world});
+  return DeviceMesh("dense", {{axis, world.size()}}, borrowed(world));
 }
 
 template <class T>

@@ -120,6 +120,10 @@ RankGroup group_of(const World& world, std::string name, std::vector<std::int64_
   return {.name = std::move(name), .ranks = std::move(ranks), .index = index};
 }
 
+std::shared_ptr<World> lone_rank(std::int64_t rank, std::int64_t num_ranks) {
+  return std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(num_ranks), rank));
+}
+
 void run_ranks(RankBackend backend, std::int64_t num_ranks, const std::function<void(World&)>& body,
                std::chrono::seconds time_limit) {
   const auto connect = connect_by(backend, num_ranks);

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,12 @@ enum class RankBackend : std::uint8_t { kThreads, kGloo };
 
 // The given ranks, of which this is one, or all ranks of the job.
 [[nodiscard]] RankGroup group_of(const World& world, std::string name, std::vector<std::int64_t> ranks = {});
+
+// A mesh or a context of the rank keeps a shared pointer; this one owns nothing.
+[[nodiscard]] inline std::shared_ptr<World> borrowed(World& world) { return {std::shared_ptr<World>(), &world}; }
+
+// One rank of a job whose other ranks never come: for what is decided without communication.
+[[nodiscard]] std::shared_ptr<World> lone_rank(std::int64_t rank, std::int64_t num_ranks);
 
 // A test that exceeds the limit fails, and its ranks are aborted.
 void run_ranks(RankBackend backend, std::int64_t num_ranks, const std::function<void(World&)>& body,

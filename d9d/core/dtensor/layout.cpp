@@ -1,16 +1,14 @@
 #include "d9d/core/dtensor/layout.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
+
+#include <c10/util/accumulate.h>
 
 #include "d9d/base/check.h"
 
 namespace d9d {
 
-std::int64_t LocalBox::numel() const {
-  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
-}
+std::int64_t LocalBox::numel() const { return c10::multiply_integers(sizes); }
 
 FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts) {
   const std::int64_t chunk = (size + num_parts - 1) / num_parts;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -19,10 +18,6 @@ void check_shape(at::IntArrayRef expected, at::IntArrayRef got) {
   D9D_CHECK(expected == got, StateError, "[core::parameter] expected values of shape ", expected, ", got ", got, ".");
 }
 
-std::int64_t numel_of(const std::vector<std::int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
-}
-
 // Cuts a range of the row-major flattening of a box of `sizes` into boxes, and calls visit(position in the flattening,
 // box) for each, in order: a range may begin and end in the middle of rows.
 void for_each_box(const std::vector<std::int64_t>& sizes, FlatRange range,
@@ -32,7 +27,7 @@ void for_each_box(const std::vector<std::int64_t>& sizes, FlatRange range,
   // Fixes one index a dim, outermost first, until the rest of the range is whole rows of the dims within.
   const auto cut = [&](const auto& self, std::size_t dim, std::int64_t position, FlatRange rest) -> void {
     if (dim == sizes.size()) return visit(position, box);
-    const std::int64_t row = numel_of({sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end()});
+    const std::int64_t row = c10::multiply_integers(sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end());
     while (rest.numel() > 0) {
       box.start[dim] = rest.begin / row;
       const std::int64_t within = rest.begin % row;
@@ -67,7 +62,7 @@ DTensor Parameter::dtensor() const {
   return {.local = stored().detach(), .mesh = mesh_, .placements = placements_, .global_shape = spec_.shape};
 }
 
-std::int64_t Parameter::global_numel() const { return numel_of(spec_.shape); }
+std::int64_t Parameter::global_numel() const { return c10::multiply_integers(spec_.shape); }
 
 void Parameter::place(const DeviceMesh& mesh, std::string_view axis, Placement placement,
                       Placement gradient_placement) {

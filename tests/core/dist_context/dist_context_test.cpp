@@ -6,20 +6,20 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/launch/thread_ranks.h"
+
+#include "tests/support/ranks.h"
 
 namespace d9d {
 namespace {
 
+using test::lone_rank;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 // Of one rank of the mesh; nothing is communicated.
 std::unique_ptr<DistContext> context_of(const DeviceMeshParameters& mesh, std::int64_t rank) {
-  auto backend = std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(mesh.world_size()), rank);
-  return std::make_unique<DistContext>(
-      DistContextConfig{.mesh = mesh, .world = std::make_shared<World>(std::move(backend))});
+  return std::make_unique<DistContext>(DistContextConfig{.mesh = mesh, .world = lone_rank(rank, mesh.world_size())});
 }
 
 constexpr DeviceMeshParameters kLargeMesh = {.pipeline_parallel = 2,
@@ -59,7 +59,7 @@ TEST(DistContext, Places_every_rank_by_the_closed_forms) {
 }
 
 TEST(DistContext, Explains_a_mesh_that_does_not_fit_the_ranks) {
-  const auto world = std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(6), 0));
+  const auto world = lone_rank(0, 6);
   EXPECT_THAT([&] { DistContext({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}, .world = world}); },
               ThrowsMessage<ConfigError>(HasSubstr("for the 6 ranks that were started, got data_parallel_shard 2 x "
                                                    "tensor_parallel 2 = 4. Start as many ranks")));
@@ -67,10 +67,9 @@ TEST(DistContext, Explains_a_mesh_that_does_not_fit_the_ranks) {
 
 TEST(DistContext, Qualifies_log_lines_by_the_coordinates) {
   std::vector<std::string> lines;
-  const DistContext context(
-      {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2},
-       .world = std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(4), 3)),
-       .log_sink = [&](std::string_view line) { lines.emplace_back(line); }});
+  const DistContext context({.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2},
+                             .world = lone_rank(3, 4),
+                             .log_sink = [&](std::string_view line) { lines.emplace_back(line); }});
   context.log().info("ready");
   EXPECT_THAT(lines, ::testing::ElementsAre(::testing::AllOf(HasSubstr("[pp:0-dpr:0-dps:1-cps:0-cpr:0-tp:1]"),
                                                              HasSubstr("INFO - ready"))));

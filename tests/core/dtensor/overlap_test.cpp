@@ -3,18 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/communicator/thread/thread_job.h"
+#include "tests/support/ranks.h"
 
 namespace d9d {
 namespace {
 
+using test::lone_rank;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 DeviceMesh mesh_of(std::int64_t rank, std::int64_t size) {  // nothing is communicated
-  return {"m",
-          {{"fsdp", size}},
-          std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(size), rank))};
+  return {"m", {{"fsdp", size}}, lone_rank(rank, size)};
 }
 
 LocalBox box(std::vector<std::int64_t> start, std::vector<std::int64_t> sizes) {

@@ -7,9 +7,12 @@
 #include "d9d/base/check.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 
+#include "tests/support/ranks.h"
+
 namespace d9d {
 namespace {
 
+using test::lone_rank;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -37,8 +40,7 @@ TEST(Parameter, Keeps_its_layout_over_axes_of_one_rank) {
 DeviceMesh mesh_of(std::int64_t rank, std::vector<MeshAxis> axes) {
   std::int64_t size = 1;
   for (const MeshAxis& axis : axes) size *= axis.size;
-  auto backend = std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(size), rank);
-  return {"m", std::move(axes), std::make_shared<World>(std::move(backend))};
+  return {"m", std::move(axes), lone_rank(rank, size)};
 }
 
 at::Tensor whole_values(const std::vector<std::int64_t>& shape) {

@@ -5,25 +5,21 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/core/communicator/thread/thread_job.h"
 
 #include "tests/support/python.h"
+#include "tests/support/ranks.h"
 
 namespace d9d {
 namespace {
 
+using test::lone_rank;
 using test::run_python;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// The world of one rank of `size`; nothing is communicated.
-std::shared_ptr<World> world_of(std::int64_t rank, std::int64_t size) {
-  return std::make_shared<World>(std::make_unique<ThreadBackend>(std::make_shared<ThreadJob>(size), rank));
-}
-
 TEST(DeviceMesh, Lays_ranks_out_with_the_last_axis_fastest) {
-  const DeviceMesh mesh("dense", {{"dp", 4}, {"tp", 2}}, world_of(7, 8));
+  const DeviceMesh mesh("dense", {{"dp", 4}, {"tp", 2}}, lone_rank(7, 8));
   EXPECT_EQ(mesh.axis_size("dp"), 4);
   EXPECT_THAT(mesh.coordinate(), ElementsAre(3, 1));
   EXPECT_THAT(mesh.ranks(), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
@@ -32,7 +28,7 @@ TEST(DeviceMesh, Lays_ranks_out_with_the_last_axis_fastest) {
 }
 
 TEST(DeviceMesh, Slices_to_the_ranks_that_differ_in_the_axes) {
-  const DeviceMesh mesh("m", {{"a", 2}, {"b", 3}, {"c", 2}}, world_of(9, 12));  // coordinate 1, 1, 1
+  const DeviceMesh mesh("m", {{"a", 2}, {"b", 3}, {"c", 2}}, lone_rank(9, 12));  // coordinate 1, 1, 1
   EXPECT_THAT(mesh.slice({"b"}).ranks(), ElementsAre(7, 9, 11));
   EXPECT_THAT(mesh.slice({"a", "c"}).ranks(), ElementsAre(2, 3, 8, 9));
   EXPECT_EQ(mesh.slice({"a", "c"}).index(), 3);
@@ -46,7 +42,7 @@ TEST(DeviceMesh, Places_ranks_and_slices_as_torch_does) {
   ASSERT_EQ(oracle.size(), 12);
   for (std::int64_t rank = 0; rank < 12; ++rank) {
     const auto& expected = oracle[static_cast<std::size_t>(rank)];
-    const DeviceMesh mesh("m", {{"a", 2}, {"b", 3}, {"c", 2}}, world_of(rank, 12));
+    const DeviceMesh mesh("m", {{"a", 2}, {"b", 3}, {"c", 2}}, lone_rank(rank, 12));
     EXPECT_EQ(mesh.coordinate(), expected["coordinate"].get<std::vector<std::int64_t>>());
     for (const std::vector<std::string>& axes : std::vector<std::vector<std::string>>{
              {"a"}, {"b"}, {"c"}, {"a", "b"}, {"a", "c"}, {"b", "c"}, {"a", "b", "c"}}) {
@@ -58,25 +54,25 @@ TEST(DeviceMesh, Places_ranks_and_slices_as_torch_does) {
 }
 
 TEST(DeviceMesh, Wants_axes_in_its_own_order) {
-  const DeviceMesh mesh("m", {{"a", 2}, {"b", 2}}, world_of(0, 4));
+  const DeviceMesh mesh("m", {{"a", 2}, {"b", 2}}, lone_rank(0, 4));
   EXPECT_THAT([&] { (void)mesh.slice({"b", "a"}); }, ThrowsMessage<ConfigError>(HasSubstr("got 'a' too late")));
 }
 
 TEST(DeviceMesh, Names_the_known_axes_in_errors) {
-  const DeviceMesh mesh("dense", {{"dp", 4}, {"tp", 2}}, world_of(0, 8));
+  const DeviceMesh mesh("dense", {{"dp", 4}, {"tp", 2}}, lone_rank(0, 8));
   EXPECT_THAT([&] { (void)mesh.axis_size("pp"); },
               ThrowsMessage<ConfigError>(HasSubstr("{dp, tp} of mesh 'dense', got 'pp'")));
 }
 
 TEST(DeviceMesh, Rejects_bad_axes) {
-  EXPECT_THROW(DeviceMesh("m", {{"dp", 0}}, world_of(0, 1)), ConfigError);
-  EXPECT_THROW(DeviceMesh("m", {{"dp", 2}, {"dp", 2}}, world_of(0, 4)), ConfigError);
+  EXPECT_THROW(DeviceMesh("m", {{"dp", 0}}, lone_rank(0, 1)), ConfigError);
+  EXPECT_THROW(DeviceMesh("m", {{"dp", 2}, {"dp", 2}}, lone_rank(0, 4)), ConfigError);
 }
 
 TEST(DeviceMesh, Rejects_sizes_that_do_not_multiply_to_the_world) {
   EXPECT_THAT(
       [] {
-        DeviceMesh("m", {{"dp", 2}, {"tp", 3}}, world_of(0, 4));
+        DeviceMesh("m", {{"dp", 2}, {"tp", 3}}, lone_rank(0, 4));
       },
       ThrowsMessage<ConfigError>(HasSubstr("to the 4 ranks of the job, got dp=2 x tp=3 = 6")));
 }

@@ -15,9 +15,9 @@ namespace {
 void run_steps(const std::function<RankReport(const DistContext&)>& report,
                const std::function<void(const StepGradients&)>& visit) {
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
-    const std::shared_ptr<World> borrowed(std::shared_ptr<World>(), &world);
-    const DistContext context(
-        {.mesh = {.data_parallel_replicate = 2, .tensor_parallel = 2}, .world = borrowed, .local_rank = world.rank()});
+    const DistContext context({.mesh = {.data_parallel_replicate = 2, .tensor_parallel = 2},
+                               .world = borrowed(world),
+                               .local_rank = world.rank()});
     const auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 4});
     module->materialize(at::kCPU);
     module->reset_parameters(/*base_seed=*/1);
