@@ -128,11 +128,13 @@ function(d9d_test area)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/tmp")
+  set(environment "TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/")  # testing::TempDir(): two builds share no files
   if(ARG_ONE_PROCESS)  # one ctest entry for the binary: its suites share what an oracle computed
     add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
     return()
   endif()
   gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    TEST_PREFIX "${name}." PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+    TEST_PREFIX "${name}." PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
 endfunction()
