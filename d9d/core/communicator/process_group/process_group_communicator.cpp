@@ -46,6 +46,14 @@ std::string one_line(const std::exception& error) {
 
 std::string describe(const at::Tensor& tensor) { return cat(tensor.scalar_type(), " ", tensor.sizes()); }
 
+// What a process group gets: its threads may be the last to hold a tensor, and must not free a graph with it.
+at::Tensor without_graph(const at::Tensor& tensor) { return tensor.variable_data(); }
+std::vector<at::Tensor> without_graph(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& tensor : tensors) result.push_back(without_graph(tensor));
+  return result;
+}
+
 Work wait_for_stream_of(at::Device device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const auto event = std::make_shared<c10::Event>(device.type());
@@ -181,7 +189,7 @@ Work ProcessGroupCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op)
     options.reduceOp = c10d_op(op);
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
-    std::vector<at::Tensor> tensors = {tensor};
+    std::vector<at::Tensor> tensors = {without_graph(tensor)};
     return state_->backend().allreduce(tensors, options);
   });
 }
@@ -191,8 +199,8 @@ Work ProcessGroupCommunicator::all_gather(const at::Tensor& output, const at::Te
     c10d::AllgatherOptions options;
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
-    at::Tensor whole = output.view({-1});
-    at::Tensor part = input.view({-1});
+    at::Tensor whole = without_graph(output).view({-1});
+    at::Tensor part = without_graph(input).view({-1});
     return state_->backend()._allgather_base(whole, part, options);
   });
 }
@@ -203,8 +211,8 @@ Work ProcessGroupCommunicator::reduce_scatter(const at::Tensor& output, const at
     options.reduceOp = c10d_op(op);
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
-    at::Tensor part = output.view({-1});
-    at::Tensor whole = input.view({-1});
+    at::Tensor part = without_graph(output).view({-1});
+    at::Tensor whole = without_graph(input).view({-1});
     return state_->backend()._reduce_scatter_base(part, whole, options);
   });
 }
@@ -220,8 +228,8 @@ Work ProcessGroupCommunicator::all_to_all(const at::Tensor& output, const at::Te
     c10d::AllToAllOptions options;
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
-    at::Tensor received = output;
-    at::Tensor sent = input;
+    at::Tensor received = without_graph(output);
+    at::Tensor sent = without_graph(input);
     std::vector<std::int64_t> received_rows = output_splits;
     std::vector<std::int64_t> sent_rows = input_splits;
     return state_->backend().alltoall_base(received, sent, received_rows, sent_rows, options);
@@ -234,7 +242,7 @@ Work ProcessGroupCommunicator::broadcast(const at::Tensor& tensor, std::int64_t 
     options.rootRank = root;
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
-    std::vector<at::Tensor> tensors = {tensor};
+    std::vector<at::Tensor> tensors = {without_graph(tensor)};
     return state_->backend().broadcast(tensors, options);
   });
 }
@@ -247,8 +255,8 @@ Work ProcessGroupCommunicator::gather(const std::vector<at::Tensor>& outputs, co
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
     std::vector<std::vector<at::Tensor>> received;
-    if (rank() == root) received.push_back(outputs);
-    std::vector<at::Tensor> sent = {input};
+    if (rank() == root) received.push_back(without_graph(outputs));
+    std::vector<at::Tensor> sent = {without_graph(input)};
     return state_->backend().gather(received, sent, options);
   });
 }
@@ -261,8 +269,8 @@ Work ProcessGroupCommunicator::scatter(const at::Tensor& output, const std::vect
     options.timeout = timeout_;
     options.asyncOp = device_.is_cpu();
     std::vector<std::vector<at::Tensor>> sent;
-    if (rank() == root) sent.push_back(inputs);
-    std::vector<at::Tensor> received = {output};
+    if (rank() == root) sent.push_back(without_graph(inputs));
+    std::vector<at::Tensor> received = {without_graph(output)};
     return state_->backend().scatter(received, sent, options);
   });
 }
@@ -294,7 +302,7 @@ Work ProcessGroupCommunicator::exchange_at_once(const Call& call, const std::vec
     backend.startCoalescing();
     for (const PointToPoint& message : messages) {
       (void)operation::message(*this, message);
-      std::vector<at::Tensor> tensors = {message.tensor};
+      std::vector<at::Tensor> tensors = {without_graph(message.tensor)};
       const int peer = static_cast<int>(message.peer);
       if (message.direction == Direction::kSend) backend.send(tensors, peer, 0);
       if (message.direction == Direction::kReceive) backend.recv(tensors, peer, 0);
@@ -321,7 +329,7 @@ Work ProcessGroupCommunicator::exchange_one_by_one(Call call, const std::vector<
       continue;
     }
     if (message.tensor.numel() == 0) continue;
-    std::vector<at::Tensor> tensors = {message.tensor};
+    std::vector<at::Tensor> tensors = {without_graph(message.tensor)};
     // Messages of another shape or dtype than the receiver expects never meet it: Gloo would end the process.
     int& number = (is_send ? num_sent_ : num_received_)[message.peer];
     const int tag = (number++ & 0xfff) << 18 | static_cast<int>(fnv1a(describe(message.tensor)) & 0x3ffff);
