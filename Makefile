@@ -4,7 +4,7 @@ PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 # `make test` runs the labels that need no GPU and end within minutes; `make test-full` runs everything.
-.PHONY: help bootstrap build run test test-full lint format tidy bench install clean
+.PHONY: help bootstrap build run test test-full lint format tidy bench info install clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,6 +42,12 @@ tidy:  ## clang-tidy on files changed since main
 
 bench: build  ## Run the CPU benchmarks (ratios against the peers in .venv)
 	@benchmarks/run
+
+info: bootstrap  ## Versions, devices, and which kernels would run on them
+	@mkdir -p build
+	@cmake --preset $(PRESET) >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
+	@cmake --build $(BUILD) --parallel $(JOBS) --target d9d_info
+	@$(BUILD)/bin/d9d_info
 
 install: build  ## Install the library and its CMake package to PREFIX (default ./install)
 	@cmake --install $(BUILD) --prefix $(or $(PREFIX),install)

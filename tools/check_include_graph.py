@@ -15,7 +15,7 @@ import source_tree
 POSIX = ("fcntl.h", "unistd.h", "sys/", "dlfcn.h", "poll.h", "pthread.h", "signal.h", "stdio.h", "malloc.h", "glob.h", "netdb.h",
          "netinet/", "arpa/inet.h")
 JSON = ("nlohmann/json.hpp", "nlohmann/json_fwd.hpp")
-TORCH = ("ATen/", "c10/", "torch/csrc/autograd/")
+TORCH = ("ATen/", "c10/", "torch/csrc/autograd/", "torch/headeronly/")
 C10D = ("torch/csrc/distributed/c10d/",)
 CUDA = ("cuda_runtime_api.h", "cuda_bf16.h", "cuda_fp16.h")
 

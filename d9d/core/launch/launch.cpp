@@ -15,6 +15,7 @@
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/device/cuda_runtime.h"
+#include "d9d/core/device/torch_version.h"
 #include "d9d/core/launch/child_processes.h"
 #include "d9d/core/launch/rendezvous.h"
 #include "d9d/core/launch/thread_ranks.h"
@@ -123,6 +124,7 @@ int run_reporting_errors(const std::function<void()>& program) {
 int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
   int exit_code = 0;
   const int error_code = run_reporting_errors([&] {
+    check_torch_version();
     mesh.validate(ConfigPath{.keys = "mesh"});
     install_checkpoint_engine();
     if (config.deterministic) set_deterministic();

@@ -1,0 +1,130 @@
+// What this build is made of, which devices it sees, and what each family of kernels would run on them.
+//
+//   d9d_info
+#include <dlfcn.h>
+
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/headeronly/version.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/device/cuda_runtime.h"
+#include "d9d/core/device/torch_version.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/kernels/attention/resolve_sdpa.h"
+#include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/device/built_with_cuda.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/grouped_mm/grouped_mm.h"
+
+namespace {
+
+using d9d::cat;
+
+// A function of a library that this program does not link; null where the library or the function is missing.
+template <class Function>
+Function* find(const char* library, const char* name) {
+  void* const handle = dlopen(library, RTLD_LAZY);
+  return handle == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(handle, name));
+}
+
+// 21309 of NCCL and 91900 of cuDNN are 2.13.9 and 9.19.0; 13000 of CUDA is 13.0.
+std::string dotted(int version, int major_unit, int minor_unit) {
+  const std::string text = cat(version / major_unit, ".", version % major_unit / minor_unit);
+  return minor_unit == 1 || major_unit == 1000 ? text : cat(text, ".", version % minor_unit);
+}
+
+std::string nccl_version() {
+  auto* const get = find<int(int*)>("libnccl.so.2", "ncclGetVersion");
+  int version = 0;
+  return get != nullptr && get(&version) == 0 ? dotted(version, 10000, 100) : "not found";
+}
+
+std::string driver_version() {
+  auto* const get = find<int(int*)>("libcuda.so.1", "cuDriverGetVersion");
+  int version = 0;
+  return get != nullptr && get(&version) == 0 ? cat(version / 1000, ".", version % 1000 / 10) : "not found";
+}
+
+void print_build() {
+  std::cout << "d9d " << D9D_VERSION << ", " << D9D_BUILD_TYPE << ", g++ " << __VERSION__ << ", CUDA kernels "
+            << (d9d::kernels::detail::is_built_with_cuda() ? "for compute capability 9.0" : "not built (no nvcc)")
+            << '\n'
+            << "LibTorch " << d9d::running_torch_version() << " (built against " << TORCH_VERSION << ")\n";
+}
+
+void print_devices() {
+  const int num_devices = d9d::num_cuda_devices();
+  if (num_devices == 0) {
+    std::cout << "CUDA: no device\n";
+    return;
+  }
+  d9d::load_cuda();
+  const int runtime = static_cast<int>(at::detail::getCUDAHooks().versionCUDART());
+  const int cudnn = static_cast<int>(at::detail::getCUDAHooks().versionRuntimeCuDNN());
+  std::cout << "CUDA: runtime " << runtime / 1000 << '.' << runtime % 1000 / 10 << ", driver for " << driver_version()
+            << ", cuDNN " << dotted(cudnn, 10000, 100) << ", NCCL " << nccl_version() << '\n';
+  auto* const get_name = find<int(char*, int, int)>("libcuda.so.1", "cuDeviceGetName");
+  auto* const get_bytes = find<int(std::size_t*, int)>("libcuda.so.1", "cuDeviceTotalMem_v2");
+  for (int device = 0; device < num_devices; ++device) {
+    std::string name(256, '\0');
+    std::size_t bytes = 0;
+    if (get_name != nullptr) get_name(name.data(), static_cast<int>(name.size()), device);
+    if (get_bytes != nullptr) get_bytes(&bytes, device);
+    std::cout << "  cuda:" << device << "  " << name.c_str() << ", " << (bytes >> 30) << " GiB, compute capability "
+              << d9d::cuda_capability_major(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(device))) << ".x\n";
+  }
+}
+
+void print_row(const std::string& family, const std::string& runs, const std::string& why) {
+  std::cout << "  " << family << std::string(family.size() < 38 ? 38 - family.size() : 1, ' ') << runs
+            << std::string(runs.size() < 14 ? 14 - runs.size() : 1, ' ') << why << '\n';
+}
+
+// Norm, activation, rotary embedding, cross entropy, expert routing and the optimisers decide alike.
+void print_elementwise(at::Device device, at::ScalarType dtype) {
+  namespace detail = d9d::kernels::detail;
+  const at::Tensor tensor = at::empty({0}, at::device(device).dtype(dtype));
+  const std::string family = cat("operators of this library, ", dtype);
+  if (detail::has_cuda_kernels(tensor)) return print_row(family, "own CUDA", "compute capability 9");
+  if (detail::has_cpu_loops(tensor)) return print_row(family, "own CPU loops", "float, double or bfloat16 on the CPU");
+  const bool is_missing = device.is_cuda() && !detail::is_built_with_cuda();
+  print_row(family, "ATen",
+            device.is_cpu() ? "no CPU loops for this type"
+                            : (is_missing ? "built without nvcc" : "own kernels need compute capability 9"));
+}
+
+void print_attention(const std::string& family, const d9d::kernels::SdpaNeeds& needs) {
+  const auto choice = d9d::kernels::resolve_sdpa({.needs = needs});
+  print_row(cat("attention", family), choice.backend == d9d::kernels::SdpaBackend::kEager ? "eager" : "LibTorch",
+            choice.why);
+}
+
+void print_choices(at::Device device) {
+  std::cout << "\nOn " << device << ":\n";
+  for (const auto dtype : {at::kBFloat16, at::kFloat, at::kHalf, at::kDouble}) print_elementwise(device, dtype);
+  print_attention("", {});
+  print_attention(" with a mask", {.mask = true});
+  print_attention(" with a window", {.window = true});
+  print_attention(" with sinks", {.sinks = true});
+  const auto grouped = d9d::kernels::resolve_grouped_mm(
+      {.is_cuda = device.is_cuda(),
+       .cuda_capability_major = device.is_cuda() ? d9d::cuda_capability_major(device) : 0});
+  print_row("grouped products of experts",
+            grouped.backend == d9d::kernels::GroupedMMBackend::kTorch ? "LibTorch" : "eager", grouped.why);
+}
+
+}  // namespace
+
+int main() {
+  return d9d::run_reporting_errors([] {
+    print_build();
+    print_devices();
+    print_choices(at::kCPU);
+    if (d9d::load_cuda()) print_choices(at::Device(at::kCUDA, 0));
+  });
+}
