@@ -16,8 +16,9 @@ std::string running_torch_version() {
 }
 
 void check_torch_version() {
-  D9D_CHECK(running_torch_version() == TORCH_VERSION, StateError, "[core::torch_version] expected LibTorch ",
-            TORCH_VERSION, ", which this program was built against, got ", running_torch_version(),
+  const std::string built = TORCH_VERSION;  // lint: allow(version-branch): the one supported, seen again at run time
+  D9D_CHECK(running_torch_version() == built, StateError, "[core::torch_version] expected LibTorch ", built,
+            ", which this program was built against, got ", running_torch_version(),
             ". Install requirements.txt, or build again.");
 }
 

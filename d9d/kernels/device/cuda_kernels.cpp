@@ -14,7 +14,7 @@ constexpr int kHopper = 9;
 
 // Asks the driver once a device: every operator calls this.
 int capability_major(c10::Device device) {
-  static std::array<std::atomic<int>, 64> known{};
+  static std::array<std::atomic<int>, 64> known{};  // lint: allow(mutable-global): facts of the machine
   std::atomic<int>& major = known.at(static_cast<std::size_t>(device.index()));
   if (major == 0) major = cuda_capability_major(device);
   return major;
