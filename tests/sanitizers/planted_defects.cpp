@@ -1,0 +1,31 @@
+// A race between ranks and a leak of one: what the sanitizer presets must find in a job whose ranks are threads.
+//
+//   planted_defects race|leak
+#include <string_view>
+
+#include "d9d/core/launch/thread_ranks.h"
+
+namespace {
+
+void race() {
+  int shared = 0;
+  d9d::run_thread_ranks(2, [&](const auto&) {
+    for (int i = 0; i < 1000; ++i) shared += i;
+  });
+}
+
+void leak() {
+  d9d::run_thread_ranks(2, [](const auto& world) {
+    auto* volatile lost = new std::shared_ptr<d9d::World>(world);
+    lost = nullptr;
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view defect = argc == 2 ? argv[1] : "";
+  if (defect == "race") race();
+  if (defect == "leak") leak();
+  return defect == "race" || defect == "leak" ? 0 : 2;
+}
