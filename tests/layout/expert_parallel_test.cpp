@@ -36,6 +36,12 @@ TEST_P(ExpertParallel, Trains_checkpointed_frozen_layers_over_several_microbatch
   expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
 }
 
+TEST_P(ExpertParallel, Trains_with_an_auxiliary_loss) {
+  const LayoutJob job{
+      .family = ModelFamily::kMoE, .checkpoints = true, .balances_experts = true, .num_accumulations = 2};
+  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
+}
+
 TEST_P(ExpertParallel, Trains_with_ranks_to_which_no_token_goes) {
   const LayoutJob job{.family = ModelFamily::kMoE, .starves_experts = true};
   expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));

@@ -46,6 +46,7 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job) {
   auto parameters = small_decoder<Qwen3MoEParameters>(job);
   parameters.layer.num_experts = 8;
   parameters.layer.experts_top_k = 2;
+  if (job.balances_experts) parameters.layer.router_auxiliary_loss_coefficient = 0.1;
   if (job.starves_experts) parameters.layer.router_bias_update_rate = 1e-3;  // gives the router a bias
   return make_module<Qwen3MoEModel>(parameters, options);
 }
@@ -169,7 +170,8 @@ class RankJob {
       const auto output = std::get<DecoderOutput<LanguageModellingHead>>(
           model_(SequenceInput{batch.ids}, DecoderForCausalLM::Shared{{positions, std::nullopt}, {batch.labels}}));
       const at::Tensor weight = batch.labels.ne(-100).sum().to(at::kDouble);
-      const at::Tensor loss = output.head.cross_entropy.sum().to(at::kDouble) / weight.clamp_min(1);
+      at::Tensor loss = output.head.cross_entropy.sum().to(at::kDouble) / weight.clamp_min(1);
+      if (output.auxiliary_loss) loss = loss + *output.auxiliary_loss;
       manager.add_loss_with_weight(loss, weight);
       (loss * weight).backward();
       manager.end_microbatch();

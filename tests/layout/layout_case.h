@@ -30,6 +30,7 @@ struct LayoutJob {
   bool checkpoints = false;
   bool freezes_attention = false;      // of every second layer, and the embedding
   bool is_mixed = false;               // norms in fp32
+  bool balances_experts = false;       // by an auxiliary loss
   bool starves_experts = false;        // all tokens go to the first two of eight
   std::int64_t num_accumulations = 1;  // microbatches of each rank of the largest layout, 8 ranks; others have more
   FsdpConfig fsdp = {};

@@ -21,8 +21,6 @@ class Layouts(ProgramTest):
         job = self.job(model)
         job.config["data"]["microbatch_size"] = 2
         job.config["model_provider"]["dtype"] = "float64"
-        if model == "moe":  # the balancing loss is a rank's own
-            job.config["model_provider"]["model"]["layer"]["router_auxiliary_loss_coefficient"] = 0
         result = job.run(command=[*launcher, *job.command(*arguments)])
         self.assertEqual(result.returncode, 0, result.stderr)
         job.sample = result.stdout

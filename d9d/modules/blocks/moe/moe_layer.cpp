@@ -5,6 +5,22 @@
 #include "d9d/kernels/router/load_balancing.h"
 
 namespace d9d {
+namespace {
+
+void add_counts(const at::Tensor& counts, const at::Tensor& expert_indices) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor chosen = expert_indices.reshape({-1});
+  counts.scatter_add_(0, chosen, at::ones_like(chosen));
+}
+
+at::Tensor summed_over(const DeviceMesh& ranks, const at::Tensor& counts) {
+  if (ranks.num_ranks() == 1) return counts;
+  at::Tensor sum = counts.clone();
+  ranks.communicator()->all_reduce(sum, ReduceOp::kSum).wait();
+  return sum;
+}
+
+}  // namespace
 
 MoELayer::MoELayer(const MoELayerConfig& configuration)
     : config(configuration),
@@ -34,7 +50,7 @@ MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
   if (shared_expert) out = out + shared_expert(tokens);
   MoEOutput output{.hidden_states = out.view(hidden_states.sizes()), .auxiliary_loss = std::nullopt};
   if (config.auxiliary_loss_coefficient > 0.0) {
-    const at::Tensor counts = replayed([this] { return tokens_per_expert->local.clone(); });
+    const at::Tensor counts = replayed([&] { return microbatch_counts(routed.indices); });
     output.auxiliary_loss =
         kernels::load_balancing_loss({.logits = routed.logits, .counts = counts, .top_k = config.top_k}) *
         config.auxiliary_loss_coefficient;
@@ -44,27 +60,26 @@ MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
 
 void MoELayer::count_tokens(const at::Tensor& expert_indices) const {
   if (is_recomputing() || !is_training()) return;
-  const at::NoGradGuard no_grad;
-  const at::Tensor chosen = expert_indices.reshape({-1});
-  tokens_per_expert->local.scatter_add_(0, chosen, at::ones_like(chosen));
+  add_counts(tokens_per_expert->local, expert_indices);
 }
 
-at::Tensor MoELayer::summed_counts() const {
-  if (count_ranks_.num_ranks() == 1) return tokens_per_expert->local;
-  at::Tensor counts = tokens_per_expert->local.clone();
-  count_ranks_.communicator()->all_reduce(counts, ReduceOp::kSum).wait();
-  return counts;
+at::Tensor MoELayer::microbatch_counts(const at::Tensor& expert_indices) const {
+  const at::Tensor counts = at::zeros_like(tokens_per_expert->local);
+  add_counts(counts, expert_indices);
+  return summed_over(ranks_.of_positions, counts);
 }
+
+at::Tensor MoELayer::step_counts() const { return summed_over(ranks_.of_tokens, tokens_per_expert->local); }
 
 void MoELayer::on_step_finished() {
   if (router->expert_bias) {
-    kernels::update_expert_bias_(router->expert_bias->local, summed_counts(), config.expert_bias_update_rate);
+    kernels::update_expert_bias_(router->expert_bias->local, step_counts(), config.expert_bias_update_rate);
   }
   tokens_per_expert->local.zero_();
 }
 
 std::map<std::string, at::Tensor> MoELayer::own_step_statistics() const {
-  const at::Tensor counts = summed_counts().to(at::kDouble);
+  const at::Tensor counts = step_counts().to(at::kDouble);
   const at::Tensor mean = counts.mean().clamp_min(1e-9);  // 0 before anything was routed
   return {{"expert_load_max", counts.max() / mean}};
 }

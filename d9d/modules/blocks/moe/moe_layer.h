@@ -46,12 +46,16 @@ class MoELayer : public Module {
  public:
   explicit MoELayer(const MoELayerConfig& config);
 
-  // hidden_states [..., H]. The auxiliary loss takes its token shares from all microbatches of the step so far, so that
-  // it balances the step and not each microbatch.
+  // hidden_states [..., H]. The auxiliary loss takes its token shares from this microbatch, all of its positions.
+  // Collective over the ranks of positions, if there is a coefficient.
   [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states) const;
 
-  // The ranks whose tokens count together for the balance of experts: those with other tokens. Default: this one.
-  void set_count_ranks(DeviceMesh ranks) { count_ranks_ = std::move(ranks); }
+  // Whose tokens count together for the balance of experts. Default: this rank's.
+  struct CountRanks {
+    DeviceMesh of_tokens = {};     // all ranks with other tokens
+    DeviceMesh of_positions = {};  // those among them with other positions of the same microbatch
+  };
+  void set_count_ranks(CountRanks ranks) { ranks_ = std::move(ranks); }
 
   // Puts another dispatcher in the place of the local one (expert parallelism).
   void set_token_dispatcher(std::unique_ptr<TokenDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
@@ -64,17 +68,19 @@ class MoELayer : public Module {
 
  protected:
   // Moves the router's bias towards balance if there is an update rate, and starts counting anew. Collective over the
-  // count ranks, if there is a rate.
+  // ranks of tokens, if there is a rate.
   void on_step_finished() override;
-  // expert_load_max: tokens of the busiest expert over the mean; 1 is perfect balance. Collective over the count ranks.
+  // expert_load_max: tokens of the busiest expert over the mean; 1 is perfect balance. Collective over the ranks of
+  // tokens.
   [[nodiscard]] std::map<std::string, at::Tensor> own_step_statistics() const override;
 
  private:
   void count_tokens(const at::Tensor& expert_indices) const;
-  [[nodiscard]] at::Tensor summed_counts() const;  // Collective over the count ranks
+  [[nodiscard]] at::Tensor microbatch_counts(const at::Tensor& expert_indices) const;
+  [[nodiscard]] at::Tensor step_counts() const;
 
   std::unique_ptr<TokenDispatcher> dispatcher_;
-  DeviceMesh count_ranks_;
+  CountRanks ranks_;
 };
 
 }  // namespace d9d

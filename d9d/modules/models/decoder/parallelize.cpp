@@ -101,7 +101,8 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
     parallelize_context_parallel(decoder, positions);
   }
   for_each_moe_layer(decoder, [&](MoELayer& layer) {
-    layer.set_count_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}));
+    layer.set_count_ranks(
+        {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}), .of_positions = positions});
     if (expert.axis_size("ep_shard") > 1) parallelize_expert_parallel(layer, expert);
   });
   if (dense.axis_size("dp_cp_shard") > 1) {
