@@ -63,7 +63,6 @@ void print_devices() {
     std::cout << "CUDA: no device\n";
     return;
   }
-  d9d::load_cuda();
   const int runtime = static_cast<int>(at::detail::getCUDAHooks().versionCUDART());
   const int cudnn = static_cast<int>(at::detail::getCUDAHooks().versionRuntimeCuDNN());
   std::cout << "CUDA: runtime " << runtime / 1000 << '.' << runtime % 1000 / 10 << ", driver for " << driver_version()
@@ -122,6 +121,7 @@ void print_choices(at::Device device) {
 
 int main() {
   return d9d::run_reporting_errors([] {
+    d9d::load_cuda();  // before LibTorch is asked anything
     print_build();
     print_devices();
     print_choices(at::kCPU);

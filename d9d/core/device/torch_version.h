@@ -5,10 +5,10 @@
 
 namespace d9d {
 
-// "2.11.0"
+// "2.11.0". Asks LibTorch about CUDA: on a machine with a device, call load_cuda() before.
 [[nodiscard]] std::string running_torch_version();
 
-// Throws StateError unless it is the version that this library was built against.
+// Throws StateError unless it is the version that this library was built against. As above.
 void check_torch_version();
 
 }  // namespace d9d

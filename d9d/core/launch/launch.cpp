@@ -71,6 +71,7 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                  const Program& program) {
   set_threads(config, here.local_world_size);
   const c10::Device device = device_of(config, here.local_rank);
+  check_torch_version();
   const auto world = here.world_size == 1
                          ? one_rank_world(device)
                          : std::make_shared<World>(connect_ranks(here, {.device = device, .job = describe(mesh)}));
@@ -91,6 +92,7 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
 }
 
 void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
+  check_torch_version();
   run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
     if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
     DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank()});
@@ -124,7 +126,6 @@ int run_reporting_errors(const std::function<void()>& program) {
 int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
   int exit_code = 0;
   const int error_code = run_reporting_errors([&] {
-    check_torch_version();
     mesh.validate(ConfigPath{.keys = "mesh"});
     install_checkpoint_engine();
     if (config.deterministic) set_deterministic();
