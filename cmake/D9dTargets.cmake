@@ -24,7 +24,8 @@ target_compile_options(d9d_options INTERFACE
   # GCC 12 reports false positives in std::optional and std::variant at -O1.
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Dev>>:-Wno-maybe-uninitialized>
   $<$<COMPILE_LANGUAGE:CXX>:-fno-math-errno>  # nobody reads errno after sqrt, and without it loops with sqrt vectorise
-  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;-Werror=all-warnings>)
+  # constexpr functions (Philox) run on the device too.
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;-Xcompiler=-Wall,-Wextra;-Werror=all-warnings>)
 target_include_directories(d9d_options INTERFACE "${PROJECT_SOURCE_DIR}")
 if(D9D_SANITIZE)
   target_compile_options(d9d_options INTERFACE -fsanitize=${D9D_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -11,6 +11,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/rng/random_stream.h"
+
 namespace d9d {
 
 // Which part of a global tensor a local one is: local element [i, j, ...] is global element [start0 + i, start1 + j,
@@ -22,11 +24,6 @@ struct ElementWindow {
 
 // The window of a tensor that is not sharded.
 [[nodiscard]] ElementWindow whole_window(const at::Tensor& tensor);
-
-struct RandomStream {
-  std::uint64_t key = 0;   // philox_key(...)
-  std::uint64_t step = 0;  // optimiser step, or 0 where there is none
-};
 
 // Fills `local` (any floating dtype, CPU or CUDA) in place. Each element is computed in double and rounded once, so a
 // float32 model starts from the rounded values of a float64 one.
