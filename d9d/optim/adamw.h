@@ -13,12 +13,14 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/optim/config.h"
+#include "d9d/optim/moments.h"
 #include "d9d/optim/optimizer_protocol.h"
 
 namespace d9d {
 
 // Parameters are float, double or half-precision leaves. Moments are fp32 (fp64 for fp64 parameters) whatever the
-// parameter's dtype; half-precision parameters are rounded to nearest after each step. Local.
+// parameter's dtype; half-precision parameters are rounded to nearest after each step. On Hopper all parameters of one
+// dtype are updated in one launch (kernels/adamw). Local.
 class AdamW {
  public:
   // Allocates all state: zeros. Throws ConfigError on values out of range, tensors that are no floating leaves, and
@@ -35,21 +37,12 @@ class AdamW {
   void step(double learning_rate, const at::Tensor& grad_scale);
 
   // <name>.step (0-dim int64, on the CPU), <name>.exp_avg, <name>.exp_avg_sq and, with amsgrad, <name>.max_exp_avg_sq.
-  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
+  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const { return detail::state_of(moments_); }
   void load_state_dict(const std::map<std::string, at::Tensor>& state);
 
  private:
-  struct State {
-    NamedParameter parameter;
-    at::Tensor step;
-    at::Tensor exp_avg;
-    at::Tensor exp_avg_sq;
-    at::Tensor max_exp_avg_sq;  // undefined unless amsgrad
-  };
-  void update(State& state, double learning_rate, const at::Tensor& grad_scale);
-
   AdamWConfig config_;
-  std::vector<State> states_;
+  std::vector<detail::Moments> moments_;
 };
 
 }  // namespace d9d

@@ -1,9 +1,10 @@
 // From a configuration to an optimiser.
 //
 // Example
-//   Optimizer optimizer = build_optimizer(config.optimizer, {{"weight", weight}});
+//   Optimizer optimizer = build_optimizer(config.optimizer, {{"weight", weight}}, config.determinism.base_seed);
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "d9d/optim/config.h"
@@ -11,8 +12,9 @@
 
 namespace d9d {
 
-// One group of all `parameters`. Throws ConfigError for optimisers that this version does not have: adam, sgd and
-// stochastic_adamw.
-[[nodiscard]] Optimizer build_optimizer(const OptimizerConfig& config, const std::vector<NamedParameter>& parameters);
+// One group of all `parameters`. `seed`: of optimisers that draw random numbers. Throws ConfigError for optimisers that
+// this version does not have: adam and sgd.
+[[nodiscard]] Optimizer build_optimizer(const OptimizerConfig& config, const std::vector<NamedParameter>& parameters,
+                                        std::uint64_t seed = 0);
 
 }  // namespace d9d

@@ -17,12 +17,15 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/rng/random_stream.h"
+
 namespace d9d {
 
 // A leaf that an optimiser updates and the name under which its state is saved.
 struct NamedParameter {
   std::string name;
   at::Tensor tensor;
+  ElementRows rows = {};  // which elements of the whole parameter these are: for random numbers of elements
 };
 
 // learning_rate    the one it was built with; schedulers multiply it.

@@ -52,6 +52,13 @@ TEST(BuildOptimizer, Builds_adamw) {
   EXPECT_TRUE(optimizer.state_dict().contains("p.exp_avg"));
 }
 
+TEST(BuildOptimizer, Builds_stochastic_adamw_with_the_seed) {
+  const Optimizer optimizer =
+      build_optimizer(StochasticAdamWConfig{.lr = 0.25}, {{"p", at::ones({2}, at::kBFloat16)}}, /*seed=*/42);
+  EXPECT_EQ(optimizer.learning_rate(), 0.25);
+  EXPECT_EQ(optimizer.state_dict().at("rounding_seed").item<std::int64_t>(), 42);
+}
+
 TEST(BuildOptimizer, Refuses_by_name_what_is_not_built) {
   EXPECT_THAT([] { (void)build_optimizer(SgdConfig{}, {}); },
               ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("\"sgd\"")));

@@ -67,4 +67,30 @@ FlatRange flat_range(std::int64_t box_numel, const DeviceMesh& mesh, const Place
   return flat_range(box_numel, mesh, placements, mesh.coordinate());
 }
 
+ElementRows element_rows(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
+                         const Placements& placements) {
+  const LocalBox box = local_box(global_shape, mesh, placements);
+  const FlatRange range = flat_range(box.numel(), mesh, placements);
+  ElementRows rows{.begin = range.begin, .row_size = box.numel(), .row_pitch = box.numel()};
+  if (range.numel() == 0) return {};
+  std::int64_t stride = 1;        // of the dim in the whole tensor
+  std::int64_t local_stride = 1;  // in the box
+  int num_cut_inside = 0;
+  for (std::size_t dim = global_shape.size(); dim-- > 0;) {
+    rows.start += box.start[dim] * stride;
+    stride *= global_shape[dim];
+    local_stride *= box.sizes[dim];
+    if (box.sizes[dim] == global_shape[dim] || dim == 0) continue;
+    rows.row_size = local_stride;
+    rows.row_pitch = stride;
+    ++num_cut_inside;
+  }
+  D9D_CHECK(num_cut_inside <= 1, ConfigError, "[core::layout] expected a cut of one dim behind the first, got ",
+            num_cut_inside, ". Shard the tensor along fewer dims.");
+  if (rows.row_size == box.numel()) {  // a single row
+    return {.start = rows.start + rows.begin};
+  }
+  return rows;
+}
+
 }  // namespace d9d

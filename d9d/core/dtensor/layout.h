@@ -14,6 +14,7 @@
 
 #include "d9d/core/dtensor/placement.h"
 #include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/rng/random_stream.h"
 
 namespace d9d {
 
@@ -46,6 +47,11 @@ struct FlatRange {
 [[nodiscard]] FlatRange flat_range(std::int64_t box_numel, const DeviceMesh& mesh, const Placements& placements,
                                    const std::vector<std::int64_t>& coordinate);
 [[nodiscard]] FlatRange flat_range(std::int64_t box_numel, const DeviceMesh& mesh, const Placements& placements);
+
+// Which elements of the whole tensor a rank holds, in the order of its memory. Throws ConfigError for a layout whose
+// rows do not lie evenly: one that cuts two dims behind the first.
+[[nodiscard]] ElementRows element_rows(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
+                                       const Placements& placements);
 
 // Elements of one dim of size `size` that part `index` of `num_parts` has.
 [[nodiscard]] FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts);

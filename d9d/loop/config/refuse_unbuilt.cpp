@@ -78,8 +78,8 @@ void refuse_unbuilt(const TrainerConfig& trainer) {
 void refuse_unbuilt(const OptimizerConfig& optimizer) {
   std::visit(
       []<class T>(const T&) {
-        if constexpr (!is_one_of<T, AdamWConfig>()) {
-          refuse("optimizer.name", T::kTag.value, "this optimiser is", "Use 'adamw'.");
+        if constexpr (!is_one_of<T, AdamWConfig, StochasticAdamWConfig>()) {
+          refuse("optimizer.name", T::kTag.value, "this optimiser is", "Use 'adamw' or 'stochastic_adamw'.");
         }
       },
       optimizer);

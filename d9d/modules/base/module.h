@@ -108,6 +108,7 @@ class Module {
 
   // The clock that random layers below read; every module below shares it.
   void set_random_clock(const RandomClockPtr& clock);
+  [[nodiscard]] const RandomClockPtr& random_clock() const { return random_clock_; }
 
  protected:
   // Names must be new in this module, not empty and without dots (ConfigError).
@@ -133,7 +134,6 @@ class Module {
   virtual void on_step_finished() {}
   [[nodiscard]] virtual std::map<std::string, at::Tensor> own_step_statistics() const { return {}; }
 
-  [[nodiscard]] const RandomClockPtr& random_clock() const { return random_clock_; }
   // The dotted name under which the root was reset; "" before. Keys random streams.
   [[nodiscard]] const std::string& canonical_name() const { return canonical_name_; }
 

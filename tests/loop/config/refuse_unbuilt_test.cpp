@@ -84,7 +84,8 @@ TEST(RefuseUnbuilt, Names_the_degree_of_the_mesh) {
 
 TEST(RefuseUnbuilt, Names_the_optimiser) {
   EXPECT_EQ(config_error_of([] { refuse_unbuilt(OptimizerConfig{SgdConfig{}}); }),
-            "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw'.");
+            "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw' or "
+            "'stochastic_adamw'.");
 }
 
 }  // namespace

@@ -1,0 +1,39 @@
+// Implementations of adamw_. `cpu` is a single loop over all tensors of a parameter, `aten` runs on any device, `cuda`
+// takes many parameters in a launch.
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/kernels/adamw/adamw.h"
+
+namespace d9d::kernels::detail {
+
+// Numbers that are the same for every element.
+struct AdamWFactors {
+  double parameter_decay = 0;  // 1 - lr * weight_decay
+  double beta1 = 0;
+  double beta2 = 0;
+  double step_size = 0;              // lr / (1 - beta1^step)
+  double bias_correction2_sqrt = 0;  // sqrt(1 - beta2^step)
+  double eps = 0;
+};
+[[nodiscard]] AdamWFactors adamw_factors(const AdamWOptions& options, std::int64_t step);
+
+// The stream of the parameter; those of the moments are the next steps.
+[[nodiscard]] RandomStream rounding_stream(const AdamWTensors& tensors);
+
+// True when adamw_cpu takes these: contiguous, on the CPU, of dtypes it has a loop for.
+[[nodiscard]] bool has_adamw_loop(const AdamWTensors& tensors);
+// True when adamw_cuda does.
+[[nodiscard]] bool has_adamw_kernel(const AdamWTensors& tensors);
+
+// Every gradient counts grad_scale times; below 0-dim on any device.
+void adamw_cpu(const AdamWTensors& tensors, const AdamWFactors& factors, double grad_scale);
+void adamw_aten(const AdamWTensors& tensors, const AdamWFactors& factors, const at::Tensor& grad_scale);
+// All on one device.
+void adamw_cuda(const std::vector<const AdamWTensors*>& tensors, const AdamWOptions& options,
+                const at::Tensor& grad_scale);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,173 @@
+#include "d9d/kernels/adamw/adamw_kernel.h"
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/stochastic/stochastic_rounding.cuh"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kPacksPerThread = 8;
+
+// 16 bytes of the moments: eight neighbours share a block of random numbers where both are rounded.
+template <class S>
+constexpr int kPack = 16 / static_cast<int>(sizeof(S));
+
+// Both within 2 ulp where bfloat16 rounds the result, to nearest otherwise.
+template <class P>
+__device__ __forceinline__ float square_root(float x) {
+  if constexpr (sizeof(P) == 4) return sqrtf(x);
+  float root;
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(x));
+  return root;
+}
+template <class P>
+__device__ __forceinline__ float quotient(float a, float b) {
+  if constexpr (sizeof(P) == 4) return a / b;
+  float ratio;
+  asm("div.approx.ftz.f32 %0, %1, %2;" : "=f"(ratio) : "f"(a), "f"(b));
+  return ratio;
+}
+
+template <class T, bool kRounds, NoiseLayout kLayout, int kSize>
+__device__ __forceinline__ Pack<T, kSize> narrow_pack(const float (&value)[kSize], RandomStream stream,
+                                                      const ElementRows& rows, std::int64_t element,
+                                                      std::int64_t first) {
+  if constexpr (kRounds && sizeof(T) == 2) {
+    return round_pack(value, draw_noise<kLayout, kSize>(stream, rows, element, first));
+  } else {
+    Pack<T, kSize> result;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) result.value[i] = narrow<T>(value[i]);
+    return result;
+  }
+}
+
+// The arrays of a chunk, whose first element is element `begin` of its tensor.
+template <class P, class G, class S>
+struct AdamWChunk {
+  P* parameter;
+  const G* grad;
+  S* exp_avg;
+  S* exp_avg_sq;
+  std::int64_t begin;
+  int size;
+};
+
+// Elements [i, i + kPack<S>) of a chunk, or those of them that it has. All loads come before any arithmetic.
+template <class P, class G, class S, bool kRounds, NoiseLayout kLayout, bool kIsWhole>
+__device__ __forceinline__ void update_pack(const AdamWChunk<P, G, S>& chunk, int i, float scale,
+                                            const AdamWNumbers& numbers, const AdamWPointers& tensor) {
+  constexpr int kSize = kPack<S>;
+  const int count = chunk.size - i;
+  const auto old_p = load_pack<P, kSize>(chunk.parameter + i, count, kIsWhole);
+  const auto g = load_pack<G, kSize>(chunk.grad + i, count, kIsWhole);
+  const auto old_m = load_pack<S, kSize>(chunk.exp_avg + i, count, kIsWhole);
+  const auto old_v = load_pack<S, kSize>(chunk.exp_avg_sq + i, count, kIsWhole);
+  float p[kSize];
+  float m[kSize];
+  float v[kSize];
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    // Which products are fused is written out, so that every variant of the kernel rounds alike.
+    const float gradient = __fmul_rn(widen(g.value[j]), scale);
+    const float old_moment = widen(old_m.value[j]);
+    m[j] = fmaf(numbers.weight1, gradient - old_moment, old_moment);
+    v[j] = fmaf(numbers.weight2 * gradient, gradient, __fmul_rn(numbers.beta2, widen(old_v.value[j])));
+    const float denominator = fmaf(square_root<P>(v[j]), numbers.inverse_correction2, numbers.eps);
+    const float update = quotient<P>(numbers.step_size * m[j], denominator);
+    p[j] = fmaf(widen(old_p.value[j]), numbers.parameter_decay, -update);
+  }
+  const std::int64_t first = chunk.begin + i;
+  const std::int64_t element = noise_element<kLayout>(tensor.rows, first);
+  RandomStream stream{.key = tensor.rounding_key, .step = numbers.rounding_step};
+  store_pack(narrow_pack<P, kRounds, kLayout>(p, stream, tensor.rows, element, first), count, kIsWhole,
+             chunk.parameter + i);
+  stream.step += 1;
+  store_pack(narrow_pack<S, kRounds, kLayout>(m, stream, tensor.rows, element, first), count, kIsWhole,
+             chunk.exp_avg + i);
+  stream.step += 1;
+  store_pack(narrow_pack<S, kRounds, kLayout>(v, stream, tensor.rows, element, first), count, kIsWhole,
+             chunk.exp_avg_sq + i);
+}
+
+// P, G, S: element types of parameter, gradient and moments.
+template <class P, class G, class S, bool kRounds, NoiseLayout kLayout>
+__global__ __launch_bounds__(kBlock, 4) void adamw(const __grid_constant__ AdamWArgs args) {
+  constexpr int kSize = kPack<S>;
+  constexpr int kStride = kBlock * kSize;
+  constexpr int kChunk = kStride * kPacksPerThread;
+  const AdamWNumbers& numbers = args.numbers;
+  const float scale =
+      static_cast<float>(numbers.grad_factor * (numbers.grad_scale == nullptr ? 1.0 : *numbers.grad_scale));
+  const TensorChunk found = find_chunk(args.chunks, blockIdx.x);
+  const AdamWPointers& tensor = args.tensors[found.tensor];
+  const std::int64_t begin = static_cast<std::int64_t>(found.index) * kChunk;
+  const std::int64_t rest = tensor.size - begin;
+  const AdamWChunk<P, G, S> chunk{.parameter = static_cast<P*>(tensor.parameter) + begin,
+                                  .grad = static_cast<const G*>(tensor.grad) + begin,
+                                  .exp_avg = static_cast<S*>(tensor.exp_avg) + begin,
+                                  .exp_avg_sq = static_cast<S*>(tensor.exp_avg_sq) + begin,
+                                  .begin = begin,
+                                  .size = rest < kChunk ? static_cast<int>(rest) : kChunk};
+  const bool aligned = is_aligned(chunk.parameter) && is_aligned(chunk.grad) && is_aligned(chunk.exp_avg) &&
+                       is_aligned(chunk.exp_avg_sq);
+  const int whole_size = aligned ? chunk.size / kSize * kSize : 0;
+  int i = static_cast<int>(threadIdx.x) * kSize;
+#pragma unroll 1
+  for (; i < whole_size; i += kStride) {
+    update_pack<P, G, S, kRounds, kLayout, true>(chunk, i, scale, numbers, tensor);
+  }
+#pragma unroll 1
+  for (; i < chunk.size; i += kStride) {
+    update_pack<P, G, S, kRounds, kLayout, false>(chunk, i, scale, numbers, tensor);
+  }
+}
+
+template <class P, class G, class S, bool kRounds, NoiseLayout kLayout>
+void launch(const AdamWArgs& args, cudaStream_t stream) {
+  adamw<P, G, S, kRounds, kLayout><<<args.chunks.num_chunks(), kBlock, 0, stream>>>(args);
+}
+
+template <class P, class G, class S>
+void launch_rounding(NoiseLayout layout, const AdamWArgs& args, cudaStream_t stream) {
+  switch (layout) {
+    case NoiseLayout::kOneRow:
+      return launch<P, G, S, true, NoiseLayout::kOneRow>(args, stream);
+    case NoiseLayout::kRows:
+      return launch<P, G, S, true, NoiseLayout::kRows>(args, stream);
+    case NoiseLayout::kScattered:
+      return launch<P, G, S, true, NoiseLayout::kScattered>(args, stream);
+  }
+}
+
+template <class Function>
+void with_float_or_bfloat16(Dtype dtype, const Function& function) {
+  return dtype == Dtype::kFloat32 ? function(Element<float>()) : function(Element<__nv_bfloat16>());
+}
+
+}  // namespace
+
+std::int64_t adamw_pack_size(const AdamWVariant& variant) {
+  return variant.moments == Dtype::kBFloat16 ? kPack<__nv_bfloat16> : kPack<float>;
+}
+std::int64_t adamw_chunk_size(const AdamWVariant& variant) {
+  return adamw_pack_size(variant) * kBlock * kPacksPerThread;
+}
+
+void launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, cudaStream_t stream) {
+  with_float_or_bfloat16(variant.grad, [&]<class G>(Element<G>) {
+    if (variant.rounds_stochastically) {
+      with_float_or_bfloat16(variant.moments, [&]<class S>(Element<S>) {
+        launch_rounding<__nv_bfloat16, G, S>(variant.layout, args, stream);
+      });
+    } else {
+      with_float_or_bfloat16(variant.parameter, [&]<class P>(Element<P>) {
+        launch<P, G, float, false, NoiseLayout::kOneRow>(args, stream);
+      });
+    }
+  });
+  check_launch("adamw");
+}
+
+}  // namespace d9d::kernels::detail

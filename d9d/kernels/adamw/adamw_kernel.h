@@ -1,0 +1,66 @@
+// The CUDA kernel of adamw_. Free of torch headers.
+#pragma once
+
+#include <cstdint>
+
+#include "d9d/base/dtype.h"
+#include "d9d/core/rng/random_stream.h"
+#include "d9d/kernels/device/tensor_chunks.h"
+#include "d9d/kernels/stochastic/noise_layout.h"
+
+struct CUstream_st;
+
+namespace d9d::kernels::detail {
+
+// What decides which kernel runs: (fp32 or bf16) parameter and gradient, fp32 moments without rounding; bf16 parameter
+// and any of the others with it.
+struct AdamWVariant {
+  Dtype parameter = Dtype::kFloat32;
+  Dtype grad = Dtype::kFloat32;
+  Dtype moments = Dtype::kFloat32;
+  bool rounds_stochastically = false;
+  NoiseLayout layout = NoiseLayout::kOneRow;  // with rounding
+  auto operator<=>(const AdamWVariant&) const = default;
+};
+
+struct AdamWPointers {
+  void* parameter;
+  const void* grad;
+  void* exp_avg;
+  void* exp_avg_sq;
+  std::int64_t size;
+  std::uint64_t rounding_key;
+  ElementRows rows;
+};
+
+// Numbers that are the same for every element.
+struct AdamWNumbers {
+  float parameter_decay;
+  float weight1;  // 1 - beta1
+  float beta2;
+  float weight2;  // 1 - beta2
+  float step_size;
+  float inverse_correction2;  // 1 / sqrt(1 - beta2^step)
+  float eps;
+  double grad_factor;        // times *grad_scale
+  const double* grad_scale;  // on the device, or null: 1
+  std::uint64_t rounding_step;
+};
+
+constexpr int kMaxAdamWTensors = 384;  // what a launch's arguments hold
+
+struct AdamWArgs {
+  AdamWNumbers numbers;
+  TensorChunks<kMaxAdamWTensors> chunks;  // of adamw_chunk_size() elements
+  AdamWPointers tensors[kMaxAdamWTensors];
+};
+static_assert(sizeof(AdamWArgs) <= 32764);
+
+// Elements of a pack: how many neighbours a thread updates at a time.
+[[nodiscard]] std::int64_t adamw_pack_size(const AdamWVariant& variant);
+[[nodiscard]] std::int64_t adamw_chunk_size(const AdamWVariant& variant);
+
+// One launch for all tensors of args, at least one.
+void launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, CUstream_st* stream);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,51 @@
+// What the optimisers of the Adam family keep for each parameter: step count and moments, and their state dict.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/kernels/adamw/adamw.h"
+#include "d9d/optim/optimizer_protocol.h"
+
+namespace d9d::detail {
+
+struct Moments {
+  NamedParameter parameter;
+  at::Tensor step;  // 0-dim int64, on the CPU
+  at::Tensor exp_avg;
+  at::Tensor exp_avg_sq;
+  at::Tensor max_exp_avg_sq;  // undefined unless amsgrad
+};
+
+struct MomentsOptions {
+  std::string_view optimizer;                                            // who asks: for errors
+  std::function<at::ScalarType(const NamedParameter& parameter)> dtype;  // of the moments
+  bool amsgrad = false;
+};
+
+// Zeros. Throws ConfigError for tensors that are no floating leaves with storage and for names that repeat.
+[[nodiscard]] std::vector<Moments> make_moments(const std::vector<NamedParameter>& parameters,
+                                                const MomentsOptions& options);
+
+// Counts the step of a parameter that has a gradient and returns what it updates. Throws ConfigError for sparse
+// gradients.
+[[nodiscard]] kernels::AdamWTensors begin_step(const Moments& moments, std::string_view optimizer);
+
+// <name>.step, <name>.exp_avg, <name>.exp_avg_sq and, if there, <name>.max_exp_avg_sq: aliases.
+[[nodiscard]] std::map<std::string, at::Tensor> state_of(const std::vector<Moments>& moments);
+
+// Copies `state` into the tensors of `own`; throws StateError unless names, shapes and dtypes are the same.
+void copy_state(const std::map<std::string, at::Tensor>& state, const std::map<std::string, at::Tensor>& own,
+                std::string_view optimizer);
+
+// Throws ConfigError for numbers out of range.
+void check_adam_numbers(double lr, const std::pair<double, double>& betas, double eps, double weight_decay,
+                        std::string_view optimizer);
+void check_learning_rate(double learning_rate, std::string_view optimizer);
+
+}  // namespace d9d::detail

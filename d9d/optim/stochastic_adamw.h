@@ -1,0 +1,53 @@
+// AdamW for parameters in bfloat16 without a wider copy: after each step they, and bfloat16 moments, are rounded up or
+// down at random so that the mean is kept. Small updates then add up, which rounding to nearest loses.
+//
+// Example
+//   StochasticAdamW optimizer({{"weight", weight}}, {.lr = 3e-4, .state_dtype = Dtype::kBFloat16}, /*seed=*/42);
+//   loss.backward();
+//   optimizer.step(optimizer.learning_rate());
+//
+// The random bits are a function of (seed, name, step, element of the whole parameter): replicas round alike, a shard
+// rounds its elements as one rank would, CPU and CUDA draw the same bits, and a job that resumes goes on as if it had
+// not stopped.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/optim/config.h"
+#include "d9d/optim/moments.h"
+#include "d9d/optim/optimizer_protocol.h"
+
+namespace d9d {
+
+// Moments of bfloat16 parameters have config.state_dtype: bfloat16 or float32. Parameters of float32 or float64 (a
+// router, say) are updated as AdamW does, with moments of their own dtype. Gradients of any floating dtype. Local.
+class StochasticAdamW {
+ public:
+  // Allocates all state: zeros. Throws ConfigError on values out of range, other state dtypes, tensors that are no
+  // floating leaves or are float16, and names that repeat.
+  StochasticAdamW(const std::vector<NamedParameter>& parameters, const StochasticAdamWConfig& config,
+                  std::uint64_t seed);
+
+  [[nodiscard]] double learning_rate() const { return config_.lr; }
+
+  // As AdamW's.
+  void step(double learning_rate);
+  void step(double learning_rate, const at::Tensor& grad_scale);
+
+  // <name>.step (0-dim int64, on the CPU), <name>.exp_avg, <name>.exp_avg_sq, and rounding_seed (0-dim int64, on the
+  // CPU).
+  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
+  void load_state_dict(const std::map<std::string, at::Tensor>& state);
+
+ private:
+  StochasticAdamWConfig config_;
+  at::Tensor seed_;
+  std::vector<detail::Moments> moments_;
+};
+
+}  // namespace d9d
