@@ -10,6 +10,7 @@
 #include "d9d/base/check.h"
 #include "d9d/internals/grad_norm/power_sum.h"
 #include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/global_norm/global_norm.h"
 
 namespace d9d {
 namespace {
@@ -25,6 +26,12 @@ void check_gradients(at::TensorList gradients) {
               "[internals::global_grad_norm] expected gradients on one device, got ", grad.device(), " and ",
               gradients.front().device(), ". Take one norm a device.");
   }
+}
+
+kernels::detail::NormOrder norm_order(double order) {
+  using kernels::detail::NormOrder;
+  if (order == kInfinity) return NormOrder::kInfinity;
+  return order == 1 ? NormOrder::kOne : order == 2 ? NormOrder::kTwo : NormOrder::kThree;
 }
 
 // 0-dim, fp64
@@ -46,6 +53,8 @@ at::Tensor global_grad_norm(at::TensorList gradients, double order) {
   check_gradients(gradients);
   if (gradients.empty()) return at::zeros({}, at::kDouble);
   const at::NoGradGuard no_grad;
+  if (kernels::detail::has_global_norm_kernel(gradients))
+    return kernels::detail::global_norm_cuda(gradients, norm_order(order));
   std::vector<at::Tensor> norms;
   norms.reserve(gradients.size());
   for (const at::Tensor& grad : gradients) norms.push_back(norm_of(grad, order));
