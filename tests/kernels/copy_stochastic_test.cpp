@@ -140,14 +140,14 @@ TEST(CopyStochastic, Refuses_what_does_not_fit) {
                ConfigError);
 }
 
-class CopyStochasticOnGpu : public ::testing::Test {
+class CopyStochasticCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!load_cuda() || !detail::has_cuda_kernels(at::empty({1}, at::kCUDA))) GTEST_SKIP() << "needs a Hopper GPU";
   }
 };
 
-TEST_F(CopyStochasticOnGpu, Gives_the_bits_of_the_cpu) {
+TEST_F(CopyStochasticCuda, Gives_the_bits_of_the_cpu) {
   for (const std::int64_t size : {1, 7, 8, 9, 31, 32, 33, 255, 2047, 2048, 2049, 100'003}) {
     at::Tensor source = values({size}, 6, at::kFloat);
     source[size / 3] = from_bits({0x7fffffff})[0];
@@ -156,13 +156,13 @@ TEST_F(CopyStochasticOnGpu, Gives_the_bits_of_the_cpu) {
   EXPECT_EQ(rounded(at::empty({0}, at::kCUDA), {11, 12}).numel(), 0);
 }
 
-TEST_F(CopyStochasticOnGpu, Gives_the_bits_of_the_cpu_for_any_cut) {
+TEST_F(CopyStochasticCuda, Gives_the_bits_of_the_cpu_for_any_cut) {
   const std::vector<Part> parts = parts_of(values({48, 40}, 3, at::kFloat));
   for (const Part& part : parts)
     EXPECT_TRUE(same_bits(rounded(part.tensor.cuda(), {5, 6}, part.rows), rounded(part.tensor, {5, 6}, part.rows)));
 }
 
-TEST_F(CopyStochasticOnGpu, Takes_unaligned_tensors_and_keeps_their_neighbours) {
+TEST_F(CopyStochasticCuda, Takes_unaligned_tensors_and_keeps_their_neighbours) {
   const at::Tensor source = values({1003}, 7, at::kFloat);
   for (const std::int64_t offset : {1, 2, 3, 7}) {
     const at::Tensor on_gpu = source.cuda().narrow(0, offset, 900);
@@ -174,7 +174,7 @@ TEST_F(CopyStochasticOnGpu, Takes_unaligned_tensors_and_keeps_their_neighbours) 
   }
 }
 
-TEST_F(CopyStochasticOnGpu, Addresses_more_elements_than_32_bits_count) {
+TEST_F(CopyStochasticCuda, Addresses_more_elements_than_32_bits_count) {
   constexpr std::int64_t kSize = (std::int64_t{1} << 32) + 1001;
   constexpr std::int64_t kTail = 3000;
   at::Tensor source, target;

@@ -20,7 +20,7 @@ using ::d9d::testing::converted;
 using ::d9d::testing::difference;
 using ::d9d::testing::kAdamWOptions;
 
-class AdamWKernelOnGpu : public ::testing::Test {
+class AdamWKernelCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!load_cuda() || !detail::has_cuda_kernels(at::empty({1}, at::kCUDA))) GTEST_SKIP() << "needs a Hopper GPU";
@@ -30,7 +30,7 @@ class AdamWKernelOnGpu : public ::testing::Test {
   at::Tensor one_;
 };
 
-AdamWTensors on_gpu(const AdamWTensors& tensors) {
+AdamWTensors on_device(const AdamWTensors& tensors) {
   return converted(tensors, [](const at::Tensor& tensor) { return tensor.cuda(); });
 }
 
@@ -50,7 +50,7 @@ const std::vector<std::int64_t> kSizes = {0,     1,     3,     4,       5,    7,
 std::vector<AdamWTensors> ragged(const AdamWDtypes& dtypes) {
   std::vector<AdamWTensors> tensors;
   for (const std::int64_t size : kSizes)
-    tensors.push_back(on_gpu(adamw_tensors({size}, dtypes, 10 * tensors.size() + 1)));
+    tensors.push_back(on_device(adamw_tensors({size}, dtypes, 10 * tensors.size() + 1)));
   return tensors;
 }
 
@@ -65,7 +65,7 @@ Errors errors(const AdamWTensors& actual, const AdamWTensors& exact) {
           .exp_avg_sq = difference(actual.exp_avg_sq, exact.exp_avg_sq)};
 }
 
-TEST_F(AdamWKernelOnGpu, Is_as_close_to_fp64_as_ATen_for_many_sizes_at_once) {
+TEST_F(AdamWKernelCuda, Is_as_close_to_fp64_as_ATen_for_many_sizes_at_once) {
   const at::Tensor scale = one_ * 0.7;
   for (const AdamWDtypes& dtypes : kNearest) {
     const std::vector<AdamWTensors> ours = ragged(dtypes);
@@ -91,7 +91,7 @@ TEST_F(AdamWKernelOnGpu, Is_as_close_to_fp64_as_ATen_for_many_sizes_at_once) {
 }
 
 // The values before rounding differ in the last bits of fp32: of 2^16 elements one or two round another way.
-TEST_F(AdamWKernelOnGpu, Rounds_as_the_cpu_does) {
+TEST_F(AdamWKernelCuda, Rounds_as_the_cpu_does) {
   for (const AdamWDtypes& dtypes : kRounding) {
     std::vector<AdamWTensors> ours = ragged(dtypes), expected;
     for (std::size_t i = 0; i < ours.size(); ++i) {
@@ -115,9 +115,9 @@ TEST_F(AdamWKernelOnGpu, Rounds_as_the_cpu_does) {
   }
 }
 
-TEST_F(AdamWKernelOnGpu, Rounds_any_cut_as_the_whole) {
+TEST_F(AdamWKernelCuda, Rounds_any_cut_as_the_whole) {
   for (const AdamWDtypes& dtypes : kRounding) {
-    const AdamWTensors whole = on_gpu(adamw_tensors({48, 40}, dtypes, 3));
+    const AdamWTensors whole = on_device(adamw_tensors({48, 40}, dtypes, 3));
     const auto part = [&](const auto& cut, const ElementRows& rows) {
       AdamWTensors result = converted(whole, [&](const at::Tensor& tensor) { return cut(tensor).clone(); });
       result.rounding->rows = rows;
@@ -144,11 +144,11 @@ TEST_F(AdamWKernelOnGpu, Rounds_any_cut_as_the_whole) {
   }
 }
 
-TEST_F(AdamWKernelOnGpu, Takes_unaligned_tensors_and_keeps_their_neighbours) {
+TEST_F(AdamWKernelCuda, Takes_unaligned_tensors_and_keeps_their_neighbours) {
   std::vector<AdamWDtypes> all = kNearest;
   all.insert(all.end(), kRounding.begin(), kRounding.end());
   for (const AdamWDtypes& dtypes : all) {
-    const AdamWTensors padded = on_gpu(adamw_tensors({20'001}, dtypes, 4));
+    const AdamWTensors padded = on_device(adamw_tensors({20'001}, dtypes, 4));
     const AdamWTensors before = cloned(padded);
     for (const std::int64_t offset : {1, 2, 3, 4, 5}) {
       const auto inner = [&](const at::Tensor& tensor) { return tensor.narrow(0, offset, 19'990); };
@@ -170,10 +170,10 @@ TEST_F(AdamWKernelOnGpu, Takes_unaligned_tensors_and_keeps_their_neighbours) {
   }
 }
 
-TEST_F(AdamWKernelOnGpu, Takes_more_tensors_than_a_launch_holds_and_steps_that_differ) {
+TEST_F(AdamWKernelCuda, Takes_more_tensors_than_a_launch_holds_and_steps_that_differ) {
   std::vector<AdamWTensors> many;
   for (std::int64_t i = 0; i < 1000; ++i) {
-    many.push_back(on_gpu(adamw_tensors({1 + i * 37 % 3000}, kRounding[static_cast<std::size_t>(i % 4)], i)));
+    many.push_back(on_device(adamw_tensors({1 + i * 37 % 3000}, kRounding[static_cast<std::size_t>(i % 4)], i)));
     many.back().step = 1 + i % 3;
   }
   std::vector<AdamWTensors> alone;
@@ -188,7 +188,7 @@ TEST_F(AdamWKernelOnGpu, Takes_more_tensors_than_a_launch_holds_and_steps_that_d
   }
 }
 
-TEST_F(AdamWKernelOnGpu, Gives_the_same_bits_again) {
+TEST_F(AdamWKernelCuda, Gives_the_same_bits_again) {
   for (const AdamWDtypes& dtypes : {kNearest[0], kRounding[3]}) {
     const std::vector<AdamWTensors> first = ragged(dtypes), second = ragged(dtypes);
     adamw_(first, kAdamWOptions, one_);
@@ -201,10 +201,10 @@ TEST_F(AdamWKernelOnGpu, Gives_the_same_bits_again) {
   }
 }
 
-TEST_F(AdamWKernelOnGpu, Takes_the_scale_from_either_side_and_goes_up_if_asked) {
+TEST_F(AdamWKernelCuda, Takes_the_scale_from_either_side_and_goes_up_if_asked) {
   AdamWOptions up = kAdamWOptions;
   up.maximize = true;
-  const AdamWTensors from_gpu = on_gpu(adamw_tensors({5000}, kNearest[0], 6));
+  const AdamWTensors from_gpu = on_device(adamw_tensors({5000}, kNearest[0], 6));
   const AdamWTensors from_cpu = cloned(from_gpu), negated = cloned(from_gpu), narrow_scale = cloned(from_gpu);
   adamw_({from_gpu}, up, one_ * 0.25);
   adamw_({from_cpu}, up, at::full({}, 0.25, at::kDouble));
@@ -214,9 +214,9 @@ TEST_F(AdamWKernelOnGpu, Takes_the_scale_from_either_side_and_goes_up_if_asked) 
     EXPECT_TRUE(at::equal(from_gpu.parameter, other->parameter));
 }
 
-TEST_F(AdamWKernelOnGpu, Shows_what_is_not_finite) {
+TEST_F(AdamWKernelCuda, Shows_what_is_not_finite) {
   for (const AdamWDtypes& dtypes : {kNearest[0], kRounding[3]}) {
-    AdamWTensors tensors = on_gpu(adamw_tensors({100}, dtypes, 7));
+    AdamWTensors tensors = on_device(adamw_tensors({100}, dtypes, 7));
     tensors.grad[17].fill_(std::nan(""));
     adamw_({tensors}, kAdamWOptions, one_);
     for (const at::Tensor& written : {tensors.parameter, tensors.exp_avg, tensors.exp_avg_sq}) {
@@ -226,11 +226,11 @@ TEST_F(AdamWKernelOnGpu, Shows_what_is_not_finite) {
   }
 }
 
-TEST_F(AdamWKernelOnGpu, Leaves_the_rest_to_ATen) {
-  AdamWTensors amsgrad = on_gpu(adamw_tensors({100}, kNearest[0], 8));
+TEST_F(AdamWKernelCuda, Leaves_the_rest_to_ATen) {
+  AdamWTensors amsgrad = on_device(adamw_tensors({100}, kNearest[0], 8));
   amsgrad.max_exp_avg_sq = amsgrad.exp_avg_sq * 2;
-  const AdamWTensors half = on_gpu(adamw_tensors({100}, {at::kHalf, at::kHalf, at::kFloat}, 8));
-  const AdamWTensors wide = on_gpu(adamw_tensors({100}, {at::kDouble, at::kDouble, at::kDouble}, 8));
+  const AdamWTensors half = on_device(adamw_tensors({100}, {at::kHalf, at::kHalf, at::kFloat}, 8));
+  const AdamWTensors wide = on_device(adamw_tensors({100}, {at::kDouble, at::kDouble, at::kDouble}, 8));
   for (const AdamWTensors& each : {amsgrad, half, wide}) {
     const AdamWTensors expected = cloned(each);
     EXPECT_FALSE(detail::has_adamw_kernel(each));
@@ -240,7 +240,7 @@ TEST_F(AdamWKernelOnGpu, Leaves_the_rest_to_ATen) {
   }
 }
 
-TEST_F(AdamWKernelOnGpu, Addresses_more_elements_than_32_bits_count) {
+TEST_F(AdamWKernelCuda, Addresses_more_elements_than_32_bits_count) {
   constexpr std::int64_t kSize = (std::int64_t{1} << 32) + 1001;
   constexpr std::int64_t kTail = 5000;
   const auto make = [](std::int64_t size, std::int64_t start) {

@@ -13,7 +13,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<double> kOrders = {1, 2, 3, kInfinity};
 
-class GradNormOnGpu : public ::testing::Test {
+class GradNormCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!load_cuda() || !kernels::detail::has_global_norm_kernel({at::empty({1}, at::kCUDA)}))
@@ -41,7 +41,7 @@ double exact_norm(const std::vector<at::Tensor>& gradients, double order) {
   return at::linalg_vector_norm(at::cat(flat), order).item<double>();
 }
 
-TEST_F(GradNormOnGpu, Equals_a_norm_in_fp64_for_every_dtype_and_size) {
+TEST_F(GradNormCuda, Equals_a_norm_in_fp64_for_every_dtype_and_size) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
     std::vector<at::Tensor> gradients;
     for (const std::int64_t size : kSizes) {
@@ -58,7 +58,7 @@ TEST_F(GradNormOnGpu, Equals_a_norm_in_fp64_for_every_dtype_and_size) {
   }
 }
 
-TEST_F(GradNormOnGpu, Takes_several_dtypes_unaligned_views_and_strides_together) {
+TEST_F(GradNormCuda, Takes_several_dtypes_unaligned_views_and_strides_together) {
   const at::Tensor wide = gradient(70'001, 0.1, at::kFloat), narrow = gradient(70'001, 0.2, at::kBFloat16);
   const std::vector<at::Tensor> gradients = {wide.narrow(0, 1, 69'000),      narrow.narrow(0, 3, 69'000),
                                              gradient(10, 0.3, at::kDouble), wide.view({-1}).slice(0, 0, 70'001, 3),
@@ -67,7 +67,7 @@ TEST_F(GradNormOnGpu, Takes_several_dtypes_unaligned_views_and_strides_together)
     EXPECT_NEAR(norm(gradients, order) / exact_norm(gradients, order), 1, 1e-7) << order;
 }
 
-TEST_F(GradNormOnGpu, Takes_more_tensors_than_a_launch_holds) {
+TEST_F(GradNormCuda, Takes_more_tensors_than_a_launch_holds) {
   std::vector<at::Tensor> gradients;
   for (std::int64_t i = 0; i < 4000; ++i)
     gradients.push_back(gradient(1 + i % 50, 0.001 * static_cast<double>(i), at::kFloat));
@@ -75,7 +75,7 @@ TEST_F(GradNormOnGpu, Takes_more_tensors_than_a_launch_holds) {
     EXPECT_NEAR(norm(gradients, order) / exact_norm(gradients, order), 1, 1e-7) << order;
 }
 
-TEST_F(GradNormOnGpu, Gives_the_same_bits_again_and_wherever_the_tensors_lie) {
+TEST_F(GradNormCuda, Gives_the_same_bits_again_and_wherever_the_tensors_lie) {
   const at::Tensor base = gradient(1'000'010, 0.1, at::kFloat);
   const at::Tensor unaligned = base.narrow(0, 1, 1'000'003);
   const double expected = norm({unaligned}, 2);
@@ -83,12 +83,12 @@ TEST_F(GradNormOnGpu, Gives_the_same_bits_again_and_wherever_the_tensors_lie) {
   EXPECT_EQ(norm({unaligned.clone()}, 2), expected);
 }
 
-TEST_F(GradNormOnGpu, Is_zero_without_elements) {
+TEST_F(GradNormCuda, Is_zero_without_elements) {
   for (const double order : kOrders) EXPECT_EQ(norm({gradient(0, 0, at::kFloat), at::zeros({3}, at::kCUDA)}, order), 0);
   EXPECT_EQ(norm({gradient(0, 0, at::kFloat)}, 2), 0);
 }
 
-TEST_F(GradNormOnGpu, Shows_what_is_not_finite) {
+TEST_F(GradNormCuda, Shows_what_is_not_finite) {
   for (const double order : kOrders) {
     for (const std::int64_t where : {0, 7, 20'000, 32'768, 70'000}) {
       const at::Tensor values = at::ones({70'001}, at::kCUDA), ones = at::ones({2}, at::kCUDA);
@@ -100,7 +100,7 @@ TEST_F(GradNormOnGpu, Shows_what_is_not_finite) {
   }
 }
 
-TEST_F(GradNormOnGpu, Counts_more_elements_than_32_bits) {
+TEST_F(GradNormCuda, Counts_more_elements_than_32_bits) {
   constexpr std::int64_t kSize = (std::int64_t{1} << 32) + 77;
   at::Tensor ones;
   try {
