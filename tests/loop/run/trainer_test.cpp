@@ -289,6 +289,40 @@ void expect_curve_of_plain_loop(at::ScalarType dtype, double tolerance) {
   EXPECT_LT(lines.back()["loss"].get<double>(), 0.5 * lines.front()["loss"].get<double>());
 }
 
+TEST(Trainer, Trains_in_bfloat16_by_stochastic_adamw_and_repeats_itself) {
+  const auto losses = [] {
+    std::vector<std::vector<toy::Batch>> packs;
+    for (std::int64_t step = 0; step < 50; ++step) {
+      packs.push_back({tree_map([](const at::Tensor& leaf) { return leaf.to(at::kBFloat16); }, samples(4 * step, 4))});
+    }
+    Job job(packs);
+    job.optimizer =
+        std::make_shared<AutoOptimizerProvider>(StochasticAdamWConfig{.lr = 0.02, .state_dtype = Dtype::kBFloat16});
+    job.provider.make_model = [] {
+      auto model = make_module<toy::Model>();
+      model->to(at::kBFloat16);
+      return model;
+    };
+    job.train();
+    std::vector<double> result;
+    for (const auto& line : Job::logged()) result.push_back(line["loss"].get<double>());
+    return result;
+  };
+  const std::vector<double> first = losses();
+  EXPECT_LT(first.back(), 0.5 * first.front());
+  EXPECT_EQ(losses(), first);
+}
+
+TEST(AutoOptimizerProvider, Hands_the_seed_of_the_job_to_stochastic_adamw) {
+  const DistContext context({.world = one_rank_world()});
+  const auto model = make_module<toy::Model>();
+  model->to(at::kBFloat16);
+  model->materialize(at::kCPU);
+  model->reset_parameters(/*base_seed=*/7);
+  const Optimizer optimizer = AutoOptimizerProvider(StochasticAdamWConfig{}).build_optimizer(context, *model);
+  EXPECT_EQ(optimizer.state_dict().at("rounding_seed").item<std::int64_t>(), 7);
+}
+
 TEST(Trainer, Follows_a_plain_loop_in_double) { expect_curve_of_plain_loop(at::kDouble, 1e-12); }
 TEST(Trainer, Follows_a_plain_loop_in_float) { expect_curve_of_plain_loop(at::kFloat, 1e-6); }
 
