@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/base/check.h"
 #include "d9d/optim/optimizer_protocol.h"
 
 namespace d9d {
@@ -27,6 +28,9 @@ class Optimizer {
 
   [[nodiscard]] double learning_rate() const { return held_->learning_rate(); }
   void step(double learning_rate) { held_->step(learning_rate); }
+  // Whether the held one takes a factor on gradients; the other step() is for those that do (InternalError).
+  [[nodiscard]] bool scales_gradients() const { return held_->scales_gradients(); }
+  void step(double learning_rate, const at::Tensor& grad_scale) { held_->step(learning_rate, grad_scale); }
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const { return held_->state_dict(); }
   void load_state_dict(const std::map<std::string, at::Tensor>& state) { held_->load_state_dict(state); }
 
@@ -35,6 +39,8 @@ class Optimizer {
     virtual ~Interface() = default;
     virtual double learning_rate() const = 0;
     virtual void step(double learning_rate) = 0;
+    virtual bool scales_gradients() const = 0;
+    virtual void step(double learning_rate, const at::Tensor& grad_scale) = 0;
     virtual std::map<std::string, at::Tensor> state_dict() const = 0;
     virtual void load_state_dict(const std::map<std::string, at::Tensor>& state) = 0;
   };
@@ -44,6 +50,14 @@ class Optimizer {
     explicit Held(T value) : optimizer(std::move(value)) {}
     double learning_rate() const override { return optimizer.learning_rate(); }
     void step(double learning_rate) override { optimizer.step(learning_rate); }
+    bool scales_gradients() const override { return ScalesGradients<T>; }
+    void step(double learning_rate, const at::Tensor& grad_scale) override {
+      if constexpr (ScalesGradients<T>) {
+        optimizer.step(learning_rate, grad_scale);
+      } else {
+        D9D_ASSERT(false, "this optimiser takes no factor on gradients");
+      }
+    }
     std::map<std::string, at::Tensor> state_dict() const override { return optimizer.state_dict(); }
     void load_state_dict(const std::map<std::string, at::Tensor>& state) override { optimizer.load_state_dict(state); }
 

@@ -42,4 +42,11 @@ concept OptimizerProtocol = std::move_constructible<T> &&
   optimizer.load_state_dict(state);
 };
 
+// Optional: an optimiser that multiplies gradients by a 0-dim tensor as it reads them. Others get gradients that are
+// multiplied already.
+template <class T>
+concept ScalesGradients = requires(T optimizer, double learning_rate, const at::Tensor& grad_scale) {
+  optimizer.step(learning_rate, grad_scale);
+};
+
 }  // namespace d9d

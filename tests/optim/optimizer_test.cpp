@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/optim/adamw.h"
 #include "d9d/optim/build_optimizer.h"
+#include "d9d/optim/stochastic_adamw.h"
 
 namespace d9d {
 namespace {
@@ -35,6 +37,7 @@ struct LacksState {
 static_assert(OptimizerProtocol<SignDescent>);
 static_assert(OptimizerProtocol<Optimizer>);
 static_assert(!OptimizerProtocol<LacksState>);
+static_assert(ScalesGradients<AdamW> && ScalesGradients<StochasticAdamW> && !ScalesGradients<SignDescent>);
 
 TEST(Optimizer, Holds_a_class_from_outside_the_library) {
   const at::Tensor parameter = at::ones({2}).requires_grad_();
@@ -44,6 +47,18 @@ TEST(Optimizer, Holds_a_class_from_outside_the_library) {
   EXPECT_TRUE(at::equal(parameter, at::tensor({0.5F, 1.5F})));
   optimizer.load_state_dict({{"num_steps", at::full({}, 7, at::kLong)}});
   EXPECT_EQ(optimizer.state_dict().at("num_steps").item<std::int64_t>(), 7);
+}
+
+TEST(Optimizer, Hands_on_a_factor_on_gradients_to_those_that_take_one) {
+  const at::Tensor parameter = at::ones({2}).requires_grad_();
+  parameter.mutable_grad() = at::ones({2});
+  Optimizer descent{SignDescent(parameter)};
+  EXPECT_FALSE(descent.scales_gradients());
+  EXPECT_THROW(descent.step(0.1, at::ones({})), InternalError);
+  Optimizer adamw{AdamW({{"p", parameter}}, {.betas = {0, 0}, .weight_decay = 0})};
+  EXPECT_TRUE(adamw.scales_gradients());
+  adamw.step(0.25, at::full({}, -3));
+  EXPECT_TRUE(at::allclose(parameter, at::full({2}, 1.25)));
 }
 
 TEST(BuildOptimizer, Builds_adamw) {

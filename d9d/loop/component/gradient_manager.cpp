@@ -58,7 +58,7 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   return totals.cpu();
 }
 
-StepGradients GradientManager::finish_step(const RankReport& report) {
+StepGradients GradientManager::sum_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->wait();
   const at::Tensor totals = sum_over_ranks(report);
@@ -70,7 +70,6 @@ StepGradients GradientManager::finish_step(const RankReport& report) {
     step.reason = "its total loss weight is 0";
     return step;
   }
-  const std::vector<at::Tensor> grads = gradients();
   step.loss = total[0] / step.total_weight;
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_) / std::abs(step.total_weight);
   step.norm = norm.item<double>();
@@ -83,7 +82,20 @@ StepGradients GradientManager::finish_step(const RankReport& report) {
     return step;
   }
   const double clip = clipping_.max_norm ? clip_coefficient(norm, *clipping_.max_norm).item<double>() : 1.0;
-  if (!grads.empty()) at::_foreach_mul_(grads, clip / step.total_weight);
+  step.grad_scale = clip / step.total_weight;
+  return step;
+}
+
+void GradientManager::scale_gradients(StepGradients& step) const {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> grads = gradients();
+  if (!grads.empty()) at::_foreach_mul_(grads, step.grad_scale);
+  step.grad_scale = 1.0;
+}
+
+StepGradients GradientManager::finish_step(const RankReport& report) {
+  StepGradients step = sum_step(report);
+  if (step.is_usable) scale_gradients(step);
   return step;
 }
 

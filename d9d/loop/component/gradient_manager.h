@@ -45,6 +45,8 @@ struct StepGradients {
   bool stops = false;     // some rank wants to
   bool is_usable = true;  // false: total weight 0, or not finite and the policy is to skip
   std::string reason;     // why not
+  // What the gradients in .grad() are still to be multiplied by: divides by total_weight and clips.
+  double grad_scale = 1.0;
 };
 
 class GradientManager {
@@ -60,9 +62,14 @@ class GradientManager {
   // Collective: after a microbatch's backward.
   void end_microbatch();
 
-  // Collective. Sums gradients, losses and reports over ranks, divides and clips the gradients of all parameters in
-  // place. Waits for the device. Throws StateError, on all ranks, if loss or norm is NaN or infinite and the policy is
-  // to stop; the text names the first of this rank's parameters with such a gradient.
+  // Collective. Sums gradients, losses and reports over ranks and leaves gradients undivided: grad_scale is for an
+  // optimiser that multiplies by it, which saves a pass. Waits for the device. Throws StateError, on all ranks, if loss
+  // or norm is NaN or infinite and the policy is to stop; the text names the first of this rank's parameters with such
+  // a gradient.
+  [[nodiscard]] StepGradients sum_step(const RankReport& report);
+  // Multiplies the gradients of all parameters by grad_scale, in place, and sets it to 1.
+  void scale_gradients(StepGradients& step) const;
+  // Collective: both.
   [[nodiscard]] StepGradients finish_step(const RankReport& report);
 
   // Forgets gradients and loss.

@@ -51,6 +51,11 @@ class EventBus {
     run(event.id, typeid(Context), &context);
   }
 
+  template <class Context>
+  [[nodiscard]] bool has_handlers(const Event<Context>& event) const {
+    return handlers_.find(event.id) != handlers_.end();
+  }
+
   // Triggers `pre`, runs body(), triggers `post` unless the body threw.
   template <class Context, std::invocable Body>
   void run_between(const Event<Context>& pre, const Event<Context>& post, const std::type_identity_t<Context>& context,

@@ -144,5 +144,39 @@ TEST(TrainEvents, End_the_job_with_what_a_handler_throws) {
   EXPECT_EQ(job.descent->steps->size(), 1U);
 }
 
+// Without a handler AdamW divides and clips as it reads the gradients.
+TEST(TrainEvents, Of_the_optimiser_show_finished_gradients_and_change_nothing) {
+  const auto weight_after_training = [](bool watches) {
+    Job job({{samples(0, 2), samples(2, 3)}, {samples(5, 2)}});
+    job.config.gradient_clipping.max_norm = 0.1;
+    job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .eps = 0.1});
+    struct Task : toy::Task {
+      void register_events(const DistContext&, EventBus& events) override {
+        if (!watches) return;
+        events.subscribe(kTrainModelStagesReady, [this](const ModelStagesReady& ready) {
+          for (const auto& [name, parameter] : ready.modules.front().get().named_parameters())
+            parameters.push_back(parameter->stored());
+        });
+        events.subscribe(kTrainOptimizerStepPre, [this](const TrainStep&) {
+          double sum = 0;
+          for (const at::Tensor& parameter : parameters) sum += parameter.grad().square().sum().item<double>();
+          norms.push_back(std::sqrt(sum));
+        });
+      }
+      bool watches = false;
+      std::vector<at::Tensor> parameters;
+      std::vector<double> norms;
+    } task;
+    task.watches = watches;
+    train(job, task);
+    if (watches) {
+      EXPECT_EQ(task.norms.size(), 2U);
+      for (const double norm : task.norms) EXPECT_NEAR(norm, 0.1, 1e-6);
+    }
+    return job.provider.model->state_dict().begin()->second.clone();
+  };
+  EXPECT_TRUE(at::allclose(weight_after_training(true), weight_after_training(false), 0, 1e-14));
+}
+
 }  // namespace
 }  // namespace d9d
