@@ -3,6 +3,7 @@
 //   planted_defects race|leak
 #include <string_view>
 
+#include "d9d/base/check.h"
 #include "d9d/core/launch/thread_ranks.h"
 
 namespace {
@@ -16,8 +17,8 @@ void race() {
 
 void leak() {
   d9d::run_thread_ranks(2, [](const auto& world) {
-    auto* volatile lost = new std::shared_ptr<d9d::World>(world);
-    lost = nullptr;
+    const std::shared_ptr<d9d::World>* volatile lost = new std::shared_ptr<d9d::World>(world);
+    D9D_ASSERT(lost != nullptr, "nobody deletes it");
   });
 }
 
