@@ -28,6 +28,7 @@ class Area(NamedTuple):
 AREAS = {
     "base": Area((), JSON + POSIX),
     "core": Area((), TORCH + C10D + JSON + POSIX),
+    "core/cuda_library": Area(("core",), TORCH + C10D + CUDA),
     "pipelining/api": Area(("core",)),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),

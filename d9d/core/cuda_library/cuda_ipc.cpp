@@ -1,0 +1,65 @@
+// IPC of CUDA's runtime. https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__DEVICE.html
+#include "d9d/core/peer_memory/cuda_ipc.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include <c10/cuda/CUDAFunctions.h>
+
+namespace d9d {
+namespace {
+
+static_assert(sizeof(CudaIpc::Handle) == sizeof(cudaIpcMemHandle_t));
+
+// The error stays out of what LibTorch sees at its next check.
+const char* text_of(cudaError_t error) {
+  if (error == cudaSuccess) return nullptr;
+  (void)cudaGetLastError();
+  return cudaGetErrorString(error);
+}
+
+const char* free_memory(int device, void* memory) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  return text_of(cudaFree(memory));
+}
+
+const char* allocate(int device, std::size_t num_bytes, void** memory, CudaIpc::Handle* handle) {
+  // Allocations that share one of the driver's pages would be exported together.
+  constexpr std::size_t kPage = std::size_t{2} << 20;
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  const char* error = text_of(cudaMalloc(memory, (num_bytes + kPage - 1) / kPage * kPage));
+  if (error != nullptr) return error;
+  cudaIpcMemHandle_t exported;
+  error = text_of(cudaIpcGetMemHandle(&exported, *memory));
+  if (error != nullptr) {
+    (void)free_memory(device, *memory);
+    return error;
+  }
+  std::memcpy(handle->data(), &exported, sizeof(exported));
+  return nullptr;
+}
+
+const char* open(int device, const CudaIpc::Handle& handle, void** memory) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  cudaIpcMemHandle_t exported;
+  std::memcpy(&exported, handle.data(), sizeof(exported));
+  return text_of(cudaIpcOpenMemHandle(memory, exported, cudaIpcMemLazyEnablePeerAccess));
+}
+
+const char* close(int device, void* memory) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  return text_of(cudaIpcCloseMemHandle(memory));
+}
+
+const char* copy(void* target, const void* source, std::size_t num_bytes, CUstream_st* stream) {
+  return text_of(cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDefault, stream));
+}
+
+}  // namespace
+}  // namespace d9d
+
+extern "C" __attribute__((visibility("default"))) d9d::CudaIpc d9d_cuda_ipc() {
+  return {
+      .allocate = d9d::allocate, .free = d9d::free_memory, .open = d9d::open, .close = d9d::close, .copy = d9d::copy};
+}

@@ -1,0 +1,137 @@
+#include "d9d/core/peer_memory/cuda_peer_memory.h"
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
+#include "d9d/core/device/cuda_library.h"
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/core/peer_memory/cuda_ipc.h"
+
+namespace d9d {
+namespace {
+
+using Handle = CudaIpc::Handle;
+
+// This rank's allocation. Freeing memory that another process has open is undefined, so it is freed only once all have
+// closed it, and left to the end of the process otherwise.
+class Allocation {
+ public:
+  Allocation(const CudaIpc& cuda, int device, void* memory) : cuda_(cuda), device_(device), memory_(memory) {}
+  ~Allocation() {
+    if (is_closed_) (void)cuda_.free(device_, memory_);
+  }
+  Allocation(const Allocation&) = delete;
+  Allocation& operator=(const Allocation&) = delete;
+
+  [[nodiscard]] void* memory() const { return memory_; }
+  void set_closed() { is_closed_ = true; }
+
+ private:
+  CudaIpc cuda_;
+  int device_;
+  void* memory_;
+  std::atomic<bool> is_closed_ = false;
+};
+
+class CudaPeerMemory final : public PeerMemory {
+ public:
+  // addresses: by rank; that of this rank is its allocation.
+  CudaPeerMemory(const CudaIpc& cuda, std::shared_ptr<Communicator> ranks, std::shared_ptr<Allocation> allocation,
+                 std::vector<void*> addresses, std::int64_t num_bytes)
+      : cuda_(cuda),
+        ranks_(std::move(ranks)),
+        allocation_(std::move(allocation)),
+        addresses_(std::move(addresses)),
+        own_(at::from_blob(
+            allocation_->memory(), {num_bytes}, [owner = allocation_](void*) mutable { owner.reset(); },
+            at::TensorOptions(ranks_->device()).dtype(at::kByte), ranks_->device())) {
+    own_.zero_();
+  }
+
+  [[nodiscard]] const at::Tensor& own() const override { return own_; }
+
+  void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const override {
+    D9D_CHECK(!addresses_.empty(), StateError, "[core::peer_memory] expected a read before close(), got one after it.");
+    const char* const source = static_cast<const char*>(addresses_[static_cast<std::size_t>(rank)]) + offset;
+    const char* const error =
+        cuda_.copy(target.mutable_data_ptr(), source, target.nbytes(), current_cuda_stream(ranks_->device()));
+    D9D_CHECK(error == nullptr, StateError, "[core::peer_memory] expected CUDA to copy ", target.nbytes(),
+              " bytes of rank ", ranks_->group().ranks[static_cast<std::size_t>(rank)], ", got its error: ", error,
+              ". Has that rank ended?");
+  }
+
+  void close() override {
+    (void)all_gather_object(nullptr, *ranks_);  // the host waits: no read is under way
+    for (std::size_t rank = 0; rank < addresses_.size(); ++rank) {
+      if (addresses_[rank] != allocation_->memory()) (void)cuda_.close(ranks_->device().index(), addresses_[rank]);
+    }
+    addresses_.clear();
+    (void)all_gather_object(nullptr, *ranks_);  // all have closed
+    allocation_->set_closed();
+    allocation_.reset();  // it goes with the storage of own()
+  }
+
+ private:
+  CudaIpc cuda_;
+  std::shared_ptr<Communicator> ranks_;
+  std::shared_ptr<Allocation> allocation_;
+  std::vector<void*> addresses_;
+  at::Tensor own_;
+};
+
+// What each rank has to say, or the first error as "CUDA of rank 3: ...".
+struct Answers {
+  std::vector<nlohmann::json> values;
+  std::string error;
+};
+
+Answers ask_all(Communicator& ranks, const nlohmann::json& value, const char* error) {
+  const nlohmann::json text = error == nullptr ? nlohmann::json() : nlohmann::json(error);
+  Answers result;
+  for (const nlohmann::json& answer : all_gather_object({{"value", value}, {"error", text}}, ranks)) {
+    const auto rank = ranks.group().ranks[result.values.size()];
+    result.values.push_back(answer.at("value"));
+    if (result.error.empty() && answer.at("error").is_string()) {
+      result.error = cat("CUDA of rank ", rank, " refuses: ", answer.at("error").get<std::string>());
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+PeerMemoryResult open_cuda_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes) {
+  const CudaIpc cuda = reinterpret_cast<GetCudaIpc>(cuda_library_symbol("d9d_cuda_ipc"))();
+  const int device = ranks->device().index();
+  void* memory = nullptr;
+  Handle handle{};
+  const char* error = cuda.allocate(device, static_cast<std::size_t>(num_bytes), &memory, &handle);
+  const Answers handles = ask_all(*ranks, handle, error);
+  if (!handles.error.empty()) {
+    if (error == nullptr) (void)cuda.free(device, memory);
+    return {.memory = nullptr, .reason = handles.error};
+  }
+
+  std::vector<void*> addresses;
+  for (std::int64_t rank = 0; rank < ranks->size(); ++rank) {
+    void* address = rank == ranks->rank() ? memory : nullptr;
+    if (rank != ranks->rank() && error == nullptr) {
+      error = cuda.open(device, handles.values[static_cast<std::size_t>(rank)].get<Handle>(), &address);
+    }
+    addresses.push_back(address);
+  }
+  const Answers opened = ask_all(*ranks, nullptr, error);
+  auto result = std::make_shared<CudaPeerMemory>(cuda, ranks, std::make_shared<Allocation>(cuda, device, memory),
+                                                 std::move(addresses), num_bytes);
+  if (opened.error.empty()) return {.memory = std::move(result), .reason = ""};
+  result->close();
+  return {.memory = nullptr, .reason = opened.error};
+}
+
+}  // namespace d9d

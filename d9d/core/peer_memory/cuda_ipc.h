@@ -1,0 +1,25 @@
+// The calls of CUDA's runtime that peer memory needs, exported by libd9d_cuda.so as "d9d_cuda_ipc".
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+struct CUstream_st;  // cudaStream_t is a pointer to it
+
+namespace d9d {
+
+// Each function returns null, or the text of CUDA's error. `device`: index of the caller's device.
+struct CudaIpc {
+  using Handle = std::array<unsigned char, 64>;
+
+  const char* (*allocate)(int device, std::size_t num_bytes, void** memory, Handle* handle);
+  const char* (*free)(int device, void* memory);
+  // Maps what another process of this machine has allocated, on whatever device.
+  const char* (*open)(int device, const Handle& handle, void** memory);
+  const char* (*close)(int device, void* memory);
+  const char* (*copy)(void* target, const void* source, std::size_t num_bytes, CUstream_st* stream);
+};
+
+using GetCudaIpc = CudaIpc (*)();
+
+}  // namespace d9d

@@ -1,0 +1,12 @@
+// Blocks of ranks that are threads of one process: each holds the tensors of all.
+#pragma once
+
+#include "d9d/core/peer_memory/peer_memory.h"
+
+namespace d9d {
+
+// Collective. All ranks of the group are threads of this process.
+[[nodiscard]] std::shared_ptr<PeerMemory> open_host_peer_memory(const std::shared_ptr<Communicator>& ranks,
+                                                                std::int64_t num_bytes);
+
+}  // namespace d9d
