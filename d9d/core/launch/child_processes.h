@@ -19,7 +19,7 @@ inline constexpr int kPeerFailedExitCode = 75;
 
 struct ChildProcessOptions {
   std::int64_t num_ranks = 1;
-  std::chrono::milliseconds patience = std::chrono::seconds(5);  // of a child that is told to end, until it is killed
+  std::chrono::milliseconds patience = std::chrono::seconds(2);  // of a child that is told to end, until it is killed
 };
 
 // Runs until all children have ended. 0 when all ended with 0. When one fails, writes one line to stderr with its rank
