@@ -10,6 +10,7 @@
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/modules/models/decoder/generate.h"
 #include "d9d/modules/models/decoder/parallelize.h"
 
@@ -22,12 +23,13 @@ struct ModelProviderConfig {
   Parameters model = {};
   bool checkpointing = false;               // activation checkpointing of every layer
   d9d::Dtype dtype = d9d::Dtype::kFloat32;  // of parameters and activations
+  d9d::FsdpConfig fsdp = {};                // where mesh.data_parallel_shard or context_parallel_shard cut parameters
 
   static constexpr auto fields() {
     using Config = ModelProviderConfig;
     return d9d::record<Config>(d9d::required("model", &Config::model),
                                d9d::required("checkpointing", &Config::checkpointing),
-                               d9d::defaulted("dtype", &Config::dtype));
+                               d9d::defaulted("dtype", &Config::dtype), d9d::defaulted("fsdp", &Config::fsdp));
   }
 };
 
@@ -59,7 +61,7 @@ class CausalLMProvider : public d9d::ModelProvider<LanguageModelTypes> {
   explicit CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config) : config(provider_config) {}
 
   void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
-    d9d::parallelize_decoder(context, *backbone_, {model->head.shared()});
+    d9d::parallelize_decoder(context, *backbone_, {model->head.shared()}, config.fsdp);
   }
 
   nlohmann::json dump_hparams() const override { return d9d::write_record(config); }

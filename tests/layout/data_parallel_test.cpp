@@ -42,6 +42,28 @@ TEST_P(DataParallel, Reduces_once_a_step_when_asked) {
   expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
 }
 
+// Where ranks read each other's memory nothing but the way of the slices differs: bit for bit.
+TEST_P(DataParallel, Trains_with_copied_slices_as_with_gathered_ones) {
+  for (const ModelFamily family : {ModelFamily::kDense, ModelFamily::kMoE}) {
+    for (const ReshardAfterForward reshard : {ReshardAfterForward::kExceptLast, ReshardAfterForward::kNever}) {
+      LayoutJob job{.family = family,
+                    .ties_embeddings = family == ModelFamily::kDense,
+                    .checkpoints = true,
+                    .freezes_attention = true,
+                    .is_mixed = true,
+                    .num_accumulations = 2,
+                    .fsdp = {.reshard_after_forward = reshard, .gather = GatherMethod::kCommunicator}};
+      const LayoutResult gathered = train(GetParam().mesh, job);
+      job.fsdp.gather = GatherMethod::kCopyEngine;
+      const LayoutResult copied = train(GetParam().mesh, job);
+      EXPECT_EQ(copied.losses, gathered.losses);
+      for (const auto& [name, parameter] : gathered.parameters) {
+        EXPECT_TRUE(at::equal(copied.parameters.at(name), parameter)) << name;
+      }
+    }
+  }
+}
+
 // The smallest and the largest layout over sockets, as processes would talk.
 TEST(DataParallelOverGloo, Trains_as_one_rank_does) {
   const LayoutJob job{.ties_embeddings = true, .num_accumulations = 3};

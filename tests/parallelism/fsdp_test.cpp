@@ -128,6 +128,68 @@ TEST(Fsdp, Says_why_a_parameter_cannot_be_used_outside_its_unit) {
   });
 }
 
+// However slices come together, whatever is written between steps is what the next forward computes with.
+TEST(Fsdp, Sees_what_is_written_between_steps) {
+  for (const GatherMethod method : {GatherMethod::kCommunicator, GatherMethod::kCopyEngine}) {
+    on_two_ranks([&](World& world) {
+      Sharded sharded(world, {.gather = method});
+      sharded.shard().fill();
+      const auto evaluate = [&] {
+        const at::NoGradGuard no_grad;
+        return sharded.model(input()).abs().sum().item<double>();
+      };
+      const auto scale = [&](double factor) {
+        const at::NoGradGuard no_grad;
+        for (const auto& [name, parameter] : sharded.model->named_parameters()) parameter->stored().mul_(factor);
+      };
+      for (int step = 0; step < 5; ++step) {
+        sharded.run_microbatch(input());
+        sharded.runtime->wait();
+        EXPECT_GT(evaluate(), 0);  // before the optimiser
+        scale(0.0);
+        EXPECT_EQ(evaluate(), 0);  // after it
+        sharded.model->reset_parameters(static_cast<std::uint64_t>(step));
+        EXPECT_GT(evaluate(), 0);
+        scale(0.0);
+        const at::Tensor x = input();
+        sharded.runtime->begin_microbatch(/*is_last=*/true);
+        const at::Tensor y = sharded.model(x);
+        EXPECT_EQ(y.abs().sum().item<double>(), 0);
+        y.sum().backward();
+        sharded.runtime->end_microbatch();
+        sharded.runtime->wait();
+        sharded.runtime->clear();
+        sharded.model->reset_parameters(static_cast<std::uint64_t>(step));
+        if (step == 2) sharded.runtime->close();
+      }
+    });
+  }
+}
+
+TEST(Fsdp, Goes_on_with_copied_slices_after_an_exception) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world, {.gather = GatherMethod::kCopyEngine});
+    sharded.shard().fill();
+    for (int i = 0; i < 3; ++i) {
+      sharded.runtime->begin_microbatch(/*is_last=*/true);
+      EXPECT_THAT([&] { (void)sharded.model(at::ones({2, 7}, at::kDouble)); }, Throws<c10::Error>());
+      sharded.runtime->abandon();
+      sharded.model->reset_parameters(static_cast<std::uint64_t>(i));
+      sharded.run_microbatch(input());
+      sharded.runtime->wait();
+      sharded.runtime->clear();
+    }
+    Sharded fresh(world);
+    fresh.shard().fill();
+    fresh.model->reset_parameters(2);
+    for (Sharded* each : {&sharded, &fresh}) {
+      each->run_microbatch(input());
+      each->runtime->wait();
+    }
+    EXPECT_TRUE(at::equal(sharded.model->first->weight->stored().grad(), fresh.model->first->weight->stored().grad()));
+  });
+}
+
 TEST(Fsdp, Evaluates_between_steps) {
   on_two_ranks([](World& world) {
     Sharded sharded(world);

@@ -110,6 +110,10 @@ void GradientManager::abandon() {
   reset();
 }
 
+void GradientManager::close() {
+  for (const auto& reduction : reductions_) reduction->close();
+}
+
 std::vector<at::Tensor> GradientManager::gradients() const {
   std::vector<at::Tensor> grads;
   for (const auto& [name, parameter] : parameters_) {

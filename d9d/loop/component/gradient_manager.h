@@ -76,6 +76,8 @@ class GradientManager {
   void reset();
   // After an exception in a step: reset() for gradients that are not complete. Local.
   void abandon();
+  // Collective, after the last step: GradientReduction::close().
+  void close();
 
  private:
   [[nodiscard]] std::vector<at::Tensor> gradients() const;

@@ -58,6 +58,7 @@ class TrainingRun {
       has_stepped_ = true;
     }
     set_timeout(parts_.config.timeout.init_timeout);  // what comes now, an export, takes its time
+    gradients_.close();
     bar_.finish();
     run_->close(RunOutcome::kCompleted);
     if (parts_.schedule.is_done()) return TrainingOutcome::kFinished;

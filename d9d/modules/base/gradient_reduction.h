@@ -27,13 +27,16 @@ class GradientReduction {
   virtual void begin_microbatch(bool is_last) = 0;
   // Collective. After its backward: whatever this microbatch still owes is reduced, in one order on all ranks.
   virtual void end_microbatch() = 0;
-  // Local. After the last microbatch: the current stream waits for the sums, and stored().grad() holds them. Parameters
-  // that got no gradient in the step on any rank hold zeros.
+  // Collective. After the last microbatch: the current stream waits for the sums, and stored().grad() holds them.
+  // Parameters that got no gradient in the step on any rank hold zeros. From then on parameters may be written.
   virtual void wait() = 0;
   // Local. Forgets gradients.
   virtual void clear() = 0;
   // Local. After an exception in forward or backward: as before begin_microbatch, gradients forgotten.
   virtual void abandon() = 0;
+  // Collective, between steps, where the job goes on without the module or offloads its parameters: lets go of what
+  // ranks hold of each other's memory. The next step takes it again.
+  virtual void close() {}
 };
 
 // Those that hang on this module or below, each once, in the order of the modules.

@@ -61,14 +61,17 @@ void FlatGroup::check_unchanged() const {
   }
 }
 
-void FlatGroup::materialize(at::Device device) {
+void FlatGroup::connect() {
   check_unchanged();
   shard_ranks_ = axes_.mesh.communicator(axes_.shard_axis);
   const DeviceMesh replicas = axes_.mesh.slice(axes_.replicate_axes);
   if (replicas.num_ranks() > 1) replica_ranks_ = replicas.communicator();
-  const at::TensorOptions options = at::TensorOptions(device).dtype(dtype_);
-  flat_.emplace(padded_numel_, options);
-  shard_ = at::zeros({padded_numel_ / shard_ranks_->size()}, options);
+}
+
+void FlatGroup::materialize(std::shared_ptr<ShardGather> gather) {
+  gather_ = std::move(gather);
+  shard_ = gather_->allocate(slice_bytes()).view(dtype_);
+  flat_.emplace(padded_numel_, shard_.options());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i].second;
     const at::Tensor& local = parameter.local();
@@ -89,7 +92,7 @@ void FlatGroup::gather(const at::Tensor& memory) {
   check_unchanged();
   flat_->attach(memory);
   const at::NoGradGuard no_grad;
-  shard_ranks_->all_gather(flat_->tensor(), shard_).wait();
+  gather_->gather(flat_->tensor(), shard_);
 }
 
 void FlatGroup::begin_gradients(const at::Tensor& memory) {

@@ -17,6 +17,7 @@
 #include "d9d/core/dtensor/parameter.h"
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/parallelism/fsdp/flat_storage.h"
+#include "d9d/parallelism/fsdp/shard_gather.h"
 
 namespace d9d {
 
@@ -39,9 +40,13 @@ class FlatGroup {
   [[nodiscard]] std::int64_t gathered_bytes() const;
   [[nodiscard]] std::int64_t gradient_bytes() const;  // of the full gradient; 0 for frozen parameters
 
-  // Collective over the axes the first time. Allocates this rank's slice and attaches the parameters to it. Throws
-  // StateError, naming the parameter, if dtype or requires_grad changed since construction; so does gather.
-  void materialize(at::Device device);
+  // Collective over the axes the first time: finds the ranks. Throws StateError, naming the parameter, if dtype or
+  // requires_grad changed since construction; so does gather.
+  void connect();
+  [[nodiscard]] const std::shared_ptr<Communicator>& shard_ranks() const { return shard_ranks_; }
+  [[nodiscard]] std::int64_t slice_bytes() const { return gathered_bytes() / shard_ranks_->size(); }
+  // Local. Allocates this rank's slice there and attaches the parameters to it. `gather`: over shard_ranks().
+  void materialize(std::shared_ptr<ShardGather> gather);
 
   // Collective over the shard axis: fills memory (kByte, gathered_bytes()) with all slices; local() of the parameters
   // reads it. On the current stream.
@@ -76,6 +81,7 @@ class FlatGroup {
 
   std::shared_ptr<Communicator> shard_ranks_;
   std::shared_ptr<Communicator> replica_ranks_;  // null: none
+  std::shared_ptr<ShardGather> gather_;
   std::optional<FlatStorage> flat_;
   at::Tensor shard_;       // [N / W]
   at::Tensor full_grad_;   // [N] while gradients arrive

@@ -3,7 +3,9 @@
 
 #include <optional>
 
-#include <c10/core/ScalarType.h>
+#include "d9d/base/dtype.h"
+#include "d9d/base/enum_names.h"
+#include "d9d/base/record.h"
 
 namespace d9d {
 
@@ -12,14 +14,40 @@ enum class ReshardAfterForward {
   kAlways,
   kNever,  // units stay gathered until the gradients of the step are waited for
 };
+constexpr auto enum_names(ReshardAfterForward) {
+  return std::to_array<EnumName<ReshardAfterForward>>({{ReshardAfterForward::kExceptLast, "except_last"},
+                                                       {ReshardAfterForward::kAlways, "always"},
+                                                       {ReshardAfterForward::kNever, "never"}});
+}
+
+// Who brings the slices of a unit together within a step.
+enum class GatherMethod {
+  kAuto,          // copy_engine on GPUs of one machine that reach each other's memory, else communicator
+  kCommunicator,  // an all_gather
+  kCopyEngine,    // each rank copies the slices of the others, and holds no multiprocessor meanwhile
+};
+constexpr auto enum_names(GatherMethod) {
+  return std::to_array<EnumName<GatherMethod>>({{GatherMethod::kAuto, "auto"},
+                                                {GatherMethod::kCommunicator, "communicator"},
+                                                {GatherMethod::kCopyEngine, "copy_engine"}});
+}
 
 struct FsdpConfig {
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::kExceptLast;
   // Of gradients, on the wire too. None: float32, or float64 for float64 parameters.
-  std::optional<c10::ScalarType> gradient_dtype = std::nullopt;
+  std::optional<Dtype> gradient_dtype = {};
   // Keep the full gradients of all units until the last microbatch of the step, and reduce once. Default: reduce after
   // each microbatch, one full gradient of a unit at a time.
   bool reduce_on_last_microbatch = false;
+  GatherMethod gather = GatherMethod::kAuto;
+
+  static constexpr auto fields() {
+    using Fsdp = FsdpConfig;
+    return record<Fsdp>(defaulted("reshard_after_forward", &Fsdp::reshard_after_forward),
+                        defaulted("gradient_dtype", &Fsdp::gradient_dtype),
+                        defaulted("reduce_on_last_microbatch", &Fsdp::reduce_on_last_microbatch),
+                        defaulted("gather", &Fsdp::gather));
+  }
 };
 
 }  // namespace d9d

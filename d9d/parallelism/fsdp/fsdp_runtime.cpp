@@ -7,6 +7,13 @@
 #include "d9d/base/check.h"
 
 namespace d9d {
+namespace {
+
+constexpr std::int64_t kAlignmentBytes = 256;
+
+std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
 
 FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
                                 std::size_t num_modules, bool stays_gathered) {
@@ -22,14 +29,55 @@ void FsdpRuntime::materialize(at::Device device) {
   device_ = device;
   gather_stream_.emplace(device);
   reduce_stream_.emplace(device);
+  make_gathers();
   std::vector<std::int64_t> unit_bytes;
   for (Entry& entry : entries_) {
-    entry.unit->materialize(device);
+    for (const auto& group : entry.unit->groups()) group->materialize(gather_of(*group).gather);
+    entry.unit->materialized();
     if (entry.unit->stays_gathered() || config_.reshard_after_forward == ReshardAfterForward::kNever) continue;
     entry.arena_index = unit_bytes.size();
     unit_bytes.push_back(entry.unit->gathered_bytes());
   }
   arena_.emplace(std::move(unit_bytes), device);
+}
+
+void FsdpRuntime::make_gathers() {
+  for (const Entry& entry : entries_) {
+    for (const auto& group : entry.unit->groups()) {
+      group->connect();
+      gather_of(*group).slice_bytes += round_up(group->slice_bytes(), kAlignmentBytes);
+    }
+  }
+  for (GatherOf& each : gathers_) {
+    each.gather = make_shard_gather(config_.gather, each.ranks, each.slice_bytes);
+    if (log_) {
+      log_->info("sharded parameters of group '", each.ranks->group().name, "' are gathered ",
+                 each.gather->description());
+    }
+  }
+}
+
+FsdpRuntime::GatherOf& FsdpRuntime::gather_of(const FlatGroup& group) {
+  const auto found =
+      std::ranges::find_if(gathers_, [&](const GatherOf& each) { return each.ranks == group.shard_ranks(); });
+  if (found != gathers_.end()) return *found;
+  return gathers_.emplace_back(GatherOf{.ranks = group.shard_ranks()});
+}
+
+// Of a step; the same order on all ranks.
+void FsdpRuntime::begin_reading() {
+  if (std::exchange(is_reading_, true)) return;
+  (void)gather_stream_->run([&] {
+    for (const GatherOf& each : gathers_) each.gather->begin();
+  });
+}
+
+void FsdpRuntime::end_reading() {
+  if (!std::exchange(is_reading_, false)) return;
+  const StreamEvent ended = gather_stream_->run([&] {
+    for (const GatherOf& each : gathers_) each.gather->end();
+  });
+  ended.wait();
 }
 
 std::size_t FsdpRuntime::index_of(const FsdpUnit& unit) const {
@@ -43,7 +91,10 @@ void FsdpRuntime::request(FsdpUnit& unit, bool is_ordered) {
   D9D_CHECK(arena_.has_value(), StateError, "[parallelism::fsdp] expected materialize() before the forward of '",
             unit.name(), "'.");
   const std::size_t index = index_of(unit);
-  if (is_ordered) advance(index);
+  if (is_ordered) {
+    advance(index);
+    begin_reading();
+  }
   if (!unit.is_gathered()) gather(index);
   entries_[index].ready.wait();
   if (!is_ordered) return;
@@ -160,6 +211,7 @@ void FsdpRuntime::end_microbatch() {
 }
 
 void FsdpRuntime::wait() {
+  end_reading();
   reduced_.wait();
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     release(index);
@@ -182,6 +234,12 @@ void FsdpRuntime::abandon() {
   }
   position_ = 0;
   if (!is_recorded_) order_.clear();
+  is_reading_ = false;
+  for (const GatherOf& each : gathers_) each.gather->abandon();
+}
+
+void FsdpRuntime::close() {
+  for (const GatherOf& each : gathers_) each.gather->close();
 }
 
 }  // namespace d9d

@@ -9,6 +9,10 @@
 //   model->materialize(device);                       // Collective: slices only
 //   model->reset_parameters(seed);                    // the numbers of one rank
 //
+// In one step, from its first forward with gradients to wait(), parameters must not be written: where the slices come
+// together by copies (fsdp_config.h) a rank reads those of others while these compute. Between steps they may be
+// written in any way, and a forward without gradients then sees them.
+//
 // Units are declared in the order in which forward uses them. The order of gathers is recorded in the first microbatch;
 // from then on the next unit is gathered while one computes, and another order is a StateError. A forward without
 // gradients gathers as it goes and is not part of the order.
@@ -20,23 +24,28 @@
 #include <string>
 #include <vector>
 
+#include "d9d/base/log.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/modules/base/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
 #include "d9d/parallelism/fsdp/gather_arena.h"
+#include "d9d/parallelism/fsdp/shard_gather.h"
 
 namespace d9d {
 
 class FsdpRuntime final : public GradientReduction {
  public:
-  explicit FsdpRuntime(FsdpConfig config) : config_(config) {}
+  // log: where it says, once, how slices come together; none: nowhere.
+  explicit FsdpRuntime(FsdpConfig config, std::optional<Logger> log = std::nullopt)
+      : config_(config), log_(std::move(log)) {}
 
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
   void wait() override;
   void clear() override;
   void abandon() override;
+  void close() override;
 
   [[nodiscard]] const FsdpConfig& config() const { return config_; }
   // All-gathers and reductions of units since construction.
@@ -62,6 +71,15 @@ class FsdpRuntime final : public GradientReduction {
     StreamEvent ready;                         // of the last gather
     std::optional<std::size_t> gradient_slot;  // while its full gradient lies there
   };
+  struct GatherOf {
+    std::shared_ptr<Communicator> ranks;
+    std::int64_t slice_bytes = 0;
+    std::shared_ptr<ShardGather> gather;
+  };
+  void make_gathers();
+  [[nodiscard]] GatherOf& gather_of(const FlatGroup& group);
+  void begin_reading();
+  void end_reading();
   [[nodiscard]] std::size_t index_of(const FsdpUnit& unit) const;
   void advance(std::size_t index);
   [[nodiscard]] std::optional<std::size_t> next() const;  // in the recorded order
@@ -70,7 +88,9 @@ class FsdpRuntime final : public GradientReduction {
   void reduce(FsdpUnit& unit);
 
   FsdpConfig config_;
+  std::optional<Logger> log_;
   std::vector<Entry> entries_;
+  std::vector<GatherOf> gathers_;     // by ranks, in the order of their first groups
   std::optional<GatherArena> arena_;  // from materialize on
   std::optional<SideStream> gather_stream_;
   std::optional<SideStream> reduce_stream_;
@@ -80,6 +100,7 @@ class FsdpRuntime final : public GradientReduction {
   std::size_t position_ = 0;
   bool is_recorded_ = false;
   bool is_last_microbatch_ = true;
+  bool is_reading_ = false;  // ranks may read each other's slices
 
   struct GradientSlot {
     at::Tensor memory;

@@ -30,9 +30,8 @@ std::int64_t FsdpUnit::gradient_bytes() const {
 
 bool FsdpUnit::is_gathered() const { return !groups_.empty() && groups_.front()->is_gathered(); }
 
-void FsdpUnit::materialize(at::Device device) {
+void FsdpUnit::materialized() {
   for (const auto& group : groups_) {
-    group->materialize(device);
     if (!group->requires_grad()) continue;
     for (std::size_t i = 0; i < group->parameters().size(); ++i) {
       on_gradient(group->parameters()[i].second->local(), [this, group = group.get(), i](const at::Tensor&) {

@@ -30,7 +30,9 @@ class FsdpUnit {
   [[nodiscard]] bool stays_gathered() const { return stays_gathered_; }
   [[nodiscard]] bool is_gathered() const;
 
-  void materialize(at::Device device);
+  [[nodiscard]] const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
+  // The groups have storage: watches for the gradients of their parameters.
+  void materialized();
   void before_forward(const TensorRefs& inputs);
   void after_forward(const TensorRefs& outputs);
 

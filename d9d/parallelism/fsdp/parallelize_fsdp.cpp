@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtype/scalar_type.h"
 
 namespace d9d {
 namespace {
@@ -49,7 +50,8 @@ FsdpAxes with_partial_axes(const Parameter& parameter, FsdpAxes axes) {
 }
 
 c10::ScalarType gradient_dtype_of(const Parameter& parameter, const FsdpConfig& config) {
-  return config.gradient_dtype.value_or(parameter.local().scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  if (config.gradient_dtype) return to_scalar_type(*config.gradient_dtype);
+  return parameter.local().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 }  // namespace

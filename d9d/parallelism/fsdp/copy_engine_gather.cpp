@@ -1,0 +1,82 @@
+#include "d9d/parallelism/fsdp/copy_engine_gather.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/offload/storage_memory.h"
+
+namespace d9d {
+namespace {
+
+constexpr std::int64_t kAlignmentBytes = 256;
+
+}  // namespace
+
+CopyEngineGather::CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers)
+    : ranks_(std::move(ranks)),
+      peers_(std::move(peers)),
+      slices_(peers_->own()),
+      opened_(slices_.const_data_ptr()),
+      token_(at::zeros({1}, at::TensorOptions(ranks_->device()).dtype(at::kFloat))) {}
+
+std::string CopyEngineGather::description() const {
+  return cat("by copies from the memory of ", ranks_->size() - 1, " peers: all ranks are on one machine");
+}
+
+at::Tensor CopyEngineGather::allocate(std::int64_t num_bytes) {
+  D9D_ASSERT(num_allocated_ + num_bytes <= slices_.numel(), "[parallelism::fsdp] slices of ", slices_.numel(),
+             " bytes in all");
+  const at::Tensor slice = slices_.narrow(0, num_allocated_, num_bytes);
+  num_allocated_ += (num_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  return slice;
+}
+
+void CopyEngineGather::begin() {
+  if (is_reading_) return;
+  if (peers_ == nullptr || slices_.const_data_ptr() != opened_) reopen();
+  meet();
+  is_reading_ = true;
+}
+
+void CopyEngineGather::gather(const at::Tensor& full, const at::Tensor& slice) {
+  if (!is_reading_) return ranks_->all_gather(full, slice).wait();
+  const std::int64_t offset = slice.storage_offset() * slice.element_size();
+  for (std::int64_t i = 1; i <= ranks_->size(); ++i) {  // each rank begins elsewhere, so that no one serves all at once
+    const std::int64_t rank = (ranks_->rank() + i) % ranks_->size();
+    peers_->read(full.narrow(0, rank * slice.numel(), slice.numel()), rank, offset);
+  }
+}
+
+void CopyEngineGather::end() {
+  if (!is_reading_) return;
+  meet();
+  is_reading_ = false;
+  moved_from_.clear();
+}
+
+void CopyEngineGather::meet() { ranks_->all_reduce(token_, ReduceOp::kSum).wait(); }
+
+void CopyEngineGather::close() {
+  if (auto peers = std::exchange(peers_, nullptr)) peers->close();
+}
+
+// The slices keep their storage; its values move into memory that peers can open.
+void CopyEngineGather::reopen() {
+  close();
+  PeerMemoryResult result = open_peer_memory(ranks_, slices_.numel());
+  D9D_CHECK(result.memory != nullptr, StateError, "[parallelism::fsdp] expected ranks of group '", ranks_->group().name,
+            "' to read each other's memory again after close(), got: ", result.reason,
+            ". Set gather to \"communicator\".");
+  const at::NoGradGuard no_grad;
+  const at::Tensor own = result.memory->own();
+  own.copy_(slices_);
+  c10::DataPtr opened = take_storage_memory(own.storage(), "[parallelism::fsdp] its memory went to the slices");
+  moved_from_ = take_storage_memory(slices_.storage(), "[parallelism::fsdp] its memory moves");
+  set_storage_memory(slices_.storage(), std::move(opened));
+  peers_ = std::move(result.memory);
+  opened_ = slices_.const_data_ptr();
+}
+
+}  // namespace d9d

@@ -1,0 +1,51 @@
+#include "d9d/parallelism/fsdp/shard_gather.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/parallelism/fsdp/copy_engine_gather.h"
+
+namespace d9d {
+namespace {
+
+class CommunicatorGather final : public ShardGather {
+ public:
+  CommunicatorGather(std::shared_ptr<Communicator> ranks, const std::string& reason)
+      : ranks_(std::move(ranks)), description_(cat("by all_gather: ", reason)) {}
+
+  [[nodiscard]] std::string description() const override { return description_; }
+  [[nodiscard]] at::Tensor allocate(std::int64_t num_bytes) override {
+    return at::zeros({num_bytes}, at::TensorOptions(ranks_->device()).dtype(at::kByte));
+  }
+  void begin() override {}
+  void gather(const at::Tensor& full, const at::Tensor& slice) override { ranks_->all_gather(full, slice).wait(); }
+  void end() override {}
+  void abandon() override {}
+  void close() override {}
+
+ private:
+  std::shared_ptr<Communicator> ranks_;
+  std::string description_;
+};
+
+}  // namespace
+
+std::unique_ptr<ShardGather> make_shard_gather(GatherMethod method, std::shared_ptr<Communicator> ranks,
+                                               std::int64_t num_bytes) {
+  const auto communicator = [&](const std::string& reason) {
+    return std::make_unique<CommunicatorGather>(std::move(ranks), reason);
+  };
+  if (method == GatherMethod::kCommunicator) return communicator("as configured");
+  if (ranks->size() == 1) return communicator("one rank has all");
+  if (method == GatherMethod::kAuto && ranks->device().is_cpu()) return communicator("its ranks are on CPUs");
+  PeerMemoryResult peers = open_peer_memory(ranks, num_bytes);
+  if (peers.memory != nullptr) {
+    return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(peers.memory));
+  }
+  D9D_CHECK(method == GatherMethod::kAuto, ConfigError, "[parallelism::fsdp] expected ranks of group '",
+            ranks->group().name, "' that can read each other's memory for gather = copy_engine, got a group where ",
+            peers.reason, ". Use \"auto\" or \"communicator\".");
+  return communicator(peers.reason);
+}
+
+}  // namespace d9d
