@@ -1,5 +1,6 @@
 """The pretraining examples over several ranks, started in every way, and what a user sees when one of them fails."""
 
+import math
 import os
 import re
 import signal
@@ -8,12 +9,20 @@ import sys
 import time
 from pathlib import Path
 
-from program_job import SECONDS, ProgramTest, main
+from program_job import DEVICE, SECONDS, ProgramTest, main
 from safetensors.torch import load_file
 
 NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4"))  # of the largest layout; even
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--no-python", "--nproc-per-node", str(NUM_RANKS)]
 EXACT = 1e-9  # fp64: the same mathematics in another order
+GATHERS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # processes on CPUs share no memory
+
+
+def fits(*arguments):
+    """Whether NUM_RANKS are enough for these degrees of the mesh; expert parallelism divides the others."""
+    degrees = [int(argument.split("=")[1]) for argument in arguments
+               if argument.startswith("mesh.") and "expert" not in argument]
+    return math.prod(degrees) <= NUM_RANKS
 
 
 class Layouts(ProgramTest):
@@ -56,6 +65,26 @@ class Layouts(ProgramTest):
             with self.subTest(name):
                 self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
 
+    def test_slices_that_ranks_copy_train_as_one_rank(self):
+        """By itself: from memory of threads on CPUs, of processes on GPUs."""
+        shards, copies = f"mesh.data_parallel_shard={NUM_RANKS}", "model_provider.fsdp.gather=copy_engine"
+        for model, arguments, launcher in (
+            ("dense", [shards], ()),
+            ("dense", [shards, "model_provider.checkpointing=true", "model_provider.fsdp.reshard_after_forward=never"], ()),
+            ("dense", [shards, "model_provider.fsdp.reduce_on_last_microbatch=true"], ()),
+            ("dense", [shards, "model_provider.model.tie_word_embeddings=true"], ()),
+            ("dense", ["mesh.tensor_parallel=2", "mesh.data_parallel_shard=2"], ()),
+            ("dense", ["mesh.data_parallel_replicate=2", "mesh.data_parallel_shard=2"], ()),
+            ("moe", [shards, "mesh.expert_parallel=2"], ()),
+            ("dense", [shards], TORCHRUN),
+        ):
+            if not fits(*arguments) or (launcher and DEVICE == "cpu"):
+                continue
+            with self.subTest(model=model, arguments=arguments, launcher=launcher):
+                of_model = [argument for argument in arguments if argument.startswith("model_provider.model")]
+                expected = self.run_job(model, *of_model)
+                self.assert_same(self.run_job(model, *arguments, copies, launcher=launcher), expected)
+
     def test_parts_of_layers_and_of_sequences_train_and_sample_as_one_rank(self):
         expected = self.run_job("dense")
         tensor, context = "mesh.tensor_parallel=2", "mesh.context_parallel_shard=2"
@@ -67,6 +96,8 @@ class Layouts(ProgramTest):
             ("context replicas", ["mesh.context_parallel_replicate=2"], ()),
             ("torchrun", [tensor, f"mesh.data_parallel_shard={NUM_RANKS // 2}"], TORCHRUN),
         ):
+            if not fits(*arguments):
+                continue
             with self.subTest(name):
                 job = self.run_job("dense", *arguments, launcher=launcher)
                 self.assert_same(job, expected)
@@ -79,15 +110,24 @@ class Layouts(ProgramTest):
             ("dense", ["mesh.tensor_parallel=4"], ["num_key_value_heads", "ranks = 4, got 2"]),
             ("moe", ["mesh.tensor_parallel=2"], ["mesh.tensor_parallel = 2", "router"]),
         ):
+            if not fits(*arguments):
+                continue
             with self.subTest(arguments):
                 self.assert_one_error(self.job(model).run(*arguments), *words)
+
+    def test_copies_between_processes_on_CPUs_are_refused(self):
+        result = self.job().run("mesh.data_parallel_shard=2", "launch.ranks=processes", "launch.device=cpu",
+                                "model_provider.fsdp.gather=copy_engine")
+        self.assertEqual(result.returncode, 1)
+        self.assertRegex(result.stderr, "error: .*'dense:dp_cp_shard' .*gather = copy_engine.*are processes on CPUs")
 
     def test_a_checkpoint_loads_into_shards(self):
         source = self.run_job("dense")
         load = f"trainer.model_stage_factory.source_checkpoint={source.export}"
         expected = self.run_job("dense", load)
         self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2"), expected)
-        self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"), expected)
+        if fits("mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"):
+            self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"), expected)
 
 
 def children_of(process):
@@ -123,6 +163,22 @@ class Failures(ProgramTest):
         self.assertRegex(errors, r"error: .*rank 1 of 2 .*signal 9")
         self.assert_gone(children)
         self.assert_nothing_half_written(job)
+
+    def test_a_rank_that_hangs_ends_the_job_in_time_and_is_named(self):
+        timeout, grace = 3, 5  # seconds
+        for gather in GATHERS:
+            with self.subTest(gather):
+                job, process = self.started("mesh.data_parallel_shard=2", f"trainer.timeout.step_timeout={timeout}",
+                                            f"model_provider.fsdp.gather={gather}")
+                children = children_of(process)
+                os.kill(children[1], signal.SIGSTOP)
+                stopped = time.monotonic()
+                errors = process.stderr.read()  # until the last process that writes has ended
+                self.assertLess(time.monotonic() - stopped, timeout + grace, errors)
+                self.assertEqual(process.wait(SECONDS), 1, errors)
+                self.assertRegex(errors, r"error: .*rank 0 at operation \d+ \w+\(.* waited 3 s in group '.*' for: rank 1")
+                self.assert_gone(children)
+                self.assert_nothing_half_written(job)
 
     def test_no_rank_outlives_a_killed_supervisor(self):
         _, process = self.started("mesh.data_parallel_shard=2")
