@@ -1,78 +1,189 @@
-"""A training step of a dense 1.7B model in bfloat16 over the GPUs of this machine: one rank, sharded, replicated.
+"""Training steps of dense models in bfloat16 over the GPUs of this machine: alone, sharded, replicated.
 
-usage: layouts.py [--ranks N] [--steps N] [--microbatches N] [--programs FOLDER]
+usage: layouts.py [--model qwen3-1.7b|qwen3-8b|llama3-8b] [--ranks N] [--rows ROW,...] [--trace FOLDER] ...
 
-Each rank trains on microbatches of two sequences of 4096 random tokens, so a step of N ranks does N times the work of one:
-with free communication it would take as long. The example program itself is what runs. Prints Markdown.
+Random weights and tokens, causal attention, clipping to 1.0, AdamW. Each rank has the microbatches of one rank alone: with
+free communication a step would take as long. A step's time is that between events of the device at the ends of
+consecutive steps: the median of those after the warm-up, with their 10th and 90th percentile. FLOP a token: 6 N +
+6 L n_q d S, with N the weights of matrix products. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also
+normalises queries and keys. Prints Markdown.
 """
 
 import argparse
 import array
 import json
+import os
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
+from typing import NamedTuple
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SEQUENCE = 4096
-MICROBATCH = 2
-VOCABULARY = 151936
-WARM_UP = 3  # steps
-MODEL = {
-    "layer": {"hidden_size": 2048, "intermediate_size": 6144, "num_attention_heads": 16, "num_key_value_heads": 8,
-              "rms_norm_eps": 1e-6, "head_dim": 128},
-    "num_hidden_layers": 28, "rope_base": 1000000, "max_position_ids": 40960, "split_vocab_size": {"all": VOCABULARY},
-    "split_vocab_order": ["all"],
+sys.path.insert(0, str(REPOSITORY / "benchmarks/communication"))
+import exposed  # noqa: E402: found by the line above
+
+PEAK_TFLOPS = 989  # of a Hopper GPU in bfloat16, dense
+TRACED_STEPS = 3
+
+
+class Model(NamedTuple):
+    layers: int
+    hidden: int
+    heads: int
+    key_value_heads: int
+    intermediate: int
+    vocabulary: int
+    rope_base: int
+    sequence: int
+    microbatch: int  # sequences
+    gradients: str  # dtype, of shards and on the wire
+    rows: str
+    head_dim: int = 128
+
+    def config(self):
+        return {
+            "layer": {"hidden_size": self.hidden, "intermediate_size": self.intermediate, "num_attention_heads": self.heads,
+                      "num_key_value_heads": self.key_value_heads, "rms_norm_eps": 1e-6, "head_dim": self.head_dim},
+            "num_hidden_layers": self.layers, "rope_base": self.rope_base, "max_position_ids": 40960,
+            "split_vocab_size": {"all": self.vocabulary}, "split_vocab_order": ["all"],
+        }
+
+    def flop_per_token(self):
+        projections = 2 * self.hidden * self.head_dim * (self.heads + self.key_value_heads)
+        weights = self.layers * (projections + 3 * self.hidden * self.intermediate) + self.hidden * self.vocabulary
+        return 6 * weights + 6 * self.layers * self.heads * self.head_dim * self.sequence
+
+
+ALL_ROWS = "alone,communicator,copy_engine,replicated"
+SHARDED_ROWS = "communicator,copy_engine"
+MODELS = {
+    "qwen3-1.7b": Model(28, 2048, 16, 8, 6144, 151936, 1000000, 4096, 2, "float32", ALL_ROWS),
+    "qwen3-8b": Model(36, 4096, 32, 8, 12288, 151936, 1000000, 8192, 1, "bfloat16", SHARDED_ROWS),
+    "llama3-8b": Model(32, 4096, 32, 8, 14336, 128256, 500000, 8192, 1, "bfloat16", SHARDED_ROWS),
+}
+OPTIMIZERS = {
+    "adamw": {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1},
+    "stochastic_adamw": {"name": "stochastic_adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1,
+                         "state_dtype": "bfloat16"},
 }
 
 
-def steps_of(program, folder, options, num_ranks, *mesh):
+class UsedMemory(threading.Thread):
+    """The most that nvidia-smi saw on any GPU, whoever allocated it."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.mebibytes = 0
+        self.ended = threading.Event()
+
+    def run(self):
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self.ended.wait(1.0):
+            try:
+                lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+            except (OSError, subprocess.CalledProcessError):
+                return
+            self.mebibytes = max([self.mebibytes, *map(int, lines)])
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+
+
+def configuration(model, options, num_ranks, row, folder):
     tokens = folder / "tokens.bin"
     if not tokens.exists():
         draw = random.Random(1)
-        ids = array.array("I", (draw.randrange(VOCABULARY) for _ in range(SEQUENCE * 64 + 1)))
+        ids = array.array("I", (draw.randrange(model.vocabulary) for _ in range(model.sequence * 64 + 1)))
         tokens.write_bytes(ids.tobytes())
     config = json.loads((REPOSITORY / "examples/qwen3_dense/pretrain/pretrain.json").read_text())
-    config["data"] = {"kind": "tokens", "path": str(tokens), "dtype": "uint32", "sequence_length": SEQUENCE, "shuffle": True,
-                      "global_batch_size": MICROBATCH * options.microbatches * num_ranks, "microbatch_size": MICROBATCH,
-                      "num_workers": 1}
-    config["model_provider"].update(model=MODEL, dtype="bfloat16")
-    metrics = folder / "metrics.jsonl"
-    metrics.unlink(missing_ok=True)
-    config["trainer"]["schedule"]["total_steps"] = options.steps
-    config["trainer"]["logging"]["tracker"] = {"provider": "jsonl", "path": str(metrics)}
+    del config["export_to"]
+    config["launch"] = {"device": options.device, "num_threads": 1 if options.device == "cpu" else None}
+    config["mesh"] = {"data_parallel_replicate" if row == "replicated" else "data_parallel_shard": num_ranks}
+    config["data"] = {"kind": "tokens", "path": str(tokens), "dtype": "uint32", "sequence_length": model.sequence,
+                      "shuffle": True, "global_batch_size": model.microbatch * options.microbatches * num_ranks,
+                      "microbatch_size": model.microbatch, "num_workers": 1}
+    gather = row if row in SHARDED_ROWS.split(",") else "auto"
+    config["model_provider"].update(model=model.config(), dtype="bfloat16", checkpointing=options.checkpointing,
+                                    fsdp={"gather": gather, "gradient_dtype": options.gradients or model.gradients})
+    config["trainer"]["schedule"]["total_steps"] = options.steps + (1 + TRACED_STEPS if options.trace else 0)
+    config["trainer"]["logging"] = {"period_steps": 10000, "tracker": {"provider": "jsonl", "path": str(folder / "log")}}
+    config["optimizer"] = OPTIMIZERS[options.optimizer]
     config["lr_scheduler"]["scheduler"]["phases"] = [
         {"mode": "rest", "target_multiplier": 1.0, "curve": {"type": "linear"}}]
-    config["export_to"] = str(folder / "export")
+    config["report"] = str(folder / "report.json")
+    config["num_warm_up_steps"] = options.warm_up
+    if options.trace:
+        config["trace"] = {"folder": str(options.trace / f"{options.model}-{row}"), "first_step": options.steps + 1,
+                           "num_steps": TRACED_STEPS}
+    return config
+
+
+def run(config, folder, options):
+    """The program's report, losses, MiB that were used on a GPU."""
+    (folder / "log").unlink(missing_ok=True)
     path = folder / "config.json"
     path.write_text(json.dumps(config))
-    subprocess.run([program, path, *mesh], check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr)
-    return [json.loads(line) for line in metrics.read_text().splitlines()][WARM_UP:]
+    environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", **os.environ}
+    with UsedMemory() as memory:
+        subprocess.run([options.programs / "training_step_benchmark", path], check=True, stdout=subprocess.DEVNULL,
+                       stderr=sys.stderr, env=environment)
+    losses = [json.loads(line)["loss"] for line in (folder / "log").read_text().splitlines()]
+    return json.loads(Path(config["report"]).read_text()), losses, memory.mebibytes
 
 
 def main():
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="qwen3-1.7b")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rows", help=f"of {ALL_ROWS}; default: those that fit")
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="of sharded rows; default: of the model")
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw: float32 moments; other: bfloat16")
+    parser.add_argument("--trace", type=Path, help=f"folder for traces of {TRACED_STEPS} steps more; adds what is exposed")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--layers", type=int, help="fewer than the model has, to try the script")
     parser.add_argument("--programs", type=Path, default=REPOSITORY / "build/release/bin")
     options = parser.parse_args()
-    layouts = [("one rank", 1, []), (f"sharded over {options.ranks}", options.ranks,
-                                     [f"mesh.data_parallel_shard={options.ranks}"]),
-               (f"replicated on {options.ranks}", options.ranks, [f"mesh.data_parallel_replicate={options.ranks}"])]
-    print("| layout | step ms: median | least | most | tokens/s | over one rank |\n|---|---|---|---|---|---|")
+    model = MODELS[options.model]
+    if options.layers:
+        model = model._replace(layers=options.layers)
+    print(f"{options.model}, {model.sequence} x {model.microbatch} x {options.microbatches} a GPU, {options.optimizer}, "
+          f"gradients of shards in {options.gradients or model.gradients}"
+          f"{', checkpointing' if options.checkpointing else ''}; {options.steps} steps, {options.warm_up} warm-up\n")
+    print("| row | GPUs | step ms (p10..p90) | tokens/s/GPU | TFLOP/s | MFU | over one rank | GiB: allocated | reserved | "
+          "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     alone = None
-    with tempfile.TemporaryDirectory() as folder:
-        for name, num_ranks, mesh in layouts:
-            steps = steps_of(options.programs / "qwen3_dense_pretrain", Path(folder), options, num_ranks, *mesh)
-            seconds = [step["step_seconds"] for step in steps]
-            median = statistics.median(seconds)
-            alone = alone or median
-            print(f"| {name} | {1e3 * median:.1f} | {1e3 * min(seconds):.1f} | {1e3 * max(seconds):.1f} | "
-                  f"{steps[0]['num_tokens'] / median:,.0f} | {100 * (median / alone - 1):+.1f} % |", flush=True)
+    for row in (options.rows or model.rows).split(","):
+        num_ranks = 1 if row == "alone" else options.ranks
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            config = configuration(model, options, num_ranks, row, folder)
+            report, losses, used = run(config, folder, options)
+        steps = report["step_ms"][options.warm_up - 1 : options.steps - 1]
+        deciles = statistics.quantiles(steps, n=10, method="inclusive")
+        median = statistics.median(steps)
+        alone = median if row == "alone" else alone
+        tokens = model.sequence * model.microbatch * options.microbatches / median * 1e3
+        teraflops = tokens * model.flop_per_token() / 1e12
+        over = f"{100 * (median / alone - 1):+.1f} %" if alone else ""
+        share = ""
+        if options.trace and options.device == "cuda":
+            share = f"{100 * exposed.read(Path(config['trace']['folder']) / 'rank0.json').share():.2f} %"
+        memory = [f"{report[key] / 2**30:.1f}" for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
+        print(f"| {row} | {num_ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
+              f"{100 * teraflops / PEAK_TFLOPS:.1f} % | {over} | {' | '.join(memory)} | {used / 1024:.1f} | {share} | "
+              f"{losses[0]:.4f}..{losses[-1]:.4f} |", flush=True)
 
 
 main()

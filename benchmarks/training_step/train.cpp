@@ -1,0 +1,153 @@
+// Steps of the dense pretraining example, timed by events of the device at the end of each: training, and nothing
+// written but a report. layouts.py drives it.
+//
+//   training_step_benchmark CONFIG.json     like examples/qwen3_dense/pretrain/pretrain.json, with "report" and "trace"
+//                                           instead of "export_to"
+#include <fstream>
+#include <optional>
+#include <vector>
+
+#include <c10/core/CachingDeviceAllocator.h>
+
+#include "d9d/base/config/describe.h"
+#include "d9d/modules/models/qwen3_dense/model.h"
+
+#include "benchmarks/communication/device_clock.h"
+#include "benchmarks/training_step/device_trace.h"
+#include "examples/common/pretrain.h"
+
+namespace {
+
+using Parameters = d9d::Qwen3DenseParameters;
+
+struct TraceConfig {
+  std::filesystem::path folder = {};  // rank<r>.json
+  std::int64_t first_step = 0;
+  std::int64_t num_steps = 3;
+
+  static constexpr auto fields() {
+    return d9d::record<TraceConfig>(d9d::required("folder", &TraceConfig::folder),
+                                    d9d::required("first_step", &TraceConfig::first_step, d9d::at_least(1)),
+                                    d9d::defaulted("num_steps", &TraceConfig::num_steps, d9d::at_least(1)));
+  }
+};
+
+struct BenchmarkConfig {
+  d9d::LaunchConfig launch = {};
+  d9d::DeviceMeshParameters mesh = {};
+  d9d::DataConfig data = {};
+  examples::ModelProviderConfig<Parameters> model_provider = {};
+  d9d::TrainerConfig trainer = {};
+  d9d::OptimizerConfig optimizer = {};
+  d9d::LRSchedulerConfig lr_scheduler = {};
+  std::filesystem::path report = {};   // JSON: what the first rank measured
+  std::int64_t num_warm_up_steps = 1;  // that the peak of memory leaves out
+  std::optional<TraceConfig> trace = {};
+
+  static constexpr auto fields() {
+    using Config = BenchmarkConfig;
+    return d9d::record<Config>(
+        d9d::defaulted("launch", &Config::launch), d9d::required("mesh", &Config::mesh),
+        d9d::required("data", &Config::data), d9d::required("model_provider", &Config::model_provider),
+        d9d::required("trainer", &Config::trainer), d9d::required("optimizer", &Config::optimizer),
+        d9d::required("lr_scheduler", &Config::lr_scheduler), d9d::required("report", &Config::report),
+        d9d::required("num_warm_up_steps", &Config::num_warm_up_steps, d9d::at_least(1)),
+        d9d::defaulted("trace", &Config::trace));
+  }
+};
+
+// Of this process's device.
+struct Memory {
+  std::int64_t allocated = 0;
+  std::int64_t reserved = 0;
+};
+
+Memory peak_memory(c10::Device device) {
+  if (device.is_cpu()) return {};
+  constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return {.allocated = stats.allocated_bytes[kAll].peak, .reserved = stats.reserved_bytes[kAll].peak};
+}
+
+// Watches the steps of a job.
+class StepWatch {
+ public:
+  StepWatch(const BenchmarkConfig& config, const d9d::DistContext& context, d9d::EventBus& events)
+      : config_(config), context_(context) {
+    events.subscribe(d9d::kTrainStepPre, [this](const d9d::TrainStep& step) { begin(step.schedule.current_step()); });
+    events.subscribe(d9d::kTrainStepPost, [this](const d9d::TrainStep& step) { end(step.schedule.current_step()); });
+    events.subscribe(d9d::kTrainFinished, [this](const d9d::TrainFinished&) { report(); });
+  }
+
+ private:
+  void begin(std::int64_t step) const {
+    if (config_.trace && step == config_.trace->first_step) {
+      wait_for_last_step();
+      benchmarks::begin_device_trace();
+    }
+  }
+
+  void end(std::int64_t step) {
+    ends_.emplace_back(context_.device());
+    if (step + 1 == config_.num_warm_up_steps && !context_.device().is_cpu()) {
+      c10::getDeviceAllocator(context_.device().type())->resetPeakStats(context_.device().index());
+    }
+    if (config_.trace && step + 1 == config_.trace->first_step + config_.trace->num_steps) {
+      wait_for_last_step();
+      benchmarks::end_device_trace(config_.trace->folder / d9d::cat("rank", context_.rank(), ".json"));
+    }
+  }
+
+  void wait_for_last_step() const { (void)ends_.back().milliseconds_until(ends_.back()); }
+
+  void report() const {
+    if (!context_.is_main_process()) return;
+    nlohmann::json step_ms = nlohmann::json::array();
+    for (std::size_t i = 1; i < ends_.size(); ++i) step_ms.push_back(ends_[i - 1].milliseconds_until(ends_[i]));
+    const Memory peak = peak_memory(context_.device());
+    std::ofstream(config_.report) << nlohmann::json{
+        {"step_ms", step_ms}, {"peak_allocated_bytes", peak.allocated}, {"peak_reserved_bytes", peak.reserved}};
+  }
+
+  const BenchmarkConfig& config_;
+  const d9d::DistContext& context_;
+  std::vector<benchmarks::Moment> ends_;
+};
+
+class BenchmarkProvider : public examples::CausalLMProvider<Parameters> {
+ public:
+  explicit BenchmarkProvider(const BenchmarkConfig& all) : CausalLMProvider(all.model_provider), all_(all) {}
+
+  d9d::ModelStage<examples::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
+                                                                       const d9d::PipelineStageInfo& stage) override {
+    return keep(d9d::make_module<d9d::Qwen3DenseModel>(
+        config.model, d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing}));
+  }
+  void register_events(const d9d::DistContext& context, d9d::EventBus& events) override {
+    watch_ = std::make_unique<StepWatch>(all_, context, events);
+  }
+
+ private:
+  const BenchmarkConfig& all_;
+  std::unique_ptr<StepWatch> watch_;
+};
+
+void train(const BenchmarkConfig& config, d9d::DistContext& context) {
+  examples::LanguageModelTask task(context);
+  BenchmarkProvider model(config);
+  const Parameters& sizes = config.model_provider.model;
+  const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
+  examples::TokenDataProvider data(config.data,
+                                   {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
+                                   config.trainer.determinism.base_seed);
+  d9d::AutoOptimizerProvider optimizer(config.optimizer);
+  d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
+  d9d::Trainer<examples::LanguageModelTypes> trainer(
+      context, config.trainer,
+      {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
+  trainer.train();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return d9d::launch<BenchmarkConfig>(argc, argv, train, d9d::apply_0_16_aliases); }
