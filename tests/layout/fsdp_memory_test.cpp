@@ -85,10 +85,12 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FsdpMemory, ::testing::Values(2, 4));
 constexpr double kTolerance = 0.05;  // activations, padding, one parameter's gradient on its way
 
 TEST_P(FsdpMemory, Is_slices_and_two_gathered_units_and_one_full_gradient) {
-  const Bytes bytes = measure_on(GetParam(), {});
-  const double expected = 2.0 * static_cast<double>(bytes.stage) / static_cast<double>(GetParam()) +
-                          3.0 * static_cast<double>(bytes.largest_layer);
-  EXPECT_NEAR(static_cast<double>(bytes.peak), expected, kTolerance * expected);
+  for (const GatherMethod gather : {GatherMethod::kCommunicator, GatherMethod::kCopyEngine}) {
+    const Bytes bytes = measure_on(GetParam(), {.gather = gather});
+    const double expected = 2.0 * static_cast<double>(bytes.stage) / static_cast<double>(GetParam()) +
+                            3.0 * static_cast<double>(bytes.largest_layer);
+    EXPECT_NEAR(static_cast<double>(bytes.peak), expected, kTolerance * expected) << enum_name(gather);
+  }
 }
 
 TEST_P(FsdpMemory, Has_all_full_gradients_when_it_reduces_once_a_step) {
