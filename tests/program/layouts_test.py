@@ -73,6 +73,7 @@ class Layouts(ProgramTest):
             ("dense", [shards, "model_provider.checkpointing=true", "model_provider.fsdp.reshard_after_forward=never"], ()),
             ("dense", [shards, "model_provider.fsdp.reduce_on_last_microbatch=true"], ()),
             ("dense", [shards, "model_provider.model.tie_word_embeddings=true"], ()),
+            ("dense", ["mesh.context_parallel_shard=2"], ()),
             ("dense", ["mesh.tensor_parallel=2", "mesh.data_parallel_shard=2"], ()),
             ("dense", ["mesh.data_parallel_replicate=2", "mesh.data_parallel_shard=2"], ()),
             ("moe", [shards, "mesh.expert_parallel=2"], ()),
