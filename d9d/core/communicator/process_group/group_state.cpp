@@ -45,7 +45,7 @@ void GroupState::fail(const GroupFailure& failure) {
 
 std::optional<GroupFailure> GroupState::failure(std::chrono::milliseconds patience) const {
   std::unique_lock lock(mutex_);
-  failed_.wait_for(lock, patience, [&] { return failure_.has_value(); });
+  if (patience.count() > 0) failed_.wait_for(lock, patience, [&] { return failure_.has_value(); });
   return failure_;
 }
 
