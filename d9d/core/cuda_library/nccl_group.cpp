@@ -13,8 +13,10 @@ extern "C" __attribute__((visibility("default"))) void d9d_make_nccl_group(d9d::
   // A communication that times out ends its kernels and shows in getError(); c10d's own choice ends the process.
   constexpr int kKeepWhatTheUserSet = 0;
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", kKeepWhatTheUserSet);
-  // Before it ends them it waits for the flight recorder's file, four times this long; c10d's own choice is 15 s.
-  ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "100", kKeepWhatTheUserSet);
+  // c10d would first write its flight recorder to a file, wait a minute for that at each operation that was under way,
+  // and keep the group's destructor waiting for eight.
+  ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", kKeepWhatTheUserSet);
+  ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", kKeepWhatTheUserSet);
   c10::cuda::set_device(device.index());
   const auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;
