@@ -97,26 +97,32 @@ void FlatGroup::gather(const at::Tensor& memory) {
 
 void FlatGroup::begin_gradients(const at::Tensor& memory) {
   full_grad_ = memory.view(gradient_dtype_);
-  full_grad_.zero_();
+  took_gradient_.assign(parameters_.size(), false);
+}
+
+at::Tensor FlatGroup::full_gradient(std::size_t index) const {
+  const at::Tensor& leaf = parameters_[index].second->local();
+  return full_grad_.narrow(0, offsets_[index], leaf.numel()).view(leaf.sizes());
 }
 
 void FlatGroup::take_gradient(std::size_t index) {
   const at::NoGradGuard no_grad;
   const at::Tensor& leaf = parameters_[index].second->local();
   const at::Tensor grad = std::exchange(leaf.mutable_grad(), at::Tensor());
-  full_grad_.narrow(0, offsets_[index], grad.numel()).view(grad.sizes()).add_(grad);
+  const at::Tensor place = full_gradient(index);
+  took_gradient_[index] ? place.add_(grad) : place.copy_(grad);
+  took_gradient_[index] = true;
 }
 
 void FlatGroup::reduce_gradients(bool over_replicas) {
   const at::NoGradGuard no_grad;
-  const at::Tensor own = full_grad_.chunk(shard_ranks_->size())[static_cast<std::size_t>(shard_ranks_->rank())];
-  shard_ranks_->reduce_scatter(own, full_grad_, ReduceOp::kSum).wait();
-  if (!shard_grad_.defined()) shard_grad_ = at::empty_like(own);
-  if (has_shard_grad_) {
-    shard_grad_.add_(own);
-  } else {
-    shard_grad_.copy_(own);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!took_gradient_[i]) full_gradient(i).zero_();
   }
+  const at::Tensor own = full_grad_.chunk(shard_ranks_->size())[static_cast<std::size_t>(shard_ranks_->rank())];
+  if (!shard_grad_.defined()) shard_grad_ = at::empty_like(own);
+  shard_ranks_->reduce_scatter(has_shard_grad_ ? own : shard_grad_, full_grad_, ReduceOp::kSum).wait();
+  if (has_shard_grad_) shard_grad_.add_(own);
   has_shard_grad_ = true;
   full_grad_ = at::Tensor();
   if (over_replicas && replica_ranks_ != nullptr) replica_ranks_->all_reduce(shard_grad_, ReduceOp::kSum).wait();

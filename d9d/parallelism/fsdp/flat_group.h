@@ -54,7 +54,7 @@ class FlatGroup {
   void release() { flat_->detach(); }
   [[nodiscard]] bool is_gathered() const { return flat_.has_value() && flat_->is_attached(); }
 
-  // memory (kByte, gradient_bytes()) takes the full gradient from now on; zeroed here.
+  // memory (kByte, gradient_bytes()) takes the full gradient from now on.
   void begin_gradients(const at::Tensor& memory);
   [[nodiscard]] bool has_gradients() const { return full_grad_.defined(); }
   // Adds a parameter's .grad() to the full gradient and drops it.
@@ -69,6 +69,7 @@ class FlatGroup {
 
  private:
   void check_unchanged() const;
+  [[nodiscard]] at::Tensor full_gradient(std::size_t index) const;
   [[nodiscard]] at::Tensor slice_of(const at::Tensor& shard, std::size_t index) const;
 
   NamedParameters parameters_;
@@ -83,9 +84,10 @@ class FlatGroup {
   std::shared_ptr<Communicator> replica_ranks_;  // null: none
   std::shared_ptr<ShardGather> gather_;
   std::optional<FlatStorage> flat_;
-  at::Tensor shard_;       // [N / W]
-  at::Tensor full_grad_;   // [N] while gradients arrive
-  at::Tensor shard_grad_;  // [N / W], kept over steps
+  at::Tensor shard_;                 // [N / W]
+  at::Tensor full_grad_;             // [N] while gradients arrive
+  std::vector<bool> took_gradient_;  // of the parameters: full_grad_ holds something there
+  at::Tensor shard_grad_;            // [N / W], kept over steps
   bool has_shard_grad_ = false;
 };
 
