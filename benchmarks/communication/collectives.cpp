@@ -80,6 +80,7 @@ class Benchmark {
       reduce(size, at::kFloat);
       reduce(size, at::kBFloat16);
     }
+    if (bare_.backend) bare_.backend->shutdown();
   }
 
  private:

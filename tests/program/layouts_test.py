@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -174,6 +175,9 @@ class Failures(ProgramTest):
                 children = children_of(process)
                 os.kill(children[1], signal.SIGSTOP)
                 stopped = time.monotonic()
+                limit = threading.Timer(SECONDS, process.kill)  # rather than wait for ever
+                self.addCleanup(limit.cancel)
+                limit.start()
                 errors = process.stderr.read()  # until the last process that writes has ended
                 self.assertLess(time.monotonic() - stopped, timeout + grace, errors)
                 self.assertEqual(process.wait(SECONDS), 1, errors)
