@@ -1,5 +1,6 @@
 #include "d9d/core/device/side_stream.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -34,6 +35,10 @@ SideStream::SideStream(c10::Device device) {
 }
 SideStream::~SideStream() = default;
 SideStream::SideStream(SideStream&&) noexcept = default;
+
+void SideStream::will_use(const at::Tensor& tensor) const {
+  if (stream_ != nullptr) at::Tensor(tensor).record_stream(stream_->value);
+}
 
 StreamEvent SideStream::run(const std::function<void()>& work) const {
   StreamEvent done;
