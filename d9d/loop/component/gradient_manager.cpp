@@ -43,7 +43,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-// [weighted loss, weight, tokens, wishes to stop], fp64: one reduction.
+// [weighted loss, weight, tokens, wishes to stop], fp64, on the device: one reduction.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
@@ -55,14 +55,16 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
                  at::full({}, counts_ ? static_cast<double>(report.num_tokens) : 0.0, options),
                  at::full({}, report.wants_to_stop ? 1.0 : 0.0, options)});
   if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
-  return totals.cpu();
+  return totals;
 }
 
 StepGradients GradientManager::sum_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->wait();
   const at::Tensor totals = sum_over_ranks(report);
-  const double* const total = totals.const_data_ptr<double>();
+  const at::Tensor sum_norm = distributed_grad_norm(norm_groups_, 2.0, stages_);
+  const at::Tensor read = at::cat({totals, sum_norm.to(totals.options()).view(1)}).cpu();  // the one wait of a step
+  const double* const total = read.const_data_ptr<double>();
   StepGradients step{
       .total_weight = total[1], .num_tokens = static_cast<std::int64_t>(total[2]), .stops = total[3] > 0};
   if (step.total_weight == 0.0) {
@@ -71,8 +73,7 @@ StepGradients GradientManager::sum_step(const RankReport& report) {
     return step;
   }
   step.loss = total[0] / step.total_weight;
-  const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_) / std::abs(step.total_weight);
-  step.norm = norm.item<double>();
+  step.norm = total[4] / std::abs(step.total_weight);
   if (!std::isfinite(step.loss) || !std::isfinite(step.norm)) {
     step.is_usable = false;
     step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, first_non_finite());
@@ -81,6 +82,7 @@ StepGradients GradientManager::sum_step(const RankReport& report) {
               ". Lower the learning rate or set trainer.gradient_clipping.on_non_finite to \"skip\".");
     return step;
   }
+  const at::Tensor norm = at::scalar_tensor(step.norm, at::kDouble);
   const double clip = clipping_.max_norm ? clip_coefficient(norm, *clipping_.max_norm).item<double>() : 1.0;
   step.grad_scale = clip / step.total_weight;
   return step;
