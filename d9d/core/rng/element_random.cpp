@@ -2,15 +2,28 @@
 
 #include <cmath>
 #include <numbers>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/core/device/cuda_runtime.h"
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/core/rng/element_random_kernel.h"
 
 namespace d9d {
 namespace {
+
+std::optional<Dtype> dtype_named(at::ScalarType type) {
+  for (const auto& entry : enum_names(Dtype())) {
+    if (to_scalar_type(entry.value) == type) return entry.value;
+  }
+  return std::nullopt;
+}
 
 constexpr std::int64_t kElementsPerTask = 1 << 14;
 
@@ -54,6 +67,38 @@ void fill(const at::Tensor& local, const ElementWindow& window, RandomStream str
   if (!host.is_same(local)) local.copy_(host);
 }
 
+// True when the kernel filled it: floating numbers, or a mask, on a GPU that it is compiled for.
+bool fill_on_device(const at::Tensor& local, const ElementWindow& window, RandomStream stream, detail::RandomKind kind,
+                    double first, double second) {
+  constexpr int kHopper = 9;
+  const at::ScalarType dtype = local.scalar_type();
+  const auto known = dtype_named(dtype);
+  const bool is_mask = kind == detail::RandomKind::kBernoulli;
+  if (!local.is_cuda() || !local.is_contiguous() || local.dim() > detail::FillRandomArgs::kMaxDims ||
+      (is_mask ? dtype != at::kBool : !known.has_value()) || !detail::has_fill_random_kernel() ||
+      cuda_capability_major(local.device()) != kHopper) {
+    return false;
+  }
+  D9D_ASSERT(window.global_shape.size() == static_cast<std::size_t>(local.dim()), "window of another rank");
+  detail::FillRandomArgs args{.out = local.mutable_data_ptr(),
+                              .dtype = known.value_or(Dtype::kFloat32),
+                              .kind = kind,
+                              .first = first,
+                              .second = second,
+                              .num_dims = static_cast<int>(local.dim()),
+                              .numel = local.numel(),
+                              .key = stream.key,
+                              .step = stream.step};
+  for (int dim = 0; dim < args.num_dims; ++dim) {
+    args.sizes[dim] = local.size(dim);
+    args.starts[dim] = window.start[static_cast<std::size_t>(dim)];
+    args.global_sizes[dim] = window.global_shape[static_cast<std::size_t>(dim)];
+  }
+  const c10::DeviceGuard guard(local.device());
+  detail::launch_fill_random(args, current_cuda_stream(local.device()));
+  return true;
+}
+
 }  // namespace
 
 ElementWindow whole_window(const at::Tensor& tensor) {
@@ -61,11 +106,13 @@ ElementWindow whole_window(const at::Tensor& tensor) {
 }
 
 void fill_uniform(const at::Tensor& local, const ElementWindow& window, RandomStream stream, double low, double high) {
+  if (fill_on_device(local, window, stream, detail::RandomKind::kUniform, low, high)) return;
   fill(local, window, stream,
        [=](const PhiloxWords& words) { return low + (high - low) * uniform_double(words[0], words[1]); });
 }
 
 void fill_normal(const at::Tensor& local, const ElementWindow& window, RandomStream stream, double mean, double std) {
+  if (fill_on_device(local, window, stream, detail::RandomKind::kNormal, mean, std)) return;
   fill(local, window, stream, [=](const PhiloxWords& words) {  // Box-Muller; 1 - u is in (0, 1]
     const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform_double(words[0], words[1])));
     return mean + std * radius * std::cos(2.0 * std::numbers::pi * uniform_double(words[2], words[3]));
@@ -74,6 +121,7 @@ void fill_normal(const at::Tensor& local, const ElementWindow& window, RandomStr
 
 void fill_bernoulli(const at::Tensor& local, const ElementWindow& window, RandomStream stream,
                     double keep_probability) {
+  if (fill_on_device(local, window, stream, detail::RandomKind::kBernoulli, keep_probability, 0)) return;
   fill(local, window, stream,
        [=](const PhiloxWords& words) { return uniform_double(words[0], words[1]) < keep_probability ? 1.0 : 0.0; });
 }
