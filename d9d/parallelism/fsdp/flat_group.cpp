@@ -144,4 +144,9 @@ void FlatGroup::clear_gradients() {
   }
 }
 
+void FlatGroup::free_gradients() {
+  clear_gradients();
+  shard_grad_ = at::Tensor();
+}
+
 }  // namespace d9d

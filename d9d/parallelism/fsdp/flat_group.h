@@ -66,6 +66,9 @@ class FlatGroup {
   void publish_gradients();
   // Local: forgets full, reduced and published gradients.
   void clear_gradients();
+  // Local: the same, and gives their memory back.
+  void free_gradients();
+  [[nodiscard]] const at::Tensor& slice() const { return shard_; }  // what this rank keeps of the parameters
 
  private:
   void check_unchanged() const;

@@ -90,6 +90,8 @@ std::size_t FsdpRuntime::index_of(const FsdpUnit& unit) const {
 void FsdpRuntime::request(FsdpUnit& unit, bool is_ordered) {
   D9D_CHECK(arena_.has_value(), StateError, "[parallelism::fsdp] expected materialize() before the forward of '",
             unit.name(), "'.");
+  D9D_CHECK(!is_offloaded_, StateError, "[parallelism::fsdp] expected onload() before the forward of '", unit.name(),
+            "'.");
   const std::size_t index = index_of(unit);
   if (is_ordered) {
     advance(index);
@@ -229,6 +231,33 @@ void FsdpRuntime::clear() {
     entry.unit->clear_gradients();
     entry.gradient_slot.reset();
   }
+}
+
+void FsdpRuntime::offload(const OffloadContext& context) {
+  D9D_CHECK(arena_ && !is_offloaded_, StateError, "[parallelism::fsdp] expected parameters on their device, got ",
+            is_offloaded_ ? "some that are offloaded already" : "none: call materialize() first", ".");
+  std::vector<at::Tensor> slices;
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    release(index);
+    entries_[index].own_memory = at::Tensor();
+    entries_[index].gradient_slot.reset();
+    for (const auto& group : entries_[index].unit->groups()) {
+      group->free_gradients();
+      slices.push_back(group->slice());
+    }
+  }
+  gradient_slots_.clear();
+  next_slot_ = 0;
+  arena_->free();
+  for (const GatherOf& each : gathers_) each.gather->close();
+  offloaded_ = offload_tensors(slices, context.options);
+  is_offloaded_ = true;
+}
+
+void FsdpRuntime::onload(const OnloadContext& /*context*/) {
+  D9D_CHECK(is_offloaded_, StateError, "[parallelism::fsdp] expected offloaded parameters, got some on their device.");
+  onload_tensors(offloaded_);
+  is_offloaded_ = false;
 }
 
 void FsdpRuntime::abandon() {

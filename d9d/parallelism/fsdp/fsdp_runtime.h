@@ -26,6 +26,7 @@
 
 #include "d9d/base/log.h"
 #include "d9d/core/device/side_stream.h"
+#include "d9d/core/offload/offload.h"
 #include "d9d/modules/base/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
@@ -34,7 +35,7 @@
 
 namespace d9d {
 
-class FsdpRuntime final : public GradientReduction {
+class FsdpRuntime final : public GradientReduction, public Offloadable {
  public:
   // log: where it says, once, how slices come together; none: nowhere.
   explicit FsdpRuntime(FsdpConfig config, std::optional<Logger> log = std::nullopt)
@@ -45,6 +46,12 @@ class FsdpRuntime final : public GradientReduction {
   void wait() override;
   void clear() override;
   void abandon() override;
+
+  // Slices go to the host; memory of gathers and gradients is given back. Collective where slices are copied from
+  // peers. Offloading forgets gradients.
+  void offload(const OffloadContext& context) override;
+  void onload(const OnloadContext& context) override;
+  [[nodiscard]] bool is_offloaded() const override { return is_offloaded_; }
   void close() override;
 
   [[nodiscard]] const FsdpConfig& config() const { return config_; }
@@ -109,6 +116,8 @@ class FsdpRuntime final : public GradientReduction {
   std::vector<GradientSlot> gradient_slots_;  // taken in turn
   std::size_t next_slot_ = 0;
   StreamEvent reduced_;  // the last reduction
+  bool is_offloaded_ = false;
+  OffloadedTensors offloaded_;
   std::int64_t num_gathers_ = 0;
   std::int64_t num_reductions_ = 0;
 };

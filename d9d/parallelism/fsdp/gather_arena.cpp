@@ -14,17 +14,18 @@ std::int64_t largest_pair(const std::vector<std::int64_t>& bytes) {
 }  // namespace
 
 GatherArena::GatherArena(std::vector<std::int64_t> unit_bytes, at::Device device)
-    : unit_bytes_(std::move(unit_bytes)),
-      memory_(at::empty({largest_pair(unit_bytes_)}, at::TensorOptions(device).dtype(at::kByte))) {}
+    : unit_bytes_(std::move(unit_bytes)), device_(device), num_bytes_(largest_pair(unit_bytes_)) {}
 
 at::Tensor GatherArena::acquire(std::size_t unit) {
   auto& holder = holders_[unit % 2];
   const std::int64_t bytes = unit_bytes_[unit];
   const auto& other = holders_[1 - unit % 2];
   const std::int64_t taken = other ? unit_bytes_[*other] : 0;  // not a neighbour: the two may be larger than any pair
-  if (holder || bytes + taken > memory_.numel()) return at::empty({bytes}, memory_.options());
+  const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kByte);
+  if (holder || bytes + taken > num_bytes_) return at::empty({bytes}, options);
+  if (!memory_.defined()) memory_ = at::empty({num_bytes_}, options);
   holder = unit;
-  return memory_.narrow(0, unit % 2 == 0 ? 0 : memory_.numel() - bytes, bytes);
+  return memory_.narrow(0, unit % 2 == 0 ? 0 : num_bytes_ - bytes, bytes);
 }
 
 void GatherArena::release(std::size_t unit) {

@@ -1,5 +1,5 @@
-// The memory of gathered units, allocated once. Units that are used one after the other take opposite ends, so that a
-// unit and the next one fit together and the allocator is never called in steady state.
+// The memory of gathered units, allocated once, when it is first used. Units that are used one after the other take
+// opposite ends, so that a unit and the next one fit together and the allocator is never called in steady state.
 //
 // Example
 //   GatherArena arena({100, 60, 60, 100}, device);    // bytes of units in the order of use: 160 bytes
@@ -24,10 +24,14 @@ class GatherArena {
   // Memory [bytes of the unit] for one unit at each end; another unit of the same end gets memory of its own.
   [[nodiscard]] at::Tensor acquire(std::size_t unit);
   void release(std::size_t unit);
+  // Gives the memory back until the next acquire(). No unit holds any.
+  void free() { memory_ = at::Tensor(); }
 
  private:
   std::vector<std::int64_t> unit_bytes_;
-  at::Tensor memory_;
+  at::Device device_;
+  std::int64_t num_bytes_;                             // the largest two neighbours together
+  at::Tensor memory_;                                  // [num_bytes_]
   std::array<std::optional<std::size_t>, 2> holders_;  // of the low and the high end
 };
 
