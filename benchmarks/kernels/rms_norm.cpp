@@ -3,6 +3,10 @@
 
 #include <benchmark/benchmark.h>
 
+#include "d9d/kernels/rms_norm/add_rms_norm.h"
+
+#include "benchmarks/kernels/device_inputs.h"
+
 namespace {
 
 using Op = at::Tensor (*)(const at::Tensor& x, const at::Tensor& weight);
@@ -26,5 +30,68 @@ BENCHMARK_CAPTURE(forward_backward, ours_fp32, ours, at::kFloat)->Arg(256)->Arg(
 BENCHMARK_CAPTURE(forward_backward, composition_fp32, composition, at::kFloat)->Arg(256)->Arg(1024)->Arg(4096);
 BENCHMARK_CAPTURE(forward_backward, ours_bf16, ours, at::kBFloat16)->Arg(1024);
 BENCHMARK_CAPTURE(forward_backward, composition_bf16, composition, at::kBFloat16)->Arg(1024);
+
+using d9d::benchmarks::Tensors;
+
+// What must move: x and out; x, the gradient and the gradient of x; weights are small.
+void measure_norm(d9d::benchmarks::DeviceTable& table, std::int64_t num_rows, std::int64_t num_columns,
+                  at::ScalarType dtype) {
+  const auto element_size = static_cast<double>(c10::elementSize(dtype));
+  const double bytes = static_cast<double>(num_rows * num_columns) * element_size;
+  const std::string shape = d9d::cat(num_rows, " x ", num_columns, " ", dtype);
+  const auto options = table.device().dtype(dtype);
+  const auto make_inputs = [=] {
+    return Tensors{at::randn({num_rows, num_columns}, options).requires_grad_(),
+                   at::randn({num_columns}, options).requires_grad_()};
+  };
+  const auto aten = [](const Tensors& in) { return Tensors{at::rms_norm(in[0], {in[0].size(-1)}, in[1], 1e-6)}; };
+  measure_forward_and_backward(
+      table, {.operation = "rms_norm",
+              .shape = shape,
+              .forward_bytes = 2 * bytes,
+              .backward_bytes = 3 * bytes,
+              .make_inputs = make_inputs,
+              .implementations = {
+                  {"ours", [](const Tensors& in) { return Tensors{ours(in[0], in[1])}; }},
+                  {"ATen, fused", aten},
+                  {"ATen, composed", [](const Tensors& in) { return Tensors{composition(in[0], in[1])}; }},
+              }});
+}
+
+// Two inputs and two results each way: x, residual, sum, norm; both gradients, the sum, the gradient of x.
+void measure_added_norm(d9d::benchmarks::DeviceTable& table, std::int64_t num_rows, std::int64_t num_columns) {
+  const auto options = table.device().dtype(at::kBFloat16);
+  const double bytes = static_cast<double>(num_rows * num_columns) * 2;
+  const auto make_inputs = [=] {
+    return Tensors{at::randn({num_rows, num_columns}, options).requires_grad_(),
+                   at::randn({num_rows, num_columns}, options).requires_grad_(),
+                   at::randn({num_columns}, options).requires_grad_()};
+  };
+  const auto fused = [](const Tensors& in) {
+    const auto [sum, norm] = d9d::kernels::add_rms_norm(in[0], in[1], in[2]);
+    return Tensors{sum, norm};
+  };
+  const auto composed = [](const Tensors& in) {
+    const at::Tensor sum = in[0] + in[1];
+    return Tensors{sum, at::rms_norm(sum, {sum.size(-1)}, in[2], 1e-6)};
+  };
+  measure_forward_and_backward(table, {.operation = "add_rms_norm",
+                                       .shape = d9d::cat(num_rows, " x ", num_columns, " BFloat16"),
+                                       .forward_bytes = 4 * bytes,
+                                       .backward_bytes = 4 * bytes,
+                                       .make_inputs = make_inputs,
+                                       .implementations = {{"ours", fused}, {"ATen, fused", composed}}});
+}
+
+const bool kAdded = d9d::benchmarks::add_device_benchmark("rms_norm", [](auto& table) {
+  for (const std::int64_t num_columns : {2048, 4096})
+    for (const std::int64_t num_rows : {8192, 16384}) measure_norm(table, num_rows, num_columns, at::kBFloat16);
+  measure_norm(table, 262144, 128, at::kBFloat16);
+  measure_norm(table, 65536, 128, at::kBFloat16);
+  measure_norm(table, 8192, 2048, at::kFloat);
+  measure_norm(table, 8192, 2047, at::kBFloat16);
+  measure_added_norm(table, 8192, 2048);
+  measure_added_norm(table, 8192, 4096);
+});
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <benchmark/benchmark.h>
 
+#include "benchmarks/kernels/device_inputs.h"
+
 namespace {
 
 using d9d::kernels::RotaryStyle;
@@ -36,5 +38,52 @@ void forward_backward(benchmark::State& state, decltype(&composition) op) {
 
 BENCHMARK_CAPTURE(forward_backward, ours, d9d::kernels::apply_rotary)->Arg(1024);
 BENCHMARK_CAPTURE(forward_backward, composition, composition)->Arg(1024);
+
+using d9d::benchmarks::Tensors;
+
+struct DeviceShape {
+  std::int64_t batch, sequence, q_heads, k_heads;
+  at::ScalarType dtype, table_dtype;
+  RotaryStyle style = RotaryStyle::kHalf;
+};
+
+// What must move, each way: queries and keys in and out, and both tables once.
+void measure_rotary(d9d::benchmarks::DeviceTable& table, const DeviceShape& shape) {
+  const std::int64_t tokens = shape.batch * shape.sequence;
+  const double bytes = static_cast<double>(
+      2 * tokens * (shape.q_heads + shape.k_heads) * 128 * static_cast<std::int64_t>(c10::elementSize(shape.dtype)) +
+      2 * tokens * 128 * static_cast<std::int64_t>(c10::elementSize(shape.table_dtype)));
+  const auto make_inputs = [=] {
+    const auto heads = [&](std::int64_t num_heads) {
+      return at::randn({shape.batch, shape.sequence, num_heads, 128}, table.device().dtype(shape.dtype))
+          .requires_grad_();
+    };
+    const auto rows = at::randn({shape.batch, shape.sequence, 128}, table.device().dtype(shape.table_dtype));
+    return Tensors{heads(shape.q_heads), heads(shape.k_heads), rows, rows.clone()};
+  };
+  const auto run = [&](decltype(&composition) op) {
+    return [op, style = shape.style](const Tensors& in) {
+      const auto [q, k] = op(in[0], in[1], in[2], in[3], style);
+      return Tensors{q, k};
+    };
+  };
+  measure_forward_and_backward(
+      table, {.operation = "apply_rotary",
+              .shape = d9d::cat(shape.batch, " x ", shape.sequence, " x (", shape.q_heads, " + ", shape.k_heads,
+                                ") x 128 ", shape.dtype, ", tables ", shape.table_dtype,
+                                shape.style == RotaryStyle::kHalf ? "" : ", interleaved"),
+              .forward_bytes = bytes,
+              .backward_bytes = bytes,
+              .make_inputs = make_inputs,
+              .implementations = {{"ours", run(d9d::kernels::apply_rotary)}, {"ATen, composed", run(composition)}}});
+}
+
+const bool kAdded = d9d::benchmarks::add_device_benchmark("rotary", [](auto& table) {
+  measure_rotary(table, {2, 4096, 16, 8, at::kBFloat16, at::kBFloat16});
+  measure_rotary(table, {2, 4096, 16, 8, at::kBFloat16, at::kFloat});
+  measure_rotary(table, {2, 4096, 32, 4, at::kBFloat16, at::kBFloat16});
+  measure_rotary(table, {2, 4096, 16, 8, at::kBFloat16, at::kBFloat16, RotaryStyle::kInterleaved});
+  measure_rotary(table, {2, 4096, 16, 8, at::kFloat, at::kFloat});
+});
 
 }  // namespace

@@ -83,6 +83,21 @@ TEST(RMSNorm, With_a_zero_centred_weight_equals_that_of_qwen3_next) {
       run);
 }
 
+TEST(RMSNorm, Norms_a_sum_and_returns_both) {
+  const auto of_sum = [](const ModulePtr<RMSNorm>& norm, const Tensors& inputs) {
+    const at::Tensor part = inputs.at("x") * 0.25;
+    const auto [sum, normed] = norm(inputs.at("x") - part, part);
+    EXPECT_TRUE(at::allclose(sum, inputs.at("x"), 1e-14, 1e-14));
+    return normed;
+  };
+  test::expect_equals_oracle(
+      "rms_norm",
+      [] {
+        return make_module<RMSNorm>(RMSNormConfig{24, 1e-5});
+      },
+      of_sum);
+}
+
 TEST(RMSNorm, Starts_as_a_factor_of_one) {
   const at::Tensor x = at::linspace(-1, 1, 24, at::kDouble);
   const at::Tensor expected = x / x.square().mean().add(1e-5).sqrt();

@@ -1,14 +1,18 @@
 #include "d9d/kernels/rotary/rotary.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/rotary/rotary_aten.h"
 #include "d9d/kernels/rotary/rotary_cpu.h"
+#include "d9d/kernels/rotary/rotary_cuda.h"
 
 namespace d9d::kernels {
 namespace {
@@ -36,24 +40,23 @@ void check_arguments(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
             ", ", cos.device(), " and ", sin.device(), ". Move them.");
 }
 
-// Rotates one tensor after another by the same tables.
-class Rotation {
- public:
-  Rotation(const at::Tensor& like, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style)
-      : cos_(cos.to(at::toOpMathType(like.scalar_type())).contiguous()),
-        sin_(sin.to(at::toOpMathType(like.scalar_type())).contiguous()),
-        style_(style) {}
-
-  at::Tensor operator()(const at::Tensor& x, detail::RotaryPass pass) const {
-    return detail::has_cpu_loops(x) ? detail::rotate_cpu(x, cos_, sin_, style_, pass)
-                                    : detail::rotate_aten(x, cos_, sin_, style_, pass);
+// Either tensor may be undefined, and stays so.
+variable_list rotate(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin,
+                     RotaryStyle style, detail::RotaryPass pass) {
+  const at::Tensor& like = q.defined() ? q : k;
+  if (detail::has_cuda_kernels(like)) {
+    const auto [q_rotated, k_rotated] = detail::rotate_cuda(q, k, cos, sin, style, pass);
+    return {q_rotated, k_rotated};
   }
-
- private:
-  at::Tensor cos_;
-  at::Tensor sin_;
-  RotaryStyle style_;
-};
+  const at::ScalarType wide = at::toOpMathType(like.scalar_type());
+  const at::Tensor cos_rows = cos.to(wide).contiguous();
+  const at::Tensor sin_rows = sin.to(wide).contiguous();
+  const auto rotate_one = detail::has_cpu_loops(like) ? detail::rotate_cpu : detail::rotate_aten;
+  variable_list rotated(2);
+  if (q.defined()) rotated[0] = rotate_one(q, cos_rows, sin_rows, style, pass);
+  if (k.defined()) rotated[1] = rotate_one(k, cos_rows, sin_rows, style, pass);
+  return rotated;
+}
 
 struct ApplyRotary : torch::autograd::Function<ApplyRotary> {
   static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
@@ -61,20 +64,20 @@ struct ApplyRotary : torch::autograd::Function<ApplyRotary> {
     context->save_for_backward({cos, sin});
     context->saved_data["style"] = static_cast<std::int64_t>(style);
     context->set_materialize_grads(false);
-    const Rotation rotate(q, cos, sin, style);
-    return {rotate(q, detail::RotaryPass::kForward), rotate(k, detail::RotaryPass::kForward)};
+    return rotate(q, k, cos, sin, style, detail::RotaryPass::kForward);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     detail::check_first_order("apply_rotary");
+    for (const std::size_t input : {0U, 1U})
+      if (!context->needs_input_grad(input)) grads[input].reset();
     variable_list result(5);
+    if (!grads[0].defined() && !grads[1].defined()) return result;
     const variable_list tables = context->get_saved_variables();
     const auto style = static_cast<RotaryStyle>(context->saved_data["style"].toInt());
-    for (const std::size_t input : {0U, 1U}) {
-      const at::Tensor& grad = grads[input];
-      if (!grad.defined() || !context->needs_input_grad(input)) continue;
-      result[input] = Rotation(grad, tables[0], tables[1], style)(grad, detail::RotaryPass::kBackward);
-    }
+    const variable_list rotated =
+        rotate(grads[0], grads[1], tables[0], tables[1], style, detail::RotaryPass::kBackward);
+    std::ranges::copy(rotated, result.begin());
     return result;
   }
 };

@@ -5,9 +5,11 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/silu_mul/silu_mul_aten.h"
 #include "d9d/kernels/silu_mul/silu_mul_cpu.h"
+#include "d9d/kernels/silu_mul/silu_mul_cuda.h"
 
 namespace d9d::kernels {
 namespace {
@@ -15,11 +17,23 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+at::Tensor run_forward(const at::Tensor& gate, const at::Tensor& up) {
+  if (detail::has_cuda_kernels(gate)) return detail::silu_mul_forward_cuda(gate, up);
+  const auto forward = detail::has_cpu_loops(gate) ? detail::silu_mul_forward_cpu : detail::silu_mul_forward_aten;
+  return forward(gate.contiguous(), up.contiguous());
+}
+
+detail::SiluMulBackward run_backward(const at::Tensor& grad_out, const at::Tensor& gate, const at::Tensor& up,
+                                     detail::SiluMulWanted wanted) {
+  if (detail::has_cuda_kernels(gate)) return detail::silu_mul_backward_cuda(grad_out, gate, up, wanted);
+  const auto backward = detail::has_cpu_loops(gate) ? detail::silu_mul_backward_cpu : detail::silu_mul_backward_aten;
+  return backward(grad_out.contiguous(), gate.contiguous(), up.contiguous(), wanted);
+}
+
 struct SiluMul : torch::autograd::Function<SiluMul> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up) {
     context->save_for_backward({gate, up});
-    const auto forward = detail::has_cpu_loops(gate) ? detail::silu_mul_forward_cpu : detail::silu_mul_forward_aten;
-    return forward(gate.contiguous(), up.contiguous());
+    return run_forward(gate, up);
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
@@ -27,9 +41,7 @@ struct SiluMul : torch::autograd::Function<SiluMul> {
     const detail::SiluMulWanted wanted{.gate = context->needs_input_grad(0), .up = context->needs_input_grad(1)};
     if (!grads[0].defined()) return variable_list(2);
     const variable_list saved = context->get_saved_variables();
-    const auto backward =
-        detail::has_cpu_loops(saved[0]) ? detail::silu_mul_backward_cpu : detail::silu_mul_backward_aten;
-    const auto [gate, up] = backward(grads[0].contiguous(), saved[0].contiguous(), saved[1].contiguous(), wanted);
+    const auto [gate, up] = run_backward(grads[0], saved[0], saved[1], wanted);
     return {gate, up};
   }
 };

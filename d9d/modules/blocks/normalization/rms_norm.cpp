@@ -1,6 +1,7 @@
 #include "d9d/modules/blocks/normalization/rms_norm.h"
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/rms_norm/add_rms_norm.h"
 #include "d9d/kernels/rms_norm/rms_norm.h"
 
 namespace d9d {
@@ -22,6 +23,11 @@ RMSNorm::RMSNorm(const RMSNormConfig& configuration)
 
 at::Tensor RMSNorm::forward(const at::Tensor& x) const {
   return kernels::rms_norm(x, weight->local(), config.eps, config.zero_centered);
+}
+
+NormedSum RMSNorm::forward(const at::Tensor& x, const at::Tensor& residual) const {
+  const auto [sum, norm] = kernels::add_rms_norm(x, residual, weight->local(), config.eps, config.zero_centered);
+  return {.sum = sum, .norm = norm};
 }
 
 }  // namespace d9d

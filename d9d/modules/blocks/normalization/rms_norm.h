@@ -11,12 +11,23 @@ struct RMSNormConfig {
   bool zero_centered = false;  // the factor is 1 + weight, and weight starts at zero
 };
 
+// A residual connection and the norm behind it.
+struct NormedSum {
+  at::Tensor sum;   // [..., hidden_size]
+  at::Tensor norm;  // [..., hidden_size]
+  static constexpr auto fields() {
+    return record<NormedSum>(field("sum", &NormedSum::sum), field("norm", &NormedSum::norm));
+  }
+};
+
 // State: weight [hidden_size].
 class RMSNorm : public Module {
  public:
   explicit RMSNorm(const RMSNormConfig& config);
   // x [..., hidden_size] -> the same shape and dtype.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  // x, residual [..., hidden_size] -> x + residual and its norm.
+  [[nodiscard]] NormedSum forward(const at::Tensor& x, const at::Tensor& residual) const;
 
   const RMSNormConfig config;
   const ParameterPtr weight;

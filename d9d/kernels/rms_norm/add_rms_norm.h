@@ -1,0 +1,27 @@
+// A residual connection and the norm behind it (rms_norm.h), in one pass over a GPU's memory.
+//
+//   sum = x + residual      norm = rms_norm(sum)
+//
+// Example
+//   const auto [hidden, normed] = kernels::add_rms_norm(attended, hidden_before, norm_weight, 1e-6);
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d::kernels {
+
+struct AddRmsNorm {
+  at::Tensor sum;   // [..., N]
+  at::Tensor norm;  // [..., N]
+};
+
+// Legend       N = normalised columns (> 0).
+// x, residual  [..., N], one shape and floating dtype, any strides, any number of rows including none.
+// weight       [N], floating, any dtype; with zero_centered the factor is 1 + weight.
+// Returns      both in x's dtype; the norm is that of the rounded sum, as of an addition and rms_norm.
+// Differentiable once in x, residual and weight, through both results; keeps the sum.
+// Local. Throws ConfigError on shapes, dtypes or devices that do not fit.
+[[nodiscard]] AddRmsNorm add_rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                                      double eps = 1e-6, bool zero_centered = false);
+
+}  // namespace d9d::kernels

@@ -1,0 +1,281 @@
+#include <algorithm>
+
+#include "d9d/kernels/device/async_copy.cuh"
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/rms_norm/rms_norm_kernel.h"
+#include "d9d/kernels/rms_norm/row_groups.cuh"
+#include "d9d/kernels/rms_norm/weights.cuh"
+
+// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, and f the factors:
+//
+//   grad_x = grad * f * inv - x * inv^3 * mean(grad * f * x)      grad_f = sum over rows of grad * x * inv
+namespace d9d::kernels::detail {
+namespace {
+
+// One block a multiprocessor. While a group computes on rows, those after them are on their way into shared memory.
+constexpr int kStages = 2;
+template <class Group>
+constexpr int kBlockOf = Group::kVectors == 1 ? 768 : 512;
+template <class T, class Group>
+constexpr unsigned kBytesOfStage = kBlockOf<Group>* Group::kRows* Group::kVectors * sizeof(Vector<T>);  // a tensor
+
+// Where a thread finds its vectors of the rows of a stage: each thread has places of its own.
+template <class T, class Group, int kSources>
+class Ring {
+ public:
+  __device__ __forceinline__ explicit Ring(void* memory) : mine_(static_cast<Vector<T>*>(memory) + threadIdx.x) {}
+
+  __device__ __forceinline__ Vector<T>& at(int stage, int source, int row, int vector) const {
+    return mine_[(((stage * kSources + source) * Group::kRows + row) * Group::kVectors + vector) * kBlockOf<Group>];
+  }
+
+ private:
+  Vector<T>* mine_;
+};
+
+// Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
+template <class T, class Group>
+__device__ __forceinline__ void write_partials(const float (&sums)[Group::kVectors][kWidth<T>], float* of_groups,
+                                               float* partial, std::int64_t num_columns) {
+  constexpr int W = kWidth<T>;
+  constexpr int kColumns = Group::kThreads * W;  // of the groups' vectors of one number
+  constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
+#pragma unroll
+  for (int v = 0; v < Group::kVectors; ++v) {
+    __syncthreads();
+#pragma unroll
+    for (int j = 0; j < W; ++j) of_groups[threadIdx.x * W + j] = sums[v][j];
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < kColumns && v * kColumns + i < num_columns; i += kBlockOf<Group>) {
+      float sum = 0;
+#pragma unroll 16
+      for (int group = 0; group < kGroups; ++group) sum += of_groups[group * kColumns + i];
+      partial[v * kColumns + i] = sum;
+    }
+  }
+}
+
+// Blocks take rows in turns. A thread keeps the factors of its columns, and the sums of their gradients over all rows.
+// What limits this kernel besides memory is the number of instructions.
+template <class T, class Weight, class Group, bool kAdds>
+__global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(const RmsNormBackwardArgs args) {
+  wait_for_kernel_before();
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
+  constexpr int kRows = Group::kRows;
+  constexpr int kVectors = Group::kVectors;
+  constexpr int W = kWidth<T>;
+  const int thread = static_cast<int>(threadIdx.x) % Group::kThreads;
+  const int group = static_cast<int>(threadIdx.x) / Group::kThreads;
+  const Ring<T, Group, kAdds ? 3 : 2> ring(shared_memory);
+  const auto is_mine = [&](std::int64_t row, int v) {
+    return row < args.num_rows && column_of<Group, T>(thread, v) < args.num_columns;
+  };
+  const auto fetch = [&](std::int64_t first_row, int stage) {  // of the block; rows that are not there become zeros
+    const auto fetch_source = [&](int source, const void* data, const StridedRows& rows) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        const std::int64_t row = first_row + i * kGroups + group;
+        const T* const begin = static_cast<const T*>(data) + row_offset(rows, row);
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v)
+          copy_async(&ring.at(stage, source, i, v), begin + column_of<Group, T>(thread, v), is_mine(row, v));
+      }
+    };
+    if (first_row < args.num_rows) {
+      fetch_source(0, args.x, args.x_rows);
+      fetch_source(1, args.grad_out, args.grad_out_rows);
+      if constexpr (kAdds) fetch_source(2, args.grad_sum, args.grad_sum_rows);
+    }
+    end_batch();
+  };
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kGroups * kRows;
+  std::int64_t block_row = static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows;
+  for (int stage = 0; stage < kStages; ++stage) fetch(block_row + stage * step, stage);
+
+  float factors[kVectors][W] = {};
+  float factor_sums[kVectors][W] = {};
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = column_of<Group, T>(thread, v);
+    if (column >= args.num_columns) continue;
+    const auto weight = *reinterpret_cast<const Elements<Weight, W>*>(static_cast<const Weight*>(args.weight) + column);
+#pragma unroll
+    for (int j = 0; j < W; ++j) factors[v][j] = widen(weight.value[j]) + (args.zero_centered ? 1.0F : 0.0F);
+  }
+  const float share = 1.0F / static_cast<float>(args.num_columns);
+  const auto eps = static_cast<float>(args.eps);
+  for (int stage = 0; block_row < args.num_rows; block_row += step, stage = (stage + 1) % kStages) {
+    wait_for_batches<kStages - 1>();
+    float sums[2 * kRows] = {};  // of squares, and of products with the gradient
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const Vector<T> x = ring.at(stage, 0, i, v);
+        const Vector<T> grad = ring.at(stage, 1, i, v);
+        float squares = 0;  // short chains of additions
+        float products = 0;
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          const float value = widen(x.value[j]);
+          squares += value * value;
+          products += widen(grad.value[j]) * factors[v][j] * value;
+        }
+        sums[2 * i] += squares;
+        sums[2 * i + 1] += products;
+      }
+    }
+    group_sum<Group::kThreads, kBlockOf<Group>>(sums, stage);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const std::int64_t row = block_row + i * kGroups + group;
+      const float inv_rms = rsqrtf(sums[2 * i] * share + eps);
+      const float projection = sums[2 * i + 1] * share * inv_rms * inv_rms * inv_rms;
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        const Vector<T> x = ring.at(stage, 0, i, v);
+        const Vector<T> grad = ring.at(stage, 1, i, v);
+        Vector<T> grad_x;
+        if constexpr (kAdds) grad_x = ring.at(stage, 2, i, v);
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          const float value = widen(x.value[j]);
+          const float scaled = widen(grad.value[j]) * inv_rms;
+          factor_sums[v][j] += scaled * value;
+          const float of_norm = scaled * factors[v][j] - value * projection;
+          grad_x.value[j] = narrow<T>(kAdds ? of_norm + widen(grad_x.value[j]) : of_norm);
+        }
+        if (is_mine(row, v) && args.grad_x != nullptr)
+          store_vector(grad_x, args.grad_x, row * args.num_columns + column_of<Group, T>(thread, v));
+      }
+    }
+    fetch(block_row + kStages * step, stage);
+  }
+  if (args.partials == nullptr) return;
+  wait_for_batches<0>();
+  write_partials<T, Group>(factor_sums, reinterpret_cast<float*>(shared_memory),
+                           static_cast<float*>(args.partials) + blockIdx.x * args.num_columns, args.num_columns);
+}
+
+constexpr int kBlockOfAnyRow = 1024;
+
+// A block for a row of any length and alignment, which it reads twice. A thread adds to the partial sums of its own
+// columns in memory.
+template <class T>
+__global__ void __launch_bounds__(kBlockOfAnyRow, 2) backward_of_any_row(const RmsNormBackwardArgs args) {
+  wait_for_kernel_before();
+  using A = Accumulator<T>;
+  A* const partial =
+      args.partials == nullptr ? nullptr : static_cast<A*>(args.partials) + blockIdx.x * args.num_columns;
+  for (std::int64_t row = blockIdx.x; row < args.num_rows; row += gridDim.x) {
+    const T* x = static_cast<const T*>(args.x) + row_offset(args.x_rows, row);
+    const T* grad_out = static_cast<const T*>(args.grad_out) + row_offset(args.grad_out_rows, row);
+    A squares = 0;
+    A products = 0;
+    for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlockOfAnyRow) {
+      const A value = widen(x[i]);
+      squares += value * value;
+      products += widen(grad_out[i]) * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) * value;
+    }
+    const auto num_columns = static_cast<A>(args.num_columns);
+    A sums[2] = {squares, products};
+    block_sum<kBlockOfAnyRow>(sums);
+    const A inv_rms = rsqrt(sums[0] / num_columns + static_cast<A>(args.eps));
+    const A projection = sums[1] / num_columns * inv_rms * inv_rms * inv_rms;
+    for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlockOfAnyRow) {
+      const A value = widen(x[i]);
+      const A scaled = widen(grad_out[i]) * inv_rms;
+      if (partial != nullptr) partial[i] = (row == blockIdx.x ? 0 : partial[i]) + scaled * value;
+      if (args.grad_x == nullptr) continue;
+      A grad = scaled * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) - value * projection;
+      if (args.grad_sum != nullptr)
+        grad += widen(static_cast<const T*>(args.grad_sum)[row_offset(args.grad_sum_rows, row) + i]);
+      static_cast<T*>(args.grad_x)[row * args.num_columns + i] = narrow<T>(grad);
+    }
+  }
+}
+
+constexpr int kWarpsOfSum = 8;  // few enough to start beside the kernel that writes the partials
+
+// A block for 32 columns: warp w adds partials w, w + 8, ..., then the first warp adds the warps' sums.
+template <class A, class Weight>
+__global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
+    add_partials(const A* partials, unsigned num_partials, std::int64_t num_columns, Weight* grad_weight) {
+  wait_for_kernel_before();
+  __shared__ A of_warps[kWarpsOfSum][kWarpSize];
+  const unsigned warp = threadIdx.x / kWarpSize;
+  const unsigned lane = threadIdx.x % kWarpSize;
+  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarpSize + lane;
+  constexpr int kPartialsOfWarp = (kRmsNormPartials + kWarpsOfSum - 1) / kWarpsOfSum;
+  A read[kPartialsOfWarp] = {};  // all on their way at once
+#pragma unroll
+  for (int i = 0; i < kPartialsOfWarp; ++i) {
+    const unsigned partial = i * kWarpsOfSum + warp;
+    if (partial < num_partials && column < num_columns) read[i] = partials[partial * num_columns + column];
+  }
+  A sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPartialsOfWarp; ++i) sum += read[i];
+  of_warps[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || column >= num_columns) return;
+  for (int other = 1; other < kWarpsOfSum; ++other) sum += of_warps[other][lane];
+  grad_weight[column] = static_cast<Weight>(sum);
+}
+
+void launch_add_partials(const RmsNormBackwardArgs& args, unsigned num_partials, CUstream_st* stream) {
+  const auto launch = [&]<class A>(Element<A>) {
+    with_element_type(args.weight_dtype, [&]<class Weight>(Element<Weight>) {
+      launch_after(add_partials<A, Weight>, {num_blocks(args.num_columns, kWarpSize), kWarpSize * kWarpsOfSum}, stream,
+                   static_cast<const A*>(args.partials), num_partials, args.num_columns,
+                   static_cast<Weight*>(args.grad_weight));
+    });
+  };
+  args.dtype == Dtype::kFloat64 ? launch(Element<double>()) : launch(Element<float>());
+}
+
+// The number of blocks, 0 where the rows do not fit into registers.
+unsigned launch_in_registers(const RmsNormBackwardArgs& args, CUstream_st* stream) {
+  unsigned blocks = 0;
+  with_common_types(args.dtype, args.weight_dtype, [&]<class T, class Weight>() {
+    const auto is_row_aligned = [&](const void* data, const StridedRows& rows) {
+      return is_aligned(data, rows, args.num_columns, sizeof(T));
+    };
+    if (!is_row_aligned(args.x, args.x_rows) || !is_row_aligned(args.grad_out, args.grad_out_rows)) return;
+    if (args.grad_sum != nullptr && !is_row_aligned(args.grad_sum, args.grad_sum_rows)) return;
+    if (reinterpret_cast<std::uintptr_t>(args.weight) % 16 != 0) return;
+    with_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
+      constexpr int kRowsAtOnce = kBlockOf<Group> / Group::kThreads * Group::kRows;
+      blocks = std::min(num_blocks(args.num_rows, kRowsAtOnce), static_cast<unsigned>(kRmsNormPartials / 2));
+      const auto launch = [&]<bool kAdds>(std::bool_constant<kAdds>) {
+        launch_after(backward_in_registers<T, Weight, Group, kAdds>,
+                     {.num_blocks = blocks,
+                      .block = kBlockOf<Group>,
+                      .shared_bytes = kStages * (kAdds ? 3 : 2) * kBytesOfStage<T, Group>},
+                     stream, args);
+      };
+      args.grad_sum == nullptr ? launch(std::false_type()) : launch(std::true_type());
+    });
+  });
+  return blocks;
+}
+
+}  // namespace
+
+void launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream) {
+  unsigned blocks = launch_in_registers(args, stream);
+  if (blocks == 0) {
+    blocks = static_cast<unsigned>(std::min(args.num_rows, kRmsNormPartials));
+    with_element_type(args.dtype, [&]<class T>(Element<T>) {
+      launch_after(backward_of_any_row<T>, {blocks, kBlockOfAnyRow}, stream, args);
+    });
+  }
+  check_launch("rms_norm");
+  if (args.partials == nullptr) return;
+  launch_add_partials(args, blocks, stream);
+  check_launch("rms_norm");
+}
+
+}  // namespace d9d::kernels::detail

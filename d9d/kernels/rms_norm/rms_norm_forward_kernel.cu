@@ -1,0 +1,156 @@
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/rms_norm/rms_norm_kernel.h"
+#include "d9d/kernels/rms_norm/row_groups.cuh"
+#include "d9d/kernels/rms_norm/weights.cuh"
+
+namespace d9d::kernels::detail {
+namespace {
+
+template <class Group>
+constexpr int kBlockOf = Group::kThreads > 256 ? Group::kThreads : 256;
+
+// A group of threads for kRows rows.
+template <class T, class Weight, class Group>
+__global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const RmsNormForwardArgs args) {
+  wait_for_kernel_before();
+  constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
+  constexpr int kRows = Group::kRows;
+  constexpr int kVectors = Group::kVectors;
+  const int thread = static_cast<int>(threadIdx.x) % Group::kThreads;
+  const std::int64_t first_row =
+      static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows + static_cast<int>(threadIdx.x) / Group::kThreads;
+  const auto row_of = [&](int i) { return first_row + i * kGroups; };
+  const auto is_mine = [&](int i, int v) {
+    return row_of(i) < args.num_rows && column_of<Group, T>(thread, v) < args.num_columns;
+  };
+
+  Vector<T> x[kRows][kVectors] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const std::int64_t row = row_offset(args.x_rows, row_of(i));
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+      if (is_mine(i, v)) x[i][v] = load_vector<T>(args.x, row + column_of<Group, T>(thread, v));
+  }
+  if (args.residual != nullptr) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const std::int64_t row = row_offset(args.residual_rows, row_of(i));
+      Vector<T> residual[kVectors] = {};
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v)
+        if (is_mine(i, v)) residual[v] = load_vector<T>(args.residual, row + column_of<Group, T>(thread, v));
+#pragma unroll
+      for (int v = 0; v < kVectors; ++v) {
+        if (!is_mine(i, v)) continue;
+#pragma unroll
+        for (int j = 0; j < kWidth<T>; ++j)
+          x[i][v].value[j] = narrow<T>(widen(x[i][v].value[j]) + widen(residual[v].value[j]));
+        *reinterpret_cast<Vector<T>*>(static_cast<T*>(args.sum) + row_of(i) * args.num_columns +
+                                      column_of<Group, T>(thread, v)) = x[i][v];
+      }
+    }
+  }
+
+  Elements<Weight, kWidth<T>> weight[kVectors] = {};  // on its way while the squares are summed
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = column_of<Group, T>(thread, v);
+    if (column < args.num_columns)
+      weight[v] =
+          *reinterpret_cast<const Elements<Weight, kWidth<T>>*>(static_cast<const Weight*>(args.weight) + column);
+  }
+
+  float squares[kRows] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v)
+#pragma unroll
+      for (int j = 0; j < kWidth<T>; ++j) squares[i] += widen(x[i][v].value[j]) * widen(x[i][v].value[j]);
+  group_sum<Group::kThreads, kBlockOf<Group>>(squares, 0);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    keep_packed(weight[v]);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) keep_packed(x[i][v]);
+  }
+  const auto num_columns = static_cast<float>(args.num_columns);
+  const auto eps = static_cast<float>(args.eps);
+  float inv_rms[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) inv_rms[i] = rsqrtf(squares[i] / num_columns + eps);
+
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int column = column_of<Group, T>(thread, v);
+    if (column >= args.num_columns) continue;
+    float factor[kWidth<T>];
+#pragma unroll
+    for (int j = 0; j < kWidth<T>; ++j) factor[j] = widen(weight[v].value[j]) + (args.zero_centered ? 1.0F : 0.0F);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (row_of(i) >= args.num_rows) continue;
+      Vector<T> out;
+#pragma unroll
+      for (int j = 0; j < kWidth<T>; ++j) out.value[j] = narrow<T>(widen(x[i][v].value[j]) * inv_rms[i] * factor[j]);
+      *reinterpret_cast<Vector<T>*>(static_cast<T*>(args.out) + row_of(i) * args.num_columns + column) = out;
+    }
+  }
+}
+
+constexpr int kBlock = 512;
+
+// A block for a row of any length and alignment, which it reads twice.
+template <class T>
+__global__ void __launch_bounds__(kBlock) forward_of_any_row(const RmsNormForwardArgs args) {
+  wait_for_kernel_before();
+  using A = Accumulator<T>;
+  const std::int64_t row = blockIdx.x;
+  const T* x = static_cast<const T*>(args.x) + row_offset(args.x_rows, row);
+  if (args.residual != nullptr) {
+    const T* residual = static_cast<const T*>(args.residual) + row_offset(args.residual_rows, row);
+    T* sum = static_cast<T*>(args.sum) + row * args.num_columns;
+    for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock)
+      sum[i] = narrow<T>(widen(x[i]) + widen(residual[i]));
+    x = sum;  // each thread reads what it wrote
+  }
+  A squares[1] = {};
+  for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock) squares[0] += widen(x[i]) * widen(x[i]);
+  block_sum<kBlock>(squares);
+  const A inv_rms = rsqrt(squares[0] / static_cast<A>(args.num_columns) + static_cast<A>(args.eps));
+  T* out = static_cast<T*>(args.out) + row * args.num_columns;
+  for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock)
+    out[i] = narrow<T>(widen(x[i]) * inv_rms * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered));
+}
+
+bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {
+  bool is_launched = false;
+  with_common_types(args.dtype, args.weight_dtype, [&]<class T, class Weight>() {
+    const bool fits =
+        is_aligned(args.x, args.x_rows, args.num_columns, sizeof(T)) &&
+        (args.residual == nullptr || is_aligned(args.residual, args.residual_rows, args.num_columns, sizeof(T))) &&
+        reinterpret_cast<std::uintptr_t>(args.weight) % 16 == 0;
+    if (!fits) return;
+    is_launched = with_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
+      constexpr int kRowsOfBlock = kBlockOf<Group> / Group::kThreads * Group::kRows;
+      launch_after(forward_in_registers<T, Weight, Group>, {num_blocks(args.num_rows, kRowsOfBlock), kBlockOf<Group>},
+                   stream, args);
+    });
+  });
+  return is_launched;
+}
+
+}  // namespace
+
+void launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream) {
+  if (!launch_in_registers(args, stream)) {
+    with_element_type(args.dtype, [&]<class T>(Element<T>) {
+      launch_after(forward_of_any_row<T>, {num_blocks(args.num_rows, 1), kBlock}, stream, args);
+    });
+  }
+  check_launch("rms_norm");
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,42 @@
+// rotary_aten.h for two tensors as one pass over GPU memory.
+#pragma once
+
+#include <cstdint>
+
+#include "d9d/base/dtype.h"
+
+struct CUstream_st;
+
+namespace d9d::kernels::detail {
+
+// Legend   B = batch, S = num_positions, D = head_dim, Dr = rotary_dim (even, <= D).
+struct RotaryHeads {
+  std::int64_t num_heads = 0;  // 0: nothing to turn
+  const void* x = nullptr;     // [B, S, num_heads, D] with these strides and 1
+  std::int64_t batch_stride = 0;
+  std::int64_t position_stride = 0;
+  std::int64_t head_stride = 0;
+  void* out = nullptr;  // the same shape, contiguous
+};
+
+struct RotaryArgs {
+  Dtype dtype = Dtype::kFloat32;
+  Dtype table_dtype = Dtype::kFloat32;  // dtype, or kFloat32 for narrower heads
+  std::int64_t num_tokens = 0;          // B * S
+  std::int64_t num_positions = 0;
+  std::int64_t num_table_rows = 0;  // B * S or S
+  std::int64_t head_dim = 0;
+  std::int64_t rotary_dim = 0;
+  bool is_interleaved = false;
+  bool is_transposed = false;  // the backward
+  const void* cos = nullptr;   // [num_table_rows, Dr] of table_dtype, contiguous
+  const void* sin = nullptr;
+  RotaryHeads first;
+  RotaryHeads second;
+};
+
+// On the current device and `stream`, without waiting. Throws StateError when the kernel does not start, ConfigError in
+// a build without CUDA.
+void launch_rotary(const RotaryArgs& args, CUstream_st* stream);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,83 @@
+#include "d9d/kernels/silu_mul/silu_mul_cuda.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/device/row_tensor.h"
+#include "d9d/kernels/silu_mul/silu_mul_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+// How a kernel sees tensors of one shape: contiguous ones as a single row, whatever their shape.
+class Rows {
+ public:
+  Rows(const at::Tensor& like, bool are_contiguous)
+      : num_columns(are_contiguous ? like.numel() : like.size(-1)),
+        num_rows(like.numel() / num_columns),
+        are_contiguous_(are_contiguous) {}
+
+  [[nodiscard]] RowTensor operator()(const at::Tensor& tensor) const {
+    if (are_contiguous_) return {tensor, StridedRows::contiguous(1, num_columns)};
+    return row_tensor(tensor);
+  }
+
+  const std::int64_t num_columns;
+  const std::int64_t num_rows;
+
+ private:
+  bool are_contiguous_;
+};
+
+at::Tensor empty_contiguous(const at::Tensor& like) { return at::empty(like.sizes(), like.options()); }
+
+}  // namespace
+
+at::Tensor silu_mul_forward_cuda(const at::Tensor& gate, const at::Tensor& up) {
+  const c10::DeviceGuard guard(gate.device());
+  at::Tensor out = empty_contiguous(gate);
+  if (out.numel() == 0) return out;
+  const Rows rows(gate, gate.is_contiguous() && up.is_contiguous());
+  const RowTensor gate_rows = rows(gate);
+  const RowTensor up_rows = rows(up);
+  launch_silu_mul_forward({.dtype = dtype_of(gate),
+                           .num_rows = rows.num_rows,
+                           .num_columns = rows.num_columns,
+                           .gate = gate_rows.tensor.const_data_ptr(),
+                           .gate_rows = gate_rows.rows,
+                           .up = up_rows.tensor.const_data_ptr(),
+                           .up_rows = up_rows.rows,
+                           .out = out.mutable_data_ptr()},
+                          current_cuda_stream(gate.device()));
+  return out;
+}
+
+SiluMulBackward silu_mul_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate, const at::Tensor& up,
+                                       SiluMulWanted wanted) {
+  const c10::DeviceGuard guard(gate.device());
+  SiluMulBackward result;
+  if (wanted.gate) result.gate = empty_contiguous(gate);
+  if (wanted.up) result.up = empty_contiguous(up);
+  if (gate.numel() == 0) return result;
+  const Rows rows(gate, grad_out.is_contiguous() && gate.is_contiguous() && up.is_contiguous());
+  const RowTensor grad_rows = rows(grad_out);
+  const RowTensor gate_rows = rows(gate);
+  const RowTensor up_rows = rows(up);
+  launch_silu_mul_backward({.dtype = dtype_of(gate),
+                            .num_rows = rows.num_rows,
+                            .num_columns = rows.num_columns,
+                            .grad_out = grad_rows.tensor.const_data_ptr(),
+                            .grad_out_rows = grad_rows.rows,
+                            .gate = gate_rows.tensor.const_data_ptr(),
+                            .gate_rows = gate_rows.rows,
+                            .up = up_rows.tensor.const_data_ptr(),
+                            .up_rows = up_rows.rows,
+                            .grad_gate = wanted.gate ? result.gate.mutable_data_ptr() : nullptr,
+                            .grad_up = wanted.up ? result.up.mutable_data_ptr() : nullptr},
+                           current_cuda_stream(gate.device()));
+  return result;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,122 @@
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/silu_mul/silu_mul_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kBlock = 256;
+
+// Of T = bfloat16 and half, whose rounding hides the error of the fast instructions.
+template <class T>
+__device__ __forceinline__ Accumulator<T> sigmoid(Accumulator<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return __fdividef(1.0F, 1.0F + __expf(-x));
+  } else {
+    return 1 / (1 + exp(-x));
+  }
+}
+
+template <class T>
+__device__ __forceinline__ Accumulator<T> silu(Accumulator<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return x * sigmoid<T>(x);
+  } else {
+    return x / (1 + exp(-x));  // one rounding less
+  }
+}
+
+// Where piece `index` of W columns lies; `row` counts from the first row.
+struct Place {
+  std::int64_t row;
+  std::int64_t column;
+};
+__device__ __forceinline__ Place place_of(std::int64_t index, std::int64_t pieces_per_row, int width) {
+  if (index < pieces_per_row) return {0, index * width};  // always, where all tensors are contiguous
+  if (index <= UINT32_MAX) {
+    const auto row = static_cast<std::uint32_t>(index) / static_cast<std::uint32_t>(pieces_per_row);
+    return {row, (index - row * pieces_per_row) * width};
+  }
+  return {index / pieces_per_row, index % pieces_per_row * width};
+}
+
+template <class T, int W>
+__device__ __forceinline__ Elements<T, W> load(const void* data, const StridedRows& rows, const Place& place) {
+  return *reinterpret_cast<const Elements<T, W>*>(static_cast<const T*>(data) + row_offset(rows, place.row) +
+                                                  place.column);
+}
+
+template <class T, int W>
+__global__ void __launch_bounds__(kBlock) silu_mul_forward(const SiluMulForwardArgs args, std::int64_t num_pieces) {
+  wait_for_kernel_before();
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (index >= num_pieces) return;
+  const Place place = place_of(index, args.num_columns / W, W);
+  const auto gate = load<T, W>(args.gate, args.gate_rows, place);
+  const auto up = load<T, W>(args.up, args.up_rows, place);
+  Elements<T, W> out;
+#pragma unroll
+  for (int j = 0; j < W; ++j) out.value[j] = narrow<T>(silu<T>(widen(gate.value[j])) * widen(up.value[j]));
+  reinterpret_cast<Elements<T, W>*>(args.out)[index] = out;
+}
+
+template <class T, int W>
+__global__ void __launch_bounds__(kBlock) silu_mul_backward(const SiluMulBackwardArgs args, std::int64_t num_pieces) {
+  wait_for_kernel_before();
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (index >= num_pieces) return;
+  const Place place = place_of(index, args.num_columns / W, W);
+  const auto grad = load<T, W>(args.grad_out, args.grad_out_rows, place);
+  const auto gate = load<T, W>(args.gate, args.gate_rows, place);
+  const auto up = load<T, W>(args.up, args.up_rows, place);
+  Elements<T, W> grad_gate, grad_up;
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    const Accumulator<T> d = widen(grad.value[j]);
+    const Accumulator<T> g = widen(gate.value[j]);
+    const Accumulator<T> s = sigmoid<T>(g);
+    grad_gate.value[j] = narrow<T>(d * widen(up.value[j]) * s * (1 + g * (1 - s)));
+    grad_up.value[j] = narrow<T>(d * (g * s));
+  }
+  if (args.grad_gate != nullptr) reinterpret_cast<Elements<T, W>*>(args.grad_gate)[index] = grad_gate;
+  if (args.grad_up != nullptr) reinterpret_cast<Elements<T, W>*>(args.grad_up)[index] = grad_up;
+}
+
+template <class T>
+[[nodiscard]] bool is_aligned(const SiluMulForwardArgs& args) {
+  return is_aligned(args.gate, args.gate_rows, args.num_columns, sizeof(T)) &&
+         is_aligned(args.up, args.up_rows, args.num_columns, sizeof(T));
+}
+
+template <class T>
+[[nodiscard]] bool is_aligned(const SiluMulBackwardArgs& args) {
+  return is_aligned(args.grad_out, args.grad_out_rows, args.num_columns, sizeof(T)) &&
+         is_aligned(args.gate, args.gate_rows, args.num_columns, sizeof(T)) &&
+         is_aligned(args.up, args.up_rows, args.num_columns, sizeof(T));
+}
+
+}  // namespace
+
+void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream) {
+  with_element_type(args.dtype, [&]<class T>(Element<T>) {
+    const auto launch = [&]<int W>(std::integral_constant<int, W>) {
+      const std::int64_t num_pieces = args.num_rows * args.num_columns / W;
+      launch_after(silu_mul_forward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
+    };
+    is_aligned<T>(args) ? launch(std::integral_constant<int, kWidth<T>>()) : launch(std::integral_constant<int, 1>());
+  });
+  check_launch("silu_mul");
+}
+
+void launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream) {
+  with_element_type(args.dtype, [&]<class T>(Element<T>) {
+    const auto launch = [&]<int W>(std::integral_constant<int, W>) {
+      const std::int64_t num_pieces = args.num_rows * args.num_columns / W;
+      launch_after(silu_mul_backward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
+    };
+    is_aligned<T>(args) ? launch(std::integral_constant<int, kWidth<T>>()) : launch(std::integral_constant<int, 1>());
+  });
+  check_launch("silu_mul");
+}
+
+}  // namespace d9d::kernels::detail

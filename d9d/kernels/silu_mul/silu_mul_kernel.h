@@ -1,0 +1,43 @@
+// silu_mul_aten.h as one pass over GPU memory.
+#pragma once
+
+#include <cstdint>
+
+#include "d9d/base/dtype.h"
+#include "d9d/kernels/device/strided_rows.h"
+
+struct CUstream_st;
+
+namespace d9d::kernels::detail {
+
+// Legend   R = num_rows, N = num_columns; all tensors [R, N] of one dtype, outputs contiguous.
+struct SiluMulForwardArgs {
+  Dtype dtype = Dtype::kFloat32;
+  std::int64_t num_rows = 0;
+  std::int64_t num_columns = 0;
+  const void* gate = nullptr;
+  StridedRows gate_rows;
+  const void* up = nullptr;
+  StridedRows up_rows;
+  void* out = nullptr;
+};
+struct SiluMulBackwardArgs {
+  Dtype dtype = Dtype::kFloat32;
+  std::int64_t num_rows = 0;
+  std::int64_t num_columns = 0;
+  const void* grad_out = nullptr;
+  StridedRows grad_out_rows;
+  const void* gate = nullptr;
+  StridedRows gate_rows;
+  const void* up = nullptr;
+  StridedRows up_rows;
+  void* grad_gate = nullptr;  // null: not wanted
+  void* grad_up = nullptr;    // null: not wanted
+};
+
+// On the current device and `stream`, without waiting. Throws StateError when the kernel does not start, ConfigError in
+// a build without CUDA.
+void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream);
+void launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,97 @@
+#include "tests/kernels/cuda_testing.h"
+
+#include <c10/core/Allocator.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/device/cuda_runtime.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+
+#include "tests/support/tolerances.h"
+
+namespace d9d::testing {
+namespace {
+
+// How far a result of this dtype and magnitude may be from the exact one, however exact the composition is.
+double unavoidable_error(at::ScalarType dtype, double scale) {
+  switch (dtype) {
+    case at::kDouble:  // the composition in fp64 stands for the exact result
+      return test::tolerance("fp64").value * std::max(1.0, scale);
+    case at::kFloat:  // sums are ordered otherwise
+      return 0x1p-21 * scale;
+    case at::kHalf:
+      return 0x1p-10 * scale;
+    default:
+      return 0x1p-7 * scale;
+  }
+}
+
+double magnitude(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>(); }
+
+double error(const at::Tensor& actual, const at::Tensor& exact) { return magnitude(actual.to(at::kDouble) - exact); }
+
+std::vector<at::Tensor> in_fp64(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> wide;
+  for (const at::Tensor& tensor : tensors) wide.push_back(tensor.is_floating_point() ? tensor.to(at::kDouble) : tensor);
+  return wide;
+}
+
+}  // namespace
+
+void CudaTest::SetUp() {
+  if (!load_cuda()) GTEST_SKIP() << "this machine has no GPU";
+  if (!kernels::detail::has_cuda_kernels(at::empty({1}, at::kCUDA))) GTEST_SKIP() << "this GPU has no kernels of ours";
+}
+
+at::Tensor device_values(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtype) {
+  return values(shape, seed, dtype).to(at::kCUDA);
+}
+
+std::vector<at::Tensor> outputs_and_gradients(const TensorFunction& function, const std::vector<at::Tensor>& inputs) {
+  std::vector<at::Tensor> leaves;
+  for (const at::Tensor& input : inputs) leaves.push_back(input.is_floating_point() ? leaf(input) : input);
+  std::vector<at::Tensor> results = function(leaves);
+  std::vector<at::Tensor> grads;
+  for (const at::Tensor& output : results) {
+    // The numbers of the narrowest dtype, so that all runs get the same gradients.
+    const at::Tensor grad = values(output.sizes(), 1000 + grads.size(), at::kBFloat16).to(at::kHalf);
+    grads.push_back(grad.to(output.options()));
+  }
+  backward(results, grads);
+  for (const at::Tensor& each : leaves)
+    if (each.is_floating_point()) results.push_back(each.grad());
+  return results;
+}
+
+bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (!at::equal(a[i], b[i])) return false;
+  return true;
+}
+
+std::string worse_than_composition(const TensorFunction& op, const TensorFunction& composition,
+                                   const std::vector<at::Tensor>& inputs) {
+  const auto ours = outputs_and_gradients(op, inputs);
+  const auto theirs = outputs_and_gradients(composition, inputs);
+  const auto exact = outputs_and_gradients(composition, in_fp64(inputs));
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    if (!ours.at(i).defined() || ours[i].sizes() != theirs[i].sizes() || ours[i].dtype() != theirs[i].dtype())
+      return cat("result ", i, ": another shape or dtype");
+    const double allowed =
+        std::max(2 * error(theirs[i], exact[i]), unavoidable_error(ours[i].scalar_type(), magnitude(exact[i])));
+    const double actual = error(ours[i], exact[i]);
+    if (!(actual <= allowed)) return cat("result ", i, ": error ", actual, ", allowed ", allowed);
+  }
+  return same_bits(ours, outputs_and_gradients(op, inputs)) ? "" : "a second run gives other bits";
+}
+
+bool fits_into_memory(const std::function<void()>& body) {
+  try {
+    body();
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    return false;
+  }
+}
+
+}  // namespace d9d::testing
