@@ -9,38 +9,19 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
 
+#include "tests/kernels/linear_cross_entropy_testing.h"
 #include "tests/kernels/op_testing.h"
 
 namespace d9d::kernels {
 namespace {
 
+using ::d9d::testing::dense;
 using ::d9d::testing::difference;
+using ::d9d::testing::kIgnore;
+using ::d9d::testing::labels;
 using ::d9d::testing::leaf;
 using ::d9d::testing::values;
 using ::d9d::testing::worst_difference;
-
-constexpr std::int64_t kIgnore = -100;
-
-at::Tensor labels(at::IntArrayRef shape, std::int64_t vocabulary, std::uint64_t seed) {
-  const at::Tensor spread = values(shape, seed).mul_(1e6).to(at::kLong).remainder(vocabulary);
-  return at::where(values(shape, seed + 1).gt(1), kIgnore, spread);  // about a sixth ignored
-}
-
-// The same from dense logits, for targets without shift.
-LinearCrossEntropyOutput dense(const at::Tensor& hidden, at::TensorList weight, const at::Tensor& targets,
-                               const LinearCrossEntropyOptions& options) {
-  const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  at::Tensor logits = at::matmul(hidden.to(wide), at::cat(weight).to(wide).t());
-  if (options.bias) logits = logits + *options.bias;
-  if (options.softcap) logits = (logits / *options.softcap).tanh() * *options.softcap;
-  const at::Tensor is_ignored = targets.eq(options.ignore_index);
-  const at::Tensor lse = at::logsumexp(logits, -1).masked_fill(is_ignored, 0);
-  const at::Tensor target = logits.gather(-1, targets.masked_fill(is_ignored, 0).unsqueeze(-1)).squeeze(-1);
-  at::Tensor loss = (lse - target + options.z_loss_weight * lse.square()).masked_fill(is_ignored, 0);
-  if (options.reduction == Reduction::kSum) loss = loss.sum();
-  if (options.reduction == Reduction::kMean) loss = loss.sum() / is_ignored.logical_not().sum().clamp_min(1);
-  return {.loss = loss, .lse = lse};
-}
 
 struct Inputs {
   at::Tensor hidden = values({2, 9, 6}, 1);

@@ -22,14 +22,17 @@ int capability_major(c10::Device device) {
 
 }  // namespace
 
+bool has_cuda_kernels(c10::Device device) {
+  return device.is_cuda() && is_built_with_cuda() && capability_major(device) == kHopper;
+}
+
 bool has_cuda_kernels(const at::TensorBase& tensor) {
-  if (!tensor.is_cuda() || !is_built_with_cuda()) return false;
   switch (tensor.scalar_type()) {
     case at::kDouble:
     case at::kFloat:
     case at::kBFloat16:
     case at::kHalf:
-      return capability_major(tensor.device()) == kHopper;
+      return has_cuda_kernels(tensor.device());
     default:
       return false;
   }

@@ -10,8 +10,10 @@
 
 namespace d9d::kernels::detail {
 
-// True when this build has kernels for the GPU that the tensor is on (Hopper: they are compiled for sm_90a) and the
-// tensor is of a Dtype.
+// True when this build has kernels for the GPU (Hopper: they are compiled for sm_90a).
+[[nodiscard]] bool has_cuda_kernels(c10::Device device);
+
+// True when this build has kernels for the GPU that the tensor is on and the tensor is of a Dtype.
 [[nodiscard]] bool has_cuda_kernels(const at::TensorBase& tensor);
 
 // Of the four types that a Dtype names; others are a bug.

@@ -1,11 +1,17 @@
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
 
 namespace d9d::kernels {
 namespace {
@@ -90,10 +96,30 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index,
   return targets.masked_fill(is_outside, size).masked_fill(is_ignored, detail::kIgnored);
 }
 
+// A GPU in bf16 only: fp16 would lose small gradients before a loss scale reaches them.
+bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntropyOptions& options) {
+  return options.gradients_in_forward && hidden.scalar_type() == at::kBFloat16 && detail::has_cuda_kernels(hidden);
+}
+
+std::int64_t chunk_size(const at::Tensor& hidden, const LinearCrossEntropyOptions& options) {
+  if (options.chunk_size) return *options.chunk_size;
+  if (makes_gradients_in_forward(hidden, options)) return std::int64_t{15} << 24;
+  return std::int64_t{1} << (hidden.is_cpu() ? 20 : 26);
+}
+
+// One number for all rows, and nothing through lse: the gradients of the sum are those of this, up to the number.
+bool is_multiple_of_sum(const variable_list& grads) {
+  return grads[0].defined() && !grads[1].defined() && (grads[0].numel() <= 1 || grads[0].stride(0) == 0);
+}
+
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
+  static constexpr const char* kGradients = "gradients";  // of hidden, weights, bias; an undefined one was not made
+
+  // wanted: of which the gradients are to be made here, one a tensor; empty for none.
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::TensorList& weights,
                                const std::optional<at::Tensor>& bias, const at::Tensor& targets,
-                               std::optional<double> softcap, double z_loss_weight, std::int64_t chunk_size) {
+                               std::optional<double> softcap, double z_loss_weight, std::int64_t chunk_size,
+                               const std::vector<bool>& wanted) {
     const detail::LinearCrossEntropyInput input{.hidden = hidden,
                                                 .weights = weights.vec(),
                                                 .bias = bias.value_or(at::Tensor()),
@@ -101,19 +127,72 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                                                 .softcap = softcap,
                                                 .z_loss_weight = z_loss_weight,
                                                 .chunk_size = chunk_size};
-    const auto [loss, lse] = detail::linear_cross_entropy_forward_aten(input);
-    variable_list saved = {hidden, input.bias, targets, lse};
+    detail::LinearCrossEntropyForward output;
+    if (!wanted.empty()) {
+      auto result = detail::linear_cross_entropy_with_gradients_cuda(input, by_name(wanted),
+                                                                     detail::chunks_with_gradients(input));
+      output = std::move(result.forward);
+      context->saved_data[kGradients] = in_order(std::move(result.backward));
+    } else {
+      output = detail::has_cuda_kernels(hidden) ? detail::linear_cross_entropy_forward_cuda(input)
+                                                : detail::linear_cross_entropy_forward_aten(input);
+    }
+    variable_list saved = {hidden, input.bias, targets, output.lse};
     saved.insert(saved.end(), weights.begin(), weights.end());
     context->save_for_backward(std::move(saved));
     context->saved_data["softcap"] = softcap;
     context->saved_data["z_loss_weight"] = z_loss_weight;
     context->saved_data["chunk_size"] = chunk_size;
+    context->saved_data["num_weights"] = static_cast<std::int64_t>(weights.size());
+    context->saved_data["has_bias"] = bias.has_value();
     context->set_materialize_grads(false);
-    return {loss, lse};
+    return {output.loss, output.lse};
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
     detail::check_first_order("linear_cross_entropy");
+    const auto num_weights = static_cast<std::size_t>(context->saved_data["num_weights"].toInt());
+    std::vector<bool> wanted;
+    for (std::size_t i = 0; i < num_weights + 1; ++i) wanted.push_back(context->needs_input_grad(i));
+    wanted.push_back(context->saved_data["has_bias"].toBool() && context->needs_input_grad(num_weights + 1));
+    variable_list result(num_weights + 7);
+    if (!grads[0].defined() && !grads[1].defined()) return result;
+    variable_list made = take_gradients(context, grads, wanted);
+    if (made.empty()) made = in_order(compute_gradients(context, grads, by_name(wanted)));
+    std::move(made.begin(), made.end(), result.begin());
+    return result;
+  }
+
+ private:
+  static detail::LinearCrossEntropyWanted by_name(const std::vector<bool>& wanted) {
+    return {.hidden = wanted.front(), .weights = {wanted.begin() + 1, wanted.end() - 1}, .bias = wanted.back()};
+  }
+
+  static variable_list in_order(detail::LinearCrossEntropyBackward gradients) {
+    variable_list result = {std::move(gradients.hidden)};
+    std::move(gradients.weights.begin(), gradients.weights.end(), std::back_inserter(result));
+    result.push_back(std::move(gradients.bias));
+    return result;
+  }
+
+  // Those that forward made, each handed out once; empty where they do not serve or a wanted one is gone.
+  static variable_list take_gradients(AutogradContext* context, const variable_list& grads,
+                                      const std::vector<bool>& wanted) {
+    if (context->saved_data.find(kGradients) == context->saved_data.end() || !is_multiple_of_sum(grads)) return {};
+    c10::List<at::Tensor> kept = context->saved_data[kGradients].toTensorList();
+    for (std::size_t i = 0; i < wanted.size(); ++i)
+      if (wanted[i] && !kept.get(i).defined()) return {};
+    variable_list result(wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!wanted[i]) continue;
+      result[i] = kept.extract(i);
+      if (grads[0].numel() > 0) detail::scale_cuda_(result[i], grads[0]);
+    }
+    return result;
+  }
+
+  static detail::LinearCrossEntropyBackward compute_gradients(AutogradContext* context, const variable_list& grads,
+                                                              const detail::LinearCrossEntropyWanted& wanted) {
     const variable_list saved = context->get_saved_variables();
     const detail::LinearCrossEntropyInput input{.hidden = saved[0],
                                                 .weights = {saved.begin() + 4, saved.end()},
@@ -122,20 +201,21 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                                                 .softcap = context->saved_data["softcap"].toOptional<double>(),
                                                 .z_loss_weight = context->saved_data["z_loss_weight"].toDouble(),
                                                 .chunk_size = context->saved_data["chunk_size"].toInt()};
-    const std::size_t num_weights = input.weights.size();
-    detail::LinearCrossEntropyWanted wanted{.hidden = context->needs_input_grad(0)};
-    for (std::size_t split = 0; split < num_weights; ++split)
-      wanted.weights.push_back(context->needs_input_grad(1 + split));
-    wanted.bias = input.bias.defined() && context->needs_input_grad(1 + num_weights);
-    variable_list result(num_weights + 6);
-    if (!grads[0].defined() && !grads[1].defined()) return result;
-    auto backward = detail::linear_cross_entropy_backward_aten(input, saved[3], grads[0], grads[1], wanted);
-    result[0] = std::move(backward.hidden);
-    std::move(backward.weights.begin(), backward.weights.end(), result.begin() + 1);
-    result[1 + num_weights] = std::move(backward.bias);
-    return result;
+    return detail::has_cuda_kernels(input.hidden)
+               ? detail::linear_cross_entropy_backward_cuda(input, saved[3], grads[0], grads[1], wanted)
+               : detail::linear_cross_entropy_backward_aten(input, saved[3], grads[0], grads[1], wanted);
   }
 };
+
+// What the backward of this call will ask for: hidden, weights, bias. Empty if gradients are not made in forward.
+std::vector<bool> wanted_in_forward(const at::Tensor& hidden, at::TensorList weights,
+                                    const LinearCrossEntropyOptions& options) {
+  if (!c10::GradMode::is_enabled() || !makes_gradients_in_forward(hidden, options)) return {};
+  std::vector<bool> wanted = {hidden.requires_grad()};
+  for (const at::Tensor& weight : weights) wanted.push_back(weight.requires_grad());
+  wanted.push_back(options.bias && options.bias->requires_grad());
+  return std::ranges::find(wanted, true) == wanted.end() ? std::vector<bool>{} : wanted;
+}
 
 at::Tensor reduced(const at::Tensor& loss, const at::Tensor& targets, Reduction reduction) {
   switch (reduction) {
@@ -157,13 +237,15 @@ LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::Tens
   check_options(hidden, weight, targets, options);
   const at::Tensor row_targets =
       checked_targets(shifted(targets, options), options.ignore_index, vocabulary_size(weight));
-  const variable_list rows =
-      LinearCrossEntropy::apply(hidden.reshape({targets.numel(), hidden.size(-1)}), weight, options.bias,
-                                row_targets.reshape(-1), options.softcap, options.z_loss_weight,
-                                options.chunk_size.value_or(std::int64_t{1} << (hidden.is_cpu() ? 20 : 26)));
-  const at::Tensor loss = unshifted(rows[0].view(targets.sizes()), options.shift);
-  return {.loss = reduced(loss, row_targets, options.reduction),
-          .lse = unshifted(rows[1].view(targets.sizes()), options.shift)};
+  const variable_list rows = LinearCrossEntropy::apply(
+      hidden.reshape({targets.numel(), hidden.size(-1)}), weight, options.bias, row_targets.reshape(-1).contiguous(),
+      options.softcap, options.z_loss_weight, chunk_size(hidden, options), wanted_in_forward(hidden, weight, options));
+  const auto at_targets = [&](const at::Tensor& of_rows) {
+    return unshifted(of_rows.view(targets.sizes()), options.shift);
+  };
+  const at::Tensor loss =
+      options.reduction == Reduction::kNone ? at_targets(rows[0]) : reduced(rows[0], row_targets, options.reduction);
+  return {.loss = loss, .lse = at_targets(rows[1])};
 }
 
 }  // namespace d9d::kernels

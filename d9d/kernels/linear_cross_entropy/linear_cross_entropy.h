@@ -1,5 +1,6 @@
 // The cross-entropy of a linear head, without ever holding the logits: they are computed in chunks, forward, and again
-// in the backward (Wijmans et al., arXiv:2411.09009, without that paper's approximate gradient filter).
+// in the backward (Wijmans et al., arXiv:2411.09009, without that paper's approximate gradient filter), or once, with
+// the gradients.
 //
 //   z = softcap(hidden * weight^T + bias)     lse = logsumexp(z)     loss = lse - z[target] + z_loss_weight * lse^2
 //
@@ -29,8 +30,14 @@ struct LinearCrossEntropyOptions {
   Reduction reduction = Reduction::kNone;
   std::int64_t shift = 0;    // hidden state s predicts target s + shift; 0 <= shift < S
   double z_loss_weight = 0;  // of the penalty lse^2 (PaLM, arXiv:2204.02311), part of the loss
-  // Logits held at a time; smaller saves memory, larger helps matrix products. None: 2^20 on a CPU, 2^26 on a GPU.
+  // Logits held at a time; smaller saves memory, larger helps matrix products. None: 2^20 on a CPU, 2^26 on a GPU,
+  // 15 * 2^24 with gradients_in_forward.
   std::optional<std::int64_t> chunk_size = std::nullopt;
+  // For a loss that goes on as a sum or a mean, so that every target gets the same gradient: makes the gradients
+  // together with the loss, in three matrix products instead of four, and keeps them, as large as hidden and weights,
+  // until the backward takes them. Other gradients of the loss, one of lse or a second backward are still right: they
+  // are computed as without. bf16 on a GPU; elsewhere without effect.
+  bool gradients_in_forward = false;
 };
 
 struct LinearCrossEntropyOutput {
@@ -43,14 +50,15 @@ struct LinearCrossEntropyOutput {
 // weight    [V, H] in hidden's dtype, or several [V_s, H] that make up the vocabulary in that order.
 // targets   [..., S], int64, each in [0, V) or ignore_index.
 // Returns   fp32 (fp64 for fp64 hidden). Logits, softmax and the sums of gradients are at least fp32. On a CPU there is
-// one
-//           rounding at the end; a GPU multiplies half precision as it is, so that the gradient of the logits is
-//           rounded to it before its products, as a dense head rounds it.
+//           one rounding at the end; a GPU multiplies half precision as it is, so that the gradient of the logits is
+//           rounded to it before its products, as a dense head rounds it. Gradients made in forward are rounded again
+//           when the number that comes back is not a power of two, and those of a weight after every chunk of about
+//           chunk_size / V targets.
 // Differentiable once in hidden, every weight and bias, through loss and lse. Keeps its inputs and lse; what a backward
 // is not asked for is not computed. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H / 1024) wide
-// numbers and, for half precision on a CPU, a wide copy of hidden. Local. Throws ConfigError on what does not fit. A
-// target outside the vocabulary throws on the CPU; on other devices, where looking would wait for the device, its loss
-// is NaN.
+// numbers and, for half precision on a CPU, a wide copy of hidden; with gradients in forward chunk_size half-precision
+// numbers and 2^23 wide ones. Local. Does not wait for a GPU. Throws ConfigError on what does not fit. A target outside
+// the vocabulary throws on the CPU; on other devices, where looking would wait for the device, its loss is NaN.
 [[nodiscard]] LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::TensorList weight,
                                                             const at::Tensor& targets,
                                                             const LinearCrossEntropyOptions& options = {});

@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
+
 namespace d9d::kernels::detail {
 
 // Legend   T = rows, H = hidden size, V = vocabulary, A = accumulator dtype: fp64 for fp64 hidden, otherwise fp32.
@@ -20,7 +22,6 @@ struct LinearCrossEntropyInput {
   double z_loss_weight = 0;
   std::int64_t chunk_size = 0;
 };
-inline constexpr std::int64_t kIgnored = -1;
 
 struct LinearCrossEntropyForward {
   at::Tensor loss;  // [T], A; 0 where ignored

@@ -1,7 +1,9 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
+#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/moe_permute/combine_rows.h"
+#include "d9d/kernels/moe_permute/moe_permute_cuda.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -20,6 +22,7 @@ at::Tensor gather_slots(const at::Tensor& values, const at::Tensor& slot_to_row)
 }  // namespace
 
 at::Tensor combine_rows(const at::Tensor& rows, const at::Tensor& slot_to_row, const at::Tensor& weights) {
+  if (has_cuda_kernels(rows) && rows.size(1) > 0) return combine_rows_cuda(rows, weights, {}, slot_to_row).first;
   return rows.is_cpu() ? combine_rows_cpu(rows, slot_to_row, weights) : combine_rows_aten(rows, slot_to_row, weights);
 }
 

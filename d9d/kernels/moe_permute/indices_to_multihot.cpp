@@ -4,7 +4,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
+#include "d9d/kernels/moe_permute/moe_permute_cuda.h"
 
 namespace d9d::kernels {
 namespace {
@@ -20,6 +22,11 @@ struct IndicesToMultihot : torch::autograd::Function<IndicesToMultihot> {
     const auto is_here = indices.ge(0).logical_and_(indices.lt(num_experts));
     const auto columns = at::where(is_here, indices, num_experts);
     context->save_for_backward({columns});
+    if (detail::has_cuda_kernels(probs)) {
+      auto choices = detail::indices_to_multihot_cuda(indices, probs, num_experts);
+      context->mark_non_differentiable({choices.mask});
+      return {choices.mask, choices.probs};
+    }
     const auto mask = at::zeros({indices.size(0), num_experts + 1}, probs.options().dtype(at::kBool))
                           .scatter_(1, columns, true)
                           .narrow(1, 0, num_experts)

@@ -1,12 +1,16 @@
 #include "d9d/kernels/moe_permute/moe_permute.h"
 
+#include <tuple>
+
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/moe_permute/combine_rows.h"
+#include "d9d/kernels/moe_permute/moe_permute_cuda.h"
 
 namespace d9d::kernels {
 namespace {
@@ -14,11 +18,18 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+bool has_kernels(const at::Tensor& rows) { return detail::has_cuda_kernels(rows) && rows.size(1) > 0; }
+
 struct Permute : torch::autograd::Function<Permute> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& probs,
                                const TokenPermutation& permutation) {
     context->set_materialize_grads(false);
     context->save_for_backward({permutation.slot_to_row});
+    if (has_kernels(x) && detail::is_carried(probs)) {
+      auto [rows, row_probs] =
+          detail::scatter_tokens_cuda(x, probs, permutation.slot_to_row, permutation.row_to_token.size(0));
+      return {rows, row_probs};
+    }
     return {x.index_select(0, permutation.row_to_token), probs.flatten().index_select(0, permutation.row_to_slot)};
   }
 
@@ -26,8 +37,14 @@ struct Permute : torch::autograd::Function<Permute> {
     detail::check_first_order("permute");
     variable_list inputs(3);
     const auto slot_to_row = context->get_saved_variables()[0];
-    if (context->needs_input_grad(0) && grads[0].defined()) inputs[0] = detail::combine_rows(grads[0], slot_to_row, {});
-    if (context->needs_input_grad(1) && grads[1].defined()) inputs[1] = detail::spread_to_slots(grads[1], slot_to_row);
+    const bool wants_x = context->needs_input_grad(0) && grads[0].defined();
+    const bool wants_probs = context->needs_input_grad(1) && grads[1].defined();
+    if (wants_x && wants_probs && has_kernels(grads[0]) && detail::is_carried(grads[1])) {
+      std::tie(inputs[0], inputs[1]) = detail::combine_rows_cuda(grads[0], {}, grads[1], slot_to_row);
+      return inputs;
+    }
+    if (wants_x) inputs[0] = detail::combine_rows(grads[0], slot_to_row, {});
+    if (wants_probs) inputs[1] = detail::spread_to_slots(grads[1], slot_to_row);
     return inputs;
   }
 };
@@ -50,15 +67,26 @@ struct Unpermute : torch::autograd::Function<Unpermute> {
     const auto saved = context->get_saved_variables();
     const auto &row_to_token = saved[0], &row_to_slot = saved[1], &slot_to_row = saved[2], &merging_probs = saved[3],
                &y = saved[4];
+    const detail::CombineRowsWanted wanted{.rows = context->needs_input_grad(0),
+                                           .weights = y.defined() && context->needs_input_grad(1)};
+    if (has_kernels(grads[0]) && merging_probs.defined()) {
+      std::tie(inputs[0], inputs[1]) =
+          detail::combine_rows_backward_cuda(grads[0], y, merging_probs, slot_to_row, row_to_token.size(0), wanted);
+      return inputs;
+    }
+    if (has_kernels(grads[0]) && !merging_probs.defined()) {
+      if (wanted.rows) inputs[0] = detail::scatter_tokens_cuda(grads[0], {}, slot_to_row, row_to_token.size(0)).first;
+      return inputs;
+    }
     const auto grad_rows = grads[0].index_select(0, row_to_token);
     const auto sum_dtype = at::toOpMathType(grad_rows.scalar_type());
-    if (context->needs_input_grad(0) && merging_probs.defined()) {
+    if (wanted.rows && merging_probs.defined()) {
       const auto probs_of_rows = merging_probs.flatten().index_select(0, row_to_slot).to(sum_dtype).unsqueeze(1);
       inputs[0] = (grad_rows.to(sum_dtype) * probs_of_rows).to(grad_rows.scalar_type());
-    } else if (context->needs_input_grad(0)) {
+    } else if (wanted.rows) {
       inputs[0] = grad_rows;
     }
-    if (y.defined() && context->needs_input_grad(1)) {
+    if (wanted.weights) {
       const auto grad_probs = (y.to(sum_dtype) * grad_rows.to(sum_dtype)).sum(1).to(merging_probs.scalar_type());
       inputs[1] = detail::spread_to_slots(grad_probs, slot_to_row);
     }

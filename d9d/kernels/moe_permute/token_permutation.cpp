@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/moe_permute/token_permutation_kernel.h"
 
 namespace d9d::kernels {
 
@@ -14,7 +16,9 @@ TokenPermutation build_token_permutation(const TokenPermutationRequest& request)
   D9D_CHECK(request.num_experts > 0, ConfigError,
             "[kernels::build_token_permutation] expected at least one expert, got ", request.num_experts,
             ". Pass the number of experts that live here.");
-  return ids.is_cpu() ? detail::build_token_permutation_cpu(request) : detail::build_token_permutation_aten(request);
+  if (ids.is_cpu()) return detail::build_token_permutation_cpu(request);
+  const bool has_kernel = detail::has_cuda_kernels(ids.device()) && request.num_experts <= detail::kMaxSortExperts;
+  return has_kernel ? detail::build_token_permutation_cuda(request) : detail::build_token_permutation_aten(request);
 }
 
 namespace detail {

@@ -39,9 +39,10 @@ struct TokenPermutationRequest {
 [[nodiscard]] TokenPermutation build_token_permutation(const TokenPermutationRequest& request);
 
 namespace detail {
-// The two implementations, for the same request; the ATen one runs on any device.
+// The implementations, for the same request; the ATen one runs on any device and sorts.
 [[nodiscard]] TokenPermutation build_token_permutation_aten(const TokenPermutationRequest& request);
 [[nodiscard]] TokenPermutation build_token_permutation_cpu(const TokenPermutationRequest& request);
+[[nodiscard]] TokenPermutation build_token_permutation_cuda(const TokenPermutationRequest& request);
 }  // namespace detail
 
 }  // namespace d9d::kernels

@@ -1,8 +1,6 @@
 #include "d9d/modules/blocks/moe/grouped_swiglu.h"
 
-#include <ATen/ATen.h>
-
-#include "d9d/kernels/silu_mul/silu_mul.h"
+#include "d9d/kernels/weighted_silu_mul/weighted_silu_mul.h"
 
 namespace d9d {
 namespace {
@@ -27,8 +25,8 @@ GroupedSwiGLU::GroupedSwiGLU(const GroupedSwiGLUConfig& config)
 
 at::Tensor GroupedSwiGLU::forward(const at::Tensor& rows, const at::Tensor& probs,
                                   const kernels::ExpertTokenGroups& groups) const {
-  const at::Tensor activated = kernels::silu_mul(gate_proj(rows, groups), up_proj(rows, groups));
-  return down_proj(activated, groups) * probs.to(rows.scalar_type()).unsqueeze(-1);
+  // The map after it is linear: weighting the activation weights the output.
+  return down_proj(kernels::weighted_silu_mul(gate_proj(rows, groups), up_proj(rows, groups), probs), groups);
 }
 
 }  // namespace d9d

@@ -2,16 +2,11 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/load_balancing.h"
 
 namespace d9d {
 namespace {
-
-void add_counts(const at::Tensor& counts, const at::Tensor& expert_indices) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor chosen = expert_indices.reshape({-1});
-  counts.scatter_add_(0, chosen, at::ones_like(chosen));
-}
 
 at::Tensor summed_over(const DeviceMesh& ranks, const at::Tensor& counts) {
   if (ranks.num_ranks() == 1) return counts;
@@ -60,12 +55,12 @@ MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
 
 void MoELayer::count_tokens(const at::Tensor& expert_indices) const {
   if (is_recomputing() || !is_training()) return;
-  add_counts(tokens_per_expert->local, expert_indices);
+  kernels::add_expert_counts_(tokens_per_expert->local, expert_indices);
 }
 
 at::Tensor MoELayer::microbatch_counts(const at::Tensor& expert_indices) const {
-  const at::Tensor counts = at::zeros_like(tokens_per_expert->local);
-  add_counts(counts, expert_indices);
+  at::Tensor counts = at::zeros_like(tokens_per_expert->local);
+  kernels::add_expert_counts_(counts, expert_indices);
   return summed_over(ranks_.of_positions, counts);
 }
 

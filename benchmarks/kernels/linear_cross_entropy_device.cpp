@@ -1,0 +1,221 @@
+// linear_cross_entropy on a GPU: gradients made in forward, logits computed again, ATen's composition of the chunks,
+// dense logits, and the three matrix products alone.
+#include <iostream>
+
+#include <ATen/ATen.h>
+#include <ATen/DeviceAccelerator.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
+
+#include "benchmarks/device/device_table.h"
+
+namespace d9d::benchmarks {
+namespace {
+
+struct Shape {
+  std::int64_t rows;
+  std::int64_t hidden;
+  std::int64_t vocabulary;
+  bool sweeps_chunks;
+};
+
+struct Inputs {
+  at::Tensor hidden;
+  at::Tensor weight;
+  at::Tensor targets;
+};
+
+class Measurement {
+ public:
+  Measurement(DeviceTable& table, const Shape& shape, const Inputs& inputs)
+      : table_(table), shape_(shape), inputs_(inputs) {}
+
+  // `products` of the size of the logits' are made; bytes beside inputs and gradients are printed.
+  void operator()(const std::string& implementation, double products, const std::function<void()>& work) const {
+    at::accelerator::emptyCache();
+    at::accelerator::resetPeakStats(0);
+    const auto stats = [] { return at::accelerator::getDeviceStats(0).allocated_bytes[0]; };
+    const std::int64_t before = stats().current;
+    work();
+    const auto gradients = (inputs_.hidden.numel() + inputs_.weight.numel()) * 2;
+    const double extra = static_cast<double>(stats().peak - before - gradients) / (1 << 30);
+    const double flop = products * 2 * static_cast<double>(shape_.rows) * static_cast<double>(shape_.hidden) *
+                        static_cast<double>(shape_.vocabulary);
+    table_.measure({.operation = "linear_cross_entropy fwd+bwd",
+                    .shape = cat("T", shape_.rows, " H", shape_.hidden, " V", shape_.vocabulary, " bf16"),
+                    .implementation = cat(implementation, ", ", static_cast<int>(extra * 1000) / 1000.0, " GiB extra"),
+                    .flop = flop},
+                   [&](std::int64_t) { work(); });
+  }
+
+ private:
+  DeviceTable& table_;
+  const Shape& shape_;
+  const Inputs& inputs_;
+};
+
+void backward_of_sum(const at::Tensor& loss, const Inputs& inputs) {
+  (void)torch::autograd::grad({loss.sum()}, {inputs.hidden, inputs.weight}, {});
+}
+
+void measure_shape(DeviceTable& table, const Shape& shape) {
+  const at::TensorOptions options = table.device().dtype(at::kBFloat16);
+  const auto numbers = [&](at::IntArrayRef sizes, double scale) {
+    const auto numel = c10::multiply_integers(sizes);
+    return at::arange(numel, table.device().dtype(at::kFloat))
+        .sin_()
+        .mul_(1e3)
+        .frac_()
+        .mul_(scale)
+        .to(at::kBFloat16)
+        .view(sizes);
+  };
+  Inputs inputs{
+      .hidden = numbers({shape.rows, shape.hidden}, 1.7).requires_grad_(),
+      .weight = numbers({shape.vocabulary, shape.hidden}, 0.05).requires_grad_(),
+      .targets = at::arange(shape.rows, table.device().dtype(at::kLong)).mul_(7919).remainder(shape.vocabulary)};
+  const Measurement measure(table, shape, inputs);
+  const auto with = [&](const kernels::LinearCrossEntropyOptions& choice) {
+    return [&, choice] {
+      backward_of_sum(kernels::linear_cross_entropy(inputs.hidden, inputs.weight, inputs.targets, choice).loss, inputs);
+    };
+  };
+  measure("ours, gradients in forward", 3, with({.gradients_in_forward = true}));
+  measure("ours, logits again", 3, with({}));
+  const kernels::detail::LinearCrossEntropyInput plain{.hidden = inputs.hidden.detach(),
+                                                       .weights = {inputs.weight.detach()},
+                                                       .targets = inputs.targets,
+                                                       .chunk_size = std::int64_t{1} << 26};
+  const kernels::detail::LinearCrossEntropyWanted wanted{.hidden = true, .weights = {true}};
+  if (shape.sweeps_chunks) {
+    for (const std::int64_t rows : {1024, 1368, 1640, 2048}) {
+      for (const std::int64_t columns : {4096, 8192, 16384}) {
+        measure(cat("in forward alone, chunks of ", rows, " x ", columns), 3, [&] {
+          (void)kernels::detail::linear_cross_entropy_with_gradients_cuda(plain, wanted,
+                                                                          {.num_rows = rows, .num_columns = columns});
+        });
+      }
+    }
+  }
+  measure("composition of ATen", 3, [&] {
+    const auto forward = kernels::detail::linear_cross_entropy_forward_aten(plain);
+    (void)kernels::detail::linear_cross_entropy_backward_aten(plain, forward.lse, at::ones_like(forward.loss), {},
+                                                              wanted);
+  });
+  measure("dense, at::cross_entropy_loss", 3, [&] {
+    backward_of_sum(
+        at::cross_entropy_loss(at::linear(inputs.hidden, inputs.weight), inputs.targets, {}, at::Reduction::None),
+        inputs);
+  });
+  at::Tensor logits = at::empty({shape.rows, shape.vocabulary}, options);
+  at::Tensor grad_hidden = at::empty_like(plain.hidden), grad_weight = at::empty_like(plain.weights[0]);
+  measure("the three products alone", 3, [&] {
+    at::mm_out(logits, plain.hidden, plain.weights[0].t());
+    at::mm_out(grad_hidden, logits, plain.weights[0]);
+    at::mm_out(grad_weight, logits.t(), plain.hidden);
+  });
+}
+
+// What a chunk of rows takes, as often as a chunk does it.
+void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, std::int64_t hidden_size) {
+  constexpr std::int64_t kVocabulary = 151936;
+  const at::TensorOptions options = table.device().dtype(at::kBFloat16);
+  const at::Tensor hidden = at::full({rows, hidden_size}, 0.01, options),
+                   weight = at::full({kVocabulary, hidden_size}, 0.01, options);
+  at::Tensor logits = at::zeros({rows, columns}, table.device()),
+             grad_logits = at::full({rows, kVocabulary}, 0.001, options);
+  at::Tensor grad_hidden = at::empty({rows, hidden_size}, table.device()), grad_weight = at::zeros_like(weight);
+  const at::Tensor targets = at::arange(rows, table.device().dtype(at::kLong)),
+                   statistic = at::ones({3, rows}, table.device());
+  const at::Tensor maxima = at::zeros({rows, kVocabulary / columns + 1}, table.device());
+  const auto row = [&](const std::string& part, double bytes, double flop,
+                       const std::function<void(std::int64_t)>& op) {
+    table.measure({.operation = part,
+                   .shape = cat("T", rows, " H", hidden_size, " block ", columns),
+                   .implementation = "part of a chunk",
+                   .bytes = bytes,
+                   .flop = flop},
+                  op);
+  };
+  const double all = 2.0 * static_cast<double>(rows * hidden_size) * kVocabulary,
+               block = 2.0 * static_cast<double>(rows * hidden_size * columns);
+  const at::Tensor block_weight = weight.narrow(0, 0, columns);
+  row("logits of a block", 0, block, [&](std::int64_t) { at::mm_out(logits, hidden, block_weight.t(), at::kFloat); });
+  auto* const packed = static_cast<std::uint16_t*>(grad_logits.mutable_data_ptr());
+  row("statistics of a block", 6.0 * static_cast<double>(rows * columns), 0, [&](std::int64_t) {
+    kernels::detail::launch_logit_statistics({.block = {.dtype = Dtype::kBFloat16,
+                                                        .logits = logits.mutable_data_ptr(),
+                                                        .row_stride = columns,
+                                                        .num_rows = rows,
+                                                        .num_columns = columns,
+                                                        .first_column = 0,
+                                                        .bias = nullptr,
+                                                        .softcap = 0,
+                                                        .targets = targets.const_data_ptr<std::int64_t>()},
+                                              .max = statistic[0].mutable_data_ptr(),
+                                              .sum = statistic[1].mutable_data_ptr(),
+                                              .target_logit = statistic[2].mutable_data_ptr(),
+                                              .packed = packed,
+                                              .packed_stride = kVocabulary,
+                                              .packed_max = maxima.mutable_data_ptr<float>(),
+                                              .packed_max_stride = maxima.stride(0)},
+                                             current_cuda_stream(logits.device()));
+  });
+  row("logits and statistics of a block", 0, block, [&](std::int64_t) {
+    at::mm_out(logits, hidden, block_weight.t(), at::kFloat);
+    kernels::detail::launch_logit_statistics({.block = {.dtype = Dtype::kBFloat16,
+                                                        .logits = logits.mutable_data_ptr(),
+                                                        .row_stride = columns,
+                                                        .num_rows = rows,
+                                                        .num_columns = columns,
+                                                        .first_column = 0,
+                                                        .bias = nullptr,
+                                                        .softcap = 0,
+                                                        .targets = targets.const_data_ptr<std::int64_t>()},
+                                              .max = statistic[0].mutable_data_ptr(),
+                                              .sum = statistic[1].mutable_data_ptr(),
+                                              .target_logit = statistic[2].mutable_data_ptr(),
+                                              .packed = packed,
+                                              .packed_stride = kVocabulary,
+                                              .packed_max = maxima.mutable_data_ptr<float>(),
+                                              .packed_max_stride = maxima.stride(0)},
+                                             current_cuda_stream(logits.device()));
+  });
+  row("gradient of logits", 4.0 * static_cast<double>(rows) * kVocabulary, 0, [&](std::int64_t) {
+    kernels::detail::launch_packed_logit_gradient({.packed = packed,
+                                                   .row_stride = kVocabulary,
+                                                   .num_rows = rows,
+                                                   .num_columns = kVocabulary,
+                                                   .block_columns = columns,
+                                                   .first_column = 0,
+                                                   .softcap = 0,
+                                                   .targets = targets.const_data_ptr<std::int64_t>(),
+                                                   .packed_max = maxima.const_data_ptr<float>(),
+                                                   .packed_max_stride = maxima.stride(0),
+                                                   .lse = statistic[0].const_data_ptr<float>(),
+                                                   .target_logit = statistic[1].const_data_ptr<float>(),
+                                                   .z_loss_weight = 0},
+                                                  current_cuda_stream(logits.device()));
+  });
+  row("gradient of hidden", 0, all, [&](std::int64_t) { at::mm_out(grad_hidden, grad_logits, weight, at::kFloat); });
+  row("gradient of weight", 0, all, [&](std::int64_t) { at::mm_out(grad_weight, grad_logits.t(), hidden); });
+  row("gradient of weight, accumulated", 0, all, [&](std::int64_t) { grad_weight.addmm_(grad_logits.t(), hidden); });
+}
+
+void measure(DeviceTable& table) {
+  for (const std::int64_t hidden_size : {2048, 4096})
+    for (const std::int64_t rows : {1640, 2048})
+      for (const std::int64_t columns : {4096, 8192}) measure_parts(table, rows, columns, hidden_size);
+  measure_shape(table, {.rows = 8192, .hidden = 4096, .vocabulary = 151936, .sweeps_chunks = true});
+  measure_shape(table, {.rows = 8192, .hidden = 2048, .vocabulary = 151936, .sweeps_chunks = true});
+  measure_shape(table, {.rows = 8192, .hidden = 4096, .vocabulary = 128256, .sweeps_chunks = false});
+}
+const bool kAdded = add_device_benchmark("linear_cross_entropy", measure);
+
+}  // namespace
+}  // namespace d9d::benchmarks

@@ -1,0 +1,125 @@
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
+
+#include <limits>
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr std::int64_t kMaxChunkRows = 8192;  // more do not make products faster
+
+// Many rows, so that few products make the gradient of a weight.
+LogitChunks chunks_of(const LinearCrossEntropyInput& input) {
+  const std::int64_t num_rows =
+      std::clamp<std::int64_t>(input.hidden.size(0), 1, std::min(kMaxChunkRows, input.chunk_size));
+  return {.num_rows = num_rows, .num_columns = std::max(kColumnUnit, input.chunk_size / num_rows)};
+}
+
+void* data_of_rows(const at::Tensor& tensor, const RowRange& range) {
+  return tensor.defined() ? tensor.narrow(0, range.begin, range.size).data_ptr() : nullptr;
+}
+
+}  // namespace
+
+RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options) {
+  return {.max = at::full({num_rows}, -std::numeric_limits<double>::infinity(), options),
+          .sum = at::zeros({num_rows}, options),
+          .target_logit = at::full({num_rows}, std::numeric_limits<double>::quiet_NaN(), options)};
+}
+
+LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const RowRange& range) {
+  return {.block = block,
+          .max = data_of_rows(statistics.max, range),
+          .sum = data_of_rows(statistics.sum, range),
+          .target_logit = data_of_rows(statistics.target_logit, range),
+          .packed = nullptr,
+          .packed_stride = 0,
+          .packed_max = nullptr,
+          .packed_max_stride = 0};
+}
+
+void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics, const RowRange& range,
+                    LinearCrossEntropyForward& result) {
+  launch_cross_entropy_loss({.dtype = dtype_of(input.hidden),
+                             .num_rows = range.size,
+                             .targets = input.targets.const_data_ptr<std::int64_t>() + range.begin,
+                             .max = data_of_rows(statistics.max, range),
+                             .sum = data_of_rows(statistics.sum, range),
+                             .target_logit = data_of_rows(statistics.target_logit, range),
+                             .z_loss_weight = input.z_loss_weight,
+                             .loss = data_of_rows(result.loss, range),
+                             .lse = data_of_rows(result.lse, range)},
+                            current_cuda_stream(input.hidden.device()));
+}
+
+LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input) {
+  const c10::DeviceGuard guard(input.hidden.device());
+  const LogitBlocks logits(input, chunks_of(input));
+  const std::int64_t num_rows = input.hidden.size(0);
+  const RowStatistics statistics = no_statistics(num_rows, logits.wide_options());
+  for (const ColumnRange& columns : logits.columns()) {
+    for (const RowRange& rows : logits.rows()) {
+      launch_logit_statistics(statistics_args(logits.compute(rows, columns), statistics, rows),
+                              current_cuda_stream(input.hidden.device()));
+    }
+  }
+  LinearCrossEntropyForward result{.loss = at::empty_like(statistics.max), .lse = at::empty_like(statistics.max)};
+  compute_losses(input, statistics, {.begin = 0, .size = num_rows}, result);
+  return result;
+}
+
+LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossEntropyInput& input,
+                                                              const at::Tensor& lse, const at::Tensor& grad_loss,
+                                                              const at::Tensor& grad_lse,
+                                                              const LinearCrossEntropyWanted& wanted) {
+  const c10::DeviceGuard guard(input.hidden.device());
+  const LogitBlocks logits(input, chunks_of(input));
+  LinearCrossEntropyBackward result = empty_gradients(input, wanted);
+  const bool is_one_chunk = logits.rows().size() == 1;
+  const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), logits.wide_options()) : at::Tensor();
+  for (const ColumnRange& columns : logits.columns()) {
+    const bool wants_weight = wanted.weights[columns.split];
+    if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
+    const at::Tensor weight = logits.weight(columns);
+    at::Tensor grad_weight;
+    if (wants_weight) grad_weight = result.weights[columns.split].narrow(0, columns.begin, columns.size);
+    // Rounded once: by the product if one makes it, else after the last chunk of rows.
+    at::Tensor sum = grad_weight;
+    if (wants_weight && !is_one_chunk) sum = at::zeros(weight.sizes(), logits.wide_options());
+    for (const RowRange& rows : logits.rows()) {
+      launch_logit_gradient({.block = logits.compute(rows, columns),
+                             .lse = data_of_rows(lse, rows),
+                             .grad_loss = data_of_rows(grad_loss, rows),
+                             .grad_loss_stride = grad_loss.defined() ? grad_loss.stride(0) : 0,
+                             .grad_lse = data_of_rows(grad_lse, rows),
+                             .grad_lse_stride = grad_lse.defined() ? grad_lse.stride(0) : 0,
+                             .z_loss_weight = input.z_loss_weight},
+                            current_cuda_stream(input.hidden.device()));
+      const at::Tensor grad_logits = logits.gradient(rows, columns);
+      if (wanted.hidden) accumulate(grad_hidden.narrow(0, rows.begin, rows.size), grad_logits, weight);
+      if (wants_weight && is_one_chunk) multiply(sum, grad_logits.t(), logits.hidden(rows));
+      if (wants_weight && !is_one_chunk) accumulate(sum, grad_logits.t(), logits.hidden(rows));
+      if (wanted.bias)
+        result.bias.narrow(0, logits.split(columns.split).first + columns.begin, columns.size)
+            .add_(grad_logits.sum(0, false, result.bias.scalar_type()));
+    }
+    if (wants_weight && !is_one_chunk) grad_weight.copy_(sum);
+  }
+  if (wanted.hidden) result.hidden.copy_(grad_hidden);
+  if (wanted.bias) result.bias = result.bias.to(input.bias.scalar_type());
+  return result;
+}
+
+void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor) {
+  const c10::DeviceGuard guard(gradient.device());
+  launch_scale(
+      {.values = gradient.mutable_data_ptr(), .size = gradient.numel(), .factor = factor.const_data_ptr<float>()},
+      current_cuda_stream(gradient.device()));
+}
+
+}  // namespace d9d::kernels::detail

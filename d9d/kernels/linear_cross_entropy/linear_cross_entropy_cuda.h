@@ -1,0 +1,52 @@
+// linear_cross_entropy on a GPU that has kernels for it (has_cuda_kernels), without autograd: matrix products of ATen
+// around kernels of ours. targets are contiguous.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/logit_blocks.h"
+
+namespace d9d::kernels::detail {
+
+// As the functions of ATen.
+[[nodiscard]] LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input);
+[[nodiscard]] LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossEntropyInput& input,
+                                                                            const at::Tensor& lse,
+                                                                            const at::Tensor& grad_loss,
+                                                                            const at::Tensor& grad_lse,
+                                                                            const LinearCrossEntropyWanted& wanted);
+
+// Forward together with the backward for grad_loss = 1, grad_lse = 0 in three matrix products; chunks.num_rows rows go
+// through the vocabulary together, a half-precision number a logit. hidden: bf16. Sums over the vocabulary are fp32;
+// the gradient of a weight is a sum over chunks of rows that is rounded to bf16 after each.
+struct LinearCrossEntropyWithGradients {
+  LinearCrossEntropyForward forward;
+  LinearCrossEntropyBackward backward;
+};
+[[nodiscard]] LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(
+    const LinearCrossEntropyInput& input, const LinearCrossEntropyWanted& wanted, const LogitChunks& chunks);
+
+// For that function: the fewest chunks of about input.chunk_size / V rows, of even length; fp32 logits as many as the
+// L2 cache holds.
+[[nodiscard]] LogitChunks chunks_with_gradients(const LinearCrossEntropyInput& input);
+
+// gradient *= factor, in place, without waiting; nothing is moved when it is 1. gradient: bf16, contiguous; factor: one
+// fp32 number on its device.
+void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor);
+
+// Running statistics of rows, from block to block.
+struct RowStatistics {
+  at::Tensor max;           // [rows] A
+  at::Tensor sum;           // [rows] A
+  at::Tensor target_logit;  // [rows] A, NaN while no block had it
+};
+[[nodiscard]] RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options);
+// Those of `range`, to be brought up to date with a block.
+[[nodiscard]] LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics,
+                                                  const RowRange& range);
+// Of the rows in `range`, into result.
+void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics, const RowRange& range,
+                    LinearCrossEntropyForward& result);
+
+}  // namespace d9d::kernels::detail

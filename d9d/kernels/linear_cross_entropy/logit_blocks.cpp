@@ -1,0 +1,91 @@
+#include "d9d/kernels/linear_cross_entropy/logit_blocks.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+
+#include "d9d/kernels/device/cuda_kernels.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+std::int64_t divide_up(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
+std::int64_t round_up(std::int64_t size, std::int64_t unit) { return divide_up(size, unit) * unit; }
+
+}  // namespace
+
+LogitBlocks::LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks& chunks, std::int64_t min_numbers)
+    : input_(input), hidden_(input.hidden.contiguous()) {
+  if (input.bias.defined()) bias_ = input.bias.contiguous();
+  const std::int64_t num_rows = hidden_.size(0);
+  const std::int64_t chunk_rows = std::min(std::max<std::int64_t>(num_rows, 1), chunks.num_rows);
+  for (std::int64_t begin = 0; begin < num_rows; begin += chunk_rows)
+    rows_.push_back({.begin = begin, .size = std::min(chunk_rows, num_rows - begin)});
+  std::int64_t first = 0;
+  for (std::size_t split = 0; split < input.weights.size(); ++split) {
+    const std::int64_t size = input.weights[split].size(0);
+    const std::int64_t num_blocks = divide_up(size, chunks.num_columns);
+    const std::int64_t block_size = round_up(divide_up(size, std::max<std::int64_t>(num_blocks, 1)), kColumnUnit);
+    splits_.push_back({.first = first,
+                       .padded_first = padded_vocabulary_,
+                       .first_block = static_cast<std::int64_t>(columns_.size()),
+                       .block_size = block_size});
+    for (std::int64_t begin = 0; begin < size; begin += block_size)
+      columns_.push_back({.split = split, .begin = begin, .size = std::min(block_size, size - begin)});
+    row_stride_ = std::max(row_stride_, block_size);
+    first += size;
+    padded_vocabulary_ += round_up(size, kColumnUnit);
+  }
+  buffer_ = at::empty({std::max(chunk_rows * row_stride_, min_numbers)},
+                      hidden_.options().dtype(at::toOpMathType(hidden_.scalar_type())));
+}
+
+LogitBlock LogitBlocks::compute(const RowRange& rows, const ColumnRange& columns) const {
+  multiply(buffer_.as_strided({rows.size, columns.size}, {row_stride_, 1}), hidden(rows), weight(columns).t());
+  const std::int64_t first = splits_[columns.split].first + columns.begin;
+  return {.dtype = dtype_of(hidden_),
+          .logits = buffer_.mutable_data_ptr(),
+          .row_stride = row_stride_,
+          .num_rows = rows.size,
+          .num_columns = columns.size,
+          .first_column = first,
+          .bias = bias_.defined() ? bias_.narrow(0, first, columns.size).const_data_ptr() : nullptr,
+          .softcap = input_.softcap.value_or(0),
+          .targets = input_.targets.const_data_ptr<std::int64_t>() + rows.begin};
+}
+
+at::Tensor LogitBlocks::gradient(const RowRange& rows, const ColumnRange& columns) const {
+  const at::Tensor narrow_buffer = buffer_.view(hidden_.scalar_type());
+  return narrow_buffer.as_strided({rows.size, columns.size},
+                                  {row_stride_ * (narrow_buffer.numel() / buffer_.numel()), 1});
+}
+
+void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
+  if (out.scalar_type() == a.scalar_type()) {
+    at::mm_out(out, a, b);
+  } else {
+    at::mm_out(out, a, b, out.scalar_type());
+  }
+}
+
+void accumulate(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
+  if (out.scalar_type() == a.scalar_type()) {
+    out.addmm_(a, b);
+  } else {
+    at::addmm_out(out, out, a, b, out.scalar_type());
+  }
+}
+
+LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input,
+                                           const LinearCrossEntropyWanted& wanted) {
+  LinearCrossEntropyBackward result;
+  if (wanted.hidden) result.hidden = at::empty(input.hidden.sizes(), input.hidden.options());
+  for (std::size_t split = 0; split < input.weights.size(); ++split) {
+    const at::Tensor& weight = input.weights[split];
+    result.weights.push_back(wanted.weights[split] ? at::empty(weight.sizes(), weight.options()) : at::Tensor());
+  }
+  if (wanted.bias)
+    result.bias = at::zeros(input.bias.sizes(), input.bias.options().dtype(at::toOpMathType(input.bias.scalar_type())));
+  return result;
+}
+
+}  // namespace d9d::kernels::detail

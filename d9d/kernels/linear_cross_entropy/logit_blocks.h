@@ -1,0 +1,88 @@
+// The logits of linear_cross_entropy on a GPU, some rows and some columns of the vocabulary at a time, in one buffer.
+//
+// Example
+//   const LogitBlocks logits(input, {.num_rows = 8192, .num_columns = 8192});
+//   for (const ColumnRange& columns : logits.columns())
+//     for (const RowRange& rows : logits.rows()) {
+//       launch_logit_gradient({.block = logits.compute(rows, columns), ...}, stream);
+//       multiply(grad_weight, logits.gradient(rows, columns).t(), logits.hidden(rows));
+//     }
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
+
+namespace d9d::kernels::detail {
+
+inline constexpr std::int64_t kColumnUnit = 64;  // blocks of columns begin at multiples of it, for aligned products
+
+struct RowRange {
+  std::int64_t begin;
+  std::int64_t size;
+};
+// Columns that one weight gives.
+struct ColumnRange {
+  std::size_t split;   // which weight
+  std::int64_t begin;  // in the weight
+  std::int64_t size;
+};
+// Where a weight's columns are: in the vocabulary, in a row where each weight begins at a multiple of kColumnUnit, and
+// which of columns() are its.
+struct SplitColumns {
+  std::int64_t first;
+  std::int64_t padded_first;
+  std::int64_t first_block;
+  std::int64_t block_size;  // of all its blocks but the last
+};
+struct LogitChunks {
+  std::int64_t num_rows;
+  std::int64_t num_columns;
+};
+
+class LogitBlocks {
+ public:
+  // Blocks of at most `chunks`, widths rounded up to kColumnUnit. The buffer has at least min_numbers numbers.
+  LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks& chunks, std::int64_t min_numbers = 0);
+
+  [[nodiscard]] const std::vector<RowRange>& rows() const { return rows_; }
+  [[nodiscard]] const std::vector<ColumnRange>& columns() const { return columns_; }
+  [[nodiscard]] const SplitColumns& split(std::size_t index) const { return splits_[index]; }
+  [[nodiscard]] std::int64_t padded_vocabulary() const { return padded_vocabulary_; }
+
+  [[nodiscard]] at::Tensor hidden(const RowRange& rows) const { return hidden_.narrow(0, rows.begin, rows.size); }
+  [[nodiscard]] at::Tensor weight(const ColumnRange& columns) const {
+    return input_.weights[columns.split].narrow(0, columns.begin, columns.size);
+  }
+  [[nodiscard]] at::TensorOptions wide_options() const { return buffer_.options(); }
+  [[nodiscard]] const at::Tensor& buffer() const { return buffer_; }
+
+  // hidden * weight^T in the buffer, valid until the next call.
+  [[nodiscard]] LogitBlock compute(const RowRange& rows, const ColumnRange& columns) const;
+  // [rows, columns] in hidden's dtype: where launch_logit_gradient puts the gradients of the block computed last.
+  [[nodiscard]] at::Tensor gradient(const RowRange& rows, const ColumnRange& columns) const;
+
+ private:
+  const LinearCrossEntropyInput& input_;
+  at::Tensor hidden_;
+  at::Tensor bias_;
+  std::vector<RowRange> rows_;
+  std::vector<ColumnRange> columns_;
+  std::vector<SplitColumns> splits_;
+  std::int64_t padded_vocabulary_ = 0;
+  std::int64_t row_stride_ = 0;
+  at::Tensor buffer_;
+};
+
+// out = a b, or out += a b; out is fp32, or in the dtype of a and b. Sums are at least fp32.
+void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
+void accumulate(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
+
+// What is wanted, not filled; the bias, whose gradient is a sum over blocks, wide and zero.
+[[nodiscard]] LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input,
+                                                         const LinearCrossEntropyWanted& wanted);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,20 @@
+#include "d9d/base/check.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw ConfigError(
+      "[kernels::linear_cross_entropy] expected a build with CUDA, got one without. Build where nvcc is on PATH.");
+}
+
+}  // namespace
+
+void launch_logit_statistics(const LogitStatisticsArgs&, CUstream_st*) { refuse(); }
+void launch_cross_entropy_loss(const CrossEntropyLossArgs&, CUstream_st*) { refuse(); }
+void launch_logit_gradient(const LogitGradientArgs&, CUstream_st*) { refuse(); }
+void launch_packed_logit_gradient(const PackedLogitGradientArgs&, CUstream_st*) { refuse(); }
+void launch_scale(const ScaleArgs&, CUstream_st*) { refuse(); }
+
+}  // namespace d9d::kernels::detail

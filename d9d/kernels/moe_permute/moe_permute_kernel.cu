@@ -1,0 +1,286 @@
+#include <algorithm>
+
+#include "d9d/kernels/device/bulk_copy.cuh"
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/moe_permute/moe_permute_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kWarpsOfBlock = kBlock / kWarpSize;
+constexpr std::int64_t kPartBytes = 8192;
+constexpr int kBlocksOfCombine = 3;  // of a multiprocessor, so that registers do not limit what is in flight
+constexpr int kRowsInFlight = 8;     // of a token, loaded before the first is summed
+
+// What a piece is held as between its load and its use: apart, elements of half precision take a register each.
+template <class P>
+using Bits = std::conditional_t<sizeof(P) == 16, uint4, P>;
+
+__device__ __forceinline__ void copy_value(const void* from, std::int64_t from_index, void* to, std::int64_t to_index,
+                                           int size) {
+  switch (size) {
+    case 2:
+      static_cast<std::uint16_t*>(to)[to_index] = static_cast<const std::uint16_t*>(from)[from_index];
+      return;
+    case 4:
+      static_cast<std::uint32_t*>(to)[to_index] = static_cast<const std::uint32_t*>(from)[from_index];
+      return;
+    default:
+      static_cast<std::uint64_t*>(to)[to_index] = static_cast<const std::uint64_t*>(from)[from_index];
+  }
+}
+
+__device__ __forceinline__ void zero_value(void* to, std::int64_t to_index, int size) {
+  switch (size) {
+    case 2:
+      static_cast<std::uint16_t*>(to)[to_index] = 0;
+      return;
+    case 4:
+      static_cast<std::uint32_t*>(to)[to_index] = 0;
+      return;
+    default:
+      static_cast<std::uint64_t*>(to)[to_index] = 0;
+  }
+}
+
+// What a thread does: one piece of one token.
+struct TokenPiece {
+  std::int64_t token;
+  std::int64_t piece;  // of the row
+};
+
+__device__ __forceinline__ TokenPiece token_piece(std::int64_t pieces_of_row) {
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (thread <= UINT32_MAX) {  // a division of 32 bits costs a fifth of one of 64
+    const auto token = static_cast<std::uint32_t>(thread) / static_cast<std::uint32_t>(pieces_of_row);
+    return {.token = token, .piece = thread - token * pieces_of_row};
+  }
+  return {.token = thread / pieces_of_row, .piece = thread % pieces_of_row};
+}
+
+// Values beside rows, for the slots `first`, `first + stride`, ... of a token.
+__device__ __forceinline__ void scatter_values(const ScatterTokensArgs& args, std::int64_t token, std::int64_t first,
+                                               std::int64_t stride) {
+  if (args.value_size == 0) return;
+  const std::int64_t first_slot = token * args.shape.num_choices;
+  for (std::int64_t choice = first; choice < args.shape.num_choices; choice += stride) {
+    const std::int64_t row = args.shape.slot_to_row[first_slot + choice];
+    if (row >= 0) copy_value(args.slot_values, first_slot + choice, args.row_values, row, args.value_size);
+  }
+}
+
+template <class P>
+__global__ void __launch_bounds__(kBlock) scatter_tokens(const ScatterTokensArgs args, std::int64_t pieces_of_row) {
+  const auto [token, piece] = token_piece(pieces_of_row);
+  if (token >= args.shape.num_tokens) return;
+  const P value = static_cast<const P*>(args.tokens)[token * pieces_of_row + piece];
+  scatter_values(args, token, piece, pieces_of_row);
+  const std::int64_t first_slot = token * args.shape.num_choices;
+#pragma unroll 8
+  for (std::int64_t choice = 0; choice < args.shape.num_choices; ++choice) {
+    const std::int64_t row = args.shape.slot_to_row[first_slot + choice];
+    if (row >= 0) static_cast<P*>(args.rows)[row * pieces_of_row + piece] = value;
+  }
+}
+
+// A warp a part of a token: the copy engine reads it once and writes it for every choice. Sizes in bytes, multiples of
+// 16.
+__global__ void __launch_bounds__(kWarpSize)
+    scatter_tokens_in_bulk(const ScatterTokensArgs args, std::int64_t row_bytes) {
+  extern __shared__ __align__(128) unsigned char part[];
+  __shared__ std::uint64_t arrived;
+  const std::int64_t token = blockIdx.x;
+  const std::int64_t begin = blockIdx.y * kPartBytes;
+  const auto bytes = static_cast<std::uint32_t>(min(kPartBytes, row_bytes - begin));
+  if (threadIdx.x == 0)
+    start_bulk_load(part, static_cast<const unsigned char*>(args.tokens) + token * row_bytes + begin, bytes, arrived);
+  __syncwarp();
+  if (blockIdx.y == 0) scatter_values(args, token, threadIdx.x, kWarpSize);
+  wait_for_bulk_load(arrived);
+  for (std::int64_t choice = threadIdx.x; choice < args.shape.num_choices; choice += kWarpSize) {
+    const std::int64_t row = args.shape.slot_to_row[token * args.shape.num_choices + choice];
+    if (row >= 0) start_bulk_store(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
+  }
+  finish_reading_for_bulk_stores();
+}
+
+__device__ __forceinline__ void gather_value(const CombineRowsArgs& args, std::int64_t slot) {
+  const std::int64_t row = args.shape.slot_to_row[slot];
+  if (row >= 0) {
+    copy_value(args.row_values, row, args.slot_values, slot, args.value_size);
+  } else {
+    zero_value(args.slot_values, slot, args.value_size);
+  }
+}
+
+template <class T, int kCount>
+__global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
+    combine_rows(const CombineRowsArgs args, std::int64_t pieces_of_row) {
+  using A = Accumulator<T>;
+  using P = Elements<T, kCount>;
+  const auto [token, piece] = token_piece(pieces_of_row);
+  if (token >= args.shape.num_tokens) return;
+  const std::int64_t first_slot = token * args.shape.num_choices;
+  if (args.value_size > 0) {
+    for (std::int64_t choice = piece; choice < args.shape.num_choices; choice += pieces_of_row)
+      gather_value(args, first_slot + choice);
+  }
+  A sum[kCount] = {};
+  for (std::int64_t first = 0; first < args.shape.num_choices; first += kRowsInFlight) {
+    std::int64_t row[kRowsInFlight];
+    Bits<P> bits[kRowsInFlight];
+#pragma unroll
+    for (int i = 0; i < kRowsInFlight; ++i)
+      row[i] = first + i < args.shape.num_choices ? args.shape.slot_to_row[first_slot + first + i] : -1;
+#pragma unroll
+    for (int i = 0; i < kRowsInFlight; ++i)
+      if (row[i] >= 0) bits[i] = static_cast<const Bits<P>*>(args.rows)[row[i] * pieces_of_row + piece];
+#pragma unroll
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      if (row[i] < 0) continue;
+      const A weight = args.slot_weights ? static_cast<const A*>(args.slot_weights)[first_slot + first + i] : A{1};
+      P value;
+      memcpy(&value, bits + i, sizeof(P));
+#pragma unroll
+      for (int j = 0; j < kCount; ++j) sum[j] += weight * widen(value.value[j]);
+    }
+  }
+  P result;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) result.value[j] = narrow<T>(sum[j]);
+  static_cast<P*>(args.tokens)[token * pieces_of_row + piece] = result;
+}
+
+// A block a token.
+template <class T, int kCount>
+__global__ void __launch_bounds__(kBlock)
+    combine_rows_backward(const CombineRowsBackwardArgs args, std::int64_t pieces_of_row) {
+  using A = Accumulator<T>;
+  using P = Elements<T, kCount>;
+  __shared__ A dots_of_warps[kRowsInFlight][kWarpsOfBlock];
+  const std::int64_t token = blockIdx.x;
+  const P* const grad_token = static_cast<const P*>(args.grad_tokens) + token * pieces_of_row;
+  for (std::int64_t first = 0; first < args.shape.num_choices; first += kRowsInFlight) {
+    const std::int64_t first_slot = token * args.shape.num_choices + first;
+    std::int64_t row[kRowsInFlight];
+    A weight[kRowsInFlight];
+    A dot[kRowsInFlight] = {};
+#pragma unroll
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      row[i] = first + i < args.shape.num_choices ? args.shape.slot_to_row[first_slot + i] : -1;
+      weight[i] = row[i] >= 0 ? static_cast<const A*>(args.slot_weights)[first_slot + i] : A{0};
+    }
+    for (std::int64_t piece = threadIdx.x; piece < pieces_of_row; piece += kBlock) {
+      const P grad = grad_token[piece];
+#pragma unroll
+      for (int i = 0; i < kRowsInFlight; ++i) {
+        if (row[i] < 0) continue;
+        if (args.grad_weights) {
+          const P value = static_cast<const P*>(args.rows)[row[i] * pieces_of_row + piece];
+#pragma unroll
+          for (int j = 0; j < kCount; ++j) dot[i] += widen(grad.value[j]) * widen(value.value[j]);
+        }
+        if (args.grad_rows) {
+          P grad_row;
+#pragma unroll
+          for (int j = 0; j < kCount; ++j) grad_row.value[j] = narrow<T>(weight[i] * widen(grad.value[j]));
+          static_cast<P*>(args.grad_rows)[row[i] * pieces_of_row + piece] = grad_row;
+        }
+      }
+    }
+    if (!args.grad_weights) continue;
+#pragma unroll
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      const A of_warp = warp_sum(dot[i]);
+      if (threadIdx.x % kWarpSize == 0) dots_of_warps[i][threadIdx.x / kWarpSize] = of_warp;
+    }
+    __syncthreads();
+    if (threadIdx.x < kRowsInFlight && first + threadIdx.x < args.shape.num_choices) {
+      A sum = 0;
+      for (int warp = 0; warp < kWarpsOfBlock; ++warp) sum += dots_of_warps[threadIdx.x][warp];
+      static_cast<A*>(args.grad_weights)[first_slot + threadIdx.x] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kBlock) indices_to_multihot(const MultihotArgs args) {
+  const auto [token, expert] = token_piece(args.num_experts);
+  if (token >= args.num_tokens) return;
+  bool is_chosen = false;
+  T prob = narrow<T>(0);
+  for (std::int64_t slot = token * args.num_choices; slot < (token + 1) * args.num_choices; ++slot) {
+    if (args.indices[slot] != expert) continue;
+    is_chosen = true;
+    prob = static_cast<const T*>(args.probs)[slot];
+  }
+  args.mask[token * args.num_experts + expert] = is_chosen;
+  static_cast<T*>(args.dense)[token * args.num_experts + expert] = prob;
+}
+
+// Calls function(Element<T>, constant): the elements that are moved at once, 16 bytes or one.
+template <class Function>
+void with_piece(const MoePermuteShape& shape, std::initializer_list<const void*> rows, const Function& function) {
+  with_element_type(shape.dtype, [&]<class T>(Element<T> element) {
+    bool is_aligned = shape.num_features % kWidth<T> == 0;
+    for (const void* data : rows) is_aligned = is_aligned && reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
+    if (is_aligned) return function(element, std::integral_constant<int, kWidth<T>>());
+    return function(element, std::integral_constant<int, 1>());
+  });
+}
+
+}  // namespace
+
+void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
+  const MoePermuteShape& shape = args.shape;
+  if (shape.num_tokens == 0) return;
+  with_piece(shape, {args.tokens, args.rows},
+             [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
+               if constexpr (kCount > 1) {
+                 const std::int64_t row_bytes = shape.num_features * static_cast<std::int64_t>(sizeof(T));
+                 const dim3 grid(num_blocks(shape.num_tokens, 1), num_blocks(row_bytes, kPartBytes));
+                 const auto shared_bytes = static_cast<std::size_t>(std::min(kPartBytes, row_bytes));
+                 scatter_tokens_in_bulk<<<grid, kWarpSize, shared_bytes, stream>>>(args, row_bytes);
+               } else {
+                 const unsigned grid = num_blocks(shape.num_tokens * shape.num_features, kBlock);
+                 scatter_tokens<T><<<grid, kBlock, 0, stream>>>(args, shape.num_features);
+               }
+             });
+  check_launch("permute");
+}
+
+void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream) {
+  const MoePermuteShape& shape = args.shape;
+  if (shape.num_tokens == 0) return;
+  with_piece(
+      shape, {args.tokens, args.rows}, [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
+        const std::int64_t pieces = shape.num_features / kCount;
+        combine_rows<T, kCount><<<num_blocks(shape.num_tokens * pieces, kBlock), kBlock, 0, stream>>>(args, pieces);
+      });
+  check_launch("combine_rows");
+}
+
+void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_st* stream) {
+  const MoePermuteShape& shape = args.shape;
+  if (shape.num_tokens == 0) return;
+  with_piece(shape, {args.rows, args.grad_tokens, args.grad_rows},
+             [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
+               combine_rows_backward<T, kCount>
+                   <<<num_blocks(shape.num_tokens, 1), kBlock, 0, stream>>>(args, shape.num_features / kCount);
+             });
+  check_launch("unpermute");
+}
+
+void launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream) {
+  const std::int64_t size = args.num_tokens * args.num_experts;
+  if (size == 0) return;
+  with_element_type(args.dtype, [&]<class T>(Element<T>) {
+    indices_to_multihot<T><<<num_blocks(size, kBlock), kBlock, 0, stream>>>(args);
+  });
+  check_launch("indices_to_multihot");
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,72 @@
+// Moving token rows on a GPU.
+//
+// Legend   N rows, T tokens, k choices, H features; element = dtype of the rows, A = its accumulator: double for
+// double,
+//          otherwise float. Everything is contiguous.
+#pragma once
+
+#include <cstdint>
+
+#include "d9d/base/dtype.h"
+
+struct CUstream_st;
+
+namespace d9d::kernels::detail {
+
+struct MoePermuteShape {
+  Dtype dtype;
+  std::int64_t num_tokens;
+  std::int64_t num_choices;
+  std::int64_t num_features;        // at least 1
+  const std::int64_t* slot_to_row;  // [T, k], negative: no row
+};
+
+// rows[slot_to_row[t, c]] = tokens[t], and row_values[slot_to_row[t, c]] = slot_values[t, c].
+struct ScatterTokensArgs {
+  MoePermuteShape shape;
+  const void* tokens;       // [T, H]
+  void* rows;               // [N, H]
+  int value_size;           // bytes: 2, 4 or 8; 0: no values
+  const void* slot_values;  // [T, k]
+  void* row_values;         // [N]
+};
+void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream);
+
+// tokens[t] = sum over c, in order, of slot_weights[t, c] * rows[slot_to_row[t, c]] in A, and
+// slot_values[t, c] = row_values[slot_to_row[t, c]], 0 where there is no row.
+struct CombineRowsArgs {
+  MoePermuteShape shape;
+  const void* rows;          // [N, H]
+  const void* slot_weights;  // [T, k] A, or null: all 1
+  void* tokens;              // [T, H]
+  int value_size;            // bytes: 2, 4 or 8; 0: no values
+  const void* row_values;    // [N]
+  void* slot_values;         // [T, k]
+};
+void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream);
+
+// The gradients of tokens[t] = sum over c of slot_weights[t, c] * rows[slot_to_row[t, c]].
+struct CombineRowsBackwardArgs {
+  MoePermuteShape shape;
+  const void* rows;          // [N, H], or null where grad_weights is
+  const void* slot_weights;  // [T, k] A
+  const void* grad_tokens;   // [T, H]
+  void* grad_rows;           // [N, H], or null
+  void* grad_weights;        // [T, k] A, or null
+};
+void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_st* stream);
+
+// mask[t, e] = some indices[t, c] is e, dense[t, e] = probs[t, c] of that c, or 0.
+struct MultihotArgs {
+  Dtype dtype;  // of probs and dense
+  std::int64_t num_tokens;
+  std::int64_t num_choices;
+  std::int64_t num_experts;
+  const std::int64_t* indices;  // [T, k]
+  const void* probs;            // [T, k]
+  bool* mask;                   // [T, E]
+  void* dense;                  // [T, E]
+};
+void launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream);
+
+}  // namespace d9d::kernels::detail

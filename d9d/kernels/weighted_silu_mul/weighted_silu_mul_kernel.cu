@@ -1,0 +1,124 @@
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/weighted_silu_mul/weighted_silu_mul_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kWarpsOfBlock = kBlock / kWarpSize;
+
+// Of half precision the rounding hides the error of the fast instructions.
+template <class T>
+__device__ __forceinline__ Accumulator<T> over_one_plus_exp(Accumulator<T> numerator, Accumulator<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return __fdividef(numerator, 1.0F + __expf(x));
+  } else {
+    return numerator / (1 + exp(x));
+  }
+}
+template <class T>
+__device__ __forceinline__ Accumulator<T> sigmoid(Accumulator<T> x) {
+  return over_one_plus_exp<T>(1, -x);
+}
+template <class T>
+__device__ __forceinline__ Accumulator<T> silu(Accumulator<T> x) {
+  return over_one_plus_exp<T>(x, -x);
+}
+
+template <class T, int kCount>
+__global__ void __launch_bounds__(kBlock) weighted_silu_mul_forward(const WeightedSiluMulForwardArgs args) {
+  using A = Accumulator<T>;
+  using P = Elements<T, kCount>;
+  const std::int64_t pieces_of_row = args.inputs.num_columns / kCount;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (thread >= args.inputs.num_rows * pieces_of_row) return;
+  const std::int64_t row = thread <= UINT32_MAX
+                               ? static_cast<std::uint32_t>(thread) / static_cast<std::uint32_t>(pieces_of_row)
+                               : thread / pieces_of_row;
+  const A weight = static_cast<const A*>(args.inputs.weights)[row];
+  const P gate = static_cast<const P*>(args.inputs.gate)[thread];
+  const P up = static_cast<const P*>(args.inputs.up)[thread];
+  P out;
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) {
+    const A g = widen(gate.value[j]);
+    out.value[j] = narrow<T>(weight * (silu<T>(g) * widen(up.value[j])));
+  }
+  static_cast<P*>(args.out)[thread] = out;
+}
+
+template <class T, int kCount>
+__global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs args) {
+  using A = Accumulator<T>;
+  using P = Elements<T, kCount>;
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / kWarpSize;
+  if (row >= args.inputs.num_rows) return;
+  const std::int64_t pieces_of_row = args.inputs.num_columns / kCount;
+  const int lane = threadIdx.x % kWarpSize;
+  const A weight = static_cast<const A*>(args.inputs.weights)[row];
+  A sum = 0;
+#pragma unroll 2
+  for (std::int64_t piece = row * pieces_of_row + lane; piece < (row + 1) * pieces_of_row; piece += kWarpSize) {
+    const P gate = static_cast<const P*>(args.inputs.gate)[piece];
+    const P up = static_cast<const P*>(args.inputs.up)[piece];
+    const P grad = static_cast<const P*>(args.grad_out)[piece];
+    P grad_gate, grad_up;
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const A g = widen(gate.value[j]);
+      const A u = widen(up.value[j]);
+      const A d = widen(grad.value[j]);
+      const A s = sigmoid<T>(g);
+      sum += d * (g * s * u);
+      grad_gate.value[j] = narrow<T>(weight * d * u * s * (1 + g * (1 - s)));
+      grad_up.value[j] = narrow<T>(weight * d * g * s);
+    }
+    static_cast<P*>(args.grad_gate)[piece] = grad_gate;
+    static_cast<P*>(args.grad_up)[piece] = grad_up;
+  }
+  sum = warp_sum(sum);
+  if (lane == 0) static_cast<A*>(args.grad_weights)[row] = sum;
+}
+
+[[nodiscard]] bool are_aligned(std::initializer_list<const void*> pointers) {
+  std::uintptr_t bits = 0;
+  for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
+  return bits % 16 == 0;
+}
+
+// Calls function(Element<T>, constant): the elements that are moved at once, 16 bytes or one.
+template <class Function>
+void with_piece(const WeightedSiluMulInputs& inputs, bool is_aligned, const Function& function) {
+  with_element_type(inputs.dtype, [&]<class T>(Element<T> element) {
+    if (is_aligned && inputs.num_columns % kWidth<T> == 0)
+      return function(element, std::integral_constant<int, kWidth<T>>());
+    return function(element, std::integral_constant<int, 1>());
+  });
+}
+
+}  // namespace
+
+void launch_weighted_silu_mul_forward(const WeightedSiluMulForwardArgs& args, CUstream_st* stream) {
+  const WeightedSiluMulInputs& inputs = args.inputs;
+  if (inputs.num_rows == 0 || inputs.num_columns == 0) return;
+  with_piece(inputs, are_aligned({inputs.gate, inputs.up, args.out}),
+             [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
+               const unsigned grid = num_blocks(inputs.num_rows * (inputs.num_columns / kCount), kBlock);
+               weighted_silu_mul_forward<T, kCount><<<grid, kBlock, 0, stream>>>(args);
+             });
+  check_launch("weighted_silu_mul");
+}
+
+void launch_weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs& args, CUstream_st* stream) {
+  const WeightedSiluMulInputs& inputs = args.inputs;
+  if (inputs.num_rows == 0) return;
+  with_piece(inputs, are_aligned({inputs.gate, inputs.up, args.grad_out, args.grad_gate, args.grad_up}),
+             [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
+               const unsigned grid = num_blocks(inputs.num_rows, kWarpsOfBlock);
+               weighted_silu_mul_backward<T, kCount><<<grid, kBlock, 0, stream>>>(args);
+             });
+  check_launch("weighted_silu_mul");
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,36 @@
+// Targets for linear_cross_entropy and the same loss from dense logits.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
+
+#include "tests/kernels/op_testing.h"
+
+namespace d9d::testing {
+
+inline constexpr std::int64_t kIgnore = -100;
+
+inline at::Tensor labels(at::IntArrayRef shape, std::int64_t vocabulary, std::uint64_t seed) {
+  const at::Tensor spread = values(shape, seed).mul_(1e6).to(at::kLong).remainder(vocabulary);
+  return at::where(values(shape, seed + 1).gt(1), kIgnore, spread);  // about a sixth ignored
+}
+
+// The same from dense logits, for targets without shift.
+inline kernels::LinearCrossEntropyOutput dense(const at::Tensor& hidden, at::TensorList weight,
+                                               const at::Tensor& targets,
+                                               const kernels::LinearCrossEntropyOptions& options) {
+  const at::ScalarType wide = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor logits = at::matmul(hidden.to(wide), at::cat(weight).to(wide).t());
+  if (options.bias) logits = logits + *options.bias;
+  if (options.softcap) logits = (logits / *options.softcap).tanh() * *options.softcap;
+  const at::Tensor is_ignored = targets.eq(options.ignore_index);
+  const at::Tensor lse = at::logsumexp(logits, -1).masked_fill(is_ignored, 0);
+  const at::Tensor target = logits.gather(-1, targets.masked_fill(is_ignored, 0).unsqueeze(-1)).squeeze(-1);
+  at::Tensor loss = (lse - target + options.z_loss_weight * lse.square()).masked_fill(is_ignored, 0);
+  if (options.reduction == kernels::Reduction::kSum) loss = loss.sum();
+  if (options.reduction == kernels::Reduction::kMean) loss = loss.sum() / is_ignored.logical_not().sum().clamp_min(1);
+  return {.loss = loss, .lse = lse};
+}
+
+}  // namespace d9d::testing
