@@ -1,9 +1,9 @@
-"""Training steps of dense models in bfloat16 over the GPUs of this machine: alone, sharded, replicated.
+"""Training steps of dense models in bfloat16 over the GPUs of this machine: alone, apart, sharded, replicated.
 
 usage: layouts.py [--model qwen3-1.7b|qwen3-8b|llama3-8b] [--ranks N] [--rows ROW,...] [--trace FOLDER] ...
 
 Random weights and tokens, causal attention, clipping to 1.0, AdamW. Each rank has the microbatches of one rank alone: with
-free communication a step would take as long. A step's time is that between events of the device at the ends of
+free communication a step would take as long. Row `apart`: all GPUs compute, each alone. A step's time is that between events of the device at the ends of
 consecutive steps: the median of those after the warm-up, with their 10th and 90th percentile. FLOP a token: 6 N +
 6 L n_q d S, with N the weights of matrix products. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also
 normalises queries and keys. Prints Markdown.
@@ -58,7 +58,7 @@ class Model(NamedTuple):
         return 6 * weights + 6 * self.layers * self.heads * self.head_dim * self.sequence
 
 
-ALL_ROWS = "alone,communicator,copy_engine,replicated"
+ALL_ROWS = "alone,apart,communicator,copy_engine,replicated"
 SHARDED_ROWS = "communicator,copy_engine"
 MODELS = {
     "qwen3-1.7b": Model(28, 2048, 16, 8, 6144, 151936, 1000000, 4096, 2, "float32", ALL_ROWS),
@@ -126,15 +126,22 @@ def configuration(model, options, num_ranks, row, folder):
     return config
 
 
-def run(config, folder, options):
+def run(config, folder, options, num_programs):
     """The program's report, losses, MiB that were used on a GPU."""
     (folder / "log").unlink(missing_ok=True)
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", **os.environ}
+    command = [options.programs / "training_step_benchmark", path]
     with UsedMemory() as memory:
-        subprocess.run([options.programs / "training_step_benchmark", path], check=True, stdout=subprocess.DEVNULL,
-                       stderr=sys.stderr, env=environment)
+        others = [subprocess.Popen([*command, f"report={folder / f'report{gpu}.json'}", "trace=null",
+                                    'trainer.logging.tracker={"provider": "null"}'], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, env={**environment, "CUDA_VISIBLE_DEVICES": str(gpu)})
+                  for gpu in range(1, num_programs)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr, env=environment)
+        for other in others:
+            if other.wait() != 0:
+                raise RuntimeError("a program beside the first one failed")
     losses = [json.loads(line)["loss"] for line in (folder / "log").read_text().splitlines()]
     return json.loads(Path(config["report"]).read_text()), losses, memory.mebibytes
 
@@ -165,11 +172,11 @@ def main():
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     alone = None
     for row in (options.rows or model.rows).split(","):
-        num_ranks = 1 if row == "alone" else options.ranks
+        num_ranks = 1 if row in ("alone", "apart") else options.ranks
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             config = configuration(model, options, num_ranks, row, folder)
-            report, losses, used = run(config, folder, options)
+            report, losses, used = run(config, folder, options, options.ranks if row == "apart" else 1)
         steps = report["step_ms"][options.warm_up - 1 : options.steps - 1]
         deciles = statistics.quantiles(steps, n=10, method="inclusive")
         median = statistics.median(steps)
@@ -181,7 +188,7 @@ def main():
         if options.trace and options.device == "cuda":
             share = f"{100 * exposed.read(Path(config['trace']['folder']) / 'rank0.json').share():.2f} %"
         memory = [f"{report[key] / 2**30:.1f}" for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
-        print(f"| {row} | {num_ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
+        print(f"| {row} | {1 if row == 'alone' else options.ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
               f"{100 * teraflops / PEAK_TFLOPS:.1f} % | {over} | {' | '.join(memory)} | {used / 1024:.1f} | {share} | "
               f"{losses[0]:.4f}..{losses[-1]:.4f} |", flush=True)
 

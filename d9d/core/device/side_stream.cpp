@@ -28,6 +28,10 @@ void StreamEvent::wait() const {
   recorded_->event.block(current_stream(device));
 }
 
+void keep_for_current_stream(const at::Tensor& tensor) {
+  if (!tensor.is_cpu()) tensor.record_stream(current_stream(tensor.device()));
+}
+
 SideStream::SideStream(c10::Device device) {
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device.type());

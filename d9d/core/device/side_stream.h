@@ -27,6 +27,11 @@ class StreamEvent {
   std::shared_ptr<Recorded> recorded_;
 };
 
+// The memory of `tensor`, which was allocated for work of another stream, is not given to anyone else before the work
+// is done that is on the current stream now: for tensors that are dropped while a side stream still reads or writes
+// them.
+void keep_for_current_stream(const at::Tensor& tensor);
+
 class SideStream {
  public:
   explicit SideStream(c10::Device device);

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/side_stream.h"
 
 namespace d9d {
 namespace {
@@ -124,6 +125,7 @@ void FlatGroup::reduce_gradients(bool over_replicas) {
   shard_ranks_->reduce_scatter(has_shard_grad_ ? own : shard_grad_, full_grad_, ReduceOp::kSum).wait();
   if (has_shard_grad_) shard_grad_.add_(own);
   has_shard_grad_ = true;
+  keep_for_current_stream(full_grad_);
   full_grad_ = at::Tensor();
   if (over_replicas && replica_ranks_ != nullptr) replica_ranks_->all_reduce(shard_grad_, ReduceOp::kSum).wait();
 }

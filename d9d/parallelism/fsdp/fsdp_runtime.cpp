@@ -261,7 +261,9 @@ void FsdpRuntime::onload(const OnloadContext& /*context*/) {
 }
 
 void FsdpRuntime::abandon() {
+  reduced_.wait();
   for (std::size_t index = 0; index < entries_.size(); ++index) {
+    entries_[index].ready.wait();  // a gather may still write memory that is about to be free
     if (entries_[index].unit->is_gathered()) release(index);
     entries_[index].unit->abandon();
     entries_[index].gradient_slot.reset();
