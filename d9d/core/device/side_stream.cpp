@@ -40,10 +40,6 @@ SideStream::SideStream(c10::Device device) {
 SideStream::~SideStream() = default;
 SideStream::SideStream(SideStream&&) noexcept = default;
 
-void SideStream::will_use(const at::Tensor& tensor) const {
-  if (stream_ != nullptr) at::Tensor(tensor).record_stream(stream_->value);
-}
-
 StreamEvent SideStream::run(const std::function<void()>& work) const {
   StreamEvent done;
   if (stream_ == nullptr) {

@@ -41,9 +41,6 @@ class SideStream {
   // Runs `work` with this stream as the current one, after everything that is on the current stream now. Returns the
   // point where it is done.
   [[nodiscard]] StreamEvent run(const std::function<void()>& work) const;
-  // `tensor`, allocated on another stream, is worked on here: when its last handle goes, its memory stays until what is
-  // queued here by then is done.
-  void will_use(const at::Tensor& tensor) const;
 
  private:
   struct Stream;

@@ -158,13 +158,8 @@ void FsdpRuntime::forward_ended(FsdpUnit& unit) {
 
 void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kByte);
-  const auto memory_of_its_own = [&] {
-    at::Tensor memory = at::empty({unit.gradient_bytes()}, options);
-    reduce_stream_->will_use(memory);
-    return memory;
-  };
   if (config_.reduce_on_last_microbatch) {
-    unit.begin_gradients(memory_of_its_own());
+    unit.begin_gradients(at::empty({unit.gradient_bytes()}, options));
     return;
   }
   if (gradient_slots_.empty()) {
@@ -176,7 +171,7 @@ void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
   const bool is_taken =
       std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.gradient_slot == next_slot_; });
   if (is_taken) {  // units whose backwards overlap: this one's memory lasts until it is reduced
-    unit.begin_gradients(memory_of_its_own());
+    unit.begin_gradients(at::empty({unit.gradient_bytes()}, options));
     return;
   }
   const GradientSlot& slot = gradient_slots_[next_slot_];
