@@ -106,15 +106,20 @@ TEST(FsdpOffloadCuda, Gives_nine_tenths_of_the_memory_back_and_changes_nothing) 
   if (!load_cuda()) GTEST_SKIP() << "no GPU";
   const auto world = one_rank_world(at::Device(at::kCUDA, 0));
   expect_that_sleep_changes_nothing(world);
-  const auto used = [] { return at::accelerator::getDeviceStats(0).allocated_bytes[0].current; };
+  const auto used = [] {  // memory that a side stream used is free only when the allocator has looked at its events
+    at::accelerator::synchronizeDevice(0);
+    at::accelerator::emptyCache();
+    return at::accelerator::getDeviceStats(0).allocated_bytes[0].current;
+  };
+  const std::int64_t others = used();  // workspaces of LibTorch's matrix products
   Job job(world, 2048);
-  const std::int64_t before = used();  // the parameters
+  const std::int64_t before = used();
   job.step();
   const std::int64_t awake = used();
   std::int64_t asleep = 0;
   job.sleep_and_wake([&] { asleep = used(); });
   EXPECT_GT(awake, before);
-  EXPECT_LT(asleep, awake / 10);
+  EXPECT_LT(asleep - others, (awake - others) / 10);
   EXPECT_GE(used(), before);
   job.step();
 }

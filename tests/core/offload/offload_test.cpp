@@ -160,6 +160,7 @@ TEST(Offload, On_a_device_gives_back_its_memory) {
     const auto kind = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index()).allocated_bytes[kind].current;
   };
+  (void)at::empty({1}, device);  // from here on the device has an allocator
   for (const bool pin_memory : {false, true}) {
     const std::int64_t before = allocated();
     const at::Tensor weight = at::arange(1 << 22, at::device(device).dtype(at::kFloat)).view({2048, 2048});
