@@ -147,7 +147,7 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
   const at::Tensor block_weight = weight.narrow(0, 0, columns);
   row("logits of a block", 0, block, [&](std::int64_t) { at::mm_out(logits, hidden, block_weight.t(), at::kFloat); });
   auto* const packed = static_cast<std::uint16_t*>(grad_logits.mutable_data_ptr());
-  row("statistics of a block", 6.0 * static_cast<double>(rows * columns), 0, [&](std::int64_t) {
+  const auto statistics = [&] {
     kernels::detail::launch_logit_statistics({.block = {.dtype = Dtype::kBFloat16,
                                                         .logits = logits.mutable_data_ptr(),
                                                         .row_stride = columns,
@@ -165,26 +165,11 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
                                               .packed_max = maxima.mutable_data_ptr<float>(),
                                               .packed_max_stride = maxima.stride(0)},
                                              current_cuda_stream(logits.device()));
-  });
+  };
+  row("statistics of a block", 6.0 * static_cast<double>(rows * columns), 0, [&](std::int64_t) { statistics(); });
   row("logits and statistics of a block", 0, block, [&](std::int64_t) {
     at::mm_out(logits, hidden, block_weight.t(), at::kFloat);
-    kernels::detail::launch_logit_statistics({.block = {.dtype = Dtype::kBFloat16,
-                                                        .logits = logits.mutable_data_ptr(),
-                                                        .row_stride = columns,
-                                                        .num_rows = rows,
-                                                        .num_columns = columns,
-                                                        .first_column = 0,
-                                                        .bias = nullptr,
-                                                        .softcap = 0,
-                                                        .targets = targets.const_data_ptr<std::int64_t>()},
-                                              .max = statistic[0].mutable_data_ptr(),
-                                              .sum = statistic[1].mutable_data_ptr(),
-                                              .target_logit = statistic[2].mutable_data_ptr(),
-                                              .packed = packed,
-                                              .packed_stride = kVocabulary,
-                                              .packed_max = maxima.mutable_data_ptr<float>(),
-                                              .packed_max_stride = maxima.stride(0)},
-                                             current_cuda_stream(logits.device()));
+    statistics();
   });
   row("gradient of logits", 4.0 * static_cast<double>(rows) * kVocabulary, 0, [&](std::int64_t) {
     kernels::detail::launch_packed_logit_gradient({.packed = packed,

@@ -101,11 +101,8 @@ bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntro
   return options.gradients_in_forward && hidden.scalar_type() == at::kBFloat16 && detail::has_cuda_kernels(hidden);
 }
 
-std::int64_t chunk_size(const at::Tensor& hidden, const LinearCrossEntropyOptions& options) {
-  if (options.chunk_size) return *options.chunk_size;
-  if (makes_gradients_in_forward(hidden, options)) return std::int64_t{15} << 24;
-  return std::int64_t{1} << (hidden.is_cpu() ? 20 : 26);
-}
+constexpr std::int64_t kChunkWithGradients = std::int64_t{15} << 24;
+std::int64_t chunk_of_logits(const at::Tensor& hidden) { return std::int64_t{1} << (hidden.is_cpu() ? 20 : 26); }
 
 // One number for all rows, and nothing through lse: the gradients of the sum are those of this, up to the number.
 bool is_multiple_of_sum(const variable_list& grads) {
@@ -118,17 +115,19 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   // wanted: of which the gradients are to be made here, one a tensor; empty for none.
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::TensorList& weights,
                                const std::optional<at::Tensor>& bias, const at::Tensor& targets,
-                               std::optional<double> softcap, double z_loss_weight, std::int64_t chunk_size,
-                               const std::vector<bool>& wanted) {
-    const detail::LinearCrossEntropyInput input{.hidden = hidden,
-                                                .weights = weights.vec(),
-                                                .bias = bias.value_or(at::Tensor()),
-                                                .targets = targets,
-                                                .softcap = softcap,
-                                                .z_loss_weight = z_loss_weight,
-                                                .chunk_size = chunk_size};
+                               std::optional<double> softcap, double z_loss_weight,
+                               std::optional<std::int64_t> chunk_size, const std::vector<bool>& wanted) {
+    detail::LinearCrossEntropyInput input{.hidden = hidden,
+                                          .weights = weights.vec(),
+                                          .bias = bias.value_or(at::Tensor()),
+                                          .targets = targets,
+                                          .softcap = softcap,
+                                          .z_loss_weight = z_loss_weight,
+                                          .chunk_size = chunk_size.value_or(chunk_of_logits(hidden))};
     detail::LinearCrossEntropyForward output;
+    context->saved_data["chunk_size"] = input.chunk_size;
     if (!wanted.empty()) {
+      input.chunk_size = chunk_size.value_or(kChunkWithGradients);
       auto result = detail::linear_cross_entropy_with_gradients_cuda(input, by_name(wanted),
                                                                      detail::chunks_with_gradients(input));
       output = std::move(result.forward);
@@ -142,7 +141,6 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     context->save_for_backward(std::move(saved));
     context->saved_data["softcap"] = softcap;
     context->saved_data["z_loss_weight"] = z_loss_weight;
-    context->saved_data["chunk_size"] = chunk_size;
     context->saved_data["num_weights"] = static_cast<std::int64_t>(weights.size());
     context->saved_data["has_bias"] = bias.has_value();
     context->set_materialize_grads(false);
@@ -178,7 +176,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   // Those that forward made, each handed out once; empty where they do not serve or a wanted one is gone.
   static variable_list take_gradients(AutogradContext* context, const variable_list& grads,
                                       const std::vector<bool>& wanted) {
-    if (context->saved_data.find(kGradients) == context->saved_data.end() || !is_multiple_of_sum(grads)) return {};
+    if (!is_multiple_of_sum(grads)) context->saved_data.erase(kGradients);  // room for those to be computed
+    if (context->saved_data.find(kGradients) == context->saved_data.end()) return {};
     c10::List<at::Tensor> kept = context->saved_data[kGradients].toTensorList();
     for (std::size_t i = 0; i < wanted.size(); ++i)
       if (wanted[i] && !kept.get(i).defined()) return {};
@@ -239,7 +238,7 @@ LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::Tens
       checked_targets(shifted(targets, options), options.ignore_index, vocabulary_size(weight));
   const variable_list rows = LinearCrossEntropy::apply(
       hidden.reshape({targets.numel(), hidden.size(-1)}), weight, options.bias, row_targets.reshape(-1).contiguous(),
-      options.softcap, options.z_loss_weight, chunk_size(hidden, options), wanted_in_forward(hidden, weight, options));
+      options.softcap, options.z_loss_weight, options.chunk_size, wanted_in_forward(hidden, weight, options));
   const auto at_targets = [&](const at::Tensor& of_rows) {
     return unshifted(of_rows.view(targets.sizes()), options.shift);
   };
