@@ -10,8 +10,8 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Rows of the weight gradient are added into at most this many sums, which are then added: two for each multiprocessor of
-// an H200, and the same on all GPUs, so that the order of additions does not depend on the device.
+// Rows of the weight gradient are added into at most this many sums, which are then added: two for each multiprocessor
+// of an H200, and the same on all GPUs, so that the order of additions does not depend on the device.
 constexpr std::int64_t kRmsNormPartials = 264;
 
 // Legend   R = num_rows, N = num_columns, A = double for Dtype::kFloat64 rows, otherwise float. Tensors are [R, N] of
