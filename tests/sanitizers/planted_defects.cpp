@@ -1,6 +1,7 @@
 // A race between ranks and a leak of one: what the sanitizer presets must find in a job whose ranks are threads.
 //
 //   planted_defects race|leak
+#include <barrier>
 #include <string_view>
 
 #include "d9d/base/check.h"
@@ -9,9 +10,11 @@
 namespace {
 
 void race() {
-  int shared = 0;
+  volatile int shared = 0;
+  std::barrier together(2);  // nothing orders the ranks from here on
   d9d::run_thread_ranks(2, [&](const auto&) {
-    for (int i = 0; i < 1000; ++i) shared += i;
+    together.arrive_and_wait();
+    for (int i = 0; i < 1'000'000; ++i) shared = shared + 1;
   });
 }
 
