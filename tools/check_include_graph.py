@@ -32,7 +32,7 @@ AREAS = {
     "pipelining/api": Area(("core",)),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
-    "kernels": Area(("core/autograd", "core/device", "core/rng"), TORCH + CUDA),
+    "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),
     "modules/base": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
     "metrics": Area(("core",), TORCH),
     "data": Area(("core",), TORCH + JSON + POSIX),

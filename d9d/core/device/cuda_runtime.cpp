@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <array>
+#include <atomic>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -48,7 +51,9 @@ int num_cuda_devices() {
   return count;
 }
 
-int cuda_capability_major(c10::Device device) {
+namespace {
+
+int ask_capability_major(c10::Device device) {
   constexpr int kCapabilityMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
   D9D_CHECK(driver != nullptr, StateError,
@@ -60,6 +65,17 @@ int cuda_capability_major(c10::Device device) {
             ", got the driver's error ", status, ".");
   return major;
 }
+
+}  // namespace
+
+int cuda_capability_major(c10::Device device) {
+  static std::array<std::atomic<int>, 64> known{};  // lint: allow(mutable-global): facts of the machine
+  std::atomic<int>& major = known.at(static_cast<std::size_t>(device.has_index() ? device.index() : 0));
+  if (major == 0) major = ask_capability_major(device);
+  return major;
+}
+
+bool is_hopper(c10::Device device) { return cuda_capability_major(device) == 9; }
 
 bool load_cuda() {
   static const bool is_loaded = load();

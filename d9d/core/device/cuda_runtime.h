@@ -23,7 +23,10 @@ bool load_cuda();
 // start.
 [[nodiscard]] int num_cuda_devices();
 
-// The major compute capability of a CUDA device, 9 on Hopper. load_cuda() has returned true.
+// The major compute capability of a CUDA device, 9 on Hopper. Asks the driver once a device. load_cuda() has returned
+// true.
 [[nodiscard]] int cuda_capability_major(c10::Device device);
+// Whether the kernels of this library, which are compiled for sm_90a, run there. As above.
+[[nodiscard]] bool is_hopper(c10::Device device);
 
 }  // namespace d9d

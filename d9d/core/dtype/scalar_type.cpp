@@ -18,4 +18,11 @@ c10::ScalarType to_scalar_type(Dtype dtype) {
   throw InternalError("[core::dtype] unknown dtype");
 }
 
+std::optional<Dtype> find_dtype(c10::ScalarType type) {
+  for (const auto& entry : enum_names(Dtype())) {
+    if (to_scalar_type(entry.value) == type) return entry.value;
+  }
+  return std::nullopt;
+}
+
 }  // namespace d9d

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <numbers>
-#include <optional>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -17,13 +16,6 @@
 
 namespace d9d {
 namespace {
-
-std::optional<Dtype> dtype_named(at::ScalarType type) {
-  for (const auto& entry : enum_names(Dtype())) {
-    if (to_scalar_type(entry.value) == type) return entry.value;
-  }
-  return std::nullopt;
-}
 
 constexpr std::int64_t kElementsPerTask = 1 << 14;
 
@@ -70,13 +62,12 @@ void fill(const at::Tensor& local, const ElementWindow& window, RandomStream str
 // True when the kernel filled it: floating numbers, or a mask, on a GPU that it is compiled for.
 bool fill_on_device(const at::Tensor& local, const ElementWindow& window, RandomStream stream, detail::RandomKind kind,
                     double first, double second) {
-  constexpr int kHopper = 9;
   const at::ScalarType dtype = local.scalar_type();
-  const auto known = dtype_named(dtype);
+  const auto known = find_dtype(dtype);
   const bool is_mask = kind == detail::RandomKind::kBernoulli;
   if (!local.is_cuda() || !local.is_contiguous() || local.dim() > detail::FillRandomArgs::kMaxDims ||
       (is_mask ? dtype != at::kBool : !known.has_value()) || !detail::has_fill_random_kernel() ||
-      cuda_capability_major(local.device()) != kHopper) {
+      !is_hopper(local.device())) {
     return false;
   }
   D9D_ASSERT(window.global_shape.size() == static_cast<std::size_t>(local.dim()), "window of another rank");
