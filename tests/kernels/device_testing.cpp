@@ -4,17 +4,12 @@
 
 #include <ATen/DeviceAccelerator.h>
 
-#include "d9d/core/device/cuda_runtime.h"
-
+#include "tests/support/load_cuda.h"
 #include "tests/support/tolerances.h"
 
 namespace d9d::testing {
 namespace {
 
-// Before the first test: LibTorch keeps its first answer to whether there is a device.
-class LoadCuda : public ::testing::Environment {
-  void SetUp() override { (void)load_cuda(); }
-};
 double unit_roundoff(at::ScalarType dtype) {  // the largest relative error of a rounding
   switch (dtype) {
     case at::kBFloat16:
@@ -27,8 +22,6 @@ double unit_roundoff(at::ScalarType dtype) {  // the largest relative error of a
       return std::ldexp(1.0, -53);
   }
 }
-
-const ::testing::Environment* const kLoadCuda = ::testing::AddGlobalTestEnvironment(new LoadCuda);
 
 }  // namespace
 

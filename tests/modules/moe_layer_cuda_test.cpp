@@ -5,15 +5,10 @@
 #include "d9d/modules/blocks/moe/moe_layer.h"
 
 #include "tests/support/device.h"
+#include "tests/support/load_cuda.h"
 
 namespace d9d {
 namespace {
-
-// Before the first test: LibTorch keeps its first answer to whether there is a device.
-class LoadCuda : public ::testing::Environment {
-  void SetUp() override { (void)load_cuda(); }
-};
-const ::testing::Environment* const kLoadCuda = ::testing::AddGlobalTestEnvironment(new LoadCuda);
 
 TEST(MoELayerCuda, Does_not_wait_for_the_device) {
   if (!load_cuda()) GTEST_SKIP() << "no GPU";

@@ -18,16 +18,11 @@
 #include "d9d/core/communicator/process_group/gloo_group.h"
 #include "d9d/core/communicator/process_group/process_group_backend.h"
 #include "d9d/core/communicator/thread/thread_job.h"
-#include "d9d/core/device/cuda_runtime.h"
+
+#include "tests/support/load_cuda.h"
 
 namespace d9d::test {
 namespace {
-
-// Before the first test: LibTorch keeps its first answer to whether there is a device.
-class LoadCuda : public ::testing::Environment {
-  void SetUp() override { (void)load_cuda(); }
-};
-[[maybe_unused]] const ::testing::Environment* const kLoadCuda = ::testing::AddGlobalTestEnvironment(new LoadCuda);
 
 // What the threads of one run_ranks share.
 class RankSupervisor {
