@@ -15,7 +15,10 @@ struct Tolerance {
 
 inline constexpr std::array kTolerances = {
     Tolerance{"fp64", 1e-9, "the same mathematics in another order; a wrong term shows at 1e-3 or more"},
-    Tolerance{"fp32 training loss", 2e-5, "losses after steps that each amplify the rounding of near-zero gradients"},
+    // AdamW's first updates are as long for a gradient of 1e-9 as for one of 1: another order of a sum may turn such an
+    // update round. Weighting activations in place of outputs, or summing the gradients of a layer's input within its
+    // products, moves the fourth loss of the mixture of experts by 3.6e-5; in fp64 the same steps agree to 1e-9.
+    Tolerance{"fp32 training loss", 1e-4, "losses after steps that each amplify the rounding of near-zero gradients"},
     Tolerance{"fp32", 1e-5, "sums of up to a few thousand terms round at about 1e-7 each"},
     // A whole model in bf16 against transformers in bf16. The choice of experts is transformers': where two experts are
     // a rounding apart, either choice is right, and gradients of the two do not resemble each other.
