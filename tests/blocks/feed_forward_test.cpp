@@ -83,6 +83,44 @@ TEST(RMSNorm, With_a_zero_centred_weight_equals_that_of_qwen3_next) {
       run);
 }
 
+// The weights of a block in one buffer, as a GPU wants them.
+TEST(Linears, Compute_the_same_once_their_weights_lie_together) {
+  const std::vector<ModulePtr<Linear>> linears = {make_module<Linear>(LinearConfig{5, 3}),
+                                                  make_module<Linear>(LinearConfig{5, 4})};
+  const at::Tensor x = at::linspace(-1, 1, 10, at::kDouble).view({2, 5});
+  std::vector<at::Tensor> expected;
+  for (const auto& linear : linears) {
+    linear->to(at::kDouble);
+    linear->materialize(at::kCPU);
+  }
+  linears[0]->set_requires_grad(false);
+  join_weights(linears);
+  for (const auto& linear : linears) {
+    linear->reset_parameters(1);
+    expected.push_back(at::linear(x, linear->weight->local()));
+  }
+  const at::Tensor& first = linears[0]->weight->local();
+  const at::Tensor& second = linears[1]->weight->local();
+  EXPECT_EQ(second.const_data_ptr<double>(), first.const_data_ptr<double>() + first.numel());
+  const std::vector<at::Tensor> outputs = linears_of(x, linears);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(at::allclose(outputs[i], expected[i], 1e-14, 1e-14)) << i;
+  EXPECT_FALSE(first.requires_grad());
+  outputs[1].sum().backward();
+  EXPECT_TRUE(at::allclose(second.grad(), x.sum(0).expand({4, 5}), 1e-14, 1e-14));
+}
+
+TEST(Linears, With_a_bias_compute_each_by_itself) {
+  const std::vector<ModulePtr<Linear>> linears = {make_module<Linear>(LinearConfig{5, 3, true}),
+                                                  make_module<Linear>(LinearConfig{5, 4})};
+  for (const auto& linear : linears) {
+    linear->materialize(at::kCPU);
+    linear->reset_parameters(1);
+  }
+  const at::Tensor x = at::linspace(-1, 1, 10).view({2, 5});
+  EXPECT_TRUE(
+      at::equal(linears_of(x, linears)[0], at::linear(x, linears[0]->weight->local(), linears[0]->bias->local())));
+}
+
 TEST(RMSNorm, Norms_a_sum_and_returns_both) {
   const auto of_sum = [](const ModulePtr<RMSNorm>& norm, const Tensors& inputs) {
     const at::Tensor part = inputs.at("x") * 0.25;

@@ -22,12 +22,6 @@ struct BoundaryNode final : ag::Node {
   std::function<void()> action;
 };
 
-struct GradientHook final : ag::PostAccumulateGradHook {
-  explicit GradientHook(std::function<void(const at::Tensor&)> on_gradient) : action(std::move(on_gradient)) {}
-  void operator()(const ag::Variable& leaf) override { action(leaf); }
-  std::function<void(const at::Tensor&)> action;
-};
-
 }  // namespace
 
 bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors, std::function<void()> action) {
@@ -52,10 +46,6 @@ bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors,
 
 void at_end_of_backward(std::function<void()> action) {
   ag::Engine::get_default_engine().queue_callback(std::move(action));
-}
-
-void on_gradient(const at::Tensor& leaf, std::function<void(const at::Tensor& leaf)> action) {
-  ag::impl::set_post_acc_grad_hooks(leaf, std::make_unique<GradientHook>(std::move(action)));
 }
 
 }  // namespace d9d

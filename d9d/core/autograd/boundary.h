@@ -22,7 +22,4 @@ bool on_backward(const std::vector<std::reference_wrapper<at::Tensor>>& tensors,
 // Calls `action` when the backward that runs on this thread is over. Only inside a backward.
 void at_end_of_backward(std::function<void()> action);
 
-// Calls `action(leaf)` each time a backward has added to leaf.grad(). One such hook a leaf: a second replaces it.
-void on_gradient(const at::Tensor& leaf, std::function<void(const at::Tensor& leaf)> action);
-
 }  // namespace d9d

@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/autograd/boundary.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 
 namespace d9d {
 namespace {
@@ -38,22 +38,20 @@ class GradientSynchronizer::Bucket {
 
   void add(const ParameterPtr& parameter) {
     parameters_.push_back(parameter);
-    offsets_.push_back(numel_);
     numel_ += parameter->local().numel();
   }
 
   void allocate(const std::function<void()>& on_complete) {
-    buffer_ = at::zeros({numel_}, parameters_.front()->local().options().dtype(dtype_));
+    buffer_ = at::empty({numel_}, parameters_.front()->local().options().dtype(dtype_));
     if (ranks_.num_ranks() > 1) communicator_ = ranks_.communicator();
     has_come_.resize(parameters_.size());
+    has_values_.resize(parameters_.size());
+    std::int64_t end = numel_;  // the last added first in memory: as declared, as a product of several weights wants it
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      on_gradient(parameters_[i]->local(), [this, i, on_complete](const at::Tensor& leaf) {
-        const at::NoGradGuard no_grad;
-        view(i).add_(std::exchange(leaf.mutable_grad(), at::Tensor()));
-        if (!has_come_[i]) ++num_come_;
-        has_come_[i] = true;
-        if (is_complete()) on_complete();
-      });
+      offsets_.push_back(end -= parameters_[i]->local().numel());
+      on_gradient(parameters_[i]->local(),
+                  {.arrived = [this, i, on_complete](const at::Tensor& leaf) { take(i, leaf, on_complete); },
+                   .place = [this, i] { return place(i); }});
     }
   }
 
@@ -62,18 +60,36 @@ class GradientSynchronizer::Bucket {
     num_come_ = 0;
     has_come_.assign(parameters_.size(), false);
   }
-  void reduce() const {
+  void reduce() {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (!has_values_[i]) view(i).zero_();
+    }
     if (communicator_ != nullptr) communicator_->all_reduce(buffer_, ReduceOp::kSum).wait();
   }
   void publish() const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->stored().mutable_grad() = view(i);
   }
-  void clear() const {
+  void clear() {
     for (const ParameterPtr& parameter : parameters_) parameter->stored().mutable_grad() = at::Tensor();
-    buffer_.zero_();
+    has_values_.assign(parameters_.size(), false);
   }
 
  private:
+  [[nodiscard]] GradientPlace place(std::size_t index) {
+    const bool had_values = has_values_[index];
+    has_values_[index] = true;
+    return {.tensor = view(index), .has_values = had_values};
+  }
+  void take(std::size_t index, const at::Tensor& leaf, const std::function<void()>& on_complete) {
+    const at::NoGradGuard no_grad;
+    if (const at::Tensor grad = std::exchange(leaf.mutable_grad(), at::Tensor()); grad.defined()) {
+      const GradientPlace to = place(index);
+      to.has_values ? to.tensor.add_(grad) : to.tensor.copy_(grad);
+    }
+    if (!has_come_[index]) ++num_come_;
+    has_come_[index] = true;
+    if (is_complete()) on_complete();
+  }
   [[nodiscard]] at::Tensor view(std::size_t index) const {
     const at::Tensor& local = parameters_[index]->local();
     return buffer_.narrow(0, offsets_[index], local.numel()).view(local.sizes());
@@ -86,7 +102,8 @@ class GradientSynchronizer::Bucket {
   std::int64_t numel_ = 0;
   at::Tensor buffer_;                           // [numel_]
   std::shared_ptr<Communicator> communicator_;  // null: one rank
-  std::vector<bool> has_come_;
+  std::vector<bool> has_values_;                // of the parameters, in this step
+  std::vector<bool> has_come_;                  // in this microbatch
   std::size_t num_come_ = 0;
 };
 
@@ -125,7 +142,7 @@ GradientSynchronizer::~GradientSynchronizer() = default;
 // In the order of buckets, so that all ranks agree, whatever order their gradients come in.
 void GradientSynchronizer::reduce_ready(bool all) {
   while (num_reduced_ < buckets_.size() && (all || buckets_[num_reduced_]->is_complete())) {
-    const Bucket& bucket = *buckets_[num_reduced_];
+    Bucket& bucket = *buckets_[num_reduced_];
     reduced_ = stream_->run([&] { bucket.reduce(); });
     ++num_reduced_;
   }

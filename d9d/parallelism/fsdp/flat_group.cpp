@@ -106,13 +106,17 @@ at::Tensor FlatGroup::full_gradient(std::size_t index) const {
   return full_grad_.narrow(0, offsets_[index], leaf.numel()).view(leaf.sizes());
 }
 
+GradientPlace FlatGroup::gradient_place(std::size_t index) {
+  const bool had_values = took_gradient_[index];
+  took_gradient_[index] = true;
+  return {.tensor = full_gradient(index), .has_values = had_values};
+}
+
 void FlatGroup::take_gradient(std::size_t index) {
   const at::NoGradGuard no_grad;
-  const at::Tensor& leaf = parameters_[index].second->local();
-  const at::Tensor grad = std::exchange(leaf.mutable_grad(), at::Tensor());
-  const at::Tensor place = full_gradient(index);
-  took_gradient_[index] ? place.add_(grad) : place.copy_(grad);
-  took_gradient_[index] = true;
+  const at::Tensor grad = std::exchange(parameters_[index].second->local().mutable_grad(), at::Tensor());
+  const GradientPlace place = gradient_place(index);
+  place.has_values ? place.tensor.add_(grad) : place.tensor.copy_(grad);
 }
 
 void FlatGroup::reduce_gradients(bool over_replicas) {

@@ -13,6 +13,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/dtensor/parameter.h"
 #include "d9d/core/mesh/device_mesh.h"
@@ -57,6 +58,8 @@ class FlatGroup {
   // memory (kByte, gradient_bytes()) takes the full gradient from now on.
   void begin_gradients(const at::Tensor& memory);
   [[nodiscard]] bool has_gradients() const { return full_grad_.defined(); }
+  // A parameter's part of the full gradient, for whoever writes or adds to it now.
+  [[nodiscard]] GradientPlace gradient_place(std::size_t index);
   // Adds a parameter's .grad() to the full gradient and drops it.
   void take_gradient(std::size_t index);
   // Collective over the shard axis: adds the sum of full gradients to this rank's slice, on the current stream; with

@@ -4,6 +4,7 @@
 
 #include "d9d/core/autograd/boundary.h"
 #include "d9d/core/autograd/checkpoint.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 namespace d9d {
@@ -34,12 +35,19 @@ void FsdpUnit::materialized() {
   for (const auto& group : groups_) {
     if (!group->requires_grad()) continue;
     for (std::size_t i = 0; i < group->parameters().size(); ++i) {
-      on_gradient(group->parameters()[i].second->local(), [this, group = group.get(), i](const at::Tensor&) {
-        if (!has_gradients()) runtime_.provide_gradients(*this);
-        group->take_gradient(i);
-      });
+      on_gradient(group->parameters()[i].second->local(),
+                  {.arrived =
+                       [this, group = group.get(), i](const at::Tensor& leaf) {
+                         if (leaf.grad().defined()) gradient_group(*group).take_gradient(i);
+                       },
+                   .place = [this, group = group.get(), i] { return gradient_group(*group).gradient_place(i); }});
     }
   }
+}
+
+FlatGroup& FsdpUnit::gradient_group(FlatGroup& group) {
+  if (!has_gradients()) runtime_.provide_gradients(*this);
+  return group;
 }
 
 void FsdpUnit::before_forward(const TensorRefs& inputs) {

@@ -49,6 +49,7 @@ class FsdpUnit {
   void abandon();
 
  private:
+  FlatGroup& gradient_group(FlatGroup& group);  // with memory for its gradients
   void begin_backward();
   void end_backward();
   void end_module_backward();

@@ -53,13 +53,21 @@ GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionConfig& 
                          .needs_attention_mask = config.needs_attention_mask,
                          .backend = config.sdpa_backend})) {}
 
+std::vector<ModulePtr<Linear>> GroupedQueryAttention::projections() const {
+  std::vector<ModulePtr<Linear>> linears = {q_proj, k_proj, v_proj};
+  if (gate_proj) linears.push_back(gate_proj);
+  return linears;
+}
+
+void GroupedQueryAttention::after_materialize(at::Device device) {
+  if (device.is_cuda()) join_weights(projections());
+}
+
 at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                           const std::optional<at::Tensor>& attention_mask) const {
   D9D_CHECK(!attention_mask || config.needs_attention_mask, ConfigError,
             "[modules::attention] expected no attention mask, got one. Build the layer with needs_attention_mask.");
-  std::vector<ModulePtr<Linear>> projections = {q_proj, k_proj, v_proj};
-  if (gate_proj) projections.push_back(gate_proj);
-  const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections);
+  const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());
   const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
   at::Tensor q = heads_of(projected[0]);
   at::Tensor k = heads_of(projected[1]);

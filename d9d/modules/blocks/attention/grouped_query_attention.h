@@ -57,6 +57,9 @@ class GroupedQueryAttention : public Module {
   const ModulePtr<Sdpa> kernel;
 
  private:
+  [[nodiscard]] std::vector<ModulePtr<Linear>> projections() const;  // of hidden states
+  void after_materialize(at::Device device) override;
+
   TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
 };
 

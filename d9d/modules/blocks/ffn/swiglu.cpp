@@ -12,6 +12,10 @@ SwiGLU::SwiGLU(const SwiGLUConfig& config)
       down_proj(register_module<Linear>("down_proj",
                                         LinearConfig{config.intermediate_size, config.hidden_size, config.has_bias})) {}
 
+void SwiGLU::after_materialize(at::Device device) {
+  if (device.is_cuda()) join_weights({gate_proj, up_proj});
+}
+
 at::Tensor SwiGLU::forward(const at::Tensor& x) const {
   const std::vector<at::Tensor> columns = tensor_parallel_->column_linears(x, {gate_proj, up_proj});
   return tensor_parallel_->row_linear(kernels::silu_mul(columns[0], columns[1]), down_proj);

@@ -26,6 +26,8 @@ class SwiGLU : public Module {
   const ModulePtr<Linear> down_proj;
 
  private:
+  void after_materialize(at::Device device) override;
+
   TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
 };
 

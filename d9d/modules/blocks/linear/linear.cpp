@@ -1,10 +1,12 @@
 #include "d9d/modules/blocks/linear/linear.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/linear/linear.h"
 
 namespace d9d {
 namespace {
@@ -30,7 +32,39 @@ Linear::Linear(const LinearConfig& configuration)
                            : nullptr) {}
 
 at::Tensor Linear::forward(const at::Tensor& x) const {
-  return bias ? at::linear(x, weight->local(), bias->local()) : at::linear(x, weight->local());
+  return bias ? at::linear(x, weight->local(), bias->local()) : kernels::linear(x, weight->local());
+}
+
+std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
+  const auto is_plain = [](const ModulePtr<Linear>& linear) {
+    return !linear->bias && linear->hooks().empty() && !linear->checkpoints_activations();
+  };
+  std::vector<at::Tensor> outputs;
+  if (std::ranges::all_of(linears, is_plain)) {
+    std::vector<at::Tensor> weights;
+    for (const ModulePtr<Linear>& linear : linears) weights.push_back(linear->weight->local());
+    return kernels::linears(x, weights);
+  }
+  for (const ModulePtr<Linear>& linear : linears) outputs.push_back(linear(x));
+  return outputs;
+}
+
+void join_weights(const std::vector<ModulePtr<Linear>>& linears) {
+  const at::Tensor& first = linears.front()->weight->local();
+  std::int64_t numel = 0;
+  for (const ModulePtr<Linear>& linear : linears) {
+    const Parameter& weight = *linear->weight;
+    if (has_flat_shard(weight.placements()) || weight.local().scalar_type() != first.scalar_type()) return;
+    numel += weight.local().numel();
+  }
+  const at::Tensor joined = at::empty({numel}, first.options());
+  std::int64_t offset = 0;
+  for (const ModulePtr<Linear>& linear : linears) {
+    const at::Tensor& weight = linear->weight->local();
+    const at::Tensor part = joined.narrow(0, offset, weight.numel()).view(weight.sizes());
+    offset += weight.numel();
+    linear->weight->replace_local(part.variable_data());
+  }
 }
 
 }  // namespace d9d

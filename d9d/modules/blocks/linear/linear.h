@@ -1,6 +1,8 @@
 // y = x W^T (+ b).
 #pragma once
 
+#include <vector>
+
 #include "d9d/modules/base/module.h"
 
 namespace d9d {
@@ -22,5 +24,12 @@ class Linear : public Module {
   const ParameterPtr weight;
   const ParameterPtr bias;  // null without bias
 };
+
+// x through each linear, in order: together where none has a bias or hooks of its own (kernels/linear/linear.h).
+[[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears);
+
+// For after_materialize of a block that uses linears_of: puts the weights one after another in memory, values
+// undefined. Weights of flat groups lie there as the group wants.
+void join_weights(const std::vector<ModulePtr<Linear>>& linears);
 
 }  // namespace d9d

@@ -1,0 +1,42 @@
+// Where the gradients of leaves go when something keeps them in memory of its own: a flat buffer, a bucket.
+//
+// Example
+//   on_gradient(weight, {.arrived = [&](const at::Tensor& leaf) { take(leaf); },
+//                        .place = [&] { return GradientPlace{.tensor = buffer, .has_values = false}; }});
+//   // and in the backward of an operator whose second input is a weight:
+//   if (const auto place = gradient_place(1)) {
+//     at::mm_out(place->tensor, grad.t(), x);      // or add, if place->has_values
+//     return {grad_x, at::Tensor()};
+//   }
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d {
+
+// Memory of the leaf's shape, contiguous, in a dtype of its own, on the current stream.
+struct GradientPlace {
+  at::Tensor tensor;
+  bool has_values = false;  // add to them; else overwrite
+};
+
+struct GradientHook {
+  // Called each time a backward is done with the leaf: leaf.grad() has what autograd added, or nothing where operators
+  // have written to the place.
+  std::function<void(const at::Tensor& leaf)> arrived;
+  // Asked for by whoever fills it at once; counts as having values from then on. None: gradients go to leaf.grad().
+  std::function<GradientPlace()> place = nullptr;
+};
+
+// One hook a leaf: a second replaces it.
+void on_gradient(const at::Tensor& leaf, GradientHook hook);
+
+// In the backward of an operator: where the gradient of its input `index` (counted over its tensors) is to be added.
+// The operator then returns an undefined one. None where it has to return the gradient: for inputs that are no leaves,
+// for leaves that have neither a place nor a gradient yet, and where the caller of backward wants the gradient itself.
+[[nodiscard]] std::optional<GradientPlace> gradient_place(std::size_t index);
+
+}  // namespace d9d

@@ -1,0 +1,83 @@
+#include "d9d/kernels/linear/products.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/kernels/linear/joined.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+template <class T>
+std::span<const T> part(const std::vector<T>& all, Run run) {
+  return std::span(all).subspan(run.first, run.count);
+}
+
+void add_product(const at::Tensor& place, bool has_values, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = place;
+  if (out.scalar_type() == a.scalar_type()) {
+    has_values ? out.addmm_(a, b) : at::mm_out(out, a, b);
+  } else if (a.is_cuda() && out.scalar_type() == at::kFloat && a.element_size() == 2) {  // what cuBLAS writes itself
+    has_values ? at::addmm_out(out, out, a, b, at::kFloat) : at::mm_out(out, a, b, at::kFloat);
+  } else {
+    has_values ? out.add_(at::mm(a, b)) : out.copy_(at::mm(a, b));
+  }
+}
+
+}  // namespace
+
+std::vector<at::Tensor> linears_forward(const at::Tensor& x, const std::vector<at::Tensor>& weights, bool joins) {
+  std::vector<at::Tensor> outputs;
+  const auto joined = [&](std::size_t i) { return joins && follows_in_rows(weights[i], weights[i + 1]); };
+  for (const Run run : runs(weights.size(), joined)) {
+    const at::Tensor whole = at::mm(x, joined_rows(part(weights, run)).t());
+    std::int64_t column = 0;
+    for (const at::Tensor& weight : part(weights, run)) {
+      outputs.push_back(run.count == 1 ? whole : whole.narrow(1, column, weight.size(0)));
+      column += weight.size(0);
+    }
+  }
+  return outputs;
+}
+
+at::Tensor linears_input_gradient(const std::vector<at::Tensor>& grads, const std::vector<at::Tensor>& weights) {
+  at::Tensor sum;
+  const auto joined = [&](std::size_t i) {
+    return grads[i].defined() && grads[i + 1].defined() && follows_in_columns(grads[i], grads[i + 1]) &&
+           follows_in_rows(weights[i], weights[i + 1]);
+  };
+  for (const Run run : runs(grads.size(), joined)) {
+    if (!grads[run.first].defined()) continue;
+    const at::Tensor grad = joined_columns(part(grads, run));
+    const at::Tensor weight = joined_rows(part(weights, run));
+    sum = sum.defined() ? sum.addmm_(grad, weight) : at::mm(grad, weight);
+  }
+  return sum;
+}
+
+std::vector<at::Tensor> linears_weight_gradients(const std::vector<at::Tensor>& grads, const at::Tensor& x,
+                                                 const std::vector<std::optional<GradientPlace>>& places) {
+  std::vector<at::Tensor> results(grads.size());
+  const auto joined = [&](std::size_t i) {
+    if (!follows_in_columns(grads[i], grads[i + 1]) || places[i].has_value() != places[i + 1].has_value()) return false;
+    return !places[i] || (places[i]->has_values == places[i + 1]->has_values &&
+                          follows_in_rows(places[i]->tensor, places[i + 1]->tensor));
+  };
+  for (const Run run : runs(grads.size(), joined)) {
+    const at::Tensor grad = joined_columns(part(grads, run)).t();
+    if (!places[run.first]) {
+      const at::Tensor whole = at::mm(grad, x);
+      std::int64_t row = 0;
+      for (std::size_t i = run.first; i < run.first + run.count; ++i) {
+        results[i] = run.count == 1 ? whole : whole.narrow(0, row, grads[i].size(1));
+        row += grads[i].size(1);
+      }
+      continue;
+    }
+    std::vector<at::Tensor> tensors;
+    for (const auto& place : part(places, run)) tensors.push_back(place->tensor);
+    add_product(joined_rows(tensors), places[run.first]->has_values, grad, x);
+  }
+  return results;
+}
+
+}  // namespace d9d::kernels::detail
