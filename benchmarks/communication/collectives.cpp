@@ -112,7 +112,7 @@ class Benchmark {
     std::unique_ptr<d9d::ShardGather> copies;
     at::Tensor slice;
     try {
-      copies = d9d::make_shard_gather(d9d::GatherMethod::kCopyEngine, ranks_, (bytes + 255) / 256 * 256);
+      copies = d9d::make_shard_gather(d9d::ExchangeMethod::kCopyEngine, ranks_, (bytes + 255) / 256 * 256);
       slice = copies->allocate(bytes).view(at::kBFloat16);
       slice.fill_(static_cast<double>(ranks_->rank() + 1));
       copies->begin();

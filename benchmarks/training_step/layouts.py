@@ -60,6 +60,9 @@ class Model(NamedTuple):
 
 ALL_ROWS = "alone,apart,communicator,copy_engine,replicated"
 SHARDED_ROWS = "communicator,copy_engine"
+EXCHANGES = {"communicator": {"gather": "communicator", "reduce": "communicator"},
+             "copied_slices": {"gather": "copy_engine", "reduce": "communicator"},
+             "copy_engine": {"gather": "copy_engine", "reduce": "copy_engine"}}
 MODELS = {
     "qwen3-1.7b": Model(28, 2048, 16, 8, 6144, 151936, 1000000, 4096, 2, "float32", ALL_ROWS),
     "qwen3-8b": Model(36, 4096, 32, 8, 12288, 151936, 1000000, 8192, 1, "bfloat16", SHARDED_ROWS),
@@ -110,12 +113,13 @@ def configuration(model, options, num_ranks, row, folder):
     config["data"] = {"kind": "tokens", "path": str(tokens), "dtype": "uint32", "sequence_length": model.sequence,
                       "shuffle": True, "global_batch_size": model.microbatch * options.microbatches * num_ranks,
                       "microbatch_size": model.microbatch, "num_workers": 1}
-    gather = row if row in SHARDED_ROWS.split(",") else "auto"
     config["model_provider"].update(model=model.config(), dtype="bfloat16", checkpointing=options.checkpointing,
-                                    fsdp={"gather": gather, "gradient_dtype": options.gradients or model.gradients})
+                                    fsdp={"gradient_dtype": options.gradients or model.gradients, **EXCHANGES.get(row, {})})
     config["trainer"]["schedule"]["total_steps"] = options.steps + (1 + TRACED_STEPS if options.trace else 0)
     config["trainer"]["logging"] = {"period_steps": 10000, "tracker": {"provider": "jsonl", "path": str(folder / "log")}}
     config["optimizer"] = OPTIMIZERS[options.optimizer]
+    if options.gradients == "float32":
+        config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = "float32"
     config["lr_scheduler"]["scheduler"]["phases"] = [
         {"mode": "rest", "target_multiplier": 1.0, "curve": {"type": "linear"}}]
     config["report"] = str(folder / "report.json")
@@ -150,12 +154,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="qwen3-1.7b")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rows", help=f"of {ALL_ROWS}; default: those that fit")
+    parser.add_argument("--rows", help=f"of {ALL_ROWS},copied_slices; default: those that fit")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="of sharded rows; default: of the model")
+    parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="default: sharded rows those of the model, others bfloat16")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw: float32 moments; other: bfloat16")
     parser.add_argument("--trace", type=Path, help=f"folder for traces of {TRACED_STEPS} steps more; adds what is exposed")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")

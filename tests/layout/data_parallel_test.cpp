@@ -52,9 +52,11 @@ TEST_P(DataParallel, Trains_with_copied_slices_as_with_gathered_ones) {
                     .freezes_attention = true,
                     .is_mixed = true,
                     .num_accumulations = 2,
-                    .fsdp = {.reshard_after_forward = reshard, .gather = GatherMethod::kCommunicator}};
+                    .fsdp = {.reshard_after_forward = reshard,
+                             .gather = ExchangeMethod::kCommunicator,
+                             .reduce = ExchangeMethod::kCommunicator}};
       const LayoutResult gathered = train(GetParam().mesh, job);
-      job.fsdp.gather = GatherMethod::kCopyEngine;
+      job.fsdp.gather = job.fsdp.reduce = ExchangeMethod::kCopyEngine;
       const LayoutResult copied = train(GetParam().mesh, job);
       EXPECT_EQ(copied.losses, gathered.losses);
       for (const auto& [name, parameter] : gathered.parameters) {

@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, FsdpMemory, ::testing::Values(2, 4));
 constexpr double kTolerance = 0.05;  // activations, padding, one parameter's gradient on its way
 
 TEST_P(FsdpMemory, Is_slices_and_two_gathered_units_and_one_full_gradient) {
-  for (const GatherMethod gather : {GatherMethod::kCommunicator, GatherMethod::kCopyEngine}) {
+  for (const ExchangeMethod gather : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
     const Bytes bytes = measure_on(GetParam(), {.gather = gather});
     const double expected = 2.0 * static_cast<double>(bytes.stage) / static_cast<double>(GetParam()) +
                             3.0 * static_cast<double>(bytes.largest_layer);

@@ -130,9 +130,9 @@ TEST(Fsdp, Says_why_a_parameter_cannot_be_used_outside_its_unit) {
 
 // However slices come together, whatever is written between steps is what the next forward computes with.
 TEST(Fsdp, Sees_what_is_written_between_steps) {
-  for (const GatherMethod method : {GatherMethod::kCommunicator, GatherMethod::kCopyEngine}) {
+  for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
     on_two_ranks([&](World& world) {
-      Sharded sharded(world, {.gather = method});
+      Sharded sharded(world, {.gather = method, .reduce = method});
       sharded.shard().fill();
       const auto evaluate = [&] {
         const at::NoGradGuard no_grad;
@@ -168,7 +168,7 @@ TEST(Fsdp, Sees_what_is_written_between_steps) {
 
 TEST(Fsdp, Goes_on_with_copied_slices_after_an_exception) {
   on_two_ranks([](World& world) {
-    Sharded sharded(world, {.gather = GatherMethod::kCopyEngine});
+    Sharded sharded(world, {.gather = ExchangeMethod::kCopyEngine, .reduce = ExchangeMethod::kCopyEngine});
     sharded.shard().fill();
     for (int i = 0; i < 3; ++i) {
       sharded.runtime->begin_microbatch(/*is_last=*/true);

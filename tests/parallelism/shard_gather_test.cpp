@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kSlice = 5;  // elements of each of two slices, fp64
 
 struct Slices {
-  Slices(World& world, GatherMethod method)
+  Slices(World& world, ExchangeMethod method)
       : ranks(world.communicator(group_of(world, "all"))), gather(make_shard_gather(method, ranks, 2 * 256)) {
     for (at::Tensor& slice : own) slice = gather->allocate(kSlice * 8).view(at::kDouble);
   }
@@ -43,16 +43,16 @@ struct Slices {
   std::array<at::Tensor, 2> own;
 };
 
-class ShardGatherBy : public ::testing::TestWithParam<std::pair<RankBackend, GatherMethod>> {
+class ShardGatherBy : public ::testing::TestWithParam<std::pair<RankBackend, ExchangeMethod>> {
  protected:
   static void on_ranks(std::int64_t num_ranks, const std::function<void(const Slices&)>& body) {
     run_ranks(GetParam().first, num_ranks, [&](World& world) { body(Slices(world, GetParam().second)); });
   }
 };
 INSTANTIATE_TEST_SUITE_P(Ways, ShardGatherBy,
-                         ::testing::Values(std::pair(RankBackend::kThreads, GatherMethod::kCommunicator),
-                                           std::pair(RankBackend::kThreads, GatherMethod::kCopyEngine),
-                                           std::pair(RankBackend::kGloo, GatherMethod::kCopyEngine)),
+                         ::testing::Values(std::pair(RankBackend::kThreads, ExchangeMethod::kCommunicator),
+                                           std::pair(RankBackend::kThreads, ExchangeMethod::kCopyEngine),
+                                           std::pair(RankBackend::kGloo, ExchangeMethod::kCopyEngine)),
                          [](const auto& param_info) {
                            return std::string(to_string(param_info.param.first)) + "_" +
                                   std::string(enum_name(param_info.param.second));
@@ -113,7 +113,7 @@ TEST_P(ShardGatherBy, Slices_can_be_offloaded_between_steps) {
 TEST(CopyEngineGather, A_rank_that_does_not_begin_or_end_a_step_is_named) {
   for (const bool begins : {false, true}) {
     run_ranks(RankBackend::kThreads, 2, [&](World& world) {
-      const Slices slices(world, GatherMethod::kCopyEngine);
+      const Slices slices(world, ExchangeMethod::kCopyEngine);
       if (begins) slices.gather->begin();
       slices.ranks->barrier();
       world.set_timeout(std::chrono::milliseconds(300));
@@ -131,8 +131,8 @@ TEST(CopyEngineGather, A_rank_that_does_not_begin_or_end_a_step_is_named) {
 
 TEST(CopyEngineGather, Is_not_chosen_by_itself_on_CPUs) {
   run_ranks(RankBackend::kThreads, 2, [&](World& world) {
-    EXPECT_EQ(Slices(world, GatherMethod::kAuto).gather->description(), "by all_gather: its ranks are on CPUs");
-    EXPECT_EQ(Slices(world, GatherMethod::kCopyEngine).gather->description(),
+    EXPECT_EQ(Slices(world, ExchangeMethod::kAuto).gather->description(), "by all_gather: its ranks are on CPUs");
+    EXPECT_EQ(Slices(world, ExchangeMethod::kCopyEngine).gather->description(),
               "by copies from the memory of 1 peers: all ranks are on one machine");
   });
 }

@@ -68,7 +68,8 @@ class Layouts(ProgramTest):
 
     def test_slices_that_ranks_copy_train_as_one_rank(self):
         """By itself: from memory of threads on CPUs, of processes on GPUs."""
-        shards, copies = f"mesh.data_parallel_shard={NUM_RANKS}", "model_provider.fsdp.gather=copy_engine"
+        shards = f"mesh.data_parallel_shard={NUM_RANKS}"
+        copies = ("model_provider.fsdp.gather=copy_engine", "model_provider.fsdp.reduce=copy_engine")
         for model, arguments, launcher in (
             ("dense", [shards], ()),
             ("dense", [shards, "model_provider.checkpointing=true", "model_provider.fsdp.reshard_after_forward=never"], ()),
@@ -85,7 +86,7 @@ class Layouts(ProgramTest):
             with self.subTest(model=model, arguments=arguments, launcher=launcher):
                 of_model = [argument for argument in arguments if argument.startswith("model_provider.model")]
                 expected = self.run_job(model, *of_model)
-                self.assert_same(self.run_job(model, *arguments, copies, launcher=launcher), expected)
+                self.assert_same(self.run_job(model, *arguments, *copies, launcher=launcher), expected)
 
     def test_parts_of_layers_and_of_sequences_train_and_sample_as_one_rank(self):
         expected = self.run_job("dense")
@@ -171,7 +172,8 @@ class Failures(ProgramTest):
         for gather in GATHERS:
             with self.subTest(gather):
                 job, process = self.started("mesh.data_parallel_shard=2", f"trainer.timeout.step_timeout={timeout}",
-                                            f"model_provider.fsdp.gather={gather}")
+                                            f"model_provider.fsdp.gather={gather}",
+                                            f"model_provider.fsdp.reduce={gather}")
                 children = children_of(process)
                 os.kill(children[1], signal.SIGSTOP)
                 stopped = time.monotonic()

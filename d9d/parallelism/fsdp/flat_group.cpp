@@ -69,8 +69,9 @@ void FlatGroup::connect() {
   if (replicas.num_ranks() > 1) replica_ranks_ = replicas.communicator();
 }
 
-void FlatGroup::materialize(std::shared_ptr<ShardGather> gather) {
+void FlatGroup::materialize(std::shared_ptr<ShardGather> gather, std::shared_ptr<ShardReduce> reduce) {
   gather_ = std::move(gather);
+  reduce_ = std::move(reduce);
   shard_ = gather_->allocate(slice_bytes()).view(dtype_);
   flat_.emplace(padded_numel_, shard_.options());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -124,10 +125,8 @@ void FlatGroup::reduce_gradients(bool over_replicas) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!took_gradient_[i]) full_gradient(i).zero_();
   }
-  const at::Tensor own = full_grad_.chunk(shard_ranks_->size())[static_cast<std::size_t>(shard_ranks_->rank())];
-  if (!shard_grad_.defined()) shard_grad_ = at::empty_like(own);
-  shard_ranks_->reduce_scatter(has_shard_grad_ ? own : shard_grad_, full_grad_, ReduceOp::kSum).wait();
-  if (has_shard_grad_) shard_grad_.add_(own);
+  if (!shard_grad_.defined()) shard_grad_ = at::empty({padded_numel_ / shard_ranks_->size()}, full_grad_.options());
+  reduce_->reduce(shard_grad_, full_grad_, /*adds=*/has_shard_grad_);
   has_shard_grad_ = true;
   keep_for_current_stream(full_grad_);
   full_grad_ = at::Tensor();

@@ -19,6 +19,7 @@
 #include "d9d/core/mesh/device_mesh.h"
 #include "d9d/parallelism/fsdp/flat_storage.h"
 #include "d9d/parallelism/fsdp/shard_gather.h"
+#include "d9d/parallelism/fsdp/shard_reduce.h"
 
 namespace d9d {
 
@@ -46,8 +47,8 @@ class FlatGroup {
   void connect();
   [[nodiscard]] const std::shared_ptr<Communicator>& shard_ranks() const { return shard_ranks_; }
   [[nodiscard]] std::int64_t slice_bytes() const { return gathered_bytes() / shard_ranks_->size(); }
-  // Local. Allocates this rank's slice there and attaches the parameters to it. `gather`: over shard_ranks().
-  void materialize(std::shared_ptr<ShardGather> gather);
+  // Local. Allocates this rank's slice there and attaches the parameters to it. Both over shard_ranks().
+  void materialize(std::shared_ptr<ShardGather> gather, std::shared_ptr<ShardReduce> reduce);
 
   // Collective over the shard axis: fills memory (kByte, gathered_bytes()) with all slices; local() of the parameters
   // reads it. On the current stream.
@@ -89,6 +90,7 @@ class FlatGroup {
   std::shared_ptr<Communicator> shard_ranks_;
   std::shared_ptr<Communicator> replica_ranks_;  // null: none
   std::shared_ptr<ShardGather> gather_;
+  std::shared_ptr<ShardReduce> reduce_;
   std::optional<FlatStorage> flat_;
   at::Tensor shard_;                 // [N / W]
   at::Tensor full_grad_;             // [N] while gradients arrive

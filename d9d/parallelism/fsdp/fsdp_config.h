@@ -20,16 +20,16 @@ constexpr auto enum_names(ReshardAfterForward) {
                                                        {ReshardAfterForward::kNever, "never"}});
 }
 
-// Who brings the slices of a unit together within a step.
-enum class GatherMethod {
+// Who moves slices between ranks within a step.
+enum class ExchangeMethod {
   kAuto,          // copy_engine on GPUs of one machine that reach each other's memory, else communicator
-  kCommunicator,  // an all_gather
-  kCopyEngine,    // each rank copies the slices of the others, and holds no multiprocessor meanwhile
+  kCommunicator,  // an all_gather, a reduce_scatter
+  kCopyEngine,    // each rank copies from the others, and holds no multiprocessor meanwhile
 };
-constexpr auto enum_names(GatherMethod) {
-  return std::to_array<EnumName<GatherMethod>>({{GatherMethod::kAuto, "auto"},
-                                                {GatherMethod::kCommunicator, "communicator"},
-                                                {GatherMethod::kCopyEngine, "copy_engine"}});
+constexpr auto enum_names(ExchangeMethod) {
+  return std::to_array<EnumName<ExchangeMethod>>({{ExchangeMethod::kAuto, "auto"},
+                                                  {ExchangeMethod::kCommunicator, "communicator"},
+                                                  {ExchangeMethod::kCopyEngine, "copy_engine"}});
 }
 
 struct FsdpConfig {
@@ -39,14 +39,16 @@ struct FsdpConfig {
   // Keep the full gradients of all units until the last microbatch of the step, and reduce once. Default: reduce after
   // each microbatch, one full gradient of a unit at a time.
   bool reduce_on_last_microbatch = false;
-  GatherMethod gather = GatherMethod::kAuto;
+  ExchangeMethod gather = ExchangeMethod::kAuto;  // of parameters
+  // Of gradients after a microbatch; those kept for the last one are reduced by the communicator.
+  ExchangeMethod reduce = ExchangeMethod::kAuto;
 
   static constexpr auto fields() {
     using Fsdp = FsdpConfig;
     return record<Fsdp>(defaulted("reshard_after_forward", &Fsdp::reshard_after_forward),
                         defaulted("gradient_dtype", &Fsdp::gradient_dtype),
                         defaulted("reduce_on_last_microbatch", &Fsdp::reduce_on_last_microbatch),
-                        defaulted("gather", &Fsdp::gather));
+                        defaulted("gather", &Fsdp::gather), defaulted("reduce", &Fsdp::reduce));
   }
 };
 

@@ -1,6 +1,7 @@
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 #include <algorithm>
+#include <map>
 
 #include <ATen/ATen.h>
 
@@ -29,10 +30,13 @@ void FsdpRuntime::materialize(at::Device device) {
   device_ = device;
   gather_stream_.emplace(device);
   reduce_stream_.emplace(device);
-  make_gathers();
+  make_exchanges();
   std::vector<std::int64_t> unit_bytes;
   for (Entry& entry : entries_) {
-    for (const auto& group : entry.unit->groups()) group->materialize(gather_of(*group).gather);
+    for (const auto& group : entry.unit->groups()) {
+      const Exchange& exchange = exchange_of(*group);
+      group->materialize(exchange.gather, exchange.reduce);
+    }
     entry.unit->materialized();
     if (entry.unit->stays_gathered() || config_.reshard_after_forward == ReshardAfterForward::kNever) continue;
     entry.arena_index = unit_bytes.size();
@@ -41,41 +45,52 @@ void FsdpRuntime::materialize(at::Device device) {
   arena_.emplace(std::move(unit_bytes), device);
 }
 
-void FsdpRuntime::make_gathers() {
+void FsdpRuntime::make_exchanges() {
   for (const Entry& entry : entries_) {
     for (const auto& group : entry.unit->groups()) {
       group->connect();
-      gather_of(*group).slice_bytes += round_up(group->slice_bytes(), kAlignmentBytes);
+      exchange_of(*group).slice_bytes += round_up(group->slice_bytes(), kAlignmentBytes);
     }
   }
-  for (GatherOf& each : gathers_) {
-    each.gather = make_shard_gather(config_.gather, each.ranks, each.slice_bytes);
+  for (Exchange& exchange : exchanges_) {
+    for (const Entry& entry : entries_) {
+      std::int64_t bytes = 0;
+      for (const auto& group : entry.unit->groups()) {
+        if (group->shard_ranks() == exchange.ranks) bytes += group->gradient_bytes();
+      }
+      exchange.gradient_bytes = std::max(exchange.gradient_bytes, bytes);
+    }
+    exchange.gather = make_shard_gather(config_.gather, exchange.ranks, exchange.slice_bytes);
+    exchange.reduce = std::make_shared<ShardReduce>(config_.reduce, exchange.ranks);
     if (log_) {
-      log_->info("sharded parameters of group '", each.ranks->group().name, "' are gathered ",
-                 each.gather->description());
+      log_->info("sharded parameters of group '", exchange.ranks->group().name, "' are gathered ",
+                 exchange.gather->description());
     }
   }
+  // Where reductions run aside, the next unit fills another slot.
+  if (!config_.reduce_on_last_microbatch) slot_is_free_.resize(device_.is_cpu() ? 1 : 2);
 }
 
-FsdpRuntime::GatherOf& FsdpRuntime::gather_of(const FlatGroup& group) {
+FsdpRuntime::Exchange& FsdpRuntime::exchange_of(const FlatGroup& group) {
   const auto found =
-      std::ranges::find_if(gathers_, [&](const GatherOf& each) { return each.ranks == group.shard_ranks(); });
-  if (found != gathers_.end()) return *found;
-  return gathers_.emplace_back(GatherOf{.ranks = group.shard_ranks()});
+      std::ranges::find_if(exchanges_, [&](const Exchange& each) { return each.ranks == group.shard_ranks(); });
+  if (found != exchanges_.end()) return *found;
+  return exchanges_.emplace_back(Exchange{.ranks = group.shard_ranks()});
 }
 
 // Of a step; the same order on all ranks.
 void FsdpRuntime::begin_reading() {
   if (std::exchange(is_reading_, true)) return;
   (void)gather_stream_->run([&] {
-    for (const GatherOf& each : gathers_) each.gather->begin();
+    for (const Exchange& each : exchanges_) each.gather->begin();
   });
+  open_gradient_slots();
 }
 
 void FsdpRuntime::end_reading() {
   if (!std::exchange(is_reading_, false)) return;
   const StreamEvent ended = gather_stream_->run([&] {
-    for (const GatherOf& each : gathers_) each.gather->end();
+    for (const Exchange& each : exchanges_) each.gather->end();
   });
   ended.wait();
 }
@@ -156,29 +171,37 @@ void FsdpRuntime::forward_ended(FsdpUnit& unit) {
 
 // Gradients ----------------------------------------------------------------------------------------------------------
 
+void FsdpRuntime::open_gradient_slots() {
+  if (slot_is_free_.empty()) return;
+  for (Exchange& each : exchanges_) {
+    if (each.gradient_slots.defined()) continue;
+    const auto num_slots = static_cast<std::int64_t>(slot_is_free_.size());
+    each.gradient_slots = each.reduce->allocate(num_slots * each.gradient_bytes).view({num_slots, each.gradient_bytes});
+    if (log_) {
+      log_->info("gradients of group '", each.ranks->group().name, "' are summed ", each.reduce->description());
+    }
+  }
+}
+
 void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
-  const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kByte);
-  if (config_.reduce_on_last_microbatch) {
-    unit.begin_gradients(at::empty({unit.gradient_bytes()}, options));
-    return;
-  }
-  if (gradient_slots_.empty()) {
-    std::int64_t bytes = 0;
-    for (const Entry& entry : entries_) bytes = std::max(bytes, entry.unit->gradient_bytes());
-    gradient_slots_.resize(device_.is_cpu() ? 1 : 2);  // where reductions run aside, the next unit fills another
-    for (GradientSlot& slot : gradient_slots_) slot.memory = at::empty({bytes}, options);
-  }
   const bool is_taken =
       std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.gradient_slot == next_slot_; });
-  if (is_taken) {  // units whose backwards overlap: this one's memory lasts until it is reduced
-    unit.begin_gradients(at::empty({unit.gradient_bytes()}, options));
-    return;
+  if (slot_is_free_.empty() || is_taken) {  // taken: by a unit whose backward is not over
+    return unit.begin_gradients([&](const FlatGroup& group) {
+      return at::empty({group.gradient_bytes()}, at::TensorOptions(device_).dtype(at::kByte));
+    });
   }
-  const GradientSlot& slot = gradient_slots_[next_slot_];
-  slot.is_free.wait();
-  unit.begin_gradients(slot.memory.narrow(0, 0, unit.gradient_bytes()));
+  slot_is_free_[next_slot_].wait();
+  std::map<const Exchange*, std::int64_t> used;
+  unit.begin_gradients([&](const FlatGroup& group) {
+    const Exchange& exchange = exchange_of(group);
+    const std::int64_t offset = used[&exchange];
+    used[&exchange] += group.gradient_bytes();
+    return exchange.gradient_slots.select(0, static_cast<std::int64_t>(next_slot_))
+        .narrow(0, offset, group.gradient_bytes());
+  });
   entries_[index_of(unit)].gradient_slot = next_slot_;
-  next_slot_ = (next_slot_ + 1) % gradient_slots_.size();
+  next_slot_ = (next_slot_ + 1) % slot_is_free_.size();
 }
 
 void FsdpRuntime::reduce(FsdpUnit& unit) {
@@ -186,7 +209,7 @@ void FsdpRuntime::reduce(FsdpUnit& unit) {
   if (!unit.has_gradients()) provide_gradients(unit);
   reduced_ = reduce_stream_->run([&] { unit.reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
   if (auto& slot = entries_[index_of(unit)].gradient_slot) {
-    gradient_slots_[*slot].is_free = reduced_;
+    slot_is_free_[*slot] = reduced_;
     slot.reset();
   }
   ++num_reductions_;
@@ -241,10 +264,8 @@ void FsdpRuntime::offload(const OffloadContext& context) {
       slices.push_back(group->slice());
     }
   }
-  gradient_slots_.clear();
-  next_slot_ = 0;
   arena_->free();
-  for (const GatherOf& each : gathers_) each.gather->close();
+  close_exchanges();
   offloaded_ = offload_tensors(slices, context.options);
   is_offloaded_ = true;
 }
@@ -266,11 +287,17 @@ void FsdpRuntime::abandon() {
   position_ = 0;
   if (!is_recorded_) order_.clear();
   is_reading_ = false;
-  for (const GatherOf& each : gathers_) each.gather->abandon();
+  for (const Exchange& each : exchanges_) each.gather->abandon();
 }
 
-void FsdpRuntime::close() {
-  for (const GatherOf& each : gathers_) each.gather->close();
+void FsdpRuntime::close_exchanges() {
+  for (Exchange& each : exchanges_) {
+    each.gather->close();
+    each.gradient_slots = at::Tensor();
+    each.reduce->close();
+  }
 }
+
+void FsdpRuntime::close() { close_exchanges(); }
 
 }  // namespace d9d

@@ -78,13 +78,19 @@ class FsdpRuntime final : public GradientReduction, public Offloadable {
     StreamEvent ready;                         // of the last gather
     std::optional<std::size_t> gradient_slot;  // while its full gradient lies there
   };
-  struct GatherOf {
+  // What crosses between the ranks over which some groups are cut.
+  struct Exchange {
     std::shared_ptr<Communicator> ranks;
-    std::int64_t slice_bytes = 0;
+    std::int64_t slice_bytes = 0;     // of parameters, of all groups
+    std::int64_t gradient_bytes = 0;  // of the unit with most
     std::shared_ptr<ShardGather> gather;
+    std::shared_ptr<ShardReduce> reduce;
+    at::Tensor gradient_slots;  // kByte [slots, gradient_bytes]; undefined: not allocated
   };
-  void make_gathers();
-  [[nodiscard]] GatherOf& gather_of(const FlatGroup& group);
+  void make_exchanges();
+  [[nodiscard]] Exchange& exchange_of(const FlatGroup& group);
+  void open_gradient_slots();
+  void close_exchanges();
   void begin_reading();
   void end_reading();
   [[nodiscard]] std::size_t index_of(const FsdpUnit& unit) const;
@@ -97,7 +103,7 @@ class FsdpRuntime final : public GradientReduction, public Offloadable {
   FsdpConfig config_;
   std::optional<Logger> log_;
   std::vector<Entry> entries_;
-  std::vector<GatherOf> gathers_;     // by ranks, in the order of their first groups
+  std::vector<Exchange> exchanges_;   // by ranks, in the order of their first groups
   std::optional<GatherArena> arena_;  // from materialize on
   std::optional<SideStream> gather_stream_;
   std::optional<SideStream> reduce_stream_;
@@ -109,11 +115,7 @@ class FsdpRuntime final : public GradientReduction, public Offloadable {
   bool is_last_microbatch_ = true;
   bool is_reading_ = false;  // ranks may read each other's slices
 
-  struct GradientSlot {
-    at::Tensor memory;
-    StreamEvent is_free;
-  };
-  std::vector<GradientSlot> gradient_slots_;  // taken in turn
+  std::vector<StreamEvent> slot_is_free_;  // of gradient slots, which are taken in turn
   std::size_t next_slot_ = 0;
   StreamEvent reduced_;  // the last reduction
   bool is_offloaded_ = false;

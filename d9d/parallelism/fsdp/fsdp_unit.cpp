@@ -97,11 +97,9 @@ void FsdpUnit::release() {
   for (const auto& group : groups_) group->release();
 }
 
-void FsdpUnit::begin_gradients(const at::Tensor& memory) {
-  std::int64_t offset = 0;
+void FsdpUnit::begin_gradients(const std::function<at::Tensor(const FlatGroup& group)>& memory_for) {
   for (const auto& group : groups_) {
-    if (group->requires_grad()) group->begin_gradients(memory.narrow(0, offset, group->gradient_bytes()));
-    offset += group->gradient_bytes();
+    if (group->requires_grad()) group->begin_gradients(memory_for(*group));
   }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -39,7 +40,7 @@ class FsdpUnit {
   // For the runtime. Collective: gather, reduce.
   void gather(const at::Tensor& memory);
   void release();
-  void begin_gradients(const at::Tensor& memory);
+  void begin_gradients(const std::function<at::Tensor(const FlatGroup& group)>& memory_for);
   void reduce_gradients(bool over_replicas);
   void publish_gradients();
   void clear_gradients();

@@ -30,19 +30,19 @@ class CommunicatorGather final : public ShardGather {
 
 }  // namespace
 
-std::unique_ptr<ShardGather> make_shard_gather(GatherMethod method, std::shared_ptr<Communicator> ranks,
+std::unique_ptr<ShardGather> make_shard_gather(ExchangeMethod method, std::shared_ptr<Communicator> ranks,
                                                std::int64_t num_bytes) {
   const auto communicator = [&](const std::string& reason) {
     return std::make_unique<CommunicatorGather>(std::move(ranks), reason);
   };
-  if (method == GatherMethod::kCommunicator) return communicator("as configured");
+  if (method == ExchangeMethod::kCommunicator) return communicator("as configured");
   if (ranks->size() == 1) return communicator("one rank has all");
-  if (method == GatherMethod::kAuto && ranks->device().is_cpu()) return communicator("its ranks are on CPUs");
+  if (method == ExchangeMethod::kAuto && ranks->device().is_cpu()) return communicator("its ranks are on CPUs");
   PeerMemoryResult peers = open_peer_memory(ranks, num_bytes);
   if (peers.memory != nullptr) {
     return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(peers.memory));
   }
-  D9D_CHECK(method == GatherMethod::kAuto, ConfigError, "[parallelism::fsdp] expected ranks of group '",
+  D9D_CHECK(method == ExchangeMethod::kAuto, ConfigError, "[parallelism::fsdp] expected ranks of group '",
             ranks->group().name, "' that can read each other's memory for gather = copy_engine, got a group where ",
             peers.reason, ". Use \"auto\" or \"communicator\".");
   return communicator(peers.reason);

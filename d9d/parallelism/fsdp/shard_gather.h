@@ -1,7 +1,7 @@
 // How the slices that ranks keep of flat groups come together: those of all groups over one set of ranks.
 //
 // Example
-//   const auto gather = make_shard_gather(GatherMethod::kAuto, ranks, /*num_bytes=*/slice_bytes_of_all_groups);
+//   const auto gather = make_shard_gather(ExchangeMethod::kAuto, ranks, /*num_bytes=*/slice_bytes_of_all_groups);
 //   const at::Tensor slice = gather->allocate(slice_bytes);
 //   ...                                         // this rank writes its slices
 //   gather->begin();
@@ -49,7 +49,7 @@ class ShardGather {
 
 // Collective. num_bytes: that allocate() will be asked for in all, each slice rounded up to 256. Throws ConfigError,
 // with the reason, when copies are asked for and impossible.
-[[nodiscard]] std::unique_ptr<ShardGather> make_shard_gather(GatherMethod method, std::shared_ptr<Communicator> ranks,
+[[nodiscard]] std::unique_ptr<ShardGather> make_shard_gather(ExchangeMethod method, std::shared_ptr<Communicator> ranks,
                                                              std::int64_t num_bytes);
 
 }  // namespace d9d

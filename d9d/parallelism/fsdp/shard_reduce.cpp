@@ -1,0 +1,82 @@
+#include "d9d/parallelism/fsdp/shard_reduce.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+at::Tensor ShardReduce::allocate(std::int64_t num_bytes) {
+  const at::TensorOptions options = at::TensorOptions(ranks_->device()).dtype(at::kByte);
+  if (method_ == ExchangeMethod::kCommunicator) {
+    reason_ = "as configured";
+  } else if (ranks_->size() == 1) {
+    reason_ = "one rank has all";
+  } else if (num_bytes == 0) {
+    reason_ = "nothing is trained";
+  } else if (method_ == ExchangeMethod::kAuto && ranks_->device().is_cpu()) {
+    reason_ = "its ranks are on CPUs";
+  } else {
+    PeerMemoryResult result = open_peer_memory(ranks_, num_bytes);
+    D9D_CHECK(result.memory != nullptr || method_ == ExchangeMethod::kAuto, ConfigError,
+              "[parallelism::fsdp] expected ranks of group '", ranks_->group().name,
+              "' that can read each other's memory for reduce = copy_engine, got a group where ", result.reason,
+              ". Use \"auto\" or \"communicator\".");
+    peers_ = std::move(result.memory);
+    reason_ = std::move(result.reason);
+    if (peers_ != nullptr) {
+      token_ = at::zeros({1}, options.dtype(at::kFloat));
+      return peers_->own();
+    }
+  }
+  return at::empty({num_bytes}, options);
+}
+
+std::string ShardReduce::description() const {
+  if (peers_ == nullptr) return cat("by reduce_scatter: ", reason_);
+  return cat("by copies from the memory of ", ranks_->size() - 1, " peers: all ranks are on one machine");
+}
+
+void ShardReduce::reduce(const at::Tensor& sum, const at::Tensor& full, bool adds) {
+  if (peers_ != nullptr && full.storage().is_alias_of(peers_->own().storage())) return add_copies(sum, full, adds);
+  const at::Tensor own = full.narrow(0, ranks_->rank() * sum.numel(), sum.numel());
+  ranks_->reduce_scatter(adds ? own : sum, full, ReduceOp::kSum).wait();
+  if (adds) sum.add_(own);
+}
+
+// Between the first meeting and the second ranks read each other's gradients.
+void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds) {
+  const std::int64_t num_ranks = ranks_->size();
+  const auto slice_bytes = static_cast<std::int64_t>(sum.nbytes());
+  const std::int64_t offset = full.storage_offset() * full.element_size() + ranks_->rank() * slice_bytes;
+  if (!copies_.defined() || copies_.numel() < num_ranks * slice_bytes) {
+    copies_ = at::empty({num_ranks * slice_bytes}, sum.options().dtype(at::kByte));
+  }
+  const auto copy_of = [&](std::int64_t rank) {
+    return copies_.narrow(0, rank * slice_bytes, slice_bytes).view(sum.scalar_type());
+  };
+  const auto part_of = [&](std::int64_t rank) {
+    return rank == ranks_->rank() ? full.narrow(0, rank * sum.numel(), sum.numel()) : copy_of(rank);
+  };
+  meet();
+  for (std::int64_t i = 1; i < num_ranks; ++i) {  // each rank begins elsewhere, so that no one serves all at once
+    const std::int64_t rank = (ranks_->rank() + i) % num_ranks;
+    peers_->read(part_of(rank), rank, offset);
+  }
+  meet();
+  at::Tensor total = adds ? copy_of(ranks_->rank()) : sum;
+  at::add_out(total, part_of(0), part_of(1));
+  for (std::int64_t rank = 2; rank < num_ranks; ++rank) total.add_(part_of(rank));
+  if (adds) sum.add_(total);
+}
+
+void ShardReduce::meet() { ranks_->all_reduce(token_, ReduceOp::kSum).wait(); }
+
+void ShardReduce::close() {
+  if (auto peers = std::exchange(peers_, nullptr)) peers->close();
+  copies_ = at::Tensor();
+}
+
+}  // namespace d9d
