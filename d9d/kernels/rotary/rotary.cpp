@@ -6,10 +6,10 @@
 #include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "d9d/base/check.h"
 #include "d9d/kernels/cpu_loops.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
+#include "d9d/kernels/rotary/check_arguments.h"
 #include "d9d/kernels/rotary/rotary_aten.h"
 #include "d9d/kernels/rotary/rotary_cpu.h"
 #include "d9d/kernels/rotary/rotary_cuda.h"
@@ -19,26 +19,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-void check_arguments(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin) {
-  D9D_CHECK(q.dim() == 4 && k.dim() == 4 && q.size(0) == k.size(0) && q.size(1) == k.size(1) && q.size(3) == k.size(3),
-            ConfigError, "[kernels::apply_rotary] expected q and k [B, S, heads, D] of one B, S and D, got ", q.sizes(),
-            " and ", k.sizes(), ". Put the sequence before the heads.");
-  D9D_CHECK(q.is_floating_point() && q.scalar_type() == k.scalar_type(), ConfigError,
-            "[kernels::apply_rotary] expected q and k of one floating dtype, got ", q.scalar_type(), " and ",
-            k.scalar_type(), ". Cast one of the two.");
-  D9D_CHECK(cos.dim() == 3 && cos.sizes() == sin.sizes() && (cos.size(0) == q.size(0) || cos.size(0) == 1) &&
-                cos.size(1) == q.size(1) && cos.size(2) % 2 == 0 && cos.size(2) <= q.size(3),
-            ConfigError, "[kernels::apply_rotary] expected cos and sin [B or 1, S, Dr] with Dr even and <= D for q ",
-            q.sizes(), ", got ", cos.sizes(), " and ", sin.sizes(), ". Gather the tables by position first.");
-  D9D_CHECK(cos.is_floating_point() && sin.is_floating_point() && !cos.requires_grad() && !sin.requires_grad(),
-            ConfigError, "[kernels::apply_rotary] expected floating tables without gradient, got cos ",
-            cos.scalar_type(), " and sin ", sin.scalar_type(), ", requires_grad ", cos.requires_grad(), " and ",
-            sin.requires_grad(), ". Gradients of the tables are not built: detach them.");
-  D9D_CHECK(q.device() == k.device() && q.device() == cos.device() && q.device() == sin.device(), ConfigError,
-            "[kernels::apply_rotary] expected q, k, cos and sin on one device, got ", q.device(), ", ", k.device(),
-            ", ", cos.device(), " and ", sin.device(), ". Move them.");
-}
 
 // Either tensor may be undefined, and stays so.
 variable_list rotate(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin,
@@ -86,7 +66,7 @@ struct ApplyRotary : torch::autograd::Function<ApplyRotary> {
 
 std::pair<at::Tensor, at::Tensor> apply_rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos,
                                                const at::Tensor& sin, RotaryStyle style) {
-  check_arguments(q, k, cos, sin);
+  detail::check_rotary_arguments("apply_rotary", q, k, cos, sin);
   const variable_list rotated = ApplyRotary::apply(q, k, cos, sin, style);
   return {rotated[0], rotated[1]};
 }

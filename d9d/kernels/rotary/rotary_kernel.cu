@@ -1,6 +1,8 @@
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/rotary/channels.cuh"
 #include "d9d/kernels/rotary/rotary_kernel.h"
+#include "d9d/kernels/rotary/slots.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -8,33 +10,13 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kHeadsOfThread = 2;  // turned by one read of the tables; more leave too few threads on a multiprocessor
 
-// Two pieces of W channels of a head: `first` and `second` name where they begin. Numbered through, channel j turns
-// with W + j when halves turn with each other, and 2j with 2j + 1 when neighbours do.
+// The channels of a slot, numbered through.
 template <class T, int W>
 struct Pieces {
   Elements<T, W> piece[2];
   __device__ __forceinline__ T& operator[](int i) { return piece[i / W].value[i % W]; }
   __device__ __forceinline__ const T& operator[](int i) const { return piece[i / W].value[i % W]; }
 };
-struct Channels {
-  int first;
-  int second;  // -1: there is none
-};
-
-// Slots of a head: first the pairs of turning pieces, then pairs of those that pass through.
-template <int W>
-__device__ __forceinline__ Channels channels_of(const RotaryArgs& args, int slot, bool is_interleaved) {
-  const int head_dim = static_cast<int>(args.head_dim);
-  const int rotary_dim = static_cast<int>(args.rotary_dim);
-  const int num_turning = rotary_dim / 2 / W;
-  if (slot < num_turning) {
-    if (is_interleaved) return {2 * slot * W, 2 * slot * W + W};
-    return {slot * W, rotary_dim / 2 + slot * W};
-  }
-  const int passing = rotary_dim + 2 * (slot - num_turning) * W;
-  return {passing, passing + W < head_dim ? passing + W : -1};
-}
-
 template <class T, int W>
 __device__ __forceinline__ Pieces<T, W> load(const T* data, Channels channels) {
   Pieces<T, W> result = {};
@@ -58,7 +40,8 @@ __global__ void __launch_bounds__(kBlock, 3)
   const int first_head = static_cast<int>(row - token * num_head_groups) * kHeadsOfThread;
   const Index batch = token / static_cast<Index>(args.num_positions);
   const Index position = token - batch * static_cast<Index>(args.num_positions);
-  const Channels channels = channels_of<W>(args, slot, kIsInterleaved);
+  const Channels channels =
+      channels_of<W>(static_cast<int>(args.head_dim), static_cast<int>(args.rotary_dim), slot, kIsInterleaved);
   const int num_first = static_cast<int>(args.first.num_heads);
   const int num_heads = num_first + static_cast<int>(args.second.num_heads);
 
@@ -110,15 +93,14 @@ __global__ void __launch_bounds__(kBlock, 3)
 
 template <class T, class Table, int W>
 void launch(const RotaryArgs& args, CUstream_st* stream) {
-  const std::int64_t num_passing = (args.head_dim - args.rotary_dim + W - 1) / W;
-  const std::int64_t num_slots = args.rotary_dim / 2 / W + (num_passing + 1) / 2;
+  const std::int64_t slots_of_head = num_slots(args.head_dim, args.rotary_dim, W);
   const std::int64_t num_heads = args.first.num_heads + args.second.num_heads;
   const std::int64_t num_head_groups = (num_heads + kHeadsOfThread - 1) / kHeadsOfThread;
-  const std::int64_t num_items = args.num_tokens * num_slots * num_head_groups;
+  const std::int64_t num_items = args.num_tokens * slots_of_head * num_head_groups;
   const auto launch_counting = [&]<class Index>(Index) {
     const auto kernel = args.is_interleaved ? turn<T, Table, W, true, Index> : turn<T, Table, W, false, Index>;
     launch_after(kernel, {num_blocks(num_items, kBlock), kBlock}, stream, args, static_cast<Index>(num_items),
-                 static_cast<Index>(num_slots), static_cast<Index>(num_head_groups));
+                 static_cast<Index>(slots_of_head), static_cast<Index>(num_head_groups));
   };
   num_items < INT32_MAX ? launch_counting(std::uint32_t()) : launch_counting(std::uint64_t());
 }

@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/norm_rotary/norm_rotary.h"
 
 namespace d9d {
 namespace {
@@ -73,10 +74,12 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
   at::Tensor k = heads_of(projected[1]);
   const at::Tensor v = heads_of(projected[2]);
   if (q_norm) {
-    q = q_norm(q);
-    k = k_norm(k);
+    std::tie(q, k) = kernels::norm_rotary(
+        q, k, q_norm->weight->local(), k_norm->weight->local(), tables.cos, tables.sin,
+        {.style = config.rope_style, .eps = *config.qk_norm_eps, .zero_centered = config.qk_norm_zero_centered});
+  } else {
+    std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
   }
-  std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
   at::Tensor out =
       kernel->forward({.query = q, .key = k, .value = v, .mask = attention_mask},
                       {.causal = config.is_causal, .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))});

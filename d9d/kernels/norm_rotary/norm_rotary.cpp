@@ -1,0 +1,63 @@
+#include "d9d/kernels/norm_rotary/norm_rotary.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/norm_rotary/norm_rotary_cuda.h"
+#include "d9d/kernels/rms_norm/check_arguments.h"
+#include "d9d/kernels/rms_norm/rms_norm.h"
+#include "d9d/kernels/rotary/check_arguments.h"
+
+namespace d9d::kernels {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct NormRotary : torch::autograd::Function<NormRotary> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                               const at::Tensor& q_weight, const at::Tensor& k_weight, const at::Tensor& cos,
+                               const at::Tensor& sin, const NormRotaryOptions& options) {
+    context->save_for_backward({q, k, q_weight, k_weight, cos, sin});
+    context->saved_data["style"] = static_cast<std::int64_t>(options.style);
+    context->saved_data["eps"] = options.eps;
+    context->saved_data["zero_centered"] = options.zero_centered;
+    context->set_materialize_grads(false);
+    const auto out = detail::norm_rotary_forward_cuda(
+        {.x = {q, k}, .weights = {q_weight, k_weight}, .cos = cos, .sin = sin}, options);
+    return {out[0], out[1]};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    detail::check_first_order("norm_rotary");
+    const variable_list saved = context->get_saved_variables();
+    auto [x, weights] = detail::norm_rotary_backward_cuda(
+        {grads[0], grads[1]},
+        {.x = {saved[0], saved[1]}, .weights = {saved[2], saved[3]}, .cos = saved[4], .sin = saved[5]},
+        {.style = static_cast<RotaryStyle>(context->saved_data["style"].toInt()),
+         .eps = context->saved_data["eps"].toDouble(),
+         .zero_centered = context->saved_data["zero_centered"].toBool()},
+        {.x = {context->needs_input_grad(0), context->needs_input_grad(1)},
+         .weights = {context->needs_input_grad(2), context->needs_input_grad(3)}});
+    return {x[0], x[1], weights[0], weights[1], {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> norm_rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& q_weight,
+                                              const at::Tensor& k_weight, const at::Tensor& cos, const at::Tensor& sin,
+                                              const NormRotaryOptions& options) {
+  detail::check_rms_norm_arguments("norm_rotary", q, q_weight);
+  detail::check_rms_norm_arguments("norm_rotary", k, k_weight);
+  detail::check_rotary_arguments("norm_rotary", q, k, cos, sin);
+  if (!detail::fits_norm_rotary_kernel({.x = {q, k}, .weights = {q_weight, k_weight}, .cos = cos, .sin = sin})) {
+    return apply_rotary(rms_norm(q, q_weight, options.eps, options.zero_centered),
+                        rms_norm(k, k_weight, options.eps, options.zero_centered), cos, sin, options.style);
+  }
+  const variable_list results = NormRotary::apply(q, k, q_weight, k_weight, cos, sin, options);
+  return {results[0], results[1]};
+}
+
+}  // namespace d9d::kernels

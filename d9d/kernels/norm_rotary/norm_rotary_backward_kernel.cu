@@ -1,0 +1,237 @@
+#include <algorithm>
+
+#include "d9d/kernels/device/async_copy.cuh"
+#include "d9d/kernels/norm_rotary/head_groups.cuh"
+
+// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, f the factors, and g the gradient turned
+// back:
+//
+//   grad_x = g * f * inv - x * inv^3 * mean(g * f * x)      grad_f = sum over heads of g * x * inv
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kBlock = 512;  // one a multiprocessor
+constexpr int kHeads = 2;    // of a thread group
+constexpr int kStages = 2;   // of heads on their way into shared memory while those before them are worked on
+
+// Where a thread finds its pieces of a stage: each has places of its own.
+class Ring {
+ public:
+  __device__ __forceinline__ explicit Ring(void* memory) : mine_(static_cast<uint4*>(memory) + threadIdx.x) {}
+  __device__ __forceinline__ uint4* at(int stage, int source, int head, int piece) const {
+    return mine_ + (((stage * 2 + source) * kHeads + head) * 2 + piece) * kBlock;
+  }
+
+ private:
+  uint4* mine_;
+};
+constexpr unsigned kBytesOfRing = kStages * 2 * kHeads * 2 * kBlock * sizeof(uint4);
+
+// Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
+template <int W>
+__device__ __forceinline__ void write_partial(const float (&sums)[2 * W], float* of_groups, const HeadGrid& grid,
+                                              const NormRotaryInputs& inputs, bool is_interleaved, float* partial) {
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < 2 * W; ++j) of_groups[threadIdx.x * 2 * W + j] = sums[j];
+  __syncthreads();
+  const int numbers_of_group = grid.group * 2 * W;
+  for (int i = static_cast<int>(threadIdx.x); i < grid.num_slots * 2 * W; i += kBlock) {
+    const Channels channels = channels_of<W>(inputs.head_dim, inputs.rotary_dim, i / (2 * W), is_interleaved);
+    const int j = i % (2 * W);
+    if (j >= W && channels.second < 0) continue;
+    float sum = 0;
+#pragma unroll 8
+    for (int group = 0; group < kBlock / grid.group; ++group) sum += of_groups[group * numbers_of_group + i];
+    partial[j < W ? channels.first + j : channels.second + j - W] = sum;
+  }
+}
+
+// Blocks take groups of heads in turns. A thread keeps the factors of its channels, and the sums of their gradients
+// over all heads.
+template <class T, class Table, bool kIsInterleaved>
+__global__ void __launch_bounds__(kBlock, 1)
+    norm_rotary_backward(const NormRotaryBackwardArgs args, const HeadGrid grid) {
+  wait_for_kernel_before();
+  extern __shared__ __align__(16) unsigned char shared_memory[];
+  constexpr int W = kWidth<T>;
+  const NormRotaryInputs& inputs = args.inputs;
+  const int which = blockIdx.x < grid.num_blocks[0] ? 0 : 1;
+  const int num_heads = inputs.num_heads[which];
+  const unsigned num_groups = grid.num_groups[which];
+  const int slot = static_cast<int>(threadIdx.x) % grid.group;
+  const bool has_slot = slot < grid.num_slots;
+  const Channels channels = channels_of<W>(inputs.head_dim, inputs.rotary_dim, has_slot ? slot : 0, kIsInterleaved);
+  const bool is_turning = channels.first < inputs.rotary_dim;
+  const Ring ring(shared_memory);
+
+  const unsigned groups_of_block = kBlock / grid.group;
+  const unsigned step = grid.num_blocks[which] * groups_of_block;
+  const unsigned first =
+      (blockIdx.x - (which == 0 ? 0 : grid.num_blocks[0])) * groups_of_block + threadIdx.x / grid.group;
+  const unsigned num_steps = (num_groups + step - 1) / step;  // of all threads alike
+  const auto fetch = [&](unsigned i_step) {                   // heads that are not there become zeros
+    const unsigned index = first + i_step * step;
+    const int stage = static_cast<int>(i_step % kStages);
+    const HeadGroup group = head_group<kHeads>(inputs, num_heads, min(index, num_groups - 1));
+    const auto fetch_source = [&](int source, const HeadsView& view) {
+      const T* const heads = heads_of<T>(view, group);
+#pragma unroll
+      for (int i = 0; i < kHeads; ++i) {
+        const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
+        const T* const head = heads + min(group.head + i, num_heads - 1) * view.head_stride;
+        copy_async(ring.at(stage, source, i, 0), head + channels.first, is_there);
+        copy_async(ring.at(stage, source, i, 1), head + max(channels.second, 0), is_there && channels.second >= 0);
+      }
+    };
+    if (i_step < num_steps) {
+      fetch_source(0, inputs.x[which]);
+      fetch_source(1, args.grad_out[which]);
+    }
+    end_batch();
+  };
+#pragma unroll
+  for (unsigned i_step = 0; i_step < kStages; ++i_step) fetch(i_step);
+
+  float factors[2 * W];
+  load_factors<T, W>(inputs, inputs.weight[which], channels, factors);
+  float factor_sums[2 * W] = {};
+  const float share = __frcp_rn(static_cast<float>(inputs.head_dim));
+  const auto eps = static_cast<float>(inputs.eps);
+  for (unsigned i_step = 0; i_step < num_steps; ++i_step) {
+    const unsigned index = first + i_step * step;
+    const int stage = static_cast<int>(i_step % kStages);
+    const HeadGroup group = head_group<kHeads>(inputs, num_heads, min(index, num_groups - 1));
+    const std::uint64_t table_row =
+        static_cast<std::uint64_t>(inputs.num_table_rows == inputs.num_tokens ? group.token : group.position) *
+        static_cast<unsigned>(inputs.rotary_dim);
+    auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_turning);
+    auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_turning);
+    fill_unless(is_turning, cos, 1.0F);
+    fill_unless(is_turning, sin, 0.0F);
+    wait_for_batches<kStages - 1>();
+
+    float turned[kHeads][2 * W];
+    float sums[2 * kHeads] = {};  // of squares, and of products with the gradient
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      Packed<T, W> x[2];
+      Packed<T, W> grad[2];
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+        x[p] = load_packed<T, W>(ring.at(stage, 0, i, p));
+        grad[p] = load_packed<T, W>(ring.at(stage, 1, i, p));
+        keep_packed(cos.piece[p]);
+        keep_packed(sin.piece[p]);
+      }
+#pragma unroll
+      for (int j = 0; j < W; ++j) {
+        const Pair<W, kIsInterleaved> at(j);
+        const float grad_a = grad[at.a / W][at.a % W];
+        const float grad_b = grad[at.b / W][at.b % W];
+        turned[i][at.a] = grad_a * cos[at.a] + grad_b * sin[at.b];
+        turned[i][at.b] = grad_b * cos[at.b] - grad_a * sin[at.a];
+      }
+#pragma unroll
+      for (int j = 0; j < 2 * W; ++j) {
+        const float value = x[j / W][j % W];
+        sums[2 * i] += value * value;
+        sums[2 * i + 1] += turned[i][j] * factors[j] * value;
+      }
+    }
+    sum_over_group(sums, grid.group);
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) {
+      const float inv_rms = rsqrtf(sums[2 * i] * share + eps);
+      const float projection = sums[2 * i + 1] * share * inv_rms * inv_rms * inv_rms;
+      const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
+      T* const head = static_cast<T*>(args.grad_x[which]) +
+                      static_cast<std::uint64_t>(group.token) * args.grad_x_stride[which] +
+                      (group.head + i) * inputs.head_dim;
+#pragma unroll
+      for (int p = 0; p < 2; ++p) {
+        const auto x = load_packed<T, W>(ring.at(stage, 0, i, p));
+        float grad_x[W];
+#pragma unroll
+        for (int j = 0; j < W; ++j) {
+          const float scaled = turned[i][p * W + j] * inv_rms;
+          factor_sums[p * W + j] += scaled * x[j];
+          grad_x[j] = scaled * factors[p * W + j] - x[j] * projection;
+        }
+        const int channel = p == 0 ? channels.first : channels.second;
+        if (is_there && channel >= 0 && args.grad_x[which] != nullptr) store_packed(pack<T>(grad_x), head + channel);
+      }
+    }
+    fetch(i_step + kStages);
+  }
+  if (args.partials == nullptr) return;
+  wait_for_batches<0>();
+  write_partial<W>(factor_sums, reinterpret_cast<float*>(shared_memory), grid, inputs, kIsInterleaved,
+                   args.partials + blockIdx.x * inputs.head_dim);
+}
+
+// A warp for 32 columns of one of the two weights adds its partial sums in order.
+constexpr int kWarpsOfSum = 4;
+
+template <class Weight>
+__global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
+    add_partials(const NormRotaryBackwardArgs args, const HeadGrid grid) {
+  wait_for_kernel_before();
+  __shared__ float of_warps[kWarpsOfSum][kWarpSize];
+  const unsigned blocks_of_weight = gridDim.x / 2;
+  const unsigned which = blockIdx.x / blocks_of_weight;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int column = static_cast<int>(blockIdx.x % blocks_of_weight) * kWarpSize + lane;
+  const bool is_mine = column < args.inputs.head_dim && args.grad_weight[which] != nullptr;
+  const unsigned first = which == 0 ? 0 : grid.num_blocks[0];
+  constexpr int kPartialsOfWarp = (kNormRotaryPartials + kWarpsOfSum - 1) / kWarpsOfSum;
+  float read[kPartialsOfWarp] = {};  // all on their way at once
+#pragma unroll
+  for (int i = 0; i < kPartialsOfWarp; ++i) {
+    const unsigned partial = i * kWarpsOfSum + warp;
+    if (is_mine && partial < grid.num_blocks[which])
+      read[i] = args.partials[(first + partial) * args.inputs.head_dim + column];
+  }
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPartialsOfWarp; ++i) sum += read[i];
+  of_warps[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || !is_mine) return;
+  for (int other = 1; other < kWarpsOfSum; ++other) sum += of_warps[other][lane];
+  static_cast<Weight*>(args.grad_weight[which])[column] = static_cast<Weight>(sum);
+}
+
+// Shares of the blocks as there are heads; at least one where there are some.
+void divide_blocks(HeadGrid& grid) {
+  const auto total = static_cast<unsigned>(kNormRotaryPartials);
+  const std::uint64_t all = std::uint64_t{grid.num_groups[0]} + grid.num_groups[1];
+  const auto share = static_cast<unsigned>((total * std::uint64_t{grid.num_groups[0]} + all / 2) / all);
+  const unsigned of_first =
+      std::clamp(share, std::min(grid.num_groups[0], 1U), total - std::min(grid.num_groups[1], 1U));
+  const unsigned groups_of_block = kBlock / static_cast<unsigned>(grid.group);
+  grid.num_blocks[0] = std::min(num_blocks(grid.num_groups[0], groups_of_block), of_first);
+  grid.num_blocks[1] = std::min(num_blocks(grid.num_groups[1], groups_of_block), total - of_first);
+}
+
+}  // namespace
+
+void launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st* stream) {
+  HeadGrid grid;
+  with_norm_rotary_types(args.inputs, [&]<class T, class Table, bool kIsInterleaved>() {
+    grid = head_grid<kHeads>(args.inputs, kWidth<T>);
+    divide_blocks(grid);
+    launch_after(norm_rotary_backward<T, Table, kIsInterleaved>,
+                 {.num_blocks = grid.size(), .block = kBlock, .shared_bytes = kBytesOfRing}, stream, args, grid);
+  });
+  check_launch("norm_rotary");
+  if (args.partials == nullptr) return;
+  with_element_type(args.inputs.weight_dtype, [&]<class Weight>(Element<Weight>) {
+    launch_after(add_partials<Weight>, {2 * num_blocks(args.inputs.head_dim, kWarpSize), kWarpSize * kWarpsOfSum},
+                 stream, args, grid);
+  });
+  check_launch("norm_rotary");
+}
+
+}  // namespace d9d::kernels::detail
