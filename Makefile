@@ -4,7 +4,7 @@ PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 # `make test` runs the labels that need no GPU and end within minutes; `make test-full` runs everything.
-.PHONY: help bootstrap build run test test-full lint format tidy bench info install clean
+.PHONY: help bootstrap build run test test-full gpu-bundle lint format tidy bench info install clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,9 @@ test: build  ## Everything that runs without a GPU in minutes
 
 test-full: bootstrap  ## All matrices, sanitizers, long fuzzing; writes its summary into tests/full_runs
 	@tools/test_full
+
+gpu-bundle: build  ## Pack what tests GPUs for a machine without a compiler; tools/gpu_bundle says how to run it there
+	@tools/gpu_bundle $(BUILD)
 
 lint:  ## Format, include graph, headers alone, file length, forbidden words, links of pages
 	@tools/bootstrap lint

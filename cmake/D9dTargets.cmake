@@ -136,6 +136,13 @@ function(d9d_test area)
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
     return()
   endif()
-  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-    TEST_PREFIX "${name}." PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
+  set(discovery DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" TEST_PREFIX "${name}.")
+  set(properties TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
+  if(ARG_TORCH)  # suites whose name ends in Cuda need a GPU, one at a time
+    gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "-*Cuda.*" PROPERTIES LABELS "${ARG_LABELS}" ${properties})
+    gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "*Cuda.*" TEST_LIST ${name}_gpu_tests
+      PROPERTIES LABELS gpu1 RESOURCE_LOCK gpu ${properties})
+  else()
+    gtest_discover_tests(${name}_test ${discovery} PROPERTIES LABELS "${ARG_LABELS}" ${properties})
+  endif()
 endfunction()

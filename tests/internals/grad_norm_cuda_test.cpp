@@ -3,9 +3,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
 #include "d9d/kernels/global_norm/global_norm.h"
+
+#include "tests/support/cuda_test.h"
 
 namespace d9d {
 namespace {
@@ -13,13 +14,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<double> kOrders = {1, 2, 3, kInfinity};
 
-class GradNormCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!load_cuda() || !kernels::detail::has_global_norm_kernel({at::empty({1}, at::kCUDA)}))
-      GTEST_SKIP() << "needs a Hopper GPU";
-  }
-};
+class GradNormCuda : public test::CudaTest {};
 
 double norm(const std::vector<at::Tensor>& gradients, double order) {
   const at::Tensor result = global_grad_norm(gradients, order);

@@ -3,12 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/kernels/adamw/adamw.h"
 #include "d9d/kernels/adamw/adamw_impl.h"
-#include "d9d/kernels/device/cuda_kernels.h"
 
 #include "tests/kernels/adamw_testing.h"
+#include "tests/kernels/cuda_testing.h"
 
 namespace d9d::kernels {
 namespace {
@@ -20,10 +19,11 @@ using ::d9d::testing::converted;
 using ::d9d::testing::difference;
 using ::d9d::testing::kAdamWOptions;
 
-class AdamWKernelCuda : public ::testing::Test {
+class AdamWKernelCuda : public testing::CudaTest {
  protected:
   void SetUp() override {
-    if (!load_cuda() || !detail::has_cuda_kernels(at::empty({1}, at::kCUDA))) GTEST_SKIP() << "needs a Hopper GPU";
+    testing::CudaTest::SetUp();
+    if (IsSkipped()) return;
     one_ = at::ones({}, at::TensorOptions(at::kCUDA).dtype(at::kDouble));
   }
 

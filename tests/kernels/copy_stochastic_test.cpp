@@ -5,10 +5,9 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/device/cuda_runtime.h"
-#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/stochastic/copy_stochastic_impl.h"
 
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"
 
 namespace d9d::kernels {
@@ -140,12 +139,7 @@ TEST(CopyStochastic, Refuses_what_does_not_fit) {
                ConfigError);
 }
 
-class CopyStochasticCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!load_cuda() || !detail::has_cuda_kernels(at::empty({1}, at::kCUDA))) GTEST_SKIP() << "needs a Hopper GPU";
-  }
-};
+class CopyStochasticCuda : public testing::CudaTest {};
 
 TEST_F(CopyStochasticCuda, Gives_the_bits_of_the_cpu) {
   for (const std::int64_t size : {1, 7, 8, 9, 31, 32, 33, 255, 2047, 2048, 2049, 100'003}) {

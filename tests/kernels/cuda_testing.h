@@ -7,24 +7,29 @@
 //   }
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
-#include <gtest/gtest.h>
+#include <ATen/ATen.h>
 
 #include "tests/kernels/op_testing.h"
+#include "tests/support/cuda_test.h"
 
 namespace d9d::testing {
 
-class CudaTest : public ::testing::Test {
- protected:
-  void SetUp() override;
-};
+using test::CudaTest;
+
+inline const at::Device kGpu(at::kCUDA, 0);
 
 // All the dtypes that have kernels.
 inline const std::vector<at::ScalarType> kDtypes = {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
 
 [[nodiscard]] at::Tensor device_values(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtype = at::kDouble);
+
+// [sizes], values in [-1, 1) that its position decides, made on the device.
+[[nodiscard]] at::Tensor ramp(at::IntArrayRef sizes, double step, at::ScalarType dtype);
 
 // Outputs of `function`, then the gradients of the inputs, with random output gradients that the seed decides.
 [[nodiscard]] std::vector<at::Tensor> outputs_and_gradients(const TensorFunction& function,
@@ -37,8 +42,19 @@ inline const std::vector<at::ScalarType> kDtypes = {at::kDouble, at::kFloat, at:
 [[nodiscard]] std::string worse_than_composition(const TensorFunction& op, const TensorFunction& composition,
                                                  const std::vector<at::Tensor>& inputs);
 
+// The L2 distance of every tensor from `exact` is at most tolerance("kernel error ratio") times that of the peer's, or
+// that of rounding every element once at worst.
+void expect_no_worse(const std::map<std::string, at::Tensor>& actual, const std::map<std::string, at::Tensor>& peer,
+                     const std::map<std::string, at::Tensor>& exact);
+
 // Whether every result of two functions of the same inputs has the same bits.
 [[nodiscard]] bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);
+
+// Bytes of tensors on the device that `work` needs at once beside those that exist.
+[[nodiscard]] std::int64_t peak_bytes(const std::function<void()>& work);
+
+// Free memory of the device, the allocator's unused segments included.
+[[nodiscard]] std::int64_t free_bytes();
 
 // Runs `body`; false when the device has too little memory for it.
 [[nodiscard]] bool fits_into_memory(const std::function<void()>& body);

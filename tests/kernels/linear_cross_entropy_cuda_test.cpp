@@ -5,7 +5,7 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
 
-#include "tests/kernels/device_testing.h"
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/linear_cross_entropy_testing.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"

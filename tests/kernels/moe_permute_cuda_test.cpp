@@ -6,7 +6,7 @@
 #include "d9d/kernels/moe_permute/indices_to_multihot.h"
 #include "d9d/kernels/moe_permute/moe_permute.h"
 
-#include "tests/kernels/device_testing.h"
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"

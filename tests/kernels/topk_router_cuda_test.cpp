@@ -5,7 +5,7 @@
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/topk_router.h"
 
-#include "tests/kernels/device_testing.h"
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"
 #include "tests/support/compare.h"
 #include "tests/support/device.h"

@@ -5,7 +5,7 @@
 
 #include "d9d/base/check.h"
 
-#include "tests/kernels/device_testing.h"
+#include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"
 
 namespace d9d::kernels {

@@ -1,17 +1,17 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/modules/blocks/moe/moe_layer.h"
 
 #include "tests/support/device.h"
-#include "tests/support/load_cuda.h"
+#include "tests/support/gpu_test.h"
 
 namespace d9d {
 namespace {
 
-TEST(MoELayerCuda, Does_not_wait_for_the_device) {
-  if (!load_cuda()) GTEST_SKIP() << "no GPU";
+class MoELayerCuda : public test::GpuTest {};
+
+TEST_F(MoELayerCuda, Does_not_wait_for_the_device) {
   const auto moe = make_module<MoELayer>(MoELayerConfig{.hidden_size = 128,
                                                         .intermediate_size = 64,
                                                         .num_experts = 16,

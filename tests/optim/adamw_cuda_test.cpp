@@ -2,21 +2,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/optim/adamw.h"
 #include "d9d/optim/stochastic_adamw.h"
 
 #include "tests/support/compare.h"
+#include "tests/support/gpu_test.h"
 
 namespace d9d {
 namespace {
 
-class OptimizerCuda : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!load_cuda()) GTEST_SKIP() << "needs a GPU";
-  }
-};
+class OptimizerCuda : public test::GpuTest {};
 
 constexpr std::int64_t kSize = 10'007;
 

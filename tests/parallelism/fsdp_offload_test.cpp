@@ -5,11 +5,11 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/communicator/thread/thread_job.h"
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/modules/blocks/linear/linear.h"
 #include "d9d/optim/adamw.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
+#include "tests/support/gpu_test.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -102,8 +102,9 @@ TEST(FsdpOffload, Says_what_is_out_of_order) {
   });
 }
 
-TEST(FsdpOffloadCuda, Gives_nine_tenths_of_the_memory_back_and_changes_nothing) {
-  if (!load_cuda()) GTEST_SKIP() << "no GPU";
+class FsdpOffloadCuda : public GpuTest {};
+
+TEST_F(FsdpOffloadCuda, Gives_nine_tenths_of_the_memory_back_and_changes_nothing) {
   const auto world = one_rank_world(at::Device(at::kCUDA, 0));
   expect_that_sleep_changes_nothing(world);
   const auto used = [] {  // memory that a side stream used is free only when the allocator has looked at its events

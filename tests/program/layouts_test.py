@@ -10,10 +10,11 @@ import threading
 import time
 from pathlib import Path
 
-from program_job import DEVICE, SECONDS, ProgramTest, main
+from program_job import DEVICE, SECONDS, ProgramTest, main, num_gpus
 from safetensors.torch import load_file
 
-NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4"))  # of the largest layout; even
+# Of the largest layout; even.
+NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4" if DEVICE == "cpu" or num_gpus() > 3 else "2"))
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--no-python", "--nproc-per-node", str(NUM_RANKS)]
 EXACT = 1e-9  # fp64: the same mathematics in another order
 GATHERS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # processes on CPUs share no memory
@@ -205,4 +206,4 @@ class Failures(ProgramTest):
 
 
 if __name__ == "__main__":
-    main()
+    main(gpus=NUM_RANKS)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAMS = Path()  # set by main
-DEVICE = os.environ.get("D9D_TEST_DEVICE", "cpu")  # cuda: by hand, on a machine with enough GPUs
+DEVICE = os.environ.get("D9D_TEST_DEVICE", "cpu")  # or cuda
+TOO_FEW_GPUS = 77  # the exit code of a test that was not run
 SECONDS = 60  # far more than a program of this test needs
 VOCABULARY = 256
 PIECEWISE = [
@@ -106,7 +107,15 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(job.leftovers(), [])
 
 
-def main():
+def num_gpus():
+    return len([path for path in Path("/dev").glob("nvidia*") if path.name.removeprefix("nvidia").isdigit()])
+
+
+def main(gpus=1):
+    """gpus: that the tests need where D9D_TEST_DEVICE is cuda."""
     global PROGRAMS
     PROGRAMS = Path(sys.argv.pop(1)).resolve()
+    if DEVICE == "cuda" and num_gpus() < gpus:
+        print(f"expected {gpus} GPUs, got {num_gpus()}")
+        sys.exit(TOO_FEW_GPUS)
     unittest.main()

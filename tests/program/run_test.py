@@ -1,12 +1,18 @@
 """Runs of the pretraining examples that succeed."""
 
+import importlib.util
 import json
 import os
 import pty
 import struct
 import subprocess
+import unittest
 
 from program_job import SECONDS, ProgramTest, main
+
+
+def needs(package):
+    return unittest.skipUnless(importlib.util.find_spec(package), f"this Python has no {package}")
 
 
 class Run(ProgramTest):
@@ -19,6 +25,7 @@ class Run(ProgramTest):
         self.assertEqual((schema.returncode, schema.stderr), (0, ""))
         self.assertIn("trainer", json.loads(schema.stdout)["properties"])
 
+    @needs("tensorboard")
     def test_every_step_is_logged_alike_by_both_trackers(self):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -65,6 +72,7 @@ class Run(ProgramTest):
                                         "trainer.determinism.base_seed=99", *frozen])
         self.assertEqual(again, job.losses())
 
+    @needs("transformers")
     def test_exports_reload_in_transformers(self):
         import torch
         import transformers

@@ -19,7 +19,7 @@
 #include "d9d/core/communicator/process_group/process_group_backend.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 
-#include "tests/support/load_cuda.h"
+#include "tests/support/gpu_test.h"
 
 namespace d9d::test {
 namespace {

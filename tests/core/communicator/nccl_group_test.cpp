@@ -11,16 +11,17 @@
 
 #include "d9d/base/check.h"
 
+#include "tests/support/gpu_test.h"
+
 namespace d9d {
 namespace {
 
-bool has_gpu() { return std::filesystem::exists("/dev/nvidiactl"); }
 std::filesystem::path library() {
   return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libd9d_cuda.so";
 }
 
 TEST(NcclGroups, Are_refused_by_name_without_a_device) {
-  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
+  if (test::has_gpu()) GTEST_SKIP() << "this machine has a GPU";
   try {
     (void)nccl_groups(c10::Device(c10::kCUDA, 0));
     FAIL() << "no error";
@@ -50,7 +51,7 @@ TEST(NcclGroups, Are_refused_by_name_without_a_device) {
 }
 
 TEST(NcclGroups, The_library_opens_on_a_machine_without_a_device_and_says_that_there_is_none) {
-  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
+  if (test::has_gpu()) GTEST_SKIP() << "this machine has a GPU";
   if (!std::filesystem::exists(library())) GTEST_SKIP() << "built without CUDA";
   EXPECT_EXIT(open_and_make_a_group(), ::testing::ExitedWithCode(4), "GPU|CUDA");
 }

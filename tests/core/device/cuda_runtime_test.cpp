@@ -8,10 +8,10 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/gpu_test.h"
+
 namespace d9d {
 namespace {
-
-bool has_gpu() { return std::filesystem::exists("/dev/nvidiactl"); }
 
 std::string mapped_files() {
   std::ostringstream text;
@@ -29,22 +29,22 @@ std::string libraries_at_start() {
   return text;
 }
 
-TEST(LoadCuda, A_program_starts_without_the_CUDA_half_of_LibTorch) {
+TEST(CudaRuntime, A_program_starts_without_the_CUDA_half_of_LibTorch) {
   const std::string libraries = libraries_at_start();
   EXPECT_NE(libraries.find("libtorch_cpu.so"), std::string::npos) << libraries;
   EXPECT_EQ(libraries.find("libtorch_cuda.so"), std::string::npos);
   EXPECT_EQ(libraries.find("libcuda.so"), std::string::npos);
 }
 
-TEST(LoadCuda, Without_a_device_is_false_and_loads_nothing) {
-  if (has_gpu()) GTEST_SKIP() << "this machine has a GPU";
+TEST(CudaRuntime, Without_a_device_is_false_and_loads_nothing) {
+  if (test::has_gpu()) GTEST_SKIP() << "this machine has a GPU";
   EXPECT_FALSE(load_cuda());
   EXPECT_EQ(mapped_files().find("libtorch_cuda.so"), std::string::npos);
 }
 
-TEST(LoadCuda, With_a_device_gives_LibTorch_tensors_and_backward_there) {
-  if (!has_gpu()) GTEST_SKIP() << "this machine has no GPU";
-  ASSERT_TRUE(load_cuda());
+class LoadCuda : public test::GpuTest {};
+
+TEST_F(LoadCuda, Gives_LibTorch_tensors_and_backward_on_a_device) {
   EXPECT_TRUE(load_cuda());
   const auto x = at::full({3}, 2, at::device(at::kCUDA).dtype(at::kDouble)).requires_grad_();
   (x * x).sum().backward();

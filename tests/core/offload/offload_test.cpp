@@ -1,15 +1,14 @@
 #include "d9d/core/offload/offload.h"
 
-#include <filesystem>
-
 #include <ATen/ATen.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/core/launch/thread_ranks.h"
+
+#include "tests/support/gpu_test.h"
 
 namespace d9d {
 namespace {
@@ -150,11 +149,9 @@ TEST(Offload, Of_a_sharded_tensor_keeps_its_layout) {
   });
 }
 
-bool has_gpu() { return std::filesystem::exists("/dev/nvidiactl"); }
+class OffloadCuda : public test::GpuTest {};
 
-TEST(Offload, On_a_device_gives_back_its_memory) {
-  if (!has_gpu()) GTEST_SKIP() << "this machine has no GPU";
-  ASSERT_TRUE(load_cuda());
+TEST_F(OffloadCuda, Gives_back_memory_of_the_device) {
   const at::Device device(at::kCUDA, 0);
   const auto allocated = [&] {
     const auto kind = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);

@@ -2,8 +2,9 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/rng/element_random.h"
+
+#include "tests/support/gpu_test.h"
 
 namespace d9d {
 namespace {
@@ -12,11 +13,7 @@ const ElementWindow kWindow{.global_shape = {70, 50, 40}, .start = {3, 0, 5}};
 const std::vector<std::int64_t> kShape = {60, 50, 33};
 constexpr RandomStream kStream{.key = 42, .step = 7};
 
-class ElementRandomCuda : public ::testing::Test {
-  void SetUp() override {
-    if (!load_cuda()) GTEST_SKIP() << "no GPU";
-  }
-};
+class ElementRandomCuda : public test::GpuTest {};
 
 at::Tensor on(at::Device device, at::ScalarType dtype) { return at::empty(kShape, at::device(device).dtype(dtype)); }
 
