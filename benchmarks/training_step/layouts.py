@@ -1,78 +1,37 @@
-"""Training steps of dense models in bfloat16 over the GPUs of this machine: alone, apart, sharded, replicated.
+"""Training steps of models in bfloat16 over the GPUs of this machine: alone, apart, sharded, replicated.
 
-usage: layouts.py [--model qwen3-1.7b|qwen3-8b|llama3-8b] [--ranks N] [--rows ROW,...] [--trace FOLDER] ...
+usage: layouts.py [--model qwen3-1.7b|qwen3-8b|llama3-8b|qwen3-moe-small] [--ranks N] [--rows ROW,...] [--trace FOLDER] ...
 
 Random weights and tokens, causal attention, clipping to 1.0, AdamW. Each rank has the microbatches of one rank alone: with
-free communication a step would take as long. Row `apart`: all GPUs compute, each alone. A step's time is that between events of the device at the ends of
-consecutive steps: the median of those after the warm-up, with their 10th and 90th percentile. FLOP a token: 6 N +
-6 L n_q d S, with N the weights of matrix products. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also
+free communication a step would take as long. Row `apart`: all GPUs compute, each alone. A step's time is that between
+events of the device at the ends of consecutive steps: the median of those after the warm-up, with their 10th and 90th
+percentile. models.py has the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also
 normalises queries and keys. Prints Markdown.
 """
 
 import argparse
-import array
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import NamedTuple
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from models import MODELS, OPTIMIZERS, REPOSITORY, configuration
+
 sys.path.insert(0, str(REPOSITORY / "benchmarks/communication"))
 import exposed  # noqa: E402: found by the line above
 
 PEAK_TFLOPS = 989  # of a Hopper GPU in bfloat16, dense
 TRACED_STEPS = 3
-
-
-class Model(NamedTuple):
-    layers: int
-    hidden: int
-    heads: int
-    key_value_heads: int
-    intermediate: int
-    vocabulary: int
-    rope_base: int
-    sequence: int
-    microbatch: int  # sequences
-    gradients: str  # dtype, of shards and on the wire
-    rows: str
-    head_dim: int = 128
-
-    def config(self):
-        return {
-            "layer": {"hidden_size": self.hidden, "intermediate_size": self.intermediate, "num_attention_heads": self.heads,
-                      "num_key_value_heads": self.key_value_heads, "rms_norm_eps": 1e-6, "head_dim": self.head_dim},
-            "num_hidden_layers": self.layers, "rope_base": self.rope_base, "max_position_ids": 40960,
-            "split_vocab_size": {"all": self.vocabulary}, "split_vocab_order": ["all"],
-        }
-
-    def flop_per_token(self):
-        projections = 2 * self.hidden * self.head_dim * (self.heads + self.key_value_heads)
-        weights = self.layers * (projections + 3 * self.hidden * self.intermediate) + self.hidden * self.vocabulary
-        return 6 * weights + 6 * self.layers * self.heads * self.head_dim * self.sequence
-
-
 ALL_ROWS = "alone,apart,communicator,copy_engine,replicated"
 SHARDED_ROWS = "communicator,copy_engine"
 EXCHANGES = {"communicator": {"gather": "communicator", "reduce": "communicator"},
              "copied_slices": {"gather": "copy_engine", "reduce": "communicator"},
              "copy_engine": {"gather": "copy_engine", "reduce": "copy_engine"}}
-MODELS = {
-    "qwen3-1.7b": Model(28, 2048, 16, 8, 6144, 151936, 1000000, 4096, 2, "float32", ALL_ROWS),
-    "qwen3-8b": Model(36, 4096, 32, 8, 12288, 151936, 1000000, 8192, 1, "bfloat16", SHARDED_ROWS),
-    "llama3-8b": Model(32, 4096, 32, 8, 14336, 128256, 500000, 8192, 1, "bfloat16", SHARDED_ROWS),
-}
-OPTIMIZERS = {
-    "adamw": {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1},
-    "stochastic_adamw": {"name": "stochastic_adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1,
-                         "state_dtype": "bfloat16"},
-}
+ROWS = {"qwen3-1.7b": ALL_ROWS, "qwen3-8b": SHARDED_ROWS, "llama3-8b": SHARDED_ROWS, "qwen3-moe-small": "alone"}
 
 
 class UsedMemory(threading.Thread):
@@ -100,43 +59,28 @@ class UsedMemory(threading.Thread):
         self.ended.set()
 
 
-def configuration(model, options, num_ranks, row, folder):
-    tokens = folder / "tokens.bin"
-    if not tokens.exists():
-        draw = random.Random(1)
-        ids = array.array("I", (draw.randrange(model.vocabulary) for _ in range(model.sequence * 64 + 1)))
-        tokens.write_bytes(ids.tobytes())
-    config = json.loads((REPOSITORY / "examples/qwen3_dense/pretrain/pretrain.json").read_text())
-    del config["export_to"]
-    config["launch"] = {"device": options.device, "num_threads": 1 if options.device == "cpu" else None}
+def configuration_of_row(model, options, num_ranks, row, folder):
+    steps = options.steps + (1 + TRACED_STEPS if options.trace else 0)
+    config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
+                           device=options.device, num_ranks=num_ranks, microbatches=options.microbatches)
     config["mesh"] = {"data_parallel_replicate" if row == "replicated" else "data_parallel_shard": num_ranks}
-    config["data"] = {"kind": "tokens", "path": str(tokens), "dtype": "uint32", "sequence_length": model.sequence,
-                      "shuffle": True, "global_batch_size": model.microbatch * options.microbatches * num_ranks,
-                      "microbatch_size": model.microbatch, "num_workers": 1}
-    config["model_provider"].update(model=model.config(), dtype="bfloat16", checkpointing=options.checkpointing,
+    config["model_provider"].update(checkpointing=options.checkpointing,
                                     fsdp={"gradient_dtype": options.gradients or model.gradients, **EXCHANGES.get(row, {})})
-    config["trainer"]["schedule"]["total_steps"] = options.steps + (1 + TRACED_STEPS if options.trace else 0)
-    config["trainer"]["logging"] = {"period_steps": 10000, "tracker": {"provider": "jsonl", "path": str(folder / "log")}}
-    config["optimizer"] = OPTIMIZERS[options.optimizer]
     if options.gradients == "float32":
         config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = "float32"
-    config["lr_scheduler"]["scheduler"]["phases"] = [
-        {"mode": "rest", "target_multiplier": 1.0, "curve": {"type": "linear"}}]
-    config["report"] = str(folder / "report.json")
-    config["num_warm_up_steps"] = options.warm_up
     if options.trace:
         config["trace"] = {"folder": str(options.trace / f"{options.model}-{row}"), "first_step": options.steps + 1,
                            "num_steps": TRACED_STEPS}
     return config
 
 
-def run(config, folder, options, num_programs):
+def run(config, folder, options, program, num_programs):
     """The program's report, losses, MiB that were used on a GPU."""
     (folder / "log").unlink(missing_ok=True)
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", **os.environ}
-    command = [options.programs / "training_step_benchmark", path]
+    command = [options.programs / program, path]
     with UsedMemory() as memory:
         others = [subprocess.Popen([*command, f"report={folder / f'report{gpu}.json'}", "trace=null",
                                     'trainer.logging.tracker={"provider": "null"}'], stdout=subprocess.DEVNULL,
@@ -175,12 +119,12 @@ def main():
     print("| row | GPUs | step ms (p10..p90) | tokens/s/GPU | TFLOP/s | MFU | over one rank | GiB: allocated | reserved | "
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     alone = None
-    for row in (options.rows or model.rows).split(","):
+    for row in (options.rows or ROWS[options.model]).split(","):
         num_ranks = 1 if row in ("alone", "apart") else options.ranks
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            config = configuration(model, options, num_ranks, row, folder)
-            report, losses, used = run(config, folder, options, options.ranks if row == "apart" else 1)
+            config = configuration_of_row(model, options, num_ranks, row, folder)
+            report, losses, used = run(config, folder, options, model.program, options.ranks if row == "apart" else 1)
         steps = report["step_ms"][options.warm_up - 1 : options.steps - 1]
         deciles = statistics.quantiles(steps, n=10, method="inclusive")
         median = statistics.median(steps)

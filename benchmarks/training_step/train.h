@@ -1,24 +1,25 @@
-// Steps of the dense pretraining example, timed by events of the device at the end of each: training, and nothing
-// written but a report. layouts.py drives it.
+// Steps of a pretraining example, timed by events of the device at the end of each, and its start by the host's clock:
+// training, and nothing written but a report. The scripts of this folder drive the programs.
 //
-//   training_step_benchmark CONFIG.json     like examples/qwen3_dense/pretrain/pretrain.json, with "report" and "trace"
-//                                           instead of "export_to"
+//   training_step_dense_benchmark CONFIG.json    like examples/qwen3_dense/pretrain/pretrain.json, with "report" and
+//                                                "trace" instead of "export_to"; training_step_moe_benchmark likewise
+#pragma once
+
+#include <chrono>
 #include <fstream>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "d9d/base/config/describe.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
 
 #include "benchmarks/communication/device_clock.h"
 #include "benchmarks/training_step/device_trace.h"
 #include "examples/common/pretrain.h"
 
-namespace {
-
-using Parameters = d9d::Qwen3DenseParameters;
+namespace benchmarks {
 
 struct TraceConfig {
   std::filesystem::path folder = {};  // rank<r>.json
@@ -32,6 +33,7 @@ struct TraceConfig {
   }
 };
 
+template <class Parameters>
 struct BenchmarkConfig {
   d9d::LaunchConfig launch = {};
   d9d::DeviceMeshParameters mesh = {};
@@ -62,18 +64,42 @@ struct Memory {
   std::int64_t reserved = 0;
 };
 
-Memory peak_memory(c10::Device device) {
+inline Memory peak_memory(c10::Device device) {
   if (device.is_cpu()) return {};
   constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
   const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   return {.allocated = stats.allocated_bytes[kAll].peak, .reserved = stats.reserved_bytes[kAll].peak};
 }
 
+// When a program came how far, by the clock that all processes of the machine share (CLOCK_MONOTONIC).
+class Phases {
+ public:
+  Phases() { reach("main"); }
+
+  void reach(const char* name) { seconds_.emplace_back(name, now()); }
+  [[nodiscard]] nlohmann::json seconds() const { return seconds_; }
+
+ private:
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  std::vector<std::pair<std::string, double>> seconds_;
+};
+
 // Watches the steps of a job.
+template <class Config>
 class StepWatch {
  public:
-  StepWatch(const BenchmarkConfig& config, const d9d::DistContext& context, d9d::EventBus& events)
-      : config_(config), context_(context) {
+  StepWatch(const Config& config, const d9d::DistContext& context, d9d::EventBus& events, Phases& phases)
+      : config_(config), context_(context), phases_(phases) {
+    events.subscribe(d9d::kTrainDataStreamReady<d9d::TokenBatch>,
+                     [this](const d9d::DataStreamReady<d9d::TokenBatch>&) { phases_.reach("data"); });
+    events.subscribe(d9d::kTrainModelStagesReady, [this](const d9d::ModelStagesReady&) { phases_.reach("weights"); });
+    events.subscribe(d9d::kTrainReady, [this](const d9d::TrainReady&) { phases_.reach("optimizer"); });
+    events.subscribe(d9d::kTrainForwardBackwardPost, [this](const d9d::TrainStep& step) {
+      if (step.schedule.current_step() == 0) phases_.reach("backward queued");
+    });
     events.subscribe(d9d::kTrainStepPre, [this](const d9d::TrainStep& step) { begin(step.schedule.current_step()); });
     events.subscribe(d9d::kTrainStepPost, [this](const d9d::TrainStep& step) { end(step.schedule.current_step()); });
     events.subscribe(d9d::kTrainFinished, [this](const d9d::TrainFinished&) { report(); });
@@ -83,18 +109,22 @@ class StepWatch {
   void begin(std::int64_t step) const {
     if (config_.trace && step == config_.trace->first_step) {
       wait_for_last_step();
-      benchmarks::begin_device_trace();
+      begin_device_trace();
     }
   }
 
   void end(std::int64_t step) {
     ends_.emplace_back(context_.device());
+    if (step == 0) {
+      wait_for_last_step();
+      phases_.reach("first step");
+    }
     if (step + 1 == config_.num_warm_up_steps && !context_.device().is_cpu()) {
       c10::getDeviceAllocator(context_.device().type())->resetPeakStats(context_.device().index());
     }
     if (config_.trace && step + 1 == config_.trace->first_step + config_.trace->num_steps) {
       wait_for_last_step();
-      benchmarks::end_device_trace(config_.trace->folder / d9d::cat("rank", context_.rank(), ".json"));
+      end_device_trace(config_.trace->folder / d9d::cat("rank", context_.rank(), ".json"));
     }
   }
 
@@ -105,36 +135,45 @@ class StepWatch {
     nlohmann::json step_ms = nlohmann::json::array();
     for (std::size_t i = 1; i < ends_.size(); ++i) step_ms.push_back(ends_[i - 1].milliseconds_until(ends_[i]));
     const Memory peak = peak_memory(context_.device());
-    std::ofstream(config_.report) << nlohmann::json{
-        {"step_ms", step_ms}, {"peak_allocated_bytes", peak.allocated}, {"peak_reserved_bytes", peak.reserved}};
+    std::ofstream(config_.report) << nlohmann::json{{"phases", phases_.seconds()},
+                                                    {"step_ms", step_ms},
+                                                    {"peak_allocated_bytes", peak.allocated},
+                                                    {"peak_reserved_bytes", peak.reserved}};
   }
 
-  const BenchmarkConfig& config_;
+  const Config& config_;
   const d9d::DistContext& context_;
-  std::vector<benchmarks::Moment> ends_;
+  Phases& phases_;
+  std::vector<Moment> ends_;
 };
 
+template <class Model, class Parameters>
 class BenchmarkProvider : public examples::CausalLMProvider<Parameters> {
  public:
-  explicit BenchmarkProvider(const BenchmarkConfig& all) : CausalLMProvider(all.model_provider), all_(all) {}
+  BenchmarkProvider(const BenchmarkConfig<Parameters>& all, Phases& phases)
+      : examples::CausalLMProvider<Parameters>(all.model_provider), all_(all), phases_(phases) {}
 
   d9d::ModelStage<examples::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
                                                                        const d9d::PipelineStageInfo& stage) override {
-    return keep(d9d::make_module<d9d::Qwen3DenseModel>(
-        config.model, d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing}));
+    return this->keep(d9d::make_module<Model>(
+        all_.model_provider.model,
+        d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = all_.model_provider.checkpointing}));
   }
   void register_events(const d9d::DistContext& context, d9d::EventBus& events) override {
-    watch_ = std::make_unique<StepWatch>(all_, context, events);
+    watch_ = std::make_unique<StepWatch<BenchmarkConfig<Parameters>>>(all_, context, events, phases_);
   }
 
  private:
-  const BenchmarkConfig& all_;
-  std::unique_ptr<StepWatch> watch_;
+  const BenchmarkConfig<Parameters>& all_;
+  Phases& phases_;
+  std::unique_ptr<StepWatch<BenchmarkConfig<Parameters>>> watch_;
 };
 
-void train(const BenchmarkConfig& config, d9d::DistContext& context) {
+template <class Model, class Parameters>
+void train(const BenchmarkConfig<Parameters>& config, d9d::DistContext& context, Phases& phases) {
+  phases.reach("device");
   examples::LanguageModelTask task(context);
-  BenchmarkProvider model(config);
+  BenchmarkProvider<Model, Parameters> model(config, phases);
   const Parameters& sizes = config.model_provider.model;
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   examples::TokenDataProvider data(config.data,
@@ -148,6 +187,16 @@ void train(const BenchmarkConfig& config, d9d::DistContext& context) {
   trainer.train();
 }
 
-}  // namespace
+// The program of a model.
+template <class Model, class Parameters>
+int run(int argc, char** argv) {
+  Phases phases;
+  return d9d::launch<BenchmarkConfig<Parameters>>(
+      argc, argv,
+      [&](const BenchmarkConfig<Parameters>& config, d9d::DistContext& context) {
+        train<Model>(config, context, phases);
+      },
+      d9d::apply_0_16_aliases);
+}
 
-int main(int argc, char** argv) { return d9d::launch<BenchmarkConfig>(argc, argv, train, d9d::apply_0_16_aliases); }
+}  // namespace benchmarks

@@ -1,0 +1,55 @@
+"""The host never waits for a GPU between the first forward of a step and its optimiser: counted in a trace of CUDA's calls."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import program_job
+from program_job import REPOSITORY, SECONDS, ProgramTest, main
+
+sys.path.insert(0, str(REPOSITORY / "benchmarks/training_step"))
+import models  # noqa: E402: found by the line above
+import waits  # noqa: E402
+
+SMALL = {"layers": 2, "hidden": 256, "intermediate": 512, "vocabulary": 4096, "sequence": 512}
+STEPS = 4  # traced, after as many others
+OWN_COPIES = 1  # of the step's loss and norm, asynchronous
+
+
+class Waits(ProgramTest):
+    def steps(self, model, **settings):
+        """The traced steps of a training of a small model."""
+        folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+        config = models.configuration(model, folder, steps=2 * STEPS, warm_up=1)
+        config["trace"] = {"folder": str(folder), "first_step": STEPS, "num_steps": STEPS}
+        for section, values in settings.items():
+            config[section].update(values)
+        path = folder / "config.json"
+        path.write_text(json.dumps(config))
+        result = subprocess.run([program_job.PROGRAMS / model.program, path], capture_output=True, text=True, timeout=SECONDS)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return waits.steps_of(waits.read(folder / "rank0.json"))
+
+    def assert_no_waits(self, steps):
+        self.assertGreaterEqual(len(steps), STEPS - 1)
+        for step in steps:
+            self.assertEqual(dict(step.waits), {})
+            self.assertLessEqual(step.copies_to_host, OWN_COPIES)
+
+    def test_a_dense_step_has_none(self):
+        model = models.MODELS["qwen3-1.7b"]._replace(**SMALL)
+        self.assert_no_waits(self.steps(model))
+        self.assert_no_waits(self.steps(model, optimizer=models.OPTIMIZERS["stochastic_adamw"]))
+        microbatches = {"global_batch_size": 2 * model.microbatch}
+        self.assert_no_waits(self.steps(model, data=microbatches, model_provider={"checkpointing": True}))
+
+    def test_a_step_of_experts_has_none(self):
+        model = models.MODELS["qwen3-moe-small"]._replace(**SMALL, experts=16, experts_top_k=4)
+        self.assert_no_waits(self.steps(model))
+
+
+if __name__ == "__main__":
+    main()
