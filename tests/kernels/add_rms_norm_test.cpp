@@ -32,6 +32,19 @@ TEST(AddRmsNorm, On_the_cpu_equals_an_addition_and_a_norm_bit_for_bit) {
         << dtype;
 }
 
+TEST(AddRmsNorm, Without_a_residual_gives_back_its_input) {
+  EXPECT_EQ(worst_difference(
+                [](const auto& in) {
+                  const auto [same, norm] = add_rms_norm(in[0], std::nullopt, in[1], 1e-5);
+                  return std::vector{same, norm};
+                },
+                [](const auto& in) {
+                  return std::vector{in[0] + 0, rms_norm(in[0], in[1], 1e-5)};
+                },
+                {values({7, 33}, 1), values({33}, 2)}),
+            0);
+}
+
 TEST(AddRmsNorm, Takes_no_rows) {
   EXPECT_EQ(
       worst_difference(added_and_normed, addition_and_norm, {values({0, 3}, 1), values({0, 3}, 2), values({3}, 3)}), 0);

@@ -43,6 +43,22 @@ std::string worse_added(const at::Tensor& x, const at::Tensor& residual, const a
       {x, residual, weight});
 }
 
+TEST_F(RmsNormCuda, At_the_beginning_of_a_branch_adds_the_gradients_of_both) {
+  for (const at::ScalarType dtype : kDtypes) {
+    EXPECT_EQ(worse_than_composition(
+                  [](const auto& in) {
+                    const auto [same, norm] = add_rms_norm(in[0], std::nullopt, in[1], 1e-5);
+                    return Tensors{same * 2, norm};
+                  },
+                  [](const auto& in) {
+                    return Tensors{in[0] * 2, composition(in[0], in[1], false)};
+                  },
+                  {device_values({33, 65}, 1, dtype), device_values({65}, 2, dtype)}),
+              "")
+        << dtype;
+  }
+}
+
 TEST_F(RmsNormCuda, Errs_no_more_than_ATen_for_every_length_of_a_row) {
   for (const at::ScalarType dtype : kDtypes)
     for (const std::int64_t n : {1,   2,   3,   7,    8,    31,   32,   33,   64,   96,   120,  127,  128,   129,  192,

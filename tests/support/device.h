@@ -12,11 +12,13 @@
 
 namespace d9d::test {
 
-// Runs `work` twice, the second time behind tenths of a second of other work of device 0. True when the device is done
+// Runs `work` three times: the first loads kernels, the second those that add to gradients, and the third comes behind
+// tenths of a second of other work of device 0. True when the device is done
 // with that before `work` returns. load_cuda() has returned true.
 [[nodiscard]] inline bool waits_for_device(const std::function<void()>& work) {
   const at::Tensor a = at::zeros({8192, 8192}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kBFloat16));
   at::Tensor product = at::empty_like(a);
+  work();
   work();
   at::mm_out(product, a, a);
   at::accelerator::synchronizeDevice(0);

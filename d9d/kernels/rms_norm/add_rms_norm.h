@@ -4,7 +4,11 @@
 //
 // Example
 //   const auto [hidden, normed] = kernels::add_rms_norm(attended, hidden_before, norm_weight, 1e-6);
+//   const auto [same, normed_too] = kernels::add_rms_norm(hidden, std::nullopt, norm_weight, 1e-6);   // a branch
+//   begins
 #pragma once
+
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 
@@ -17,11 +21,13 @@ struct AddRmsNorm {
 
 // Legend       N = normalised columns (> 0).
 // x, residual  [..., N], one shape and floating dtype, any strides, any number of rows including none.
+//              Without a residual the sum is x: use it in x's place, and the gradients of x and of the norm are added
+//              within the norm's backward.
 // weight       [N], floating, any dtype; with zero_centered the factor is 1 + weight.
 // Returns      both in x's dtype; the norm is that of the rounded sum, as of an addition and rms_norm.
 // Differentiable once in x, residual and weight, through both results; keeps the sum.
 // Local. Throws ConfigError on shapes, dtypes or devices that do not fit.
-[[nodiscard]] AddRmsNorm add_rms_norm(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-                                      double eps = 1e-6, bool zero_centered = false);
+[[nodiscard]] AddRmsNorm add_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& residual,
+                                      const at::Tensor& weight, double eps = 1e-6, bool zero_centered = false);
 
 }  // namespace d9d::kernels

@@ -25,7 +25,7 @@ at::Tensor RMSNorm::forward(const at::Tensor& x) const {
   return kernels::rms_norm(x, weight->local(), config.eps, config.zero_centered);
 }
 
-NormedSum RMSNorm::forward(const at::Tensor& x, const at::Tensor& residual) const {
+NormedSum RMSNorm::forward(const at::Tensor& x, const std::optional<at::Tensor>& residual) const {
   const auto [sum, norm] = kernels::add_rms_norm(x, residual, weight->local(), config.eps, config.zero_centered);
   return {.sum = sum, .norm = norm};
 }

@@ -1,6 +1,8 @@
 // Root-mean-square normalisation of the last dim with a learned scale.
 #pragma once
 
+#include <optional>
+
 #include "d9d/modules/base/module.h"
 
 namespace d9d {
@@ -26,8 +28,9 @@ class RMSNorm : public Module {
   explicit RMSNorm(const RMSNormConfig& config);
   // x [..., hidden_size] -> the same shape and dtype.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
-  // x, residual [..., hidden_size] -> x + residual and its norm.
-  [[nodiscard]] NormedSum forward(const at::Tensor& x, const at::Tensor& residual) const;
+  // x, residual [..., hidden_size] -> x + residual and its norm. Without a residual x and its norm: where a residual
+  // branch begins, whose gradients are then summed within the norm's backward (kernels/rms_norm/add_rms_norm.h).
+  [[nodiscard]] NormedSum forward(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
 
   const RMSNormConfig config;
   const ParameterPtr weight;
