@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "d9d/kernels/device/column_slices.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 
 #include "tests/kernels/cuda_testing.h"
@@ -65,6 +66,16 @@ TEST_F(SiluMulCuda, Takes_the_halves_of_a_fused_projection) {
                                  {device_values({3, 17, 2 * columns}, 1, dtype)}),
           "")
           << dtype << " " << columns;
+}
+
+TEST_F(SiluMulCuda, Gives_halves_of_one_buffer_to_halves_of_one_projection) {
+  const at::Tensor fused = device_values({3, 17, 2 * 64}, 1, at::kBFloat16);
+  const at::Tensor gate = fused.narrow(2, 0, 64).requires_grad_();
+  const at::Tensor up = fused.narrow(2, 64, 64).requires_grad_();
+  const at::Tensor out = silu_mul(gate, up);
+  const auto grads = torch::autograd::grad({out}, {gate, up}, {at::ones_like(out)});
+  EXPECT_TRUE(detail::are_adjacent_columns(grads[0], grads[1], 1));
+  EXPECT_EQ(grads[0].stride(1), 2 * 64);
 }
 
 TEST_F(SiluMulCuda, Takes_strides_of_every_kind) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/device/column_slices.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"
@@ -87,6 +88,22 @@ TEST_F(WeightedSiluMulCuda, Takes_strided_inputs_wide_weights_and_is_bit_equal_f
   };
   const Tensors first = result(false), second = result(true);
   for (std::size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i], second[i])) << i;
+}
+
+TEST_F(WeightedSiluMulCuda, Gives_halves_of_one_buffer_to_halves_of_one_projection) {
+  for (const std::int64_t num_columns : {64, 33}) {
+    const at::Tensor both = values({40, 2 * num_columns}, 1, at::kBFloat16).to(kGpu);
+    const at::Tensor weights = values({40}, 2, at::kFloat).to(kGpu);
+    const at::Tensor grad = values({40, num_columns}, 3, at::kBFloat16).to(kGpu);
+    const auto gradients = [&](const at::Tensor& gate, const at::Tensor& up) {
+      return torch::autograd::grad({weighted_silu_mul(gate, up, weights)}, {gate, up}, {grad});
+    };
+    const auto half = [&](std::int64_t i) { return both.narrow(1, i * num_columns, num_columns); };
+    const auto of_halves = gradients(half(0).requires_grad_(), half(1).requires_grad_());
+    const auto apart = gradients(leaf(half(0).contiguous()), leaf(half(1).contiguous()));
+    EXPECT_TRUE(detail::are_adjacent_columns(of_halves[0], of_halves[1], 1));
+    EXPECT_TRUE(at::equal(of_halves[0], apart[0]) && at::equal(of_halves[1], apart[1]));
+  }
 }
 
 }  // namespace

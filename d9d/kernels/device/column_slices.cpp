@@ -22,7 +22,7 @@ bool has_dense_columns(const at::Tensor& tensor, std::int64_t num_column_dims) {
 
 bool are_adjacent_columns(const at::Tensor& a, const at::Tensor& b, std::int64_t num_column_dims) {
   const auto num_row_dims = static_cast<std::size_t>(a.dim() - num_column_dims);
-  return a.dim() == b.dim() && a.scalar_type() == b.scalar_type() && a.is_alias_of(b) &&
+  return a.dim() == b.dim() && a.dim() >= num_column_dims && a.scalar_type() == b.scalar_type() && a.is_alias_of(b) &&
          a.storage_offset() + num_columns(a, num_column_dims) == b.storage_offset() &&
          a.sizes().slice(0, num_row_dims) == b.sizes().slice(0, num_row_dims) &&
          a.strides().slice(0, num_row_dims) == b.strides().slice(0, num_row_dims) &&

@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/device/column_slices.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/device/row_tensor.h"
 #include "d9d/kernels/silu_mul/silu_mul_kernel.h"
@@ -31,26 +32,36 @@ class Rows {
   bool are_contiguous_;
 };
 
-at::Tensor empty_contiguous(const at::Tensor& like) { return at::empty(like.sizes(), like.options()); }
+// What a launch reads, kept until it is launched.
+struct Inputs {
+  Inputs(const Rows& rows, const at::Tensor& gate, const at::Tensor& up)
+      : gate_(rows(gate)),
+        up_(rows(up)),
+        args{.dtype = dtype_of(gate),
+             .num_rows = rows.num_rows,
+             .num_columns = rows.num_columns,
+             .gate = gate_.tensor.const_data_ptr(),
+             .gate_rows = gate_.rows,
+             .up = up_.tensor.const_data_ptr(),
+             .up_rows = up_.rows} {}
+
+ private:
+  const RowTensor gate_;
+  const RowTensor up_;
+
+ public:
+  const SiluMulInputs args;
+};
 
 }  // namespace
 
 at::Tensor silu_mul_forward_cuda(const at::Tensor& gate, const at::Tensor& up) {
   const c10::DeviceGuard guard(gate.device());
-  at::Tensor out = empty_contiguous(gate);
+  at::Tensor out = at::empty(gate.sizes(), gate.options());
   if (out.numel() == 0) return out;
   const Rows rows(gate, gate.is_contiguous() && up.is_contiguous());
-  const RowTensor gate_rows = rows(gate);
-  const RowTensor up_rows = rows(up);
-  launch_silu_mul_forward({.dtype = dtype_of(gate),
-                           .num_rows = rows.num_rows,
-                           .num_columns = rows.num_columns,
-                           .gate = gate_rows.tensor.const_data_ptr(),
-                           .gate_rows = gate_rows.rows,
-                           .up = up_rows.tensor.const_data_ptr(),
-                           .up_rows = up_rows.rows,
-                           .out = out.mutable_data_ptr()},
-                          current_cuda_stream(gate.device()));
+  const Inputs inputs(rows, gate, up);
+  launch_silu_mul_forward({.inputs = inputs.args, .out = out.mutable_data_ptr()}, current_cuda_stream(gate.device()));
   return out;
 }
 
@@ -58,24 +69,23 @@ SiluMulBackward silu_mul_backward_cuda(const at::Tensor& grad_out, const at::Ten
                                        SiluMulWanted wanted) {
   const c10::DeviceGuard guard(gate.device());
   SiluMulBackward result;
-  if (wanted.gate) result.gate = empty_contiguous(gate);
-  if (wanted.up) result.up = empty_contiguous(up);
-  if (gate.numel() == 0) return result;
+  if (wanted.gate && wanted.up) {
+    std::tie(result.gate, result.up) = empty_column_slices(gate, up, /*num_column_dims=*/1);
+  } else {
+    if (wanted.gate) result.gate = at::empty(gate.sizes(), gate.options());
+    if (wanted.up) result.up = at::empty(up.sizes(), up.options());
+  }
+  const at::Tensor& any_result = wanted.gate ? result.gate : result.up;
+  if (gate.numel() == 0 || !any_result.defined()) return result;
   const Rows rows(gate, grad_out.is_contiguous() && gate.is_contiguous() && up.is_contiguous());
+  const Inputs inputs(rows, gate, up);
   const RowTensor grad_rows = rows(grad_out);
-  const RowTensor gate_rows = rows(gate);
-  const RowTensor up_rows = rows(up);
-  launch_silu_mul_backward({.dtype = dtype_of(gate),
-                            .num_rows = rows.num_rows,
-                            .num_columns = rows.num_columns,
+  launch_silu_mul_backward({.inputs = inputs.args,
                             .grad_out = grad_rows.tensor.const_data_ptr(),
                             .grad_out_rows = grad_rows.rows,
-                            .gate = gate_rows.tensor.const_data_ptr(),
-                            .gate_rows = gate_rows.rows,
-                            .up = up_rows.tensor.const_data_ptr(),
-                            .up_rows = up_rows.rows,
                             .grad_gate = wanted.gate ? result.gate.mutable_data_ptr() : nullptr,
-                            .grad_up = wanted.up ? result.up.mutable_data_ptr() : nullptr},
+                            .grad_up = wanted.up ? result.up.mutable_data_ptr() : nullptr,
+                            .grad_rows = rows(any_result).rows},
                            current_cuda_stream(gate.device()));
   return result;
 }

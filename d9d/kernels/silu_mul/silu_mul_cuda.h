@@ -1,5 +1,5 @@
 // silu_mul_aten.h for tensors that has_cuda_kernels() takes, in one pass over their memory. Inputs may be strided: the
-// halves of a fused projection are read where they are.
+// halves of a fused projection are read where they are, and their gradients are halves of one buffer again.
 #pragma once
 
 #include "d9d/kernels/silu_mul/silu_mul_aten.h"

@@ -51,9 +51,9 @@ __global__ void __launch_bounds__(kBlock) silu_mul_forward(const SiluMulForwardA
   wait_for_kernel_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (index >= num_pieces) return;
-  const Place place = place_of(index, args.num_columns / W, W);
-  const auto gate = load<T, W>(args.gate, args.gate_rows, place);
-  const auto up = load<T, W>(args.up, args.up_rows, place);
+  const Place place = place_of(index, args.inputs.num_columns / W, W);
+  const auto gate = load<T, W>(args.inputs.gate, args.inputs.gate_rows, place);
+  const auto up = load<T, W>(args.inputs.up, args.inputs.up_rows, place);
   Elements<T, W> out;
 #pragma unroll
   for (int j = 0; j < W; ++j) out.value[j] = narrow<T>(silu<T>(widen(gate.value[j])) * widen(up.value[j]));
@@ -65,10 +65,10 @@ __global__ void __launch_bounds__(kBlock) silu_mul_backward(const SiluMulBackwar
   wait_for_kernel_before();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (index >= num_pieces) return;
-  const Place place = place_of(index, args.num_columns / W, W);
+  const Place place = place_of(index, args.inputs.num_columns / W, W);
   const auto grad = load<T, W>(args.grad_out, args.grad_out_rows, place);
-  const auto gate = load<T, W>(args.gate, args.gate_rows, place);
-  const auto up = load<T, W>(args.up, args.up_rows, place);
+  const auto gate = load<T, W>(args.inputs.gate, args.inputs.gate_rows, place);
+  const auto up = load<T, W>(args.inputs.up, args.inputs.up_rows, place);
   Elements<T, W> grad_gate, grad_up;
 #pragma unroll
   for (int j = 0; j < W; ++j) {
@@ -78,44 +78,50 @@ __global__ void __launch_bounds__(kBlock) silu_mul_backward(const SiluMulBackwar
     grad_gate.value[j] = narrow<T>(d * widen(up.value[j]) * s * (1 + g * (1 - s)));
     grad_up.value[j] = narrow<T>(d * (g * s));
   }
-  if (args.grad_gate != nullptr) reinterpret_cast<Elements<T, W>*>(args.grad_gate)[index] = grad_gate;
-  if (args.grad_up != nullptr) reinterpret_cast<Elements<T, W>*>(args.grad_up)[index] = grad_up;
+  const std::int64_t to = row_offset(args.grad_rows, place.row) + place.column;
+  if (args.grad_gate != nullptr) *reinterpret_cast<Elements<T, W>*>(static_cast<T*>(args.grad_gate) + to) = grad_gate;
+  if (args.grad_up != nullptr) *reinterpret_cast<Elements<T, W>*>(static_cast<T*>(args.grad_up) + to) = grad_up;
 }
 
-template <class T>
-[[nodiscard]] bool is_aligned(const SiluMulForwardArgs& args) {
-  return is_aligned(args.gate, args.gate_rows, args.num_columns, sizeof(T)) &&
-         is_aligned(args.up, args.up_rows, args.num_columns, sizeof(T));
+// Calls function(Element<T>, constant, number): the elements that are moved at once, 16 bytes or one, and how many of
+// these pieces there are.
+template <class Function>
+void with_piece(const SiluMulInputs& inputs, bool is_rest_aligned, const Function& function) {
+  with_element_type(inputs.dtype, [&]<class T>(Element<T> element) {
+    const auto is_row_aligned = [&](const void* data, const StridedRows& rows) {
+      return is_aligned(data, rows, inputs.num_columns, sizeof(T));
+    };
+    const std::int64_t size = inputs.num_rows * inputs.num_columns;
+    if (is_rest_aligned && is_row_aligned(inputs.gate, inputs.gate_rows) && is_row_aligned(inputs.up, inputs.up_rows))
+      return function(element, std::integral_constant<int, kWidth<T>>(), size / kWidth<T>);
+    return function(element, std::integral_constant<int, 1>(), size);
+  });
 }
 
-template <class T>
-[[nodiscard]] bool is_aligned(const SiluMulBackwardArgs& args) {
-  return is_aligned(args.grad_out, args.grad_out_rows, args.num_columns, sizeof(T)) &&
-         is_aligned(args.gate, args.gate_rows, args.num_columns, sizeof(T)) &&
-         is_aligned(args.up, args.up_rows, args.num_columns, sizeof(T));
+[[nodiscard]] std::int64_t size_of(Dtype dtype) {
+  std::int64_t size = 0;
+  with_element_type(dtype, [&]<class T>(Element<T>) { size = sizeof(T); });
+  return size;
 }
 
 }  // namespace
 
 void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream) {
-  with_element_type(args.dtype, [&]<class T>(Element<T>) {
-    const auto launch = [&]<int W>(std::integral_constant<int, W>) {
-      const std::int64_t num_pieces = args.num_rows * args.num_columns / W;
-      launch_after(silu_mul_forward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
-    };
-    is_aligned<T>(args) ? launch(std::integral_constant<int, kWidth<T>>()) : launch(std::integral_constant<int, 1>());
-  });
+  with_piece(args.inputs, /*is_rest_aligned=*/true,
+             [&]<class T, int W>(Element<T>, std::integral_constant<int, W>, std::int64_t num_pieces) {
+               launch_after(silu_mul_forward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
+             });
   check_launch("silu_mul");
 }
 
 void launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream) {
-  with_element_type(args.dtype, [&]<class T>(Element<T>) {
-    const auto launch = [&]<int W>(std::integral_constant<int, W>) {
-      const std::int64_t num_pieces = args.num_rows * args.num_columns / W;
-      launch_after(silu_mul_backward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
-    };
-    is_aligned<T>(args) ? launch(std::integral_constant<int, kWidth<T>>()) : launch(std::integral_constant<int, 1>());
-  });
+  const auto is_rest_aligned =
+      is_aligned(args.grad_out, args.grad_out_rows, args.inputs.num_columns, size_of(args.inputs.dtype));
+  with_piece(
+      args.inputs, is_rest_aligned,
+      [&]<class T, int W>(Element<T>, std::integral_constant<int, W>, std::int64_t num_pieces) {
+        launch_after(silu_mul_backward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
+      });
   check_launch("silu_mul");
 }
 

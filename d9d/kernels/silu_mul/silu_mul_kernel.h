@@ -10,8 +10,9 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Legend   R = num_rows, N = num_columns; all tensors [R, N] of one dtype, outputs contiguous.
-struct SiluMulForwardArgs {
+// Legend   R = num_rows, N = num_columns; all tensors [R, N] of one dtype, contiguous where no StridedRows is beside
+// them.
+struct SiluMulInputs {
   Dtype dtype = Dtype::kFloat32;
   std::int64_t num_rows = 0;
   std::int64_t num_columns = 0;
@@ -19,20 +20,18 @@ struct SiluMulForwardArgs {
   StridedRows gate_rows;
   const void* up = nullptr;
   StridedRows up_rows;
+};
+struct SiluMulForwardArgs {
+  SiluMulInputs inputs;
   void* out = nullptr;
 };
 struct SiluMulBackwardArgs {
-  Dtype dtype = Dtype::kFloat32;
-  std::int64_t num_rows = 0;
-  std::int64_t num_columns = 0;
+  SiluMulInputs inputs;
   const void* grad_out = nullptr;
   StridedRows grad_out_rows;
-  const void* gate = nullptr;
-  StridedRows gate_rows;
-  const void* up = nullptr;
-  StridedRows up_rows;
   void* grad_gate = nullptr;  // null: not wanted
   void* grad_up = nullptr;    // null: not wanted
+  StridedRows grad_rows;      // of both; aligned to 16 bytes where N is a multiple of that
 };
 
 // On the current device and `stream`, without waiting. Throws StateError when the kernel does not start, ConfigError in

@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/device/column_slices.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
@@ -18,13 +19,15 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Of contiguous tensors, weights in the accumulator's dtype.
+// Rows of gate and up contiguous, weights too and in the accumulator's dtype.
 detail::WeightedSiluMulInputs inputs_of(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weights) {
   return {.dtype = detail::dtype_of(gate),
           .num_rows = gate.size(0),
           .num_columns = gate.size(1),
           .gate = gate.const_data_ptr(),
+          .gate_stride = gate.stride(0),
           .up = up.const_data_ptr(),
+          .up_stride = up.stride(0),
           .weights = weights.const_data_ptr()};
 }
 
@@ -47,17 +50,22 @@ struct WeightedSiluMul : torch::autograd::Function<WeightedSiluMul> {
     const at::Tensor &gate = saved[0], &up = saved[1], &weights = saved[2];
     const c10::DeviceGuard guard(gate.device());
     const at::Tensor grad_out = grads[0].contiguous();
-    variable_list result = {at::empty(gate.sizes(), gate.options()), at::empty(up.sizes(), up.options()),
-                            at::empty(weights.sizes(), weights.options())};
+    const auto [grad_gate, grad_up] = detail::empty_column_slices(gate, up, /*num_column_dims=*/1);
+    const at::Tensor grad_weights = at::empty(weights.sizes(), weights.options());
     detail::launch_weighted_silu_mul_backward({.inputs = inputs_of(gate, up, weights),
                                                .grad_out = grad_out.const_data_ptr(),
-                                               .grad_gate = result[0].mutable_data_ptr(),
-                                               .grad_up = result[1].mutable_data_ptr(),
-                                               .grad_weights = result[2].mutable_data_ptr()},
+                                               .grad_gate = grad_gate.mutable_data_ptr(),
+                                               .grad_up = grad_up.mutable_data_ptr(),
+                                               .grad_stride = grad_gate.stride(0),
+                                               .grad_weights = grad_weights.mutable_data_ptr()},
                                               current_cuda_stream(gate.device()));
-    return result;
+    return {grad_gate, grad_up, grad_weights};
   }
 };
+
+at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
+  return tensor.stride(1) == 1 && tensor.stride(0) >= tensor.size(1) ? tensor : tensor.contiguous();
+}
 
 }  // namespace
 
@@ -74,7 +82,7 @@ at::Tensor weighted_silu_mul(const at::Tensor& gate, const at::Tensor& up, const
             gate.device(), ", got ", weights.sizes(), " ", weights.scalar_type(), " on ", weights.device(),
             ". Pass one a row.");
   if (!detail::has_cuda_kernels(gate)) return silu_mul(gate, up) * weights.to(gate.scalar_type()).unsqueeze(1);
-  return WeightedSiluMul::apply(gate.contiguous(), up.contiguous(),
+  return WeightedSiluMul::apply(with_contiguous_rows(gate), with_contiguous_rows(up),
                                 weights.to(at::toOpMathType(gate.scalar_type())).contiguous());
 }
 

@@ -15,6 +15,7 @@ namespace d9d::kernels {
 // Returns    [N, I], their dtype, contiguous. On a GPU with kernels computed in at least fp32 with one rounding at the
 //            end; elsewhere silu_mul, then a product in the dtype of gate.
 // Differentiable once in all three; keeps them, recomputes the rest; each weight's gradient is a sum of fixed order.
+// Gradients of halves of one buffer are halves of one again, as of silu_mul.
 // Local. Throws ConfigError for other shapes or dtypes.
 [[nodiscard]] at::Tensor weighted_silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weights);
 

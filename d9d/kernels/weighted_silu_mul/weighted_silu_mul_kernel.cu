@@ -27,6 +27,15 @@ __device__ __forceinline__ Accumulator<T> silu(Accumulator<T> x) {
 }
 
 template <class T, int kCount>
+__device__ __forceinline__ const Elements<T, kCount>& piece_at(const void* data, std::int64_t element) {
+  return *reinterpret_cast<const Elements<T, kCount>*>(static_cast<const T*>(data) + element);
+}
+template <class T, int kCount>
+__device__ __forceinline__ Elements<T, kCount>& piece_at(void* data, std::int64_t element) {
+  return *reinterpret_cast<Elements<T, kCount>*>(static_cast<T*>(data) + element);
+}
+
+template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock) weighted_silu_mul_forward(const WeightedSiluMulForwardArgs args) {
   using A = Accumulator<T>;
   using P = Elements<T, kCount>;
@@ -37,8 +46,9 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_forward(const Weight
                                ? static_cast<std::uint32_t>(thread) / static_cast<std::uint32_t>(pieces_of_row)
                                : thread / pieces_of_row;
   const A weight = static_cast<const A*>(args.inputs.weights)[row];
-  const P gate = static_cast<const P*>(args.inputs.gate)[thread];
-  const P up = static_cast<const P*>(args.inputs.up)[thread];
+  const std::int64_t column = (thread - row * pieces_of_row) * kCount;
+  const P gate = piece_at<T, kCount>(args.inputs.gate, row * args.inputs.gate_stride + column);
+  const P up = piece_at<T, kCount>(args.inputs.up, row * args.inputs.up_stride + column);
   P out;
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
@@ -54,15 +64,14 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const Weigh
   using P = Elements<T, kCount>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / kWarpSize;
   if (row >= args.inputs.num_rows) return;
-  const std::int64_t pieces_of_row = args.inputs.num_columns / kCount;
   const int lane = threadIdx.x % kWarpSize;
   const A weight = static_cast<const A*>(args.inputs.weights)[row];
   A sum = 0;
 #pragma unroll 2
-  for (std::int64_t piece = row * pieces_of_row + lane; piece < (row + 1) * pieces_of_row; piece += kWarpSize) {
-    const P gate = static_cast<const P*>(args.inputs.gate)[piece];
-    const P up = static_cast<const P*>(args.inputs.up)[piece];
-    const P grad = static_cast<const P*>(args.grad_out)[piece];
+  for (std::int64_t column = lane * kCount; column < args.inputs.num_columns; column += kWarpSize * kCount) {
+    const P gate = piece_at<T, kCount>(args.inputs.gate, row * args.inputs.gate_stride + column);
+    const P up = piece_at<T, kCount>(args.inputs.up, row * args.inputs.up_stride + column);
+    const P grad = piece_at<T, kCount>(args.grad_out, row * args.inputs.num_columns + column);
     P grad_gate, grad_up;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
@@ -74,8 +83,8 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const Weigh
       grad_gate.value[j] = narrow<T>(weight * d * u * s * (1 + g * (1 - s)));
       grad_up.value[j] = narrow<T>(weight * d * g * s);
     }
-    static_cast<P*>(args.grad_gate)[piece] = grad_gate;
-    static_cast<P*>(args.grad_up)[piece] = grad_up;
+    piece_at<T, kCount>(args.grad_gate, row * args.grad_stride + column) = grad_gate;
+    piece_at<T, kCount>(args.grad_up, row * args.grad_stride + column) = grad_up;
   }
   sum = warp_sum(sum);
   if (lane == 0) static_cast<A*>(args.grad_weights)[row] = sum;
@@ -91,7 +100,7 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const Weigh
 template <class Function>
 void with_piece(const WeightedSiluMulInputs& inputs, bool is_aligned, const Function& function) {
   with_element_type(inputs.dtype, [&]<class T>(Element<T> element) {
-    if (is_aligned && inputs.num_columns % kWidth<T> == 0)
+    if (is_aligned && (inputs.num_columns | inputs.gate_stride | inputs.up_stride) % kWidth<T> == 0)
       return function(element, std::integral_constant<int, kWidth<T>>());
     return function(element, std::integral_constant<int, 1>());
   });

@@ -1,6 +1,8 @@
 // weighted_silu_mul on a GPU: forward a thread a piece of a row, backward a warp a row.
 //
-// Legend   T = dtype of gate and up; A = its accumulator: double for double, otherwise float. All contiguous.
+// Legend   T = dtype of gate and up; A = its accumulator: double for double, otherwise float. Contiguous where no
+// stride is
+//          beside it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +17,10 @@ struct WeightedSiluMulInputs {
   Dtype dtype;
   std::int64_t num_rows;
   std::int64_t num_columns;
-  const void* gate;     // [num_rows, num_columns] T
-  const void* up;       // [num_rows, num_columns] T
+  const void* gate;  // [num_rows, num_columns] T
+  std::int64_t gate_stride;
+  const void* up;  // [num_rows, num_columns] T
+  std::int64_t up_stride;
   const void* weights;  // [num_rows] A
 };
 
@@ -31,7 +35,8 @@ struct WeightedSiluMulBackwardArgs {
   const void* grad_out;  // [num_rows, num_columns] T
   void* grad_gate;       // [num_rows, num_columns] T
   void* grad_up;         // [num_rows, num_columns] T
-  void* grad_weights;    // [num_rows] A
+  std::int64_t grad_stride;
+  void* grad_weights;  // [num_rows] A
 };
 void launch_weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs& args, CUstream_st* stream);
 
