@@ -313,7 +313,7 @@ TEST_F(LinearCrossEntropyCuda, Never_holds_the_logits) {
     hidden.mutable_grad() = at::Tensor();
     weight.mutable_grad() = at::Tensor();
     EXPECT_GT(peak, gradients);  // the measurement works
-    EXPECT_LT(peak - gradients, 0.5 * (1 << 30)) << in_forward;
+    EXPECT_LT(peak - gradients, 0.7 * (1 << 30)) << in_forward;
   }
 }
 

@@ -101,7 +101,7 @@ bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntro
   return options.gradients_in_forward && hidden.scalar_type() == at::kBFloat16 && detail::has_cuda_kernels(hidden);
 }
 
-constexpr std::int64_t kChunkWithGradients = std::int64_t{15} << 24;
+constexpr std::int64_t kChunkWithGradients = std::int64_t{19} << 24;
 std::int64_t chunk_of_logits(const at::Tensor& hidden) { return std::int64_t{1} << (hidden.is_cpu() ? 20 : 26); }
 
 // One number for all rows, and nothing through lse: the gradients of the sum are those of this, up to the number.

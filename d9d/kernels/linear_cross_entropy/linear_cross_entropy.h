@@ -31,7 +31,7 @@ struct LinearCrossEntropyOptions {
   std::int64_t shift = 0;    // hidden state s predicts target s + shift; 0 <= shift < S
   double z_loss_weight = 0;  // of the penalty lse^2 (PaLM, arXiv:2204.02311), part of the loss
   // Logits held at a time; smaller saves memory, larger helps matrix products. None: 2^20 on a CPU, 2^26 on a GPU,
-  // 15 * 2^24 with gradients_in_forward.
+  // 19 * 2^24 with gradients_in_forward.
   std::optional<std::int64_t> chunk_size = std::nullopt;
   // For a loss that goes on as a sum or a mean, so that every target gets the same gradient: makes the gradients
   // together with the loss, in three matrix products instead of four, and keeps them, as large as hidden and weights,

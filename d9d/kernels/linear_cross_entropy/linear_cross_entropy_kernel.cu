@@ -57,9 +57,23 @@ __device__ __forceinline__ float unpack(std::uint16_t packed) {
   return packed == 0 ? 0.0F : __uint_as_float((packed + kLeastExponent) << kDroppedBits);
 }
 
-// A block of threads a row.
+constexpr int kBlockOfStatistics = 256;
+constexpr std::int64_t kTileOfStatistics = kBlockOfStatistics * kGroup;
+
+// Half precision hides the error of the fast instruction.
 template <class T>
-__global__ void __launch_bounds__(kBlock) logit_statistics(const LogitStatisticsArgs args) {
+__device__ __forceinline__ Accumulator<T> fast_exp(Accumulator<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return __expf(x);
+  } else {
+    return exp(x);
+  }
+}
+
+// A block of threads a row, which holds kTiles tiles of it; of wider blocks of logits the rest is read again.
+template <class T, int kTiles>
+__global__ void __launch_bounds__(kBlockOfStatistics) logit_statistics(const LogitStatisticsArgs args) {
+  wait_for_kernel_before();
   using A = Accumulator<T>;
   __shared__ A scratch[kWarpSize];
   const LogitBlock& block = args.block;
@@ -68,17 +82,22 @@ __global__ void __launch_bounds__(kBlock) logit_statistics(const LogitStatistics
   if (target == kIgnored) return;
   const std::int64_t first = threadIdx.x * kGroup;
 
-  A held[kGroup];  // a tile is read once; of wider blocks the rest is read again
+  A held[kTiles][kGroup];
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const std::int64_t column = first + tile * kTileOfStatistics;
+    if (column < block.num_columns) load_logits<T>(block, row, column, held[tile]);
+  }
   A greatest = -kInfinity<A>;
   const auto look = [&](const A(&z)[kGroup]) {
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) greatest = max(greatest, z[j]);
   };
-  if (first < block.num_columns) {
-    load_logits<T>(block, row, first, held);
-    look(held);
-  }
-  for (std::int64_t column = first + kTile; column < block.num_columns; column += kTile) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+    if (first + tile * kTileOfStatistics < block.num_columns) look(held[tile]);
+  for (std::int64_t column = first + kTiles * kTileOfStatistics; column < block.num_columns;
+       column += kTileOfStatistics) {
     A z[kGroup];
     load_logits<T>(block, row, column, z);
     look(z);
@@ -86,28 +105,37 @@ __global__ void __launch_bounds__(kBlock) logit_statistics(const LogitStatistics
   greatest = block_reduce(greatest, -kInfinity<A>, scratch, [](A a, A b) { return max(a, b); });
 
   const A offset = max(greatest, kLowest<A>);  // a block of -inf sums to 0, not NaN
-  const std::int64_t target_column = target - block.first_column;
   A sum = 0;
   const auto add = [&](const A(&z)[kGroup], std::int64_t column) {
     Group<std::uint16_t> packed;
 #pragma unroll
     for (int j = 0; j < kGroup; ++j) {
-      const A exponential = exp(z[j] - offset);
+      const A exponential = fast_exp<T>(z[j] - offset);
       sum += exponential;
       packed.value[j] = pack(static_cast<float>(exponential));
-      if (column + j == target_column && target_column < block.num_columns)
-        static_cast<A*>(args.target_logit)[row] = z[j];
     }
     if (args.packed) *reinterpret_cast<Group<std::uint16_t>*>(args.packed + row * args.packed_stride + column) = packed;
   };
-  if (first < block.num_columns) add(held, first);
-  for (std::int64_t column = first + kTile; column < block.num_columns; column += kTile) {
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile)
+    if (const std::int64_t column = first + tile * kTileOfStatistics; column < block.num_columns)
+      add(held[tile], column);
+  for (std::int64_t column = first + kTiles * kTileOfStatistics; column < block.num_columns;
+       column += kTileOfStatistics) {
     A z[kGroup];
     load_logits<T>(block, row, column, z);
     add(z, column);
   }
   sum = block_sum(sum, scratch);
 
+  const std::int64_t target_column = target - block.first_column;
+  if (threadIdx.x == kWarpSize && target_column >= 0 && target_column < block.num_columns) {
+    A z[kGroup];
+    load_logits<T>(block, row, target_column / kGroup * kGroup, z);
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j)
+      if (j == target_column % kGroup) static_cast<A*>(args.target_logit)[row] = z[j];
+  }
   if (threadIdx.x != 0) return;
   A* max_so_far = static_cast<A*>(args.max) + row;
   A* sum_so_far = static_cast<A*>(args.sum) + row;
@@ -227,7 +255,20 @@ __global__ void __launch_bounds__(kBlock) scale_values(const ScaleArgs args) {
 void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
-    logit_statistics<T><<<num_blocks(args.block.num_rows, 1), kBlock, 0, stream>>>(args);
+    const auto launch = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
+      launch_after(logit_statistics<T, kTiles>, {num_blocks(args.block.num_rows, 1), kBlockOfStatistics}, stream, args);
+    };
+    constexpr bool kIsHalf = sizeof(T) == 2;  // others hold one tile
+    switch (num_blocks(args.block.num_columns, kTileOfStatistics)) {
+      case 1:
+        return launch(std::integral_constant<int, 1>());
+      case 2:
+        return launch(std::integral_constant < int, kIsHalf ? 2 : 1 > ());
+      case 3:
+        return launch(std::integral_constant < int, kIsHalf ? 3 : 1 > ());
+      default:
+        return launch(std::integral_constant < int, kIsHalf ? 4 : 1 > ());
+    }
   });
   check_launch("linear_cross_entropy");
 }
