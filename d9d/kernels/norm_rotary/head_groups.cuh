@@ -2,6 +2,8 @@
 // the tables of the token are read once for them. A thread holds one slot (rotary/channels.cuh) of each.
 #pragma once
 
+#include <algorithm>
+
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/packed.cuh"
 #include "d9d/kernels/norm_rotary/norm_rotary_kernel.h"
@@ -10,12 +12,31 @@
 
 namespace d9d::kernels::detail {
 
+// Divides numbers below 2^31 by one that the host knows, without a division.
+struct Divisor {
+  unsigned number = 1;
+  unsigned factor = 1U << 31;
+  unsigned shift = 31;
+
+  [[nodiscard]] static Divisor of(unsigned number) {
+    unsigned bits = 0;
+    while ((std::uint64_t{1} << bits) < number) ++bits;
+    const std::uint64_t power = std::uint64_t{1} << (31 + bits);
+    return {.number = number, .factor = static_cast<unsigned>((power + number - 1) / number), .shift = 31 + bits};
+  }
+  __device__ __forceinline__ unsigned quotient(unsigned dividend) const {
+    return static_cast<unsigned>((static_cast<std::uint64_t>(dividend) * factor) >> shift);
+  }
+};
+
 // What blocks of one kernel work on: the first ones on queries, the others on keys.
 struct HeadGrid {
   unsigned num_blocks[2] = {};
-  unsigned num_groups[2] = {};  // of heads, in all tokens
-  int group = 0;                // threads: a power of two, at most a warp
-  int num_slots = 0;            // at most `group`
+  unsigned num_groups[2] = {};  // of heads, in all tokens: below 2^31
+  Divisor groups_of_token[2];
+  Divisor num_positions;
+  int group = 0;      // threads: a power of two, at most a warp
+  int num_slots = 0;  // at most `group`
 
   [[nodiscard]] unsigned size() const { return num_blocks[0] + num_blocks[1]; }
 };
@@ -24,37 +45,52 @@ struct HeadGrid {
 template <int kHeads>
 [[nodiscard]] inline HeadGrid head_grid(const NormRotaryInputs& inputs, int width) {
   HeadGrid grid;
+  grid.num_positions = Divisor::of(static_cast<unsigned>(inputs.num_positions));
   grid.num_slots = static_cast<int>(num_slots(inputs.head_dim, inputs.rotary_dim, width));
   for (grid.group = 1; grid.group < grid.num_slots;) grid.group *= 2;
-  for (int i = 0; i < 2; ++i)
-    grid.num_groups[i] = static_cast<unsigned>(inputs.num_tokens * ((inputs.num_heads[i] + kHeads - 1) / kHeads));
+  for (int i = 0; i < 2; ++i) {
+    grid.groups_of_token[i] =
+        Divisor::of(std::max(1U, static_cast<unsigned>(inputs.num_heads[i] + kHeads - 1) / kHeads));
+    grid.num_groups[i] =
+        inputs.num_heads[i] == 0 ? 0 : static_cast<unsigned>(inputs.num_tokens) * grid.groups_of_token[i].number;
+  }
   return grid;
 }
 
 // Heads of one token.
 struct HeadGroup {
   unsigned token;
-  unsigned batch;
-  unsigned position;
   int head;  // the first
 };
 template <int kHeads>
-__device__ __forceinline__ HeadGroup head_group(const NormRotaryInputs& inputs, int num_heads, unsigned index) {
-  const auto groups_of_token = static_cast<unsigned>(num_heads + kHeads - 1) / kHeads;
-  const unsigned token = index / groups_of_token;
-  const unsigned batch =
-      inputs.num_positions == inputs.num_tokens ? 0 : token / static_cast<unsigned>(inputs.num_positions);
-  return {.token = token,
-          .batch = batch,
-          .position = token - batch * static_cast<unsigned>(inputs.num_positions),
-          .head = static_cast<int>(index - token * groups_of_token) * kHeads};
+__device__ __forceinline__ HeadGroup head_group(const Divisor& groups_of_token, unsigned index) {
+  const unsigned token = groups_of_token.quotient(index);
+  return {.token = token, .head = static_cast<int>(index - token * groups_of_token.number) * kHeads};
 }
 
-// The first channel of the token's first head.
+// Of queries or of keys. Picked once: an array that is indexed when the kernel runs would lie in memory.
 template <class T>
-__device__ __forceinline__ const T* heads_of(const HeadsView& heads, const HeadGroup& group) {
-  return static_cast<const T*>(heads.data) + group.batch * heads.batch_stride +
-         static_cast<std::uint64_t>(group.position) * heads.position_stride;
+__device__ __forceinline__ T pick(const T (&of_both)[2], bool is_second) {
+  return is_second ? of_both[1] : of_both[0];
+}
+
+// Where a head begins.
+__device__ __forceinline__ const unsigned char* head_at(const NormRotaryInputs& inputs, const HeadGrid& grid,
+                                                        const HeadsView& heads, const HeadGroup& group) {
+  const unsigned char* const head = static_cast<const unsigned char*>(heads.data) +
+                                    static_cast<std::uint64_t>(group.token) * heads.position_bytes +
+                                    static_cast<std::uint64_t>(group.head) * heads.head_bytes;
+  if (inputs.num_positions == inputs.num_tokens) return head;
+  return head + grid.num_positions.quotient(group.token) *
+                    (heads.batch_bytes - inputs.num_positions * static_cast<std::int64_t>(heads.position_bytes));
+}
+
+// The first element of the token's row of a table.
+__device__ __forceinline__ std::uint64_t table_row_of(const NormRotaryInputs& inputs, const HeadGrid& grid,
+                                                      unsigned token) {
+  if (inputs.num_table_rows != inputs.num_tokens)
+    token -= grid.num_positions.quotient(token) * grid.num_positions.number;
+  return static_cast<std::uint64_t>(token) * static_cast<unsigned>(inputs.rotary_dim);
 }
 
 // Both pieces of a table's row; channels that do not turn get `passing`. Reads without a branch, so that nothing waits

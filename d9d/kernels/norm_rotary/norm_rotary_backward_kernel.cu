@@ -56,9 +56,10 @@ __global__ void __launch_bounds__(kBlock, 1)
   extern __shared__ __align__(16) unsigned char shared_memory[];
   constexpr int W = kWidth<T>;
   const NormRotaryInputs& inputs = args.inputs;
-  const int which = blockIdx.x < grid.num_blocks[0] ? 0 : 1;
-  const int num_heads = inputs.num_heads[which];
-  const unsigned num_groups = grid.num_groups[which];
+  const bool are_keys = blockIdx.x >= grid.num_blocks[0];
+  const int num_heads = pick(inputs.num_heads, are_keys);
+  const unsigned num_groups = pick(grid.num_groups, are_keys);
+  const Divisor groups_of_token = pick(grid.groups_of_token, are_keys);
   const int slot = static_cast<int>(threadIdx.x) % grid.group;
   const bool has_slot = slot < grid.num_slots;
   const Channels channels = channels_of<W>(inputs.head_dim, inputs.rotary_dim, has_slot ? slot : 0, kIsInterleaved);
@@ -66,27 +67,29 @@ __global__ void __launch_bounds__(kBlock, 1)
   const Ring ring(shared_memory);
 
   const unsigned groups_of_block = kBlock / grid.group;
-  const unsigned step = grid.num_blocks[which] * groups_of_block;
+  const unsigned step = pick(grid.num_blocks, are_keys) * groups_of_block;
   const unsigned first =
-      (blockIdx.x - (which == 0 ? 0 : grid.num_blocks[0])) * groups_of_block + threadIdx.x / grid.group;
+      (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * groups_of_block + threadIdx.x / grid.group;
   const unsigned num_steps = (num_groups + step - 1) / step;  // of all threads alike
-  const auto fetch = [&](unsigned i_step) {                   // heads that are not there become zeros
+  const HeadsView views[2] = {pick(inputs.x, are_keys), pick(args.grad_out, are_keys)};
+  const auto first_bytes = static_cast<unsigned>(channels.first * static_cast<int>(sizeof(T)));
+  const auto second_bytes = static_cast<unsigned>(max(channels.second, 0) * static_cast<int>(sizeof(T)));
+  const auto fetch = [&](unsigned i_step) {  // heads that are not there become zeros
     const unsigned index = first + i_step * step;
     const int stage = static_cast<int>(i_step % kStages);
-    const HeadGroup group = head_group<kHeads>(inputs, num_heads, min(index, num_groups - 1));
-    const auto fetch_source = [&](int source, const HeadsView& view) {
-      const T* const heads = heads_of<T>(view, group);
-#pragma unroll
-      for (int i = 0; i < kHeads; ++i) {
-        const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
-        const T* const head = heads + min(group.head + i, num_heads - 1) * view.head_stride;
-        copy_async(ring.at(stage, source, i, 0), head + channels.first, is_there);
-        copy_async(ring.at(stage, source, i, 1), head + max(channels.second, 0), is_there && channels.second >= 0);
-      }
-    };
     if (i_step < num_steps) {
-      fetch_source(0, inputs.x[which]);
-      fetch_source(1, args.grad_out[which]);
+      const HeadGroup group = head_group<kHeads>(groups_of_token, index);
+#pragma unroll
+      for (int source = 0; source < 2; ++source) {
+        const unsigned char* head = head_at(inputs, grid, views[source], group);
+#pragma unroll
+        for (int i = 0; i < kHeads; ++i) {
+          const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
+          copy_async(ring.at(stage, source, i, 0), head + first_bytes, is_there);
+          copy_async(ring.at(stage, source, i, 1), head + second_bytes, is_there && channels.second >= 0);
+          head += views[source].head_bytes;
+        }
+      }
     }
     end_batch();
   };
@@ -94,49 +97,53 @@ __global__ void __launch_bounds__(kBlock, 1)
   for (unsigned i_step = 0; i_step < kStages; ++i_step) fetch(i_step);
 
   float factors[2 * W];
-  load_factors<T, W>(inputs, inputs.weight[which], channels, factors);
+  load_factors<T, W>(inputs, pick(inputs.weight, are_keys), channels, factors);
+  auto* const grad_x_data = static_cast<T*>(pick(args.grad_x, are_keys));
+  const std::uint32_t grad_x_stride = pick(args.grad_x_stride, are_keys);
   float factor_sums[2 * W] = {};
   const float share = __frcp_rn(static_cast<float>(inputs.head_dim));
   const auto eps = static_cast<float>(inputs.eps);
   for (unsigned i_step = 0; i_step < num_steps; ++i_step) {
     const unsigned index = first + i_step * step;
     const int stage = static_cast<int>(i_step % kStages);
-    const HeadGroup group = head_group<kHeads>(inputs, num_heads, min(index, num_groups - 1));
-    const std::uint64_t table_row =
-        static_cast<std::uint64_t>(inputs.num_table_rows == inputs.num_tokens ? group.token : group.position) *
-        static_cast<unsigned>(inputs.rotary_dim);
+    const HeadGroup group = head_group<kHeads>(groups_of_token, min(index, num_groups - 1));
+    const std::uint64_t table_row = table_row_of(inputs, grid, group.token);
     auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_turning);
     auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_turning);
-    fill_unless(is_turning, cos, 1.0F);
-    fill_unless(is_turning, sin, 0.0F);
+    if (inputs.rotary_dim != inputs.head_dim) {
+      fill_unless(is_turning, cos, 1.0F);
+      fill_unless(is_turning, sin, 0.0F);
+    }
     wait_for_batches<kStages - 1>();
 
     float turned[kHeads][2 * W];
     float sums[2 * kHeads] = {};  // of squares, and of products with the gradient
+    Packed<T, W> x[kHeads][2];
+    Packed<T, W> grad[kHeads][2];
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
-      Packed<T, W> x[2];
-      Packed<T, W> grad[2];
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
-        x[p] = load_packed<T, W>(ring.at(stage, 0, i, p));
-        grad[p] = load_packed<T, W>(ring.at(stage, 1, i, p));
-        keep_packed(cos.piece[p]);
-        keep_packed(sin.piece[p]);
+        x[i][p] = load_packed<T, W>(ring.at(stage, 0, i, p));
+        grad[i][p] = load_packed<T, W>(ring.at(stage, 1, i, p));
       }
+    }
 #pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const Pair<W, kIsInterleaved> at(j);
-        const float grad_a = grad[at.a / W][at.a % W];
-        const float grad_b = grad[at.b / W][at.b % W];
-        turned[i][at.a] = grad_a * cos[at.a] + grad_b * sin[at.b];
-        turned[i][at.b] = grad_b * cos[at.b] - grad_a * sin[at.a];
-      }
+    for (int j = 0; j < W; ++j) {
+      const Pair<W, kIsInterleaved> at(j);
+      const float cos_a = cos[at.a], cos_b = cos[at.b], sin_a = sin[at.a], sin_b = sin[at.b];
 #pragma unroll
-      for (int j = 0; j < 2 * W; ++j) {
-        const float value = x[j / W][j % W];
-        sums[2 * i] += value * value;
-        sums[2 * i + 1] += turned[i][j] * factors[j] * value;
+      for (int i = 0; i < kHeads; ++i) {
+        const float grad_a = grad[i][at.a / W][at.a % W];
+        const float grad_b = grad[i][at.b / W][at.b % W];
+        turned[i][at.a] = grad_a * cos_a + grad_b * sin_b;
+        turned[i][at.b] = grad_b * cos_b - grad_a * sin_a;
+        const float x_a = x[i][at.a / W][at.a % W];
+        const float x_b = x[i][at.b / W][at.b % W];
+        sums[2 * i] += x_a * x_a;
+        sums[2 * i] += x_b * x_b;
+        sums[2 * i + 1] += turned[i][at.a] * factors[at.a] * x_a;
+        sums[2 * i + 1] += turned[i][at.b] * factors[at.b] * x_b;
       }
     }
     sum_over_group(sums, grid.group);
@@ -145,21 +152,20 @@ __global__ void __launch_bounds__(kBlock, 1)
       const float inv_rms = rsqrtf(sums[2 * i] * share + eps);
       const float projection = sums[2 * i + 1] * share * inv_rms * inv_rms * inv_rms;
       const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
-      T* const head = static_cast<T*>(args.grad_x[which]) +
-                      static_cast<std::uint64_t>(group.token) * args.grad_x_stride[which] +
-                      (group.head + i) * inputs.head_dim;
+      T* const head =
+          grad_x_data + static_cast<std::uint64_t>(group.token) * grad_x_stride + (group.head + i) * inputs.head_dim;
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
-        const auto x = load_packed<T, W>(ring.at(stage, 0, i, p));
+        keep_packed(x[i][p]);
         float grad_x[W];
 #pragma unroll
         for (int j = 0; j < W; ++j) {
           const float scaled = turned[i][p * W + j] * inv_rms;
-          factor_sums[p * W + j] += scaled * x[j];
-          grad_x[j] = scaled * factors[p * W + j] - x[j] * projection;
+          factor_sums[p * W + j] += scaled * x[i][p][j];
+          grad_x[j] = scaled * factors[p * W + j] - x[i][p][j] * projection;
         }
         const int channel = p == 0 ? channels.first : channels.second;
-        if (is_there && channel >= 0 && args.grad_x[which] != nullptr) store_packed(pack<T>(grad_x), head + channel);
+        if (is_there && channel >= 0 && grad_x_data != nullptr) store_packed(pack<T>(grad_x), head + channel);
       }
     }
     fetch(i_step + kStages);
@@ -183,14 +189,15 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int column = static_cast<int>(blockIdx.x % blocks_of_weight) * kWarpSize + lane;
-  const bool is_mine = column < args.inputs.head_dim && args.grad_weight[which] != nullptr;
+  void* const grad_weight = pick(args.grad_weight, which == 1);
+  const bool is_mine = column < args.inputs.head_dim && grad_weight != nullptr;
   const unsigned first = which == 0 ? 0 : grid.num_blocks[0];
   constexpr int kPartialsOfWarp = (kNormRotaryPartials + kWarpsOfSum - 1) / kWarpsOfSum;
   float read[kPartialsOfWarp] = {};  // all on their way at once
 #pragma unroll
   for (int i = 0; i < kPartialsOfWarp; ++i) {
     const unsigned partial = i * kWarpsOfSum + warp;
-    if (is_mine && partial < grid.num_blocks[which])
+    if (is_mine && partial < pick(grid.num_blocks, which == 1))
       read[i] = args.partials[(first + partial) * args.inputs.head_dim + column];
   }
   float sum = 0;
@@ -200,7 +207,7 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   __syncthreads();
   if (warp != 0 || !is_mine) return;
   for (int other = 1; other < kWarpsOfSum; ++other) sum += of_warps[other][lane];
-  static_cast<Weight*>(args.grad_weight[which])[column] = static_cast<Weight>(sum);
+  static_cast<Weight*>(grad_weight)[column] = static_cast<Weight>(sum);
 }
 
 // Shares of the blocks as there are heads; at least one where there are some.

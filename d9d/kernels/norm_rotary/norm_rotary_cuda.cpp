@@ -22,23 +22,22 @@ bool is_aligned(const at::Tensor& tensor) {
 }
 
 bool fits_heads(const at::Tensor& heads) {
-  const std::int64_t width = kBytesOfPiece / heads.element_size();
-  if (heads.stride(3) != 1 || !is_aligned(heads) || heads.stride(0) % width != 0) return false;
-  for (const std::int64_t stride : {heads.stride(1), heads.stride(2)})
-    if (stride < 0 || stride % width != 0 || stride > std::numeric_limits<std::uint32_t>::max()) return false;
-  return true;
+  if (heads.stride(3) != 1 || !is_aligned(heads)) return false;
+  const auto bytes_of = [&](std::int64_t dim) { return heads.stride(dim) * heads.element_size(); };
+  for (const std::int64_t dim : {1, 2})
+    if (bytes_of(dim) < 0 || bytes_of(dim) > std::numeric_limits<std::uint32_t>::max()) return false;
+  return (bytes_of(0) | bytes_of(1) | bytes_of(2)) % kBytesOfPiece == 0;
 }
 
-bool fits_weight(const at::Tensor& weight, at::ScalarType dtype) {
-  return weight.is_contiguous() && is_aligned(weight) &&
-         (weight.scalar_type() == dtype || weight.scalar_type() == at::kFloat);
+at::Tensor fitting_heads(const at::Tensor& heads) {
+  return fits_heads(heads) ? heads : heads.clone(at::MemoryFormat::Contiguous);
 }
 
 HeadsView view_of(const at::Tensor& heads) {
   return {.data = heads.const_data_ptr(),
-          .batch_stride = heads.stride(0),
-          .position_stride = static_cast<std::uint32_t>(heads.stride(1)),
-          .head_stride = static_cast<std::uint32_t>(heads.stride(2))};
+          .batch_bytes = heads.stride(0) * heads.element_size(),
+          .position_bytes = static_cast<std::uint32_t>(heads.stride(1) * heads.element_size()),
+          .head_bytes = static_cast<std::uint32_t>(heads.stride(2) * heads.element_size())};
 }
 
 // The tables as the kernel reads them, of one dtype: that of the heads or fp32.
@@ -56,15 +55,34 @@ struct Tables {
   at::Tensor sin;
 };
 
-// Both weights have the kernel's one dtype then.
-at::Tensor weight_of(const NormRotaryTensors& tensors, std::size_t i) {
-  const bool are_alike = tensors.weights[0].scalar_type() == tensors.weights[1].scalar_type();
-  return are_alike ? tensors.weights[i] : tensors.weights[i].to(at::kFloat);
+// The weights as the kernel reads them, both of one dtype: that of the heads or fp32.
+QueriesAndKeys fitting_weights(const NormRotaryTensors& tensors) {
+  const at::ScalarType dtype = tensors.x[0].scalar_type();
+  const bool are_of_heads = tensors.weights[0].scalar_type() == dtype && tensors.weights[1].scalar_type() == dtype;
+  QueriesAndKeys weights;
+  for (std::size_t i = 0; i < 2; ++i) {
+    weights[i] = tensors.weights[i].to(are_of_heads ? dtype : at::kFloat).contiguous();
+    if (!is_aligned(weights[i])) weights[i] = weights[i].clone();
+  }
+  return weights;
 }
 
-NormRotaryInputs inputs_of(const NormRotaryTensors& tensors, const QueriesAndKeys& weights, const Tables& tables,
+// Whether tokens of a tensor follow each other with one stride.
+bool has_one_token_stride(const HeadsView& heads, std::int64_t num_positions) {
+  return heads.batch_bytes == num_positions * static_cast<std::int64_t>(heads.position_bytes);
+}
+
+// One batch instead of several, where it is the same: it spares the kernel a division.
+void join_batches(NormRotaryInputs& inputs, std::initializer_list<const HeadsView*> views) {
+  if (inputs.num_table_rows != inputs.num_tokens) return;
+  for (const HeadsView* view : views)
+    if (view->data != nullptr && !has_one_token_stride(*view, inputs.num_positions)) return;
+  inputs.num_positions = inputs.num_tokens;
+}
+
+NormRotaryInputs inputs_of(const QueriesAndKeys& x, const QueriesAndKeys& weights, const Tables& tables,
                            const NormRotaryOptions& options) {
-  const at::Tensor& like = tensors.x[0];
+  const at::Tensor& like = x[0];
   NormRotaryInputs inputs{.dtype = dtype_of(like),
                           .weight_dtype = dtype_of(weights[0]),
                           .table_dtype = dtype_of(tables.cos),
@@ -79,8 +97,8 @@ NormRotaryInputs inputs_of(const NormRotaryTensors& tensors, const QueriesAndKey
                           .cos = tables.cos.const_data_ptr(),
                           .sin = tables.sin.const_data_ptr()};
   for (std::size_t i = 0; i < 2; ++i) {
-    inputs.num_heads[i] = static_cast<int>(tensors.x[i].size(2));
-    inputs.x[i] = view_of(tensors.x[i]);
+    inputs.num_heads[i] = static_cast<int>(x[i].size(2));
+    inputs.x[i] = view_of(x[i]);
     inputs.weight[i] = weights[i].const_data_ptr();
   }
   return inputs;
@@ -90,27 +108,29 @@ NormRotaryInputs inputs_of(const NormRotaryTensors& tensors, const QueriesAndKey
 
 bool fits_norm_rotary_kernel(const NormRotaryTensors& tensors) {
   const at::Tensor& q = tensors.x[0];
-  const at::Tensor& k = tensors.x[1];
-  const at::ScalarType dtype = q.scalar_type();
   const std::int64_t rotary_dim = tensors.cos.size(2);
-  if (!has_cuda_kernels(q) || dtype == at::kDouble || q.numel() == 0 || k.numel() == 0 || rotary_dim == 0) return false;
-  if (!fits_weight(tensors.weights[0], dtype) || !fits_weight(tensors.weights[1], dtype)) return false;
+  if (!has_cuda_kernels(q) || q.scalar_type() == at::kDouble) return false;
+  if (q.numel() == 0 || tensors.x[1].numel() == 0 || rotary_dim == 0) return false;
   const std::int64_t width = kBytesOfPiece / q.element_size();
+  for (const at::Tensor& x : tensors.x)
+    if (x.numel() / x.size(3) > std::numeric_limits<std::int32_t>::max()) return false;
   return q.size(3) % width == 0 && rotary_dim % (2 * width) == 0 &&
-         num_slots(q.size(3), rotary_dim, width) <= kMaxSlots && fits_heads(q) && fits_heads(k);
+         num_slots(q.size(3), rotary_dim, width) <= kMaxSlots;
 }
 
 QueriesAndKeys norm_rotary_forward_cuda(const NormRotaryTensors& tensors, const NormRotaryOptions& options) {
   const c10::DeviceGuard guard(tensors.x[0].device());
   const Tables tables(tensors, tensors.x[0].scalar_type());
-  const QueriesAndKeys weights = {weight_of(tensors, 0), weight_of(tensors, 1)};
-  NormRotaryForwardArgs args{.inputs = inputs_of(tensors, weights, tables, options)};
+  const QueriesAndKeys weights = fitting_weights(tensors);
+  const QueriesAndKeys x = {fitting_heads(tensors.x[0]), fitting_heads(tensors.x[1])};
+  NormRotaryForwardArgs args{.inputs = inputs_of(x, weights, tables, options)};
+  join_batches(args.inputs, {&args.inputs.x[0], &args.inputs.x[1]});
   QueriesAndKeys out;
   for (std::size_t i = 0; i < 2; ++i) {
-    out[i] = at::empty(tensors.x[i].sizes(), tensors.x[i].options());
+    out[i] = at::empty(x[i].sizes(), x[i].options());
     args.out[i] = out[i].mutable_data_ptr();
   }
-  launch_norm_rotary_forward(args, current_cuda_stream(tensors.x[0].device()));
+  launch_norm_rotary_forward(args, current_cuda_stream(x[0].device()));
   return out;
 }
 
@@ -118,8 +138,9 @@ NormRotaryBackward norm_rotary_backward_cuda(const QueriesAndKeys& grad_out, con
                                              const NormRotaryOptions& options, const NormRotaryWanted& wanted) {
   const c10::DeviceGuard guard(tensors.x[0].device());
   const Tables tables(tensors, tensors.x[0].scalar_type());
-  const QueriesAndKeys weights = {weight_of(tensors, 0), weight_of(tensors, 1)};
-  NormRotaryBackwardArgs args{.inputs = inputs_of(tensors, weights, tables, options)};
+  const QueriesAndKeys weights = fitting_weights(tensors);
+  const QueriesAndKeys x = {fitting_heads(tensors.x[0]), fitting_heads(tensors.x[1])};
+  NormRotaryBackwardArgs args{.inputs = inputs_of(x, weights, tables, options)};
   NormRotaryBackward result;
   const auto wants_x = [&](std::size_t i) { return wanted.x[i] && grad_out[i].defined(); };
   if (wants_x(0) && wants_x(1)) {
@@ -137,7 +158,7 @@ NormRotaryBackward norm_rotary_backward_cuda(const QueriesAndKeys& grad_out, con
       args.inputs.num_heads[i] = 0;
       continue;
     }
-    grads[i] = fits_heads(grad_out[i]) ? grad_out[i] : grad_out[i].clone(at::MemoryFormat::Contiguous);
+    grads[i] = fitting_heads(grad_out[i]);
     args.grad_out[i] = view_of(grads[i]);
     if (wants_x(i)) {
       args.grad_x[i] = result.x[i].mutable_data_ptr();
@@ -149,6 +170,7 @@ NormRotaryBackward norm_rotary_backward_cuda(const QueriesAndKeys& grad_out, con
     }
   }
   if (!is_anything_wanted) return result;
+  join_batches(args.inputs, {&args.inputs.x[0], &args.inputs.x[1], &args.grad_out[0], &args.grad_out[1]});
   at::Tensor partials;
   if (result.weights[0].defined() || result.weights[1].defined()) {
     partials = at::empty({kNormRotaryPartials, tensors.x[0].size(3)}, tensors.x[0].options().dtype(at::kFloat));

@@ -17,7 +17,8 @@ struct NormRotaryTensors {
   at::Tensor sin;
 };
 
-// Whether there is a GPU with kernels, and the tensors have dtypes, sizes, strides and addresses that they take.
+// Whether there is a GPU with kernels, for the dtype and the sizes of these heads. Strides and addresses that the
+// kernels do not take cost a copy.
 [[nodiscard]] bool fits_norm_rotary_kernel(const NormRotaryTensors& tensors);
 
 [[nodiscard]] QueriesAndKeys norm_rotary_forward_cuda(const NormRotaryTensors& tensors,

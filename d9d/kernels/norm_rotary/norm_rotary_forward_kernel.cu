@@ -15,33 +15,36 @@ __global__ void __launch_bounds__(kBlock, 2)
   wait_for_kernel_before();
   constexpr int W = kWidth<T>;
   const NormRotaryInputs& inputs = args.inputs;
-  const int which = blockIdx.x < grid.num_blocks[0] ? 0 : 1;
-  const int num_heads = inputs.num_heads[which];
+  const bool are_keys = blockIdx.x >= grid.num_blocks[0];
+  const int num_heads = pick(inputs.num_heads, are_keys);
+  const unsigned num_groups = pick(grid.num_groups, are_keys);
   const unsigned index =
-      (blockIdx.x - (which == 0 ? 0 : grid.num_blocks[0])) * (kBlock / grid.group) + threadIdx.x / grid.group;
+      (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * (kBlock / grid.group) + threadIdx.x / grid.group;
   const int slot = static_cast<int>(threadIdx.x) % grid.group;
   // Threads without work do that of others and keep silent about it: loads need no branches then.
-  const HeadGroup group = head_group<kHeads>(inputs, num_heads, min(index, grid.num_groups[which] - 1));
+  const HeadGroup group = head_group<kHeads>(pick(grid.groups_of_token, are_keys), min(index, num_groups - 1));
   const Channels channels =
       channels_of<W>(inputs.head_dim, inputs.rotary_dim, slot < grid.num_slots ? slot : 0, kIsInterleaved);
   const int second = channels.second < 0 ? channels.first : channels.second;
   const bool is_turning = channels.first < inputs.rotary_dim;
 
   Packed<T, W> x[kHeads][2];
-  const T* const heads = heads_of<T>(inputs.x[which], group);
+  const HeadsView view = pick(inputs.x, are_keys);
+  const unsigned char* const heads = head_at(inputs, grid, view, group);
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
-    const T* const head = heads + min(group.head + i, num_heads - 1) * inputs.x[which].head_stride;
+    const T* const head = reinterpret_cast<const T*>(
+        heads + static_cast<std::uint64_t>(min(i, num_heads - 1 - group.head)) * view.head_bytes);
     x[i][0] = load_packed<T, W>(head + channels.first);
     x[i][1] = load_packed<T, W>(head + second);
   }
-  const std::uint64_t table_row =
-      static_cast<std::uint64_t>(inputs.num_table_rows == inputs.num_tokens ? group.token : group.position) *
-      static_cast<unsigned>(inputs.rotary_dim);
+  const std::uint64_t table_row = table_row_of(inputs, grid, group.token);
   auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_turning);
   auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_turning);
-  fill_unless(is_turning, cos, 1.0F);
-  fill_unless(is_turning, sin, 0.0F);
+  if (inputs.rotary_dim != inputs.head_dim) {
+    fill_unless(is_turning, cos, 1.0F);
+    fill_unless(is_turning, sin, 0.0F);
+  }
 
   float squares[kHeads] = {};
 #pragma unroll
@@ -54,9 +57,9 @@ __global__ void __launch_bounds__(kBlock, 2)
     for (int j = 0; j < 2 * W; ++j) squares[i] += x[i][j / W][j % W] * x[i][j / W][j % W];
   }
   sum_over_group(squares, grid.group);
-  if (index >= grid.num_groups[which] || slot >= grid.num_slots) return;
+  if (index >= num_groups || slot >= grid.num_slots) return;
   float factors[2 * W];  // later than the rest: they are in the nearest cache
-  load_factors<T, W>(inputs, inputs.weight[which], channels, factors);
+  load_factors<T, W>(inputs, pick(inputs.weight, are_keys), channels, factors);
   const float share = __frcp_rn(static_cast<float>(inputs.head_dim));
 
 #pragma unroll
@@ -78,7 +81,7 @@ __global__ void __launch_bounds__(kBlock, 2)
       out[at.a / W][at.a % W] = y_a * cos[at.a] - y_b * sin[at.a];
       out[at.b / W][at.b % W] = y_b * cos[at.b] + y_a * sin[at.b];
     }
-    T* const head = static_cast<T*>(args.out[which]) +
+    T* const head = static_cast<T*>(pick(args.out, are_keys)) +
                     (static_cast<std::uint64_t>(group.token) * num_heads + group.head + i) * inputs.head_dim;
     store_packed(pack<T>(out[0]), head + channels.first);
     if (channels.second >= 0) store_packed(pack<T>(out[1]), head + channels.second);

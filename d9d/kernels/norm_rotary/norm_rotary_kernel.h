@@ -10,13 +10,13 @@ struct CUstream_st;
 namespace d9d::kernels::detail {
 
 // Legend   B = batch, S = num_positions, D = head_dim, Dr = rotary_dim (even, <= D), T = dtype, W = elements of T in 16
-//          bytes. Addresses are aligned to 16 bytes; strides and D are multiples of W, Dr of 2W, and a warp has a
+//          bytes. Addresses and strides are aligned to 16 bytes; D is a multiple of W, Dr of 2W, and a warp has a
 //          thread for each slot (rotary/slots.h) of a head.
 struct HeadsView {  // [B, S, heads, D] of T, whose channels lie side by side
   const void* data = nullptr;
-  std::int64_t batch_stride = 0;
-  std::uint32_t position_stride = 0;
-  std::uint32_t head_stride = 0;
+  std::int64_t batch_bytes = 0;  // from one to the next
+  std::uint32_t position_bytes = 0;
+  std::uint32_t head_bytes = 0;
 };
 
 struct NormRotaryInputs {

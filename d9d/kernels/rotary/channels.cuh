@@ -4,7 +4,7 @@
 namespace d9d::kernels::detail {
 
 // Two pieces of W channels of a head: where they begin. Numbered through, channel j turns with W + j when halves turn
-// with each other, and 2j with 2j + 1 when neighbours do.
+// with each other, and 2j with 2j + 1 when neighbours do (which are of one piece, unless W is 1).
 struct Channels {
   int first;
   int second;  // -1: there is none
@@ -15,7 +15,7 @@ template <int W>
 __device__ __forceinline__ Channels channels_of(int head_dim, int rotary_dim, int slot, bool is_interleaved) {
   const int num_turning = rotary_dim / 2 / W;
   if (slot < num_turning) {
-    if (is_interleaved) return {2 * slot * W, 2 * slot * W + W};
+    if (W == 1 && is_interleaved) return {2 * slot, 2 * slot + 1};
     return {slot * W, rotary_dim / 2 + slot * W};
   }
   const int passing = rotary_dim + 2 * (slot - num_turning) * W;
