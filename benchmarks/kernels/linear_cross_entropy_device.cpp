@@ -130,9 +130,10 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
   at::Tensor logits = at::zeros({rows, columns}, table.device()),
              grad_logits = at::full({rows, kVocabulary}, 0.001, options);
   at::Tensor grad_hidden = at::empty({rows, hidden_size}, table.device()), grad_weight = at::zeros_like(weight);
-  const at::Tensor targets = at::arange(rows, table.device().dtype(at::kLong)),
-                   statistic = at::ones({3, rows}, table.device());
-  const at::Tensor maxima = at::zeros({rows, kVocabulary / columns + 1}, table.device());
+  const at::Tensor targets = at::arange(rows, table.device().dtype(at::kLong)), places = at::zeros_like(targets);
+  const at::Tensor statistic = at::ones({6, rows}, table.device());
+  const at::Tensor references = at::ones({rows, kVocabulary / columns + 1}, table.device());
+  const auto statistic_of = [&](std::int64_t index) { return statistic[index].mutable_data_ptr<float>(); };
   const auto row = [&](const std::string& part, double bytes, double flop,
                        const std::function<void(std::int64_t)>& op) {
     table.measure({.operation = part,
@@ -146,46 +147,61 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
                block = 2.0 * static_cast<double>(rows * hidden_size * columns);
   const at::Tensor block_weight = weight.narrow(0, 0, columns);
   row("logits of a block", 0, block, [&](std::int64_t) { at::mm_out(logits, hidden, block_weight.t(), at::kFloat); });
-  auto* const packed = static_cast<std::uint16_t*>(grad_logits.mutable_data_ptr());
-  const auto statistics = [&] {
-    kernels::detail::launch_logit_statistics({.block = {.dtype = Dtype::kBFloat16,
-                                                        .logits = logits.mutable_data_ptr(),
-                                                        .row_stride = columns,
-                                                        .num_rows = rows,
-                                                        .num_columns = columns,
-                                                        .first_column = 0,
-                                                        .bias = nullptr,
-                                                        .softcap = 0,
-                                                        .targets = targets.const_data_ptr<std::int64_t>()},
-                                              .max = statistic[0].mutable_data_ptr(),
-                                              .sum = statistic[1].mutable_data_ptr(),
-                                              .target_logit = statistic[2].mutable_data_ptr(),
-                                              .packed = packed,
-                                              .packed_stride = kVocabulary,
-                                              .packed_max = maxima.mutable_data_ptr<float>(),
-                                              .packed_max_stride = maxima.stride(0)},
-                                             current_cuda_stream(logits.device()));
+  const auto exponentials = [&] {
+    kernels::detail::launch_logit_exponentials({.block = {.dtype = Dtype::kBFloat16,
+                                                          .logits = logits.mutable_data_ptr(),
+                                                          .row_stride = columns,
+                                                          .num_rows = rows,
+                                                          .num_columns = columns,
+                                                          .first_column = 0,
+                                                          .bias = nullptr,
+                                                          .softcap = 0,
+                                                          .targets = targets.const_data_ptr<std::int64_t>()},
+                                                .reference = statistic_of(0),
+                                                .sum = statistic_of(1),
+                                                .target_logit = statistic_of(2),
+                                                .exponentials = grad_logits.mutable_data_ptr(),
+                                                .exponentials_stride = kVocabulary,
+                                                .first_exponential = 0,
+                                                .target_place = places.mutable_data_ptr<std::int64_t>(),
+                                                .reference_of_block = references.mutable_data_ptr<float>(),
+                                                .reference_of_block_stride = references.stride(0)},
+                                               current_cuda_stream(logits.device()));
   };
-  row("statistics of a block", 6.0 * static_cast<double>(rows * columns), 0, [&](std::int64_t) { statistics(); });
-  row("logits and statistics of a block", 0, block, [&](std::int64_t) {
+  row("exponentials of a block", 6.0 * static_cast<double>(rows * columns), 0, [&](std::int64_t) { exponentials(); });
+  row("logits and exponentials of a block", 0, block, [&](std::int64_t) {
     at::mm_out(logits, hidden, block_weight.t(), at::kFloat);
-    statistics();
+    exponentials();
   });
-  row("gradient of logits", 4.0 * static_cast<double>(rows) * kVocabulary, 0, [&](std::int64_t) {
-    kernels::detail::launch_packed_logit_gradient({.packed = packed,
-                                                   .row_stride = kVocabulary,
-                                                   .num_rows = rows,
-                                                   .num_columns = kVocabulary,
-                                                   .block_columns = columns,
-                                                   .first_column = 0,
-                                                   .softcap = 0,
-                                                   .targets = targets.const_data_ptr<std::int64_t>(),
-                                                   .packed_max = maxima.const_data_ptr<float>(),
-                                                   .packed_max_stride = maxima.stride(0),
-                                                   .lse = statistic[0].const_data_ptr<float>(),
-                                                   .target_logit = statistic[1].const_data_ptr<float>(),
-                                                   .z_loss_weight = 0},
-                                                  current_cuda_stream(logits.device()));
+  at::Tensor scaled_hidden = at::empty_like(hidden);
+  row("rest of rows", 4.0 * static_cast<double>(rows * hidden_size), 0, [&](std::int64_t) {
+    kernels::detail::launch_rescale_exponentials({.exponentials = grad_logits.mutable_data_ptr(),
+                                                  .row_stride = kVocabulary,
+                                                  .num_rows = rows,
+                                                  .num_columns = kVocabulary,
+                                                  .block_columns = columns,
+                                                  .targets = targets.const_data_ptr<std::int64_t>(),
+                                                  .reference = statistic_of(0),
+                                                  .reference_of_block = references.const_data_ptr<float>(),
+                                                  .reference_of_block_stride = references.stride(0)},
+                                                 current_cuda_stream(logits.device()));
+    kernels::detail::launch_finish_rows({.num_rows = rows,
+                                         .hidden_size = hidden_size,
+                                         .targets = targets.const_data_ptr<std::int64_t>(),
+                                         .reference = statistic_of(0),
+                                         .sum = statistic_of(1),
+                                         .target_logit = statistic_of(2),
+                                         .target_place = places.const_data_ptr<std::int64_t>(),
+                                         .z_loss_weight = 0,
+                                         .softcap = 0,
+                                         .loss = statistic_of(3),
+                                         .lse = statistic_of(4),
+                                         .factor = statistic_of(5),
+                                         .exponentials = grad_logits.mutable_data_ptr(),
+                                         .exponentials_stride = kVocabulary,
+                                         .hidden = hidden.const_data_ptr(),
+                                         .scaled_hidden = scaled_hidden.mutable_data_ptr()},
+                                        current_cuda_stream(logits.device()));
   });
   row("gradient of hidden", 0, all, [&](std::int64_t) { at::mm_out(grad_hidden, grad_logits, weight, at::kFloat); });
   row("gradient of weight", 0, all, [&](std::int64_t) { at::mm_out(grad_weight, grad_logits.t(), hidden); });

@@ -52,8 +52,8 @@ struct LinearCrossEntropyOutput {
 // Returns   fp32 (fp64 for fp64 hidden). Logits, softmax and the sums of gradients are at least fp32. On a CPU there is
 //           one rounding at the end; a GPU multiplies half precision as it is, so that the gradient of the logits is
 //           rounded to it before its products, as a dense head rounds it. Gradients made in forward are rounded again
-//           when the number that comes back is not a power of two, and those of a weight after every chunk of about
-//           chunk_size / V targets.
+//           when the number that comes back is not a power of two; those of a weight after every chunk of about
+//           chunk_size / V targets, from hidden that is rounded once more, times a number of its target's.
 // Differentiable once in hidden, every weight and bias, through loss and lse. Keeps its inputs and lse; what a backward
 // is not asked for is not computed. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H / 1024) wide
 // numbers and, for half precision on a CPU, a wide copy of hidden; with gradients in forward chunk_size half-precision

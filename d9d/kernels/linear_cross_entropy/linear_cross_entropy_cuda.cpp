@@ -24,37 +24,35 @@ void* data_of_rows(const at::Tensor& tensor, const RowRange& range) {
   return tensor.defined() ? tensor.narrow(0, range.begin, range.size).data_ptr() : nullptr;
 }
 
+// Those of `range`, to be brought up to date with a block.
+LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const RowRange& range) {
+  return {.block = block,
+          .max = data_of_rows(statistics.max, range),
+          .sum = data_of_rows(statistics.sum, range),
+          .target_logit = data_of_rows(statistics.target_logit, range)};
+}
+
+// Of all rows, into result.
+void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics,
+                    LinearCrossEntropyForward& result) {
+  launch_cross_entropy_loss({.dtype = dtype_of(input.hidden),
+                             .num_rows = input.hidden.size(0),
+                             .targets = input.targets.const_data_ptr<std::int64_t>(),
+                             .max = statistics.max.const_data_ptr(),
+                             .sum = statistics.sum.const_data_ptr(),
+                             .target_logit = statistics.target_logit.const_data_ptr(),
+                             .z_loss_weight = input.z_loss_weight,
+                             .loss = result.loss.mutable_data_ptr(),
+                             .lse = result.lse.mutable_data_ptr()},
+                            current_cuda_stream(input.hidden.device()));
+}
+
 }  // namespace
 
 RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options) {
   return {.max = at::full({num_rows}, -std::numeric_limits<double>::infinity(), options),
           .sum = at::zeros({num_rows}, options),
           .target_logit = at::full({num_rows}, std::numeric_limits<double>::quiet_NaN(), options)};
-}
-
-LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const RowRange& range) {
-  return {.block = block,
-          .max = data_of_rows(statistics.max, range),
-          .sum = data_of_rows(statistics.sum, range),
-          .target_logit = data_of_rows(statistics.target_logit, range),
-          .packed = nullptr,
-          .packed_stride = 0,
-          .packed_max = nullptr,
-          .packed_max_stride = 0};
-}
-
-void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics, const RowRange& range,
-                    LinearCrossEntropyForward& result) {
-  launch_cross_entropy_loss({.dtype = dtype_of(input.hidden),
-                             .num_rows = range.size,
-                             .targets = input.targets.const_data_ptr<std::int64_t>() + range.begin,
-                             .max = data_of_rows(statistics.max, range),
-                             .sum = data_of_rows(statistics.sum, range),
-                             .target_logit = data_of_rows(statistics.target_logit, range),
-                             .z_loss_weight = input.z_loss_weight,
-                             .loss = data_of_rows(result.loss, range),
-                             .lse = data_of_rows(result.lse, range)},
-                            current_cuda_stream(input.hidden.device()));
 }
 
 LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input) {
@@ -69,7 +67,7 @@ LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEnt
     }
   }
   LinearCrossEntropyForward result{.loss = at::empty_like(statistics.max), .lse = at::empty_like(statistics.max)};
-  compute_losses(input, statistics, {.begin = 0, .size = num_rows}, result);
+  compute_losses(input, statistics, result);
   return result;
 }
 

@@ -42,11 +42,5 @@ struct RowStatistics {
   at::Tensor target_logit;  // [rows] A, NaN while no block had it
 };
 [[nodiscard]] RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options);
-// Those of `range`, to be brought up to date with a block.
-[[nodiscard]] LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics,
-                                                  const RowRange& range);
-// Of the rows in `range`, into result.
-void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics, const RowRange& range,
-                    LinearCrossEntropyForward& result);
 
 }  // namespace d9d::kernels::detail

@@ -1,148 +1,38 @@
-#include <algorithm>
-#include <limits>
-
-#include "d9d/kernels/device/block_reduce.cuh"
-#include "d9d/kernels/device/launch.cuh"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
+#include "d9d/kernels/linear_cross_entropy/logit_rows.cuh"
 
 namespace d9d::kernels::detail {
 namespace {
 
 constexpr int kBlock = 512;
-constexpr int kGroup = 8;  // columns of a thread side by side: 16 bytes of half precision
 constexpr std::int64_t kTile = kBlock * kGroup;
 constexpr int kBlocksOfScale = 132 * 8;
 
-template <class A>
-constexpr A kInfinity = std::numeric_limits<A>::infinity();
-template <class A>
-constexpr A kLowest = std::numeric_limits<A>::lowest();
-
-// The logits of columns [column, column + kGroup) with bias and soft cap; -inf beyond the last column.
-template <class T, class A = Accumulator<T>>
-__device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_t row, std::int64_t column,
-                                            A (&z)[kGroup]) {
-  const A* from = static_cast<const A*>(block.logits) + row * block.row_stride + column;
-#pragma unroll
-  for (int i = 0; i < kGroup / kWidth<A>; ++i) {
-    const Vector<A> vector = reinterpret_cast<const Vector<A>*>(from)[i];
-#pragma unroll
-    for (int j = 0; j < kWidth<A>; ++j) z[i * kWidth<A> + j] = vector.value[j];
-  }
-  const T* bias = static_cast<const T*>(block.bias);
-  const A softcap = static_cast<A>(block.softcap);
-#pragma unroll
-  for (int j = 0; j < kGroup; ++j) {
-    const bool is_inside = column + j < block.num_columns;
-    if (bias && is_inside) z[j] += widen(bias[column + j]);
-    if (softcap > 0) z[j] = softcap * tanh(z[j] / softcap);
-    if (!is_inside) z[j] = -kInfinity<A>;
-  }
-}
-
-template <class T>
-using Group = Elements<T, kGroup>;
-
-// Numbers of [0, 1] with 12 significant bits: the exponents 2^-31 to 2^0 of a float in 5 bits, 11 bits of its mantissa.
-constexpr std::uint32_t kLeastExponent = (127U - 31U) << 11;
-constexpr int kDroppedBits = 12;
-
-__device__ __forceinline__ std::uint16_t pack(float value) {
-  const std::uint32_t bits = __float_as_uint(value);
-  const std::uint32_t rounded = (bits + 0x7ffU + ((bits >> kDroppedBits) & 1U)) >> kDroppedBits;  // to nearest even
-  return rounded < kLeastExponent ? 0 : static_cast<std::uint16_t>(rounded - kLeastExponent);
-}
-
-__device__ __forceinline__ float unpack(std::uint16_t packed) {
-  return packed == 0 ? 0.0F : __uint_as_float((packed + kLeastExponent) << kDroppedBits);
-}
-
-constexpr int kBlockOfStatistics = 256;
-constexpr std::int64_t kTileOfStatistics = kBlockOfStatistics * kGroup;
-
-// Half precision hides the error of the fast instruction.
-template <class T>
-__device__ __forceinline__ Accumulator<T> fast_exp(Accumulator<T> x) {
-  if constexpr (sizeof(T) == 2) {
-    return __expf(x);
-  } else {
-    return exp(x);
-  }
-}
-
-// A block of threads a row, which holds kTiles tiles of it; of wider blocks of logits the rest is read again.
 template <class T, int kTiles>
 __global__ void __launch_bounds__(kBlockOfStatistics) logit_statistics(const LogitStatisticsArgs args) {
   wait_for_kernel_before();
   using A = Accumulator<T>;
   __shared__ A scratch[kWarpSize];
-  const LogitBlock& block = args.block;
   const std::int64_t row = blockIdx.x;
-  const std::int64_t target = block.targets[row];
+  const std::int64_t target = args.block.targets[row];
   if (target == kIgnored) return;
-  const std::int64_t first = threadIdx.x * kGroup;
-
-  A held[kTiles][kGroup];
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    const std::int64_t column = first + tile * kTileOfStatistics;
-    if (column < block.num_columns) load_logits<T>(block, row, column, held[tile]);
-  }
-  A greatest = -kInfinity<A>;
-  const auto look = [&](const A(&z)[kGroup]) {
-#pragma unroll
-    for (int j = 0; j < kGroup; ++j) greatest = max(greatest, z[j]);
-  };
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
-    if (first + tile * kTileOfStatistics < block.num_columns) look(held[tile]);
-  for (std::int64_t column = first + kTiles * kTileOfStatistics; column < block.num_columns;
-       column += kTileOfStatistics) {
-    A z[kGroup];
-    load_logits<T>(block, row, column, z);
-    look(z);
-  }
-  greatest = block_reduce(greatest, -kInfinity<A>, scratch, [](A a, A b) { return max(a, b); });
-
-  const A offset = max(greatest, kLowest<A>);  // a block of -inf sums to 0, not NaN
+  const LogitRow<T, kTiles> logits(args.block, row);
+  const A offset = logits.greatest(scratch);
   A sum = 0;
-  const auto add = [&](const A(&z)[kGroup], std::int64_t column) {
-    Group<std::uint16_t> packed;
+  logits.for_each([&](const A(&z)[kGroup], std::int64_t) {
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) {
-      const A exponential = fast_exp<T>(z[j] - offset);
-      sum += exponential;
-      packed.value[j] = pack(static_cast<float>(exponential));
-    }
-    if (args.packed) *reinterpret_cast<Group<std::uint16_t>*>(args.packed + row * args.packed_stride + column) = packed;
-  };
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile)
-    if (const std::int64_t column = first + tile * kTileOfStatistics; column < block.num_columns)
-      add(held[tile], column);
-  for (std::int64_t column = first + kTiles * kTileOfStatistics; column < block.num_columns;
-       column += kTileOfStatistics) {
-    A z[kGroup];
-    load_logits<T>(block, row, column, z);
-    add(z, column);
-  }
+    for (int j = 0; j < kGroup; ++j) sum += fast_exp<T>(z[j] - offset);
+  });
   sum = block_sum(sum, scratch);
 
-  const std::int64_t target_column = target - block.first_column;
-  if (threadIdx.x == kWarpSize && target_column >= 0 && target_column < block.num_columns) {
-    A z[kGroup];
-    load_logits<T>(block, row, target_column / kGroup * kGroup, z);
-#pragma unroll
-    for (int j = 0; j < kGroup; ++j)
-      if (j == target_column % kGroup) static_cast<A*>(args.target_logit)[row] = z[j];
-  }
   if (threadIdx.x != 0) return;
+  const std::int64_t target_column = target - args.block.first_column;
+  if (target_column >= 0 && target_column < args.block.num_columns)
+    static_cast<A*>(args.target_logit)[row] = logits.at(target_column);
   A* max_so_far = static_cast<A*>(args.max) + row;
   A* sum_so_far = static_cast<A*>(args.sum) + row;
   const A both = max(*max_so_far, offset);
   *sum_so_far = *sum_so_far * exp(*max_so_far - both) + sum * exp(offset - both);
   *max_so_far = both;
-  if (args.packed) args.packed_max[row * args.packed_max_stride] = static_cast<float>(offset);
 }
 
 template <class A>
@@ -157,13 +47,6 @@ __global__ void __launch_bounds__(kBlock) cross_entropy_loss(const CrossEntropyL
   }
   static_cast<A*>(args.loss)[row] = loss;
   static_cast<A*>(args.lse)[row] = lse;
-}
-
-// d softcap(x) / dx at z = softcap(x).
-template <class A>
-__device__ __forceinline__ A slope(A z, double softcap) {
-  const A share = z / static_cast<A>(softcap);
-  return 1 - share * share;
 }
 
 template <class A>
@@ -203,36 +86,6 @@ __global__ void __launch_bounds__(kBlock) logit_gradient(const LogitGradientArgs
   }
 }
 
-// A block of threads a row. The target's own probability comes from its logit: near 1, twelve bits of it would leave
-// nothing of 1 - p.
-__global__ void __launch_bounds__(kBlock) packed_logit_gradient(const PackedLogitGradientArgs args) {
-  const std::int64_t row = blockIdx.x;
-  const bool is_ignored = args.targets[row] == kIgnored;
-  const std::int64_t target_column = args.targets[row] - args.first_column;
-  const float lse = args.lse[row];
-  const float target_logit = args.target_logit[row];
-  const float by_softmax = 1 + 2 * static_cast<float>(args.z_loss_weight) * lse;
-  const auto block_columns = static_cast<unsigned>(args.block_columns);
-  std::uint16_t* const packed_row = args.packed + row * args.row_stride;
-  for (std::int64_t column = threadIdx.x * kGroup; column < args.num_columns; column += kTile) {
-    auto* const group = reinterpret_cast<Group<std::uint16_t>*>(packed_row + column);
-    const float max = args.packed_max[row * args.packed_max_stride + static_cast<unsigned>(column) / block_columns];
-    const float scale = by_softmax * expf(max - lse);
-    const Group<std::uint16_t> packed = *group;
-    Group<__nv_bfloat16> grad;
-#pragma unroll
-    for (int j = 0; j < kGroup; ++j) {
-      const float exponential = unpack(packed.value[j]);
-      const bool is_target = column + j == target_column;
-      float value = is_target ? by_softmax * expf(target_logit - lse) - 1 : scale * exponential;
-      if (args.softcap > 0 && value != 0)
-        value *= slope(is_target ? target_logit : max + logf(exponential), args.softcap);
-      grad.value[j] = is_ignored ? __nv_bfloat16(0.0F) : __nv_bfloat16(value);
-    }
-    *reinterpret_cast<Group<__nv_bfloat16>*>(group) = grad;
-  }
-}
-
 __global__ void __launch_bounds__(kBlock) scale_values(const ScaleArgs args) {
   const float factor = *args.factor;
   if (factor == 1.0F) return;
@@ -255,20 +108,8 @@ __global__ void __launch_bounds__(kBlock) scale_values(const ScaleArgs args) {
 void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
-    const auto launch = [&]<int kTiles>(std::integral_constant<int, kTiles>) {
-      launch_after(logit_statistics<T, kTiles>, {num_blocks(args.block.num_rows, 1), kBlockOfStatistics}, stream, args);
-    };
-    constexpr bool kIsHalf = sizeof(T) == 2;  // others hold one tile
-    switch (num_blocks(args.block.num_columns, kTileOfStatistics)) {
-      case 1:
-        return launch(std::integral_constant<int, 1>());
-      case 2:
-        return launch(std::integral_constant < int, kIsHalf ? 2 : 1 > ());
-      case 3:
-        return launch(std::integral_constant < int, kIsHalf ? 3 : 1 > ());
-      default:
-        return launch(std::integral_constant < int, kIsHalf ? 4 : 1 > ());
-    }
+    constexpr int kTiles = sizeof(T) == 2 ? 4 : 1;
+    launch_after(logit_statistics<T, kTiles>, {num_blocks(args.block.num_rows, 1), kBlockOfStatistics}, stream, args);
   });
   check_launch("linear_cross_entropy");
 }
@@ -286,12 +127,6 @@ void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream) {
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
     logit_gradient<T><<<num_blocks(args.block.num_rows, 1), kBlock, 0, stream>>>(args);
   });
-  check_launch("linear_cross_entropy");
-}
-
-void launch_packed_logit_gradient(const PackedLogitGradientArgs& args, CUstream_st* stream) {
-  if (args.num_rows == 0 || args.num_columns == 0) return;
-  packed_logit_gradient<<<num_blocks(args.num_rows, 1), kBlock, 0, stream>>>(args);
   check_launch("linear_cross_entropy");
 }
 

@@ -33,13 +33,41 @@ struct LogitStatisticsArgs {
   void* max;           // [num_rows] A, -inf before the first block
   void* sum;           // [num_rows] A, 0 before the first block
   void* target_logit;  // [num_rows] A
-  // For T = bf16, or null: exp(logit - packed_max) as 5 bits of exponent and 11 of significand, 0 below 2^-31.
-  std::uint16_t* packed;
-  std::int64_t packed_stride;  // of rows; a multiple of 8
-  float* packed_max;           // of row r at r * packed_max_stride
-  std::int64_t packed_max_stride;
 };
 void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream);
+
+// The same for T = bf16 where gradients follow, which keeps the exponentials: exp(logit - reference) * slope of the
+// soft cap, as bf16, whose exponent has room for references far from the greatest logit. So a row has one reference,
+// the greatest logit of its first block, until one more than kMaxAboveReference above it comes: then that, and
+// launch_rescale_exponentials brings the blocks before in line.
+inline constexpr float kMaxAboveReference = 40;
+struct LogitExponentialsArgs {
+  LogitBlock block;
+  float* reference;                  // [num_rows], -inf before the first block
+  float* sum;                        // [num_rows] of exp(logit - reference), 0 before the first block
+  float* target_logit;               // [num_rows]
+  void* exponentials;                // [num_rows, exponentials_stride], 16-byte aligned; 0 for rows that are ignored
+  std::int64_t exponentials_stride;  // a multiple of 8
+  std::int64_t first_exponential;    // where in a row the block begins, a multiple of 8
+  std::int64_t* target_place;        // [num_rows]: where in a row the target is, if it is one of the columns
+  float* reference_of_block;         // of row r at r * reference_of_block_stride
+  std::int64_t reference_of_block_stride;
+};
+void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream);
+
+// Brings blocks of exponentials to the reference that their row has now.
+struct RescaleExponentialsArgs {
+  void* exponentials;               // [num_rows, num_columns] bf16, 16-byte aligned
+  std::int64_t row_stride;          // a multiple of 8, at least num_columns
+  std::int64_t num_rows;            // below 2^31
+  std::int64_t num_columns;         //
+  std::int64_t block_columns;       // a multiple of 8
+  const std::int64_t* targets;      // [num_rows]
+  const float* reference;           // [num_rows]
+  const float* reference_of_block;  // of row r and block b at r * reference_of_block_stride + b
+  std::int64_t reference_of_block_stride;
+};
+void launch_rescale_exponentials(const RescaleExponentialsArgs& args, CUstream_st* stream);
 
 // lse = log(sum) + max, loss = lse - target_logit + z_loss_weight * lse^2; both 0 where ignored.
 struct CrossEntropyLossArgs {
@@ -68,23 +96,38 @@ struct LogitGradientArgs {
 };
 void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream);
 
-// The same for grad_loss = 1 and grad_lse = 0 from packed exponentials, which bf16 gradients replace.
-struct PackedLogitGradientArgs {
-  std::uint16_t* packed;        // [num_rows, num_columns], 16-byte aligned
-  std::int64_t row_stride;      // a multiple of 8, at least num_columns
-  std::int64_t num_rows;        // below 2^31
-  std::int64_t num_columns;     //
-  std::int64_t block_columns;   // of one packed_max; a multiple of 8
-  std::int64_t first_column;    // in the vocabulary
-  double softcap;               // 0: none
-  const std::int64_t* targets;  // [num_rows]
-  const float* packed_max;      // of row r and block b at r * packed_max_stride + b
-  std::int64_t packed_max_stride;
-  const float* lse;           // [num_rows]
-  const float* target_logit;  // [num_rows]
+// What is left to do for rows of exponentials whose loss has grad_loss = 1 and grad_lse = 0: the gradient of a logit is
+// factor[row] * exponential. At the target the exponential becomes what makes that so. Rows of hidden times their
+// factor are what the gradient of a weight is a sum of.
+struct FinishRowsArgs {
+  std::int64_t num_rows;  // below 2^31
+  std::int64_t hidden_size;
+  const std::int64_t* targets;
+  const float* reference;            // [num_rows]
+  const float* sum;                  // [num_rows]
+  const float* target_logit;         // [num_rows]
+  const std::int64_t* target_place;  // [num_rows]; negative: none
   double z_loss_weight;
+  double softcap;      // 0: none
+  float* loss;         // [num_rows]
+  float* lse;          // [num_rows]
+  float* factor;       // [num_rows]; 0 where ignored
+  void* exponentials;  // [num_rows, exponentials_stride] bf16
+  std::int64_t exponentials_stride;
+  const void* hidden;   // [num_rows, hidden_size] bf16
+  void* scaled_hidden;  // the same; null: not wanted
 };
-void launch_packed_logit_gradient(const PackedLogitGradientArgs& args, CUstream_st* stream);
+void launch_finish_rows(const FinishRowsArgs& args, CUstream_st* stream);
+
+// out[row] = factor[row] * values[row], fp32 to bf16.
+struct ScaleRowsArgs {
+  std::int64_t num_rows;
+  std::int64_t num_columns;
+  const float* values;  // [num_rows, num_columns], contiguous
+  const float* factor;  // [num_rows]
+  void* out;            // [num_rows, num_columns], contiguous
+};
+void launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream);
 
 // values *= *factor; reads and writes nothing when that is 1. values: bf16, 16-byte aligned.
 struct ScaleArgs {

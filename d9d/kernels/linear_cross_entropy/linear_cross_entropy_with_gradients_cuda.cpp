@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <limits>
+
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -13,52 +16,122 @@ constexpr std::int64_t kWideLogits = std::int64_t{1} << 23;  // 32 MiB of an L2 
 std::int64_t divide_up(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
 std::int64_t round_up(std::int64_t size, std::int64_t unit) { return divide_up(size, unit) * unit; }
 
-// The exponentials of some rows over the whole vocabulary, which gradients of logits replace.
-struct PackedLogits {
-  at::Tensor rows;  // [chunk rows, padded vocabulary] bf16
-  at::Tensor max;   // [chunk rows, blocks] fp32
-
-  PackedLogits(const LogitBlocks& logits, std::int64_t num_rows)
-      : rows(at::empty({num_rows, logits.padded_vocabulary()}, logits.wide_options().dtype(at::kBFloat16))),
-        max(at::empty({num_rows, static_cast<std::int64_t>(logits.columns().size())}, logits.wide_options())) {}
-
-  std::uint16_t* from_column(std::int64_t column) const {
-    return static_cast<std::uint16_t*>(rows.mutable_data_ptr()) + column;
+// A chunk of rows on its way through the vocabulary.
+class Chunk {
+ public:
+  Chunk(const LinearCrossEntropyInput& input, const LogitBlocks& logits, std::int64_t max_rows, bool scales_hidden)
+      : input_(input),
+        logits_(logits),
+        statistics_(no_statistics(max_rows, logits.wide_options())),
+        factor_(at::empty({max_rows}, logits.wide_options())),
+        target_place_(at::empty({max_rows}, input.targets.options())),
+        exponentials_(at::empty({max_rows, logits.padded_vocabulary()}, input.hidden.options())),
+        references_(at::empty({max_rows, static_cast<std::int64_t>(logits.columns().size())}, logits.wide_options())) {
+    if (scales_hidden) scaled_hidden_ = at::empty({max_rows, input.hidden.size(1)}, input.hidden.options());
   }
+
+  // Afterwards the gradient of a logit is factor times exponential.
+  void compute(const RowRange& rows, LinearCrossEntropyForward& result) {
+    rows_ = rows;
+    statistics_.max.fill_(-std::numeric_limits<float>::infinity());
+    statistics_.sum.zero_();
+    statistics_.target_logit.fill_(std::numeric_limits<float>::quiet_NaN());
+    target_place_.fill_(-1);
+    for (std::size_t index = 0; index < logits_.columns().size(); ++index) compute_block(index);
+    for (std::size_t split = 0; split < input_.weights.size(); ++split) rescale(split);
+    launch_finish_rows({.num_rows = rows.size,
+                        .hidden_size = input_.hidden.size(1),
+                        .targets = targets(),
+                        .reference = statistics_.max.const_data_ptr<float>(),
+                        .sum = statistics_.sum.const_data_ptr<float>(),
+                        .target_logit = statistics_.target_logit.const_data_ptr<float>(),
+                        .target_place = target_place_.const_data_ptr<std::int64_t>(),
+                        .z_loss_weight = input_.z_loss_weight,
+                        .softcap = input_.softcap.value_or(0),
+                        .loss = result.loss.mutable_data_ptr<float>() + rows.begin,
+                        .lse = result.lse.mutable_data_ptr<float>() + rows.begin,
+                        .factor = factor_.mutable_data_ptr<float>(),
+                        .exponentials = exponentials_.mutable_data_ptr(),
+                        .exponentials_stride = exponentials_.stride(0),
+                        .hidden = logits_.hidden(rows).const_data_ptr(),
+                        .scaled_hidden = scaled_hidden_.defined() ? scaled_hidden_.mutable_data_ptr() : nullptr},
+                       stream());
+  }
+
+  // [rows, V_s] bf16: gradients of logits over factor.
+  [[nodiscard]] at::Tensor exponentials(std::size_t split) const {
+    return exponentials_.narrow(0, 0, rows_.size)
+        .narrow(1, logits_.split(split).padded_first, input_.weights[split].size(0));
+  }
+  // [rows, H] bf16: hidden times factor.
+  [[nodiscard]] at::Tensor scaled_hidden() const { return scaled_hidden_.narrow(0, 0, rows_.size); }
+  // [rows], fp32
+  [[nodiscard]] at::Tensor factor() const { return factor_.narrow(0, 0, rows_.size); }
+
+  // out = factor * values; values [rows, H] fp32, contiguous; out [rows, H] bf16.
+  void scale(const at::Tensor& values, at::Tensor out) const {
+    launch_scale_rows({.num_rows = values.size(0),
+                       .num_columns = values.size(1),
+                       .values = values.const_data_ptr<float>(),
+                       .factor = factor_.const_data_ptr<float>(),
+                       .out = out.mutable_data_ptr()},
+                      stream());
+  }
+
+ private:
+  [[nodiscard]] CUstream_st* stream() const { return current_cuda_stream(exponentials_.device()); }
+  [[nodiscard]] const std::int64_t* targets() const {
+    return input_.targets.const_data_ptr<std::int64_t>() + rows_.begin;
+  }
+
+  void compute_block(std::size_t index) {
+    const ColumnRange& columns = logits_.columns()[index];
+    launch_logit_exponentials({.block = logits_.compute(rows_, columns),
+                               .reference = statistics_.max.mutable_data_ptr<float>(),
+                               .sum = statistics_.sum.mutable_data_ptr<float>(),
+                               .target_logit = statistics_.target_logit.mutable_data_ptr<float>(),
+                               .exponentials = exponentials_.mutable_data_ptr(),
+                               .exponentials_stride = exponentials_.stride(0),
+                               .first_exponential = logits_.split(columns.split).padded_first + columns.begin,
+                               .target_place = target_place_.mutable_data_ptr<std::int64_t>(),
+                               .reference_of_block = references_.mutable_data_ptr<float>() + index,
+                               .reference_of_block_stride = references_.stride(0)},
+                              stream());
+  }
+
+  void rescale(std::size_t split) {
+    const SplitColumns& columns = logits_.split(split);
+    launch_rescale_exponentials(
+        {.exponentials = static_cast<std::uint16_t*>(exponentials_.mutable_data_ptr()) + columns.padded_first,
+         .row_stride = exponentials_.stride(0),
+         .num_rows = rows_.size,
+         .num_columns = input_.weights[split].size(0),
+         .block_columns = columns.block_size,
+         .targets = targets(),
+         .reference = statistics_.max.const_data_ptr<float>(),
+         .reference_of_block = references_.const_data_ptr<float>() + columns.first_block,
+         .reference_of_block_stride = references_.stride(0)},
+        stream());
+  }
+
+  const LinearCrossEntropyInput& input_;
+  const LogitBlocks& logits_;
+  RowStatistics statistics_;
+  at::Tensor factor_;
+  at::Tensor target_place_;
+  at::Tensor exponentials_;  // [rows, padded vocabulary] bf16
+  at::Tensor references_;    // [rows, blocks] fp32
+  at::Tensor scaled_hidden_;
+  RowRange rows_ = {};
 };
 
-void compute_exponentials(const LogitBlocks& logits, const RowStatistics& statistics, const RowRange& rows,
-                          PackedLogits& packed) {
-  for (std::size_t index = 0; index < logits.columns().size(); ++index) {
-    const ColumnRange& columns = logits.columns()[index];
-    LogitStatisticsArgs args = statistics_args(logits.compute(rows, columns), statistics, rows);
-    args.packed = packed.from_column(logits.split(columns.split).padded_first + columns.begin);
-    args.packed_stride = packed.rows.stride(0);
-    args.packed_max = packed.max.mutable_data_ptr<float>() + index;
-    args.packed_max_stride = packed.max.stride(0);
-    launch_logit_statistics(args, current_cuda_stream(packed.rows.device()));
-  }
-}
-
-// Returns [rows, V_s] bf16, a view of `packed`.
-at::Tensor compute_gradient(const LinearCrossEntropyInput& input, const RowStatistics& statistics,
-                            const at::Tensor& lse, const RowRange& rows, const SplitColumns& split,
-                            std::int64_t num_columns, PackedLogits& packed) {
-  launch_packed_logit_gradient({.packed = packed.from_column(split.padded_first),
-                                .row_stride = packed.rows.stride(0),
-                                .num_rows = rows.size,
-                                .num_columns = num_columns,
-                                .block_columns = split.block_size,
-                                .first_column = split.first,
-                                .softcap = input.softcap.value_or(0),
-                                .targets = input.targets.const_data_ptr<std::int64_t>() + rows.begin,
-                                .packed_max = packed.max.const_data_ptr<float>() + split.first_block,
-                                .packed_max_stride = packed.max.stride(0),
-                                .lse = lse.const_data_ptr<float>() + rows.begin,
-                                .target_logit = statistics.target_logit.const_data_ptr<float>() + rows.begin,
-                                .z_loss_weight = input.z_loss_weight},
-                               current_cuda_stream(packed.rows.device()));
-  return packed.rows.narrow(0, 0, rows.size).narrow(1, split.padded_first, num_columns);
+// Sums over rows of factor times exponential; the factors as two numbers of half precision each.
+at::Tensor weighted_sum(const at::Tensor& factor, const at::Tensor& exponentials) {
+  const at::Tensor coarse = factor.to(at::kBFloat16);
+  const at::Tensor fine = (factor - coarse).to(at::kBFloat16);
+  at::Tensor sums = at::empty({2, exponentials.size(1)}, factor.options());
+  multiply(sums, at::stack({coarse, fine}), exponentials);
+  return sums.sum(0);
 }
 
 }  // namespace
@@ -79,40 +152,38 @@ LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(const L
   const std::int64_t num_rows = input.hidden.size(0);
   const std::int64_t hidden_size = input.hidden.size(1);
   const std::int64_t chunk_rows = std::min(chunks.num_rows, num_rows);
+  const bool wants_weight = std::ranges::find(wanted.weights, true) != wanted.weights.end();
   // What is left of the logits in fp32 makes room for the gradient of hidden in fp32.
   const LogitBlocks logits(input, chunks, wanted.hidden ? chunk_rows * hidden_size : 0);
-  const RowStatistics statistics = no_statistics(num_rows, logits.wide_options());
-  PackedLogits packed(logits, chunk_rows);
-  LinearCrossEntropyWithGradients result{
-      .forward = {.loss = at::empty_like(statistics.max), .lse = at::empty_like(statistics.max)},
-      .backward = empty_gradients(input, wanted)};
+  LinearCrossEntropyWithGradients result{.forward = {.loss = at::empty({num_rows}, logits.wide_options()),
+                                                     .lse = at::empty({num_rows}, logits.wide_options())},
+                                         .backward = empty_gradients(input, wanted)};
   if (num_rows == 0) {
     for (const at::Tensor& grad : result.backward.weights)
       if (grad.defined()) grad.zero_();
   }
+  Chunk chunk(input, logits, chunk_rows, wants_weight);
   for (const RowRange& rows : logits.rows()) {
-    compute_exponentials(logits, statistics, rows, packed);
-    compute_losses(input, statistics, rows, result.forward);
-    at::Tensor grad_hidden;
+    chunk.compute(rows, result.forward);
+    at::Tensor grad_hidden;  // over factor
     for (std::size_t split = 0; split < input.weights.size(); ++split) {
       const at::Tensor& weight = input.weights[split];
       if (weight.size(0) == 0) continue;
-      const SplitColumns& columns = logits.split(split);
-      const at::Tensor grad_logits =
-          compute_gradient(input, statistics, result.forward.lse, rows, columns, weight.size(0), packed);
+      const at::Tensor exponentials = chunk.exponentials(split);
       if (wanted.hidden && !grad_hidden.defined()) {
         grad_hidden = logits.buffer().narrow(0, 0, rows.size * hidden_size).view({rows.size, hidden_size});
-        multiply(grad_hidden, grad_logits, weight);
+        multiply(grad_hidden, exponentials, weight);
       } else if (wanted.hidden) {
-        accumulate(grad_hidden, grad_logits, weight);
+        accumulate(grad_hidden, exponentials, weight);
       }
       const at::Tensor& grad_weight = result.backward.weights[split];
-      if (grad_weight.defined() && rows.begin == 0) multiply(grad_weight, grad_logits.t(), logits.hidden(rows));
-      if (grad_weight.defined() && rows.begin > 0) accumulate(grad_weight, grad_logits.t(), logits.hidden(rows));
+      if (grad_weight.defined() && rows.begin == 0) multiply(grad_weight, exponentials.t(), chunk.scaled_hidden());
+      if (grad_weight.defined() && rows.begin > 0) accumulate(grad_weight, exponentials.t(), chunk.scaled_hidden());
       if (wanted.bias)
-        result.backward.bias.narrow(0, columns.first, weight.size(0)).add_(grad_logits.sum(0, false, at::kFloat));
+        result.backward.bias.narrow(0, logits.split(split).first, weight.size(0))
+            .add_(weighted_sum(chunk.factor(), exponentials));
     }
-    if (wanted.hidden) result.backward.hidden.narrow(0, rows.begin, rows.size).copy_(grad_hidden);
+    if (wanted.hidden) chunk.scale(grad_hidden, result.backward.hidden.narrow(0, rows.begin, rows.size));
   }
   if (wanted.bias) result.backward.bias = result.backward.bias.to(input.bias.scalar_type());
   return result;

@@ -14,7 +14,10 @@ namespace {
 void launch_logit_statistics(const LogitStatisticsArgs&, CUstream_st*) { refuse(); }
 void launch_cross_entropy_loss(const CrossEntropyLossArgs&, CUstream_st*) { refuse(); }
 void launch_logit_gradient(const LogitGradientArgs&, CUstream_st*) { refuse(); }
-void launch_packed_logit_gradient(const PackedLogitGradientArgs&, CUstream_st*) { refuse(); }
+void launch_logit_exponentials(const LogitExponentialsArgs&, CUstream_st*) { refuse(); }
+void launch_rescale_exponentials(const RescaleExponentialsArgs&, CUstream_st*) { refuse(); }
+void launch_finish_rows(const FinishRowsArgs&, CUstream_st*) { refuse(); }
+void launch_scale_rows(const ScaleRowsArgs&, CUstream_st*) { refuse(); }
 void launch_scale(const ScaleArgs&, CUstream_st*) { refuse(); }
 
 }  // namespace d9d::kernels::detail

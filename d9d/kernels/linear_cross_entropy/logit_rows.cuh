@@ -1,0 +1,125 @@
+// A row of a block of logits, as a block of threads reads it.
+//
+// Example
+//   const LogitRow<T, 4> logits(args.block, blockIdx.x);
+//   const float greatest = logits.greatest(scratch);
+//   logits.for_each([&](const float(&z)[kGroup], std::int64_t column) { ... });
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "d9d/kernels/device/block_reduce.cuh"
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/packed.cuh"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
+
+namespace d9d::kernels::detail {
+
+constexpr int kGroup = 8;  // columns of a thread side by side: 16 bytes of half precision
+template <class T>
+using Group = Elements<T, kGroup>;
+
+template <class A>
+constexpr A kInfinity = std::numeric_limits<A>::infinity();
+template <class A>
+constexpr A kLowest = std::numeric_limits<A>::lowest();
+
+// The logits of columns [column, column + kGroup) with bias and soft cap; -inf beyond the last column.
+template <class T, class A = Accumulator<T>>
+__device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_t row, std::int64_t column,
+                                            A (&z)[kGroup]) {
+  const A* from = static_cast<const A*>(block.logits) + row * block.row_stride + column;
+#pragma unroll
+  for (int i = 0; i < kGroup / kWidth<A>; ++i) {
+    const Vector<A> vector = reinterpret_cast<const Vector<A>*>(from)[i];
+#pragma unroll
+    for (int j = 0; j < kWidth<A>; ++j) z[i * kWidth<A> + j] = vector.value[j];
+  }
+  const T* bias = static_cast<const T*>(block.bias);
+  const A softcap = static_cast<A>(block.softcap);
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j) {
+    const bool is_inside = column + j < block.num_columns;
+    if (bias && is_inside) z[j] += widen(bias[column + j]);
+    if (softcap > 0) z[j] = softcap * tanh(z[j] / softcap);
+    if (!is_inside) z[j] = -kInfinity<A>;
+  }
+}
+
+constexpr int kBlockOfStatistics = 256;
+constexpr std::int64_t kTileOfStatistics = kBlockOfStatistics * kGroup;
+
+// Half precision hides the error of the fast instruction.
+template <class T>
+__device__ __forceinline__ Accumulator<T> fast_exp(Accumulator<T> x) {
+  if constexpr (sizeof(T) == 2) {
+    return __expf(x);
+  } else {
+    return exp(x);
+  }
+}
+
+// A block of threads has a row of logits, and holds kTiles tiles of it; of wider rows the rest is read again.
+template <class T, int kTiles, class A = Accumulator<T>>
+class LogitRow {
+ public:
+  __device__ __forceinline__ LogitRow(const LogitBlock& block, std::int64_t row) : block_(block), row_(row) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      if (column_of(tile) < block.num_columns) load_logits<T>(block, row, column_of(tile), held_[tile]);
+  }
+
+  // Calls function(eight logits, their first column) for those of this thread.
+  template <class Function>
+  __device__ __forceinline__ void for_each(const Function& function) const {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+      if (column_of(tile) < block_.num_columns) function(held_[tile], column_of(tile));
+    for (std::int64_t column = column_of(kTiles); column < block_.num_columns; column += kTileOfStatistics) {
+      A z[kGroup];
+      load_logits<T>(block_, row_, column, z);
+      function(z, column);
+    }
+  }
+
+  // On every thread; finite.
+  __device__ __forceinline__ A greatest(A* scratch) const {
+    A result = -kInfinity<A>;
+    for_each([&](const A(&z)[kGroup], std::int64_t) {
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) result = max(result, z[j]);
+    });
+    result = block_reduce(result, -kInfinity<A>, scratch, [](A a, A b) { return max(a, b); });
+    return max(result, kLowest<A>);  // a row of -inf sums to 0, not NaN
+  }
+
+  // Of a column, by one thread.
+  __device__ __forceinline__ A at(std::int64_t column) const {
+    A z[kGroup];
+    load_logits<T>(block_, row_, column / kGroup * kGroup, z);
+    A result = 0;
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j)
+      if (j == column % kGroup) result = z[j];
+    return result;
+  }
+
+ private:
+  __device__ __forceinline__ std::int64_t column_of(int tile) const {
+    return threadIdx.x * kGroup + tile * kTileOfStatistics;
+  }
+
+  const LogitBlock& block_;
+  const std::int64_t row_;
+  A held_[kTiles][kGroup];
+};
+
+// d softcap(x) / dx at z = softcap(x).
+template <class A>
+__device__ __forceinline__ A slope(A z, double softcap) {
+  const A share = z / static_cast<A>(softcap);
+  return 1 - share * share;
+}
+
+}  // namespace d9d::kernels::detail
