@@ -33,8 +33,9 @@ class AdamW {
   // rate and on sparse gradients.
   void step(double learning_rate);
   // With every gradient times `grad_scale` (0-dim), such as a clip coefficient: saves a pass over the gradients. On the
-  // parameters' device it is not waited for.
+  // parameters' device it is not waited for. NaN: only the step count changes, until forget_step().
   void step(double learning_rate, const at::Tensor& grad_scale);
+  void forget_step() { detail::forget_step(moments_); }
 
   // <name>.step (0-dim int64, on the CPU), <name>.exp_avg, <name>.exp_avg_sq and, with amsgrad, <name>.max_exp_avg_sq.
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const { return detail::state_of(moments_); }

@@ -41,6 +41,11 @@ kernels::AdamWTensors begin_step(const Moments& moments, std::string_view optimi
           .step = ++*moments.step.mutable_data_ptr<std::int64_t>()};
 }
 
+void forget_step(const std::vector<Moments>& moments) {
+  for (const Moments& each : moments)
+    if (each.parameter.tensor.grad().defined()) --*each.step.mutable_data_ptr<std::int64_t>();
+}
+
 std::map<std::string, at::Tensor> state_of(const std::vector<Moments>& moments) {
   std::map<std::string, at::Tensor> result;
   for (const Moments& each : moments) {

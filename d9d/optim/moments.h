@@ -36,6 +36,9 @@ struct MomentsOptions {
 // gradients.
 [[nodiscard]] kernels::AdamWTensors begin_step(const Moments& moments, std::string_view optimizer);
 
+// Takes back what begin_step counted for the parameters that have a gradient.
+void forget_step(const std::vector<Moments>& moments);
+
 // <name>.step, <name>.exp_avg, <name>.exp_avg_sq and, if there, <name>.max_exp_avg_sq: aliases.
 [[nodiscard]] std::map<std::string, at::Tensor> state_of(const std::vector<Moments>& moments);
 

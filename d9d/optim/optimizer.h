@@ -28,9 +28,11 @@ class Optimizer {
 
   [[nodiscard]] double learning_rate() const { return held_->learning_rate(); }
   void step(double learning_rate) { held_->step(learning_rate); }
-  // Whether the held one takes a factor on gradients; the other step() is for those that do (InternalError).
+  // Whether the held one takes a factor on gradients; the other step() and forget_step() are for those that do
+  // (InternalError).
   [[nodiscard]] bool scales_gradients() const { return held_->scales_gradients(); }
   void step(double learning_rate, const at::Tensor& grad_scale) { held_->step(learning_rate, grad_scale); }
+  void forget_step() { held_->forget_step(); }
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const { return held_->state_dict(); }
   void load_state_dict(const std::map<std::string, at::Tensor>& state) { held_->load_state_dict(state); }
 
@@ -41,6 +43,7 @@ class Optimizer {
     virtual void step(double learning_rate) = 0;
     virtual bool scales_gradients() const = 0;
     virtual void step(double learning_rate, const at::Tensor& grad_scale) = 0;
+    virtual void forget_step() = 0;
     virtual std::map<std::string, at::Tensor> state_dict() const = 0;
     virtual void load_state_dict(const std::map<std::string, at::Tensor>& state) = 0;
   };
@@ -54,6 +57,13 @@ class Optimizer {
     void step(double learning_rate, const at::Tensor& grad_scale) override {
       if constexpr (ScalesGradients<T>) {
         optimizer.step(learning_rate, grad_scale);
+      } else {
+        D9D_ASSERT(false, "this optimiser takes no factor on gradients");
+      }
+    }
+    void forget_step() override {
+      if constexpr (ScalesGradients<T>) {
+        optimizer.forget_step();
       } else {
         D9D_ASSERT(false, "this optimiser takes no factor on gradients");
       }

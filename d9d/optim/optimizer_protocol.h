@@ -42,11 +42,15 @@ concept OptimizerProtocol = std::move_constructible<T> &&
   optimizer.load_state_dict(state);
 };
 
-// Optional: an optimiser that multiplies gradients by a 0-dim tensor as it reads them. Others get gradients that are
-// multiplied already.
+// Optional: an optimiser that multiplies gradients by a 0-dim tensor as it reads them, and so need not wait until the
+// host knows it. Others get gradients that are multiplied already, and no step at all where they are not finite.
+//
+// step           a grad_scale of NaN changes no parameter and no moment.
+// forget_step    after such a step, with the same gradients: takes back that it was counted.
 template <class T>
 concept ScalesGradients = requires(T optimizer, double learning_rate, const at::Tensor& grad_scale) {
   optimizer.step(learning_rate, grad_scale);
+  optimizer.forget_step();
 };
 
 }  // namespace d9d

@@ -38,6 +38,7 @@ class StochasticAdamW {
   // As AdamW's.
   void step(double learning_rate);
   void step(double learning_rate, const at::Tensor& grad_scale);
+  void forget_step() { detail::forget_step(moments_); }
 
   // <name>.step (0-dim int64, on the CPU), <name>.exp_avg, <name>.exp_avg_sq, and rounding_seed (0-dim int64, on the
   // CPU).

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -86,6 +87,24 @@ TEST_F(AdamWKernelCuda, Is_as_close_to_fp64_as_ATen_for_many_sizes_at_once) {
       EXPECT_LE(error.exp_avg, std::max(1.5 * allowed.exp_avg, kFloor)) << kSizes[i];
       EXPECT_LE(error.exp_avg_sq, std::max(1.5 * allowed.exp_avg_sq, kFloor)) << kSizes[i];
       EXPECT_LE(error.parameter, std::max(1.5 * allowed.parameter, kFloor)) << kSizes[i];
+    }
+  }
+}
+
+TEST_F(AdamWKernelCuda, Changes_nothing_at_a_scale_of_nan) {
+  std::vector<AdamWDtypes> all = kNearest;
+  all.insert(all.end(), kRounding.begin(), kRounding.end());
+  all.push_back({at::kDouble, at::kDouble, at::kDouble});  // through ATen
+  for (const AdamWDtypes& dtypes : all) {
+    const std::vector<AdamWTensors> ours = ragged(dtypes);
+    std::vector<AdamWTensors> before;
+    for (const AdamWTensors& each : ours) before.push_back(cloned(each));
+    for (const AdamWTensors& each : ours) each.grad.fill_(std::numeric_limits<double>::infinity());
+    adamw_(ours, kAdamWOptions, one_ * std::numeric_limits<double>::quiet_NaN());
+    for (std::size_t i = 0; i < ours.size(); ++i) {
+      EXPECT_TRUE(at::equal(ours[i].parameter, before[i].parameter)) << i;
+      EXPECT_TRUE(at::equal(ours[i].exp_avg, before[i].exp_avg)) << i;
+      EXPECT_TRUE(at::equal(ours[i].exp_avg_sq, before[i].exp_avg_sq)) << i;
     }
   }
 }

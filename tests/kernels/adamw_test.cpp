@@ -1,5 +1,7 @@
 #include "d9d/kernels/adamw/adamw.h"
 
+#include <limits>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -37,6 +39,22 @@ TEST(AdamWKernel, Equals_its_composition_of_ATen_operators) {
     EXPECT_LT(difference(ours.exp_avg_sq, composed.exp_avg_sq), tolerance);
     EXPECT_LT(difference(ours.parameter, composed.parameter),
               dtypes.parameter == at::kBFloat16 ? 1.0 / 256 : tolerance);  // a tie may round the other way
+  }
+}
+
+TEST(AdamWKernel, Changes_nothing_at_a_scale_of_nan) {
+  const at::Tensor nan = at::full({}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  for (const AdamWDtypes& dtypes :
+       {AdamWDtypes{at::kDouble, at::kDouble, at::kDouble}, AdamWDtypes{at::kBFloat16, at::kFloat, at::kFloat},
+        AdamWDtypes{at::kBFloat16, at::kBFloat16, at::kBFloat16, /*rounds=*/true},
+        AdamWDtypes{at::kHalf, at::kHalf, at::kFloat}}) {  // the last goes through ATen
+    const AdamWTensors ours = adamw_tensors({1003}, dtypes, 1);
+    const AdamWTensors before = cloned(ours);
+    ours.grad.fill_(std::numeric_limits<double>::quiet_NaN());
+    adamw_({ours}, kAdamWOptions, nan);
+    EXPECT_TRUE(at::equal(ours.parameter, before.parameter));
+    EXPECT_TRUE(at::equal(ours.exp_avg, before.exp_avg));
+    EXPECT_TRUE(at::equal(ours.exp_avg_sq, before.exp_avg_sq));
   }
 }
 

@@ -116,6 +116,24 @@ TEST(AdamW, Multiplies_gradients_by_the_scale) {
   EXPECT_TRUE(at::equal(scaled.grad(), grad));
 }
 
+TEST(AdamW, Goes_on_after_a_forgotten_step_as_if_it_had_not_been) {
+  const at::Tensor first = parameter({1.0, -2.0}), second = parameter({1.0, -2.0}), idle = parameter({3.0});
+  AdamW disturbed({{"p", first}, {"idle", idle}}, {.weight_decay = 0.5}),
+      expected({{"p", second}}, {.weight_decay = 0.5});
+  for (const double grad : {0.3, -0.7, 0.2}) {
+    set_grad(first, at::full({2}, std::numeric_limits<double>::quiet_NaN(), at::kDouble));
+    disturbed.step(0.1, at::full({}, std::numeric_limits<double>::quiet_NaN(), at::kDouble));
+    disturbed.forget_step();
+    for (const auto& [leaf, optimizer] : {std::pair(first, &disturbed), std::pair(second, &expected)}) {
+      set_grad(leaf, at::full({2}, grad, at::kDouble));
+      optimizer->step(0.1);
+    }
+    EXPECT_TRUE(at::equal(first, second));
+  }
+  EXPECT_EQ(disturbed.state_dict().at("p.step").item<std::int64_t>(), 3);
+  EXPECT_EQ(disturbed.state_dict().at("idle.step").item<std::int64_t>(), 0);
+}
+
 TEST(AdamW, Leaves_parameters_without_gradient_alone) {
   const at::Tensor trained = parameter({1.0});
   const at::Tensor idle = parameter({1.0});

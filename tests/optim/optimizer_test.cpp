@@ -55,6 +55,7 @@ TEST(Optimizer, Hands_on_a_factor_on_gradients_to_those_that_take_one) {
   Optimizer descent{SignDescent(parameter)};
   EXPECT_FALSE(descent.scales_gradients());
   EXPECT_THROW(descent.step(0.1, at::ones({})), InternalError);
+  EXPECT_THROW(descent.forget_step(), InternalError);
   Optimizer adamw{AdamW({{"p", parameter}}, {.betas = {0, 0}, .weight_decay = 0})};
   EXPECT_TRUE(adamw.scales_gradients());
   adamw.step(0.25, at::full({}, -3));

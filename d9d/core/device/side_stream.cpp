@@ -28,6 +28,10 @@ void StreamEvent::wait() const {
   recorded_->event.block(current_stream(device));
 }
 
+void StreamEvent::synchronize() const {
+  if (recorded_ != nullptr) recorded_->event.synchronize();
+}
+
 void keep_for_current_stream(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) tensor.record_stream(current_stream(tensor.device()));
 }

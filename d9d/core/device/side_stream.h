@@ -5,6 +5,7 @@
 //   const StreamEvent ready = gathers.run([&] { communicator->all_gather(full, shard).wait(); });
 //   ...                          // work of the current stream that does not need `full`
 //   ready.wait();                // the current stream waits; the host does not
+//   ready.synchronize();         // the host waits
 #pragma once
 
 #include <functional>
@@ -18,8 +19,9 @@ namespace d9d {
 // A point in the work of a stream. A value.
 class StreamEvent {
  public:
-  StreamEvent() = default;  // nothing to wait for
-  void wait() const;        // makes the current stream wait
+  StreamEvent() = default;   // nothing to wait for
+  void wait() const;         // makes the current stream wait
+  void synchronize() const;  // makes the host wait
 
  private:
   friend class SideStream;

@@ -1,6 +1,7 @@
 #include "d9d/kernels/adamw/adamw.h"
 
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include <ATen/ATen.h>
@@ -54,11 +55,22 @@ void check(const AdamWTensors& tensors) {
   }
 }
 
+// For a scale that the host does not know: `update` counts unless that is NaN.
+void update_unless_nan(const AdamWTensors& tensors, const at::Tensor& grad_scale, const std::function<void()>& update) {
+  std::vector<std::pair<at::Tensor, at::Tensor>> before;
+  for (const at::Tensor& each : {tensors.parameter, tensors.exp_avg, tensors.exp_avg_sq, tensors.max_exp_avg_sq})
+    if (each.defined()) before.emplace_back(each, each.clone());
+  update();
+  const at::Tensor is_nan = grad_scale.isnan();
+  for (const auto& [tensor, old] : before) tensor.copy_(at::where(is_nan, old, tensor));
+}
+
 }  // namespace
 
 void adamw_(const std::vector<AdamWTensors>& tensors, const AdamWOptions& options, const at::Tensor& grad_scale) {
   D9D_CHECK(grad_scale.dim() == 0, ConfigError, "[kernels::adamw] expected grad_scale of no dims, got ",
             grad_scale.sizes(), ". One factor covers all gradients.");
+  if (grad_scale.is_cpu() && std::isnan(grad_scale.item<double>())) return;
   const at::NoGradGuard no_grad;
   std::map<at::Device, std::vector<const AdamWTensors*>, bool (*)(at::Device, at::Device)> on_gpu(
       [](at::Device a, at::Device b) { return a.index() < b.index(); });
@@ -71,9 +83,10 @@ void adamw_(const std::vector<AdamWTensors>& tensors, const AdamWOptions& option
     const detail::AdamWFactors factors = detail::adamw_factors(options, each.step);
     if (detail::has_adamw_loop(each) && grad_scale.is_cpu()) {
       detail::adamw_cpu(each, factors, grad_scale.item<double>() * (options.maximize ? -1 : 1));
-    } else {
-      detail::adamw_aten(each, factors, options.maximize ? -grad_scale : grad_scale);
+      continue;
     }
+    const auto update = [&] { detail::adamw_aten(each, factors, options.maximize ? -grad_scale : grad_scale); };
+    grad_scale.is_cpu() ? update() : update_unless_nan(each, grad_scale, update);
   }
   for (const auto& [device, on_device] : on_gpu) detail::adamw_cuda(on_device, options, grad_scale);
 }

@@ -44,9 +44,10 @@ struct AdamWOptions {
 };
 
 // Updates parameters and moments in place; a gradient counts grad_scale times (0-dim; on the tensors' device it is not
-// waited for). Computes in fp32, in double for double parameters, and rounds once. On Hopper one launch takes hundreds
-// of tensors that agree in dtypes and step, allocates nothing and copies nothing to the device; amsgrad, strided
-// tensors and other dtypes go through ATen. Throws ConfigError on shapes, devices and dtypes that do not fit.
+// waited for). Where grad_scale is NaN nothing changes. Computes in fp32, in double for double parameters, and rounds
+// once. On Hopper one launch takes hundreds of tensors that agree in dtypes and step, allocates nothing and copies
+// nothing to the device; amsgrad, strided tensors and other dtypes go through ATen. Throws ConfigError on shapes,
+// devices and dtypes that do not fit.
 void adamw_(const std::vector<AdamWTensors>& tensors, const AdamWOptions& options, const at::Tensor& grad_scale);
 
 }  // namespace d9d::kernels

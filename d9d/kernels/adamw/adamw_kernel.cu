@@ -100,6 +100,7 @@ __global__ __launch_bounds__(kBlock, 4) void adamw(const __grid_constant__ AdamW
   const AdamWNumbers& numbers = args.numbers;
   const float scale =
       static_cast<float>(numbers.grad_factor * (numbers.grad_scale == nullptr ? 1.0 : *numbers.grad_scale));
+  if (isnan(scale)) return;
   const TensorChunk found = find_chunk(args.chunks, blockIdx.x);
   const AdamWPointers& tensor = args.tensors[found.tensor];
   const std::int64_t begin = static_cast<std::int64_t>(found.index) * kChunk;

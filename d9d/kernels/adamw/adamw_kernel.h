@@ -60,7 +60,7 @@ static_assert(sizeof(AdamWArgs) <= 32764);
 [[nodiscard]] std::int64_t adamw_pack_size(const AdamWVariant& variant);
 [[nodiscard]] std::int64_t adamw_chunk_size(const AdamWVariant& variant);
 
-// One launch for all tensors of args, at least one.
+// One launch for all tensors of args, at least one. Changes nothing where *grad_scale or grad_factor is NaN.
 void launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

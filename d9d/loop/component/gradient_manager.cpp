@@ -10,6 +10,12 @@
 #include "d9d/internals/grad_sync/gradient_synchronizer.h"
 
 namespace d9d {
+namespace {
+
+// Indices of PendingStep::totals.
+constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kNorm = 4, kScale = 5;
+
+}  // namespace
 
 GradientManager::GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
                                  const GradientClippingConfig& clipping)
@@ -19,6 +25,7 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
       ranks_(context.mesh(MeshDomain::kBatch)),
       counts_(ranks_.axis_coordinate("tp") == 0),
       device_(context.device()),
+      copies_(device_),
       clipping_(clipping) {
   GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20};
   if (config.grad_dtype) synchronizer.gradient_dtype = to_scalar_type(*config.grad_dtype);
@@ -43,7 +50,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-// [weighted loss, weight, tokens, wishes to stop], fp64, on the device: one reduction.
+// The first four of PendingStep's totals, fp64, on the device: one reduction.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
@@ -58,45 +65,62 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   return totals;
 }
 
-StepGradients GradientManager::sum_step(const RankReport& report) {
+// Clip coefficient over total weight; NaN where loss or norm are not finite, which a total weight of 0 makes them.
+at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const {
+  const at::Tensor weight = sums[kWeight];
+  const at::Tensor loss = sums[kLoss] / weight, norm_of_step = norm / weight.abs();
+  const at::Tensor clip =
+      clipping_.max_norm ? clip_coefficient(norm_of_step, *clipping_.max_norm) : at::ones_like(norm);
+  return clip / weight + 0 * loss + 0 * norm_of_step;
+}
+
+PendingStep GradientManager::sum_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->wait();
-  const at::Tensor totals = sum_over_ranks(report);
-  const at::Tensor sum_norm = distributed_grad_norm(norm_groups_, 2.0, stages_);
-  const at::Tensor read = at::cat({totals, sum_norm.to(totals.options()).view(1)}).cpu();  // the one wait of a step
-  const double* const total = read.const_data_ptr<double>();
-  StepGradients step{
-      .total_weight = total[1], .num_tokens = static_cast<std::int64_t>(total[2]), .stops = total[3] > 0};
+  const at::Tensor sums = sum_over_ranks(report);
+  const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_).to(sums.options());
+  PendingStep pending{.grad_scale = grad_scale_of(sums, norm)};
+  pending.totals = at::cat({sums, norm.view(1), pending.grad_scale.view(1)});
+  pending.on_host = at::empty(pending.totals.sizes(), at::TensorOptions(at::kDouble).pinned_memory(!device_.is_cpu()));
+  pending.copied = copies_.run([&] { pending.on_host.copy_(pending.totals, /*non_blocking=*/true); });
+  return pending;
+}
+
+StepGradients GradientManager::read_step(const PendingStep& pending) const {
+  pending.copied.synchronize();
+  const double* const total = pending.on_host.const_data_ptr<double>();
+  StepGradients step{.total_weight = total[kWeight],
+                     .num_tokens = static_cast<std::int64_t>(total[kTokens]),
+                     .stops = total[kStops] > 0};
   if (step.total_weight == 0.0) {
     step.is_usable = false;
     step.reason = "its total loss weight is 0";
     return step;
   }
-  step.loss = total[0] / step.total_weight;
-  step.norm = total[4] / std::abs(step.total_weight);
-  if (!std::isfinite(step.loss) || !std::isfinite(step.norm)) {
-    step.is_usable = false;
-    step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, first_non_finite());
-    D9D_CHECK(clipping_.on_non_finite == NonFinitePolicy::kSkip, StateError,
-              "[loop::gradients] expected a finite loss and gradient norm, got ", step.reason,
-              ". Lower the learning rate or set trainer.gradient_clipping.on_non_finite to \"skip\".");
-    return step;
-  }
-  const at::Tensor norm = at::scalar_tensor(step.norm, at::kDouble);
-  const double clip = clipping_.max_norm ? clip_coefficient(norm, *clipping_.max_norm).item<double>() : 1.0;
-  step.grad_scale = clip / step.total_weight;
+  step.loss = total[kLoss] / step.total_weight;
+  step.norm = total[kNorm] / std::abs(step.total_weight);
+  step.is_finite = step.is_usable = std::isfinite(step.loss) && std::isfinite(step.norm);
+  step.grad_scale = total[kScale];
+  if (!step.is_finite) step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, first_non_finite());
   return step;
 }
 
-void GradientManager::scale_gradients(StepGradients& step) const {
+void GradientManager::refuse_non_finite(const StepGradients& step) const {
+  D9D_CHECK(step.is_finite || clipping_.on_non_finite == NonFinitePolicy::kSkip, StateError,
+            "[loop::gradients] expected a finite loss and gradient norm, got ", step.reason,
+            ". Lower the learning rate or set trainer.gradient_clipping.on_non_finite to \"skip\".");
+}
+
+void GradientManager::scale_gradients(const StepGradients& step) const {
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> grads = gradients();
   if (!grads.empty()) at::_foreach_mul_(grads, step.grad_scale);
-  step.grad_scale = 1.0;
 }
 
 StepGradients GradientManager::finish_step(const RankReport& report) {
-  StepGradients step = sum_step(report);
+  const PendingStep pending = sum_step(report);
+  const StepGradients step = read_step(pending);
+  refuse_non_finite(step);
   if (step.is_usable) scale_gradients(step);
   return step;
 }

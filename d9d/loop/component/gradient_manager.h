@@ -14,15 +14,23 @@
 //     (loss * weight).backward();
 //     gradients.end_microbatch();
 //   }
-//   const StepGradients step = gradients.finish_step({});
-//   if (step.is_usable) optimizer.step();
+//   const StepGradients step = gradients.finish_step({});          // waits for the device
+//   if (step.is_usable) optimizer.step(learning_rate);
 //   gradients.reset();
+//
+// With an optimiser that scales gradients the host gives the device its step before it knows the loss:
+//   const PendingStep pending = gradients.sum_step({});
+//   optimizer.step(learning_rate, pending.grad_scale);             // changes nothing where that is NaN
+//   const StepGradients step = gradients.read_step(pending);       // the optimiser still runs
+//   if (!step.is_usable) optimizer.forget_step();
+//   gradients.refuse_non_finite(step);
 #pragma once
 
 #include <string>
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/device/side_stream.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
 #include "d9d/loop/config/trainer_config.h"
@@ -36,6 +44,16 @@ struct RankReport {
   bool wants_to_stop = false;
 };
 
+// What the device will know of a step; the same on all ranks.
+struct PendingStep {
+  // fp64, 0-dim: what the gradients in .grad() are still to be multiplied by; divides by the total weight and clips.
+  // NaN where the step is not usable.
+  at::Tensor grad_scale;
+  at::Tensor totals;   // on the device: weighted loss, weight, tokens, wishes to stop, norm of the sum, grad_scale
+  at::Tensor on_host;  // the same, once `copied` is done
+  StreamEvent copied;
+};
+
 // The same on all ranks.
 struct StepGradients {
   double loss = 0.0;
@@ -43,10 +61,10 @@ struct StepGradients {
   double total_weight = 0.0;
   std::int64_t num_tokens = 0;
   bool stops = false;     // some rank wants to
-  bool is_usable = true;  // false: total weight 0, or not finite and the policy is to skip
-  std::string reason;     // why not
-  // What the gradients in .grad() are still to be multiplied by: divides by total_weight and clips.
-  double grad_scale = 1.0;
+  bool is_usable = true;  // false: total weight 0, or not finite
+  bool is_finite = true;
+  double grad_scale = 1.0;  // as PendingStep's
+  std::string reason;  // why it is not usable; names the first of this rank's parameters with a gradient not finite
 };
 
 class GradientManager {
@@ -62,14 +80,16 @@ class GradientManager {
   // Collective: after a microbatch's backward.
   void end_microbatch();
 
-  // Collective. Sums gradients, losses and reports over ranks and leaves gradients undivided: grad_scale is for an
-  // optimiser that multiplies by it, which saves a pass. Waits for the device. Throws StateError, on all ranks, if loss
-  // or norm is NaN or infinite and the policy is to stop; the text names the first of this rank's parameters with such
-  // a gradient.
-  [[nodiscard]] StepGradients sum_step(const RankReport& report);
-  // Multiplies the gradients of all parameters by grad_scale, in place, and sets it to 1.
-  void scale_gradients(StepGradients& step) const;
-  // Collective: both.
+  // Collective. Sums gradients, losses and reports over ranks and leaves gradients undivided. Gives work to the device
+  // and does not wait for it.
+  [[nodiscard]] PendingStep sum_step(const RankReport& report);
+  // Waits until the device knows, not for what it was given after sum_step().
+  [[nodiscard]] StepGradients read_step(const PendingStep& pending) const;
+  // Throws StateError, on all ranks, if the step is not finite and the policy is to stop.
+  void refuse_non_finite(const StepGradients& step) const;
+  // Multiplies the gradients of all parameters by grad_scale, in place.
+  void scale_gradients(const StepGradients& step) const;
+  // Collective: all of these.
   [[nodiscard]] StepGradients finish_step(const RankReport& report);
 
   // Forgets gradients and loss.
@@ -83,6 +103,7 @@ class GradientManager {
   [[nodiscard]] std::vector<at::Tensor> gradients() const;
   [[nodiscard]] std::string first_non_finite() const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
+  [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<std::shared_ptr<GradientReduction>> reductions_;
@@ -91,6 +112,7 @@ class GradientManager {
   DeviceMesh ranks_;   // all
   bool counts_;        // tensor-parallel ranks have the same losses: the first one's count
   at::Device device_;
+  SideStream copies_;
   GradientClippingConfig clipping_;
   at::Tensor weighted_loss_;  // undefined: nothing yet
   at::Tensor total_weight_;

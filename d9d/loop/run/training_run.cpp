@@ -106,30 +106,36 @@ class TrainingRun {
     std::int64_t num_tokens = 0;
     events.run_between(kTrainForwardBackwardPre, kTrainForwardBackwardPost, step_,
                        [&] { num_tokens = parts_.packs.run(gradients_, parts_.schedule); });
-    report.gradients = gradients_.sum_step({.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested()});
+    const PendingStep pending =
+        gradients_.sum_step({.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested()});
     report.learning_rate = parts_.optimizer.learning_rate() * parts_.lr_scheduler.factor();
-    if (report.gradients.is_usable) {
-      update(report);
-    } else if (parts_.context.is_main_process()) {
+    report.gradients = update(pending, report.learning_rate);
+    if (!report.gradients.is_usable && parts_.context.is_main_process()) {
       log_.warning("step ", parts_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
     }
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
   }
 
-  // Handlers of the optimiser's step see gradients that are divided and clipped; where there are none, an optimiser
-  // that can does it as it reads them.
-  void update(StepReport& report) {
+  // An optimiser that scales gradients gets its work before the host knows the step's loss, and the device never waits
+  // for the host. Handlers of the optimiser's step see gradients that are divided and clipped.
+  StepGradients update(const PendingStep& pending, double learning_rate) {
     EventBus& events = parts_.events;
     Optimizer& optimizer = parts_.optimizer;
     const bool are_seen = events.has_handlers(kTrainOptimizerStepPre) || events.has_handlers(kTrainOptimizerStepPost);
     if (optimizer.scales_gradients() && !are_seen) {
-      optimizer.step(report.learning_rate, at::scalar_tensor(report.gradients.grad_scale, at::kDouble));
-      return;
+      optimizer.step(learning_rate, pending.grad_scale);
+      StepGradients step = gradients_.read_step(pending);
+      if (!step.is_usable) optimizer.forget_step();
+      gradients_.refuse_non_finite(step);
+      return step;
     }
-    gradients_.scale_gradients(report.gradients);
-    events.run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step_,
-                       [&] { optimizer.step(report.learning_rate); });
+    StepGradients step = gradients_.read_step(pending);
+    gradients_.refuse_non_finite(step);
+    if (!step.is_usable) return step;
+    gradients_.scale_gradients(step);
+    events.run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step_, [&] { optimizer.step(learning_rate); });
+    return step;
   }
 
   void log_step(const StepReport& report) {

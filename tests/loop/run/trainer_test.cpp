@@ -151,6 +151,34 @@ TEST(Trainer, A_nan_is_skipped_if_asked_and_training_goes_on) {
   EXPECT_TRUE(at::allclose(job.descent->steps->at(0).gradients[0], leaves[0].grad(), 0, 1e-14));
 }
 
+// It gets its gradients before the host knows that they are not finite.
+TEST(Trainer, A_nan_leaves_an_optimiser_that_scales_gradients_as_it_was) {
+  const AdamWConfig config{.lr = 0.1, .weight_decay = 0.5};
+  const auto values_after = [&](const std::vector<std::vector<toy::Batch>>& packs) {
+    Job job(packs);
+    job.config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+    job.optimizer = std::make_shared<AutoOptimizerProvider>(config);
+    job.lr_scheduler = AutoLRSchedulerProvider(PiecewiseConfig{
+        .initial_multiplier = 1, .phases = {RestPhaseConfig{.target_multiplier = 1, .curve = LinearCurveConfig{}}}});
+    auto trainer = job.make_trainer();
+    EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
+    return values_of(trainer.module());
+  };
+  const std::vector<toy::Batch> first = {samples(0, 2)}, second = {samples(2, 2)};
+  EXPECT_TRUE(all_equal(values_after({first, {poisoned()}, second}), values_after({first, second})));
+}
+
+TEST(Trainer, A_nan_that_stops_the_run_leaves_an_optimiser_that_scales_gradients_as_it_was) {
+  Job job({{poisoned()}});
+  job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.5});
+  auto trainer = job.make_trainer();
+  const auto before = values_of(trainer.module());
+  EXPECT_THAT(
+      [&] { (void)trainer.train(); },
+      ThrowsMessage<StateError>(AllOf(HasSubstr("loss nan"), HasSubstr("first in the gradient of first.weight"))));
+  EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
+}
+
 TEST(Trainer, Clips_as_torch_does) {
   Job job({{samples(0, 3), samples(3, 3)}});
   job.config.gradient_clipping.max_norm = 0.05;
