@@ -17,7 +17,7 @@ POSIX = ("fcntl.h", "unistd.h", "sys/", "dlfcn.h", "poll.h", "pthread.h", "signa
 JSON = ("nlohmann/json.hpp", "nlohmann/json_fwd.hpp")
 TORCH = ("ATen/", "c10/", "torch/csrc/autograd/", "torch/headeronly/")
 C10D = ("torch/csrc/distributed/c10d/",)
-CUDA = ("cuda_runtime_api.h", "cuda_bf16.h", "cuda_fp16.h")
+CUDA = ("cuda.h", "cuda_runtime_api.h", "cuda_bf16.h", "cuda_fp16.h")
 
 
 class Area(NamedTuple):

@@ -73,9 +73,13 @@ TEST(GroupedMM, Torch_equals_a_loop_of_products_for_odd_features_and_empty_group
 }
 
 class GroupedMMBackends : public ::testing::TestWithParam<GroupedMMBackend> {};
-INSTANTIATE_TEST_SUITE_P(All, GroupedMMBackends, ::testing::Values(GroupedMMBackend::kTorch, GroupedMMBackend::kEager),
+INSTANTIATE_TEST_SUITE_P(All, GroupedMMBackends,
+                         ::testing::Values(GroupedMMBackend::kTorch, GroupedMMBackend::kEager,
+                                           GroupedMMBackend::kCutlass),
                          [](const auto& backend) {
-                           return backend.param == GroupedMMBackend::kTorch ? "torch" : "eager";
+                           return backend.param == GroupedMMBackend::kTorch   ? "torch"
+                                  : backend.param == GroupedMMBackend::kEager ? "eager"
+                                                                              : "cutlass";
                          });
 
 TEST_P(GroupedMMBackends, Give_a_group_without_rows_a_zero_weight_gradient) {
@@ -118,6 +122,34 @@ TEST_P(GroupedMMBackends, Reject_shapes_and_dtypes_that_do_not_fit) {
   EXPECT_THROW((void)grouped_mm(x.to(at::kDouble), w, groups_of({3, 1}), GetParam()), ConfigError);
 }
 
+TEST_P(GroupedMMBackends, Write_the_weight_gradient_in_place_or_add_it) {
+  const std::vector<std::int64_t> counts = {3, 0, 2};
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const auto x = values({5, 4}, 1, dtype), grad = values({5, 6}, 2, dtype);
+    const auto w = leaf(values({3, 4, 6}, 3, dtype));
+    backward({loop_of_products(x, w, counts)}, {grad});
+    const auto before = values({3, 4, 6}, 4, at::kFloat);
+    const auto replaced = before.clone(), sum = before.clone();
+    write_grouped_mm_weight_gradient(replaced, x, grad, groups_of(counts), GetParam(), GradientWrite::kReplace);
+    write_grouped_mm_weight_gradient(sum, x, grad, groups_of(counts), GetParam(), GradientWrite::kAdd);
+    const double allowed = dtype == at::kFloat ? 1e-6 : 1e-2;
+    EXPECT_LT(difference(replaced, w.grad()), allowed);
+    EXPECT_LT(difference(sum, before + w.grad()), allowed);
+    EXPECT_TRUE(at::equal(sum[1], before[1]));
+  }
+}
+
+TEST_P(GroupedMMBackends, Reject_weight_gradients_that_do_not_fit) {
+  const auto x = at::zeros({4, 3}), grad = at::zeros({4, 5});
+  const auto write = [&](const at::Tensor& gradient, const at::Tensor& grad_of_rows) {
+    write_grouped_mm_weight_gradient(gradient, x, grad_of_rows, groups_of({3, 1}), GetParam(), GradientWrite::kAdd);
+  };
+  EXPECT_THROW(write(at::zeros({2, 5, 3}), grad), ConfigError);
+  EXPECT_THROW(write(at::zeros({2, 3, 5}), at::zeros({3, 5})), ConfigError);
+  EXPECT_THROW(write(at::zeros({2, 3, 5}, at::kBFloat16), grad), ConfigError);
+  EXPECT_THROW(write(at::zeros({2, 3, 5}), grad.to(at::kDouble)), ConfigError);
+}
+
 TEST(GroupedMM, Eager_rejects_counts_that_do_not_add_up_to_the_rows) {
   EXPECT_THROW((void)grouped_mm(at::zeros({4, 3}), at::zeros({2, 3, 5}), groups_of({3, 2}), GroupedMMBackend::kEager),
                ConfigError);
@@ -146,7 +178,26 @@ TEST(ResolveGroupedMM, Prefers_the_configuration_to_the_environment_to_the_devic
   EXPECT_THAT(resolve_grouped_mm(request).why, HasSubstr("configuration"));
 }
 
-TEST(ResolveGroupedMM, Runs_kernels_of_other_packages_on_what_is_built_and_says_so) {
+TEST(ResolveGroupedMM, Prefers_the_kernels_of_this_library_where_they_are_built) {
+  const GroupedMMRequest on_hopper{.is_cuda = true, .cuda_capability_major = 9, .has_own_kernels = true};
+  EXPECT_EQ(resolve_grouped_mm(on_hopper).backend, GroupedMMBackend::kCutlass);
+  for (const auto kind : {GroupedMMKind::kCutlass, GroupedMMKind::kQuack, GroupedMMKind::kGroupedGemm}) {
+    auto request = on_hopper;
+    request.environment = kind;
+    EXPECT_EQ(resolve_grouped_mm(request).backend, GroupedMMBackend::kCutlass);
+  }
+  auto request = on_hopper;
+  request.configured = GroupedMMKind::kTorch;
+  EXPECT_EQ(resolve_grouped_mm(request).backend, GroupedMMBackend::kTorch);
+}
+
+TEST(ResolveGroupedMM, Says_why_the_kernels_of_this_library_are_off) {
+  EXPECT_THAT(resolve_grouped_mm({.is_cuda = true, .cuda_capability_major = 9}).why, HasSubstr("no CUDA kernels"));
+  EXPECT_THAT(resolve_grouped_mm({.is_cuda = true, .cuda_capability_major = 10}).why,
+              HasSubstr("need compute capability 9"));
+}
+
+TEST(ResolveGroupedMM, Runs_kernels_that_are_not_built_on_those_that_are_and_says_so) {
   for (const auto& [kind, name] : std::map<GroupedMMKind, std::string>{{GroupedMMKind::kQuack, "quack"},
                                                                        {GroupedMMKind::kGroupedGemm, "grouped_gemm"},
                                                                        {GroupedMMKind::kCutlass, "cutlass"}}) {

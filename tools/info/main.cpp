@@ -103,6 +103,23 @@ void print_attention(const std::string& family, const d9d::kernels::SdpaNeeds& n
             choice.why);
 }
 
+void print_grouped_mm(at::Device device) {
+  using d9d::kernels::GroupedMMBackend;
+  const auto choice = d9d::kernels::resolve_grouped_mm(d9d::kernels::grouped_mm_request(device));
+  const auto name_of = [](GroupedMMBackend backend) {
+    switch (backend) {
+      case GroupedMMBackend::kCutlass:
+        return "own CUDA";
+      case GroupedMMBackend::kTorch:
+        return "LibTorch";
+      case GroupedMMBackend::kEager:
+        return "eager";
+    }
+    return "";
+  };
+  print_row("grouped products of experts", name_of(choice.backend), choice.why);
+}
+
 void print_choices(at::Device device) {
   std::cout << "\nOn " << device << ":\n";
   for (const auto dtype : {at::kBFloat16, at::kFloat, at::kHalf, at::kDouble}) print_elementwise(device, dtype);
@@ -110,11 +127,7 @@ void print_choices(at::Device device) {
   print_attention(" with a mask", {.mask = true});
   print_attention(" with a window", {.window = true});
   print_attention(" with sinks", {.sinks = true});
-  const auto grouped = d9d::kernels::resolve_grouped_mm(
-      {.is_cuda = device.is_cuda(),
-       .cuda_capability_major = device.is_cuda() ? d9d::cuda_capability_major(device) : 0});
-  print_row("grouped products of experts",
-            grouped.backend == d9d::kernels::GroupedMMBackend::kTorch ? "LibTorch" : "eager", grouped.why);
+  print_grouped_mm(device);
 }
 
 }  // namespace

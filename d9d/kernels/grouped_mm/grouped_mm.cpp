@@ -8,6 +8,7 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_aten.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
 
 namespace d9d::kernels {
 namespace {
@@ -25,6 +26,21 @@ void check_arguments(const at::Tensor& x, const at::Tensor& w, const ExpertToken
   D9D_CHECK(x.scalar_type() == w.scalar_type() && at::isFloatingType(x.scalar_type()), ConfigError,
             "[kernels::grouped_mm] expected x and w of one floating dtype, got ", x.scalar_type(), " and ",
             w.scalar_type(), ". Cast one of the two.");
+}
+
+void check_gradient_arguments(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
+                              const ExpertTokenGroups& groups) {
+  D9D_CHECK(x.dim() == 2 && grad.dim() == 2 && x.size(0) == grad.size(0) &&
+                gradient.sizes() == (at::IntArrayRef{groups.num_groups(), x.size(1), grad.size(1)}),
+            ConfigError, "[kernels::grouped_mm] expected x [N, in], grad [N, out] and a weight gradient [groups = ",
+            groups.num_groups(), ", in, out], got ", x.sizes(), ", ", grad.sizes(), " and ", gradient.sizes(),
+            ". Make them agree.");
+  D9D_CHECK(
+      x.scalar_type() == grad.scalar_type() && at::isFloatingType(x.scalar_type()) &&
+          (gradient.scalar_type() == x.scalar_type() || gradient.scalar_type() == at::kFloat),
+      ConfigError,
+      "[kernels::grouped_mm] expected x and grad of one floating dtype and a weight gradient of it or Float, got ",
+      x.scalar_type(), ", ", grad.scalar_type(), " and ", gradient.scalar_type(), ". Cast one of them.");
 }
 
 const std::vector<std::int64_t>& counts_adding_up_to(std::int64_t num_rows, const ExpertTokenGroups& groups) {
@@ -58,12 +74,27 @@ struct GroupedMMLoop : torch::autograd::Function<GroupedMMLoop> {
   }
 };
 
-struct GroupedMMTorch : torch::autograd::Function<GroupedMMTorch> {
+// Products without the host counts; `where`: what they take of the groups.
+struct TorchProducts {
+  static at::Tensor where(const ExpertTokenGroups& groups) {
+    return groups.offsets().narrow(0, 1, groups.num_groups());  // ends
+  }
+  static constexpr auto kTimesWeights = detail::rows_times_weights_torch;
+  static constexpr auto kOuterRows = detail::rows_outer_rows_torch;
+};
+struct OwnProducts {
+  static at::Tensor where(const ExpertTokenGroups& groups) { return groups.offsets(); }
+  static constexpr auto kTimesWeights = detail::rows_times_weights_cuda;
+  static constexpr auto kOuterRows = detail::rows_outer_rows_cuda;
+};
+
+template <class Products>
+struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w,
-                            const at::Tensor& ends) {
+                            const at::Tensor& where) {
     context->set_materialize_grads(false);
-    context->save_for_backward({w.requires_grad() ? x : at::Tensor(), x.requires_grad() ? w : at::Tensor(), ends});
-    return detail::rows_times_weights_torch(x, w, ends);
+    context->save_for_backward({w.requires_grad() ? x : at::Tensor(), x.requires_grad() ? w : at::Tensor(), where});
+    return Products::kTimesWeights(x, w, where);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -72,23 +103,58 @@ struct GroupedMMTorch : torch::autograd::Function<GroupedMMTorch> {
     if (!grads[0].defined()) return inputs;
     const auto saved = context->get_saved_variables();
     if (context->needs_input_grad(0)) {
-      inputs[0] = detail::rows_times_weights_torch(grads[0], saved[1].transpose(1, 2), saved[2]);
+      inputs[0] = Products::kTimesWeights(grads[0], saved[1].transpose(1, 2), saved[2]);
     }
-    if (context->needs_input_grad(1)) inputs[1] = detail::rows_outer_rows_torch(saved[0], grads[0], saved[2]);
+    if (context->needs_input_grad(1)) inputs[1] = Products::kOuterRows(saved[0], grads[0], saved[2]);
     return inputs;
   }
 };
+
+// What runs when `wanted` is asked for.
+GroupedMMBackend backend_for(GroupedMMBackend wanted, const at::Tensor& x, const ExpertTokenGroups& groups) {
+  if (wanted == GroupedMMBackend::kCutlass && !detail::has_grouped_mm_kernels(x, groups.num_groups())) {
+    wanted = GroupedMMBackend::kTorch;
+  }
+  const bool has_kernel_of_torch = x.scalar_type() != at::kDouble;
+  return wanted == GroupedMMBackend::kTorch && !has_kernel_of_torch ? GroupedMMBackend::kEager : wanted;
+}
+
+at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const ExpertTokenGroups& groups,
+                           GroupedMMBackend backend) {
+  if (backend == GroupedMMBackend::kTorch) return TorchProducts::kOuterRows(x, grad, TorchProducts::where(groups));
+  return detail::rows_outer_rows_loop(x, grad, counts_adding_up_to(x.size(0), groups));
+}
 
 }  // namespace
 
 at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const ExpertTokenGroups& groups,
                       GroupedMMBackend backend) {
   check_arguments(x, w, groups);
-  const bool has_grouped_kernel = x.scalar_type() != at::kDouble;
-  if (backend == GroupedMMBackend::kTorch && has_grouped_kernel) {
-    return GroupedMMTorch::apply(x, w, groups.offsets().narrow(0, 1, groups.num_groups()));
+  switch (backend_for(backend, x, groups)) {
+    case GroupedMMBackend::kCutlass:
+      return GroupedMMOnDevice<OwnProducts>::apply(x, w, OwnProducts::where(groups));
+    case GroupedMMBackend::kTorch:
+      return GroupedMMOnDevice<TorchProducts>::apply(x, w, TorchProducts::where(groups));
+    case GroupedMMBackend::kEager:
+      break;
   }
   return GroupedMMLoop::apply(x, w, counts_adding_up_to(x.size(0), groups));
+}
+
+void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
+                                      const ExpertTokenGroups& groups, GroupedMMBackend backend, GradientWrite write) {
+  check_gradient_arguments(gradient, x, grad, groups);
+  const at::NoGradGuard no_grad;
+  backend = backend_for(backend, x, groups);
+  if (backend == GroupedMMBackend::kCutlass) {
+    return detail::write_rows_outer_rows_cuda(gradient, x, grad, groups.offsets(), write);
+  }
+  const at::Tensor values = weight_gradient(x, grad, groups, backend);
+  if (write == GradientWrite::kAdd) {
+    gradient.add_(values);
+  } else {
+    gradient.copy_(values);
+  }
 }
 
 }  // namespace d9d::kernels

@@ -2,7 +2,7 @@
 //
 // Example
 //   const auto groups = d9d::kernels::ExpertTokenGroups::from_counts(counts);                  // [G]
-//   const auto backend = d9d::kernels::resolve_grouped_mm({.is_cuda = x.is_cuda()}).backend;
+//   const auto backend = d9d::kernels::resolve_grouped_mm(grouped_mm_request(x.device())).backend;
 //   at::Tensor y = d9d::kernels::grouped_mm(x, w, groups, backend);                            // [N, out]
 //
 // N rows over all groups, G groups, in/out features.
@@ -13,6 +13,7 @@
 #include <string>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include "d9d/kernels/grouped_mm/expert_token_groups.h"
 
@@ -20,9 +21,10 @@ namespace d9d::kernels {
 
 // What computes it.
 enum class GroupedMMBackend : std::uint8_t {
-  kTorch,  // LibTorch's grouped kernel: bf16 on a GPU without waiting for it; float and half by LibTorch's own loop;
-           // double, for which it has nothing, by kEager's
-  kEager,  // one product a group, written into its slice; reads the host counts
+  kTorch,    // LibTorch's grouped kernel: bf16 on a GPU without waiting for it; float and half by LibTorch's own loop;
+             // double, for which it has nothing, by kEager's
+  kEager,    // one product a group, written into its slice; reads the host counts
+  kCutlass,  // this library's kernels for Hopper: bf16 and up to 448 groups without waiting for the GPU; else kTorch's
 };
 
 // x: [N, in], w: [G, in, out] of the same dtype and device, rows sorted by group, counts of `groups` adding up to N
@@ -33,8 +35,17 @@ enum class GroupedMMBackend : std::uint8_t {
 [[nodiscard]] at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const ExpertTokenGroups& groups,
                                     GroupedMMBackend backend);
 
-// What a configuration can ask for. kQuack, kGroupedGemm and kCutlass name kernels of other packages; they run on the
-// kernel that is built.
+// What becomes of values that are there already.
+enum class GradientWrite : std::uint8_t { kReplace, kAdd };
+
+// The gradient of w where it is wanted: gradient[g] (+)= x[rows of g]^T @ grad[rows of g], zero or unchanged for a
+// group without rows. x: [N, in], grad: [N, out] of the same dtype; gradient: [G, in, out], that dtype or float, which
+// sums of many calls want. Without autograd. Throws ConfigError for shapes or dtypes that do not fit.
+void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
+                                      const ExpertTokenGroups& groups, GroupedMMBackend backend, GradientWrite write);
+
+// What a configuration can ask for. kQuack and kGroupedGemm name kernels of other packages; they run on what the device
+// gets without a wish.
 enum class GroupedMMKind : std::uint8_t { kTorch, kQuack, kGroupedGemm, kCutlass, kEager };
 
 struct GroupedMMRequest {
@@ -42,14 +53,19 @@ struct GroupedMMRequest {
   std::optional<GroupedMMKind> environment = std::nullopt;  // from D9D_BACKEND_AUTO_GROUPED_MM: second
   bool is_cuda = false;
   int cuda_capability_major = 0;
+  bool has_own_kernels = false;  // of this library for the device
 };
+
+// Of a device, without a wish. On a GPU load_cuda() has returned true.
+[[nodiscard]] GroupedMMRequest grouped_mm_request(c10::Device device);
 
 struct GroupedMMChoice {
   GroupedMMBackend backend;
   std::string why;  // one sentence for the log
 };
 
-// Configuration, then environment, then the device: kTorch on compute capability 9 and 10, else kEager.
+// Configuration, then environment, then the device: kCutlass where its kernels are built, else kTorch on compute
+// capability 9 and 10, else kEager.
 [[nodiscard]] GroupedMMChoice resolve_grouped_mm(const GroupedMMRequest& request);
 
 }  // namespace d9d::kernels

@@ -1,15 +1,30 @@
 #include "d9d/base/check.h"
+#include "d9d/core/device/cuda_runtime.h"
+#include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
 
 namespace d9d::kernels {
 namespace {
 
-GroupedMMChoice built_kernel_for(GroupedMMKind kind, const char* source, bool is_cuda) {
-  const auto foreign = [&](const char* name) {
-    return is_cuda ? GroupedMMChoice{GroupedMMBackend::kTorch,
-                                     cat(source, " asks for ", name, ", which runs on LibTorch's grouped kernel")}
-                   : GroupedMMChoice{GroupedMMBackend::kEager,
-                                     cat(source, " asks for ", name, ", which without a GPU runs on the eager loop")};
+std::string why_no_own_kernels(const GroupedMMRequest& request) {
+  return request.cuda_capability_major == 9 ? "this build has no CUDA kernels"
+                                            : "this library's kernels need compute capability 9";
+}
+
+GroupedMMChoice choice_of_device(const GroupedMMRequest& request) {
+  if (!request.is_cuda) return {GroupedMMBackend::kEager, "no GPU"};
+  const auto capability = cat("compute capability ", request.cuda_capability_major);
+  if (request.has_own_kernels) return {GroupedMMBackend::kCutlass, cat(capability, ", bf16; other types by LibTorch")};
+  if (request.cuda_capability_major == 9 || request.cuda_capability_major == 10) {
+    return {GroupedMMBackend::kTorch, cat(capability, "; ", why_no_own_kernels(request))};
+  }
+  return {GroupedMMBackend::kEager, cat(capability, " has no grouped kernel, here or in LibTorch")};
+}
+
+GroupedMMChoice built_kernel_for(GroupedMMKind kind, const char* source, const GroupedMMRequest& request) {
+  const auto of_device = [&](const char* name) {
+    const GroupedMMChoice choice = choice_of_device(request);
+    return GroupedMMChoice{choice.backend, cat(source, " asks for ", name, ", which is not built in: ", choice.why)};
   };
   switch (kind) {
     case GroupedMMKind::kTorch:
@@ -17,28 +32,30 @@ GroupedMMChoice built_kernel_for(GroupedMMKind kind, const char* source, bool is
     case GroupedMMKind::kEager:
       return {GroupedMMBackend::kEager, cat(source, " asks for eager")};
     case GroupedMMKind::kQuack:
-      return foreign("quack");
+      return of_device("quack");
     case GroupedMMKind::kGroupedGemm:
-      return foreign("grouped_gemm");
+      return of_device("grouped_gemm");
     case GroupedMMKind::kCutlass:
-      return foreign("cutlass");
+      if (request.has_own_kernels) return {GroupedMMBackend::kCutlass, cat(source, " asks for cutlass")};
+      return of_device("cutlass");
   }
   throw InternalError("[kernels::resolve_grouped_mm] unknown kind");
 }
 
 }  // namespace
 
+GroupedMMRequest grouped_mm_request(c10::Device device) {
+  GroupedMMRequest request{.is_cuda = device.is_cuda()};
+  if (!request.is_cuda) return request;
+  request.cuda_capability_major = cuda_capability_major(device);
+  request.has_own_kernels = detail::has_cuda_kernels(device);
+  return request;
+}
+
 GroupedMMChoice resolve_grouped_mm(const GroupedMMRequest& request) {
-  if (request.configured) return built_kernel_for(*request.configured, "the configuration", request.is_cuda);
-  if (request.environment) {
-    return built_kernel_for(*request.environment, "D9D_BACKEND_AUTO_GROUPED_MM", request.is_cuda);
-  }
-  if (!request.is_cuda) return {GroupedMMBackend::kEager, "no GPU"};
-  const auto capability = cat("compute capability ", request.cuda_capability_major);
-  if (request.cuda_capability_major == 9 || request.cuda_capability_major == 10) {
-    return {GroupedMMBackend::kTorch, capability};
-  }
-  return {GroupedMMBackend::kEager, cat(capability, " has no grouped kernel in LibTorch")};
+  if (request.configured) return built_kernel_for(*request.configured, "the configuration", request);
+  if (request.environment) return built_kernel_for(*request.environment, "D9D_BACKEND_AUTO_GROUPED_MM", request);
+  return choice_of_device(request);
 }
 
 }  // namespace d9d::kernels

@@ -5,7 +5,6 @@
 #include "d9d/base/config/json_text.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/base/environment.h"
-#include "d9d/core/device/cuda_runtime.h"
 
 namespace d9d {
 namespace {
@@ -29,14 +28,13 @@ GroupedLinear::GroupedLinear(const GroupedLinearConfig& configuration)
                                  .init = init::uniform(1.0 / std::sqrt(static_cast<double>(config.in_features)))})) {}
 
 void GroupedLinear::after_materialize(at::Device device) {
-  kernels::GroupedMMRequest request{.is_cuda = device.is_cuda()};
+  kernels::GroupedMMRequest request = kernels::grouped_mm_request(device);
   if (config.backend) request.configured = std::visit(ToKind{}, *config.backend);
   if (const auto text = environment_variable("D9D_BACKEND_AUTO_GROUPED_MM")) {
     request.environment =
         std::visit(ToKind{}, parse_record<GroupedMMConfig>(parse_json_text(*text, "D9D_BACKEND_AUTO_GROUPED_MM"),
                                                            {.source = "D9D_BACKEND_AUTO_GROUPED_MM"}));
   }
-  if (device.is_cuda()) request.cuda_capability_major = cuda_capability_major(device);
   backend_ = kernels::resolve_grouped_mm(request).backend;
 }
 

@@ -1,0 +1,55 @@
+// Which boxes of a tensor in global memory the tensor memory accelerator (TMA) copies to shared memory, and how they
+// lie there: rows of 128 bytes, whose 16-byte pieces are exchanged within groups of eight rows so that the tensor cores
+// read them without bank conflicts. What lies outside of the tensor arrives as zeros.
+//
+// Example (host)
+//   const CUtensorMap map = tensor_map_bf16({.data = x, .sizes = {in, num_rows}, .box = {64, 128}});
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdint>
+
+#include "d9d/base/check.h"
+
+namespace d9d::kernels::detail {
+
+// Dims from the innermost out; contiguous, a size of 1 where a dim is not there.
+struct TiledTensor {
+  const void* data;                    // aligned to 16 bytes, as are rows
+  std::array<std::uint64_t, 3> sizes;  // none is 0
+  std::array<std::uint32_t, 3> box;    // box[0]: 64 elements, one row of 128 bytes
+};
+
+// The driver's cuTensorMapEncodeTiled, which this library does not link.
+[[nodiscard]] inline auto tensor_map_encoder() {
+  static const auto encoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &status);
+    D9D_CHECK(
+        status == cudaDriverEntryPointSuccess && function != nullptr, StateError,
+        "[kernels::tensor_map] expected a driver with cuTensorMapEncodeTiled, got none. Install a driver for CUDA "
+        "12 or newer.");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return encoder;
+}
+
+[[nodiscard]] inline CUtensorMap tensor_map_bf16(const TiledTensor& tensor) {
+  const std::array<std::uint64_t, 2> strides = {2 * tensor.sizes[0], 2 * tensor.sizes[0] * tensor.sizes[1]};
+  const std::array<std::uint32_t, 3> element_strides = {1, 1, 1};
+  CUtensorMap map;
+  const CUresult result = tensor_map_encoder()(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(tensor.data), tensor.sizes.data(), strides.data(),
+      tensor.box.data(), element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  D9D_CHECK(result == CUDA_SUCCESS, StateError, "[kernels::tensor_map] expected the driver to take a tensor of ",
+            tensor.sizes[2], " x ", tensor.sizes[1], " x ", tensor.sizes[0], ", got its error ",
+            static_cast<int>(result), ". Align it to 16 bytes, rows too.");
+  return map;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,89 @@
+#include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_kernel.h"
+#include "d9d/kernels/grouped_mm/grouped_tiles.h"
+#include "d9d/kernels/grouped_mm/padded_features.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+bool is_aligned(const at::Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
+at::Tensor aligned(const at::Tensor& tensor) { return is_aligned(tensor) ? tensor : tensor.clone(); }
+
+void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets,
+            GradientWrite write) {
+  launch_rows_outer_rows({.num_rows = x.size(0),
+                          .num_groups = static_cast<int>(out.size(0)),
+                          .in = static_cast<int>(x.size(1)),
+                          .out_features = static_cast<int>(y.size(1)),
+                          .x = x.const_data_ptr(),
+                          .y = y.const_data_ptr(),
+                          .offsets = offsets.const_data_ptr<std::int32_t>(),
+                          .out = out.mutable_data_ptr(),
+                          .out_is_float = out.scalar_type() == at::kFloat,
+                          .add = write == GradientWrite::kAdd},
+                         current_cuda_stream(x.device()));
+}
+
+}  // namespace
+
+bool has_grouped_mm_kernels(const at::Tensor& x, std::int64_t num_groups) {
+  return x.scalar_type() == at::kBFloat16 && num_groups <= kMaxGroups && has_cuda_kernels(x);
+}
+
+at::Tensor rows_times_weights_cuda(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
+  const c10::DeviceGuard guard(x.device());
+  if (x.size(0) == 0 || w.numel() == 0) return at::zeros({x.size(0), w.size(2)}, x.options());
+  const at::Tensor rows = aligned(pad_rows(x)), weights = aligned(pad_weights(w));
+  const bool is_transposed = !weights.is_contiguous();
+  at::Tensor out = at::empty({x.size(0), weights.size(2)}, x.options());
+  launch_rows_times_weights({.num_rows = x.size(0),
+                             .num_groups = static_cast<int>(w.size(0)),
+                             .inner = static_cast<int>(rows.size(1)),
+                             .features = static_cast<int>(weights.size(2)),
+                             .weights_are_transposed = is_transposed,
+                             .rows = rows.const_data_ptr(),
+                             .weights = weights.const_data_ptr(),
+                             .offsets = offsets.const_data_ptr<std::int32_t>(),
+                             .out = out.mutable_data_ptr()},
+                            current_cuda_stream(x.device()));
+  return out.narrow(1, 0, w.size(2)).contiguous();
+}
+
+at::Tensor rows_outer_rows_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets) {
+  at::Tensor out = at::empty({offsets.size(0) - 1, x.size(1), y.size(1)}, x.options());
+  write_rows_outer_rows_cuda(out, x, y, offsets, GradientWrite::kReplace);
+  return out;
+}
+
+void write_rows_outer_rows_cuda(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
+                                const at::Tensor& offsets, GradientWrite write) {
+  const c10::DeviceGuard guard(x.device());
+  if (out.numel() == 0) return;
+  if (x.size(0) == 0) {
+    if (write == GradientWrite::kReplace) out.zero_();
+    return;
+  }
+  const at::Tensor left = aligned(pad_rows(x)), right = aligned(pad_rows(y));
+  if (left.size(1) == x.size(1) && right.size(1) == y.size(1) && out.is_contiguous() && is_aligned(out)) {
+    return launch(out, left, right, offsets, write);
+  }
+  // In float, so that a sum is rounded once.
+  const at::Tensor padded = at::empty({out.size(0), left.size(1), right.size(1)}, out.options().dtype(at::kFloat));
+  launch(padded, left, right, offsets, GradientWrite::kReplace);
+  const at::Tensor values = padded.narrow(1, 0, x.size(1)).narrow(2, 0, y.size(1));
+  if (write == GradientWrite::kAdd) {
+    out.copy_(values + out);
+  } else {
+    out.copy_(values);
+  }
+}
+
+}  // namespace d9d::kernels::detail

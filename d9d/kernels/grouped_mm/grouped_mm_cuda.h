@@ -1,0 +1,25 @@
+// The arithmetic of grouped_mm in this library's kernels for Hopper, without autograd and without waiting for the
+// device.
+#pragma once
+
+#include <cstdint>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/kernels/grouped_mm/grouped_mm.h"
+
+namespace d9d::kernels::detail {
+
+// Whether the kernels take rows like x and this many groups.
+[[nodiscard]] bool has_grouped_mm_kernels(const at::Tensor& x, std::int64_t num_groups);
+
+// All three for x [N, in] and y [N, out] of any strides, offsets [G + 1] int32 on their device.
+// w: [G, in, out], also transposed. Returns [N, out]; rows of no group are undefined.
+[[nodiscard]] at::Tensor rows_times_weights_cuda(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets);
+// Returns [G, in, out].
+[[nodiscard]] at::Tensor rows_outer_rows_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets);
+// Into out [G, in, out], bf16 or float, any strides.
+void write_rows_outer_rows_cuda(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
+                                const at::Tensor& offsets, GradientWrite write);
+
+}  // namespace d9d::kernels::detail

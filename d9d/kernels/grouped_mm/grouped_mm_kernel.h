@@ -1,0 +1,44 @@
+// Grouped products on Hopper's tensor cores. The group sizes stay on the device; nothing is written to global memory
+// but the result, and its bits depend on nothing but the inputs.
+//
+// Legend   N rows over all groups, G groups, rows of group g: [offsets[g], offsets[g + 1]). bf16 in, fp32 sums.
+//          All contiguous and aligned to 16 bytes; inner and features, in and out are multiples of 8; 1 <= G <= 448,
+//          1 <= N.
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace d9d::kernels::detail {
+
+// out[rows of g] = rows[rows of g] @ weights[g]
+struct RowsTimesWeightsArgs {
+  std::int64_t num_rows;
+  int num_groups;
+  int inner;                    // that the product sums over
+  int features;                 // of the result
+  bool weights_are_transposed;  // [G, features, inner] instead of [G, inner, features]
+  const void* rows;             // [N, inner] bf16
+  const void* weights;          // bf16
+  const std::int32_t* offsets;  // [G + 1]
+  void* out;                    // [N, features] bf16; rows of no group are not written
+};
+void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream);
+
+// out[g] (+)= x[rows of g]^T @ y[rows of g]
+struct RowsOuterRowsArgs {
+  std::int64_t num_rows;
+  int num_groups;
+  int in;
+  int out_features;
+  const void* x;                // [N, in] bf16
+  const void* y;                // [N, out_features] bf16
+  const std::int32_t* offsets;  // [G + 1]
+  void* out;                    // [G, in, out_features]
+  bool out_is_float;            // else bf16
+  bool add;                     // to what is there; otherwise groups without rows become zero
+};
+void launch_rows_outer_rows(const RowsOuterRowsArgs& args, CUstream_st* stream);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,173 @@
+// What the grouped products share: a cluster of two blocks works on one tile of 256 columns of A (128 a block) and up
+// to 256 of B, which both blocks read; each loads half of B for both. In a block one warp loads, two warpgroups compute
+// 64 columns of A each. They stay a little apart, so that one computes while the other writes its result.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "d9d/kernels/device/cluster_pipeline.cuh"
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/warpgroup_product.cuh"
+#include "d9d/kernels/grouped_mm/grouped_tiles.h"
+
+namespace d9d::kernels::detail {
+
+constexpr int kStages = 4;
+constexpr int kInnerOfBlock = 64;       // of the dim that is summed over, a stage
+constexpr int kBoxBytes = 64 * 64 * 2;  // of 64 x 64 elements
+constexpr int kWarpgroup = 128;
+constexpr int kThreads = 3 * kWarpgroup;
+constexpr int kLead = 2;  // stages that the first computing warpgroup is ahead of the second
+
+struct GroupedShared {
+  unsigned char a[kStages][2][kBoxBytes];  // a box a computing warpgroup
+  unsigned char b[kStages][4][kBoxBytes];
+  unsigned char results[2][2][kBoxBytes];  // two pieces a computing warpgroup
+  Barrier full[kStages];
+  Barrier empty[kStages];
+  TileOrder order;
+};
+static_assert(sizeof(GroupedShared) <= 227 * 1024);
+static_assert(sizeof(GroupTiles) * kMaxGroups <= sizeof(GroupedShared::results));
+
+using Ring = RingPosition<kStages>;
+
+// The consumers' view: what to add up, and where a warpgroup's columns of A are.
+struct Consumer {
+  GroupedShared& shared;
+  int warpgroup;  // 0 or 1
+  Ring at = {};
+  int piece = 0;  // of shared.results, to be written next
+
+  __device__ __forceinline__ int thread() const { return threadIdx.x % kWarpgroup; }
+  __device__ __forceinline__ int warp() const { return thread() / 32; }
+  __device__ __forceinline__ int lane() const { return thread() % 32; }
+  __device__ __forceinline__ void meet() const { sync_threads(2 + warpgroup, kWarpgroup); }
+
+  __device__ __forceinline__ void release(int stage) const {
+    if (lane() < 2) arrive_at(shared.empty[stage], lane());
+  }
+
+  template <int kColumns, Order kAOrder, Order kBOrder>
+  __device__ __forceinline__ void start_product(float (&sums)[128], int step, bool add) const {
+    multiply<kColumns, kAOrder, kBOrder>(
+        sums, matrix_at(shared.a[at.stage][warpgroup], kBoxBytes) + step * kInnerStep<kAOrder>,
+        matrix_at(shared.b[at.stage], kBoxBytes) + step * kInnerStep<kBOrder>, add);
+  }
+
+  // sums = A @ B over whole stages, one or more.
+  template <int kColumns, Order kAOrder, Order kBOrder>
+  __device__ __forceinline__ void add_up(float (&sums)[128], int num_stages) {
+    // With fewer stages the first could arrive twice before the second comes.
+    const bool is_apart = num_stages >= kStages;
+    if (is_apart && warpgroup == 1) sync_threads(1, 2 * kWarpgroup);
+    int previous = 0;
+    for (int i = 0; i < num_stages; ++i) {
+      wait(shared.full[at.stage], at.phase);
+      begin_products();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) start_product<kColumns, kAOrder, kBOrder>(sums, step, i > 0 || step > 0);
+      end_products();
+      if (i > 0) {
+        wait_for_products<1>();
+        release(previous);
+      }
+      if (is_apart && warpgroup == 0 && i == kLead - 1) arrive_threads(1, 2 * kWarpgroup);
+      previous = at.stage;
+      at.advance();
+    }
+    wait_for_products<0>();
+    keep_sums(sums);
+    release(previous);
+  }
+};
+
+// Calls visit(group, tile within the group) for the tiles of this cluster.
+template <class Visit>
+__device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_groups, const Visit& visit) {
+  const int num_tiles = order.first_tile[num_groups];
+  int place = 0;
+  for (int round = 0;; ++round) {
+    const int position = position_of_turn(round, static_cast<int>(blockIdx.x) / 2, static_cast<int>(gridDim.x) / 2);
+    if (position >= num_tiles) return;
+    place = order.place_of(position, place);
+    visit(static_cast<int>(order.group[place]), position - order.first_tile[place]);
+  }
+}
+
+// The body of a kernel. Product has
+//   GroupTiles tiles_of(int group);      Tile tile_at(int group, int tile);      int num_stages(tile);
+//   int bytes_of_stage(tile);            void load(tile, int i, a, b, Barrier&);  // the i-th stage
+//   void compute(tile, Consumer&);       // uses num_stages stages
+template <class Product>
+__device__ __forceinline__ void run_grouped(const Product& product, int num_groups) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  GroupedShared& shared = *reinterpret_cast<GroupedShared*>(memory);
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) {
+      init_barrier(shared.full[stage], 1);
+      init_barrier(shared.empty[stage], 2 * 2 * kWarpgroup / 32);  // the computing warps of both blocks
+    }
+    publish_barriers();
+  }
+  order_tiles(
+      shared.order, num_groups, static_cast<int>(threadIdx.x), kThreads, [&](int g) { return product.tiles_of(g); },
+      reinterpret_cast<GroupTiles*>(shared.results), [] { __syncthreads(); });
+  cluster_sync();
+  const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
+  if (warp < kWarpgroup / 32) {
+    give_registers<40>();
+    if (warp == 0 && threadIdx.x % 32 == 0) {
+      Ring at;
+      for_each_tile(shared.order, num_groups, [&](int group, int index) {
+        const auto tile = product.tile_at(group, index);
+        const int num_stages = product.num_stages(tile);
+        for (int i = 0; i < num_stages; ++i, at.advance()) {
+          wait(shared.empty[at.stage], at.phase ^ 1);
+          arrive_expecting(shared.full[at.stage], product.bytes_of_stage(tile));
+          product.load(tile, i, shared.a[at.stage], shared.b[at.stage], shared.full[at.stage]);
+        }
+      });
+    }
+    __syncwarp();
+  } else {
+    take_registers<232>();
+    Consumer consumer{.shared = shared, .warpgroup = warp / (kWarpgroup / 32) - 1};
+    for_each_tile(shared.order, num_groups,
+                  [&](int group, int index) { product.compute(product.tile_at(group, index), consumer); });
+  }
+  cluster_sync();  // the other block may still write and arrive here
+}
+
+// Two blocks a cluster, on all multiprocessors of the current device.
+[[nodiscard]] inline unsigned num_blocks_of_device() {
+  int device = 0, num_multiprocessors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  return static_cast<unsigned>(num_multiprocessors) / 2 * 2;
+}
+
+// Four 8 x 8 matrices of bf16 to rows of 16 bytes in shared memory: lane l has the address of row l % 8 of matrix l
+// / 8.
+__device__ __forceinline__ std::uint32_t packed(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+// The sums of two times 8 columns, of 16 rows.
+__device__ __forceinline__ void store_matrices(void* row, const float* sums) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(packed(sums[0], sums[1])), "r"(packed(sums[2], sums[3])), "r"(packed(sums[4], sums[5])),
+               "r"(packed(sums[6], sums[7]))
+               : "memory");
+}
+__device__ __forceinline__ void store_matrices_transposed(void* row, const float* sums) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(packed(sums[0], sums[1])), "r"(packed(sums[2], sums[3])), "r"(packed(sums[4], sums[5])),
+               "r"(packed(sums[6], sums[7]))
+               : "memory");
+}
+
+// Where piece `piece` of 16 bytes of a row of 128 bytes lies, so that neither rows nor columns of pieces share banks.
+__device__ __forceinline__ int swizzled(int row, int piece) { return row * 128 + ((piece ^ (row % 8)) * 16); }
+
+}  // namespace d9d::kernels::detail

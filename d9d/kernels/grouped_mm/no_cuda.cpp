@@ -1,0 +1,16 @@
+#include "d9d/base/check.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw ConfigError("[kernels::grouped_mm] expected a build with CUDA, got one without. Build where nvcc is on PATH.");
+}
+
+}  // namespace
+
+void launch_rows_times_weights(const RowsTimesWeightsArgs&, CUstream_st*) { refuse(); }
+void launch_rows_outer_rows(const RowsOuterRowsArgs&, CUstream_st*) { refuse(); }
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,165 @@
+#include "d9d/kernels/device/tensor_map.cuh"
+#include "d9d/kernels/grouped_mm/grouped_mm_kernel.h"
+#include "d9d/kernels/grouped_mm/grouped_pipeline.cuh"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kRowBytes = kInnerOfBlock * 2;
+
+struct RowsTile {
+  int group;
+  int first_row;
+  int num_rows;
+  int first_feature;  // of this block
+};
+
+// The tensor cores compute the transpose: A is 64 features of the weights, B the rows, of which a product takes any
+// multiple of 8.
+template <Order kWeightOrder>
+struct RowsTimesWeights {
+  const CUtensorMap& rows_map;
+  const CUtensorMap& weights_map;
+  const RowsTimesWeightsArgs& args;
+
+  __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.features, kTileFeatures); }
+  __device__ __forceinline__ int rows_of_group(int g) const { return args.offsets[g + 1] - args.offsets[g]; }
+
+  __device__ __forceinline__ GroupTiles tiles_of(int g) const {
+    const int rows = rows_of_group(g);
+    return {.cost = rows_of_tile(rows), .count = num_row_tiles(rows) * num_feature_tiles()};
+  }
+
+  __device__ __forceinline__ RowsTile tile_at(int g, int index) const {
+    const int tiles = num_feature_tiles();
+    const RowRange rows = row_tile(rows_of_group(g), index / tiles);
+    return {.group = g,
+            .first_row = args.offsets[g] + rows.first,
+            .num_rows = rows.count,
+            .first_feature = index % tiles * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2};
+  }
+
+  __device__ __forceinline__ int num_stages(const RowsTile&) const { return ceil_div(args.inner, kInnerOfBlock); }
+  __device__ __forceinline__ int num_row_boxes(const RowsTile& tile) const {
+    return ceil_div(tile.num_rows, kTileRowStep);
+  }
+  __device__ __forceinline__ int bytes_of_stage(const RowsTile& tile) const {
+    return 2 * kBoxBytes + num_row_boxes(tile) * kTileRowStep * kRowBytes;
+  }
+
+  __device__ __forceinline__ void load(const RowsTile& tile, int i, unsigned char (*a)[kBoxBytes],
+                                       unsigned char (*b)[kBoxBytes], Barrier& full) const {
+    const int inner = i * kInnerOfBlock;
+    if constexpr (kWeightOrder == Order::kByOuter) {
+      load_box(a[0], weights_map, full, {tile.first_feature, inner, tile.group});
+      load_box(a[1], weights_map, full, {tile.first_feature + 64, inner, tile.group});
+    } else {
+      load_box(a[0], weights_map, full, {inner, tile.first_feature, tile.group});
+    }
+    const int num_boxes = num_row_boxes(tile);
+    for (int box = static_cast<int>(block_of_cluster()); box < num_boxes; box += 2) {
+      load_box_for_both(b[0] + box * kTileRowStep * kRowBytes, rows_map, full,
+                        {inner, tile.first_row + box * kTileRowStep, 0});
+    }
+  }
+
+  __device__ __forceinline__ void compute(const RowsTile& tile, Consumer& consumer) const {
+    float sums[128];
+    switch (num_row_boxes(tile)) {
+      case 1:
+        add_up<32>(tile, consumer, sums);
+        break;
+      case 2:
+        add_up<64>(tile, consumer, sums);
+        break;
+      case 3:
+        add_up<96>(tile, consumer, sums);
+        break;
+      case 4:
+        add_up<128>(tile, consumer, sums);
+        break;
+      case 5:
+        add_up<160>(tile, consumer, sums);
+        break;
+      case 6:
+        add_up<192>(tile, consumer, sums);
+        break;
+      case 7:
+        add_up<224>(tile, consumer, sums);
+        break;
+      default:
+        add_up<256>(tile, consumer, sums);
+    }
+    write(tile, consumer, sums);
+  }
+
+  template <int kRows>
+  __device__ __forceinline__ void add_up(const RowsTile& tile, Consumer& consumer, float (&sums)[128]) const {
+    consumer.add_up<kRows, kWeightOrder, Order::kByInner>(sums, num_stages(tile));
+  }
+
+  // 64 rows at a time through shared memory, so that a warp writes whole pieces of 128 bytes of four rows.
+  __device__ __forceinline__ void write(const RowsTile& tile, Consumer& consumer, const float (&sums)[128]) const {
+    const int lane = consumer.lane(), thread = consumer.thread();
+    const int first_feature = tile.first_feature + consumer.warpgroup * 64 + thread % 8 * 8;
+    auto* const out = static_cast<__nv_bfloat16*>(args.out) +
+                      static_cast<std::int64_t>(tile.first_row) * args.features + first_feature;
+#pragma unroll
+    for (int first = 0; first < kMaxTileRows; first += 64) {
+      if (first >= tile.num_rows) continue;
+      unsigned char* const piece = consumer.shared.results[consumer.warpgroup][consumer.piece];
+      consumer.piece ^= 1;
+#pragma unroll
+      for (int row = 0; row < 64; row += 16) {
+        store_matrices_transposed(piece + swizzled(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2),
+                                  sums + (first + row) / 2);
+      }
+      consumer.meet();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = i * 16 + thread / 8;
+        if (first + row < tile.num_rows && first_feature < args.features) {
+          *reinterpret_cast<uint4*>(out + static_cast<std::int64_t>(first + row) * args.features) =
+              *reinterpret_cast<const uint4*>(piece + swizzled(row, thread % 8));
+        }
+      }
+    }
+  }
+};
+
+template <Order kWeightOrder>
+__global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
+    rows_times_weights(const __grid_constant__ CUtensorMap rows_map, const __grid_constant__ CUtensorMap weights_map,
+                       const __grid_constant__ RowsTimesWeightsArgs args) {
+  if (threadIdx.x == 0) {
+    prefetch_map(rows_map);
+    prefetch_map(weights_map);
+  }
+  run_grouped(RowsTimesWeights<kWeightOrder>{rows_map, weights_map, args}, args.num_groups);
+}
+
+}  // namespace
+
+void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream) {
+  const auto inner = static_cast<std::uint64_t>(args.inner), features = static_cast<std::uint64_t>(args.features),
+             num_groups = static_cast<std::uint64_t>(args.num_groups);
+  const CUtensorMap rows_map = tensor_map_bf16({.data = args.rows,
+                                                .sizes = {inner, static_cast<std::uint64_t>(args.num_rows), 1},
+                                                .box = {kInnerOfBlock, kTileRowStep, 1}});
+  const auto launch = [&](auto* kernel, const TiledTensor& weights) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(GroupedShared));
+    kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(rows_map, tensor_map_bf16(weights),
+                                                                                args);
+  };
+  if (args.weights_are_transposed) {
+    launch(
+        rows_times_weights<Order::kByInner>,
+        {.data = args.weights, .sizes = {inner, features, num_groups}, .box = {kInnerOfBlock, kTileFeatures / 2, 1}});
+  } else {
+    launch(rows_times_weights<Order::kByOuter>,
+           {.data = args.weights, .sizes = {features, inner, num_groups}, .box = {64, kInnerOfBlock, 1}});
+  }
+  check_launch("grouped_mm");
+}
+
+}  // namespace d9d::kernels::detail
