@@ -9,7 +9,6 @@
 #include "d9d/kernels/grouped_mm/grouped_tiles.h"
 
 #include "tests/kernels/cuda_testing.h"
-#include "tests/kernels/device_testing.h"
 #include "tests/support/device.h"
 
 namespace d9d::kernels {

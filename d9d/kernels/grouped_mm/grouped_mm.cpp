@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_aten.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
@@ -90,6 +91,22 @@ struct OwnProducts {
 
 template <class Products>
 struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>> {
+  // Undefined where it was put where the weight's gradient is kept: by the kernel itself if it writes that memory as
+  // fast as a result of its own.
+  static at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& where) {
+    const auto place = gradient_place(/*index=*/1);
+    if (!place) return Products::kOuterRows(x, grad, where);
+    if constexpr (std::is_same_v<Products, OwnProducts>) {
+      if (!place->has_values && place->tensor.scalar_type() == x.scalar_type()) {
+        detail::write_rows_outer_rows_cuda(place->tensor, x, grad, where, GradientWrite::kReplace);
+        return {};
+      }
+    }
+    const at::Tensor gradient = Products::kOuterRows(x, grad, where);
+    place->has_values ? place->tensor.add_(gradient) : place->tensor.copy_(gradient);
+    return {};
+  }
+
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w,
                             const at::Tensor& where) {
     context->set_materialize_grads(false);
@@ -105,7 +122,7 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
     if (context->needs_input_grad(0)) {
       inputs[0] = Products::kTimesWeights(grads[0], saved[1].transpose(1, 2), saved[2]);
     }
-    if (context->needs_input_grad(1)) inputs[1] = Products::kOuterRows(saved[0], grads[0], saved[2]);
+    if (context->needs_input_grad(1)) inputs[1] = weight_gradient(saved[0], grads[0], saved[2]);
     return inputs;
   }
 };
