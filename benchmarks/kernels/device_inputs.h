@@ -27,6 +27,8 @@ struct OperatorCase {
   std::string shape;
   double forward_bytes = 0;
   double backward_bytes = 0;
+  double forward_flop = 0;  // 0: no such column
+  double backward_flop = 0;
   std::function<Tensors()> make_inputs;
   std::vector<NamedOperator> implementations;
 };
@@ -43,7 +45,8 @@ inline void measure_forward_and_backward(DeviceTable& table, const OperatorCase&
     table.measure({.operation = measured.operation + " forward",
                    .shape = measured.shape,
                    .implementation = name,
-                   .bytes = measured.forward_bytes},
+                   .bytes = measured.forward_bytes,
+                   .flop = measured.forward_flop},
                   [&](std::int64_t call) { (void)run(inputs_of(call)); });
     std::vector<Tensors> outputs;
     std::vector<Tensors> grads;
@@ -55,7 +58,8 @@ inline void measure_forward_and_backward(DeviceTable& table, const OperatorCase&
     table.measure({.operation = measured.operation + " backward",
                    .shape = measured.shape,
                    .implementation = name,
-                   .bytes = measured.backward_bytes},
+                   .bytes = measured.backward_bytes,
+                   .flop = measured.backward_flop},
                   [&](std::int64_t call) {
                     const auto i = static_cast<std::size_t>(call) % inputs.size();
                     Tensors leaves;

@@ -6,6 +6,7 @@
 #include "d9d/modules/blocks/attention/grouped_query_attention.h"
 
 #include "tests/blocks/oracle.h"
+#include "tests/support/compare.h"
 #include "tests/support/io_faults.h"
 
 namespace d9d {
@@ -29,8 +30,9 @@ at::Tensor attend(const Attention& attention, const Tensors& inputs) {
                    mask == inputs.end() ? std::optional<at::Tensor>() : mask->second);
 }
 
-void expect_equals_oracle_with(const SdpaConfig& backend, const std::string& name, GroupedQueryAttentionConfig config) {
-  SCOPED_TRACE(std::holds_alternative<EagerSdpaConfig>(backend) ? "eager" : "torch");
+void expect_equals_oracle_with(const std::optional<SdpaConfig>& backend, const std::string& name,
+                               GroupedQueryAttentionConfig config) {
+  SCOPED_TRACE(!backend ? "auto" : (std::holds_alternative<EagerSdpaConfig>(*backend) ? "eager" : "torch"));
   config.sdpa_backend = backend;
   test::expect_equals_oracle(
       name, [&] { return make_module<GroupedQueryAttention>(config); }, attend);
@@ -83,6 +85,7 @@ TEST(Attention, With_sinks_equals_gpt_oss) {
   config.qk_norm_eps = std::nullopt;
   config.has_sinks = true;
   expect_equals_oracle_with(EagerSdpaConfig{}, "attention_sinks", config);
+  expect_equals_oracle_with(std::nullopt, "attention_sinks", config);
 }
 
 TEST(Attention, With_sinks_and_a_window_of_three_keys_equals_gpt_oss) {
@@ -91,16 +94,28 @@ TEST(Attention, With_sinks_and_a_window_of_three_keys_equals_gpt_oss) {
   config.has_sinks = true;
   config.window_left = 2;
   expect_equals_oracle_with(EagerSdpaConfig{}, "attention_sinks_window", config);
+  expect_equals_oracle_with(std::nullopt, "attention_sinks_window", config);
 }
 
-TEST(Attention, Chooses_eager_by_itself_for_sinks_and_windows) {
+TEST(Attention, Of_packed_sequences_is_that_of_each) {
   GroupedQueryAttentionConfig config = qwen3();
-  config.has_sinks = true;
-  EXPECT_EQ(make_module<GroupedQueryAttention>(config)->kernel->choice.backend, kernels::SdpaBackend::kEager);
-  config.has_sinks = false;
-  EXPECT_EQ(make_module<GroupedQueryAttention>(config)->kernel->choice.backend, kernels::SdpaBackend::kTorch);
-  config.window_left = 4;
-  EXPECT_EQ(make_module<GroupedQueryAttention>(config)->kernel->choice.backend, kernels::SdpaBackend::kEager);
+  config.window_left = 3;
+  config.softcap = 1.5;
+  auto attention = make_module<GroupedQueryAttention>(config);
+  const auto oracle = test::oracle_case("attention_gqa", at::kFloat);
+  test::load(*attention, oracle.weights, at::kFloat);
+  const at::Tensor x = oracle.inputs.at("x").narrow(0, 0, 1), cos = oracle.inputs.at("cos").narrow(0, 0, 1),
+                   sin = oracle.inputs.at("sin").narrow(0, 0, 1);
+  const std::int64_t length = x.size(1), first = length / 3;
+  const auto part = [&](std::int64_t begin, std::int64_t end) {
+    const auto cut = [&](const at::Tensor& whole) { return whole.narrow(1, begin, end - begin); };
+    return attention(cut(x), RotaryTables{cut(cos), cut(sin)});
+  };
+  const kernels::PackedSequences packed{
+      .cu_seqlens = at::tensor({0, static_cast<int>(first), static_cast<int>(length)}, at::kInt),
+      .max_length = length - first};
+  const at::Tensor out = attention(x, RotaryTables{cos, sin}, std::nullopt, packed);
+  test::expect_close("output", out, at::cat({part(0, first), part(first, length)}, 1), test::tolerance("fp32"));
 }
 
 TEST(Attention, Refuses_sinks_on_a_backend_without_them) {

@@ -46,7 +46,7 @@ double error_against_eager(const Masking& masking, std::int64_t num_kv_heads,
       },
       [&](const auto& in) {
         const SdpaInputs inputs{.query = in[0], .key = in[1], .value = in[2], .mask = masking.mask};
-        return std::vector{eager_attention(inputs, options)};
+        return std::vector{eager_attention(inputs, options).out};
       },
       {values({2, 33, 4, 16}, 1, dtype), values({2, 33, num_kv_heads, 16}, 2, dtype),
        values({2, 33, num_kv_heads, 16}, 3, dtype)});
@@ -98,7 +98,7 @@ TEST_P(TorchAttention, Of_a_part_of_the_queries_is_that_part_of_the_whole) {
       const SdpaOptions whole{.causal = is_causal};
       const SdpaOptions part{.causal = is_causal, .first_query = first};
       const auto run_whole = [&](const auto& in) {
-        return std::vector{eager_attention({.query = in[0], .key = in[1], .value = in[2]}, whole).narrow(1, first, 4)};
+        return std::vector{eager_attention({.query = in[0], .key = in[1], .value = in[2]}, whole).out.narrow(1, first, 4)};
       };
       const auto run_part = [&](const auto& in) {
         const auto query = in[0].narrow(1, first, 4);
@@ -106,7 +106,7 @@ TEST_P(TorchAttention, Of_a_part_of_the_queries_is_that_part_of_the_whole) {
       };
       const auto run_eager_part = [&](const auto& in) {
         const auto query = in[0].narrow(1, first, 4);
-        return std::vector{eager_attention({.query = query, .key = in[1], .value = in[2]}, part)};
+        return std::vector{eager_attention({.query = query, .key = in[1], .value = in[2]}, part).out};
       };
       const std::vector inputs = {values({2, 12, 4, 8}, 1), values({2, 12, 2, 8}, 2), values({2, 12, 2, 8}, 3)};
       EXPECT_LT(worst_difference(run_part, run_whole, inputs), 1e-13) << first;
@@ -124,7 +124,7 @@ TEST(TorchAttentionLists, Take_the_first_kernel_that_can) {
   const auto q = values({1, 5, 2, 8}, 1);
   const SdpaInputs inputs{.query = q, .key = q, .value = q};
   const auto out = torch_attention(inputs, {}, {TorchSdpaKernel::kCudnn, TorchSdpaKernel::kMath});
-  EXPECT_LT(difference(out, eager_attention(inputs, {})), 1e-14);
+  EXPECT_LT(difference(out, eager_attention(inputs, {}).out), 1e-14);
 }
 
 TEST(TorchAttentionLists, Say_why_no_kernel_can) {

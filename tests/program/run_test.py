@@ -56,6 +56,22 @@ class Run(ProgramTest):
                 self.assertEqual(self.trained(model, model_provider={"checkpointing": True}), losses, "checkpointing")
                 self.assertNotEqual(self.trained(model, ["trainer.determinism.base_seed=7"]), losses, "another seed")
 
+    def test_deterministic_jobs_repeat_themselves_bit_by_bit(self):
+        for model in ("dense", "moe"):
+            for dtype in ("bfloat16", "float32"):
+                with self.subTest(model=model, dtype=dtype):
+                    runs = []
+                    for _ in range(2):
+                        job = self.job(model)
+                        job.config["launch"]["deterministic"] = True
+                        job.config["data"]["sequence_length"] = 512  # more than one tile of an attention kernel
+                        job.config["model_provider"]["dtype"] = dtype
+                        result = job.run()
+                        self.assertEqual(result.returncode, 0, result.stderr)
+                        runs.append((job.losses(), (job.export / "model.safetensors").read_bytes()))
+                    self.assertEqual(runs[0][0], runs[1][0])
+                    self.assertTrue(runs[0][1] == runs[1][1], "other weights")
+
     def test_losses_of_one_microbatch_are_those_of_two(self):
         for two, one in zip(self.trained(), self.trained(data={"microbatch_size": 8}), strict=True):
             self.assertAlmostEqual(two, one, delta=2e-6)

@@ -28,6 +28,8 @@ inline constexpr std::array kTolerances = {
     Tolerance{"bf16 error ratio", 2.0, "our error over transformers': we round at other places, not at more of them"},
     Tolerance{"bf16 layout", 2.0, "error over one rank's: sums in another order, not more of them"},
     Tolerance{"kernel error ratio", 1.5, "error over the ATen composition's in the same dtype"},
+    Tolerance{"bf16 attention", 1e-2, "L2: weights, values and results round at 2^-9 each; half of a wrong tile shows"},
+    Tolerance{"half attention", 2e-3, "as bf16, at 2^-12"},
     Tolerance{"bf16 routing", 1e-2, "probability that a token's own experts may have above the replayed ones: a tie"},
 };
 

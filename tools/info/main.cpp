@@ -97,10 +97,35 @@ void print_elementwise(at::Device device, at::ScalarType dtype) {
                             : (is_missing ? "built without nvcc" : "own kernels need compute capability 9"));
 }
 
-void print_attention(const std::string& family, const d9d::kernels::SdpaNeeds& needs) {
-  const auto choice = d9d::kernels::resolve_sdpa({.needs = needs});
-  print_row(cat("attention", family), choice.backend == d9d::kernels::SdpaBackend::kEager ? "eager" : "LibTorch",
-            choice.why);
+const char* name_of(d9d::kernels::SdpaBackend backend) {
+  switch (backend) {
+    case d9d::kernels::SdpaBackend::kCudnn:
+      return "cuDNN graphs";
+    case d9d::kernels::SdpaBackend::kFlash:
+      return "flash";
+    case d9d::kernels::SdpaBackend::kTorch:
+      return "LibTorch";
+    case d9d::kernels::SdpaBackend::kEager:
+      return "eager";
+  }
+  return "";
+}
+
+// Of bf16 with 128 features a head.
+void print_attention(const std::string& family, const d9d::kernels::SdpaNeeds& needs, at::Device device) {
+  const auto query = at::empty({0, 128}, at::device(device).dtype(at::kBFloat16));
+  const auto choice = d9d::kernels::resolve_sdpa({.needs = needs, .device = d9d::kernels::sdpa_device_of(query)});
+  print_row(cat("attention", family), name_of(choice.backend), choice.why);
+}
+
+void print_attentions(at::Device device) {
+  print_attention("", {}, device);
+  print_attention(" with a mask", {.mask = true}, device);
+  print_attention(" with a window", {.window = true}, device);
+  print_attention(" with sinks", {.sinks = true}, device);
+  print_attention(" of packed sequences", {.packed = true}, device);
+  print_attention(" with a softcap", {.softcap = true}, device);
+  print_attention(" of a part of the queries", {.part_of_queries = true}, device);
 }
 
 void print_grouped_mm(at::Device device) {
@@ -123,10 +148,7 @@ void print_grouped_mm(at::Device device) {
 void print_choices(at::Device device) {
   std::cout << "\nOn " << device << ":\n";
   for (const auto dtype : {at::kBFloat16, at::kFloat, at::kHalf, at::kDouble}) print_elementwise(device, dtype);
-  print_attention("", {});
-  print_attention(" with a mask", {.mask = true});
-  print_attention(" with a window", {.window = true});
-  print_attention(" with sinks", {.sinks = true});
+  print_attentions(device);
   print_grouped_mm(device);
 }
 

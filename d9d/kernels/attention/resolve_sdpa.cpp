@@ -1,40 +1,99 @@
 #include "d9d/kernels/attention/resolve_sdpa.h"
 
+#include <ATen/Context.h>
+
 #include "d9d/base/check.h"
+#include "d9d/core/device/cuda_runtime.h"
+#include "d9d/kernels/device/cuda_kernels.h"
 
 namespace d9d::kernels {
 namespace {
 
-SdpaChoice resolve_flash(const SdpaNeeds& needs, const char* source, const char* name) {
-  D9D_CHECK(!needs.mask, ConfigError, "[kernels::resolve_sdpa] expected no attention mask with ", name,
-            ", which takes none, got one asked for by ", source, ". Use torch or eager.");
-  if (needs.sinks || needs.window) {
-    return {.backend = SdpaBackend::kEager,
-            .why = cat(source, " asks for ", name, "; sinks and windows run on eager, the only core with them")};
-  }
-  return {.backend = SdpaBackend::kTorch,
-          .why = cat(source, " asks for ", name, ", which runs on LibTorch's fused kernels")};
+// What only eager and the fused kernels of a GPU have.
+bool is_beyond_torch(const SdpaNeeds& needs) {
+  return needs.sinks || needs.window || needs.softcap || needs.logsumexp;
 }
 
-SdpaChoice resolve_selection(const SdpaSelection& selection, const SdpaNeeds& needs, const char* source) {
+// Why no fused kernel of a GPU takes it; null if one does.
+const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
+  if (!device.is_cuda) return "there is no GPU";
+  if (needs.mask) return "fused kernels take no mask";
+  if (!device.is_half) return "fused kernels are for bf16 and half";
+  if (device.num_features % 8 != 0 || device.num_features > 256) {
+    return "fused kernels want up to 256 features a head, in a multiple of 8";
+  }
+  if (device.cuda_capability_major < 8) return "fused kernels need compute capability 8";
+  if (!needs.softcap) return nullptr;
+  if (device.is_deterministic) return "a softcap has no deterministic fused kernel";
+  return device.has_cudnn_graphs && device.num_features <= 128 ? nullptr : "only cuDNN's graphs on Hopper have a softcap";
+}
+
+// Full or causal attention alone: LibTorch has a call for it.
+bool is_plain(const SdpaNeeds& needs) { return !is_beyond_torch(needs) && !needs.packed && !needs.part_of_queries; }
+
+SdpaChoice fastest(const SdpaNeeds& needs, const SdpaDevice& device) {
+  if (const char* const reason = why_not_fused(needs, device)) {
+    if (is_beyond_torch(needs) || (needs.packed && device.is_cuda)) {
+      return {.backend = SdpaBackend::kEager, .why = cat("eager has everything, and ", reason)};
+    }
+    return {.backend = SdpaBackend::kTorch, .why = cat("LibTorch has all that is needed, and ", reason)};
+  }
+  if (device.is_deterministic) {
+    return {.backend = SdpaBackend::kFlash, .why = "FlashAttention-2 repeats its gradients bit by bit"};
+  }
+  if (!device.has_cudnn_graphs || device.num_features > 128) {
+    const char* const reason = device.has_cudnn_graphs ? "up to 128 features a head" : "a Hopper GPU and a CUDA build";
+    return {.backend = SdpaBackend::kFlash, .why = cat("LibTorch's FlashAttention-2; cuDNN's graphs want ", reason)};
+  }
+  if (is_plain(needs)) {
+    return {.backend = SdpaBackend::kTorch,
+            .kernels = {TorchSdpaKernel::kCudnn},
+            .why = "LibTorch's call of cuDNN: our graphs would run the same kernel"};
+  }
+  return {.backend = SdpaBackend::kCudnn, .why = "cuDNN's graphs are the fastest kernels with what is needed"};
+}
+
+void check_flash(const SdpaNeeds& needs, const char* source, const char* name) {
+  D9D_CHECK(!needs.mask, ConfigError, "[kernels::resolve_sdpa] expected no attention mask with ", name,
+            ", which takes none, got one asked for by ", source, ". Use torch or eager.");
+}
+
+void check_torch(const SdpaNeeds& needs, const char* source) {
+  const char* const what = needs.sinks ? "learnable sinks" : (needs.window ? "sliding window" : "softcap");
+  D9D_CHECK(!needs.sinks && !needs.window && !needs.softcap, ConfigError, "[kernels::resolve_sdpa] expected no ", what,
+            " with torch, which has none, got one asked for by ", source, ". Use eager.");
+}
+
+SdpaChoice resolve_torch(const SdpaSelection& selection, const SdpaRequest& request, const char* source) {
+  check_torch(request.needs, source);
+  const bool is_packed_on_gpu = request.needs.packed && request.device.is_cuda;
+  if (!is_packed_on_gpu && !request.needs.logsumexp) {
+    return {.backend = SdpaBackend::kTorch, .kernels = selection.kernels, .why = cat(source, " asks for torch")};
+  }
+  const char* const reason = why_not_fused(request.needs, request.device);
+  return {.backend = reason == nullptr ? SdpaBackend::kFlash : SdpaBackend::kEager,
+          .why = cat(source, " asks for torch, whose calls take no packed sequences on a GPU and return no logsumexp",
+                     reason == nullptr ? "; its FlashAttention-2 does" : "")};
+}
+
+SdpaChoice resolve_selection(const SdpaSelection& selection, const SdpaRequest& request, const char* source) {
+  const auto best_for = [&](const char* name) {
+    check_flash(request.needs, source, name);
+    SdpaChoice choice = fastest(request.needs, request.device);
+    choice.why = cat(source, " asks for ", name, ", which stands for the best kernel here: ", choice.why);
+    return choice;
+  };
   switch (selection.kind) {
     case SdpaKind::kFlashAttention4:
-      return resolve_flash(needs, source, "flash_attention_4");
+      return best_for("flash_attention_4");
     case SdpaKind::kFlashAttention2:
-      D9D_CHECK(!needs.sinks, ConfigError,
+      D9D_CHECK(!request.needs.sinks, ConfigError,
                 "[kernels::resolve_sdpa] expected no learnable sinks with flash_attention_2, which has none, got some "
                 "asked for by ",
                 source, ". Use flash_attention_4 or eager.");
-      return resolve_flash(needs, source, "flash_attention_2");
+      return best_for("flash_attention_2");
     case SdpaKind::kTorch:
-      D9D_CHECK(
-          !needs.sinks, ConfigError,
-          "[kernels::resolve_sdpa] expected no learnable sinks with torch, which has none, got some asked for by ",
-          source, ". Use eager.");
-      D9D_CHECK(!needs.window, ConfigError,
-                "[kernels::resolve_sdpa] expected no sliding window with torch, which has none, got one asked for by ",
-                source, ". Use eager.");
-      return {.backend = SdpaBackend::kTorch, .kernels = selection.kernels, .why = cat(source, " asks for torch")};
+      return resolve_torch(selection, request, source);
     case SdpaKind::kEager:
       return {.backend = SdpaBackend::kEager, .why = cat(source, " asks for eager")};
   }
@@ -43,13 +102,21 @@ SdpaChoice resolve_selection(const SdpaSelection& selection, const SdpaNeeds& ne
 
 }  // namespace
 
+SdpaDevice sdpa_device_of(const at::Tensor& query) {
+  const auto dtype = query.scalar_type();
+  const bool is_cuda = query.is_cuda();
+  return {.is_cuda = is_cuda,
+          .cuda_capability_major = is_cuda ? cuda_capability_major(query.device()) : 0,
+          .has_cudnn_graphs = detail::has_cuda_kernels(query),
+          .is_half = dtype == at::kBFloat16 || dtype == at::kHalf,
+          .num_features = query.size(-1),
+          .is_deterministic = at::globalContext().deterministicAlgorithms()};
+}
+
 SdpaChoice resolve_sdpa(const SdpaRequest& request) {
-  if (request.configured) return resolve_selection(*request.configured, request.needs, "the configuration");
-  if (request.environment) return resolve_selection(*request.environment, request.needs, "D9D_BACKEND_AUTO_SDPA");
-  if (request.needs.sinks || request.needs.window) {
-    return {.backend = SdpaBackend::kEager, .why = "sinks and windows need eager"};
-  }
-  return {.backend = SdpaBackend::kTorch, .why = "nothing that LibTorch's kernels lack is needed"};
+  if (request.configured) return resolve_selection(*request.configured, request, "the configuration");
+  if (request.environment) return resolve_selection(*request.environment, request, "D9D_BACKEND_AUTO_SDPA");
+  return fastest(request.needs, request.device);
 }
 
 }  // namespace d9d::kernels

@@ -1,9 +1,9 @@
-// Which attention core a layer runs, decided once when the layer is built.
+// Which attention core runs: a choice from what is wished for, what a call needs and where it runs.
 //
 // Example
-//   const auto choice = d9d::kernels::resolve_sdpa({.needs = {.window = true}});
-//   choice.backend    // SdpaBackend::kEager
-//   choice.why        // "sinks and windows need eager"
+//   const auto choice = d9d::kernels::resolve_sdpa({.needs = {.window = true}, .device = device_of(query)});
+//   choice.backend    // SdpaBackend::kCudnn on a Hopper GPU
+//   choice.why        // "windows and packed sequences run fastest on cuDNN's graphs"
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,15 @@
 
 namespace d9d::kernels {
 
-enum class SdpaBackend : std::uint8_t { kTorch, kEager };
+enum class SdpaBackend : std::uint8_t {
+  kCudnn,  // fused_attention with kCudnn
+  kFlash,  // fused_attention with kFlash
+  kTorch,  // torch_attention
+  kEager,  // eager_attention
+};
 
-// What a configuration can ask for. The flash kinds name kernels of other packages; they run on LibTorch's fused
-// kernels, and with sinks or a window on eager.
+// What a configuration can ask for. The flash kinds name kernels of other packages; they run on the best kernel that is
+// here.
 enum class SdpaKind : std::uint8_t { kFlashAttention4, kFlashAttention2, kTorch, kEager };
 
 struct SdpaSelection {
@@ -26,15 +31,34 @@ struct SdpaSelection {
   std::vector<TorchSdpaKernel> kernels = {};  // for kTorch: the only ones allowed, in order; empty: all
 };
 
-// What the layer will hand to its core.
+// What the core is handed.
 struct SdpaNeeds {
   bool mask = false;
   bool sinks = false;
   bool window = false;
+  bool packed = false;
+  bool softcap = false;
+  bool logsumexp = false;       // is returned
+  bool part_of_queries = false;  // first_query is not 0
 };
+
+// Where it runs.
+struct SdpaDevice {
+  bool is_cuda = false;
+  int cuda_capability_major = 0;
+  bool has_cudnn_graphs = false;  // Hopper, in a build with CUDA
+  bool is_half = false;           // bf16 or half
+  std::int64_t num_features = 128;
+  bool is_deterministic = false;  // refuse kernels whose gradients vary from run to run
+};
+
+// Of a tensor [.., D]: its device, the build and at::globalContext().deterministicAlgorithms(), which
+// launch.deterministic sets.
+[[nodiscard]] SdpaDevice sdpa_device_of(const at::Tensor& query);
 
 struct SdpaRequest {
   SdpaNeeds needs = {};
+  SdpaDevice device = {};
   std::optional<SdpaSelection> configured = std::nullopt;   // from the model's configuration: wins
   std::optional<SdpaSelection> environment = std::nullopt;  // from D9D_BACKEND_AUTO_SDPA: second
 };
@@ -45,9 +69,9 @@ struct SdpaChoice {
   std::string why;                            // one sentence for the log
 };
 
-// Configuration, then environment, then what the layer needs: eager for sinks and windows, else torch. Throws
-// ConfigError for a choice that cannot do what the layer needs: flash kinds with a mask, flash_attention_2 with sinks,
-// torch with sinks or a window.
+// Configuration, then environment, then the fastest core that does what is needed on the device. Throws ConfigError for
+// a wish that cannot do what is needed, on whatever device: flash kinds with a mask, flash_attention_2 with sinks, torch
+// with sinks, a window or a softcap.
 [[nodiscard]] SdpaChoice resolve_sdpa(const SdpaRequest& request);
 
 }  // namespace d9d::kernels

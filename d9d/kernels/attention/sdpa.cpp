@@ -23,6 +23,15 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs) {
   D9D_CHECK(!inputs.mask || inputs.mask->scalar_type() == at::kBool || at::isFloatingType(inputs.mask->scalar_type()),
             ConfigError, "[kernels::", core, "] expected a boolean (true keeps) or floating (added) mask, got ",
             inputs.mask->scalar_type(), ". Cast it to the one you mean.");
+  if (!inputs.packed) return;
+  D9D_CHECK(q.size(0) == 1 && k.size(1) == q.size(1) && !inputs.mask, ConfigError, "[kernels::", core,
+            "] expected packed sequences in one row, as many keys as queries and no mask, got query ", q.sizes(),
+            ", key ", k.sizes(), inputs.mask ? " and a mask" : "", ". Flatten the batch into the sequence.");
+  const auto& cu_seqlens = inputs.packed->cu_seqlens;
+  D9D_CHECK(cu_seqlens.dim() == 1 && cu_seqlens.numel() > 0 && cu_seqlens.scalar_type() == at::kInt &&
+                cu_seqlens.device() == q.device(),
+            ConfigError, "[kernels::", core, "] expected cu_seqlens [sequences + 1] int32 on ", q.device(), ", got ",
+            cu_seqlens.sizes(), " ", cu_seqlens.scalar_type(), " on ", cu_seqlens.device(), ". Convert it.");
 }
 
 double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {
@@ -38,6 +47,10 @@ at::Tensor hidden_by_position(const SdpaInputs& inputs, const SdpaOptions& optio
   if (options.causal) hide(key > query);
   if (options.window_left) hide(key < query - *options.window_left);
   if (options.window_right) hide(key > query + *options.window_right);
+  if (inputs.packed) {
+    const auto sequence = at::searchsorted(inputs.packed->cu_seqlens, key, /*out_int32=*/false, /*right=*/true);
+    hide(sequence.unsqueeze(1) != sequence);
+  }
   return hidden;
 }
 

@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/attention/each_sequence.h"
 #include "d9d/kernels/attention/sdpa.h"
 
 namespace d9d::kernels {
@@ -142,8 +143,17 @@ at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   detail::check_sdpa_shapes("torch_attention", inputs);
   D9D_CHECK(!inputs.sinks, ConfigError,
             "[kernels::torch_attention] expected no learnable sinks, got some. Use eager_attention.");
-  D9D_CHECK(!options.window_left && !options.window_right, ConfigError,
-            "[kernels::torch_attention] expected no sliding window, got one. Use eager_attention.");
+  D9D_CHECK(!options.window_left && !options.window_right && !options.softcap, ConfigError,
+            "[kernels::torch_attention] expected no sliding window and no softcap, got ",
+            options.softcap ? "softcap" : "a window", ". Use eager_attention.");
+  if (inputs.packed) {
+    D9D_CHECK(inputs.query.is_cpu(), ConfigError,
+              "[kernels::torch_attention] expected no packed sequences on a GPU, got some. Use fused_attention.");
+    const auto core = [&](const SdpaInputs& sequence, const SdpaOptions& how) {
+      return SdpaOutput{.out = torch_attention(sequence, how, kernels), .logsumexp = {}};
+    };
+    return detail::each_sequence(core, inputs, options).out;
+  }
   const auto call = make_call(inputs, options);
   const auto out = kernels.empty()
                        ? at::scaled_dot_product_attention(call.query, call.key, call.value, call.mask, 0.0,

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
 
 namespace d9d {
@@ -14,6 +15,8 @@ constexpr std::int64_t kHeads = 2;
 
 at::Tensor AllGatherAttentionContext::attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
                                              const kernels::SdpaOptions& options) const {
+  D9D_CHECK(!inputs.packed, ConfigError,
+            "[parallelism::context] expected no packed sequences, got some. Pack without context parallelism.");
   const CommunicatorPtr communicator = ranks_.communicator();
   const at::Tensor both = all_gather_along(at::cat({inputs.key, inputs.value}, kHeads), kPositions, communicator);
   const std::vector<at::Tensor> parts = both.chunk(2, kHeads);

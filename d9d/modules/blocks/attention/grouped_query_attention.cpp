@@ -51,6 +51,7 @@ GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionConfig& 
           SdpaParameters{.num_sinks = config.has_sinks ? std::optional(config.num_attention_heads) : std::nullopt,
                          .window_left = config.window_left,
                          .window_right = config.window_right,
+                         .softcap = config.softcap,
                          .needs_attention_mask = config.needs_attention_mask,
                          .backend = config.sdpa_backend})) {}
 
@@ -65,7 +66,8 @@ void GroupedQueryAttention::after_materialize(at::Device device) {
 }
 
 at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                          const std::optional<at::Tensor>& attention_mask) const {
+                                          const std::optional<at::Tensor>& attention_mask,
+                                          const std::optional<kernels::PackedSequences>& packed) const {
   D9D_CHECK(!attention_mask || config.needs_attention_mask, ConfigError,
             "[modules::attention] expected no attention mask, got one. Build the layer with needs_attention_mask.");
   const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());
@@ -81,7 +83,7 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
     std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
   }
   at::Tensor out =
-      kernel->forward({.query = q, .key = k, .value = v, .mask = attention_mask},
+      kernel->forward({.query = q, .key = k, .value = v, .mask = attention_mask, .packed = packed},
                       {.causal = config.is_causal, .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))});
   out = out.flatten(-2);
   if (gate_proj) out = out * at::sigmoid(projected[3]);

@@ -1,6 +1,6 @@
 // Self-attention with grouped key and value heads (Ainslie et al., arXiv:2305.13245); multi-head and multi-query
 // attention are its ends. Optional: normalised queries and keys, rotation of a slice of each head, a sigmoid output
-// gate, sinks, a sliding window.
+// gate, sinks, a sliding window, a softcap.
 //
 // Legend   B batch, S sequence, H hidden size, Hq query heads, Hkv key and value heads, D head dim.
 #pragma once
@@ -28,6 +28,7 @@ struct GroupedQueryAttentionConfig {
   bool has_sinks = false;
   std::optional<std::int64_t> window_left;  // sliding window, see SdpaParameters
   std::optional<std::int64_t> window_right;
+  std::optional<double> softcap;  // bound of the logits
   bool needs_attention_mask = false;
   std::optional<SdpaConfig> sdpa_backend;
 };
@@ -39,9 +40,10 @@ class GroupedQueryAttention : public Module {
 
   // hidden_states [B, S, H], tables [B, S, rope_dim or D], mask as in kernels/attention/sdpa.h -> [B, S, H]. Under
   // tensor parallelism hidden states are shards of the sequence, tables whole. How many heads are here follows from the
-  // weights.
+  // weights. packed: B is 1, and the tables count the positions of each sequence from 0.
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                   const std::optional<at::Tensor>& attention_mask = std::nullopt) const;
+                                   const std::optional<at::Tensor>& attention_mask = std::nullopt,
+                                   const std::optional<kernels::PackedSequences>& packed = std::nullopt) const;
 
   // Puts another context in the place of the local one (tensor parallelism).
   void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }

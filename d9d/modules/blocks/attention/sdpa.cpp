@@ -39,24 +39,33 @@ struct ToSelection {
   }
 };
 
-kernels::SdpaChoice choose(const SdpaParameters& parameters) {
-  kernels::SdpaRequest request{.needs = {.mask = parameters.needs_attention_mask,
-                                         .sinks = parameters.num_sinks.has_value(),
-                                         .window = parameters.window_left || parameters.window_right}};
-  if (parameters.backend) request.configured = std::visit(ToSelection{}, *parameters.backend);
+kernels::SdpaWishes wishes_of(const SdpaParameters& parameters) {
+  kernels::SdpaWishes wishes;
+  if (parameters.backend) wishes.configured = std::visit(ToSelection{}, *parameters.backend);
   if (const auto text = environment_variable("D9D_BACKEND_AUTO_SDPA")) {
-    request.environment = std::visit(
+    wishes.environment = std::visit(
         ToSelection{},
         parse_record<SdpaConfig>(parse_json_text(*text, "D9D_BACKEND_AUTO_SDPA"), {.source = "D9D_BACKEND_AUTO_SDPA"}));
   }
-  return kernels::resolve_sdpa(request);
+  return wishes;
+}
+
+// On any device: what a wish refuses, it refuses everywhere.
+kernels::SdpaWishes checked(const kernels::SdpaWishes& wishes, const SdpaParameters& parameters) {
+  (void)kernels::resolve_sdpa({.needs = {.mask = parameters.needs_attention_mask,
+                                         .sinks = parameters.num_sinks.has_value(),
+                                         .window = parameters.window_left || parameters.window_right,
+                                         .softcap = parameters.softcap.has_value()},
+                               .configured = wishes.configured,
+                               .environment = wishes.environment});
+  return wishes;
 }
 
 }  // namespace
 
 Sdpa::Sdpa(const SdpaParameters& sdpa_parameters)
     : parameters(sdpa_parameters),
-      choice(choose(parameters)),
+      wishes(checked(wishes_of(parameters), parameters)),
       sinks(parameters.num_sinks
                 ? register_parameter("sinks", {.shape = {*parameters.num_sinks}, .init = init::zeros()})
                 : nullptr) {}
@@ -67,13 +76,10 @@ at::Tensor Sdpa::forward(const kernels::SdpaInputs& inputs, const kernels::SdpaO
   kernels::SdpaOptions all_options = options;
   all_options.window_left = parameters.window_left;
   all_options.window_right = parameters.window_right;
-  return context_->attend([this](const auto& here, const auto& how) { return run_core(here, how); }, all_inputs,
-                          all_options);
-}
-
-at::Tensor Sdpa::run_core(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const {
-  if (choice.backend == kernels::SdpaBackend::kEager) return kernels::eager_attention(inputs, options);
-  return kernels::torch_attention(inputs, options, choice.kernels);
+  all_options.softcap = parameters.softcap;
+  return context_->attend(
+      [this](const auto& here, const auto& how) { return kernels::scaled_dot_product_attention(here, how, wishes); },
+      all_inputs, all_options);
 }
 
 }  // namespace d9d

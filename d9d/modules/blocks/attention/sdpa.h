@@ -1,9 +1,10 @@
-// The attention core of a layer: a backend that was chosen when the layer was built, and sinks if it has them.
+// The attention core of a layer: what is wished for, the window and softcap, and sinks if it has them. Which kernel
+// runs is decided by each call, from the device and dtype of the query.
 #pragma once
 
 #include <optional>
 
-#include "d9d/kernels/attention/resolve_sdpa.h"
+#include "d9d/kernels/attention/scaled_dot_product_attention.h"
 #include "d9d/modules/base/module.h"
 #include "d9d/modules/blocks/attention/attention_context.h"
 #include "d9d/modules/blocks/attention/sdpa_config.h"
@@ -14,6 +15,7 @@ struct SdpaParameters {
   std::optional<std::int64_t> num_sinks;     // one learned sink a query head
   std::optional<std::int64_t> window_left;   // earlier keys that a query sees, beside itself
   std::optional<std::int64_t> window_right;  // later keys
+  std::optional<double> softcap;             // bound of the logits, see SdpaOptions
   bool needs_attention_mask = false;         // forward will be given a mask
   std::optional<SdpaConfig> backend;         // none: D9D_BACKEND_AUTO_SDPA (JSON of one), else the best that fits
 };
@@ -31,12 +33,10 @@ class Sdpa : public Module {
   void set_attention_context(AttentionContextPtr context) { context_ = std::move(context); }
 
   const SdpaParameters parameters;
-  const kernels::SdpaChoice choice;
+  const kernels::SdpaWishes wishes;
   const ParameterPtr sinks;  // null without
 
  private:
-  [[nodiscard]] at::Tensor run_core(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const;
-
   AttentionContextPtr context_ = std::make_shared<LocalAttentionContext>();
 };
 

@@ -1,0 +1,167 @@
+#include "d9d/kernels/attention/cudnn_attention.h"
+
+#include <bit>
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/device/cuda_library.h"
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/attention/attention_kernel.h"
+#include "d9d/kernels/attention/cudnn_graph.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+const CudnnGraph& cudnn() {
+  static const CudnnGraph graph = reinterpret_cast<GetCudnnGraph>(cuda_library_symbol("d9d_cudnn_graph"))();
+  return graph;
+}
+
+void*& pointer(CudnnPointers& pointers, CudnnTensor tensor) { return pointers[static_cast<std::size_t>(tensor)]; }
+
+// cuDNN moves 16 bytes at a time.
+at::Tensor aligned(const at::Tensor& x) {
+  const auto address = reinterpret_cast<std::uintptr_t>(x.const_data_ptr());
+  const bool fits = x.stride(3) == 1 && (x.stride(0) | x.stride(1) | x.stride(2)) % 8 == 0 && address % 16 == 0;
+  return fits ? x : x.clone(at::MemoryFormat::Contiguous);
+}
+
+CudnnStrides strides_of(const at::Tensor& x) {
+  return {.sequence = x.stride(0), .head = x.stride(2), .position = x.stride(1)};
+}
+
+std::int64_t power_of_two(std::int64_t size) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(size)));
+}
+
+// A call with what cuDNN asks of its tensors.
+struct Prepared {
+  CudnnPlanKey key;
+  CudnnPointers pointers = {};
+  at::Tensor query, key_heads, value;
+  at::Tensor lengths, offsets;  // of packed sequences
+};
+
+void add_offsets(Prepared& call, const at::Tensor& cu_seqlens) {
+  const CudnnPlanKey& key = call.key;
+  const std::array<std::pair<CudnnTensor, std::int64_t>, 6> rows = {
+      {{CudnnTensor::kQueryOffsets, key.query.position},
+       {CudnnTensor::kKeyOffsets, key.key.position},
+       {CudnnTensor::kValueOffsets, key.value.position},
+       {CudnnTensor::kOutOffsets, key.num_heads * key.num_features},
+       {CudnnTensor::kLogsumexpOffsets, key.num_heads},
+       {CudnnTensor::kGradKeyOffsets, key.num_kv_heads * key.num_features}}};
+  call.lengths = at::empty({key.num_sequences}, cu_seqlens.options());
+  call.offsets = at::empty({6, key.num_sequences + 1}, cu_seqlens.options().dtype(at::kLong));
+  const at::Tensor begins = cu_seqlens.contiguous();
+  PackedOffsetsArgs args{.cu_seqlens = begins.const_data_ptr<std::int32_t>(),
+                         .num_sequences = cu_seqlens.numel() - 1,
+                         .num_offered = key.num_sequences,
+                         .lengths = call.lengths.mutable_data_ptr<std::int32_t>(),
+                         .offsets = call.offsets.mutable_data_ptr<std::int64_t>(),
+                         .num_tensors = static_cast<int>(rows.size())};
+  pointer(call.pointers, CudnnTensor::kLengths) = args.lengths;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    args.strides[i] = rows[i].second;
+    pointer(call.pointers, rows[i].first) = args.offsets + static_cast<std::int64_t>(i) * (key.num_sequences + 1);
+  }
+  launch_packed_offsets(args, current_cuda_stream(cu_seqlens.device()));
+}
+
+Prepared prepare(const FusedTensors& tensors, const FusedCall& how, bool is_backward) {
+  Prepared call;
+  call.query = aligned(tensors.query);
+  call.key_heads = aligned(tensors.key);
+  call.value = aligned(tensors.value);
+  const bool is_packed = tensors.cu_seqlens.defined();
+  const std::int64_t max_length = is_packed ? power_of_two(how.max_length) : 0;
+  call.key = {.device = call.query.device().index(),
+              .is_backward = is_backward,
+              .is_packed = is_packed,
+              .dtype = dtype_of(call.query),
+              .num_sequences = is_packed ? power_of_two(tensors.cu_seqlens.numel() - 1) : call.query.size(0),
+              .num_queries = is_packed ? max_length : call.query.size(1),
+              .num_keys = is_packed ? max_length : call.key_heads.size(1),
+              .num_heads = call.query.size(2),
+              .num_kv_heads = call.key_heads.size(2),
+              .num_features = call.query.size(3),
+              .num_packed = is_packed ? call.query.size(1) : 0,
+              .query = strides_of(call.query),
+              .key = strides_of(call.key_heads),
+              .value = strides_of(call.value),
+              .scale = static_cast<float>(how.scale),
+              .softcap = static_cast<float>(how.softcap.value_or(0)),
+              .left = how.left.value_or(-1),
+              .right = how.right.value_or(-1)};
+  pointer(call.pointers, CudnnTensor::kQuery) = const_cast<void*>(call.query.const_data_ptr());
+  pointer(call.pointers, CudnnTensor::kKey) = const_cast<void*>(call.key_heads.const_data_ptr());
+  pointer(call.pointers, CudnnTensor::kValue) = const_cast<void*>(call.value.const_data_ptr());
+  if (is_packed) add_offsets(call, tensors.cu_seqlens);
+  return call;
+}
+
+void run(const Prepared& call) {
+  std::string error;
+  const std::int64_t num_bytes = cudnn().workspace_bytes(call.key, error);
+  const char* const what = call.key.is_backward ? "the backward pass" : "attention";
+  D9D_CHECK(error.empty(), StateError, "[kernels::attention] expected cuDNN to take ", what, " of ", call.query.sizes(),
+            ", got '", error, "'. Ask for another backend with D9D_BACKEND_AUTO_SDPA.");
+  const at::Tensor workspace = at::empty({num_bytes}, call.query.options().dtype(at::kByte));
+  error = cudnn().run(call.key, call.pointers, workspace.mutable_data_ptr(), current_cuda_stream(call.query.device()));
+  D9D_CHECK(error.empty(), StateError, "[kernels::attention] expected cuDNN to run ", what, ", got '", error, "'.");
+}
+
+}  // namespace
+
+const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bool has_sinks) {
+  const std::int64_t num_queries = tensors.query.size(1), num_keys = tensors.key.size(1);
+  if (!has_cuda_kernels(tensors.query)) return "needs a Hopper GPU and a build with CUDA";
+  if (tensors.query.size(3) > 128) return "has too many features a head";
+  if (has_sinks && num_queries == 1) return "takes no sinks with a single query";
+  if (num_queries == 1 && num_keys == 1) return "takes no single query with a single key";
+  if (call.left && num_queries > num_keys) return "takes no window with more queries than keys";
+  return nullptr;
+}
+
+FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& how) {
+  const c10::DeviceGuard guard(tensors.query.device());
+  Prepared call = prepare(tensors, how, /*is_backward=*/false);
+  const auto float_options = call.query.options().dtype(at::kFloat);
+  FusedForward result{.out = at::empty(call.query.sizes(), call.query.options())};
+  const std::int64_t batch = call.query.size(0), num_queries = call.query.size(1), num_heads = call.query.size(2);
+  result.logsumexp = call.key.is_packed ? at::empty({batch, num_queries, num_heads}, float_options).transpose(1, 2)
+                                        : at::empty({batch, num_heads, num_queries}, float_options);
+  at::Tensor float_sinks;
+  if (sinks.defined()) {
+    float_sinks = sinks.to(at::kFloat).contiguous();
+    call.key.has_sinks = true;
+    pointer(call.pointers, CudnnTensor::kSinks) = float_sinks.mutable_data_ptr();
+  }
+  pointer(call.pointers, CudnnTensor::kOut) = result.out.mutable_data_ptr();
+  pointer(call.pointers, CudnnTensor::kLogsumexp) = result.logsumexp.mutable_data_ptr();
+  run(call);
+  return result;
+}
+
+FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& tensors, const FusedForward& forward,
+                              const FusedCall& how) {
+  const c10::DeviceGuard guard(tensors.query.device());
+  Prepared call = prepare(tensors, how, /*is_backward=*/true);
+  const at::Tensor grad = grad_out.contiguous();
+  const auto empty_like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
+  FusedGradients result{
+      .query = empty_like(call.query), .key = empty_like(call.key_heads), .value = empty_like(call.value)};
+  pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(forward.out.const_data_ptr());
+  pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(forward.logsumexp.const_data_ptr());
+  pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());
+  pointer(call.pointers, CudnnTensor::kGradQuery) = result.query.mutable_data_ptr();
+  pointer(call.pointers, CudnnTensor::kGradKey) = result.key.mutable_data_ptr();
+  pointer(call.pointers, CudnnTensor::kGradValue) = result.value.mutable_data_ptr();
+  run(call);
+  return result;
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,23 @@
+// Attention by cuDNN's graphs (cudnn_graph.h) on tensors of a GPU: bf16 and half on Hopper. A plan is made for each new
+// combination of shapes and options, in tens of milliseconds; of packed sequences, whose lengths change with every
+// batch, for their number and longest rounded up to powers of two.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "d9d/kernels/attention/fused_call.h"
+
+namespace d9d::kernels::detail {
+
+// Why cuDNN cannot compute the call; null if it can. head_dim: D.
+[[nodiscard]] const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bool has_sinks);
+
+// sinks: [Hq], or undefined. Throws StateError with cuDNN's reason when it makes no plan.
+[[nodiscard]] FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call);
+
+// Sinks are in forward.logsumexp. Its bits vary from run to run.
+[[nodiscard]] FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& tensors,
+                                            const FusedForward& forward, const FusedCall& call);
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,67 @@
+#include "d9d/kernels/attention/flash_attention.h"
+
+#include <ATen/ATen.h>
+
+namespace d9d::kernels::detail {
+namespace {
+
+// The kernels take [B, S, H, D], and packed sequences as [positions, H, D].
+at::Tensor rows(const at::Tensor& heads, const FusedTensors& tensors) {
+  return tensors.cu_seqlens.defined() ? heads.squeeze(0) : heads;
+}
+
+std::int64_t max_length(const at::Tensor& heads, const FusedCall& call) {
+  return call.max_length > 0 ? call.max_length : heads.size(1);
+}
+
+bool is_plain_causal(const FusedCall& call) { return !call.left && call.right == 0; }
+
+}  // namespace
+
+FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call) {
+  const auto [out, logsumexp, random_state, unused, debug] = at::_flash_attention_forward(
+      rows(tensors.query, tensors), rows(tensors.key, tensors), rows(tensors.value, tensors),
+      tensors.cu_seqlens.defined() ? std::optional(tensors.cu_seqlens) : std::nullopt,
+      tensors.cu_seqlens.defined() ? std::optional(tensors.cu_seqlens) : std::nullopt, max_length(tensors.query, call),
+      max_length(tensors.key, call), /*dropout_p=*/0.0, is_plain_causal(call), /*return_debug_mask=*/false, call.scale,
+      call.left, call.right);
+  if (!tensors.cu_seqlens.defined()) return {.out = out, .logsumexp = logsumexp};
+  return {.out = out.unsqueeze(0), .logsumexp = logsumexp.unsqueeze(0)};
+}
+
+FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& tensors, const FusedForward& forward,
+                              const FusedCall& call) {
+  const auto no_random_state = at::empty({2}, tensors.query.options().dtype(at::kUInt64));
+  const auto nothing = at::empty({0}, tensors.query.options());
+  const auto logsumexp = forward.logsumexp.contiguous();
+  const auto [query, key, value] = at::_flash_attention_backward(
+      rows(grad_out, tensors), rows(tensors.query, tensors), rows(tensors.key, tensors), rows(tensors.value, tensors),
+      rows(forward.out, tensors), tensors.cu_seqlens.defined() ? logsumexp.squeeze(0) : logsumexp, tensors.cu_seqlens,
+      tensors.cu_seqlens, max_length(tensors.query, call), max_length(tensors.key, call), /*dropout_p=*/0.0,
+      is_plain_causal(call), no_random_state, nothing, call.scale, call.left, call.right);
+  if (!tensors.cu_seqlens.defined()) return {.query = query, .key = key, .value = value};
+  return {.query = query.unsqueeze(0), .key = key.unsqueeze(0), .value = value.unsqueeze(0)};
+}
+
+// With p the weights, o = p v and l the logsumexp, the gradient of a logit is p (do v - do o + dl). One more feature, of
+// which v is 1, do is dl and o is 0, adds dl to the kernel's do v and nothing to its do o.
+FusedGradients flash_backward_with_logsumexp(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
+                                             const FusedTensors& tensors, const FusedForward& forward,
+                                             const FusedCall& call) {
+  constexpr std::int64_t kMore = 8;  // features come in eights
+  const std::int64_t num_features = tensors.query.size(3);
+  const auto padded = [&](const at::Tensor& x) { return at::constant_pad_nd(x, {0, kMore}); };
+  FusedTensors wide = tensors;
+  wide.query = padded(tensors.query);
+  wide.key = padded(tensors.key);
+  wide.value = padded(tensors.value);
+  wide.value.select(-1, num_features).fill_(1);
+  const auto wide_grad = padded(grad_out);
+  wide_grad.select(-1, num_features).copy_(grad_logsumexp.transpose(1, 2));
+  const auto grads =
+      flash_backward(wide_grad, wide, {.out = padded(forward.out), .logsumexp = forward.logsumexp}, call);
+  const auto narrowed = [&](const at::Tensor& x) { return x.narrow(-1, 0, num_features).contiguous(); };
+  return {.query = narrowed(grads.query), .key = narrowed(grads.key), .value = narrowed(grads.value)};
+}
+
+}  // namespace d9d::kernels::detail

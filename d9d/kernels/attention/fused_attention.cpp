@@ -1,0 +1,164 @@
+#include <algorithm>
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "d9d/base/check.h"
+#include "d9d/kernels/attention/cudnn_attention.h"
+#include "d9d/kernels/attention/flash_attention.h"
+#include "d9d/kernels/attention/sdpa.h"
+#include "d9d/kernels/attention/sinks.h"
+#include "d9d/kernels/first_order.h"
+
+namespace d9d::kernels {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+detail::FusedForward run_forward(const detail::FusedTensors& tensors, const at::Tensor& sinks,
+                                 const detail::FusedCall& call, FusedSdpaKernel kernel) {
+  if (kernel == FusedSdpaKernel::kCudnn) return detail::cudnn_forward(tensors, sinks, call);
+  auto result = detail::flash_forward(tensors, call);
+  if (sinks.defined()) detail::add_sinks(result, sinks);
+  return result;
+}
+
+detail::FusedGradients run_backward(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
+                                    const detail::FusedTensors& tensors, const detail::FusedForward& forward,
+                                    const detail::FusedCall& call, FusedSdpaKernel kernel) {
+  if (grad_logsumexp.defined()) {
+    return detail::flash_backward_with_logsumexp(grad_out, grad_logsumexp, tensors, forward, call);
+  }
+  if (kernel == FusedSdpaKernel::kCudnn) return detail::cudnn_backward(grad_out, tensors, forward, call);
+  return detail::flash_backward(grad_out, tensors, forward, call);
+}
+
+void save_call(AutogradContext* context, const detail::FusedCall& call) {
+  context->saved_data["scale"] = call.scale;
+  context->saved_data["softcap"] = call.softcap;
+  context->saved_data["left"] = call.left;
+  context->saved_data["right"] = call.right;
+  context->saved_data["max_length"] = call.max_length;
+}
+
+detail::FusedCall saved_call(AutogradContext* context) {
+  return {.scale = context->saved_data["scale"].toDouble(),
+          .softcap = context->saved_data["softcap"].toOptional<double>(),
+          .left = context->saved_data["left"].toOptional<std::int64_t>(),
+          .right = context->saved_data["right"].toOptional<std::int64_t>(),
+          .max_length = context->saved_data["max_length"].toInt()};
+}
+
+struct FusedAttention : torch::autograd::Function<FusedAttention> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
+                               const at::Tensor& value, const std::optional<at::Tensor>& sinks,
+                               const std::optional<at::Tensor>& cu_seqlens, const detail::FusedCall& call,
+                               FusedSdpaKernel kernel) {
+    const detail::FusedTensors tensors{
+        .query = query, .key = key, .value = value, .cu_seqlens = cu_seqlens.value_or(at::Tensor())};
+    const auto result = run_forward(tensors, sinks.value_or(at::Tensor()), call, kernel);
+    context->save_for_backward(
+        {query, key, value, sinks.value_or(at::Tensor()), tensors.cu_seqlens, result.out, result.logsumexp});
+    save_call(context, call);
+    context->saved_data["kernel"] = static_cast<std::int64_t>(kernel);
+    context->set_materialize_grads(false);
+    return {result.out, result.logsumexp};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    detail::check_first_order("attention");
+    variable_list result(7);
+    if (!grads[0].defined() && !grads[1].defined()) return result;
+    const auto saved = context->get_saved_variables();
+    const detail::FusedTensors tensors{
+        .query = saved[0], .key = saved[1], .value = saved[2], .cu_seqlens = saved[4]};
+    const detail::FusedForward forward{.out = saved[5], .logsumexp = saved[6]};
+    const at::Tensor grad_out = grads[0].defined() ? grads[0] : at::zeros_like(forward.out);
+    if (context->needs_input_grad(0) || context->needs_input_grad(1) || context->needs_input_grad(2)) {
+      const auto kernel = static_cast<FusedSdpaKernel>(context->saved_data["kernel"].toInt());
+      const auto gradients = run_backward(grad_out, grads[1], tensors, forward, saved_call(context), kernel);
+      result[0] = gradients.query;
+      result[1] = gradients.key;
+      result[2] = gradients.value;
+    }
+    if (saved[3].defined() && context->needs_input_grad(3)) {
+      result[3] = detail::sink_gradient(grad_out, grads[1], forward, saved[3]);
+    }
+    return result;
+  }
+};
+
+// The keys that some query sees, and the band in which query i sees them (fused_call.h).
+struct Band {
+  std::int64_t first_key = 0;
+  std::int64_t num_keys = 0;
+  std::optional<std::int64_t> left;
+  std::optional<std::int64_t> right;
+};
+
+// Null where some query sees no key: the kernels differ on what they make of it.
+std::optional<Band> band_of(const SdpaInputs& inputs, const SdpaOptions& options) {
+  const std::int64_t num_queries = inputs.query.size(1), num_keys = inputs.key.size(1);
+  auto left = options.window_left, right = options.window_right;
+  if (options.causal) right = std::min<std::int64_t>(right.value_or(0), 0);
+  const std::int64_t first = left ? std::max<std::int64_t>(0, options.first_query - *left) : 0;
+  const std::int64_t end =
+      right ? std::min(num_keys, options.first_query + num_queries + *right) : num_keys;
+  const std::int64_t behind = end - (options.first_query + num_queries);  // the last key, seen from the last query
+  if (end <= first || (left && *left + behind < 0) || (right && options.first_query + *right < first)) {
+    return std::nullopt;
+  }
+  Band band{.first_key = first, .num_keys = end - first};
+  if (left) band.left = *left + behind;
+  if (right) band.right = *right - behind;
+  if (band.left && *band.left >= band.num_keys) band.left = std::nullopt;
+  if (band.right && *band.right >= num_queries) band.right = std::nullopt;
+  return band;
+}
+
+FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors& tensors,
+                           const detail::FusedCall& call, FusedSdpaKernel wanted) {
+  const char* const refusal = detail::cudnn_refusal(tensors, call, inputs.sinks.has_value());
+  if (wanted == FusedSdpaKernel::kCudnn && refusal == nullptr) return wanted;
+  D9D_CHECK(!call.softcap, ConfigError, "[kernels::fused_attention] expected no softcap but with cuDNN, which ",
+            refusal == nullptr ? "is not the kernel asked for" : refusal, ". Use eager_attention.");
+  return FusedSdpaKernel::kFlash;
+}
+
+}  // namespace
+
+SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options, FusedSdpaKernel kernel) {
+  detail::check_sdpa_shapes("fused_attention", inputs);
+  const auto dtype = inputs.query.scalar_type();
+  D9D_CHECK(inputs.query.is_cuda() && (dtype == at::kBFloat16 || dtype == at::kHalf) && !inputs.mask &&
+                inputs.query.size(3) % 8 == 0 && inputs.query.size(3) <= 256,
+            ConfigError,
+            "[kernels::fused_attention] expected bf16 or half on a GPU, at most 256 features in a multiple of 8 and no "
+            "mask, got ",
+            dtype, " ", inputs.query.sizes(), " on ", inputs.query.device(), inputs.mask ? " and a mask" : "",
+            ". Use eager_attention.");
+  D9D_CHECK(!inputs.packed || options.first_query == 0, ConfigError,
+            "[kernels::fused_attention] expected packed sequences from their first query, got first_query = ",
+            options.first_query, ". Pack on one rank.");
+  const auto band = band_of(inputs, options);
+  if (!band || inputs.query.numel() == 0) return eager_attention(inputs, options);
+  const auto keys = [&](const at::Tensor& x) {
+    return x.size(1) == band->num_keys ? x : x.narrow(1, band->first_key, band->num_keys);
+  };
+  const detail::FusedTensors tensors{.query = inputs.query,
+                                     .key = keys(inputs.key),
+                                     .value = keys(inputs.value),
+                                     .cu_seqlens = inputs.packed ? inputs.packed->cu_seqlens : at::Tensor()};
+  const detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
+                               .softcap = options.softcap,
+                               .left = band->left,
+                               .right = band->right,
+                               .max_length = inputs.packed ? inputs.packed->max_length : 0};
+  const auto cu_seqlens = inputs.packed ? std::optional(inputs.packed->cu_seqlens) : std::nullopt;
+  const auto result = FusedAttention::apply(tensors.query, tensors.key, tensors.value, inputs.sinks, cu_seqlens, call,
+                                            kernel_for(inputs, tensors, call, kernel));
+  return {.out = result[0], .logsumexp = result[1]};
+}
+
+}  // namespace d9d::kernels
