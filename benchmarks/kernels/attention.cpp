@@ -1,11 +1,11 @@
 // Attention: what is chosen beside cuDNN's graphs, FlashAttention-2 and LibTorch's calls. Causal, windows, packed
 // sequences, sinks.
-#include "d9d/kernels/attention/scaled_dot_product_attention.h"
-
 #include <algorithm>
 #include <numeric>
 
 #include <benchmark/benchmark.h>
+
+#include "d9d/kernels/attention/scaled_dot_product_attention.h"
 
 #include "benchmarks/kernels/device_inputs.h"
 
@@ -103,23 +103,24 @@ void measure_attention(d9d::benchmarks::DeviceTable& table, const DeviceShape& s
     implementations.push_back({"ATen cuDNN", torch(kernels::TorchSdpaKernel::kCudnn)});
     implementations.push_back({"ATen flash", torch(kernels::TorchSdpaKernel::kFlash)});
   }
-  measure_forward_and_backward(table, {.operation = "attention",
-                                       .shape = d9d::cat(shape.name, " ", shape.batch, " x ", shape.sequence, " x (",
-                                                         shape.num_heads, " + ", shape.num_kv_heads, ") x ",
-                                                         shape.num_features),
-                                       .forward_bytes = heads_bytes * (2 * q + 2 * kv),
-                                       .backward_bytes = heads_bytes * (4 * q + 4 * kv),
-                                       .forward_flop = 2 * product,
-                                       .backward_flop = 5 * product,
-                                       .make_inputs = make_inputs,
-                                       .implementations = implementations});
+  measure_forward_and_backward(
+      table, {.operation = "attention",
+              .shape = d9d::cat(shape.name, " ", shape.batch, " x ", shape.sequence, " x (", shape.num_heads, " + ",
+                                shape.num_kv_heads, ") x ", shape.num_features),
+              .forward_bytes = heads_bytes * (2 * q + 2 * kv),
+              .backward_bytes = heads_bytes * (4 * q + 4 * kv),
+              .forward_flop = 2 * product,
+              .backward_flop = 5 * product,
+              .make_inputs = make_inputs,
+              .implementations = implementations});
 }
 
 const bool kAdded = d9d::benchmarks::add_device_benchmark("attention", [](auto& table) {
   measure_attention(table, {"causal", 2, 8192, 16, 8, 128});
   measure_attention(table, {"causal", 2, 4096, 16, 8, 128});
   measure_attention(table, {"window 1024", 2, 8192, 16, 8, 128, {.causal = true, .window_left = 1023}});
-  measure_attention(table, {"packed", 1, 16384, 16, 8, 128, {.causal = true}, {8192, 4096, 2048, 1024, 512, 300, 200, 12}});
+  measure_attention(table,
+                    {"packed", 1, 16384, 16, 8, 128, {.causal = true}, {8192, 4096, 2048, 1024, 512, 300, 200, 12}});
   measure_attention(table, {"packed", 1, 16384, 16, 8, 128, {.causal = true}, std::vector<int>(32, 512)});
   measure_attention(table, {"window 128, sinks", 1, 8192, 64, 8, 64, {.causal = true, .window_left = 127}, {}, true});
   measure_attention(table, {"sinks", 1, 8192, 64, 8, 64, {.causal = true}, {}, true});

@@ -22,7 +22,8 @@ struct Inputs {
 };
 
 SdpaOutput eager(const Inputs& inputs, std::optional<at::Tensor> sinks) {
-  return eager_attention({.query = inputs.query, .key = inputs.key, .value = inputs.value, .sinks = std::move(sinks)}, {});
+  return eager_attention({.query = inputs.query, .key = inputs.key, .value = inputs.value, .sinks = std::move(sinks)},
+                         {});
 }
 
 TEST(AttentionSinks, Added_to_a_kernels_result_are_sinks_in_its_softmax) {

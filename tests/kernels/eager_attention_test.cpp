@@ -62,7 +62,8 @@ TEST(EagerAttention, Equals_the_golden_sink_softmax) {
                                     .key = keys,
                                     .value = at::eye(3, at::kDouble).view({1, 3, 1, 3}),
                                     .sinks = at::tensor({0.3}, at::kDouble)},
-                                   {.scale = 1.0}).out;
+                                   {.scale = 1.0})
+                       .out;
   EXPECT_LT(difference(out.flatten(), at::tensor({0.23833085, 0.17655983, 0.32171299}, at::kDouble)), 1e-8);
 }
 

@@ -116,8 +116,8 @@ std::vector<Case> bands() {
 }
 
 class FusedAttentionCuda : public testing::CudaTest, public ::testing::WithParamInterface<FusedSdpaKernel> {};
-INSTANTIATE_TEST_SUITE_P(With, FusedAttentionCuda,
-                         ::testing::Values(FusedSdpaKernel::kCudnn, FusedSdpaKernel::kFlash), [](const auto& kernel) {
+INSTANTIATE_TEST_SUITE_P(With, FusedAttentionCuda, ::testing::Values(FusedSdpaKernel::kCudnn, FusedSdpaKernel::kFlash),
+                         [](const auto& kernel) {
                            return kernel.param == FusedSdpaKernel::kCudnn ? "cudnn" : "flash";
                          });
 
@@ -132,7 +132,8 @@ TEST_P(FusedAttentionCuda, Equals_eager_for_all_head_dims_and_bands) {
 }
 
 TEST_P(FusedAttentionCuda, Equals_eager_for_all_head_counts) {
-  for (const auto& [num_heads, num_kv_heads] : std::vector<std::pair<int, int>>{{8, 8}, {8, 2}, {8, 1}, {1, 1}, {6, 3}}) {
+  for (const auto& [num_heads, num_kv_heads] :
+       std::vector<std::pair<int, int>>{{8, 8}, {8, 2}, {8, 1}, {1, 1}, {6, 3}}) {
     Case each{.options = {.causal = true, .window_left = 40}, .num_heads = num_heads, .num_kv_heads = num_kv_heads};
     EXPECT_EQ(error_of(each, GetParam()), "") << num_heads << " " << num_kv_heads;
     each.lengths = {64, 128, 32};
@@ -272,7 +273,8 @@ TEST_F(SdpaCuda, Repeats_itself_under_deterministic_algorithms) {
   std::vector<Case> cases = bands();
   for (Case& each : cases) each.num_queries = each.num_keys = 2048;
   cases.push_back({.name = "packed", .options = {.causal = true}, .lengths = {1000, 500, 548}});
-  cases.push_back({.name = "sinks", .options = {.causal = true}, .has_sinks = true, .num_queries = 2048, .num_keys = 2048});
+  cases.push_back(
+      {.name = "sinks", .options = {.causal = true}, .has_sinks = true, .num_queries = 2048, .num_keys = 2048});
   cases.push_back({.name = "softcap", .options = {.causal = true, .softcap = 20.0}});
   for (const Case& each : cases) {
     for (const auto dtype : {at::kBFloat16, at::kFloat}) {
@@ -299,8 +301,11 @@ TEST_F(CudnnAttentionCuda, Equals_eager_with_a_softcap) {
 
 // Without limits of its own a kernel for whole rows would read beyond the band.
 TEST_F(CudnnAttentionCuda, Equals_eager_for_long_rows) {
-  const Case window{.options = {.causal = true, .window_left = 1023}, .num_features = 128, .batch = 1,
-                    .num_queries = 3000, .num_keys = 3000};
+  const Case window{.options = {.causal = true, .window_left = 1023},
+                    .num_features = 128,
+                    .batch = 1,
+                    .num_queries = 3000,
+                    .num_keys = 3000};
   EXPECT_EQ(error_of(window, FusedSdpaKernel::kCudnn), "");
   const Case packed{.options = {.causal = true}, .lengths = {1500, 3, 900, 0, 700}, .num_features = 128};
   EXPECT_EQ(error_of(packed, FusedSdpaKernel::kCudnn), "");

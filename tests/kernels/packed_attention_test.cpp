@@ -44,9 +44,9 @@ Tensors each_alone(const Tensors& in, const std::vector<int>& lengths, const Sdp
   for (const int length : lengths) {
     const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, length); };
     const auto query = part(in[0]), key = part(in[1]), value = part(in[2]);
-    const auto [out, logsumexp] =
-        eager_attention({.query = query, .key = key, .value = value, .sinks = has_sinks ? std::optional(in[3]) : std::nullopt},
-                        options);
+    const auto [out, logsumexp] = eager_attention(
+        {.query = query, .key = key, .value = value, .sinks = has_sinks ? std::optional(in[3]) : std::nullopt},
+        options);
     outs.push_back(out);
     logsumexps.push_back(logsumexp);
     begin += length;
@@ -64,13 +64,13 @@ TEST(PackedAttention, Is_dense_attention_of_each_sequence) {
         Tensors inputs = inputs_of(lengths, 16);
         if (!has_sinks) inputs.pop_back();
         const auto actual = [&](const Tensors& in) {
-          const auto [out, logsumexp] = scaled_dot_product_attention_with_logsumexp(
-              {.query = in[0],
-               .key = in[1],
-               .value = in[2],
-               .sinks = has_sinks ? std::optional(in[3]) : std::nullopt,
-               .packed = packed},
-              options);
+          const auto [out, logsumexp] =
+              scaled_dot_product_attention_with_logsumexp({.query = in[0],
+                                                           .key = in[1],
+                                                           .value = in[2],
+                                                           .sinks = has_sinks ? std::optional(in[3]) : std::nullopt,
+                                                           .packed = packed},
+                                                          options);
           return Tensors{out, logsumexp};
         };
         const auto expected = [&](const Tensors& in) { return each_alone(in, lengths, options, has_sinks); };
@@ -88,7 +88,8 @@ TEST(PackedAttention, Hides_other_sequences) {
   const auto seen = detail::hidden_by_position({.query = x, .key = x, .value = x, .packed = packed}, {.causal = true})
                         .logical_not()
                         .to(at::kInt);
-  const auto expected = at::block_diag({at::ones({2, 2}).tril(), at::ones({3, 3}).tril(), at::ones({1, 1})}).to(at::kInt);
+  const auto expected =
+      at::block_diag({at::ones({2, 2}).tril(), at::ones({3, 3}).tril(), at::ones({1, 1})}).to(at::kInt);
   EXPECT_TRUE(at::equal(seen, expected)) << seen;
 }
 
@@ -97,7 +98,8 @@ TEST(PackedAttention, With_torch_equals_atens_attention_of_each_sequence_for_all
   const auto packed = packed_of(lengths);
   for (const std::int64_t num_features : {64, 80, 96, 128}) {
     const auto actual = [&](const Tensors& in) {
-      return Tensors{torch_attention({.query = in[0], .key = in[1], .value = in[2], .packed = packed}, {.causal = true})};
+      return Tensors{
+          torch_attention({.query = in[0], .key = in[1], .value = in[2], .packed = packed}, {.causal = true})};
     };
     const auto expected = [&](const Tensors& in) {
       Tensors outs;

@@ -98,7 +98,8 @@ TEST_P(TorchAttention, Of_a_part_of_the_queries_is_that_part_of_the_whole) {
       const SdpaOptions whole{.causal = is_causal};
       const SdpaOptions part{.causal = is_causal, .first_query = first};
       const auto run_whole = [&](const auto& in) {
-        return std::vector{eager_attention({.query = in[0], .key = in[1], .value = in[2]}, whole).out.narrow(1, first, 4)};
+        return std::vector{
+            eager_attention({.query = in[0], .key = in[1], .value = in[2]}, whole).out.narrow(1, first, 4)};
       };
       const auto run_part = [&](const auto& in) {
         const auto query = in[0].narrow(1, first, 4);

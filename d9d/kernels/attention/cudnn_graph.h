@@ -1,7 +1,8 @@
 // Attention by cuDNN's graph API on plain pointers, exported by libd9d_cuda.so as "d9d_cudnn_graph".
 // https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html
 //
-// Legend   B sequences, S queries, Skv keys, Hq and Hkv heads, D features. Of packed sequences S and Skv are the longest
+// Legend   B sequences, S queries, Skv keys, Hq and Hkv heads, D features. Of packed sequences S and Skv are the
+// longest
 //          that one may be, and all sequences lie behind each other.
 #pragma once
 
@@ -61,12 +62,12 @@ enum class CudnnTensor : std::uint8_t {
   kGradQuery,
   kGradKey,
   kGradValue,
-  kLengths,           // int32 [B], of packed sequences
-  kQueryOffsets,      // int64 [B + 1] each: where a packed sequence begins, in elements
+  kLengths,       // int32 [B], of packed sequences
+  kQueryOffsets,  // int64 [B + 1] each: where a packed sequence begins, in elements
   kKeyOffsets,
   kValueOffsets,
-  kOutOffsets,        // of out and of the gradients of queries
-  kGradKeyOffsets,    // of the gradients of keys and values
+  kOutOffsets,      // of out and of the gradients of queries
+  kGradKeyOffsets,  // of the gradients of keys and values
   kLogsumexpOffsets,
 };
 constexpr std::size_t kNumCudnnTensors = 17;

@@ -61,11 +61,9 @@ SdpaOutput eager_attention(const SdpaInputs& inputs, const SdpaOptions& options)
   const auto [probs, logsumexp] = softmax_with_sinks(logits, inputs.sinks);
   const auto out = at::matmul(probs.narrow(-1, 0, num_keys).view({batch, num_kv_heads, num_stacked, num_keys}),
                               v.to(dtype).transpose(1, 2));
-  return {.out = out.view({batch, num_heads, num_queries, num_features})
-                     .transpose(1, 2)
-                     .to(q.scalar_type())
-                     .contiguous(),
-          .logsumexp = logsumexp};
+  return {
+      .out = out.view({batch, num_heads, num_queries, num_features}).transpose(1, 2).to(q.scalar_type()).contiguous(),
+      .logsumexp = logsumexp};
 }
 
 }  // namespace d9d::kernels

@@ -43,8 +43,8 @@ FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& te
   return {.query = query.unsqueeze(0), .key = key.unsqueeze(0), .value = value.unsqueeze(0)};
 }
 
-// With p the weights, o = p v and l the logsumexp, the gradient of a logit is p (do v - do o + dl). One more feature, of
-// which v is 1, do is dl and o is 0, adds dl to the kernel's do v and nothing to its do o.
+// With p the weights, o = p v and l the logsumexp, the gradient of a logit is p (do v - do o + dl). One more feature,
+// of which v is 1, do is dl and o is 0, adds dl to the kernel's do v and nothing to its do o.
 FusedGradients flash_backward_with_logsumexp(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
                                              const FusedTensors& tensors, const FusedForward& forward,
                                              const FusedCall& call) {

@@ -71,8 +71,7 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
     variable_list result(7);
     if (!grads[0].defined() && !grads[1].defined()) return result;
     const auto saved = context->get_saved_variables();
-    const detail::FusedTensors tensors{
-        .query = saved[0], .key = saved[1], .value = saved[2], .cu_seqlens = saved[4]};
+    const detail::FusedTensors tensors{.query = saved[0], .key = saved[1], .value = saved[2], .cu_seqlens = saved[4]};
     const detail::FusedForward forward{.out = saved[5], .logsumexp = saved[6]};
     const at::Tensor grad_out = grads[0].defined() ? grads[0] : at::zeros_like(forward.out);
     if (context->needs_input_grad(0) || context->needs_input_grad(1) || context->needs_input_grad(2)) {
@@ -103,8 +102,7 @@ std::optional<Band> band_of(const SdpaInputs& inputs, const SdpaOptions& options
   auto left = options.window_left, right = options.window_right;
   if (options.causal) right = std::min<std::int64_t>(right.value_or(0), 0);
   const std::int64_t first = left ? std::max<std::int64_t>(0, options.first_query - *left) : 0;
-  const std::int64_t end =
-      right ? std::min(num_keys, options.first_query + num_queries + *right) : num_keys;
+  const std::int64_t end = right ? std::min(num_keys, options.first_query + num_queries + *right) : num_keys;
   const std::int64_t behind = end - (options.first_query + num_queries);  // the last key, seen from the last query
   if (end <= first || (left && *left + behind < 0) || (right && options.first_query + *right < first)) {
     return std::nullopt;
@@ -117,8 +115,8 @@ std::optional<Band> band_of(const SdpaInputs& inputs, const SdpaOptions& options
   return band;
 }
 
-FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors& tensors,
-                           const detail::FusedCall& call, FusedSdpaKernel wanted) {
+FusedSdpaKernel kernel_for(const SdpaInputs& inputs, const detail::FusedTensors& tensors, const detail::FusedCall& call,
+                           FusedSdpaKernel wanted) {
   const char* const refusal = detail::cudnn_refusal(tensors, call, inputs.sinks.has_value());
   if (wanted == FusedSdpaKernel::kCudnn && refusal == nullptr) return wanted;
   D9D_CHECK(!call.softcap, ConfigError, "[kernels::fused_attention] expected no softcap but with cuDNN, which ",

@@ -10,9 +10,7 @@ namespace d9d::kernels {
 namespace {
 
 // What only eager and the fused kernels of a GPU have.
-bool is_beyond_torch(const SdpaNeeds& needs) {
-  return needs.sinks || needs.window || needs.softcap || needs.logsumexp;
-}
+bool is_beyond_torch(const SdpaNeeds& needs) { return needs.sinks || needs.window || needs.softcap || needs.logsumexp; }
 
 // Why no fused kernel of a GPU takes it; null if one does.
 const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
@@ -25,7 +23,8 @@ const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
   if (device.cuda_capability_major < 8) return "fused kernels need compute capability 8";
   if (!needs.softcap) return nullptr;
   if (device.is_deterministic) return "a softcap has no deterministic fused kernel";
-  return device.has_cudnn_graphs && device.num_features <= 128 ? nullptr : "only cuDNN's graphs on Hopper have a softcap";
+  return device.has_cudnn_graphs && device.num_features <= 128 ? nullptr
+                                                               : "only cuDNN's graphs on Hopper have a softcap";
 }
 
 // Full or causal attention alone: LibTorch has a call for it.

@@ -38,7 +38,7 @@ struct SdpaNeeds {
   bool window = false;
   bool packed = false;
   bool softcap = false;
-  bool logsumexp = false;       // is returned
+  bool logsumexp = false;        // is returned
   bool part_of_queries = false;  // first_query is not 0
 };
 
@@ -70,8 +70,8 @@ struct SdpaChoice {
 };
 
 // Configuration, then environment, then the fastest core that does what is needed on the device. Throws ConfigError for
-// a wish that cannot do what is needed, on whatever device: flash kinds with a mask, flash_attention_2 with sinks, torch
-// with sinks, a window or a softcap.
+// a wish that cannot do what is needed, on whatever device: flash kinds with a mask, flash_attention_2 with sinks,
+// torch with sinks, a window or a softcap.
 [[nodiscard]] SdpaChoice resolve_sdpa(const SdpaRequest& request);
 
 }  // namespace d9d::kernels

@@ -7,7 +7,8 @@
 namespace d9d::kernels {
 namespace {
 
-SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaWishes& wishes, bool wants_logsumexp) {
+SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaWishes& wishes,
+                  bool wants_logsumexp) {
   const SdpaNeeds needs{.mask = inputs.mask.has_value(),
                         .sinks = inputs.sinks.has_value(),
                         .window = options.window_left || options.window_right,

@@ -73,8 +73,8 @@ enum class FusedSdpaKernel : std::uint8_t {
 [[nodiscard]] at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
                                          const std::vector<TorchSdpaKernel>& kernels = {});
 
-// bf16 and half on a GPU. Keeps O(S) a head. Takes everything but masks; softcap with kCudnn alone. What kCudnn does not
-// take of the rest runs on kFlash. Throws ConfigError for what neither takes.
+// bf16 and half on a GPU. Keeps O(S) a head. Takes everything but masks; softcap with kCudnn alone. What kCudnn does
+// not take of the rest runs on kFlash. Throws ConfigError for what neither takes.
 [[nodiscard]] SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options, FusedSdpaKernel kernel);
 
 namespace detail {

@@ -30,9 +30,8 @@ constexpr std::size_t kMaxPlans = 512;  // of a process; shapes that vary withou
 std::int64_t uid_of(CudnnTensor tensor) { return static_cast<std::int64_t>(tensor) + 1; }
 
 CudnnStrides contiguous(std::int64_t num_positions, std::int64_t num_heads, std::int64_t num_features) {
-  return {.sequence = num_positions * num_heads * num_features,
-          .head = num_features,
-          .position = num_heads * num_features};
+  return {
+      .sequence = num_positions * num_heads * num_features, .head = num_features, .position = num_heads * num_features};
 }
 
 // A graph and the tensors that its key describes.
@@ -48,8 +47,8 @@ class GraphBuilder {
     auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(true);
     apply_common(options);
     if (key_.has_sinks) {
-      options.set_sink_token(graph_->tensor(describe(CudnnTensor::kSinks, {1, key_.num_heads, 1, 1},
-                                                     {key_.num_heads, 1, 1, 1}, fe::DataType_t::FLOAT)));
+      options.set_sink_token(graph_->tensor(
+          describe(CudnnTensor::kSinks, {1, key_.num_heads, 1, 1}, {key_.num_heads, 1, 1, 1}, fe::DataType_t::FLOAT)));
     }
     const auto [out, logsumexp] = graph_->sdpa(query(), key(), value(), options);
     fill(out, describe_queries(CudnnTensor::kOut, CudnnTensor::kOutOffsets, out_strides()));
@@ -61,10 +60,9 @@ class GraphBuilder {
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_backward");
     apply_common(options);
     if (key_.softcap > 0) {
-      options.set_score_mod_bprop(
-          [softcap = softcap_, cap = key_.softcap](std::shared_ptr<Graph> graph, Tensor grad) {
-            return softcap->backward(std::move(graph), std::move(grad), std::make_shared<Tensor_attributes>(cap));
-          });
+      options.set_score_mod_bprop([softcap = softcap_, cap = key_.softcap](std::shared_ptr<Graph> graph, Tensor grad) {
+        return softcap->backward(std::move(graph), std::move(grad), std::make_shared<Tensor_attributes>(cap));
+      });
     }
     if (key_.is_packed) options.set_max_total_seq_len_q(key_.num_packed).set_max_total_seq_len_kv(key_.num_packed);
     const auto describe_out = [&](CudnnTensor tensor) {
@@ -86,15 +84,15 @@ class GraphBuilder {
   void apply_common(Options& options) {
     options.set_attn_scale(key_.scale);
     if (key_.is_packed) {
-      lengths_ = graph_->tensor(describe(CudnnTensor::kLengths, {key_.num_sequences, 1, 1, 1}, {1, 1, 1, 1},
-                                         fe::DataType_t::INT32));
+      lengths_ = graph_->tensor(
+          describe(CudnnTensor::kLengths, {key_.num_sequences, 1, 1, 1}, {1, 1, 1, 1}, fe::DataType_t::INT32));
       options.set_seq_len_q(lengths_).set_seq_len_kv(lengths_);
     }
     if (key_.softcap > 0) {
-      options.set_score_mod([this_key = key_, lengths = lengths_, softcap = softcap_](std::shared_ptr<Graph> graph,
-                                                                                     Tensor scores) {
-        return capped_and_masked(this_key, *softcap, lengths, graph, std::move(scores));
-      });
+      options.set_score_mod(
+          [this_key = key_, lengths = lengths_, softcap = softcap_](std::shared_ptr<Graph> graph, Tensor scores) {
+            return capped_and_masked(this_key, *softcap, lengths, graph, std::move(scores));
+          });
       return;
     }
     options.set_padding_mask(key_.is_packed);
@@ -128,11 +126,10 @@ class GraphBuilder {
 
   [[nodiscard]] Tensor_attributes describe_heads(CudnnTensor tensor, CudnnTensor offsets, std::int64_t num_heads,
                                                  std::int64_t num_positions, const CudnnStrides& strides) {
-    Tensor_attributes result =
-        Tensor_attributes()
-            .set_uid(uid_of(tensor))
-            .set_dim({key_.num_sequences, num_heads, num_positions, key_.num_features})
-            .set_stride({strides.sequence, strides.head, strides.position, 1});
+    Tensor_attributes result = Tensor_attributes()
+                                   .set_uid(uid_of(tensor))
+                                   .set_dim({key_.num_sequences, num_heads, num_positions, key_.num_features})
+                                   .set_stride({strides.sequence, strides.head, strides.position, 1});
     if (key_.is_packed) result.set_ragged_offset(offsets_of(offsets));
     return result;
   }
@@ -146,11 +143,11 @@ class GraphBuilder {
 
   [[nodiscard]] Tensor_attributes describe_logsumexp() {
     const std::int64_t num_heads = key_.num_heads, num_queries = key_.num_queries;
-    Tensor_attributes result = describe(CudnnTensor::kLogsumexp, {key_.num_sequences, num_heads, num_queries, 1},
-                                        key_.is_packed
-                                            ? std::vector<std::int64_t>{num_heads * num_queries, 1, num_heads, 1}
-                                            : std::vector<std::int64_t>{num_heads * num_queries, num_queries, 1, 1},
-                                        fe::DataType_t::FLOAT);
+    Tensor_attributes result =
+        describe(CudnnTensor::kLogsumexp, {key_.num_sequences, num_heads, num_queries, 1},
+                 key_.is_packed ? std::vector<std::int64_t>{num_heads * num_queries, 1, num_heads, 1}
+                                : std::vector<std::int64_t>{num_heads * num_queries, num_queries, 1, 1},
+                 fe::DataType_t::FLOAT);
     if (key_.is_packed) result.set_ragged_offset(offsets_of(CudnnTensor::kLogsumexpOffsets));
     return result;
   }
@@ -158,8 +155,8 @@ class GraphBuilder {
   [[nodiscard]] Tensor offsets_of(CudnnTensor tensor) {
     Tensor& offsets = offsets_[tensor];
     if (!offsets) {
-      offsets = graph_->tensor(
-          describe(tensor, {key_.num_sequences + 1, 1, 1, 1}, {1, 1, 1, 1}, fe::DataType_t::INT64));
+      offsets =
+          graph_->tensor(describe(tensor, {key_.num_sequences + 1, 1, 1, 1}, {1, 1, 1, 1}, fe::DataType_t::INT64));
     }
     return offsets;
   }

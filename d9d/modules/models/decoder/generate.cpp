@@ -14,7 +14,8 @@ namespace {
 // Inverse transform sampling from the softmax of logits [V].
 std::int64_t sample(const at::Tensor& logits, double temperature, RandomStream stream) {
   if (temperature == 0.0) return logits.argmax().item<std::int64_t>();
-  const at::Tensor cumulative = at::softmax(logits.to(at::kDouble) / temperature, -1).cpu().cumsum(0);  // has no deterministic kernel on GPUs
+  const at::Tensor cumulative =
+      at::softmax(logits.to(at::kDouble) / temperature, -1).cpu().cumsum(0);  // has no deterministic kernel on GPUs
   const PhiloxWords words = philox4x32({.low = 0, .high = stream.step}, stream.key);
   const at::Tensor point = at::full({1}, uniform_double(words[0], words[1]), at::kDouble);
   return std::min(at::searchsorted(cumulative, point).item<std::int64_t>(), cumulative.numel() - 1);
