@@ -92,7 +92,8 @@ std::string error_against_eager(const Case& each, at::ScalarType dtype, const Co
   for (std::size_t i = 0; i < exact.size(); ++i) {
     if (!actual[i].defined() || actual[i].sizes() != exact[i].sizes()) return cat("result ", i, ": missing");
     const auto ours = actual[i].to(at::kDouble).cpu();
-    const double error = (ours - exact[i]).norm().item<double>() / (exact[i].norm().item<double>() + 1e-3);
+    const double scale = std::max(exact[i].norm().item<double>(), 1.0);  // a query that sees one key has no gradient
+    const double error = (ours - exact[i]).norm().item<double>() / scale;
     if (!(error <= allowed)) worst += cat("result ", i, ": relative error ", error, "; ");
   }
   return worst;
@@ -121,12 +122,21 @@ INSTANTIATE_TEST_SUITE_P(With, FusedAttentionCuda, ::testing::Values(FusedSdpaKe
                            return kernel.param == FusedSdpaKernel::kCudnn ? "cudnn" : "flash";
                          });
 
-TEST_P(FusedAttentionCuda, Equals_eager_for_all_head_dims_and_bands) {
+// cuDNN takes tenths of a second for the first plan of a kernel: few combinations of shapes and options.
+TEST_P(FusedAttentionCuda, Equals_eager_for_all_bands) {
   for (Case each : bands()) {
-    for (const std::int64_t num_features : {64, 80, 96, 128}) {
-      each.num_features = num_features;
-      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " " << num_features;
-      EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << each.name << " " << num_features << " half";
+    EXPECT_EQ(error_of(each, GetParam()), "") << each.name;
+    each.num_features = 128;
+    EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << each.name << " half";
+  }
+}
+
+TEST_P(FusedAttentionCuda, Equals_eager_for_all_head_dims) {
+  for (const auto& lengths : {std::vector<int>{}, std::vector<int>{64, 128, 32}}) {
+    for (const std::int64_t num_features : {8, 64, 80, 96, 128, 192}) {
+      const Case each{.options = {.causal = true, .window_left = 40}, .lengths = lengths, .num_features = num_features};
+      EXPECT_EQ(error_of(each, GetParam()), "") << num_features << " packed " << lengths.size();
+      EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << num_features << " half, packed " << lengths.size();
     }
   }
 }
@@ -142,7 +152,7 @@ TEST_P(FusedAttentionCuda, Equals_eager_for_all_head_counts) {
 }
 
 TEST_P(FusedAttentionCuda, Equals_eager_for_lengths_around_a_tile) {
-  for (const std::int64_t length : {1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 257}) {
+  for (const std::int64_t length : {1, 2, 31, 33, 64, 65, 127, 129, 257}) {
     Case each{.options = {.causal = true}, .num_queries = length, .num_keys = length};
     EXPECT_EQ(error_of(each, GetParam()), "") << length;
     each.options.window_left = 50;
@@ -154,7 +164,7 @@ TEST_P(FusedAttentionCuda, Equals_eager_for_lengths_around_a_tile) {
 TEST_P(FusedAttentionCuda, Of_a_part_of_the_queries_equals_eager) {
   for (Case each : bands()) {
     each.num_queries = 60;
-    for (const std::int64_t first : {0, 70, 143}) {
+    for (const std::int64_t first : {0, 143}) {
       each.options.first_query = first;
       EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " from " << first;
     }
@@ -165,11 +175,7 @@ TEST_P(FusedAttentionCuda, Equals_eager_for_packed_sequences) {
   for (const auto& lengths : {std::vector<int>{64, 128, 32}, {224}, {0, 1, 0, 100, 33, 0}, {5, 6, 7, 8, 9}}) {
     for (Case each : bands()) {
       each.lengths = lengths;
-      for (const std::int64_t num_features : {64, 80, 96, 128}) {
-        each.num_features = num_features;
-        EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " " << num_features << " " << lengths.size();
-      }
-      EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << each.name << " half " << lengths.size();
+      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " " << lengths.size();
     }
   }
 }
@@ -177,14 +183,14 @@ TEST_P(FusedAttentionCuda, Equals_eager_for_packed_sequences) {
 TEST_P(FusedAttentionCuda, Equals_eager_with_sinks_and_their_gradient) {
   for (Case each : bands()) {
     each.has_sinks = true;
-    for (const std::int64_t num_features : {64, 80, 128}) {
-      each.num_features = num_features;
-      each.lengths = {};
-      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " " << num_features;
-      EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << each.name << " " << num_features << " half";
-      each.lengths = {64, 128, 32};
-      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " " << num_features << " packed";
-    }
+    EXPECT_EQ(error_of(each, GetParam()), "") << each.name;
+    each.lengths = {64, 128, 32};
+    EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " packed";
+  }
+  Case each{.options = {.causal = true}, .has_sinks = true};
+  for (const std::int64_t num_features : {8, 80, 128}) {
+    each.num_features = num_features;
+    EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << num_features;
   }
 }
 
@@ -270,8 +276,12 @@ class Deterministic {
 
 TEST_F(SdpaCuda, Repeats_itself_under_deterministic_algorithms) {
   const Deterministic deterministic;
-  std::vector<Case> cases = bands();
+  std::vector<Case> cases = {{.name = "full"},
+                             {.name = "causal", .options = {.causal = true}},
+                             {.name = "window", .options = {.causal = true, .window_left = 300}},
+                             {.name = "part", .options = {.causal = true, .first_query = 500}}};
   for (Case& each : cases) each.num_queries = each.num_keys = 2048;
+  cases.back().num_queries = 1000;
   cases.push_back({.name = "packed", .options = {.causal = true}, .lengths = {1000, 500, 548}});
   cases.push_back(
       {.name = "sinks", .options = {.causal = true}, .has_sinks = true, .num_queries = 2048, .num_keys = 2048});
@@ -291,11 +301,12 @@ TEST_F(SdpaCuda, Repeats_itself_under_deterministic_algorithms) {
 class CudnnAttentionCuda : public testing::CudaTest {};
 
 TEST_F(CudnnAttentionCuda, Equals_eager_with_a_softcap) {
-  for (Case each : bands()) {
+  for (const auto& options : std::vector<SdpaOptions>{{}, {.causal = true}, {.causal = true, .window_left = 40}}) {
+    Case each{.options = options, .has_sinks = options.causal};
     each.options.softcap = 2.0;
-    EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << each.name;
+    EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << options.causal;
     each.lengths = {64, 128, 32};
-    EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << each.name << " packed";
+    EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << options.causal << " packed";
   }
 }
 
@@ -312,7 +323,13 @@ TEST_F(CudnnAttentionCuda, Equals_eager_for_long_rows) {
 }
 
 TEST_F(SdpaCuda, Equals_eager_whatever_core_it_picks) {
-  std::vector<Case> cases = bands();
+  std::vector<Case> cases = {{.name = "full"},
+                             {.name = "causal", .options = {.causal = true}},
+                             {.name = "window", .options = {.causal = true, .window_left = 40}}};
+  for (const std::int64_t length : {0, 1, 2}) {
+    cases.push_back(
+        {.name = cat("of length ", length), .options = {.causal = true}, .num_queries = length, .num_keys = length});
+  }
   cases.push_back({.name = "packed", .options = {.causal = true}, .lengths = {64, 128, 32}});
   cases.push_back({.name = "softcap", .options = {.causal = true, .softcap = 2.0}});
   for (const Case& each : cases) {

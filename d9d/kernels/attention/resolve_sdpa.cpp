@@ -46,7 +46,7 @@ SdpaChoice fastest(const SdpaNeeds& needs, const SdpaDevice& device) {
   }
   if (is_plain(needs)) {
     return {.backend = SdpaBackend::kTorch,
-            .kernels = {TorchSdpaKernel::kCudnn},
+            .kernels = {TorchSdpaKernel::kCudnn, TorchSdpaKernel::kFlash},
             .why = "LibTorch's call of cuDNN: our graphs would run the same kernel"};
   }
   return {.backend = SdpaBackend::kCudnn, .why = "cuDNN's graphs are the fastest kernels with what is needed"};

@@ -86,18 +86,31 @@ const char* refusal(TorchSdpaKernel kernel, const TorchSdpaCall& call) {
   }
   if (!is_half) return "needs bf16 or half";
   if (kernel == TorchSdpaKernel::kFlash && call.mask) return "takes no mask";
+  if (kernel == TorchSdpaKernel::kCudnn && call.query.size(2) == 1 && call.key.size(2) == 1) {
+    return "takes no single query with a single key";
+  }
   const std::int64_t most_features = kernel == TorchSdpaKernel::kFlash ? 256 : 128;
   return call.query.size(3) > most_features ? "has too many features a head" : nullptr;
 }
 
-// Boolean masks as additive ones, expanded to all heads: what the single kernels want.
 std::optional<at::Tensor> additive_mask(const TorchSdpaCall& call) {
-  if (!call.mask) return std::nullopt;
-  auto mask = *call.mask;
-  if (mask.scalar_type() == at::kBool) {
-    mask = at::zeros_like(mask, call.query.options()).masked_fill_(mask.logical_not(), kMinusInfinity);
-  }
-  return mask.expand({call.query.size(0), call.query.size(1), call.query.size(2), call.key.size(2)});
+  if (!call.mask || call.mask->scalar_type() != at::kBool) return call.mask;
+  return at::zeros_like(*call.mask, call.query.options()).masked_fill_(call.mask->logical_not(), kMinusInfinity);
+}
+
+// Expanded to all heads: what the single kernels want.
+std::optional<at::Tensor> expanded_mask(const TorchSdpaCall& call) {
+  const auto mask = additive_mask(call);
+  if (!mask) return mask;
+  return mask->expand({call.query.size(0), call.query.size(1), call.query.size(2), call.key.size(2)});
+}
+
+// On a GPU LibTorch would turn a boolean mask into an additive one of finite numbers: a query that sees nothing would
+// get the mean of all values.
+at::Tensor run_any(const TorchSdpaCall& call) {
+  return at::scaled_dot_product_attention(call.query, call.key, call.value,
+                                          call.query.is_cuda() ? additive_mask(call) : call.mask, 0.0, call.is_causal,
+                                          call.scale, call.has_grouped_heads);
 }
 
 at::Tensor run(TorchSdpaKernel kernel, const TorchSdpaCall& call) {
@@ -106,21 +119,21 @@ at::Tensor run(TorchSdpaKernel kernel, const TorchSdpaCall& call) {
   const auto repeated = [&](const at::Tensor& heads) { return heads.repeat_interleave(q.size(1) / k.size(1), 1); };
   switch (kernel) {
     case TorchSdpaKernel::kMath:
-      return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, additive_mask(call), 0.0, call.is_causal,
+      return std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, expanded_mask(call), 0.0, call.is_causal,
                                                                 std::nullopt, call.scale, call.has_grouped_heads));
     case TorchSdpaKernel::kFlash:
       if (q.is_cpu()) {
         return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, call.is_causal,
-                                                                           additive_mask(call), call.scale));
+                                                                           expanded_mask(call), call.scale));
       }
       return std::get<0>(at::_scaled_dot_product_flash_attention(q, k, v, 0.0, call.is_causal,
                                                                  /*return_debug_mask=*/false, call.scale));
     case TorchSdpaKernel::kEfficient:
-      return std::get<0>(at::_scaled_dot_product_efficient_attention(q, repeated(k), repeated(v), additive_mask(call),
+      return std::get<0>(at::_scaled_dot_product_efficient_attention(q, repeated(k), repeated(v), expanded_mask(call),
                                                                      needs_grad, 0.0, call.is_causal, call.scale));
     case TorchSdpaKernel::kCudnn:
       return std::get<0>(at::_scaled_dot_product_cudnn_attention(
-          q, k, v, additive_mask(call), needs_grad, 0.0, call.is_causal, /*return_debug_mask=*/false, call.scale));
+          q, k, v, expanded_mask(call), needs_grad, 0.0, call.is_causal, /*return_debug_mask=*/false, call.scale));
   }
   throw InternalError("[kernels::torch_attention] unknown kernel");
 }
@@ -155,10 +168,8 @@ at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
     return detail::each_sequence(core, inputs, options).out;
   }
   const auto call = make_call(inputs, options);
-  const auto out = kernels.empty()
-                       ? at::scaled_dot_product_attention(call.query, call.key, call.value, call.mask, 0.0,
-                                                          call.is_causal, call.scale, call.has_grouped_heads)
-                       : run(first_that_takes(call, kernels), call);
+  const bool is_free = kernels.empty() || call.query.numel() == 0;
+  const auto out = is_free ? run_any(call) : run(first_that_takes(call, kernels), call);
   return out.transpose(1, 2).contiguous();
 }
 
