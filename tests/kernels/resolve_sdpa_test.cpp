@@ -69,6 +69,9 @@ TEST(ResolveSdpa, Says_why_no_fused_kernel_of_a_GPU_runs) {
   EXPECT_THAT(why({.window = true}, kCpu), HasSubstr("no GPU"));
   EXPECT_THAT(why({.mask = true, .window = true}, kHopper), HasSubstr("mask"));
   EXPECT_THAT(why({.softcap = true}, kAmpere), HasSubstr("Hopper"));
+  EXPECT_THAT(why({.softcap = true, .logsumexp = true}, kHopper), HasSubstr("logsumexp"));
+  EXPECT_THAT(why({.logsumexp = true}, changed(kHopper, [](auto& device) { device.num_features = 256; })),
+              HasSubstr("logsumexp"));
   EXPECT_THAT(why({.window = true}, changed(kHopper, [](auto& device) { device.is_half = false; })), HasSubstr("bf16"));
   EXPECT_THAT(why({.window = true}, changed(kHopper, [](auto& device) { device.num_features = 60; })),
               HasSubstr("multiple of 8"));

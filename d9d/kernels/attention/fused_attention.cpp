@@ -28,6 +28,9 @@ detail::FusedGradients run_backward(const at::Tensor& grad_out, const at::Tensor
                                     const detail::FusedTensors& tensors, const detail::FusedForward& forward,
                                     const detail::FusedCall& call, FusedSdpaKernel kernel) {
   if (grad_logsumexp.defined()) {
+    D9D_CHECK(!call.softcap, ConfigError,
+              "[kernels::fused_attention] expected no gradient of the logsumexp under a softcap, got one. Use "
+              "eager_attention.");
     return detail::flash_backward_with_logsumexp(grad_out, grad_logsumexp, tensors, forward, call);
   }
   if (kernel == FusedSdpaKernel::kCudnn) return detail::cudnn_backward(grad_out, tensors, forward, call);

@@ -12,6 +12,8 @@ namespace {
 // What only eager and the fused kernels of a GPU have.
 bool is_beyond_torch(const SdpaNeeds& needs) { return needs.sinks || needs.window || needs.softcap || needs.logsumexp; }
 
+constexpr std::int64_t kMostFeaturesWithLogsumexp = 248;
+
 // Why no fused kernel of a GPU takes it; null if one does.
 const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
   if (!device.is_cuda) return "there is no GPU";
@@ -20,9 +22,13 @@ const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
   if (device.num_features % 8 != 0 || device.num_features > 256) {
     return "fused kernels want up to 256 features a head, in a multiple of 8";
   }
+  if (needs.logsumexp && device.num_features > kMostFeaturesWithLogsumexp) {
+    return "the gradient of the logsumexp needs room for more features";
+  }
   if (device.cuda_capability_major < 8) return "fused kernels need compute capability 8";
   if (!needs.softcap) return nullptr;
   if (device.is_deterministic) return "a softcap has no deterministic fused kernel";
+  if (needs.logsumexp) return "a softcap has no fused gradient of the logsumexp";
   return device.has_cudnn_graphs && device.num_features <= 128 ? nullptr
                                                                : "only cuDNN's graphs on Hopper have a softcap";
 }
