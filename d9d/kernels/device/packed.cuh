@@ -46,6 +46,18 @@ __device__ __forceinline__ void store_packed(const Packed<T, kCount>& packed, vo
     static_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(packed.word)[i];
 }
 
+// From global memory. Loads stay in the order in which they are written down, and before what follows them.
+template <class T, int kCount>
+__device__ __forceinline__ Packed<T, kCount> load_packed_from_global(const void* from) {
+  Packed<T, kCount> result;
+#pragma unroll
+  for (int i = 0; i < result.kWords; i += 4)
+    asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(result.word[i]), "=r"(result.word[i + 1]), "=r"(result.word[i + 2]), "=r"(result.word[i + 3])
+                 : "l"(__cvta_generic_to_global(static_cast<const std::uint32_t*>(from) + i)));
+  return result;
+}
+
 // Rounds to nearest even.
 template <class T, int kCount>
 __device__ __forceinline__ Packed<T, kCount> pack(const float (&values)[kCount]) {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "d9d/kernels/device/async_copy.cuh"
-#include "d9d/kernels/norm_rotary/head_groups.cuh"
+#include "d9d/kernels/norm_rotary/factors.cuh"
 
 // With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, f the factors, and g the gradient turned
 // back:
@@ -30,14 +30,14 @@ constexpr unsigned kBytesOfRing = kStages * 2 * kHeads * 2 * kBlock * sizeof(uin
 // Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
 template <int W>
 __device__ __forceinline__ void write_partial(const float (&sums)[2 * W], float* of_groups, const HeadGrid& grid,
-                                              const NormRotaryInputs& inputs, bool is_interleaved, float* partial) {
+                                              const HeadsShape& shape, bool is_interleaved, float* partial) {
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < 2 * W; ++j) of_groups[threadIdx.x * 2 * W + j] = sums[j];
   __syncthreads();
   const int numbers_of_group = grid.group * 2 * W;
   for (int i = static_cast<int>(threadIdx.x); i < grid.num_slots * 2 * W; i += kBlock) {
-    const Channels channels = channels_of<W>(inputs.head_dim, inputs.rotary_dim, i / (2 * W), is_interleaved);
+    const Channels channels = channels_of<W>(shape.head_dim, shape.rotary_dim, i / (2 * W), is_interleaved);
     const int j = i % (2 * W);
     if (j >= W && channels.second < 0) continue;
     float sum = 0;
@@ -56,14 +56,15 @@ __global__ void __launch_bounds__(kBlock, 1)
   extern __shared__ __align__(16) unsigned char shared_memory[];
   constexpr int W = kWidth<T>;
   const NormRotaryInputs& inputs = args.inputs;
+  const HeadsShape& shape = inputs.shape;
   const bool are_keys = blockIdx.x >= grid.num_blocks[0];
-  const int num_heads = pick(inputs.num_heads, are_keys);
+  const int num_heads = pick(shape.num_heads, are_keys);
   const unsigned num_groups = pick(grid.num_groups, are_keys);
   const Divisor groups_of_token = pick(grid.groups_of_token, are_keys);
   const int slot = static_cast<int>(threadIdx.x) % grid.group;
   const bool has_slot = slot < grid.num_slots;
-  const Channels channels = channels_of<W>(inputs.head_dim, inputs.rotary_dim, has_slot ? slot : 0, kIsInterleaved);
-  const bool is_turning = channels.first < inputs.rotary_dim;
+  const Channels channels = channels_of<W>(shape.head_dim, shape.rotary_dim, has_slot ? slot : 0, kIsInterleaved);
+  const bool is_turning = channels.first < shape.rotary_dim;
   const Ring ring(shared_memory);
 
   const unsigned groups_of_block = kBlock / grid.group;
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kBlock, 1)
       const HeadGroup group = head_group<kHeads>(groups_of_token, index);
 #pragma unroll
       for (int source = 0; source < 2; ++source) {
-        const unsigned char* head = head_at(inputs, grid, views[source], group);
+        const unsigned char* head = head_at(shape, grid, views[source], group);
 #pragma unroll
         for (int i = 0; i < kHeads; ++i) {
           const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
@@ -101,16 +102,16 @@ __global__ void __launch_bounds__(kBlock, 1)
   auto* const grad_x_data = static_cast<T*>(pick(args.grad_x, are_keys));
   const std::uint32_t grad_x_stride = pick(args.grad_x_stride, are_keys);
   float factor_sums[2 * W] = {};
-  const float share = __frcp_rn(static_cast<float>(inputs.head_dim));
+  const float share = __frcp_rn(static_cast<float>(shape.head_dim));
   const auto eps = static_cast<float>(inputs.eps);
   for (unsigned i_step = 0; i_step < num_steps; ++i_step) {
     const unsigned index = first + i_step * step;
     const int stage = static_cast<int>(i_step % kStages);
     const HeadGroup group = head_group<kHeads>(groups_of_token, min(index, num_groups - 1));
-    const std::uint64_t table_row = table_row_of(inputs, grid, group.token);
+    const std::uint64_t table_row = table_row_of(shape, grid, group.token);
     auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_turning);
     auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_turning);
-    if (inputs.rotary_dim != inputs.head_dim) {
+    if (shape.rotary_dim != shape.head_dim) {
       fill_unless(is_turning, cos, 1.0F);
       fill_unless(is_turning, sin, 0.0F);
     }
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kBlock, 1)
       const float projection = sums[2 * i + 1] * share * inv_rms * inv_rms * inv_rms;
       const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
       T* const head =
-          grad_x_data + static_cast<std::uint64_t>(group.token) * grad_x_stride + (group.head + i) * inputs.head_dim;
+          grad_x_data + static_cast<std::uint64_t>(group.token) * grad_x_stride + (group.head + i) * shape.head_dim;
 #pragma unroll
       for (int p = 0; p < 2; ++p) {
         keep_packed(x[i][p]);
@@ -172,8 +173,8 @@ __global__ void __launch_bounds__(kBlock, 1)
   }
   if (args.partials == nullptr) return;
   wait_for_batches<0>();
-  write_partial<W>(factor_sums, reinterpret_cast<float*>(shared_memory), grid, inputs, kIsInterleaved,
-                   args.partials + blockIdx.x * inputs.head_dim);
+  write_partial<W>(factor_sums, reinterpret_cast<float*>(shared_memory), grid, shape, kIsInterleaved,
+                   args.partials + blockIdx.x * shape.head_dim);
 }
 
 // A warp for 32 columns of one of the two weights adds its partial sums in order.
@@ -190,7 +191,7 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
   const int column = static_cast<int>(blockIdx.x % blocks_of_weight) * kWarpSize + lane;
   void* const grad_weight = pick(args.grad_weight, which == 1);
-  const bool is_mine = column < args.inputs.head_dim && grad_weight != nullptr;
+  const bool is_mine = column < args.inputs.shape.head_dim && grad_weight != nullptr;
   const unsigned first = which == 0 ? 0 : grid.num_blocks[0];
   constexpr int kPartialsOfWarp = (kNormRotaryPartials + kWarpsOfSum - 1) / kWarpsOfSum;
   float read[kPartialsOfWarp] = {};  // all on their way at once
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   for (int i = 0; i < kPartialsOfWarp; ++i) {
     const unsigned partial = i * kWarpsOfSum + warp;
     if (is_mine && partial < pick(grid.num_blocks, which == 1))
-      read[i] = args.partials[(first + partial) * args.inputs.head_dim + column];
+      read[i] = args.partials[(first + partial) * args.inputs.shape.head_dim + column];
   }
   float sum = 0;
 #pragma unroll
@@ -226,16 +227,18 @@ void divide_blocks(HeadGrid& grid) {
 
 void launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st* stream) {
   HeadGrid grid;
-  with_norm_rotary_types(args.inputs, [&]<class T, class Table, bool kIsInterleaved>() {
-    grid = head_grid<kHeads>(args.inputs, kWidth<T>);
-    divide_blocks(grid);
-    launch_after(norm_rotary_backward<T, Table, kIsInterleaved>,
-                 {.num_blocks = grid.size(), .block = kBlock, .shared_bytes = kBytesOfRing}, stream, args, grid);
-  });
+  with_head_types(args.inputs.dtype, args.inputs.table_dtype, args.inputs.is_interleaved,
+                  [&]<class T, class Table, bool kIsInterleaved>() {
+                    grid = head_grid<kHeads>(args.inputs.shape, kWidth<T>);
+                    divide_blocks(grid);
+                    launch_after(norm_rotary_backward<T, Table, kIsInterleaved>,
+                                 {.num_blocks = grid.size(), .block = kBlock, .shared_bytes = kBytesOfRing}, stream,
+                                 args, grid);
+                  });
   check_launch("norm_rotary");
   if (args.partials == nullptr) return;
   with_element_type(args.inputs.weight_dtype, [&]<class Weight>(Element<Weight>) {
-    launch_after(add_partials<Weight>, {2 * num_blocks(args.inputs.head_dim, kWarpSize), kWarpSize * kWarpsOfSum},
+    launch_after(add_partials<Weight>, {2 * num_blocks(args.inputs.shape.head_dim, kWarpSize), kWarpSize * kWarpsOfSum},
                  stream, args, grid);
   });
   check_launch("norm_rotary");

@@ -1,4 +1,4 @@
-#include "d9d/kernels/norm_rotary/head_groups.cuh"
+#include "d9d/kernels/norm_rotary/factors.cuh"
 
 // With inv = rsqrt(mean(x^2) + eps) and f the factors, channels a and b that turn with each other become
 //
@@ -6,17 +6,18 @@
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr int kBlock = 256;
+constexpr int kBlock = 128;
 constexpr int kHeads = 4;  // of a thread group
 
 template <class T, class Table, bool kIsInterleaved>
-__global__ void __launch_bounds__(kBlock, 2)
+__global__ void __launch_bounds__(kBlock, 4)
     norm_rotary_forward(const NormRotaryForwardArgs args, const HeadGrid grid) {
   wait_for_kernel_before();
   constexpr int W = kWidth<T>;
   const NormRotaryInputs& inputs = args.inputs;
+  const HeadsShape& shape = inputs.shape;
   const bool are_keys = blockIdx.x >= grid.num_blocks[0];
-  const int num_heads = pick(inputs.num_heads, are_keys);
+  const int num_heads = pick(shape.num_heads, are_keys);
   const unsigned num_groups = pick(grid.num_groups, are_keys);
   const unsigned index =
       (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * (kBlock / grid.group) + threadIdx.x / grid.group;
@@ -24,24 +25,24 @@ __global__ void __launch_bounds__(kBlock, 2)
   // Threads without work do that of others and keep silent about it: loads need no branches then.
   const HeadGroup group = head_group<kHeads>(pick(grid.groups_of_token, are_keys), min(index, num_groups - 1));
   const Channels channels =
-      channels_of<W>(inputs.head_dim, inputs.rotary_dim, slot < grid.num_slots ? slot : 0, kIsInterleaved);
+      channels_of<W>(shape.head_dim, shape.rotary_dim, slot < grid.num_slots ? slot : 0, kIsInterleaved);
   const int second = channels.second < 0 ? channels.first : channels.second;
-  const bool is_turning = channels.first < inputs.rotary_dim;
+  const bool is_turning = channels.first < shape.rotary_dim;
 
   Packed<T, W> x[kHeads][2];
   const HeadsView view = pick(inputs.x, are_keys);
-  const unsigned char* const heads = head_at(inputs, grid, view, group);
+  const unsigned char* const heads = head_at(shape, grid, view, group);
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     const T* const head = reinterpret_cast<const T*>(
         heads + static_cast<std::uint64_t>(min(i, num_heads - 1 - group.head)) * view.head_bytes);
-    x[i][0] = load_packed<T, W>(head + channels.first);
-    x[i][1] = load_packed<T, W>(head + second);
+    x[i][0] = load_packed_from_global<T, W>(head + channels.first);
+    x[i][1] = load_packed_from_global<T, W>(head + second);
   }
-  const std::uint64_t table_row = table_row_of(inputs, grid, group.token);
+  const std::uint64_t table_row = table_row_of(shape, grid, group.token);
   auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_turning);
   auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_turning);
-  if (inputs.rotary_dim != inputs.head_dim) {
+  if (shape.rotary_dim != shape.head_dim) {
     fill_unless(is_turning, cos, 1.0F);
     fill_unless(is_turning, sin, 0.0F);
   }
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kBlock, 2)
   if (index >= num_groups || slot >= grid.num_slots) return;
   float factors[2 * W];  // later than the rest: they are in the nearest cache
   load_factors<T, W>(inputs, pick(inputs.weight, are_keys), channels, factors);
-  const float share = __frcp_rn(static_cast<float>(inputs.head_dim));
+  const float share = __frcp_rn(static_cast<float>(shape.head_dim));
 
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kBlock, 2)
       out[at.b / W][at.b % W] = y_b * cos[at.b] + y_a * sin[at.b];
     }
     T* const head = static_cast<T*>(pick(args.out, are_keys)) +
-                    (static_cast<std::uint64_t>(group.token) * num_heads + group.head + i) * inputs.head_dim;
+                    (static_cast<std::uint64_t>(group.token) * num_heads + group.head + i) * shape.head_dim;
     store_packed(pack<T>(out[0]), head + channels.first);
     if (channels.second >= 0) store_packed(pack<T>(out[1]), head + channels.second);
   }
@@ -91,11 +92,13 @@ __global__ void __launch_bounds__(kBlock, 2)
 }  // namespace
 
 void launch_norm_rotary_forward(const NormRotaryForwardArgs& args, CUstream_st* stream) {
-  with_norm_rotary_types(args.inputs, [&]<class T, class Table, bool kIsInterleaved>() {
-    HeadGrid grid = head_grid<kHeads>(args.inputs, kWidth<T>);
-    for (int i = 0; i < 2; ++i) grid.num_blocks[i] = num_blocks(grid.num_groups[i], kBlock / grid.group);
-    launch_after(norm_rotary_forward<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
-  });
+  with_head_types(
+      args.inputs.dtype, args.inputs.table_dtype, args.inputs.is_interleaved,
+      [&]<class T, class Table, bool kIsInterleaved>() {
+        HeadGrid grid = head_grid<kHeads>(args.inputs.shape, kWidth<T>);
+        for (int i = 0; i < 2; ++i) grid.num_blocks[i] = num_blocks(grid.num_groups[i], kBlock / grid.group);
+        launch_after(norm_rotary_forward<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
+      });
   check_launch("norm_rotary");
 }
 

@@ -4,36 +4,23 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
+#include "d9d/kernels/rotary/heads_view.h"
 
 struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Legend   B = batch, S = num_positions, D = head_dim, Dr = rotary_dim (even, <= D), T = dtype, W = elements of T in 16
-//          bytes. Addresses and strides are aligned to 16 bytes; D is a multiple of W, Dr of 2W, and a warp has a
-//          thread for each slot (rotary/slots.h) of a head.
-struct HeadsView {  // [B, S, heads, D] of T, whose channels lie side by side
-  const void* data = nullptr;
-  std::int64_t batch_bytes = 0;  // from one to the next
-  std::uint32_t position_bytes = 0;
-  std::uint32_t head_bytes = 0;
-};
-
+// Legend   B, S, D, Dr, T: see HeadsView.
 struct NormRotaryInputs {
   Dtype dtype = Dtype::kBFloat16;         // not double
   Dtype weight_dtype = Dtype::kBFloat16;  // T or float
   Dtype table_dtype = Dtype::kBFloat16;   // T or float
-  std::int64_t num_tokens = 0;            // B * S
-  std::int64_t num_positions = 0;
-  std::int64_t num_table_rows = 0;  // B * S or S
-  int head_dim = 0;
-  int rotary_dim = 0;
+  HeadsShape shape;
   bool is_interleaved = false;
   bool zero_centered = false;
   double eps = 0;
-  const void* cos = nullptr;  // [num_table_rows, Dr] of table_dtype, contiguous
+  const void* cos = nullptr;  // of table_dtype, contiguous
   const void* sin = nullptr;
-  int num_heads[2] = {};  // of queries and of keys; 0: nothing to do
   HeadsView x[2];
   const void* weight[2] = {};  // [D] of weight_dtype, contiguous
 };

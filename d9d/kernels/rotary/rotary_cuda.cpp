@@ -1,12 +1,18 @@
 #include "d9d/kernels/rotary/rotary_cuda.h"
 
+#include <algorithm>
+#include <array>
+#include <limits>
+
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/rotary/head_tensors.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
+#include "d9d/kernels/rotary/turn_heads_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -25,8 +31,10 @@ struct Turn {
     out = at::empty(x.sizes(), x.options());
   }
 
+  [[nodiscard]] bool is_empty() const { return !x.defined() || x.numel() == 0; }
+
   [[nodiscard]] RotaryHeads heads() const {
-    if (!x.defined() || x.numel() == 0) return {};
+    if (is_empty()) return {};
     return {.num_heads = x.size(2),
             .x = x.const_data_ptr(),
             .batch_stride = x.stride(0),
@@ -39,6 +47,54 @@ struct Turn {
   at::Tensor out;
 };
 
+struct Tables {
+  at::Tensor cos;
+  at::Tensor sin;
+};
+
+void turn_heads(const at::Tensor& like, const std::array<const Turn*, 2>& turns, const Tables& tables,
+                RotaryStyle style, RotaryPass pass) {
+  TurnHeadsArgs args{.dtype = dtype_of(like),
+                     .table_dtype = dtype_of(tables.cos),
+                     .shape = {.num_tokens = like.size(0) * like.size(1),
+                               .num_positions = like.size(1),
+                               .num_table_rows = tables.cos.size(0) * tables.cos.size(1),
+                               .head_dim = static_cast<int>(like.size(3)),
+                               .rotary_dim = static_cast<int>(tables.cos.size(2))},
+                     .is_interleaved = style == RotaryStyle::kInterleaved,
+                     .is_transposed = pass == RotaryPass::kBackward,
+                     .cos = tables.cos.const_data_ptr(),
+                     .sin = tables.sin.const_data_ptr()};
+  std::array<at::Tensor, 2> x;
+  for (std::size_t i = 0; i < 2; ++i) {
+    if (turns[i]->is_empty()) continue;
+    x[i] = fitting_heads(turns[i]->x);
+    args.shape.num_heads[i] = static_cast<int>(x[i].size(2));
+    args.x[i] = view_of(x[i]);
+    args.out[i] = turns[i]->out.mutable_data_ptr();
+  }
+  join_batches(args.shape, {&args.x[0], &args.x[1]});
+  launch_turn_heads(args, current_cuda_stream(like.device()));
+}
+
+void turn_any_heads(const at::Tensor& like, const std::array<const Turn*, 2>& turns, const Tables& tables,
+                    RotaryStyle style, RotaryPass pass) {
+  launch_rotary({.dtype = dtype_of(like),
+                 .table_dtype = dtype_of(tables.cos),
+                 .num_tokens = like.size(0) * like.size(1),
+                 .num_positions = like.size(1),
+                 .num_table_rows = tables.cos.size(0) * tables.cos.size(1),
+                 .head_dim = like.size(3),
+                 .rotary_dim = tables.cos.size(2),
+                 .is_interleaved = style == RotaryStyle::kInterleaved,
+                 .is_transposed = pass == RotaryPass::kBackward,
+                 .cos = tables.cos.const_data_ptr(),
+                 .sin = tables.sin.const_data_ptr(),
+                 .first = turns[0]->heads(),
+                 .second = turns[1]->heads()},
+                current_cuda_stream(like.device()));
+}
+
 }  // namespace
 
 RotatedHeads rotate_cuda(const at::Tensor& first, const at::Tensor& second, const at::Tensor& cos,
@@ -47,26 +103,15 @@ RotatedHeads rotate_cuda(const at::Tensor& first, const at::Tensor& second, cons
   const c10::DeviceGuard guard(like.device());
   const Turn first_turn(first);
   const Turn second_turn(second);
-  const RotaryHeads first_heads = first_turn.heads();
-  const RotaryHeads second_heads = second_turn.heads();
-  if (first_heads.num_heads + second_heads.num_heads > 0) {
+  if (!first_turn.is_empty() || !second_turn.is_empty()) {
     const at::ScalarType dtype = table_dtype(cos, sin, like.scalar_type());
-    const at::Tensor cos_rows = cos.to(dtype).contiguous();
-    const at::Tensor sin_rows = sin.to(dtype).contiguous();
-    launch_rotary({.dtype = dtype_of(like),
-                   .table_dtype = dtype_of(cos_rows),
-                   .num_tokens = like.size(0) * like.size(1),
-                   .num_positions = like.size(1),
-                   .num_table_rows = cos.size(0) * cos.size(1),
-                   .head_dim = like.size(3),
-                   .rotary_dim = cos.size(2),
-                   .is_interleaved = style == RotaryStyle::kInterleaved,
-                   .is_transposed = pass == RotaryPass::kBackward,
-                   .cos = cos_rows.const_data_ptr(),
-                   .sin = sin_rows.const_data_ptr(),
-                   .first = first_heads,
-                   .second = second_heads},
-                  current_cuda_stream(like.device()));
+    const Tables tables{.cos = fitting_numbers(cos, dtype), .sin = fitting_numbers(sin, dtype)};
+    const bool are_few = std::max(first.defined() ? first.numel() : 0, second.defined() ? second.numel() : 0) /
+                             std::max<std::int64_t>(like.size(3), 1) <=
+                         std::numeric_limits<std::int32_t>::max();
+    const auto turn =
+        are_few && has_heads_kernel(like.scalar_type(), like.size(3), cos.size(2)) ? turn_heads : turn_any_heads;
+    turn(like, {&first_turn, &second_turn}, tables, style, pass);
   }
   return {.first = first_turn.out, .second = second_turn.out};
 }

@@ -1,4 +1,4 @@
-// How the threads of norm_rotary share heads: a group of threads, at most a warp, for some heads of a token, so that
+// How threads that turn heads share them: a group of threads, at most a warp, for some heads of a token, so that
 // the tables of the token are read once for them. A thread holds one slot (rotary/channels.cuh) of each.
 #pragma once
 
@@ -6,8 +6,8 @@
 
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/packed.cuh"
-#include "d9d/kernels/norm_rotary/norm_rotary_kernel.h"
 #include "d9d/kernels/rotary/channels.cuh"
+#include "d9d/kernels/rotary/heads_view.h"
 #include "d9d/kernels/rotary/slots.h"
 
 namespace d9d::kernels::detail {
@@ -43,16 +43,16 @@ struct HeadGrid {
 
 // Without blocks, for groups of kHeads heads.
 template <int kHeads>
-[[nodiscard]] inline HeadGrid head_grid(const NormRotaryInputs& inputs, int width) {
+[[nodiscard]] inline HeadGrid head_grid(const HeadsShape& shape, int width) {
   HeadGrid grid;
-  grid.num_positions = Divisor::of(static_cast<unsigned>(inputs.num_positions));
-  grid.num_slots = static_cast<int>(num_slots(inputs.head_dim, inputs.rotary_dim, width));
+  grid.num_positions = Divisor::of(static_cast<unsigned>(shape.num_positions));
+  grid.num_slots = static_cast<int>(num_slots(shape.head_dim, shape.rotary_dim, width));
   for (grid.group = 1; grid.group < grid.num_slots;) grid.group *= 2;
   for (int i = 0; i < 2; ++i) {
     grid.groups_of_token[i] =
-        Divisor::of(std::max(1U, static_cast<unsigned>(inputs.num_heads[i] + kHeads - 1) / kHeads));
+        Divisor::of(std::max(1U, static_cast<unsigned>(shape.num_heads[i] + kHeads - 1) / kHeads));
     grid.num_groups[i] =
-        inputs.num_heads[i] == 0 ? 0 : static_cast<unsigned>(inputs.num_tokens) * grid.groups_of_token[i].number;
+        shape.num_heads[i] == 0 ? 0 : static_cast<unsigned>(shape.num_tokens) * grid.groups_of_token[i].number;
   }
   return grid;
 }
@@ -75,22 +75,20 @@ __device__ __forceinline__ T pick(const T (&of_both)[2], bool is_second) {
 }
 
 // Where a head begins.
-__device__ __forceinline__ const unsigned char* head_at(const NormRotaryInputs& inputs, const HeadGrid& grid,
+__device__ __forceinline__ const unsigned char* head_at(const HeadsShape& shape, const HeadGrid& grid,
                                                         const HeadsView& heads, const HeadGroup& group) {
   const unsigned char* const head = static_cast<const unsigned char*>(heads.data) +
                                     static_cast<std::uint64_t>(group.token) * heads.position_bytes +
                                     static_cast<std::uint64_t>(group.head) * heads.head_bytes;
-  if (inputs.num_positions == inputs.num_tokens) return head;
+  if (shape.num_positions == shape.num_tokens) return head;
   return head + grid.num_positions.quotient(group.token) *
-                    (heads.batch_bytes - inputs.num_positions * static_cast<std::int64_t>(heads.position_bytes));
+                    (heads.batch_bytes - shape.num_positions * static_cast<std::int64_t>(heads.position_bytes));
 }
 
 // The first element of the token's row of a table.
-__device__ __forceinline__ std::uint64_t table_row_of(const NormRotaryInputs& inputs, const HeadGrid& grid,
-                                                      unsigned token) {
-  if (inputs.num_table_rows != inputs.num_tokens)
-    token -= grid.num_positions.quotient(token) * grid.num_positions.number;
-  return static_cast<std::uint64_t>(token) * static_cast<unsigned>(inputs.rotary_dim);
+__device__ __forceinline__ std::uint64_t table_row_of(const HeadsShape& shape, const HeadGrid& grid, unsigned token) {
+  if (shape.num_table_rows != shape.num_tokens) token -= grid.num_positions.quotient(token) * grid.num_positions.number;
+  return static_cast<std::uint64_t>(token) * static_cast<unsigned>(shape.rotary_dim);
 }
 
 // Both pieces of a table's row; channels that do not turn get `passing`. Reads without a branch, so that nothing waits
@@ -104,8 +102,8 @@ template <class Table, int W>
 __device__ __forceinline__ TablePieces<Table, W> load_table(const void* table, std::uint64_t row,
                                                             const Channels& channels, bool is_turning) {
   const Table* const begin = static_cast<const Table*>(table) + row;
-  return {.piece = {load_packed<Table, W>(begin + (is_turning ? channels.first : 0)),
-                    load_packed<Table, W>(begin + (is_turning ? channels.second : 0))}};
+  return {.piece = {load_packed_from_global<Table, W>(begin + (is_turning ? channels.first : 0)),
+                    load_packed_from_global<Table, W>(begin + (is_turning ? channels.second : 0))}};
 }
 template <class Table, int W>
 __device__ __forceinline__ void fill_unless(bool is_turning, TablePieces<Table, W>& table, float passing) {
@@ -119,49 +117,17 @@ __device__ __forceinline__ void fill_unless(bool is_turning, TablePieces<Table, 
   }
 }
 
-// The factors of a slot; 0 where it has no second piece.
-template <class T, int W>
-__device__ __forceinline__ void load_factors(const NormRotaryInputs& inputs, const void* weight,
-                                             const Channels& channels, float (&factors)[2 * W]) {
-  const float base = inputs.zero_centered ? 1.0F : 0.0F;
-  const auto load = [&]<class Weight>(Element<Weight>) {
-    const auto first = load_packed<Weight, W>(static_cast<const Weight*>(weight) + channels.first);
-    const auto second = load_packed<Weight, W>(static_cast<const Weight*>(weight) +
-                                               (channels.second < 0 ? channels.first : channels.second));
-#pragma unroll
-    for (int j = 0; j < W; ++j) {
-      factors[j] = base + first[j];
-      factors[W + j] = channels.second < 0 ? 0.0F : base + second[j];
-    }
-  };
-  if (sizeof(T) == 2 && inputs.weight_dtype == Dtype::kFloat32) {
-    load(Element<float>());
-  } else {
-    load(Element<T>());
-  }
-}
-
-// Sums over the threads of a group, on every thread of it; all threads of the warp call it.
-template <int kValues>
-__device__ __forceinline__ void sum_over_group(float (&values)[kValues], int group) {
-  for (int offset = group / 2; offset > 0; offset /= 2) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) values[i] += __shfl_xor_sync(kFullWarp, values[i], offset);
-  }
-}
-
-// Calls `function.operator()<T, Table, kIsInterleaved>()`.
+// Calls `function.operator()<T, Table, kIsInterleaved>()`. Tables are of the heads' dtype or float; heads are not
+// double.
 template <class Function>
-void with_norm_rotary_types(const NormRotaryInputs& inputs, const Function& function) {
+void with_head_types(Dtype dtype, Dtype table_dtype, bool is_interleaved, const Function& function) {
   const auto with_style = [&]<class T, class Table>() {
-    inputs.is_interleaved ? function.template operator()<T, Table, true>()
-                          : function.template operator()<T, Table, false>();
+    is_interleaved ? function.template operator()<T, Table, true>() : function.template operator()<T, Table, false>();
   };
   const auto with_table = [&]<class T>() {
-    inputs.table_dtype == inputs.dtype ? with_style.template operator()<T, T>()
-                                       : with_style.template operator()<T, float>();
+    table_dtype == dtype ? with_style.template operator()<T, T>() : with_style.template operator()<T, float>();
   };
-  switch (inputs.dtype) {
+  switch (dtype) {
     case Dtype::kFloat32:
       return with_style.template operator()<float, float>();
     case Dtype::kBFloat16:
@@ -169,7 +135,7 @@ void with_norm_rotary_types(const NormRotaryInputs& inputs, const Function& func
     case Dtype::kFloat16:
       return with_table.template operator()<__half>();
     case Dtype::kFloat64:
-      D9D_ASSERT(false, "no norm_rotary kernel for double");
+      D9D_ASSERT(false, "no kernel for double");
   }
 }
 

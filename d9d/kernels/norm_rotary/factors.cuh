@@ -1,0 +1,40 @@
+// What the kernels of norm_rotary share beside head groups.
+#pragma once
+
+#include "d9d/kernels/norm_rotary/norm_rotary_kernel.h"
+#include "d9d/kernels/rotary/head_groups.cuh"
+
+namespace d9d::kernels::detail {
+
+// The factors of a slot; 0 where it has no second piece.
+template <class T, int W>
+__device__ __forceinline__ void load_factors(const NormRotaryInputs& inputs, const void* weight,
+                                             const Channels& channels, float (&factors)[2 * W]) {
+  const float base = inputs.zero_centered ? 1.0F : 0.0F;
+  const auto load = [&]<class Weight>(Element<Weight>) {
+    const auto first = load_packed<Weight, W>(static_cast<const Weight*>(weight) + channels.first);
+    const auto second = load_packed<Weight, W>(static_cast<const Weight*>(weight) +
+                                               (channels.second < 0 ? channels.first : channels.second));
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      factors[j] = base + first[j];
+      factors[W + j] = channels.second < 0 ? 0.0F : base + second[j];
+    }
+  };
+  if (sizeof(T) == 2 && inputs.weight_dtype == Dtype::kFloat32) {
+    load(Element<float>());
+  } else {
+    load(Element<T>());
+  }
+}
+
+// Sums over the threads of a group, on every thread of it; all threads of the warp call it.
+template <int kValues>
+__device__ __forceinline__ void sum_over_group(float (&values)[kValues], int group) {
+  for (int offset = group / 2; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int i = 0; i < kValues; ++i) values[i] += __shfl_xor_sync(kFullWarp, values[i], offset);
+  }
+}
+
+}  // namespace d9d::kernels::detail

@@ -1,0 +1,82 @@
+#include "d9d/kernels/rotary/head_groups.cuh"
+#include "d9d/kernels/rotary/turn_heads_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kBlock = 128;
+constexpr int kHeads = 4;  // of a thread group
+
+template <class T, class Table, bool kIsInterleaved>
+__global__ void __launch_bounds__(kBlock, 5) turn_heads(const TurnHeadsArgs args, const HeadGrid grid) {
+  wait_for_kernel_before();
+  constexpr int W = kWidth<T>;
+  const HeadsShape& shape = args.shape;
+  const bool are_keys = blockIdx.x >= grid.num_blocks[0];
+  const int num_heads = pick(shape.num_heads, are_keys);
+  const unsigned index =
+      (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * (kBlock / grid.group) + threadIdx.x / grid.group;
+  const int slot = static_cast<int>(threadIdx.x) % grid.group;
+  if (index >= pick(grid.num_groups, are_keys) || slot >= grid.num_slots) return;
+  const HeadGroup group = head_group<kHeads>(pick(grid.groups_of_token, are_keys), index);
+  const Channels channels = channels_of<W>(shape.head_dim, shape.rotary_dim, slot, kIsInterleaved);
+  const int second = channels.second < 0 ? channels.first : channels.second;
+  const bool is_turning = channels.first < shape.rotary_dim;
+
+  Packed<T, W> x[kHeads][2];
+  const HeadsView view = pick(args.x, are_keys);
+  const unsigned char* const heads = head_at(shape, grid, view, group);
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {  // heads that are not there are others once more: loads need no branches then
+    const T* const head = reinterpret_cast<const T*>(
+        heads + static_cast<std::uint64_t>(min(i, num_heads - 1 - group.head)) * view.head_bytes);
+    x[i][0] = load_packed_from_global<T, W>(head + channels.first);
+    x[i][1] = load_packed_from_global<T, W>(head + second);
+  }
+  const std::uint64_t table_row = table_row_of(shape, grid, group.token);
+  auto cos = load_table<Table, W>(args.cos, table_row, channels, is_turning);
+  auto sin = load_table<Table, W>(args.sin, table_row, channels, is_turning);
+  if (shape.rotary_dim != shape.head_dim) {
+    fill_unless(is_turning, cos, 1.0F);
+    fill_unless(is_turning, sin, 0.0F);
+  }
+
+  T* head = static_cast<T*>(pick(args.out, are_keys)) +
+            (static_cast<std::uint64_t>(group.token) * num_heads + group.head) * shape.head_dim;
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (group.head + i >= num_heads) return;
+#pragma unroll
+    for (int p = 0; p < 2; ++p) {
+      keep_packed(cos.piece[p]);
+      keep_packed(sin.piece[p]);
+    }
+    float out[2][W];
+#pragma unroll
+    for (int j = 0; j < W; ++j) {
+      const Pair<W, kIsInterleaved> at(j);
+      const float x_a = x[i][at.a / W][at.a % W];
+      const float x_b = x[i][at.b / W][at.b % W];
+      const float sin_a = args.is_transposed ? -sin[at.b] : sin[at.a];
+      const float sin_b = args.is_transposed ? -sin[at.a] : sin[at.b];
+      out[at.a / W][at.a % W] = x_a * cos[at.a] - x_b * sin_a;
+      out[at.b / W][at.b % W] = x_b * cos[at.b] + x_a * sin_b;
+    }
+    store_packed(pack<T>(out[0]), head + channels.first);
+    if (channels.second >= 0) store_packed(pack<T>(out[1]), head + channels.second);
+    head += shape.head_dim;
+  }
+}
+
+}  // namespace
+
+void launch_turn_heads(const TurnHeadsArgs& args, CUstream_st* stream) {
+  with_head_types(args.dtype, args.table_dtype, args.is_interleaved, [&]<class T, class Table, bool kIsInterleaved>() {
+    HeadGrid grid = head_grid<kHeads>(args.shape, kWidth<T>);
+    for (int i = 0; i < 2; ++i) grid.num_blocks[i] = num_blocks(grid.num_groups[i], kBlock / grid.group);
+    launch_after(turn_heads<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
+  });
+  check_launch("apply_rotary");
+}
+
+}  // namespace d9d::kernels::detail
