@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/moe_permute/token_permutation_kernel.h"
@@ -8,7 +10,7 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kBlock = kWarps * kWarpSize;
 constexpr int kSlotsOfWarp = kSlotsOfSortBlock / kWarps;
-constexpr int kScanBlock = kMaxSortExperts;  // a thread an expert
+constexpr int kSlotsOfLane = kSlotsOfWarp / kWarpSize;
 
 // -1 for a slot without a row.
 __device__ __forceinline__ int expert_of(const TokenPermutationArgs& args, std::int64_t slot) {
@@ -18,6 +20,7 @@ __device__ __forceinline__ int expert_of(const TokenPermutationArgs& args, std::
 }
 
 __global__ void __launch_bounds__(kBlock) count_slots(const TokenPermutationArgs args) {
+  wait_for_kernel_before();
   extern __shared__ int count[];  // [num_experts]
   for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock) count[expert] = 0;
   __syncthreads();
@@ -30,73 +33,89 @@ __global__ void __launch_bounds__(kBlock) count_slots(const TokenPermutationArgs
   for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock) counts[expert] = count[expert];
 }
 
-// One block. Counts become the rows that blocks before have of the expert; offsets the rows of experts before.
-__global__ void __launch_bounds__(kScanBlock) scan_counts(const TokenPermutationArgs args, int num_sort_blocks) {
-  __shared__ int sums[kWarpSize];
-  const int expert = threadIdx.x;
-  int rows = 0;
-  if (expert < args.num_experts) {
+// Of each expert: the rows of all blocks, and of those before this one. Sums of integers: in any order.
+__device__ __forceinline__ void sum_counts(const TokenPermutationArgs& args, int num_sort_blocks, int* of_all,
+                                           int* of_blocks_before) {
+  for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock)
+    of_all[expert] = of_blocks_before[expert] = 0;
+  __syncthreads();
+  const int parts = max(1, kBlock / args.num_experts);  // threads of an expert
+  for (int i = threadIdx.x; i < parts * args.num_experts; i += kBlock) {
+    const int expert = i % args.num_experts;
+    int all = 0;
+    int before = 0;
 #pragma unroll 8
-    for (int block = 0; block < num_sort_blocks; ++block) {
-      std::int32_t* const count = args.counts + static_cast<std::int64_t>(block) * args.num_experts + expert;
-      const int of_block = *count;
-      *count = rows;
-      rows += of_block;
+    for (int block = i / args.num_experts; block < num_sort_blocks; block += parts) {
+      const int count = args.counts[static_cast<std::int64_t>(block) * args.num_experts + expert];
+      all += count;
+      if (block < static_cast<int>(blockIdx.x)) before += count;
     }
+    atomicAdd(of_all + expert, all);
+    atomicAdd(of_blocks_before + expert, before);
   }
-  // An inclusive scan over lanes, then over warps.
+  __syncthreads();
+}
+
+// Sizes of experts become where they begin; by one warp.
+__device__ __forceinline__ void sizes_to_offsets(int* sizes, int num_experts) {
   const int lane = threadIdx.x % kWarpSize;
-  const int warp = threadIdx.x / kWarpSize;
-  const auto scan_of_warp = [lane](int value) {
+  int begin = 0;
+  for (int first = 0; first < num_experts; first += kWarpSize) {
+    const int expert = first + lane;
+    const int size = expert < num_experts ? sizes[expert] : 0;
+    int end = size;
 #pragma unroll
     for (int offset = 1; offset < kWarpSize; offset *= 2) {
-      const int before = __shfl_up_sync(kFullWarp, value, offset);
-      if (lane >= offset) value += before;
+      const int before = __shfl_up_sync(kFullWarp, end, offset);
+      if (lane >= offset) end += before;
     }
-    return value;
-  };
-  int end = scan_of_warp(rows);
-  if (lane == kWarpSize - 1) sums[warp] = end;
-  __syncthreads();
-  if (warp == 0) sums[lane] = scan_of_warp(sums[lane]);
-  __syncthreads();
-  if (warp > 0) end += sums[warp - 1];
-  if (expert < args.num_experts) args.offsets[expert + 1] = end;
-  if (expert == 0) args.offsets[0] = 0;
+    if (expert < num_experts) sizes[expert] = begin + end - size;
+    begin += __shfl_sync(kFullWarp, end, kWarpSize - 1);
+  }
 }
 
 // Warps have consecutive slots, and walk over them 32 at a time: rows follow the order of slots.
-__global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs args) {
+__global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs args, int num_sort_blocks) {
+  wait_for_kernel_before();
   extern __shared__ int next_row[];  // [kWarps, num_experts]
+  int* const offsets = next_row + kWarps * args.num_experts;
+  int* const of_blocks_before = offsets + args.num_experts;
   const int lane = threadIdx.x % kWarpSize;
   const int warp = threadIdx.x / kWarpSize;
   const std::int64_t first = blockIdx.x * kSlotsOfSortBlock + warp * kSlotsOfWarp;
   int* const next_row_of_warp = next_row + warp * args.num_experts;
+  int expert[kSlotsOfLane];
+#pragma unroll
+  for (int i = 0; i < kSlotsOfLane; ++i) expert[i] = expert_of(args, first + i * kWarpSize + lane);
   for (int i = threadIdx.x; i < kWarps * args.num_experts; i += kBlock) next_row[i] = 0;
+  sum_counts(args, num_sort_blocks, offsets, of_blocks_before);
+#pragma unroll
+  for (int i = 0; i < kSlotsOfLane; ++i)
+    if (expert[i] >= 0) atomicAdd(next_row_of_warp + expert[i], 1);
+  const int rows_of_last = offsets[args.num_experts - 1];
   __syncthreads();
-  for (int i = lane; i < kSlotsOfWarp; i += kWarpSize) {
-    const int expert = expert_of(args, first + i);
-    if (expert >= 0) atomicAdd(next_row_of_warp + expert, 1);
-  }
+  if (warp == 0) sizes_to_offsets(offsets, args.num_experts);
   __syncthreads();
-  const std::int32_t* const counts = args.counts + static_cast<std::int64_t>(blockIdx.x) * args.num_experts;
-  for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock) {
-    int row = args.offsets[expert] + counts[expert];
-    for (int i = 0; i < kWarps; ++i) {
-      const int of_warp = next_row[i * args.num_experts + expert];
-      next_row[i * args.num_experts + expert] = row;
+  for (int i = threadIdx.x; i < args.num_experts; i += kBlock) {
+    if (blockIdx.x == 0) args.offsets[i] = offsets[i];
+    int row = offsets[i] + of_blocks_before[i];
+    for (int j = 0; j < kWarps; ++j) {
+      const int of_warp = next_row[j * args.num_experts + i];
+      next_row[j * args.num_experts + i] = row;
       row += of_warp;
     }
   }
+  if (blockIdx.x == 0 && threadIdx.x == 0)
+    args.offsets[args.num_experts] = offsets[args.num_experts - 1] + rows_of_last;
   __syncthreads();
-  for (int i = lane; i < kSlotsOfWarp; i += kWarpSize) {
-    const std::int64_t slot = first + i;
-    const int expert = expert_of(args, slot);
-    const unsigned same = __match_any_sync(kFullWarp, expert);
+#pragma unroll
+  for (int i = 0; i < kSlotsOfLane; ++i) {
+    const std::int64_t slot = first + i * kWarpSize + lane;
+    const unsigned same = __match_any_sync(kFullWarp, expert[i]);
     const int before = __popc(same & ((1U << lane) - 1));
-    const std::int64_t row = expert >= 0 ? next_row_of_warp[expert] + before : -1;
+    const std::int64_t row = expert[i] >= 0 ? next_row_of_warp[expert[i]] + before : -1;
     __syncwarp();
-    if (expert >= 0 && before == 0) next_row_of_warp[expert] += __popc(same);
+    if (expert[i] >= 0 && before == 0) next_row_of_warp[expert[i]] += __popc(same);
     __syncwarp();
     if (slot < args.num_slots) args.slot_to_row[slot] = row;
     if (row < 0 || row >= args.num_rows) continue;  // the latter where num_rows is wrong
@@ -109,10 +128,10 @@ __global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs
 
 void launch_token_permutation(const TokenPermutationArgs& args, CUstream_st* stream) {
   const unsigned grid = num_blocks(args.num_slots, kSlotsOfSortBlock);
-  const std::size_t bytes = args.num_experts * sizeof(int);
-  if (grid > 0) count_slots<<<grid, kBlock, bytes, stream>>>(args);
-  scan_counts<<<1, kScanBlock, 0, stream>>>(args, static_cast<int>(grid));
-  if (grid > 0) place_slots<<<grid, kBlock, bytes * kWarps, stream>>>(args);
+  const auto bytes = static_cast<unsigned>(args.num_experts * sizeof(int));
+  if (grid > 0) launch_after(count_slots, {.num_blocks = grid, .block = kBlock, .shared_bytes = bytes}, stream, args);
+  launch_after(place_slots, {.num_blocks = std::max(grid, 1U), .block = kBlock, .shared_bytes = bytes * (kWarps + 2)},
+               stream, args, static_cast<int>(grid));
   check_launch("build_token_permutation");
 }
 

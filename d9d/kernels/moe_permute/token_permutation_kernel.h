@@ -7,7 +7,7 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-inline constexpr std::int64_t kSlotsOfSortBlock = 2048;
+inline constexpr std::int64_t kSlotsOfSortBlock = 1024;
 inline constexpr std::int64_t kMaxSortExperts = 1024;
 
 struct TokenPermutationArgs {

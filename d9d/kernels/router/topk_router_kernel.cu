@@ -69,20 +69,36 @@ struct Candidate {
   }
 };
 
+// The order of floats as that of unsigned numbers.
+__device__ __forceinline__ unsigned ordered(float value) {
+  const unsigned bits = __float_as_uint(value + 0.0F);  // -0 is 0
+  return bits ^ ((bits >> 31) == 0 ? 0x80000000U : 0xffffffffU);
+}
+
+// Each lane's candidate has the experts that are the lane modulo 32.
 template <class A>
 __device__ __forceinline__ Candidate<A> best_of_warp(Candidate<A> best) {
+  if constexpr (std::is_same_v<A, float>) {
+    const unsigned score = best.expert == INT_MAX ? 0 : ordered(best.score);
+    const unsigned greatest = __reduce_max_sync(kFullWarp, score);
+    const auto expert = static_cast<int>(
+        __reduce_min_sync(kFullWarp, score == greatest ? static_cast<unsigned>(best.expert) : INT_MAX));
+    return {.score = best.score, .prob = __shfl_sync(kFullWarp, best.prob, expert % kWarpSize), .expert = expert};
+  } else {
 #pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
-    const A score = __shfl_xor_sync(kFullWarp, best.score, offset);
-    const A prob = __shfl_xor_sync(kFullWarp, best.prob, offset);
-    const int expert = __shfl_xor_sync(kFullWarp, best.expert, offset);
-    best.take_better(score, prob, expert);
+    for (int offset = kWarpSize / 2; offset > 0; offset /= 2) {
+      const A score = __shfl_xor_sync(kFullWarp, best.score, offset);
+      const A prob = __shfl_xor_sync(kFullWarp, best.prob, offset);
+      const int expert = __shfl_xor_sync(kFullWarp, best.expert, offset);
+      best.take_better(score, prob, expert);
+    }
+    return best;
   }
-  return best;
 }
 
 template <class T, int kPerLane>
 __global__ void __launch_bounds__(kBlock) topk_router_forward(const TopkRouterForwardArgs args) {
+  wait_for_kernel_before();
   using A = Accumulator<T>;
   const TopkRouterShape& shape = args.shape;
   const int lane = threadIdx.x % kWarpSize;
@@ -127,6 +143,7 @@ __global__ void __launch_bounds__(kBlock) topk_router_forward(const TopkRouterFo
 //   dw = renormalised ? (dr - sum(dr * r)) / s : dr        dlogits = p * (dp - sum(p * dp)), dp = dw at the chosen
 template <class T, int kPerLane>
 __global__ void __launch_bounds__(kBlock) topk_router_backward(const TopkRouterBackwardArgs args) {
+  wait_for_kernel_before();
   using A = Accumulator<T>;
   const TopkRouterShape& shape = args.shape;
   const int lane = threadIdx.x % kWarpSize;
@@ -178,6 +195,7 @@ void with_shape(const TopkRouterShape& shape, const Function& function) {
 }
 
 __global__ void __launch_bounds__(kBlock) count_experts(const ExpertCountArgs args) {
+  wait_for_kernel_before();
   extern __shared__ int counts_of_block[];
   for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock) counts_of_block[expert] = 0;
   __syncthreads();
@@ -198,7 +216,8 @@ __global__ void __launch_bounds__(kBlock) count_experts(const ExpertCountArgs ar
 void launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* stream) {
   if (args.shape.num_tokens == 0) return;
   with_shape(args.shape, [&]<class T, int kPerLane>(Element<T>, std::integral_constant<int, kPerLane>) {
-    topk_router_forward<T, kPerLane><<<num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock, 0, stream>>>(args);
+    launch_after(topk_router_forward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
+                 args);
   });
   check_launch("topk_router");
 }
@@ -206,7 +225,8 @@ void launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* 
 void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st* stream) {
   if (args.shape.num_tokens == 0) return;
   with_shape(args.shape, [&]<class T, int kPerLane>(Element<T>, std::integral_constant<int, kPerLane>) {
-    topk_router_backward<T, kPerLane><<<num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock, 0, stream>>>(args);
+    launch_after(topk_router_backward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
+                 args);
   });
   check_launch("topk_router");
 }
@@ -214,7 +234,10 @@ void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st
 void launch_expert_count(const ExpertCountArgs& args, CUstream_st* stream) {
   if (args.size == 0) return;
   const unsigned grid = std::min<unsigned>(num_blocks(args.size, kBlock), kMaxCountBlocks);
-  count_experts<<<grid, kBlock, args.num_experts * sizeof(int), stream>>>(args);
+  launch_after(
+      count_experts,
+      {.num_blocks = grid, .block = kBlock, .shared_bytes = static_cast<unsigned>(args.num_experts * sizeof(int))},
+      stream, args);
   check_launch("expert_counts");
 }
 
