@@ -24,6 +24,19 @@ void* data_of_rows(const at::Tensor& tensor, const RowRange& range) {
   return tensor.defined() ? tensor.narrow(0, range.begin, range.size).data_ptr() : nullptr;
 }
 
+// Running statistics of rows, from block to block.
+struct RowStatistics {
+  at::Tensor max;           // [rows] A
+  at::Tensor sum;           // [rows] A
+  at::Tensor target_logit;  // [rows] A, NaN while no block had it
+};
+
+RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options) {
+  return {.max = at::full({num_rows}, -std::numeric_limits<double>::infinity(), options),
+          .sum = at::zeros({num_rows}, options),
+          .target_logit = at::full({num_rows}, std::numeric_limits<double>::quiet_NaN(), options)};
+}
+
 // Those of `range`, to be brought up to date with a block.
 LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const RowRange& range) {
   return {.block = block,
@@ -48,12 +61,6 @@ void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& s
 }
 
 }  // namespace
-
-RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options) {
-  return {.max = at::full({num_rows}, -std::numeric_limits<double>::infinity(), options),
-          .sum = at::zeros({num_rows}, options),
-          .target_logit = at::full({num_rows}, std::numeric_limits<double>::quiet_NaN(), options)};
-}
 
 LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input) {
   const c10::DeviceGuard guard(input.hidden.device());

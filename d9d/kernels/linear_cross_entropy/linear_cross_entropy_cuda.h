@@ -35,12 +35,4 @@ struct LinearCrossEntropyWithGradients {
 // fp32 number on its device.
 void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor);
 
-// Running statistics of rows, from block to block.
-struct RowStatistics {
-  at::Tensor max;           // [rows] A
-  at::Tensor sum;           // [rows] A
-  at::Tensor target_logit;  // [rows] A, NaN while no block had it
-};
-[[nodiscard]] RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options);
-
 }  // namespace d9d::kernels::detail

@@ -43,13 +43,14 @@ void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* strea
 inline constexpr float kMaxAboveReference = 40;
 struct LogitExponentialsArgs {
   LogitBlock block;
-  float* reference;                  // [num_rows], -inf before the first block
-  float* sum;                        // [num_rows] of exp(logit - reference), 0 before the first block
-  float* target_logit;               // [num_rows]
+  bool is_first;                     // of its rows
+  float* reference;                  // [num_rows]
+  float* sum;                        // [num_rows] of exp(logit - reference)
+  float* target_logit;               // [num_rows], NaN while no block had it
   void* exponentials;                // [num_rows, exponentials_stride], 16-byte aligned; 0 for rows that are ignored
   std::int64_t exponentials_stride;  // a multiple of 8
   std::int64_t first_exponential;    // where in a row the block begins, a multiple of 8
-  std::int64_t* target_place;        // [num_rows]: where in a row the target is, if it is one of the columns
+  std::int64_t* target_place;        // [num_rows]: where in a row the target is, -1 while no block had it
   float* reference_of_block;         // of row r at r * reference_of_block_stride
   std::int64_t reference_of_block_stride;
 };

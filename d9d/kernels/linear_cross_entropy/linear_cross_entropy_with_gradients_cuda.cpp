@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -22,29 +21,28 @@ class Chunk {
   Chunk(const LinearCrossEntropyInput& input, const LogitBlocks& logits, std::int64_t max_rows, bool scales_hidden)
       : input_(input),
         logits_(logits),
-        statistics_(no_statistics(max_rows, logits.wide_options())),
+        reference_(at::empty({max_rows}, logits.wide_options())),
+        sum_(at::empty({max_rows}, logits.wide_options())),
+        target_logit_(at::empty({max_rows}, logits.wide_options())),
         factor_(at::empty({max_rows}, logits.wide_options())),
         target_place_(at::empty({max_rows}, input.targets.options())),
         exponentials_(at::empty({max_rows, logits.padded_vocabulary()}, input.hidden.options())),
-        references_(at::empty({max_rows, static_cast<std::int64_t>(logits.columns().size())}, logits.wide_options())) {
+        reference_of_block_(
+            at::empty({max_rows, static_cast<std::int64_t>(logits.columns().size())}, logits.wide_options())) {
     if (scales_hidden) scaled_hidden_ = at::empty({max_rows, input.hidden.size(1)}, input.hidden.options());
   }
 
   // Afterwards the gradient of a logit is factor times exponential.
   void compute(const RowRange& rows, LinearCrossEntropyForward& result) {
     rows_ = rows;
-    statistics_.max.fill_(-std::numeric_limits<float>::infinity());
-    statistics_.sum.zero_();
-    statistics_.target_logit.fill_(std::numeric_limits<float>::quiet_NaN());
-    target_place_.fill_(-1);
     for (std::size_t index = 0; index < logits_.columns().size(); ++index) compute_block(index);
     for (std::size_t split = 0; split < input_.weights.size(); ++split) rescale(split);
     launch_finish_rows({.num_rows = rows.size,
                         .hidden_size = input_.hidden.size(1),
                         .targets = targets(),
-                        .reference = statistics_.max.const_data_ptr<float>(),
-                        .sum = statistics_.sum.const_data_ptr<float>(),
-                        .target_logit = statistics_.target_logit.const_data_ptr<float>(),
+                        .reference = reference_.const_data_ptr<float>(),
+                        .sum = sum_.const_data_ptr<float>(),
+                        .target_logit = target_logit_.const_data_ptr<float>(),
                         .target_place = target_place_.const_data_ptr<std::int64_t>(),
                         .z_loss_weight = input_.z_loss_weight,
                         .softcap = input_.softcap.value_or(0),
@@ -87,15 +85,16 @@ class Chunk {
   void compute_block(std::size_t index) {
     const ColumnRange& columns = logits_.columns()[index];
     launch_logit_exponentials({.block = logits_.compute(rows_, columns),
-                               .reference = statistics_.max.mutable_data_ptr<float>(),
-                               .sum = statistics_.sum.mutable_data_ptr<float>(),
-                               .target_logit = statistics_.target_logit.mutable_data_ptr<float>(),
+                               .is_first = index == 0,
+                               .reference = reference_.mutable_data_ptr<float>(),
+                               .sum = sum_.mutable_data_ptr<float>(),
+                               .target_logit = target_logit_.mutable_data_ptr<float>(),
                                .exponentials = exponentials_.mutable_data_ptr(),
                                .exponentials_stride = exponentials_.stride(0),
                                .first_exponential = logits_.split(columns.split).padded_first + columns.begin,
                                .target_place = target_place_.mutable_data_ptr<std::int64_t>(),
-                               .reference_of_block = references_.mutable_data_ptr<float>() + index,
-                               .reference_of_block_stride = references_.stride(0)},
+                               .reference_of_block = reference_of_block_.mutable_data_ptr<float>() + index,
+                               .reference_of_block_stride = reference_of_block_.stride(0)},
                               stream());
   }
 
@@ -108,19 +107,21 @@ class Chunk {
          .num_columns = input_.weights[split].size(0),
          .block_columns = columns.block_size,
          .targets = targets(),
-         .reference = statistics_.max.const_data_ptr<float>(),
-         .reference_of_block = references_.const_data_ptr<float>() + columns.first_block,
-         .reference_of_block_stride = references_.stride(0)},
+         .reference = reference_.const_data_ptr<float>(),
+         .reference_of_block = reference_of_block_.const_data_ptr<float>() + columns.first_block,
+         .reference_of_block_stride = reference_of_block_.stride(0)},
         stream());
   }
 
   const LinearCrossEntropyInput& input_;
   const LogitBlocks& logits_;
-  RowStatistics statistics_;
+  at::Tensor reference_;
+  at::Tensor sum_;
+  at::Tensor target_logit_;
   at::Tensor factor_;
   at::Tensor target_place_;
-  at::Tensor exponentials_;  // [rows, padded vocabulary] bf16
-  at::Tensor references_;    // [rows, blocks] fp32
+  at::Tensor exponentials_;        // [rows, padded vocabulary] bf16
+  at::Tensor reference_of_block_;  // [rows, blocks] fp32
   at::Tensor scaled_hidden_;
   RowRange rows_ = {};
 };

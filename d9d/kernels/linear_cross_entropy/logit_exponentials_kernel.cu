@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) logit_exponentials(const L
     return;
   }
   const LogitRow<__nv_bfloat16, kTiles> logits(block, row);
-  const float reference_so_far = args.reference[row];
+  const float reference_so_far = args.is_first ? -kInfinity<float> : args.reference[row];
   const float greatest = logits.greatest(scratch);
   const float reference = greatest > reference_so_far + kMaxAboveReference ? greatest : reference_so_far;
   float sum = 0;
@@ -40,8 +40,12 @@ __global__ void __launch_bounds__(kBlockOfStatistics) logit_exponentials(const L
   if (target_column >= 0 && target_column < block.num_columns) {
     args.target_logit[row] = logits.at(target_column);
     args.target_place[row] = args.first_exponential + target_column;
+  } else if (args.is_first) {
+    args.target_logit[row] = nanf("");
+    args.target_place[row] = -1;
   }
-  args.sum[row] = (args.sum[row] > 0 ? args.sum[row] * expf(reference_so_far - reference) : 0) + sum;
+  const float sum_so_far = args.is_first ? 0 : args.sum[row];
+  args.sum[row] = sum_so_far * expf(reference_so_far - reference) + sum;
   args.reference[row] = reference;
   args.reference_of_block[row * args.reference_of_block_stride] = reference;
 }
