@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kBlock = 512;  // one a multiprocessor
 constexpr int kHeads = 2;    // of a thread group
-constexpr int kStages = 2;   // of heads on their way into shared memory while those before them are worked on
+constexpr int kStages = 3;   // of heads on their way into shared memory while those before them are worked on
 
 // Where a thread finds its pieces of a stage: each has places of its own.
 class Ring {

@@ -13,12 +13,15 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// One block a multiprocessor. While a group computes on rows, those after them are on their way into shared memory.
-constexpr int kStages = 2;
+// One block a multiprocessor. While a group computes on rows, those after them are on their way into shared memory: as
+// many stages as fit.
 template <class Group>
 constexpr int kBlockOf = Group::kVectors == 1 ? 768 : 512;
-template <class T, class Group>
-constexpr unsigned kBytesOfStage = kBlockOf<Group>* Group::kRows* Group::kVectors * sizeof(Vector<T>);  // a tensor
+constexpr unsigned kBytesOfRing = 192 * 1024;
+template <class T, class Group, bool kAdds>
+constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * kBlockOf<Group>* Group::kRows* Group::kVectors * sizeof(Vector<T>);
+template <class T, class Group, bool kAdds>
+constexpr int kStagesOf = static_cast<int>(std::min(kBytesOfRing / kBytesOfStage<T, Group, kAdds>, 4U));
 
 // Where a thread finds its vectors of the rows of a stage: each thread has places of its own.
 template <class T, class Group, int kSources>
@@ -66,6 +69,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
   constexpr int kRows = Group::kRows;
   constexpr int kVectors = Group::kVectors;
   constexpr int W = kWidth<T>;
+  constexpr int kStages = kStagesOf<T, Group, kAdds>;
   const int thread = static_cast<int>(threadIdx.x) % Group::kThreads;
   const int group = static_cast<int>(threadIdx.x) / Group::kThreads;
   const Ring<T, Group, kAdds ? 3 : 2> ring(shared_memory);
@@ -106,7 +110,8 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
   }
   const float share = 1.0F / static_cast<float>(args.num_columns);
   const auto eps = static_cast<float>(args.eps);
-  for (int stage = 0; block_row < args.num_rows; block_row += step, stage = (stage + 1) % kStages) {
+  int turn = 0;
+  for (int stage = 0; block_row < args.num_rows; block_row += step, stage = (stage + 1) % kStages, turn ^= 1) {
     wait_for_batches<kStages - 1>();
     float sums[2 * kRows] = {};  // of squares, and of products with the gradient
 #pragma unroll
@@ -127,7 +132,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
         sums[2 * i + 1] += products;
       }
     }
-    group_sum<Group::kThreads, kBlockOf<Group>>(sums, stage);
+    group_sum<Group::kThreads, kBlockOf<Group>>(sums, turn);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const std::int64_t row = block_row + i * kGroups + group;
@@ -253,7 +258,7 @@ unsigned launch_in_registers(const RmsNormBackwardArgs& args, CUstream_st* strea
         launch_after(backward_in_registers<T, Weight, Group, kAdds>,
                      {.num_blocks = blocks,
                       .block = kBlockOf<Group>,
-                      .shared_bytes = kStages * (kAdds ? 3 : 2) * kBytesOfStage<T, Group>},
+                      .shared_bytes = kStagesOf<T, Group, kAdds> * kBytesOfStage<T, Group, kAdds>},
                      stream, args);
       };
       args.grad_sum == nullptr ? launch(std::false_type()) : launch(std::true_type());
