@@ -29,14 +29,15 @@ GroupTiles tiles_of(int rows, int num_feature_tiles) {
 std::unique_ptr<TileOrder> order_of(const std::vector<int>& counts, int num_feature_tiles, int num_threads = 1) {
   auto order = std::make_unique<TileOrder>();
   std::vector<GroupTiles> scratch(kMaxGroups);
+  std::vector<std::int32_t> offsets = {0};
+  for (const int count : counts) offsets.push_back(offsets.back() + count);
   std::barrier<> all(num_threads);
   std::vector<std::jthread> threads;
   for (int thread = 0; thread < num_threads; ++thread) {
     threads.emplace_back([&, thread] {
       order_tiles(
-          *order, static_cast<int>(counts.size()), thread, num_threads,
-          [&](int g) { return tiles_of(counts[static_cast<std::size_t>(g)], num_feature_tiles); }, scratch.data(),
-          [&] { all.arrive_and_wait(); });
+          *order, offsets.data(), static_cast<int>(counts.size()), thread, num_threads,
+          [&](int rows) { return tiles_of(rows, num_feature_tiles); }, scratch.data(), [&] { all.arrive_and_wait(); });
     });
   }
   return order;

@@ -92,6 +92,26 @@ __device__ __forceinline__ void load_box_for_both(void* shared, const CUtensorMa
       : "memory");
 }
 
+// A box to global memory. The threads that wrote it have called publish_shared_writes() and met this thread.
+__device__ __forceinline__ void store_box(const CUtensorMap& map, const void* shared, const BoxOrigin& at) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+               "r"(shared_address(shared)), "r"(at.x), "r"(at.y), "r"(at.z)
+               : "memory");
+}
+// The same, added to what is there. Floats below the smallest normal one count as zero.
+__device__ __forceinline__ void add_box(const CUtensorMap& map, const void* shared, const BoxOrigin& at) {
+  asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
+               "r"(shared_address(shared)), "r"(at.x), "r"(at.y), "r"(at.z)
+               : "memory");
+}
+// Ends a group, maybe an empty one, of this thread's stores.
+__device__ __forceinline__ void end_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// The boxes of all but the last kPending groups of this thread may change.
+template <int kPending>
+__device__ __forceinline__ void wait_for_stored_boxes() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+
 __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

@@ -20,7 +20,8 @@ namespace d9d::kernels::detail {
 struct TiledTensor {
   const void* data;                    // aligned to 16 bytes, as are rows
   std::array<std::uint64_t, 3> sizes;  // none is 0
-  std::array<std::uint32_t, 3> box;    // box[0]: 64 elements, one row of 128 bytes
+  std::array<std::uint32_t, 3> box;    // box[0]: of 128 bytes
+  bool is_float = false;               // else bf16
 };
 
 // The driver's cuTensorMapEncodeTiled, which this library does not link.
@@ -38,14 +39,17 @@ struct TiledTensor {
   return encoder;
 }
 
-[[nodiscard]] inline CUtensorMap tensor_map_bf16(const TiledTensor& tensor) {
-  const std::array<std::uint64_t, 2> strides = {2 * tensor.sizes[0], 2 * tensor.sizes[0] * tensor.sizes[1]};
+// The thread has used the device before: the driver wants its context.
+[[nodiscard]] inline CUtensorMap tensor_map(const TiledTensor& tensor) {
+  const std::uint64_t row = (tensor.is_float ? 4 : 2) * tensor.sizes[0];
+  const std::array<std::uint64_t, 2> strides = {row, row * tensor.sizes[1]};
   const std::array<std::uint32_t, 3> element_strides = {1, 1, 1};
   CUtensorMap map;
-  const CUresult result = tensor_map_encoder()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(tensor.data), tensor.sizes.data(), strides.data(),
-      tensor.box.data(), element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      tensor_map_encoder()(&map, tensor.is_float ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                           3, const_cast<void*>(tensor.data), tensor.sizes.data(), strides.data(), tensor.box.data(),
+                           element_strides.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   D9D_CHECK(result == CUDA_SUCCESS, StateError, "[kernels::tensor_map] expected the driver to take a tensor of ",
             tensor.sizes[2], " x ", tensor.sizes[1], " x ", tensor.sizes[0], ", got its error ",
             static_cast<int>(result), ". Align it to 16 bytes, rows too.");

@@ -24,7 +24,7 @@ enum class GroupedMMBackend : std::uint8_t {
   kTorch,    // LibTorch's grouped kernel: bf16 on a GPU without waiting for it; float and half by LibTorch's own loop;
              // double, for which it has nothing, by kEager's
   kEager,    // one product a group, written into its slice; reads the host counts
-  kCutlass,  // this library's kernels for Hopper: bf16 and up to 448 groups without waiting for the GPU; else kTorch's
+  kCutlass,  // this library's kernels for Hopper: bf16 and up to 288 groups without waiting for the GPU; else kTorch's
 };
 
 // x: [N, in], w: [G, in, out] of the same dtype and device, rows sorted by group, counts of `groups` adding up to N

@@ -2,7 +2,7 @@
 // but the result, and its bits depend on nothing but the inputs.
 //
 // Legend   N rows over all groups, G groups, rows of group g: [offsets[g], offsets[g + 1]). bf16 in, fp32 sums.
-//          All contiguous and aligned to 16 bytes; inner and features, in and out are multiples of 8; 1 <= G <= 448,
+//          All contiguous and aligned to 16 bytes; inner and features, in and out are multiples of 8; 1 <= G <= 288,
 //          1 <= N.
 #pragma once
 
@@ -37,7 +37,8 @@ struct RowsOuterRowsArgs {
   const std::int32_t* offsets;  // [G + 1]
   void* out;                    // [G, in, out_features]
   bool out_is_float;            // else bf16
-  bool add;                     // to what is there; otherwise groups without rows become zero
+  bool add;  // to what is there; otherwise groups without rows become zero. Floats below the smallest
+             // normal one then count as zero
 };
 void launch_rows_outer_rows(const RowsOuterRowsArgs& args, CUstream_st* stream);
 

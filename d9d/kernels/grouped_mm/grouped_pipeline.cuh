@@ -44,6 +44,24 @@ struct Consumer {
   __device__ __forceinline__ int lane() const { return thread() % 32; }
   __device__ __forceinline__ void meet() const { sync_threads(2 + warpgroup, kWarpgroup); }
 
+  // Where this warpgroup may write a piece of its result.
+  __device__ __forceinline__ unsigned char* begin_piece() {
+    unsigned char* const memory = shared.results[warpgroup][piece];
+    piece ^= 1;
+    if (thread() == 0) wait_for_stored_boxes<1>();
+    meet();
+    return memory;
+  }
+  // All of it is written; store() sends it on its way, by one thread.
+  template <class Store>
+  __device__ __forceinline__ void end_piece(const Store& store) const {
+    publish_shared_writes();
+    meet();
+    if (thread() != 0) return;
+    store();
+    end_stores();
+  }
+
   __device__ __forceinline__ void release(int stage) const {
     if (lane() < 2) arrive_at(shared.empty[stage], lane());
   }
@@ -96,11 +114,11 @@ __device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_gr
 }
 
 // The body of a kernel. Product has
-//   GroupTiles tiles_of(int group);      Tile tile_at(int group, int tile);      int num_stages(tile);
+//   GroupTiles tiles_of(int rows);       Tile tile_at(order, int group, int tile);      int num_stages(tile);
 //   int bytes_of_stage(tile);            void load(tile, int i, a, b, Barrier&);  // the i-th stage
 //   void compute(tile, Consumer&);       // uses num_stages stages
 template <class Product>
-__device__ __forceinline__ void run_grouped(const Product& product, int num_groups) {
+__device__ __forceinline__ void run_grouped(const Product& product, const std::int32_t* offsets, int num_groups) {
   extern __shared__ __align__(1024) unsigned char memory[];
   GroupedShared& shared = *reinterpret_cast<GroupedShared*>(memory);
   if (threadIdx.x == 0) {
@@ -111,8 +129,9 @@ __device__ __forceinline__ void run_grouped(const Product& product, int num_grou
     publish_barriers();
   }
   order_tiles(
-      shared.order, num_groups, static_cast<int>(threadIdx.x), kThreads, [&](int g) { return product.tiles_of(g); },
-      reinterpret_cast<GroupTiles*>(shared.results), [] { __syncthreads(); });
+      shared.order, offsets, num_groups, static_cast<int>(threadIdx.x), kThreads,
+      [&](int rows) { return product.tiles_of(rows); }, reinterpret_cast<GroupTiles*>(shared.results),
+      [] { __syncthreads(); });
   cluster_sync();
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kWarpgroup / 32) {
@@ -120,7 +139,7 @@ __device__ __forceinline__ void run_grouped(const Product& product, int num_grou
     if (warp == 0 && threadIdx.x % 32 == 0) {
       Ring at;
       for_each_tile(shared.order, num_groups, [&](int group, int index) {
-        const auto tile = product.tile_at(group, index);
+        const auto tile = product.tile_at(shared.order, group, index);
         const int num_stages = product.num_stages(tile);
         for (int i = 0; i < num_stages; ++i, at.advance()) {
           wait(shared.empty[at.stage], at.phase ^ 1);
@@ -133,10 +152,18 @@ __device__ __forceinline__ void run_grouped(const Product& product, int num_grou
   } else {
     take_registers<232>();
     Consumer consumer{.shared = shared, .warpgroup = warp / (kWarpgroup / 32) - 1};
-    for_each_tile(shared.order, num_groups,
-                  [&](int group, int index) { product.compute(product.tile_at(group, index), consumer); });
+    for_each_tile(shared.order, num_groups, [&](int group, int index) {
+      product.compute(product.tile_at(shared.order, group, index), consumer);
+    });
+    if (consumer.thread() == 0) wait_for_stored_boxes<0>();
   }
   cluster_sync();  // the other block may still write and arrive here
+}
+
+// Makes a kernel startable; the tensor maps of its arguments come after it.
+template <class... Args>
+void prepare_grouped(void (*kernel)(Args...)) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(GroupedShared));
 }
 
 // Two blocks a cluster, on all multiprocessors of the current device.

@@ -13,7 +13,7 @@ namespace d9d::kernels::detail {
 constexpr int kMaxTileRows = 256;
 constexpr int kTileRowStep = 32;    // the tensor cores' work grows in such steps
 constexpr int kTileFeatures = 256;  // of a cluster's two blocks together
-constexpr int kMaxGroups = 448;     // of which a block's shared memory can hold the order
+constexpr int kMaxGroups = 288;     // of which a block's shared memory can hold the order
 
 [[nodiscard]] constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 [[nodiscard]] constexpr int smaller(int a, int b) { return a < b ? a : b; }
@@ -48,6 +48,7 @@ struct GroupTiles {
 
 // Groups by falling cost of a tile.
 struct TileOrder {
+  int offset[kMaxGroups + 1];       // of a group's rows
   int first_tile[kMaxGroups + 1];   // position of the first tile of the group at a place; the last: of all tiles
   std::uint16_t group[kMaxGroups];  // at a place
 
@@ -58,12 +59,15 @@ struct TileOrder {
   }
 };
 
-// Fills `order`. Called by each of `num_threads` threads; `sync` makes all of them meet. tiles_of(g) is a GroupTiles;
-// scratch: kMaxGroups of them that the threads share.
+// Fills `order`. Called by each of `num_threads` threads; `sync` makes all of them meet. tiles_of(rows of a group) is a
+// GroupTiles; scratch: kMaxGroups of them that the threads share.
 template <class TilesOf, class Sync>
-constexpr void order_tiles(TileOrder& order, int num_groups, int thread, int num_threads, const TilesOf& tiles_of,
-                           GroupTiles* scratch, const Sync& sync) {
-  for (int g = thread; g < num_groups; g += num_threads) scratch[g] = tiles_of(g);
+constexpr void order_tiles(TileOrder& order, const std::int32_t* offsets, int num_groups, int thread, int num_threads,
+                           const TilesOf& tiles_of, GroupTiles* scratch, const Sync& sync) {
+  for (int g = thread; g <= num_groups; g += num_threads) {
+    order.offset[g] = offsets[g];
+    if (g < num_groups) scratch[g] = tiles_of(offsets[g + 1] - offsets[g]);
+  }
   sync();
   for (int g = thread; g < num_groups; g += num_threads) {
     const GroupTiles mine = scratch[g];

@@ -19,22 +19,25 @@ struct OuterTile {
 // Sums of rows: A is 64 columns of x, B 256 columns of y. T: of the result.
 template <class T>
 struct RowsOuterRows {
+  static constexpr bool kIsFloat = sizeof(T) == sizeof(float);
+
   const CUtensorMap& x_map;
   const CUtensorMap& y_map;
+  const CUtensorMap& out_map;
   const RowsOuterRowsArgs& args;
 
   __device__ __forceinline__ int num_out_tiles() const { return ceil_div(args.out_features, kTileOut); }
 
-  __device__ __forceinline__ GroupTiles tiles_of(int g) const {
-    return {.cost = args.offsets[g + 1] - args.offsets[g], .count = ceil_div(args.in, kTileFeatures) * num_out_tiles()};
+  __device__ __forceinline__ GroupTiles tiles_of(int rows) const {
+    return {.cost = rows, .count = ceil_div(args.in, kTileFeatures) * num_out_tiles()};
   }
 
-  __device__ __forceinline__ OuterTile tile_at(int g, int index) const {
-    const int first_row = args.offsets[g];
+  __device__ __forceinline__ OuterTile tile_at(const TileOrder& order, int g, int index) const {
+    const int first_row = order.offset[g];
     return {
         .group = g,
         .first_row = first_row,
-        .num_rows = args.offsets[g + 1] - first_row,
+        .num_rows = order.offset[g + 1] - first_row,
         .first_in = index / num_out_tiles() * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2,
         .first_out = index % num_out_tiles() * kTileOut};
   }
@@ -65,19 +68,11 @@ struct RowsOuterRows {
       for (float& sum : sums) sum = 0;
     }
     if (tile.num_rows % kInnerOfBlock > 0) add_up_rest(tile.num_rows % kInnerOfBlock, consumer, sums);
-    if (args.add) {
-      if (tile.num_rows == 0) return;
-      for_each_pair(
-          tile, consumer, [&](T* out, float* pair) { add_pair(out, pair); }, sums);
-    }
-    if constexpr (sizeof(T) == sizeof(float)) {
-      for_each_pair(
-          tile, consumer,
-          [&](T* out, float* pair) {
-            *reinterpret_cast<float2*>(out) = {pair[0], pair[1]};
-          },
-          sums);
+    if (args.add && tile.num_rows == 0) return;
+    if constexpr (kIsFloat) {
+      write_float(tile, consumer, sums);
     } else {
+      if (args.add) add_to_sums(tile, consumer, sums);
       write_bf16(tile, consumer, sums);
     }
   }
@@ -128,60 +123,67 @@ struct RowsOuterRows {
     keep_sums(sums);
   }
 
-  __device__ static __forceinline__ void add_pair(const T* out, float* pair) {
-    if constexpr (sizeof(T) == sizeof(float)) {
-      const float2 there = *reinterpret_cast<const float2*>(out);
-      pair[0] += there.x;
-      pair[1] += there.y;
-    } else {
-      const float2 there = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(out));
-      pair[0] += there.x;
-      pair[1] += there.y;
-    }
-  }
-
-  [[nodiscard]] __device__ __forceinline__ T* out_at(const OuterTile& tile, int in, int out) const {
-    return static_cast<T*>(args.out) + (static_cast<std::int64_t>(tile.group) * args.in + in) * args.out_features + out;
-  }
-
-  // Of the sums that this thread holds, side by side in the result.
-  template <class Visit>
-  __device__ __forceinline__ void for_each_pair(const OuterTile& tile, const Consumer& consumer, const Visit& visit,
-                                                float (&sums)[128]) const {
+  // What is in the result already. Slow: adding to bf16 is not what training does.
+  __device__ __forceinline__ void add_to_sums(const OuterTile& tile, const Consumer& consumer,
+                                              float (&sums)[128]) const {
     const int in = tile.first_in + consumer.warpgroup * 64 + consumer.warp() * 16 + consumer.lane() / 4;
     const int out = tile.first_out + consumer.lane() % 4 * 2;
-    T* const first = out_at(tile, in, out);
+    const auto* const first = static_cast<const __nv_bfloat16*>(args.out) +
+                              (static_cast<std::int64_t>(tile.group) * args.in + in) * args.out_features + out;
 #pragma unroll
-    for (int j = 0; j < kTileOut / 8; ++j) {
-      if (out + 8 * j >= args.out_features) continue;
-      if (in < args.in) visit(first + 8 * j, sums + 4 * j);
-      if (in + 8 < args.in) visit(first + 8 * j + 8 * static_cast<std::int64_t>(args.out_features), sums + 4 * j + 2);
+    for (int pair = 0; pair < 64; ++pair) {
+      const int j = pair / 2, below = pair % 2 * 8;
+      if (in + below >= args.in || out + 8 * j >= args.out_features) continue;
+      const float2 there = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(
+          first + static_cast<std::int64_t>(below) * args.out_features + 8 * j));
+      sums[2 * pair] += there.x;
+      sums[2 * pair + 1] += there.y;
     }
   }
 
-  // 64 columns at a time through shared memory, so that a warp writes whole pieces of 128 bytes of four rows.
+  // Columns that go as one box.
+  static constexpr int kPieceColumns = 128 / sizeof(T);
+
+  __device__ __forceinline__ void end_piece(const OuterTile& tile, const Consumer& consumer, unsigned char* piece,
+                                            int column) const {
+    const BoxOrigin at = {tile.first_out + column, tile.first_in + consumer.warpgroup * 64, tile.group};
+    consumer.end_piece([&] {
+      if (kIsFloat && args.add) {
+        add_box(out_map, piece, at);
+      } else {
+        store_box(out_map, piece, at);
+      }
+    });
+  }
+
   __device__ __forceinline__ void write_bf16(const OuterTile& tile, Consumer& consumer, float (&sums)[128]) const {
     const int lane = consumer.lane();
-    const int first_in = tile.first_in + consumer.warpgroup * 64 + consumer.warp() * 16 + lane / 8;
-    const int first_out = tile.first_out + lane % 8 * 8;
-    T* const out = out_at(tile, first_in, first_out);
 #pragma unroll
-    for (int first = 0; first < kTileOut; first += 64) {
-      if (tile.first_out + first >= args.out_features) continue;
-      unsigned char* const piece =
-          consumer.shared.results[consumer.warpgroup][consumer.piece] + consumer.warp() * 16 * 128;
-      consumer.piece ^= 1;
+    for (int column = 0; column < kTileOut; column += kPieceColumns) {
+      if (tile.first_out + column >= args.out_features) continue;
+      unsigned char* const piece = consumer.begin_piece();
 #pragma unroll
       for (int j = 0; j < 8; j += 2)
-        store_matrices(piece + swizzled(lane % 16, j + lane / 16), sums + (first + 8 * j) / 2);
-      __syncwarp();
+        store_matrices(piece + swizzled(consumer.warp() * 16 + lane % 16, j + lane / 16), sums + (column + 8 * j) / 2);
+      end_piece(tile, consumer, piece, column);
+    }
+  }
+
+  __device__ __forceinline__ void write_float(const OuterTile& tile, Consumer& consumer, float (&sums)[128]) const {
+    const int lane = consumer.lane();
+    const int row = consumer.warp() * 16 + lane / 4;
 #pragma unroll
-      for (int i = 0; i < 16; i += 4) {
-        if (first_in + i < args.in && first_out + first < args.out_features) {
-          *reinterpret_cast<uint4*>(out + static_cast<std::int64_t>(i) * args.out_features + first) =
-              *reinterpret_cast<const uint4*>(piece + swizzled(i + lane / 8, lane % 8));
-        }
+    for (int column = 0; column < kTileOut; column += kPieceColumns) {
+      if (tile.first_out + column >= args.out_features) continue;
+      unsigned char* const piece = consumer.begin_piece();
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const float* const four = sums + column / 2 + 4 * j;
+        const int at = lane % 2 * 8, chunk = 2 * j + lane % 4 / 2;
+        *reinterpret_cast<float2*>(piece + swizzled(row, chunk) + at) = {four[0], four[1]};
+        *reinterpret_cast<float2*>(piece + swizzled(row + 8, chunk) + at) = {four[2], four[3]};
       }
+      end_piece(tile, consumer, piece, column);
     }
   }
 };
@@ -189,27 +191,30 @@ struct RowsOuterRows {
 template <class T>
 __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     rows_outer_rows(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap y_map,
-                    const __grid_constant__ RowsOuterRowsArgs args) {
+                    const __grid_constant__ CUtensorMap out_map, const __grid_constant__ RowsOuterRowsArgs args) {
   if (threadIdx.x == 0) {
     prefetch_map(x_map);
     prefetch_map(y_map);
+    prefetch_map(out_map);
   }
-  run_grouped(RowsOuterRows<T>{x_map, y_map, args}, args.num_groups);
-}
-
-[[nodiscard]] CUtensorMap boxes_of_rows(const void* data, int num_columns, std::int64_t num_rows) {
-  return tensor_map_bf16({.data = data,
-                          .sizes = {static_cast<std::uint64_t>(num_columns), static_cast<std::uint64_t>(num_rows), 1},
-                          .box = {64, kInnerOfBlock, 1}});
+  run_grouped(RowsOuterRows<T>{x_map, y_map, out_map, args}, args.offsets, args.num_groups);
 }
 
 }  // namespace
 
 void launch_rows_outer_rows(const RowsOuterRowsArgs& args, CUstream_st* stream) {
+  const auto in = static_cast<std::uint64_t>(args.in), out = static_cast<std::uint64_t>(args.out_features),
+             num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
   const auto launch = [&](auto* kernel) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(GroupedShared));
+    prepare_grouped(kernel);
     kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(
-        boxes_of_rows(args.x, args.in, args.num_rows), boxes_of_rows(args.y, args.out_features, args.num_rows), args);
+        tensor_map({.data = args.x, .sizes = {in, num_rows, 1}, .box = {64, kInnerOfBlock, 1}}),
+        tensor_map({.data = args.y, .sizes = {out, num_rows, 1}, .box = {64, kInnerOfBlock, 1}}),
+        tensor_map({.data = args.out,
+                    .sizes = {out, in, groups},
+                    .box = {args.out_is_float ? 32U : 64U, 64, 1},
+                    .is_float = args.out_is_float}),
+        args);
   };
   if (args.out_is_float) {
     launch(rows_outer_rows<float>);

@@ -6,6 +6,7 @@ namespace d9d::kernels::detail {
 namespace {
 
 constexpr int kRowBytes = kInnerOfBlock * 2;
+constexpr int kPieceRows = 64;
 
 struct RowsTile {
   int group;
@@ -20,21 +21,21 @@ template <Order kWeightOrder>
 struct RowsTimesWeights {
   const CUtensorMap& rows_map;
   const CUtensorMap& weights_map;
+  const CUtensorMap& out_map;
   const RowsTimesWeightsArgs& args;
 
   __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.features, kTileFeatures); }
-  __device__ __forceinline__ int rows_of_group(int g) const { return args.offsets[g + 1] - args.offsets[g]; }
 
-  __device__ __forceinline__ GroupTiles tiles_of(int g) const {
-    const int rows = rows_of_group(g);
+  __device__ __forceinline__ GroupTiles tiles_of(int rows) const {
     return {.cost = rows_of_tile(rows), .count = num_row_tiles(rows) * num_feature_tiles()};
   }
 
-  __device__ __forceinline__ RowsTile tile_at(int g, int index) const {
+  __device__ __forceinline__ RowsTile tile_at(const TileOrder& order, int g, int index) const {
     const int tiles = num_feature_tiles();
-    const RowRange rows = row_tile(rows_of_group(g), index / tiles);
+    const int first_row = order.offset[g];
+    const RowRange rows = row_tile(order.offset[g + 1] - first_row, index / tiles);
     return {.group = g,
-            .first_row = args.offsets[g] + rows.first,
+            .first_row = first_row + rows.first,
             .num_rows = rows.count,
             .first_feature = index % tiles * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2};
   }
@@ -98,31 +99,35 @@ struct RowsTimesWeights {
     consumer.add_up<kRows, kWeightOrder, Order::kByInner>(sums, num_stages(tile));
   }
 
-  // 64 rows at a time through shared memory, so that a warp writes whole pieces of 128 bytes of four rows.
+  // 64 rows at a time: as boxes where all of them are the group's.
   __device__ __forceinline__ void write(const RowsTile& tile, Consumer& consumer, const float (&sums)[128]) const {
-    const int lane = consumer.lane(), thread = consumer.thread();
-    const int first_feature = tile.first_feature + consumer.warpgroup * 64 + thread % 8 * 8;
-    auto* const out = static_cast<__nv_bfloat16*>(args.out) +
-                      static_cast<std::int64_t>(tile.first_row) * args.features + first_feature;
+    const int lane = consumer.lane();
+    const int first_feature = tile.first_feature + consumer.warpgroup * 64;
 #pragma unroll
-    for (int first = 0; first < kMaxTileRows; first += 64) {
+    for (int first = 0; first < kMaxTileRows; first += kPieceRows) {
       if (first >= tile.num_rows) continue;
-      unsigned char* const piece = consumer.shared.results[consumer.warpgroup][consumer.piece];
-      consumer.piece ^= 1;
+      unsigned char* const piece = consumer.begin_piece();
 #pragma unroll
-      for (int row = 0; row < 64; row += 16) {
+      for (int row = 0; row < kPieceRows; row += 16) {
         store_matrices_transposed(piece + swizzled(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2),
                                   sums + (first + row) / 2);
       }
-      consumer.meet();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i * 16 + thread / 8;
-        if (first + row < tile.num_rows && first_feature < args.features) {
-          *reinterpret_cast<uint4*>(out + static_cast<std::int64_t>(first + row) * args.features) =
-              *reinterpret_cast<const uint4*>(piece + swizzled(row, thread % 8));
-        }
-      }
+      const int num_rows = tile.num_rows - first;
+      consumer.end_piece([&] {
+        if (num_rows >= kPieceRows) store_box(out_map, piece, {first_feature, tile.first_row + first, 0});
+      });
+      if (num_rows < kPieceRows) write_rows(tile.first_row + first, num_rows, first_feature, piece, consumer.thread());
+    }
+  }
+
+  __device__ __forceinline__ void write_rows(int first_row, int num_rows, int first_feature, const unsigned char* piece,
+                                             int thread) const {
+    first_feature += thread % 8 * 8;
+    if (first_feature >= args.features) return;
+    auto* const out = static_cast<__nv_bfloat16*>(args.out) + first_feature;
+    for (int row = thread / 8; row < num_rows; row += kWarpgroup / 8) {
+      *reinterpret_cast<uint4*>(out + static_cast<std::int64_t>(first_row + row) * args.features) =
+          *reinterpret_cast<const uint4*>(piece + swizzled(row, thread % 8));
     }
   }
 };
@@ -130,34 +135,33 @@ struct RowsTimesWeights {
 template <Order kWeightOrder>
 __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     rows_times_weights(const __grid_constant__ CUtensorMap rows_map, const __grid_constant__ CUtensorMap weights_map,
-                       const __grid_constant__ RowsTimesWeightsArgs args) {
+                       const __grid_constant__ CUtensorMap out_map, const __grid_constant__ RowsTimesWeightsArgs args) {
   if (threadIdx.x == 0) {
     prefetch_map(rows_map);
     prefetch_map(weights_map);
+    prefetch_map(out_map);
   }
-  run_grouped(RowsTimesWeights<kWeightOrder>{rows_map, weights_map, args}, args.num_groups);
+  run_grouped(RowsTimesWeights<kWeightOrder>{rows_map, weights_map, out_map, args}, args.offsets, args.num_groups);
 }
 
 }  // namespace
 
 void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream) {
   const auto inner = static_cast<std::uint64_t>(args.inner), features = static_cast<std::uint64_t>(args.features),
-             num_groups = static_cast<std::uint64_t>(args.num_groups);
-  const CUtensorMap rows_map = tensor_map_bf16({.data = args.rows,
-                                                .sizes = {inner, static_cast<std::uint64_t>(args.num_rows), 1},
-                                                .box = {kInnerOfBlock, kTileRowStep, 1}});
+             num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
   const auto launch = [&](auto* kernel, const TiledTensor& weights) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(GroupedShared));
-    kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(rows_map, tensor_map_bf16(weights),
-                                                                                args);
+    prepare_grouped(kernel);
+    kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(
+        tensor_map({.data = args.rows, .sizes = {inner, num_rows, 1}, .box = {kInnerOfBlock, kTileRowStep, 1}}),
+        tensor_map(weights),
+        tensor_map({.data = args.out, .sizes = {features, num_rows, 1}, .box = {64, kPieceRows, 1}}), args);
   };
   if (args.weights_are_transposed) {
-    launch(
-        rows_times_weights<Order::kByInner>,
-        {.data = args.weights, .sizes = {inner, features, num_groups}, .box = {kInnerOfBlock, kTileFeatures / 2, 1}});
+    launch(rows_times_weights<Order::kByInner>,
+           {.data = args.weights, .sizes = {inner, features, groups}, .box = {kInnerOfBlock, kTileFeatures / 2, 1}});
   } else {
     launch(rows_times_weights<Order::kByOuter>,
-           {.data = args.weights, .sizes = {features, inner, num_groups}, .box = {64, kInnerOfBlock, 1}});
+           {.data = args.weights, .sizes = {features, inner, groups}, .box = {64, kInnerOfBlock, 1}});
   }
   check_launch("grouped_mm");
 }
