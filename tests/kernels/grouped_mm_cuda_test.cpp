@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include <ATen/ATen.h>
 
@@ -181,6 +182,18 @@ TEST_F(GroupedMMCuda, Leaves_other_dtypes_to_LibTorch) {
     EXPECT_EQ(y.scalar_type(), dtype);
     EXPECT_LT(testing::difference(y, loop_of_products(x, w, counts)), dtype == at::kHalf ? 2e-3 : 1e-5);
   }
+}
+
+// As backward passes do.
+TEST_F(GroupedMMCuda, Starts_on_a_thread_that_has_not_used_the_device) {
+  const Counts counts = {30, 10};
+  const at::Tensor x = device_values({40, 64}, 1, at::kBFloat16), w = device_values({2, 64, 72}, 2, at::kBFloat16);
+  const at::Tensor offsets = groups_of(counts).offsets();
+  at::Tensor y, dw;
+  std::jthread([&] { y = detail::rows_times_weights_cuda(x, w, offsets); }).join();
+  std::jthread([&] { dw = detail::rows_outer_rows_cuda(x, y, offsets); }).join();
+  EXPECT_TRUE(at::equal(y, detail::rows_times_weights_cuda(x, w, offsets)));
+  EXPECT_TRUE(at::equal(dw, detail::rows_outer_rows_cuda(x, y, offsets)));
 }
 
 TEST_F(GroupedMMCuda, Does_not_wait_for_the_device) {
