@@ -97,6 +97,21 @@ TEST(Attention, With_sinks_and_a_window_of_three_keys_equals_gpt_oss) {
   expect_equals_oracle_with(std::nullopt, "attention_sinks_window", config);
 }
 
+TEST(Attention, With_a_softcap_of_nearly_nothing_weighs_all_keys_alike) {
+  const auto oracle = test::oracle_case("attention_gqa", at::kFloat);
+  const auto output = [&](const GroupedQueryAttentionConfig& config, const Tensors& weights) {
+    const auto attention = make_module<GroupedQueryAttention>(config);
+    test::load(*attention, weights, at::kFloat);
+    return attend(attention, oracle.inputs);
+  };
+  Tensors without_queries = oracle.weights;
+  without_queries.at("q_proj.weight") = at::zeros_like(without_queries.at("q_proj.weight"));
+  GroupedQueryAttentionConfig capped = qwen3();
+  capped.softcap = 1e-9;
+  test::expect_close("output", output(capped, oracle.weights), output(qwen3(), without_queries),
+                     test::tolerance("fp32"));
+}
+
 TEST(Attention, Of_packed_sequences_is_that_of_each) {
   GroupedQueryAttentionConfig config = qwen3();
   config.window_left = 3;
