@@ -79,16 +79,12 @@ PendingStep GradientManager::sum_step(const RankReport& report) {
   for (const auto& reduction : reductions_) reduction->wait();
   const at::Tensor sums = sum_over_ranks(report);
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_).to(sums.options());
-  PendingStep pending{.grad_scale = grad_scale_of(sums, norm)};
-  pending.totals = at::cat({sums, norm.view(1), pending.grad_scale.view(1)});
-  pending.on_host = at::empty(pending.totals.sizes(), at::TensorOptions(at::kDouble).pinned_memory(!device_.is_cpu()));
-  pending.copied = copies_.run([&] { pending.on_host.copy_(pending.totals, /*non_blocking=*/true); });
-  return pending;
+  const at::Tensor scale = grad_scale_of(sums, norm);
+  return {.grad_scale = scale, .totals = HostCopy(at::cat({sums, norm.view(1), scale.view(1)}), copies_)};
 }
 
 StepGradients GradientManager::read_step(const PendingStep& pending) const {
-  pending.copied.synchronize();
-  const double* const total = pending.on_host.const_data_ptr<double>();
+  const double* const total = pending.totals.wait().const_data_ptr<double>();
   StepGradients step{.total_weight = total[kWeight],
                      .num_tokens = static_cast<std::int64_t>(total[kTokens]),
                      .stops = total[kStops] > 0};

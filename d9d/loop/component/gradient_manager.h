@@ -30,7 +30,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/device/side_stream.h"
+#include "d9d/core/device/host_copy.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
 #include "d9d/loop/config/trainer_config.h"
@@ -49,9 +49,7 @@ struct PendingStep {
   // fp64, 0-dim: what the gradients in .grad() are still to be multiplied by; divides by the total weight and clips.
   // NaN where the step is not usable.
   at::Tensor grad_scale;
-  at::Tensor totals;   // on the device: weighted loss, weight, tokens, wishes to stop, norm of the sum, grad_scale
-  at::Tensor on_host;  // the same, once `copied` is done
-  StreamEvent copied;
+  HostCopy totals;  // [6] fp64: weighted loss, weight, tokens, wishes to stop, norm of the sum, grad_scale
 };
 
 // The same on all ranks.

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -12,6 +14,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
+#include "d9d/core/device/host_copy.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/run_info.h"
@@ -27,9 +30,16 @@ std::string text_of(const char* format, double value) {
   return buffer;
 }
 
+// What a step logs beside its loss, on its way from the device.
+struct LoggedValues {
+  std::vector<std::string> names;
+  HostCopy values;  // [names] fp64
+};
+
 // What one step reports.
 struct StepReport {
   StepGradients gradients;
+  std::optional<LoggedValues> logged;
   double learning_rate = 0.0;
   double seconds = 0.0;
 };
@@ -109,6 +119,9 @@ class TrainingRun {
     const PendingStep pending =
         gradients_.sum_step({.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested()});
     report.learning_rate = parts_.optimizer.learning_rate() * parts_.lr_scheduler.factor();
+    if (parts_.schedule.should_do_action(parts_.config.logging.period_steps, {.always_at_last_step = true})) {
+      report.logged = collect_values();
+    }
     report.gradients = update(pending, report.learning_rate);
     if (!report.gradients.is_usable && parts_.context.is_main_process()) {
       log_.warning("step ", parts_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
@@ -145,15 +158,28 @@ class TrainingRun {
     write("lr", report.learning_rate);
     write("num_tokens", static_cast<double>(report.gradients.num_tokens));
     write("step_seconds", report.seconds);
-    if (!parts_.schedule.should_do_action(parts_.config.logging.period_steps, {.always_at_last_step = true})) {
-      return;
-    }
-    for (const auto& [name, value] : parts_.module.step_statistics()) write(name, value.item<double>());
+    if (!report.logged) return;
+    const at::Tensor& values = report.logged->values.wait();
+    for (std::size_t i = 0; i < report.logged->names.size(); ++i)
+      write(report.logged->names[i], values.const_data_ptr<double>()[i]);
+  }
+
+  // Before the optimiser has work: the host need not wait for that.
+  std::optional<LoggedValues> collect_values() const {
+    std::vector<std::string> names;
+    std::vector<at::Tensor> values;
+    const auto add = [&](const std::string& name, const at::Tensor& value) {
+      names.push_back(name);
+      values.push_back(value.detach().to(parts_.context.device(), at::kDouble).flatten());
+    };
+    for (const auto& [name, value] : parts_.module.step_statistics()) add(name, value);
     for (const auto& [name, metric] : parts_.metrics) {
       metric->sync(parts_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
-      write(name, metric->compute().item<double>());
+      add(name, metric->compute());
       metric->reset();
     }
+    if (names.empty()) return std::nullopt;
+    return LoggedValues{.names = std::move(names), .values = HostCopy(at::cat(values), copies_)};
   }
 
   void write(const std::string& name, double value) {
@@ -183,6 +209,7 @@ class TrainingRun {
   Logger log_;
   std::unique_ptr<TrackerRun> run_;
   GradientManager gradients_;
+  const SideStream copies_{parts_.context.device()};
   const InterruptScope interrupt_;
   bool stops_ = false;
   bool has_stepped_ = false;

@@ -1,0 +1,24 @@
+#include "d9d/core/device/host_copy.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+
+namespace d9d {
+
+HostCopy::HostCopy(at::Tensor values, const SideStream& copies) : values_(std::move(values)) {
+  if (values_.is_cpu()) {
+    on_host_ = values_;
+    return;
+  }
+  const auto options = values_.options().device(at::kCPU).pinned_memory(true);
+  on_host_ = at::empty(values_.sizes(), options);
+  copied_ = copies.run([&] { on_host_.copy_(values_, /*non_blocking=*/true); });
+}
+
+const at::Tensor& HostCopy::wait() const {
+  copied_.synchronize();
+  return on_host_;
+}
+
+}  // namespace d9d
