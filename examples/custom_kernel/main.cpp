@@ -71,9 +71,12 @@ void check(d9d::DistContext& context) {
   const at::Tensor expected = squared_relu_aten(x, weight);
   const auto expected_grads = torch::autograd::grad({expected}, {x, weight}, {grad});
   const auto difference = [](const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); };
-  std::cout << "on " << context.device() << ", largest differences to ATen: out " << difference(out, expected)
-            << ", gradient of x " << difference(of_x[0], expected_grads[0]) << ", of weight "
-            << difference(of_weight[0], expected_grads[1]) << '\n';
+  const double of_out = difference(out, expected), of_grad_x = difference(of_x[0], expected_grads[0]),
+               of_grad_weight = difference(of_weight[0], expected_grads[1]);
+  std::cout << "on " << context.device() << ", largest differences to ATen: out " << of_out << ", gradient of x "
+            << of_grad_x << ", of weight " << of_grad_weight << '\n';
+  D9D_CHECK(of_out < 1e-4 && of_grad_x < 1e-4 && of_grad_weight < 1e-4, d9d::StateError,
+            "[example] expected what ATen computes, got another result.");
 }
 
 }  // namespace

@@ -133,11 +133,13 @@ class Manifest(unittest.TestCase):
             test("a.B.c", ["/build/bin/a_test", "--gtest_filter=B.c"], LABELS=["unit"]),
             test("a.BCuda.c", ["/build/bin/a_test", "--gtest_filter=BCuda.c"], LABELS=["gpu1"], TIMEOUT=9.0,
                  ENVIRONMENT=["TEST_TMPDIR=/build/tmp/"]),
+            test("examples.e_cuda", ["/build/bin/e"], LABELS=["gpu1"], TIMEOUT=9.0, SKIP_REGULAR_EXPRESSION=["on cpu"]),
             test("program.x", ["python", str(TOOLS.parent / "tests/program/x_test.py"), "/build/bin"], LABELS=["gpuN"],
                  ENVIRONMENT=["D9D_TEST_DEVICE=cuda"]),
         ]}
         self.assertEqual(bundle.manifest_of(listing)["tests"], [
             {"name": "a.BCuda.c", "label": "gpu1", "timeout": 9.0, "environment": {}, "program": "a_test", "case": "BCuda.c"},
+            {"name": "examples.e_cuda", "label": "gpu1", "timeout": 9.0, "environment": {}, "program": "e", "skips": ["on cpu"]},
             {"name": "program.x", "label": "gpuN", "timeout": 120, "environment": {"D9D_TEST_DEVICE": "cuda"},
              "script": "tests/program/x_test.py"},
         ])
