@@ -60,7 +60,7 @@ class UsedMemory(threading.Thread):
 
 
 def configuration_of_row(model, options, num_ranks, row, folder):
-    steps = options.steps + (1 + TRACED_STEPS if options.trace else 0)
+    steps = options.steps + (TRACED_STEPS + 2 if options.trace else 0)  # the last one logs more
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches)
     config["mesh"] = {"data_parallel_replicate" if row == "replicated" else "data_parallel_shard": num_ranks}
