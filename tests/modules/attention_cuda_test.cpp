@@ -1,15 +1,16 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/core/device/cuda_runtime.h"
 #include "d9d/modules/blocks/attention/grouped_query_attention.h"
 
 #include "tests/support/device.h"
-#include "tests/support/load_cuda.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/tolerances.h"
 
 namespace d9d {
 namespace {
+
+class AttentionCuda : public test::GpuTest {};
 
 const at::TensorOptions kOptions = at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kBFloat16);
 
@@ -56,16 +57,14 @@ void expect_near(const at::Tensor& actual, const at::Tensor& expected, const cha
       << name;
 }
 
-TEST(AttentionCuda, With_a_window_and_sinks_equals_eager) {
-  if (!load_cuda()) GTEST_SKIP() << "no GPU";
+TEST_F(AttentionCuda, With_a_window_and_sinks_equals_eager) {
   const Results actual = run(attention_with(std::nullopt)), expected = run(attention_with(EagerSdpaConfig{}));
   expect_near(actual.output, expected.output, "output");
   expect_near(actual.grad_x, expected.grad_x, "gradient of x");
   expect_near(actual.grad_sinks, expected.grad_sinks, "gradient of the sinks");
 }
 
-TEST(AttentionCuda, With_a_window_and_sinks_does_not_keep_the_scores) {
-  if (!load_cuda()) GTEST_SKIP() << "no GPU";
+TEST_F(AttentionCuda, With_a_window_and_sinks_does_not_keep_the_scores) {
   const auto attention = attention_with(std::nullopt);
   (void)run(attention);
   const auto stats = [] { return at::accelerator::getDeviceStats(0).allocated_bytes[0]; };
@@ -75,8 +74,7 @@ TEST(AttentionCuda, With_a_window_and_sinks_does_not_keep_the_scores) {
   EXPECT_LT(stats().peak - before, 2 * 8 * 1000 * 1000 * 4);  // [B, Hq, S, S] float
 }
 
-TEST(AttentionCuda, With_a_window_and_sinks_does_not_wait_for_the_device) {
-  if (!load_cuda()) GTEST_SKIP() << "no GPU";
+TEST_F(AttentionCuda, With_a_window_and_sinks_does_not_wait_for_the_device) {
   const auto attention = attention_with(std::nullopt);
   EXPECT_FALSE(test::waits_for_device([&] { (void)run(attention); }));
 }
