@@ -4,14 +4,11 @@
 // those of
 //           the CPU. Normal numbers take logarithm and cosine of this device, which may differ in the last bits of a
 //           double.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#include <cuda_runtime_api.h>
-
+#include <algorithm>
 #include <type_traits>
 
-#include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/core/device/cuda_launch.cuh"
 #include "d9d/core/rng/element_random_kernel.h"
 
 namespace d9d::detail {
@@ -65,12 +62,8 @@ __global__ void fill(FillRandomArgs args) {
 
 template <class T>
 void launch(const FillRandomArgs& args, CUstream_st* stream) {
-  constexpr std::int64_t kMostBlocks = 1 << 16;
-  const std::int64_t blocks = (args.numel + kBlock - 1) / kBlock;
-  fill<T><<<static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks), kBlock, 0, stream>>>(args);
-  const cudaError_t error = cudaGetLastError();
-  D9D_CHECK(error == cudaSuccess, StateError, "[core::element_random] expected its kernel to start, got CUDA's error '",
-            cudaGetErrorString(error), "'. An earlier operation may have failed: run with CUDA_LAUNCH_BLOCKING=1.");
+  constexpr unsigned kMostBlocks = 1 << 16;
+  fill<T><<<std::min(num_blocks(args.numel, kBlock), kMostBlocks), kBlock, 0, stream>>>(args);
 }
 
 }  // namespace
@@ -79,17 +72,12 @@ bool has_fill_random_kernel() { return true; }
 
 void launch_fill_random(const FillRandomArgs& args, CUstream_st* stream) {
   if (args.numel == 0) return;
-  if (args.kind == RandomKind::kBernoulli) return launch<bool>(args, stream);
-  switch (args.dtype) {
-    case Dtype::kFloat64:
-      return launch<double>(args, stream);
-    case Dtype::kFloat32:
-      return launch<float>(args, stream);
-    case Dtype::kBFloat16:
-      return launch<__nv_bfloat16>(args, stream);
-    case Dtype::kFloat16:
-      return launch<__half>(args, stream);
+  if (args.kind == RandomKind::kBernoulli) {
+    launch<bool>(args, stream);
+  } else {
+    with_element_type(args.dtype, [&]<class T>(Element<T>) { launch<T>(args, stream); });
   }
+  check_launch("core", "element_random");
 }
 
 }  // namespace d9d::detail

@@ -1,4 +1,5 @@
-// What the host half of a .cu file needs: grids, the element type of a Dtype, and the check after a launch.
+// What the host half of a .cu file needs beside core's cuda_launch.cuh: launches behind others, alignment, and the
+// check after a launch.
 //
 // Example
 //   with_element_type(args.dtype, [&]<class T>(Element<T>) {
@@ -7,43 +8,20 @@
 //   check_launch("silu_mul");
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 #include <type_traits>
 
 #include "d9d/base/check.h"
-#include "d9d/base/dtype.h"
+#include "d9d/core/device/cuda_launch.cuh"
 #include "d9d/kernels/device/strided_rows.h"
 
 namespace d9d::kernels::detail {
 
-// A type as a value.
-template <class T>
-struct Element {
-  using Type = T;
-};
-
-template <class Function>
-void with_element_type(Dtype dtype, const Function& function) {
-  switch (dtype) {
-    case Dtype::kFloat64:
-      return function(Element<double>());
-    case Dtype::kFloat32:
-      return function(Element<float>());
-    case Dtype::kBFloat16:
-      return function(Element<__nv_bfloat16>());
-    case Dtype::kFloat16:
-      return function(Element<__half>());
-  }
-}
-
-// Blocks that cover `size` things, `per_block` each.
-[[nodiscard]] inline unsigned num_blocks(std::int64_t size, std::int64_t per_block) {
-  return static_cast<unsigned>((size + per_block - 1) / per_block);
-}
+using d9d::detail::Element;
+using d9d::detail::num_blocks;
+using d9d::detail::with_element_type;
 
 // Whether rows of `num_columns` elements of `element_size` bytes that begin at `data` can be moved 16 bytes at a time.
 [[nodiscard]] inline bool is_aligned(const void* data, const StridedRows& rows, std::int64_t num_columns,
@@ -82,10 +60,6 @@ void launch_after(void (*kernel)(Args...), const Grid& grid, CUstream_st* stream
   cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), const_cast<void**>(pointers));
 }
 
-inline void check_launch(const char* op) {
-  const cudaError_t error = cudaGetLastError();
-  D9D_CHECK(error == cudaSuccess, StateError, "[kernels::", op, "] expected its kernel to start, got CUDA's error '",
-            cudaGetErrorString(error), "'. An earlier operation may have failed: run with CUDA_LAUNCH_BLOCKING=1.");
-}
+inline void check_launch(const char* op) { d9d::detail::check_launch("kernels", op); }
 
 }  // namespace d9d::kernels::detail
