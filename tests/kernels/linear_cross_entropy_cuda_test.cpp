@@ -174,6 +174,17 @@ TEST_F(LinearCrossEntropyCuda, Keeps_small_probabilities_and_confident_targets) 
   expect_no_worse_than_aten(one);
 }
 
+// The reference that a row's first block gives is left behind, by all rows or by some.
+TEST_F(LinearCrossEntropyCuda, Keeps_rows_whose_greatest_logits_come_late) {
+  for (const double scale : {8.0, 60.0}) {
+    Problem one = problem(64, 32, {3000, 2000, 5000}, at::kBFloat16, {.gradients_in_forward = true});
+    one.weights[1] = one.weights[1] * scale;
+    expect_no_worse_than_aten(one);
+    one.options.softcap = 100.0;
+    expect_no_worse_than_aten(one);
+  }
+}
+
 TEST_F(LinearCrossEntropyCuda, Reduces_and_shifts_as_dense_does) {
   for (const bool in_forward : {false, true}) {
     for (const Reduction reduction : {Reduction::kMean, Reduction::kSum}) {
