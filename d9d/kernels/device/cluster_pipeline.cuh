@@ -69,6 +69,18 @@ __device__ __forceinline__ void arrive_at(Barrier& barrier, std::uint32_t block_
       : "memory");
 }
 
+// Writes to the same place of a block of the cluster, whose barrier counts the four bytes.
+__device__ __forceinline__ void send_to(int& place, Barrier& barrier, std::uint32_t block_of_cluster, int value) {
+  asm volatile(
+      "{\n.reg .b32 to, arrival;\n"
+      "mapa.shared::cluster.u32 to, %0, %2;\n"
+      "mapa.shared::cluster.u32 arrival, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [arrival];\n}" ::"r"(
+          shared_address(&place)),
+      "r"(shared_address(&barrier)), "r"(block_of_cluster), "r"(value)
+      : "memory");
+}
+
 // Where a box begins, dims from the innermost out.
 struct BoxOrigin {
   int x, y, z;

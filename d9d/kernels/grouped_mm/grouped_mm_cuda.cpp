@@ -15,6 +15,7 @@ namespace {
 bool is_aligned(const at::Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
+at::Tensor scratch(const at::Tensor& offsets) { return at::empty({1}, offsets.options()); }
 at::Tensor aligned(const at::Tensor& tensor) { return is_aligned(tensor) ? tensor : tensor.clone(); }
 
 void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets,
@@ -26,6 +27,7 @@ void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, con
                           .x = x.const_data_ptr(),
                           .y = y.const_data_ptr(),
                           .offsets = offsets.const_data_ptr<std::int32_t>(),
+                          .num_drawn = scratch(offsets).mutable_data_ptr<std::int32_t>(),
                           .out = out.mutable_data_ptr(),
                           .out_is_float = out.scalar_type() == at::kFloat,
                           .add = write == GradientWrite::kAdd},
@@ -52,6 +54,7 @@ at::Tensor rows_times_weights_cuda(const at::Tensor& x, const at::Tensor& w, con
                              .rows = rows.const_data_ptr(),
                              .weights = weights.const_data_ptr(),
                              .offsets = offsets.const_data_ptr<std::int32_t>(),
+                             .num_drawn = scratch(offsets).mutable_data_ptr<std::int32_t>(),
                              .out = out.mutable_data_ptr()},
                             current_cuda_stream(x.device()));
   return out.narrow(1, 0, w.size(2)).contiguous();

@@ -22,6 +22,7 @@ struct RowsTimesWeightsArgs {
   const void* rows;             // [N, inner] bf16
   const void* weights;          // bf16
   const std::int32_t* offsets;  // [G + 1]
+  std::int32_t* num_drawn;      // scratch: one number
   void* out;                    // [N, features] bf16; rows of no group are not written
 };
 void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream);
@@ -35,6 +36,7 @@ struct RowsOuterRowsArgs {
   const void* x;                // [N, in] bf16
   const void* y;                // [N, out_features] bf16
   const std::int32_t* offsets;  // [G + 1]
+  std::int32_t* num_drawn;      // scratch: one number
   void* out;                    // [G, in, out_features]
   bool out_is_float;            // else bf16
   bool add;  // to what is there; otherwise groups without rows become zero. Floats below the smallest

@@ -9,6 +9,7 @@
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/warpgroup_product.cuh"
 #include "d9d/kernels/grouped_mm/grouped_tiles.h"
+#include "d9d/kernels/grouped_mm/tile_turns.cuh"
 
 namespace d9d::kernels::detail {
 
@@ -25,6 +26,7 @@ struct GroupedShared {
   unsigned char results[2][2][kBoxBytes];  // two pieces a computing warpgroup
   Barrier full[kStages];
   Barrier empty[kStages];
+  SharedTurns turns;
   TileOrder order;
 };
 static_assert(sizeof(GroupedShared) <= 227 * 1024);
@@ -101,15 +103,14 @@ struct Consumer {
 };
 
 // Calls visit(group, tile within the group) for the tiles of this cluster.
-template <class Visit>
-__device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_groups, const Visit& visit) {
+template <class Turns, class Visit>
+__device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_groups, Turns& turns,
+                                              const Visit& visit) {
   const int num_tiles = order.first_tile[num_groups];
   int place = 0;
-  for (int round = 0;; ++round) {
-    const int position = position_of_turn(round, static_cast<int>(blockIdx.x) / 2, static_cast<int>(gridDim.x) / 2);
-    if (position >= num_tiles) return;
-    place = order.place_of(position, place);
-    visit(static_cast<int>(order.group[place]), position - order.first_tile[place]);
+  for (int tile = first_turn(); tile < num_tiles; tile = turns.next()) {
+    place = order.place_of(tile, place);
+    visit(static_cast<int>(order.group[place]), tile - order.first_tile[place]);
   }
 }
 
@@ -118,7 +119,8 @@ __device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_gr
 //   int bytes_of_stage(tile);            void load(tile, int i, a, b, Barrier&);  // the i-th stage
 //   void compute(tile, Consumer&);       // uses num_stages stages
 template <class Product>
-__device__ __forceinline__ void run_grouped(const Product& product, const std::int32_t* offsets, int num_groups) {
+__device__ __forceinline__ void run_grouped(const Product& product, const std::int32_t* offsets, int num_groups,
+                                            int* num_drawn) {
   extern __shared__ __align__(1024) unsigned char memory[];
   GroupedShared& shared = *reinterpret_cast<GroupedShared*>(memory);
   if (threadIdx.x == 0) {
@@ -126,6 +128,7 @@ __device__ __forceinline__ void run_grouped(const Product& product, const std::i
       init_barrier(shared.full[stage], 1);
       init_barrier(shared.empty[stage], 2 * 2 * kWarpgroup / 32);  // the computing warps of both blocks
     }
+    shared.turns.init(1 + 2 * kWarpgroup / 32);
     publish_barriers();
   }
   order_tiles(
@@ -138,11 +141,14 @@ __device__ __forceinline__ void run_grouped(const Product& product, const std::i
     give_registers<40>();
     if (warp == 0 && threadIdx.x % 32 == 0) {
       Ring at;
-      for_each_tile(shared.order, num_groups, [&](int group, int index) {
+      TurnDrawer turns{.turns = shared.turns, .num_drawn = num_drawn};
+      for_each_tile(shared.order, num_groups, turns, [&](int group, int index) {
         const auto tile = product.tile_at(shared.order, group, index);
         const int num_stages = product.num_stages(tile);
+        if (num_stages == 0) turns.draw();
         for (int i = 0; i < num_stages; ++i, at.advance()) {
           wait(shared.empty[at.stage], at.phase ^ 1);
+          if (i == larger(num_stages - kStages, 0)) turns.draw();
           arrive_expecting(shared.full[at.stage], product.bytes_of_stage(tile));
           product.load(tile, i, shared.a[at.stage], shared.b[at.stage], shared.full[at.stage]);
         }
@@ -152,7 +158,8 @@ __device__ __forceinline__ void run_grouped(const Product& product, const std::i
   } else {
     take_registers<232>();
     Consumer consumer{.shared = shared, .warpgroup = warp / (kWarpgroup / 32) - 1};
-    for_each_tile(shared.order, num_groups, [&](int group, int index) {
+    TurnReader turns{.turns = shared.turns};
+    for_each_tile(shared.order, num_groups, turns, [&](int group, int index) {
       product.compute(product.tile_at(shared.order, group, index), consumer);
     });
     if (consumer.thread() == 0) wait_for_stored_boxes<0>();

@@ -17,6 +17,7 @@ constexpr int kMaxGroups = 288;     // of which a block's shared memory can hold
 
 [[nodiscard]] constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 [[nodiscard]] constexpr int smaller(int a, int b) { return a < b ? a : b; }
+[[nodiscard]] constexpr int larger(int a, int b) { return a < b ? b : a; }
 
 // Of a group with `rows` rows.
 [[nodiscard]] constexpr int num_row_tiles(int rows) { return ceil_div(rows, kMaxTileRows); }
@@ -33,11 +34,6 @@ struct RowRange {
 [[nodiscard]] constexpr RowRange row_tile(int rows, int tile) {
   const int step = rows_of_tile(rows);
   return {tile * step, smaller(step, rows - tile * step)};
-}
-
-// Which position in the order of all tiles a worker has in a round.
-[[nodiscard]] constexpr int position_of_turn(int round, int worker, int num_workers) {
-  return round * num_workers + (round % 2 == 0 ? worker : num_workers - 1 - worker);
 }
 
 // What the tiles of one group are worth.

@@ -197,7 +197,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     prefetch_map(y_map);
     prefetch_map(out_map);
   }
-  run_grouped(RowsOuterRows<T>{x_map, y_map, out_map, args}, args.offsets, args.num_groups);
+  run_grouped(RowsOuterRows<T>{x_map, y_map, out_map, args}, args.offsets, args.num_groups, args.num_drawn);
 }
 
 }  // namespace
@@ -207,6 +207,7 @@ void launch_rows_outer_rows(const RowsOuterRowsArgs& args, CUstream_st* stream) 
              num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
   const auto launch = [&](auto* kernel) {
     prepare_grouped(kernel);
+    cudaMemsetAsync(args.num_drawn, 0, sizeof(*args.num_drawn), stream);
     kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(
         tensor_map({.data = args.x, .sizes = {in, num_rows, 1}, .box = {64, kInnerOfBlock, 1}}),
         tensor_map({.data = args.y, .sizes = {out, num_rows, 1}, .box = {64, kInnerOfBlock, 1}}),

@@ -141,7 +141,8 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     prefetch_map(weights_map);
     prefetch_map(out_map);
   }
-  run_grouped(RowsTimesWeights<kWeightOrder>{rows_map, weights_map, out_map, args}, args.offsets, args.num_groups);
+  run_grouped(RowsTimesWeights<kWeightOrder>{rows_map, weights_map, out_map, args}, args.offsets, args.num_groups,
+              args.num_drawn);
 }
 
 }  // namespace
@@ -151,6 +152,7 @@ void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* st
              num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
   const auto launch = [&](auto* kernel, const TiledTensor& weights) {
     prepare_grouped(kernel);
+    cudaMemsetAsync(args.num_drawn, 0, sizeof(*args.num_drawn), stream);
     kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(
         tensor_map({.data = args.rows, .sizes = {inner, num_rows, 1}, .box = {kInnerOfBlock, kTileRowStep, 1}}),
         tensor_map(weights),
