@@ -1,14 +1,31 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/attention/attention_kernel.h"
+#include "d9d/kernels/attention/cudnn_attention.h"
 
 namespace d9d::kernels::detail {
+namespace {
+
+constexpr const char* kNeedsCuda = "[kernels::attention] expected a build with CUDA. Build with nvcc on PATH.";
+
+}  // namespace
 
 void launch_packed_offsets(const PackedOffsetsArgs& /*args*/, CUstream_st* /*stream*/) {
-  throw ConfigError("[kernels::attention] expected a build with CUDA. Build with nvcc on PATH.");
+  throw ConfigError(kNeedsCuda);
 }
 
-void launch_sink_gradient(const SinkGradientArgs& /*args*/, CUstream_st* /*stream*/) {
-  throw ConfigError("[kernels::attention] expected a build with CUDA. Build with nvcc on PATH.");
+void launch_sink_gradient(const SinkGradientArgs& /*args*/, CUstream_st* /*stream*/) { throw ConfigError(kNeedsCuda); }
+
+const char* cudnn_refusal(const FusedTensors& /*tensors*/, const FusedCall& /*call*/, bool /*has_sinks*/) {
+  return "needs a build with CUDA";
+}
+
+FusedForward cudnn_forward(const FusedTensors& /*tensors*/, const at::Tensor& /*sinks*/, const FusedCall& /*call*/) {
+  throw ConfigError(kNeedsCuda);
+}
+
+FusedGradients cudnn_backward(const at::Tensor& /*grad_out*/, const FusedTensors& /*tensors*/,
+                              const FusedForward& /*forward*/, const FusedCall& /*call*/) {
+  throw ConfigError(kNeedsCuda);
 }
 
 }  // namespace d9d::kernels::detail
