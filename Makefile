@@ -43,8 +43,11 @@ tidy:  ## clang-tidy on files changed since main
 	@tools/bootstrap tidy
 	@tools/tidy
 
-bench: build  ## Run the CPU benchmarks (ratios against the peers in .venv)
-	@benchmarks/run
+bench: bootstrap  ## Run all benchmarks that this machine can, into runs/benchmarks
+	@mkdir -p build
+	@cmake --preset $(PRESET) -DD9D_BUILD_BENCHMARKS=ON >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
+	@cmake --build $(BUILD) --parallel $(JOBS)
+	@.venv/bin/python benchmarks/run --programs $(BUILD)/bin
 
 info: bootstrap  ## Versions, devices, and which kernels would run on them
 	@mkdir -p build

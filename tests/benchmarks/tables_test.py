@@ -1,0 +1,66 @@
+"""What benchmarks/tables.py reads from the tables that benchmarks print."""
+
+import importlib.machinery
+import importlib.util
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+import tables  # noqa: E402: found by the line above
+
+TEXT = """some words
+
+| operation | shape | implementation | us (p10 to p90) | of copy |
+|---|---|---|---|---|
+| copy | 1 GiB | ATen | 507.3 (507.1 to 507.6) | 100.6 % |
+| silu forward | 8 x 3 | ours | 1,030.4 (30.2 to 30.5) | 81.9 % |
+| silu forward | 8 x 3 | ATen | 64.9 (64.7 to 65.2) | 38.4 % |
+
+| row | step ms (p10..p90) |
+|---|---|
+| alone | 188.0 (185.5..193.7) |
+"""
+
+
+class Tables(unittest.TestCase):
+    def test_every_table_is_found(self):
+        first, second = tables.tables_of(TEXT)
+        self.assertEqual([len(first), len(second)], [3, 1])
+        self.assertEqual(first[1]["implementation"], "ours")
+
+    def test_a_row_with_too_few_cells_is_an_error(self):
+        with self.assertRaises(ValueError):
+            tables.tables_of("| a | b |\n|---|---|\n| 1 |\n")
+
+    def test_spreads_become_columns(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "t.csv"
+            tables.write_csv(tables.tables_of(TEXT), path)
+            lines = path.read_text().splitlines()
+        self.assertEqual(lines[0], "operation,shape,implementation,us,us p10,us p90,of copy")
+        self.assertEqual(lines[2], "silu forward,8 x 3,ours,1030.4,30.2,30.5,81.9 %")
+        self.assertEqual(lines[4:], ["row,step ms,step ms p10,step ms p90", "alone,188.0,185.5,193.7"])
+
+    def test_shares_leave_the_copy_out(self):
+        self.assertEqual(tables.shares_of_copy(tables.tables_of(TEXT)),
+                         {"silu forward": [("8 x 3, ours", 81.9), ("8 x 3, ATen", 38.4)]})
+        self.assertIsNone(tables.picture_of_shares(tables.tables_of(TEXT)[1:], "none"))
+        self.assertIn("81.9 %", tables.picture_of_shares(tables.tables_of(TEXT), "shares"))
+
+
+class Run(unittest.TestCase):
+    def test_every_benchmark_of_operators_is_in_the_list(self):
+        loader = importlib.machinery.SourceFileLoader("run", str(BENCHMARKS / "run"))
+        run = importlib.util.module_from_spec(importlib.util.spec_from_loader("run", loader))
+        loader.exec_module(run)
+        names = {table.name for table in run.TABLES}
+        for area in ("kernels", "optim"):
+            files = {f"{area}_{path.stem.removesuffix('_device')}" for path in (BENCHMARKS / area).glob("*.cpp")}
+            self.assertEqual({name for name in names if name.startswith(f"{area}_")}, files)
+
+
+if __name__ == "__main__":
+    unittest.main()
