@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -111,6 +112,19 @@ class RunGpuTests(unittest.TestCase):
     def test_scripts_pass_fail_and_skip_by_exit_code(self):
         verdicts, _ = self.run_bundle(scripts=[0, 1, 77], arguments=("gpuN",))
         self.assertEqual(list(verdicts.values()), ["passed", "Failed", "expected 2 GPUs, got 1"])
+
+    def test_what_a_sanitizer_finds_fails_the_run_and_huge_tests_are_left_out(self):
+        sanitizer = self.folder / "compute-sanitizer"
+        sanitizer.write_text('#!/bin/sh\nshift 6\n"$@"\necho "========= ERROR SUMMARY: $FOUND errors"\n'
+                             'test $FOUND = 0 || exit 99\n')
+        sanitizer.chmod(0o755)
+        os.environ["PATH"] = f"{self.folder}:{os.environ['PATH']}"
+        for found, exit_code in ((0, 0), (2, 1)):
+            os.environ["FOUND"] = str(found)
+            verdicts, _ = self.run_bundle("A.passes", "A.Moves_more_than_2_31", arguments=("gpu1", "--sanitizer", "memcheck"))
+            self.assertEqual(self.result.returncode, exit_code, self.result.stdout + self.result.stderr)
+            self.assertEqual(verdicts["area.A.passes"], "passed")
+            self.assertEqual(len(verdicts), 1 + (found > 0))
 
     def test_labels_and_names_choose(self):
         verdicts, _ = self.run_bundle("A.one", "A.two", scripts=[0], arguments=("all", "--only", "one|script"))
