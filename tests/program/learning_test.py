@@ -12,8 +12,8 @@ from program_job import DEVICE, REPOSITORY, ProgramTest, main
 sys.path.insert(0, str(REPOSITORY / "benchmarks/training_step"))
 import loss_curves  # noqa: E402: found by the line above
 
-STEPS = 200 if DEVICE == "cuda" else 60
-REPEATED_STEPS = 20
+STEPS = 200 if DEVICE == "cuda" else 40
+REPEATED_STEPS = 20 if DEVICE == "cuda" else 5
 
 
 class Learning(ProgramTest):
@@ -33,7 +33,7 @@ class Learning(ProgramTest):
                 reference, _ = self.train(model, "float32", STEPS)
                 steps, _ = self.train(model, "bfloat16", STEPS)
                 self.assertTrue(loss_curves.is_finite(reference) and loss_curves.is_finite(steps))
-                self.assertLess(reference[-1]["loss"], reference[0]["loss"] - 1)
+                self.assertLess(reference[-1]["loss"], reference[0]["loss"] - 1)  # it learns
                 band = loss_curves.tolerance("bf16 loss curve")
                 self.assertLessEqual(max(loss_curves.gaps(steps, reference)), band)
 
