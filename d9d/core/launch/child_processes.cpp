@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -21,6 +23,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/environment.h"
 #include "d9d/base/log.h"
 #include "d9d/core/launch/tcp.h"
 
@@ -28,6 +31,8 @@ namespace d9d {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kErrorFileVariable = "D9D_ERROR_FILE";  // number of an open file
 
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
@@ -83,8 +88,20 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-std::vector<std::string> environment_of_rank(std::int64_t rank, std::int64_t num_ranks, std::uint16_t port) {
-  const std::map<std::string, std::string> own = {{"RANK", std::to_string(rank)},
+// A file without a name for what a child has to say; -1 where there is none.
+int open_error_file() { return ::memfd_create("d9d_error", MFD_CLOEXEC); }
+
+std::string text_of(int file) {
+  std::string text(4096, '\0');
+  const ssize_t size = ::pread(file, text.data(), text.size(), 0);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  return text;
+}
+
+std::vector<std::string> environment_of_rank(std::int64_t rank, std::int64_t num_ranks, std::uint16_t port,
+                                             int error_file) {
+  const std::map<std::string, std::string> own = {{kErrorFileVariable, std::to_string(error_file)},
+                                                  {"RANK", std::to_string(rank)},
                                                   {"WORLD_SIZE", std::to_string(num_ranks)},
                                                   {"LOCAL_RANK", std::to_string(rank)},
                                                   {"LOCAL_WORLD_SIZE", std::to_string(num_ranks)},
@@ -104,7 +121,9 @@ std::vector<std::string> environment_of_rank(std::int64_t rank, std::int64_t num
 }
 
 // In the forked child: calls only what is allowed between fork and exec.
-[[noreturn]] void become_rank(pid_t parent, const sigset_t& signals, char* const* arguments, char* const* environment) {
+[[noreturn]] void become_rank(pid_t parent, const sigset_t& signals, int error_file, char* const* arguments,
+                              char* const* environment) {
+  ::fcntl(error_file, F_SETFD, 0);  // stays open beyond exec
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);  // lint: allow(process-exit): the parent died before
   ::setpgid(0, 0);                        // a terminal's Ctrl-C reaches the parent alone, which passes it on
@@ -118,6 +137,7 @@ std::vector<std::string> environment_of_rank(std::int64_t rank, std::int64_t num
 struct Child {
   std::int64_t rank;
   pid_t process;
+  int error_file;
   std::optional<int> status = {};  // as waitpid gives it; none: runs
 };
 
@@ -137,6 +157,7 @@ class Supervisor {
     kill_all(SIGKILL);
     for (Child& child : children_) {
       if (!child.status) ::waitpid(child.process, nullptr, 0);
+      ::close(child.error_file);
     }
   }
   Supervisor(const Supervisor&) = delete;
@@ -146,12 +167,13 @@ class Supervisor {
     const pid_t parent = ::getpid();
     const StringArray arguments(own_arguments());
     for (std::int64_t rank = 0; rank < options_.num_ranks; ++rank) {
-      const StringArray environment(environment_of_rank(rank, options_.num_ranks, port));
+      const int error_file = open_error_file();
+      const StringArray environment(environment_of_rank(rank, options_.num_ranks, port, error_file));
       const pid_t process = ::fork();
-      if (process == 0) become_rank(parent, signals_.before(), arguments.data(), environment.data());
+      if (process == 0) become_rank(parent, signals_.before(), error_file, arguments.data(), environment.data());
       D9D_CHECK(process > 0, IoError, "[core::child_processes] expected to start rank ", rank, " of ",
                 options_.num_ranks, ", got: ", reason_of(errno), ". Raise the limit of processes (ulimit -u).");
-      children_.push_back({.rank = rank, .process = process});
+      children_.push_back({.rank = rank, .process = process, .error_file = error_file});
     }
   }
 
@@ -207,14 +229,26 @@ class Supervisor {
       return;
     }
     cause_ = first_cause_ != nullptr ? first_cause_ : first_failed_;
-    if (!interrupt_) {
+    report();
+    kill_all(SIGTERM);
+    end_at_ = kNever;
+    kill_at_ = Clock::now() + options_.patience;
+  }
+
+  // One rank speaks, mostly all that fail say the same: the cause, or one that told its error and has not ended. After
+  // a signal from outside only what a rank told is worth a line.
+  void report() const {
+    const auto tells = [](const Child& child) { return !text_of(child.error_file).empty(); };
+    const auto told = tells(*cause_) ? children_.begin() + (cause_ - children_.data())
+                                     : std::find_if(children_.begin(), children_.end(), tells);
+    if (told != children_.end()) {
+      write_line_to_stderr(
+          cat("error: rank ", told->rank, " of ", options_.num_ranks, ": ", text_of(told->error_file)));
+    } else if (!interrupt_) {
       write_line_to_stderr(cat("error: [core::launch] rank ", cause_->rank, " of ", options_.num_ranks, " (process ",
                                cause_->process, ") ", description_of(*cause_->status),
                                num_running() > 0 ? "; the other ranks are stopped." : "."));
     }
-    kill_all(SIGTERM);
-    end_at_ = kNever;
-    kill_at_ = Clock::now() + options_.patience;
   }
 
   void act_on_time() {
@@ -238,6 +272,13 @@ class Supervisor {
 };
 
 }  // namespace
+
+bool tell_supervisor(const std::string& text) {
+  const auto number = environment_variable(kErrorFileVariable);
+  if (!number) return false;
+  const int file = std::atoi(number->c_str());
+  return ::ftruncate(file, 0) == 0 && ::pwrite(file, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+}
 
 int run_child_processes(const ChildProcessOptions& options) {
   Supervisor supervisor(options);  // blocks signals, also for the threads of the store

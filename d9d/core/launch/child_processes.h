@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 namespace d9d {
 
@@ -23,12 +24,17 @@ struct ChildProcessOptions {
 };
 
 // Runs until all children have ended. 0 when all ended with 0. When one fails, writes one line to stderr with its rank
-// and how it ended, ends the others (SIGTERM, then SIGKILL), and returns its exit code, or 128 + its signal. SIGINT and
+// and what it told, else how it ended; ends the others (SIGTERM, then SIGKILL), and returns its exit code, or 128 + its
+// signal. SIGINT and
 // SIGTERM go on to all children; if these then end otherwise than with 0, returns 128 + that signal, without a line.
 //
 // Call it on the main thread, before other threads are started and outside of an InterruptScope: it takes over SIGINT,
 // SIGTERM and SIGCHLD while it runs, and children die with the thread that started them. Throws IoError when a child
 // cannot be started.
 [[nodiscard]] int run_child_processes(const ChildProcessOptions& options);
+
+// In a child: leaves the text, one line, to the supervisor, who writes it to stderr should this rank be the cause.
+// False in other processes.
+[[nodiscard]] bool tell_supervisor(const std::string& text);
 
 }  // namespace d9d

@@ -103,7 +103,9 @@ void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh
 }  // namespace
 
 int run_reporting_errors(const std::function<void()>& program) {
-  const auto report = [](const std::string& text) { write_line_to_stderr("error: " + first_line(text)); };
+  const auto report = [](const std::string& text) {
+    if (!tell_supervisor(first_line(text))) write_line_to_stderr("error: " + first_line(text));
+  };
   try {
     program();
     return 0;

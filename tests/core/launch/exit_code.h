@@ -3,22 +3,14 @@
 
 #include <functional>
 
-#include "d9d/base/check.h"
-#include "d9d/base/log.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
-#include "d9d/core/launch/child_processes.h"
+#include "d9d/core/launch/launch.h"
 
 namespace d9d::test {
 
 [[nodiscard]] inline int exit_code_of(const std::function<int()>& body) {
-  try {
-    return body();
-  } catch (const PeerFailedError&) {
-    return kPeerFailedExitCode;
-  } catch (const std::exception& error) {
-    write_line_to_stderr(cat("error: ", error.what()));
-    return 1;
-  }
+  int exit_code = 0;
+  const int error_code = run_reporting_errors([&] { exit_code = body(); });
+  return error_code != 0 ? error_code : exit_code;
 }
 
 }  // namespace d9d::test
