@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_kernel.h"
@@ -15,6 +16,10 @@ namespace {
 bool is_aligned(const at::Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
+void check_groups(const at::Tensor& offsets) {
+  D9D_ASSERT(offsets.size(0) - 1 <= kMaxGroups, "kernels for ", kMaxGroups, " groups, not ", offsets.size(0) - 1);
+}
+
 at::Tensor scratch(const at::Tensor& offsets) { return at::empty({1}, offsets.options()); }
 at::Tensor aligned(const at::Tensor& tensor) { return is_aligned(tensor) ? tensor : tensor.clone(); }
 
@@ -41,6 +46,7 @@ bool has_grouped_mm_kernels(const at::Tensor& x, std::int64_t num_groups) {
 }
 
 at::Tensor rows_times_weights_cuda(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
+  check_groups(offsets);
   const c10::DeviceGuard guard(x.device());
   if (x.size(0) == 0 || w.numel() == 0) return at::zeros({x.size(0), w.size(2)}, x.options());
   const at::Tensor rows = aligned(pad_rows(x)), weights = aligned(pad_weights(w));
@@ -68,6 +74,7 @@ at::Tensor rows_outer_rows_cuda(const at::Tensor& x, const at::Tensor& y, const 
 
 void write_rows_outer_rows_cuda(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
                                 const at::Tensor& offsets, GradientWrite write) {
+  check_groups(offsets);
   const c10::DeviceGuard guard(x.device());
   if (out.numel() == 0) return;
   if (x.size(0) == 0) {
