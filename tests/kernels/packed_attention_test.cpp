@@ -142,6 +142,7 @@ TEST(PackedAttention, Rejects_sequences_that_do_not_fit) {
   EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kLong), 4), ConfigError);
   EXPECT_THROW(attend(x, at::tensor({0, 4, 5}, at::kInt), 4), ConfigError);
   EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kInt), 3), ConfigError);
+  EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kInt), 0), ConfigError);
   EXPECT_THROW(attend(x, at::tensor({0, 4, 3, 6}, at::kInt), 4), ConfigError);
 }
 

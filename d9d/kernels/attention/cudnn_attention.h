@@ -1,6 +1,6 @@
 // Attention by cuDNN's graphs (cudnn_graph.h) on tensors of a GPU: bf16 and half on Hopper. A plan is made for each new
-// combination of shapes and options, in tens of milliseconds; of packed sequences, whose lengths change with every
-// batch, for their number and longest rounded up to powers of two.
+// combination of shapes and options, in up to some tenths of a second; of packed sequences, whose lengths change with
+// every batch, for their number, longest and sum rounded up to powers of two.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace d9d::kernels::detail {
 
-// Why cuDNN cannot compute the call; null if it can. head_dim: D.
+// Why cuDNN cannot compute the call; null if it can.
 [[nodiscard]] const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bool has_sinks);
 
 // sinks: [Hq], or undefined. Throws StateError with cuDNN's reason when it makes no plan.

@@ -25,7 +25,7 @@ struct CudnnStrides {
   auto operator<=>(const CudnnStrides&) const = default;
 };
 
-// What a plan is made for, tens of milliseconds once.
+// What a plan is made for; making one takes up to some tenths of a second.
 struct CudnnPlanKey {
   int device = 0;
   bool is_backward = false;
@@ -38,7 +38,7 @@ struct CudnnPlanKey {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t num_features = 0;
-  std::int64_t num_packed = 0;  // positions of all sequences
+  std::int64_t num_packed = 0;  // positions of all packed sequences, or more
   CudnnStrides query;
   CudnnStrides key;
   CudnnStrides value;

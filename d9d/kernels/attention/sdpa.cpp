@@ -32,6 +32,9 @@ void check_sdpa_shapes(const char* core, const SdpaInputs& inputs) {
                 cu_seqlens.device() == q.device(),
             ConfigError, "[kernels::", core, "] expected cu_seqlens [sequences + 1] int32 on ", q.device(), ", got ",
             cu_seqlens.sizes(), " ", cu_seqlens.scalar_type(), " on ", cu_seqlens.device(), ". Convert it.");
+  D9D_CHECK(inputs.packed->max_length > 0 || q.size(1) == 0, ConfigError, "[kernels::", core,
+            "] expected max_length = the positions of the longest packed sequence, got ", inputs.packed->max_length,
+            ". Set it.");
 }
 
 double logit_scale(const SdpaInputs& inputs, const SdpaOptions& options) {

@@ -29,8 +29,10 @@ at::Tensor aligned(const at::Tensor& x) {
   return fits ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
-CudnnStrides strides_of(const at::Tensor& x) {
-  return {.sequence = x.stride(0), .head = x.stride(2), .position = x.stride(1)};
+// max_length: of packed sequences, which are placed by their offsets; 0: dense.
+CudnnStrides strides_of(const at::Tensor& x, std::int64_t max_length) {
+  const std::int64_t sequence = max_length > 0 ? max_length * x.stride(1) : x.stride(0);
+  return {.sequence = sequence, .head = x.stride(2), .position = x.stride(1)};
 }
 
 std::int64_t power_of_two(std::int64_t size) {
@@ -88,10 +90,10 @@ Prepared prepare(const FusedTensors& tensors, const FusedCall& how, bool is_back
               .num_heads = call.query.size(2),
               .num_kv_heads = call.key_heads.size(2),
               .num_features = call.query.size(3),
-              .num_packed = is_packed ? call.query.size(1) : 0,
-              .query = strides_of(call.query),
-              .key = strides_of(call.key_heads),
-              .value = strides_of(call.value),
+              .num_packed = is_packed ? power_of_two(call.query.size(1)) : 0,
+              .query = strides_of(call.query, max_length),
+              .key = strides_of(call.key_heads, max_length),
+              .value = strides_of(call.value, max_length),
               .scale = static_cast<float>(how.scale),
               .softcap = static_cast<float>(how.softcap.value_or(0)),
               .left = how.left.value_or(-1),
