@@ -16,7 +16,6 @@ Markdown. Phases, each from the end of the one before:
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -30,8 +29,7 @@ from models import MODELS, OPTIMIZERS, REPOSITORY, configuration
 def phases_of(program, path, report):
     """Seconds of each phase of one process, in order, and until its end."""
     started = time.monotonic()
-    environment = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", **os.environ}
-    subprocess.run([program, path], check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr, env=environment)
+    subprocess.run([program, path], check=True, stdout=subprocess.DEVNULL, stderr=sys.stderr)
     ended = time.monotonic()
     phases, before = {}, started
     for name, moment in json.loads(report.read_text())["phases"]:

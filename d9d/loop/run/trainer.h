@@ -14,6 +14,7 @@
 #include "d9d/core/tree/tree.h"
 #include "d9d/internals/pipeline_state/microbatch_states.h"
 #include "d9d/loop/component/model_stage_factory.h"
+#include "d9d/loop/component/warm_up.h"
 #include "d9d/loop/config/refuse_unbuilt.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
@@ -41,6 +42,7 @@ class Trainer {
       : context_(context),
         config_(checked(context, std::move(config))),
         parts_(parts),
+        warm_up_(start_warm_up(context.device())),
         events_(build_events()),
         stream_(build_stream()),
         schedule_(total_steps_of(config_.schedule.total_steps, stream_->total_steps())),
@@ -170,6 +172,7 @@ class Trainer {
   const DistContext& context_;
   const TrainerConfig config_;
   const TrainerParts<Types> parts_;
+  const std::jthread warm_up_;
   EventBus events_;
   std::unique_ptr<PackStream<typename Types::Batch>> stream_;
   JobSchedule schedule_;
