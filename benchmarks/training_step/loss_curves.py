@@ -5,7 +5,7 @@ usage: loss_curves.py [--model dense|moe] [--steps N] [--device cuda|cpu] [--plo
 bfloat16: parameters, activations and moments, with stochastic rounding (stochastic_adamw); float32: everything, AdamW.
 Both train on the sources of Python's standard library. The gap is |loss - loss in float32| / loss in float32, of means
 over 20 steps; prints its largest value, and that of the last 20 steps. Exit code 1 when the gap exceeds "bf16 loss curve"
-of tests/support/tolerances.h or a loss or gradient norm is not finite.
+(or "bf16 loss curve of experts") of tests/support/tolerances.h, or a loss or gradient norm is not finite.
 """
 
 import argparse
@@ -38,6 +38,9 @@ def tolerance(name):
     """Of the one table of tolerances."""
     text = (REPOSITORY / "tests/support/tolerances.h").read_text()
     return float(re.search(rf'Tolerance{{"{re.escape(name)}",\s*([0-9.e+-]+),', text)[1])
+
+
+BANDS = {"dense": "bf16 loss curve", "moe": "bf16 loss curve of experts"}
 
 
 def configuration(model, precision, folder, device, steps):
@@ -98,7 +101,7 @@ def main():
     found = gaps(runs["bfloat16"], runs["float32"])
     first, last = (", ".join(f"{run[index]['loss']:.4f}" for run in runs.values()) for index in (0, -1))
     finite = all(is_finite(run) for run in runs.values())
-    band = tolerance("bf16 loss curve")
+    band = tolerance(BANDS[options.model])
     print(f"{options.model} on {options.device}, {options.steps} steps; losses in {' and '.join(runs)}: first {first}, "
           f"last {last}; largest gap of {WINDOW} steps {100 * max(found):.2f} %, last {100 * found[-1]:.2f} %, band "
           f"{100 * band:.1f} %; losses and gradient norms finite: {'yes' if finite else 'NO'}")

@@ -34,7 +34,7 @@ class Learning(ProgramTest):
                 steps, _ = self.train(model, "bfloat16", STEPS)
                 self.assertTrue(loss_curves.is_finite(reference) and loss_curves.is_finite(steps))
                 self.assertLess(reference[-1]["loss"], reference[0]["loss"] - 1)  # it learns
-                band = loss_curves.tolerance("bf16 loss curve")
+                band = loss_curves.tolerance(loss_curves.BANDS[model])
                 self.assertLessEqual(max(loss_curves.gaps(steps, reference)), band)
 
     def test_a_deterministic_run_repeats_every_bit(self):

@@ -23,7 +23,7 @@ class Waits(ProgramTest):
     def steps(self, model, **settings):
         """The traced steps of a training of a small model."""
         folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
-        config = models.configuration(model, folder, steps=2 * STEPS, warm_up=1)
+        config = models.configuration(model, folder, steps=2 * STEPS + 1, warm_up=1)  # the last one logs
         config["trace"] = {"folder": str(folder), "first_step": STEPS, "num_steps": STEPS}
         for section, values in settings.items():
             config[section].update(values)

@@ -23,9 +23,9 @@ inline constexpr std::array kTolerances = {
     // A whole model in bf16 against transformers in bf16. The choice of experts is transformers': where two experts are
     // a rounding apart, either choice is right, and gradients of the two do not resemble each other.
     Tolerance{"bf16 loss", 1e-2, "two or three digits: eight bits, and twenty roundings from the embedding on"},
-    // Seen over 200 steps on an H200: 0.1 % for a dense model, 0.8 % for experts, whose choices flip.
-    Tolerance{"bf16 loss curve", 1e-2,
-              "means over 20 steps of runs in bf16 and fp32: rounding to nearest shows at 1.4e-2"},
+    Tolerance{"bf16 loss curve", 5e-3,
+              "means over 20 steps of dense runs in bf16 and fp32: rounding to nearest shows at 1.4e-2"},
+    Tolerance{"bf16 loss curve of experts", 2e-2, "the same: tokens at a tie go to other experts, and learn there"},
     Tolerance{"bf16 angle", 1e-2, "1 - cosine of a gradient; a wrong term turns it by more than 8 degrees"},
     Tolerance{"bf16 norm", 5e-2, "lengths of gradients that point the same way"},
     Tolerance{"bf16 error ratio", 2.0, "our error over transformers': we round at other places, not at more of them"},
