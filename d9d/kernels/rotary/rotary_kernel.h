@@ -1,4 +1,4 @@
-// rotary_aten.h for two tensors as one pass over GPU memory.
+// rotary_aten.h for two tensors of any dtype and strides, an element at a time: what turn_heads_kernel.h does not take.
 #pragma once
 
 #include <cstdint>
