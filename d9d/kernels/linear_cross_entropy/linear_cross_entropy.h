@@ -57,8 +57,9 @@ struct LinearCrossEntropyOutput {
 // Differentiable once in hidden, every weight and bias, through loss and lse. Keeps its inputs and lse; what a backward
 // is not asked for is not computed. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H / 1024) wide
 // numbers and, for half precision on a CPU, a wide copy of hidden; with gradients in forward chunk_size half-precision
-// numbers and 2^23 wide ones. Local. Does not wait for a GPU. Throws ConfigError on what does not fit. A target outside
-// the vocabulary throws on the CPU; on other devices, where looking would wait for the device, its loss is NaN.
+// numbers, 2^24 wide ones and the rows of hidden of a chunk. Local. Does not wait for a GPU. Throws ConfigError on what
+// does not fit. A target outside the vocabulary throws on the CPU; on other devices, where looking would wait for the
+// device, its loss is NaN.
 [[nodiscard]] LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::TensorList weight,
                                                             const at::Tensor& targets,
                                                             const LinearCrossEntropyOptions& options = {});

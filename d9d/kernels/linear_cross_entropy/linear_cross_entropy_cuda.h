@@ -27,8 +27,8 @@ struct LinearCrossEntropyWithGradients {
 [[nodiscard]] LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(
     const LinearCrossEntropyInput& input, const LinearCrossEntropyWanted& wanted, const LogitChunks& chunks);
 
-// For that function: the fewest chunks of about input.chunk_size / V rows, of even length; fp32 logits as many as the
-// L2 cache holds.
+// For that function: the fewest chunks of about input.chunk_size / V rows, of even length; of fp32 logits 2^24, more or
+// less, at a time.
 [[nodiscard]] LogitChunks chunks_with_gradients(const LinearCrossEntropyInput& input);
 
 // gradient *= factor, in place, without waiting; nothing is moved when it is 1. gradient: bf16, contiguous; factor: one

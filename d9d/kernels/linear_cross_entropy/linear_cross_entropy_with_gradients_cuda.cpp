@@ -9,8 +9,8 @@
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr std::int64_t kRowUnit = 8;                         // of aligned products
-constexpr std::int64_t kWideLogits = std::int64_t{1} << 23;  // 32 MiB of an L2 cache of 50
+constexpr std::int64_t kRowUnit = 8;               // of aligned products
+constexpr std::int64_t kWideLogits = 2048 * 8448;  // products of 2048 rows of so many columns fill an H200 four times
 
 std::int64_t divide_up(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
 std::int64_t round_up(std::int64_t size, std::int64_t unit) { return divide_up(size, unit) * unit; }

@@ -3,48 +3,100 @@
 namespace d9d::kernels::detail {
 namespace {
 
-template <int kTiles>
-__global__ void __launch_bounds__(kBlockOfStatistics) logit_exponentials(const LogitExponentialsArgs args) {
+constexpr int kTiles = 3;  // of eight columns, that a thread has on their way at once
+constexpr int kMaxBlock = 512;
+
+// Writes the exponentials of this thread's columns, and adds to their sum. Returns the greatest of their logits.
+template <bool kTransforms>
+__device__ __forceinline__ float write_exponentials(const LogitBlock& block, std::int64_t row, float reference,
+                                                    __nv_bfloat16* exponentials, float& sum) {
+  const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kGroup;
+  float greatest = -kInfinity<float>;
+  for (std::int64_t first = threadIdx.x * kGroup; first < block.num_columns; first += kTiles * tile) {
+    float z[kTiles][kGroup];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      if (first + i * tile < block.num_columns)
+        load_logits<__nv_bfloat16, kTransforms>(block, row, first + i * tile, z[i]);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      if (first + i * tile >= block.num_columns) break;
+      float values[kGroup];
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) {
+        greatest = max(greatest, z[i][j]);
+        values[j] = fast_exp<__nv_bfloat16>(z[i][j] - reference);
+        sum += values[j];
+        if (kTransforms && block.softcap > 0 && values[j] > 0) values[j] *= slope(z[i][j], block.softcap);
+      }
+      store_packed(pack<__nv_bfloat16>(values), exponentials + first + i * tile);
+    }
+  }
+  return greatest;
+}
+
+template <bool kTransforms>
+__device__ __forceinline__ float greatest_logit(const LogitBlock& block, std::int64_t row) {
+  float greatest = -kInfinity<float>;
+  for (std::int64_t first = threadIdx.x * kGroup; first < block.num_columns; first += blockDim.x * kGroup) {
+    float z[kGroup];
+    load_logits<__nv_bfloat16, kTransforms>(block, row, first, z);
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) greatest = max(greatest, z[j]);
+  }
+  return greatest;
+}
+
+// A block of threads a row. But for a row's first block of logits the reference is known, so that nobody waits for the
+// greatest logit before exponentials are written; where it turns out to be too far above, they are written again.
+template <bool kTransforms>
+__global__ void __launch_bounds__(kMaxBlock) logit_exponentials(const LogitExponentialsArgs args) {
   wait_for_kernel_before();
   __shared__ float scratch[kWarpSize];
   const LogitBlock& block = args.block;
   const std::int64_t row = blockIdx.x;
   const std::int64_t target = block.targets[row];
+  const float sum_so_far = args.is_first ? 0 : args.sum[row];
+  const float reference_so_far = args.is_first ? -kInfinity<float> : args.reference[row];
   auto* const exponentials =
       static_cast<__nv_bfloat16*>(args.exponentials) + row * args.exponentials_stride + args.first_exponential;
   if (target == kIgnored) {
-    for (std::int64_t column = threadIdx.x * kGroup; column < block.num_columns; column += kTileOfStatistics)
+    for (std::int64_t column = threadIdx.x * kGroup; column < block.num_columns; column += blockDim.x * kGroup)
       *reinterpret_cast<Group<__nv_bfloat16>*>(exponentials + column) = Group<__nv_bfloat16>{};
     return;
   }
-  const LogitRow<__nv_bfloat16, kTiles> logits(block, row);
-  const float reference_so_far = args.is_first ? -kInfinity<float> : args.reference[row];
-  const float greatest = logits.greatest(scratch);
-  const float reference = greatest > reference_so_far + kMaxAboveReference ? greatest : reference_so_far;
-  float sum = 0;
-  logits.for_each([&](const float(&z)[kGroup], std::int64_t column) {
-    float values[kGroup];
+  const std::int64_t target_column = target - block.first_column;
+  const bool has_target = target_column >= 0 && target_column < block.num_columns;
+  float target_logit = 0;
+  if (has_target && threadIdx.x == 0) {
+    float z[kGroup];
+    load_logits<__nv_bfloat16, kTransforms>(block, row, target_column / kGroup * kGroup, z);
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) {
-      const float exponential = __expf(z[j] - reference);
-      sum += exponential;
-      values[j] = exponential;
-      if (block.softcap > 0 && exponential > 0) values[j] *= slope(z[j], block.softcap);
-    }
-    store_packed(pack<__nv_bfloat16>(values), exponentials + column);
-  });
+    for (int j = 0; j < kGroup; ++j)
+      if (j == target_column % kGroup) target_logit = z[j];
+  }
+  const auto over_block = [&](float value) {
+    return block_reduce(value, -kInfinity<float>, scratch, [](float a, float b) { return max(a, b); });
+  };
+  float reference = reference_so_far;
+  if (args.is_first) reference = max(over_block(greatest_logit<kTransforms>(block, row)), kLowest<float>);
+  float sum = 0;
+  const float greatest = over_block(write_exponentials<kTransforms>(block, row, reference, exponentials, sum));
+  if (greatest > reference + kMaxAboveReference) {
+    reference = greatest;
+    sum = 0;
+    write_exponentials<kTransforms>(block, row, reference, exponentials, sum);
+  }
   sum = block_sum(sum, scratch);
 
   if (threadIdx.x != 0) return;
-  const std::int64_t target_column = target - block.first_column;
-  if (target_column >= 0 && target_column < block.num_columns) {
-    args.target_logit[row] = logits.at(target_column);
+  if (has_target) {
+    args.target_logit[row] = target_logit;
     args.target_place[row] = args.first_exponential + target_column;
   } else if (args.is_first) {
     args.target_logit[row] = nanf("");
     args.target_place[row] = -1;
   }
-  const float sum_so_far = args.is_first ? 0 : args.sum[row];
   args.sum[row] = sum_so_far * expf(reference_so_far - reference) + sum;
   args.reference[row] = reference;
   args.reference_of_block[row * args.reference_of_block_stride] = reference;
@@ -54,10 +106,13 @@ __global__ void __launch_bounds__(kBlockOfStatistics) logit_exponentials(const L
 __global__ void __launch_bounds__(kBlockOfStatistics) rescale_exponentials(const RescaleExponentialsArgs args) {
   wait_for_kernel_before();
   const std::int64_t row = blockIdx.x;
-  if (args.targets[row] == kIgnored) return;
   const float reference = args.reference[row];
   const float* const of_block = args.reference_of_block + row * args.reference_of_block_stride;
   const std::int64_t num_blocks = (args.num_columns + args.block_columns - 1) / args.block_columns;
+  bool is_other = false;
+  for (std::int64_t block = threadIdx.x; block < num_blocks; block += kBlockOfStatistics)
+    is_other |= of_block[block] != reference;
+  if (!__syncthreads_or(static_cast<int>(is_other)) || args.targets[row] == kIgnored) return;
   auto* const exponentials = static_cast<__nv_bfloat16*>(args.exponentials) + row * args.row_stride;
   for (std::int64_t block = 0; block < num_blocks; ++block) {
     if (of_block[block] == reference) continue;
@@ -133,22 +188,11 @@ __global__ void __launch_bounds__(kBlockOfStatistics) scale_rows(const ScaleRows
 
 void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
-  const auto launch = [&](void (*kernel)(LogitExponentialsArgs)) {
-    launch_after(kernel, {num_blocks(args.block.num_rows, 1), kBlockOfStatistics}, stream, args);
-  };
-  switch (num_blocks(args.block.num_columns, kTileOfStatistics)) {
-    case 1:
-      launch(logit_exponentials<1>);
-      break;
-    case 2:
-      launch(logit_exponentials<2>);
-      break;
-    case 3:
-      launch(logit_exponentials<3>);
-      break;
-    default:
-      launch(logit_exponentials<4>);
-  }
+  const unsigned num_warps = num_blocks(args.block.num_columns, kTiles * kGroup * kWarpSize);
+  const unsigned block = std::min<unsigned>(num_warps * kWarpSize, kMaxBlock);
+  const bool transforms = args.block.bias != nullptr || args.block.softcap > 0;
+  launch_after(transforms ? logit_exponentials<true> : logit_exponentials<false>,
+               {num_blocks(args.block.num_rows, 1), block}, stream, args);
   check_launch("linear_cross_entropy");
 }
 

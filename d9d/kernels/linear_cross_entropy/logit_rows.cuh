@@ -25,8 +25,8 @@ constexpr A kInfinity = std::numeric_limits<A>::infinity();
 template <class A>
 constexpr A kLowest = std::numeric_limits<A>::lowest();
 
-// The logits of columns [column, column + kGroup) with bias and soft cap; -inf beyond the last column.
-template <class T, class A = Accumulator<T>>
+// The logits of columns [column, column + kGroup) with bias and soft cap, if kTransforms; -inf beyond the last column.
+template <class T, bool kTransforms = true, class A = Accumulator<T>>
 __device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_t row, std::int64_t column,
                                             A (&z)[kGroup]) {
   const A* from = static_cast<const A*>(block.logits) + row * block.row_stride + column;
@@ -38,13 +38,19 @@ __device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_
   }
   const T* bias = static_cast<const T*>(block.bias);
   const A softcap = static_cast<A>(block.softcap);
+  if (kTransforms && bias) {
 #pragma unroll
-  for (int j = 0; j < kGroup; ++j) {
-    const bool is_inside = column + j < block.num_columns;
-    if (bias && is_inside) z[j] += widen(bias[column + j]);
-    if (softcap > 0) z[j] = softcap * tanh(z[j] / softcap);
-    if (!is_inside) z[j] = -kInfinity<A>;
+    for (int j = 0; j < kGroup; ++j)
+      if (column + j < block.num_columns) z[j] += widen(bias[column + j]);
   }
+  if (kTransforms && softcap > 0) {
+#pragma unroll
+    for (int j = 0; j < kGroup; ++j) z[j] = softcap * tanh(z[j] / softcap);
+  }
+  if (column + kGroup <= block.num_columns) return;
+#pragma unroll
+  for (int j = 0; j < kGroup; ++j)
+    if (column + j >= block.num_columns) z[j] = -kInfinity<A>;
 }
 
 constexpr int kBlockOfStatistics = 256;
@@ -54,7 +60,9 @@ constexpr std::int64_t kTileOfStatistics = kBlockOfStatistics * kGroup;
 template <class T>
 __device__ __forceinline__ Accumulator<T> fast_exp(Accumulator<T> x) {
   if constexpr (sizeof(T) == 2) {
-    return __expf(x);
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * 1.4426950408889634F));
+    return result;
   } else {
     return exp(x);
   }
