@@ -126,9 +126,9 @@ double tolerance_of(at::ScalarType dtype) {
 TEST_F(MoePermuteCuda, Equals_the_cpu) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const at::ScalarType probs_dtype : {at::kFloat, dtype}) {
-      for (const std::int64_t num_tokens : {0, 1, 31, 33, 200}) {
-        for (const std::int64_t num_choices : {1, 2, 8, 11}) {
-          for (const std::int64_t num_features : {1, 7, 8, 33, 264, 2048}) {
+      for (const std::int64_t num_tokens : {0, 1, 31, 70}) {
+        for (const std::int64_t num_choices : {1, 8, 11}) {
+          for (const std::int64_t num_features : {1, 7, 8, 33, 264, 520}) {
             SCOPED_TRACE(cat(dtype, " ", num_tokens, " tokens, top ", num_choices, ", ", num_features, " features"));
             const MoveCase inputs =
                 move_case(num_tokens, num_choices, num_features, dtype, probs_dtype, num_tokens % 2 == 0);
