@@ -55,6 +55,8 @@ def configuration(model, precision, folder, device, steps):
                           global_batch_size=size["batch"], microbatch_size=size["batch"])
     config["model_provider"]["dtype"], config["optimizer"] = PRECISIONS[precision]
     config["trainer"]["schedule"]["total_steps"] = steps
+    warm_up = config["lr_scheduler"]["scheduler"]["phases"][0]
+    warm_up["steps"] = min(warm_up["steps"], steps // 2)
     config["trainer"]["logging"] = {"period_steps": 10000,
                                     "tracker": {"provider": "jsonl", "path": str(folder / f"{precision}.jsonl")}}
     config["export_to"] = str(folder / f"{precision}-export")
