@@ -53,6 +53,15 @@ detail::FusedCall saved_call(AutogradContext* context) {
           .max_length = context->saved_data["max_length"].toInt()};
 }
 
+constexpr std::int64_t kAlignment = 16;           // bytes, that the kernels read at once
+constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels count in 32 bits
+
+// Itself where the kernels can read it, else a copy: heads of a fused projection are copied.
+at::Tensor readable(const at::Tensor& x) {
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % kAlignment == 0;
+  return x.is_contiguous() && is_aligned ? x : x.clone(at::MemoryFormat::Contiguous);
+}
+
 struct FusedAttention : torch::autograd::Function<FusedAttention> {
   static variable_list forward(AutogradContext* context, const at::Tensor& query, const at::Tensor& key,
                                const at::Tensor& value, const std::optional<at::Tensor>& sinks,
@@ -76,7 +85,7 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
     const auto saved = context->get_saved_variables();
     const detail::FusedTensors tensors{.query = saved[0], .key = saved[1], .value = saved[2], .cu_seqlens = saved[4]};
     const detail::FusedForward forward{.out = saved[5], .logsumexp = saved[6]};
-    const at::Tensor grad_out = grads[0].defined() ? grads[0] : at::zeros_like(forward.out);
+    const at::Tensor grad_out = grads[0].defined() ? readable(grads[0]) : at::zeros_like(forward.out);
     if (context->needs_input_grad(0) || context->needs_input_grad(1) || context->needs_input_grad(2)) {
       const auto kernel = static_cast<FusedSdpaKernel>(context->saved_data["kernel"].toInt());
       const auto gradients = run_backward(grad_out, grads[1], tensors, forward, saved_call(context), kernel);
@@ -142,14 +151,18 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   D9D_CHECK(!inputs.packed || options.first_query == 0, ConfigError,
             "[kernels::fused_attention] expected packed sequences from their first query, got first_query = ",
             options.first_query, ". Pack on one rank.");
+  const std::int64_t numel = std::max({inputs.query.numel(), inputs.key.numel(), inputs.value.numel()});
+  D9D_CHECK(numel < kMaxElements, ConfigError,
+            "[kernels::fused_attention] expected tensors of fewer than 2^31 elements, got ", numel,
+            ". Split the batch, or the pack.");
   const auto band = band_of(inputs, options);
   if (!band || inputs.query.numel() == 0) return eager_attention(inputs, options);
   const auto keys = [&](const at::Tensor& x) {
     return x.size(1) == band->num_keys ? x : x.narrow(1, band->first_key, band->num_keys);
   };
-  const detail::FusedTensors tensors{.query = inputs.query,
-                                     .key = keys(inputs.key),
-                                     .value = keys(inputs.value),
+  const detail::FusedTensors tensors{.query = readable(inputs.query),
+                                     .key = readable(keys(inputs.key)),
+                                     .value = readable(keys(inputs.value)),
                                      .cu_seqlens = inputs.packed ? inputs.packed->cu_seqlens : at::Tensor()};
   const detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
                                .softcap = options.softcap,
