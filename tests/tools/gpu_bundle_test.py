@@ -5,9 +5,11 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -125,6 +127,30 @@ class RunGpuTests(unittest.TestCase):
             self.assertEqual(self.result.returncode, exit_code, self.result.stdout + self.result.stderr)
             self.assertEqual(verdicts["area.A.passes"], "passed")
             self.assertEqual(len(verdicts), 1 + (found > 0))
+
+    def programs_that_run(self):
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes().decode(errors="replace")
+            except OSError:
+                continue  # it has ended
+            if str(self.folder / "bin") in command:
+                found.append(command)
+        return found
+
+    def test_no_test_outlives_a_runner_that_is_told_to_end(self):
+        tests = [{"name": "area.A.hangs", "label": "gpu1", "timeout": 40, "environment": {}, "program": "fake_test",
+                  "case": "A.hangs"}]
+        (self.folder / "manifest.json").write_text(json.dumps({"commit": "abc", "tests": tests}))
+        runner = subprocess.Popen([sys.executable, self.folder / "run_gpu_tests", "--site-packages", self.folder, "--log",
+                                   self.folder / "log"], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while not (self.folder / "processes").exists() and time.monotonic() < deadline:
+            os.sched_yield()
+        runner.terminate()
+        self.assertEqual(runner.wait(timeout=20), 128 + signal.SIGTERM)
+        self.assertEqual(self.programs_that_run(), [])
 
     def test_labels_and_names_choose(self):
         verdicts, _ = self.run_bundle("A.one", "A.two", scripts=[0], arguments=("all", "--only", "one|script"))
