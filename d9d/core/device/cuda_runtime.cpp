@@ -4,8 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <future>
-#include <optional>
 
 #include <ATen/ATen.h>
 
@@ -19,21 +17,9 @@ constexpr int kSuccess = 0;
 constexpr int kStubLibrary = 34;
 constexpr int kNoDevice = 100;
 
-// The primary context of a device, which CUDA's runtime then finds. Errors are left to the runtime.
-void make_context(int ordinal) {
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
-  const auto get_device = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
-  const auto retain = reinterpret_cast<int (*)(void**, int)>(dlsym(driver, "cuDevicePrimaryCtxRetain"));
-  int device = 0;
-  void* context = nullptr;
-  if (get_device(&device, ordinal) == kSuccess) (void)retain(&context, device);
-}
-
-bool load(std::optional<int> ordinal) {
+bool load() {
   const int num_devices = num_cuda_devices();
   if (num_devices == 0) return false;
-  std::future<void> context;  // is waited for when it goes
-  if (ordinal) context = std::async(std::launch::async, make_context, *ordinal);
   // Global, so that libraries that come later find its symbols.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     throw IoError(cat("[core::load_cuda] expected libtorch_cuda.so beside libtorch_cpu.so, got: ", dlerror(),
@@ -91,16 +77,9 @@ int cuda_capability_major(c10::Device device) {
 
 bool is_hopper(c10::Device device) { return cuda_capability_major(device) == 9; }
 
-namespace {
-
-bool load_once(std::optional<int> ordinal) {
-  static const bool is_loaded = load(ordinal);
+bool load_cuda() {
+  static const bool is_loaded = load();
   return is_loaded;
 }
-
-}  // namespace
-
-bool load_cuda() { return load_once(std::nullopt); }
-bool load_cuda(c10::Device device) { return load_once(device.index()); }
 
 }  // namespace d9d

@@ -18,8 +18,6 @@ namespace d9d {
 // keeps its first answer for ever. Throws StateError when that was too late, or when the driver is too old for the
 // library; IoError when the driver or the library does not start.
 bool load_cuda();
-// The same, and makes the context of that device meanwhile, which takes as long.
-bool load_cuda(c10::Device device);
 
 // CUDA devices that this process may use; asks the driver and loads nothing. Throws IoError when the driver does not
 // start.

@@ -38,8 +38,8 @@ c10::Device device_of(const LaunchConfig& config, std::int64_t local_rank) {
   D9D_CHECK(local_rank < num_cuda_devices(), ConfigError,
             "[core::launch] expected a GPU for each rank of this machine, got ", num_cuda_devices(), " for rank ",
             local_rank, " of it. Start fewer ranks here, or use launch.device=cpu.");
+  load_cuda();
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
-  load_cuda(device);
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
   return device;
 }
