@@ -174,6 +174,7 @@ TEST(Fsdp, Goes_on_with_copied_slices_after_an_exception) {
       sharded.runtime->begin_microbatch(/*is_last=*/true);
       EXPECT_THAT([&] { (void)sharded.model(at::ones({2, 7}, at::kDouble)); }, Throws<ConfigError>());
       sharded.runtime->abandon();
+      world.communicator(group_of(world, "all"))->barrier();  // the other rank may still copy
       sharded.model->reset_parameters(static_cast<std::uint64_t>(i));
       sharded.run_microbatch(input());
       sharded.runtime->wait();

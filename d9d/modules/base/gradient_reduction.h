@@ -32,7 +32,8 @@ class GradientReduction {
   virtual void wait() = 0;
   // Local. Forgets gradients.
   virtual void clear() = 0;
-  // Local. After an exception in forward or backward: as before begin_microbatch, gradients forgotten.
+  // Local. After an exception in forward or backward: as before begin_microbatch, gradients forgotten. Parameters may
+  // be written once all ranks have come here: until then others may still read them.
   virtual void abandon() = 0;
   // Collective, between steps, where the job goes on without the module or offloads its parameters: lets go of what
   // ranks hold of each other's memory. The next step takes it again.

@@ -40,7 +40,8 @@ class ShardGather {
   virtual void gather(const at::Tensor& full, const at::Tensor& slice) = 0;
   // Collective. Later work of the current stream may write the slices: nobody reads them any more. Only after begin().
   virtual void end() = 0;
-  // Local. After an exception: as if end() had been called; what was gathered is not used.
+  // Local. After an exception: as if end() had been called; what was gathered is not used. Others may read slices until
+  // they have abandoned too.
   virtual void abandon() = 0;
   // Collective, outside of begin() and end(). Lets go of what ranks hold of each other's memory, so that the slices can
   // be freed, or offloaded and brought back; the next begin() takes it again.
