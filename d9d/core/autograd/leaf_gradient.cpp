@@ -33,6 +33,10 @@ const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) 
 
 }  // namespace
 
+void GradientPlace::put(const at::Tensor& gradient) const {
+  has_values ? tensor.add_(gradient) : tensor.copy_(gradient);
+}
+
 void on_gradient(const at::Tensor& leaf, GradientHook hook) {
   ag::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(std::move(hook)));
 }

@@ -21,6 +21,8 @@ namespace d9d {
 struct GradientPlace {
   at::Tensor tensor;
   bool has_values = false;  // add to them; else overwrite
+
+  void put(const at::Tensor& gradient) const;  // of any dtype: adds or overwrites
 };
 
 struct GradientHook {

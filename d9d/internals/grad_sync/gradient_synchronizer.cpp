@@ -83,8 +83,7 @@ class GradientSynchronizer::Bucket {
   void take(std::size_t index, const at::Tensor& leaf, const std::function<void()>& on_complete) {
     const at::NoGradGuard no_grad;
     if (const at::Tensor grad = std::exchange(leaf.mutable_grad(), at::Tensor()); grad.defined()) {
-      const GradientPlace to = place(index);
-      to.has_values ? to.tensor.add_(grad) : to.tensor.copy_(grad);
+      place(index).put(grad);
     }
     if (!has_come_[index]) ++num_come_;
     has_come_[index] = true;

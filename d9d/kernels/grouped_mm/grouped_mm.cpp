@@ -102,8 +102,7 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
         return {};
       }
     }
-    const at::Tensor gradient = Products::kOuterRows(x, grad, where);
-    place->has_values ? place->tensor.add_(gradient) : place->tensor.copy_(gradient);
+    place->put(Products::kOuterRows(x, grad, where));
     return {};
   }
 

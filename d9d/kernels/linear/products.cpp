@@ -12,14 +12,14 @@ std::span<const T> part(const std::vector<T>& all, Run run) {
   return std::span(all).subspan(run.first, run.count);
 }
 
-void add_product(const at::Tensor& place, bool has_values, const at::Tensor& a, const at::Tensor& b) {
-  at::Tensor out = place;
+void put_product(const GradientPlace& place, const at::Tensor& a, const at::Tensor& b) {
+  at::Tensor out = place.tensor;
   if (out.scalar_type() == a.scalar_type()) {
-    has_values ? out.addmm_(a, b) : at::mm_out(out, a, b);
+    place.has_values ? out.addmm_(a, b) : at::mm_out(out, a, b);
   } else if (a.is_cuda() && out.scalar_type() == at::kFloat && a.element_size() == 2) {  // what cuBLAS writes itself
-    has_values ? at::addmm_out(out, out, a, b, at::kFloat) : at::mm_out(out, a, b, at::kFloat);
+    place.has_values ? at::addmm_out(out, out, a, b, at::kFloat) : at::mm_out(out, a, b, at::kFloat);
   } else {
-    has_values ? out.add_(at::mm(a, b)) : out.copy_(at::mm(a, b));
+    place.put(at::mm(a, b));
   }
 }
 
@@ -75,7 +75,7 @@ std::vector<at::Tensor> linears_weight_gradients(const std::vector<at::Tensor>& 
     }
     std::vector<at::Tensor> tensors;
     for (const auto& place : part(places, run)) tensors.push_back(place->tensor);
-    add_product(joined_rows(tensors), places[run.first]->has_values, grad, x);
+    put_product({.tensor = joined_rows(tensors), .has_values = places[run.first]->has_values}, grad, x);
   }
   return results;
 }

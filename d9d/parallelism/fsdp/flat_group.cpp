@@ -116,8 +116,7 @@ GradientPlace FlatGroup::gradient_place(std::size_t index) {
 void FlatGroup::take_gradient(std::size_t index) {
   const at::NoGradGuard no_grad;
   const at::Tensor grad = std::exchange(parameters_[index].second->local().mutable_grad(), at::Tensor());
-  const GradientPlace place = gradient_place(index);
-  place.has_values ? place.tensor.add_(grad) : place.tensor.copy_(grad);
+  gradient_place(index).put(grad);
 }
 
 void FlatGroup::reduce_gradients(bool over_replicas) {
