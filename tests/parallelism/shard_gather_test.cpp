@@ -10,7 +10,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/offload/offload.h"
 
-#include "tests/support/ranks.h"
+#include "tests/parallelism/exchange_ways.h"
 
 namespace d9d::test {
 namespace {
@@ -43,20 +43,13 @@ struct Slices {
   std::array<at::Tensor, 2> own;
 };
 
-class ShardGatherBy : public ::testing::TestWithParam<std::pair<RankBackend, ExchangeMethod>> {
+class ShardGatherBy : public ::testing::TestWithParam<ExchangeWay> {
  protected:
   static void on_ranks(std::int64_t num_ranks, const std::function<void(const Slices&)>& body) {
     run_ranks(GetParam().first, num_ranks, [&](World& world) { body(Slices(world, GetParam().second)); });
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ways, ShardGatherBy,
-                         ::testing::Values(std::pair(RankBackend::kThreads, ExchangeMethod::kCommunicator),
-                                           std::pair(RankBackend::kThreads, ExchangeMethod::kCopyEngine),
-                                           std::pair(RankBackend::kGloo, ExchangeMethod::kCopyEngine)),
-                         [](const auto& param_info) {
-                           return std::string(to_string(param_info.param.first)) + "_" +
-                                  std::string(enum_name(param_info.param.second));
-                         });
+INSTANTIATE_TEST_SUITE_P(Ways, ShardGatherBy, kExchangeWays, name_of_way);
 
 TEST_P(ShardGatherBy, What_ranks_wrote_before_begin_is_what_all_gather) {
   on_ranks(4, [](const Slices& slices) {

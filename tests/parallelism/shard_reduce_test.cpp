@@ -7,7 +7,7 @@
 
 #include "d9d/base/check.h"
 
-#include "tests/support/ranks.h"
+#include "tests/parallelism/exchange_ways.h"
 
 namespace d9d::test {
 namespace {
@@ -47,7 +47,7 @@ struct Sums {
   std::array<at::Tensor, 2> full;
 };
 
-class ShardReduceBy : public ::testing::TestWithParam<std::pair<RankBackend, ExchangeMethod>> {
+class ShardReduceBy : public ::testing::TestWithParam<ExchangeWay> {
  protected:
   static void on_ranks(std::int64_t num_ranks, const std::function<void(Sums&)>& body) {
     run_ranks(GetParam().first, num_ranks, [&](World& world) {
@@ -56,14 +56,7 @@ class ShardReduceBy : public ::testing::TestWithParam<std::pair<RankBackend, Exc
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ways, ShardReduceBy,
-                         ::testing::Values(std::pair(RankBackend::kThreads, ExchangeMethod::kCommunicator),
-                                           std::pair(RankBackend::kThreads, ExchangeMethod::kCopyEngine),
-                                           std::pair(RankBackend::kGloo, ExchangeMethod::kCopyEngine)),
-                         [](const auto& param_info) {
-                           return std::string(to_string(param_info.param.first)) + "_" +
-                                  std::string(enum_name(param_info.param.second));
-                         });
+INSTANTIATE_TEST_SUITE_P(Ways, ShardReduceBy, kExchangeWays, name_of_way);
 
 TEST_P(ShardReduceBy, Sums_what_all_ranks_wrote_and_lets_them_write_again) {
   for (const std::int64_t num_ranks : {2, 4}) {

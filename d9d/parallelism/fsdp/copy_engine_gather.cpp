@@ -6,6 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/offload/storage_memory.h"
+#include "d9d/parallelism/fsdp/peer_exchange.h"
 
 namespace d9d {
 namespace {
@@ -21,9 +22,7 @@ CopyEngineGather::CopyEngineGather(std::shared_ptr<Communicator> ranks, std::sha
       opened_(slices_.const_data_ptr()),
       token_(at::zeros({1}, at::TensorOptions(ranks_->device()).dtype(at::kFloat))) {}
 
-std::string CopyEngineGather::description() const {
-  return cat("by copies from the memory of ", ranks_->size() - 1, " peers: all ranks are on one machine");
-}
+std::string CopyEngineGather::description() const { return copies_description(*ranks_); }
 
 at::Tensor CopyEngineGather::allocate(std::int64_t num_bytes) {
   D9D_ASSERT(num_allocated_ + num_bytes <= slices_.numel(), "[parallelism::fsdp] slices of ", slices_.numel(),

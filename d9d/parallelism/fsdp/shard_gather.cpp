@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/parallelism/fsdp/copy_engine_gather.h"
+#include "d9d/parallelism/fsdp/peer_exchange.h"
 
 namespace d9d {
 namespace {
@@ -32,20 +33,9 @@ class CommunicatorGather final : public ShardGather {
 
 std::unique_ptr<ShardGather> make_shard_gather(ExchangeMethod method, std::shared_ptr<Communicator> ranks,
                                                std::int64_t num_bytes) {
-  const auto communicator = [&](const std::string& reason) {
-    return std::make_unique<CommunicatorGather>(std::move(ranks), reason);
-  };
-  if (method == ExchangeMethod::kCommunicator) return communicator("as configured");
-  if (ranks->size() == 1) return communicator("one rank has all");
-  if (method == ExchangeMethod::kAuto && ranks->device().is_cpu()) return communicator("its ranks are on CPUs");
-  PeerMemoryResult peers = open_peer_memory(ranks, num_bytes);
-  if (peers.memory != nullptr) {
-    return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(peers.memory));
-  }
-  D9D_CHECK(method == ExchangeMethod::kAuto, ConfigError, "[parallelism::fsdp] expected ranks of group '",
-            ranks->group().name, "' that can read each other's memory for gather = copy_engine, got a group where ",
-            peers.reason, ". Use \"auto\" or \"communicator\".");
-  return communicator(peers.reason);
+  PeerExchange found = open_peer_exchange(method, "gather", ranks, num_bytes);
+  if (found.peers == nullptr) return std::make_unique<CommunicatorGather>(std::move(ranks), found.reason);
+  return std::make_unique<CopyEngineGather>(std::move(ranks), std::move(found.peers));
 }
 
 }  // namespace d9d

@@ -5,38 +5,22 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/parallelism/fsdp/peer_exchange.h"
 
 namespace d9d {
 
 at::Tensor ShardReduce::allocate(std::int64_t num_bytes) {
   const at::TensorOptions options = at::TensorOptions(ranks_->device()).dtype(at::kByte);
-  if (method_ == ExchangeMethod::kCommunicator) {
-    reason_ = "as configured";
-  } else if (ranks_->size() == 1) {
-    reason_ = "one rank has all";
-  } else if (num_bytes == 0) {
-    reason_ = "nothing is trained";
-  } else if (method_ == ExchangeMethod::kAuto && ranks_->device().is_cpu()) {
-    reason_ = "its ranks are on CPUs";
-  } else {
-    PeerMemoryResult result = open_peer_memory(ranks_, num_bytes);
-    D9D_CHECK(result.memory != nullptr || method_ == ExchangeMethod::kAuto, ConfigError,
-              "[parallelism::fsdp] expected ranks of group '", ranks_->group().name,
-              "' that can read each other's memory for reduce = copy_engine, got a group where ", result.reason,
-              ". Use \"auto\" or \"communicator\".");
-    peers_ = std::move(result.memory);
-    reason_ = std::move(result.reason);
-    if (peers_ != nullptr) {
-      token_ = at::zeros({1}, options.dtype(at::kFloat));
-      return peers_->own();
-    }
-  }
-  return at::empty({num_bytes}, options);
+  PeerExchange found = open_peer_exchange(method_, "reduce", ranks_, num_bytes);
+  peers_ = std::move(found.peers);
+  reason_ = std::move(found.reason);
+  if (peers_ == nullptr) return at::empty({num_bytes}, options);
+  token_ = at::zeros({1}, options.dtype(at::kFloat));
+  return peers_->own();
 }
 
 std::string ShardReduce::description() const {
-  if (peers_ == nullptr) return cat("by reduce_scatter: ", reason_);
-  return cat("by copies from the memory of ", ranks_->size() - 1, " peers: all ranks are on one machine");
+  return peers_ != nullptr ? copies_description(*ranks_) : cat("by reduce_scatter: ", reason_);
 }
 
 void ShardReduce::reduce(const at::Tensor& sum, const at::Tensor& full, bool adds) {

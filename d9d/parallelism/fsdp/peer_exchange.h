@@ -1,0 +1,31 @@
+// Whether slices cross between ranks by copies from each other's memory: what the configuration and the ranks allow.
+//
+// Example
+//   const PeerExchange found = open_peer_exchange(config.gather, "gather", ranks, num_bytes);
+//   log.info(found.peers ? copies_description(*ranks) : cat("by all_gather: ", found.reason));
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "d9d/core/communicator/communicator.h"
+#include "d9d/core/peer_memory/peer_memory.h"
+#include "d9d/parallelism/fsdp/fsdp_config.h"
+
+namespace d9d {
+
+struct PeerExchange {
+  std::shared_ptr<PeerMemory> peers;  // null: the communicator has to do
+  std::string reason;                 // why it has to
+};
+
+// Collective. `key`: of the configuration, for messages. num_bytes: what each rank shares; 0 where all is frozen.
+// Throws ConfigError, with the reason, when copies are asked for and impossible.
+[[nodiscard]] PeerExchange open_peer_exchange(ExchangeMethod method, std::string_view key,
+                                              const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
+
+[[nodiscard]] std::string copies_description(const Communicator& ranks);  // for the log
+
+}  // namespace d9d
