@@ -25,8 +25,8 @@ struct ChildProcessOptions {
 
 // Runs until all children have ended. 0 when all ended with 0. When one fails, writes one line to stderr with its rank
 // and what it told, else how it ended; ends the others (SIGTERM, then SIGKILL), and returns its exit code, or 128 + its
-// signal. SIGINT and
-// SIGTERM go on to all children; if these then end otherwise than with 0, returns 128 + that signal, without a line.
+// signal. SIGINT and SIGTERM go on to all children; if these then end otherwise than with 0, returns 128 + that signal,
+// without a line.
 //
 // Call it on the main thread, before other threads are started and outside of an InterruptScope: it takes over SIGINT,
 // SIGTERM and SIGCHLD while it runs, and children die with the thread that started them. Throws IoError when a child
