@@ -133,6 +133,35 @@ TEST(Attention, Of_packed_sequences_is_that_of_each) {
   test::expect_close("output", out, at::cat({part(0, first), part(first, length)}, 1), test::tolerance("fp32"));
 }
 
+// Halves what a module gives, and counts.
+struct HalvingHook : ModuleHook {
+  void before_forward(Module&, const TensorRefs&) override {}
+  void after_forward(Module&, const TensorRefs& outputs) override {
+    ++num_calls;
+    outputs.at(0).get() = outputs.at(0).get() / 2;
+  }
+  int num_calls = 0;
+};
+
+TEST(Attention, Calls_the_hooks_of_its_projections_and_norms) {
+  const auto oracle = test::oracle_case("attention_gqa", at::kFloat);
+  const auto attention = make_module<GroupedQueryAttention>(qwen3());
+  test::load(*attention, oracle.weights, at::kFloat);
+  const auto hook = std::make_shared<HalvingHook>();
+  attention->k_norm->add_hook(hook);
+  Tensors halved = oracle.weights;
+  halved.at("k_norm.weight") = halved.at("k_norm.weight") / 2;
+  const auto expected = make_module<GroupedQueryAttention>(qwen3());
+  test::load(*expected, halved, at::kFloat);
+  test::expect_close("output", attend(attention, oracle.inputs), attend(expected, oracle.inputs),
+                     test::tolerance("fp32"));
+  EXPECT_EQ(hook->num_calls, 1);
+
+  for (const auto& projection : {attention->q_proj, attention->k_proj, attention->v_proj}) projection->add_hook(hook);
+  (void)attend(attention, oracle.inputs);
+  EXPECT_EQ(hook->num_calls, 5);
+}
+
 TEST(Attention, Refuses_sinks_on_a_backend_without_them) {
   GroupedQueryAttentionConfig config = qwen3();
   config.has_sinks = true;

@@ -100,6 +100,9 @@ class Module {
   void add_hook(std::shared_ptr<ModuleHook> hook) { hooks_.push_back(std::move(hook)); }
   [[nodiscard]] const std::vector<std::shared_ptr<ModuleHook>>& hooks() const { return hooks_; }
 
+  // Whether a call is forward() and nothing else: a block may then compute this module's result together with others.
+  [[nodiscard]] bool is_plain() const { return hooks_.empty() && !checkpoints_activations_; }
+
   // After each optimiser step, for this module and everything below: balance, counters. Collective: on all ranks alike.
   void finish_step();
   // Collective, as finish_step. One-element tensors about the step, for logging; names are "<dotted path>/<name>". Call

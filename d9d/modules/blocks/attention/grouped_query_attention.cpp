@@ -75,11 +75,13 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
   at::Tensor q = heads_of(projected[0]);
   at::Tensor k = heads_of(projected[1]);
   const at::Tensor v = heads_of(projected[2]);
-  if (q_norm) {
+  if (q_norm && q_norm->is_plain() && k_norm->is_plain()) {
     std::tie(q, k) = kernels::norm_rotary(
         q, k, q_norm->weight->local(), k_norm->weight->local(), tables.cos, tables.sin,
         {.style = config.rope_style, .eps = *config.qk_norm_eps, .zero_centered = config.qk_norm_zero_centered});
   } else {
+    if (q_norm) q = q_norm(q);
+    if (k_norm) k = k_norm(k);
     std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
   }
   at::Tensor out =

@@ -36,11 +36,9 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 }
 
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
-  const auto is_plain = [](const ModulePtr<Linear>& linear) {
-    return !linear->bias && linear->hooks().empty() && !linear->checkpoints_activations();
-  };
+  const auto is_product = [](const ModulePtr<Linear>& linear) { return !linear->bias && linear->is_plain(); };
   std::vector<at::Tensor> outputs;
-  if (std::ranges::all_of(linears, is_plain)) {
+  if (std::ranges::all_of(linears, is_product)) {
     std::vector<at::Tensor> weights;
     for (const ModulePtr<Linear>& linear : linears) weights.push_back(linear->weight->local());
     return kernels::linears(x, weights);
