@@ -75,6 +75,28 @@ TEST_F(GroupedMMCuda, Errs_no_more_than_a_loop_for_many_stages_and_tiles) {
   EXPECT_EQ(worse_than_loop(many, 64, 256), "");
 }
 
+// Gradients of one x through two weights are one sum, rounded once.
+TEST_F(GroupedMMCuda, Of_two_weights_errs_no_more_than_two_loops) {
+  const auto worse = [](const Counts& counts, std::int64_t in, std::int64_t out) {
+    const auto groups = groups_of(counts);
+    const auto num_groups = static_cast<std::int64_t>(counts.size());
+    return testing::worse_than_composition(
+        [&](const auto& inputs) {
+          return grouped_mms(inputs[0], {inputs[1], inputs[2]}, groups, GroupedMMBackend::kCutlass);
+        },
+        [&](const auto& inputs) {
+          return std::vector{loop_of_products(inputs[0], inputs[1], counts),
+                             loop_of_products(inputs[0], inputs[2], counts)};
+        },
+        {device_values({sum_of(counts), in}, 1, at::kBFloat16), device_values({num_groups, in, out}, 2, at::kBFloat16),
+         device_values({num_groups, in, out}, 3, at::kBFloat16)});
+  };
+  EXPECT_EQ(worse(kEdges, 136, 264), "");
+  for (const std::int64_t in : {1, 64, 65, 136, 264})
+    for (const std::int64_t out : {1, 8, 63, 64, 72, 128, 260}) EXPECT_EQ(worse({40, 0, 129, 3}, in, out), "");
+  EXPECT_EQ(worse({700, 20, 0, 1500, 333}, 2048, 768), "");
+}
+
 TEST_F(GroupedMMCuda, Takes_more_groups_than_its_kernels) {
   EXPECT_EQ(worse_than_loop(Counts(detail::kMaxGroups + 1, 2), 16, 32), "");
   EXPECT_FALSE(detail::has_grouped_mm_kernels(device_values({1, 8}, 1, at::kBFloat16), detail::kMaxGroups + 1));

@@ -95,6 +95,17 @@ TEST_P(GroupedMMBackends, Give_a_group_without_rows_a_zero_weight_gradient) {
   }
 }
 
+TEST_P(GroupedMMBackends, Multiply_by_two_weights_as_by_each) {
+  const std::vector<std::int64_t> counts = {3, 0, 5};
+  const auto error = worst_difference(
+      [&](const auto& in) { return grouped_mms(in[0], {in[1], in[2]}, groups_of(counts), GetParam()); },
+      [&](const auto& in) {
+        return std::vector{loop_of_products(in[0], in[1], counts), loop_of_products(in[0], in[2], counts)};
+      },
+      {values({8, 6}, 1, at::kFloat), values({3, 6, 4}, 2, at::kFloat), values({3, 6, 4}, 3, at::kFloat)});
+  EXPECT_LT(error, 1e-5);
+}
+
 TEST_P(GroupedMMBackends, Differentiate_only_what_needs_a_gradient) {
   const auto x = values({4, 4}, 1, at::kFloat);
   const auto w = values({2, 4, 4}, 2, at::kFloat);
@@ -148,6 +159,13 @@ TEST_P(GroupedMMBackends, Reject_weight_gradients_that_do_not_fit) {
   EXPECT_THROW(write(at::zeros({2, 3, 5}), at::zeros({3, 5})), ConfigError);
   EXPECT_THROW(write(at::zeros({2, 3, 5}, at::kBFloat16), grad), ConfigError);
   EXPECT_THROW(write(at::zeros({2, 3, 5}), grad.to(at::kDouble)), ConfigError);
+}
+
+TEST(GroupedMM, Rejects_two_weights_of_two_shapes) {
+  EXPECT_THROW(
+      (void)grouped_mms(at::zeros({2, 3}), {at::zeros({1, 3, 4}), at::zeros({1, 3, 5})}, groups_of({2}),
+                        GroupedMMBackend::kEager),
+      ConfigError);
 }
 
 TEST(GroupedMM, Eager_rejects_counts_that_do_not_add_up_to_the_rows) {

@@ -75,53 +75,72 @@ struct GroupedMMLoop : torch::autograd::Function<GroupedMMLoop> {
   }
 };
 
-// Products without the host counts; `where`: what they take of the groups.
+// Products without the host counts; `where`: what they take of the groups. times_weights: the sum of the products of x
+// and w of one or two terms.
 struct TorchProducts {
   static at::Tensor where(const ExpertTokenGroups& groups) {
     return groups.offsets().narrow(0, 1, groups.num_groups());  // ends
   }
-  static constexpr auto kTimesWeights = detail::rows_times_weights_torch;
-  static constexpr auto kOuterRows = detail::rows_outer_rows_torch;
+  static at::Tensor times_weights(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w, const at::Tensor& where) {
+    at::Tensor sum = detail::rows_times_weights_torch(x[0], w[0], where);
+    return x.size() == 1 ? sum : sum.add_(detail::rows_times_weights_torch(x[1], w[1], where));
+  }
+  static constexpr auto outer_rows = detail::rows_outer_rows_torch;
 };
 struct OwnProducts {
   static at::Tensor where(const ExpertTokenGroups& groups) { return groups.offsets(); }
-  static constexpr auto kTimesWeights = detail::rows_times_weights_cuda;
-  static constexpr auto kOuterRows = detail::rows_outer_rows_cuda;
+  static constexpr auto times_weights = detail::rows_times_weights_cuda;
+  static constexpr auto outer_rows = detail::rows_outer_rows_cuda;
 };
 
 template <class Products>
 struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>> {
   // Undefined where it was put where the weight's gradient is kept: by the kernel itself if it writes that memory as
   // fast as a result of its own.
-  static at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& where) {
-    const auto place = gradient_place(/*index=*/1);
-    if (!place) return Products::kOuterRows(x, grad, where);
+  static at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& where,
+                                    std::size_t index) {
+    const auto place = gradient_place(index);
+    if (!place) return Products::outer_rows(x, grad, where);
     if constexpr (std::is_same_v<Products, OwnProducts>) {
       if (!place->has_values && place->tensor.scalar_type() == x.scalar_type()) {
         detail::write_rows_outer_rows_cuda(place->tensor, x, grad, where, GradientWrite::kReplace);
         return {};
       }
     }
-    place->put(Products::kOuterRows(x, grad, where));
+    place->put(Products::outer_rows(x, grad, where));
     return {};
   }
 
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w,
-                            const at::Tensor& where) {
+  // Saved: x if a weight is trained, weights if x has a gradient, where.
+  static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList w,
+                               const at::Tensor& where) {
     context->set_materialize_grads(false);
-    context->save_for_backward({w.requires_grad() ? x : at::Tensor(), x.requires_grad() ? w : at::Tensor(), where});
-    return Products::kTimesWeights(x, w, where);
+    variable_list saved(2 + w.size());
+    variable_list outputs;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      if (w[i].requires_grad()) saved[0] = x;
+      if (x.requires_grad()) saved[1 + i] = w[i];
+      outputs.push_back(Products::times_weights(x, w[i], where));
+    }
+    saved.back() = where;
+    context->save_for_backward(std::move(saved));
+    return outputs;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     detail::check_first_order("grouped_mm");
-    variable_list inputs(3);
-    if (!grads[0].defined()) return inputs;
-    const auto saved = context->get_saved_variables();
-    if (context->needs_input_grad(0)) {
-      inputs[0] = Products::kTimesWeights(grads[0], saved[1].transpose(1, 2), saved[2]);
+    variable_list inputs(2 + grads.size());
+    const variable_list saved = context->get_saved_variables();
+    const at::Tensor& where = saved.back();
+    variable_list defined;
+    variable_list weights;
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      if (!grads[i].defined()) continue;
+      defined.push_back(grads[i]);
+      if (context->needs_input_grad(0)) weights.push_back(saved[1 + i].transpose(1, 2));
+      if (context->needs_input_grad(1 + i)) inputs[1 + i] = weight_gradient(saved[0], grads[i], where, 1 + i);
     }
-    if (context->needs_input_grad(1)) inputs[1] = weight_gradient(saved[0], grads[0], saved[2]);
+    if (!weights.empty()) inputs[0] = Products::times_weights(defined, weights, where);
     return inputs;
   }
 };
@@ -137,24 +156,35 @@ GroupedMMBackend backend_for(GroupedMMBackend wanted, const at::Tensor& x, const
 
 at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const ExpertTokenGroups& groups,
                            GroupedMMBackend backend) {
-  if (backend == GroupedMMBackend::kTorch) return TorchProducts::kOuterRows(x, grad, TorchProducts::where(groups));
+  if (backend == GroupedMMBackend::kTorch) return TorchProducts::outer_rows(x, grad, TorchProducts::where(groups));
   return detail::rows_outer_rows_loop(x, grad, counts_adding_up_to(x.size(0), groups));
 }
 
 }  // namespace
 
-at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const ExpertTokenGroups& groups,
-                      GroupedMMBackend backend) {
-  check_arguments(x, w, groups);
+std::vector<at::Tensor> grouped_mms(const at::Tensor& x, const std::vector<at::Tensor>& w,
+                                    const ExpertTokenGroups& groups, GroupedMMBackend backend) {
+  D9D_CHECK(w.size() == 1 || (w.size() == 2 && w[0].sizes() == w[1].sizes()), ConfigError,
+            "[kernels::grouped_mm] expected one weight or two of one shape, got ", w.size(),
+            ". Multiply by the others apart.");
+  for (const at::Tensor& each : w) check_arguments(x, each, groups);
   switch (backend_for(backend, x, groups)) {
     case GroupedMMBackend::kCutlass:
-      return GroupedMMOnDevice<OwnProducts>::apply(x, w, OwnProducts::where(groups));
+      return GroupedMMOnDevice<OwnProducts>::apply(x, at::TensorList(w), OwnProducts::where(groups));
     case GroupedMMBackend::kTorch:
-      return GroupedMMOnDevice<TorchProducts>::apply(x, w, TorchProducts::where(groups));
+      return GroupedMMOnDevice<TorchProducts>::apply(x, at::TensorList(w), TorchProducts::where(groups));
     case GroupedMMBackend::kEager:
       break;
   }
-  return GroupedMMLoop::apply(x, w, counts_adding_up_to(x.size(0), groups));
+  std::vector<at::Tensor> results;
+  for (const at::Tensor& each : w)
+    results.push_back(GroupedMMLoop::apply(x, each, counts_adding_up_to(x.size(0), groups)));
+  return results;
+}
+
+at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const ExpertTokenGroups& groups,
+                      GroupedMMBackend backend) {
+  return grouped_mms(x, {w}, groups, backend).front();
 }
 
 void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -34,6 +35,11 @@ enum class GroupedMMBackend : std::uint8_t {
 // Throws ConfigError for shapes or dtypes that do not fit.
 [[nodiscard]] at::Tensor grouped_mm(const at::Tensor& x, const at::Tensor& w, const ExpertTokenGroups& groups,
                                     GroupedMMBackend backend);
+
+// grouped_mm of one x with each of w, one weight or two of one shape: cheaper than apart, as their gradients of x are
+// one sum.
+[[nodiscard]] std::vector<at::Tensor> grouped_mms(const at::Tensor& x, const std::vector<at::Tensor>& w,
+                                                  const ExpertTokenGroups& groups, GroupedMMBackend backend);
 
 // What becomes of values that are there already.
 enum class GradientWrite : std::uint8_t { kReplace, kAdd };

@@ -1,5 +1,7 @@
 #include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
 
+#include <array>
+
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -45,25 +47,36 @@ bool has_grouped_mm_kernels(const at::Tensor& x, std::int64_t num_groups) {
   return x.scalar_type() == at::kBFloat16 && num_groups <= kMaxGroups && has_cuda_kernels(x);
 }
 
-at::Tensor rows_times_weights_cuda(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets) {
+at::Tensor rows_times_weights_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w,
+                                   const at::Tensor& offsets) {
   check_groups(offsets);
-  const c10::DeviceGuard guard(x.device());
-  if (x.size(0) == 0 || w.numel() == 0) return at::zeros({x.size(0), w.size(2)}, x.options());
-  const at::Tensor rows = aligned(pad_rows(x)), weights = aligned(pad_weights(w));
-  const bool is_transposed = !weights.is_contiguous();
-  at::Tensor out = at::empty({x.size(0), weights.size(2)}, x.options());
-  launch_rows_times_weights({.num_rows = x.size(0),
-                             .num_groups = static_cast<int>(w.size(0)),
-                             .inner = static_cast<int>(rows.size(1)),
-                             .features = static_cast<int>(weights.size(2)),
-                             .weights_are_transposed = is_transposed,
-                             .rows = rows.const_data_ptr(),
-                             .weights = weights.const_data_ptr(),
-                             .offsets = offsets.const_data_ptr<std::int32_t>(),
-                             .num_drawn = scratch(offsets).mutable_data_ptr<std::int32_t>(),
-                             .out = out.mutable_data_ptr()},
-                            current_cuda_stream(x.device()));
-  return out.narrow(1, 0, w.size(2)).contiguous();
+  const at::Tensor& like = x.front();
+  const std::int64_t num_rows = like.size(0), num_features = w.front().size(2);
+  const c10::DeviceGuard guard(like.device());
+  if (num_rows == 0 || w.front().numel() == 0) return at::zeros({num_rows, num_features}, like.options());
+  RowsTimesWeightsArgs args{.num_rows = num_rows,
+                            .num_groups = static_cast<int>(w.front().size(0)),
+                            .num_terms = static_cast<int>(x.size()),
+                            .offsets = offsets.const_data_ptr<std::int32_t>()};
+  std::array<at::Tensor, 2> rows, weights;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    rows.at(i) = aligned(pad_rows(x[i]));
+    weights.at(i) = aligned(pad_weights(w[i]));
+  }
+  args.weights_are_transposed = !weights[0].is_contiguous();
+  if (x.size() == 2 && weights[1].is_contiguous() == args.weights_are_transposed) {
+    for (at::Tensor& weight : weights) weight = weight.contiguous();
+    args.weights_are_transposed = false;
+  }
+  for (std::size_t i = 0; i < x.size(); ++i)
+    args.terms[i] = {.rows = rows.at(i).const_data_ptr(), .weights = weights.at(i).const_data_ptr()};
+  args.inner = static_cast<int>(rows[0].size(1));
+  args.features = static_cast<int>(weights[0].size(2));
+  at::Tensor out = at::empty({num_rows, args.features}, like.options());
+  args.num_drawn = scratch(offsets).mutable_data_ptr<std::int32_t>();
+  args.out = out.mutable_data_ptr();
+  launch_rows_times_weights(args, current_cuda_stream(like.device()));
+  return out.narrow(1, 0, num_features).contiguous();
 }
 
 at::Tensor rows_outer_rows_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets) {

@@ -13,9 +13,11 @@ namespace d9d::kernels::detail {
 // Whether the kernels take rows like x and this many groups.
 [[nodiscard]] bool has_grouped_mm_kernels(const at::Tensor& x, std::int64_t num_groups);
 
-// All three for x [N, in] and y [N, out] of any strides, offsets [G + 1] int32 on their device.
-// w: [G, in, out], also transposed. Returns [N, out]; rows of no group are undefined.
-[[nodiscard]] at::Tensor rows_times_weights_cuda(const at::Tensor& x, const at::Tensor& w, const at::Tensor& offsets);
+// All for x [N, in] and y [N, out] of any strides, offsets [G + 1] int32 on their device.
+// One or two pairs of x and w [G, in, out], also transposed; of both the same shapes. Returns the sum of their products
+// [N, out], rounded once; rows of no group are undefined.
+[[nodiscard]] at::Tensor rows_times_weights_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w,
+                                                 const at::Tensor& offsets);
 // Returns [G, in, out].
 [[nodiscard]] at::Tensor rows_outer_rows_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets);
 // Into out [G, in, out], bf16 or float, any strides.

@@ -12,15 +12,21 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// out[rows of g] = rows[rows of g] @ weights[g]
+// What a product sums over.
+struct RowsAndWeights {
+  const void* rows;     // [N, inner] bf16
+  const void* weights;  // [G, inner, features] bf16
+};
+
+// out[rows of g] = sum over num_terms of terms: rows[rows of g] @ weights[g]
 struct RowsTimesWeightsArgs {
   std::int64_t num_rows;
   int num_groups;
-  int inner;                    // that the product sums over
+  int inner;
   int features;                 // of the result
-  bool weights_are_transposed;  // [G, features, inner] instead of [G, inner, features]
-  const void* rows;             // [N, inner] bf16
-  const void* weights;          // bf16
+  bool weights_are_transposed;  // [G, features, inner]
+  int num_terms;                // 1 or 2
+  RowsAndWeights terms[2];
   const std::int32_t* offsets;  // [G + 1]
   std::int32_t* num_drawn;      // scratch: one number
   void* out;                    // [N, features] bf16; rows of no group are not written

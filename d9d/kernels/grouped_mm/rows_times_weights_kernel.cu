@@ -19,8 +19,8 @@ struct RowsTile {
 // multiple of 8.
 template <Order kWeightOrder>
 struct RowsTimesWeights {
-  const CUtensorMap& rows_map;
-  const CUtensorMap& weights_map;
+  const CUtensorMap (&rows_maps)[2];
+  const CUtensorMap (&weights_maps)[2];
   const CUtensorMap& out_map;
   const RowsTimesWeightsArgs& args;
 
@@ -40,7 +40,9 @@ struct RowsTimesWeights {
             .first_feature = index % tiles * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2};
   }
 
-  __device__ __forceinline__ int num_stages(const RowsTile&) const { return ceil_div(args.inner, kInnerOfBlock); }
+  __device__ __forceinline__ int num_stages(const RowsTile&) const {
+    return args.num_terms * ceil_div(args.inner, kInnerOfBlock);
+  }
   __device__ __forceinline__ int num_row_boxes(const RowsTile& tile) const {
     return ceil_div(tile.num_rows, kTileRowStep);
   }
@@ -50,7 +52,11 @@ struct RowsTimesWeights {
 
   __device__ __forceinline__ void load(const RowsTile& tile, int i, unsigned char (*a)[kBoxBytes],
                                        unsigned char (*b)[kBoxBytes], Barrier& full) const {
-    const int inner = i * kInnerOfBlock;
+    const int stages_of_term = ceil_div(args.inner, kInnerOfBlock);
+    const int term = i < stages_of_term ? 0 : 1;
+    const CUtensorMap& rows_map = rows_maps[term];
+    const CUtensorMap& weights_map = weights_maps[term];
+    const int inner = (i - term * stages_of_term) * kInnerOfBlock;
     if constexpr (kWeightOrder == Order::kByOuter) {
       load_box(a[0], weights_map, full, {tile.first_feature, inner, tile.group});
       load_box(a[1], weights_map, full, {tile.first_feature + 64, inner, tile.group});
@@ -132,16 +138,23 @@ struct RowsTimesWeights {
   }
 };
 
+struct Maps {
+  CUtensorMap rows[2];  // of the terms
+  CUtensorMap weights[2];
+  CUtensorMap out;
+};
+
 template <Order kWeightOrder>
 __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
-    rows_times_weights(const __grid_constant__ CUtensorMap rows_map, const __grid_constant__ CUtensorMap weights_map,
-                       const __grid_constant__ CUtensorMap out_map, const __grid_constant__ RowsTimesWeightsArgs args) {
+    rows_times_weights(const __grid_constant__ Maps maps, const __grid_constant__ RowsTimesWeightsArgs args) {
   if (threadIdx.x == 0) {
-    prefetch_map(rows_map);
-    prefetch_map(weights_map);
-    prefetch_map(out_map);
+    for (int term = 0; term < args.num_terms; ++term) {
+      prefetch_map(maps.rows[term]);
+      prefetch_map(maps.weights[term]);
+    }
+    prefetch_map(maps.out);
   }
-  run_grouped(RowsTimesWeights<kWeightOrder>{rows_map, weights_map, out_map, args}, args.offsets, args.num_groups,
+  run_grouped(RowsTimesWeights<kWeightOrder>{maps.rows, maps.weights, maps.out, args}, args.offsets, args.num_groups,
               args.num_drawn);
 }
 
@@ -150,21 +163,22 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
 void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream) {
   const auto inner = static_cast<std::uint64_t>(args.inner), features = static_cast<std::uint64_t>(args.features),
              num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
-  const auto launch = [&](auto* kernel, const TiledTensor& weights) {
-    prepare_grouped(kernel);
-    cudaMemsetAsync(args.num_drawn, 0, sizeof(*args.num_drawn), stream);
-    kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(
-        tensor_map({.data = args.rows, .sizes = {inner, num_rows, 1}, .box = {kInnerOfBlock, kTileRowStep, 1}}),
-        tensor_map(weights),
-        tensor_map({.data = args.out, .sizes = {features, num_rows, 1}, .box = {64, kPieceRows, 1}}), args);
-  };
-  if (args.weights_are_transposed) {
-    launch(rows_times_weights<Order::kByInner>,
-           {.data = args.weights, .sizes = {inner, features, groups}, .box = {kInnerOfBlock, kTileFeatures / 2, 1}});
-  } else {
-    launch(rows_times_weights<Order::kByOuter>,
-           {.data = args.weights, .sizes = {features, inner, groups}, .box = {64, kInnerOfBlock, 1}});
+  auto* const kernel =
+      args.weights_are_transposed ? rows_times_weights<Order::kByInner> : rows_times_weights<Order::kByOuter>;
+  prepare_grouped(kernel);  // gives the thread a context, which maps want
+  Maps maps;
+  for (int term = 0; term < args.num_terms; ++term) {
+    const auto [rows, weights] = args.terms[term];
+    maps.rows[term] = tensor_map({.data = rows, .sizes = {inner, num_rows, 1}, .box = {kInnerOfBlock, kTileRowStep, 1}});
+    maps.weights[term] =
+        args.weights_are_transposed
+            ? tensor_map(
+                  {.data = weights, .sizes = {inner, features, groups}, .box = {kInnerOfBlock, kTileFeatures / 2, 1}})
+            : tensor_map({.data = weights, .sizes = {features, inner, groups}, .box = {64, kInnerOfBlock, 1}});
   }
+  maps.out = tensor_map({.data = args.out, .sizes = {features, num_rows, 1}, .box = {64, kPieceRows, 1}});
+  cudaMemsetAsync(args.num_drawn, 0, sizeof(*args.num_drawn), stream);
+  kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(maps, args);
   check_launch("grouped_mm");
 }
 

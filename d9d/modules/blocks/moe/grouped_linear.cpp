@@ -42,6 +42,15 @@ at::Tensor GroupedLinear::forward(const at::Tensor& x, const kernels::ExpertToke
   return kernels::grouped_mm(x, weight->local(), groups, backend_);
 }
 
+std::pair<at::Tensor, at::Tensor> grouped_linears_of(const at::Tensor& x, const kernels::ExpertTokenGroups& groups,
+                                                     const ModulePtr<GroupedLinear>& first,
+                                                     const ModulePtr<GroupedLinear>& second) {
+  if (!first->is_plain() || !second->is_plain()) return {first(x, groups), second(x, groups)};
+  const auto results =
+      kernels::grouped_mms(x, {first->weight->local(), second->weight->local()}, groups, first->backend());
+  return {results[0], results[1]};
+}
+
 GroupedLinearConfig GroupedLinear::with_features(std::int64_t in_features, std::int64_t out_features) const {
   return {.num_groups = config.num_groups,
           .in_features = in_features,

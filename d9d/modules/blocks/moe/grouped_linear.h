@@ -2,9 +2,11 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
 #include "d9d/modules/base/module.h"
+#include "d9d/modules/base/module_ptr.h"
 #include "d9d/modules/blocks/moe/grouped_mm_config.h"
 
 namespace d9d {
@@ -25,6 +27,9 @@ class GroupedLinear : public Module {
   // A sibling with the same groups and backend.
   [[nodiscard]] GroupedLinearConfig with_features(std::int64_t in_features, std::int64_t out_features) const;
 
+  // What its product runs on; chosen at materialize().
+  [[nodiscard]] kernels::GroupedMMBackend backend() const { return backend_; }
+
   const GroupedLinearConfig config;
   const ParameterPtr weight;
 
@@ -34,5 +39,11 @@ class GroupedLinear : public Module {
  private:
   kernels::GroupedMMBackend backend_ = kernels::GroupedMMBackend::kEager;
 };
+
+// x through two linears of the same sizes: in one op where neither has hooks of its own (kernels/grouped_mm).
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> grouped_linears_of(const at::Tensor& x,
+                                                                   const kernels::ExpertTokenGroups& groups,
+                                                                   const ModulePtr<GroupedLinear>& first,
+                                                                   const ModulePtr<GroupedLinear>& second);
 
 }  // namespace d9d

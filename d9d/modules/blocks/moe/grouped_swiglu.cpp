@@ -28,8 +28,7 @@ GroupedSwiGLU::GroupedSwiGLU(const GroupedSwiGLUConfig& config)
 
 at::Tensor GroupedSwiGLU::forward(const at::Tensor& rows, const at::Tensor& probs,
                                   const kernels::ExpertTokenGroups& groups) const {
-  const at::Tensor gate = gate_proj(rows, groups);
-  const at::Tensor up = up_proj(rows, groups);
+  const auto [gate, up] = grouped_linears_of(rows, groups, gate_proj, up_proj);
   // The map after the activation is linear: weighting the activation weights the output, in one kernel on a GPU.
   // Elsewhere it would save nothing, and rounds where others round so.
   if (rows.is_cuda()) return down_proj(kernels::weighted_silu_mul(gate, up, probs), groups);
