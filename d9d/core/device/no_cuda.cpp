@@ -1,0 +1,11 @@
+#include "d9d/base/check.h"
+#include "d9d/core/device/device_graph.h"
+
+namespace d9d {
+
+MakeDeviceGraph cuda_graphs(c10::Device device) {
+  throw ConfigError(cat("[core::device_graph] expected a build with nvcc for graphs of ", device.str(),
+                        ", got one without. Configure with -DD9D_CUDA=ON."));
+}
+
+}  // namespace d9d
