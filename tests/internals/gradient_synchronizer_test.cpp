@@ -124,5 +124,56 @@ TEST(GradientSynchronizer, Names_a_parameter_whose_gradient_cannot_be_summed) {
   });
 }
 
+TEST(GradientSynchronizer, Keeps_the_places_of_all_gradients_if_asked) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kFloat, {true, false, true});
+    GradientSynchronizer sync(parameters, {.keeps_memory = true});
+    std::vector<const void*> places;
+    for (int step = 0; step < 3; ++step) {
+      for (const bool is_last : {false, true}) {
+        sync.begin_microbatch(is_last);
+        backward(parameters, 1.0);
+        sync.end_microbatch();
+      }
+      sync.wait();
+      std::vector<const void*> now;
+      for (const auto& [name, parameter] : parameters) {
+        const double expected = parameter->mesh().axes().empty() ? 2.0 : 2.0 * kNumRanks;
+        EXPECT_TRUE(at::equal(parameter->stored().grad(), at::full(parameter->stored().sizes(), expected))) << name;
+        now.push_back(parameter->stored().grad().const_data_ptr());
+      }
+      EXPECT_TRUE(places.empty() || places == now);
+      places = now;
+      sync.clear();
+    }
+  });
+}
+
+TEST(GradientSynchronizer, Takes_anothers_word_for_which_gradients_have_values) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kFloat, {false, false});
+    GradientSynchronizer sync(parameters, {.keeps_memory = true});
+    const auto run = [&](const NamedParameters& used) {
+      sync.begin_microbatch(/*is_last=*/true);
+      backward(used, 1.0);
+      sync.end_microbatch();
+    };
+    EXPECT_EQ(sync.received(), std::vector<bool>({false, false}));
+    run({parameters.front()});
+    const std::vector<bool> of_first = sync.received();
+    EXPECT_EQ(std::ranges::count(of_first, true), 1);
+    run(parameters);  // the second had zeros until then
+    sync.wait();
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<float>(), 2);
+    EXPECT_EQ(parameters[1].second->stored().grad().max().item<float>(), 1);
+    sync.clear();
+    sync.set_received(of_first);  // as if a graph had written it
+    run(parameters);
+    sync.wait();
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<float>(), 3);
+    EXPECT_EQ(parameters[1].second->stored().grad().max().item<float>(), 1);
+  });
+}
+
 }  // namespace
 }  // namespace d9d::test

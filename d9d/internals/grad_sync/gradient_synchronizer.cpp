@@ -48,10 +48,11 @@ class GradientSynchronizer::Bucket {
     has_values_.resize(parameters_.size());
     std::int64_t end = numel_;  // the last added first in memory: as declared, as a product of several weights wants it
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      offsets_.push_back(end -= parameters_[i]->local().numel());
-      on_gradient(parameters_[i]->local(),
-                  {.arrived = [this, i, on_complete](const at::Tensor& leaf) { take(i, leaf, on_complete); },
-                   .place = [this, i] { return place(i); }});
+      const at::Tensor& local = parameters_[i]->local();
+      end -= local.numel();
+      views_.push_back(buffer_.narrow(0, end, local.numel()).view(local.sizes()));
+      on_gradient(local, {.arrived = [this, i, on_complete](const at::Tensor& leaf) { take(i, leaf, on_complete); },
+                          .place = [this, i] { return place(i); }});
     }
   }
 
@@ -60,25 +61,28 @@ class GradientSynchronizer::Bucket {
     num_come_ = 0;
     has_come_.assign(parameters_.size(), false);
   }
+  [[nodiscard]] bool is_reduced() const { return communicator_ == nullptr && !std::ranges::count(has_values_, false); }
   void reduce() {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      if (!has_values_[i]) view(i).zero_();
+      if (!has_values_[i]) views_[i].zero_();
     }
     if (communicator_ != nullptr) communicator_->all_reduce(buffer_, ReduceOp::kSum).wait();
   }
   void publish() const {
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->stored().mutable_grad() = view(i);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->stored().mutable_grad() = views_[i];
   }
   void clear() {
     for (const ParameterPtr& parameter : parameters_) parameter->stored().mutable_grad() = at::Tensor();
     has_values_.assign(parameters_.size(), false);
   }
+  [[nodiscard]] const std::vector<bool>& received() const { return has_values_; }
+  void set_received(std::vector<bool> received) { has_values_ = std::move(received); }
 
  private:
   [[nodiscard]] GradientPlace place(std::size_t index) {
     const bool had_values = has_values_[index];
     has_values_[index] = true;
-    return {.tensor = view(index), .has_values = had_values};
+    return {.tensor = views_[index], .has_values = had_values};
   }
   void take(std::size_t index, const at::Tensor& leaf, const std::function<void()>& on_complete) {
     const at::NoGradGuard no_grad;
@@ -89,17 +93,13 @@ class GradientSynchronizer::Bucket {
     has_come_[index] = true;
     if (is_complete()) on_complete();
   }
-  [[nodiscard]] at::Tensor view(std::size_t index) const {
-    const at::Tensor& local = parameters_[index]->local();
-    return buffer_.narrow(0, offsets_[index], local.numel()).view(local.sizes());
-  }
 
   DeviceMesh ranks_;
   c10::ScalarType dtype_;
   std::vector<ParameterPtr> parameters_;
-  std::vector<std::int64_t> offsets_;
   std::int64_t numel_ = 0;
   at::Tensor buffer_;                           // [numel_]
+  std::vector<at::Tensor> views_;               // of the parameters' shapes
   std::shared_ptr<Communicator> communicator_;  // null: one rank
   std::vector<bool> has_values_;                // of the parameters, in this step
   std::vector<bool> has_come_;                  // in this microbatch
@@ -113,7 +113,7 @@ GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::stri
     if (!parameter->requires_grad() || has_flat_shard(parameter->placements())) continue;
     const DeviceMesh ranks = partial_axes(name, *parameter);
     const c10::ScalarType dtype = config.gradient_dtype.value_or(parameter->local().scalar_type());
-    if (ranks.num_ranks() == 1 && dtype == parameter->local().scalar_type()) {
+    if (!config.keeps_memory && ranks.num_ranks() == 1 && dtype == parameter->local().scalar_type()) {
       others_.push_back(parameter);
       continue;
     }
@@ -142,7 +142,7 @@ GradientSynchronizer::~GradientSynchronizer() = default;
 void GradientSynchronizer::reduce_ready(bool all) {
   while (num_reduced_ < buckets_.size() && (all || buckets_[num_reduced_]->is_complete())) {
     Bucket& bucket = *buckets_[num_reduced_];
-    reduced_ = stream_->run([&] { bucket.reduce(); });
+    if (!bucket.is_reduced()) reduced_ = stream_->run([&] { bucket.reduce(); });
     ++num_reduced_;
   }
 }
@@ -165,6 +165,23 @@ void GradientSynchronizer::clear() {
   num_reduced_ = 0;
   for (const auto& bucket : buckets_) bucket->clear();
   for (const ParameterPtr& parameter : others_) parameter->stored().mutable_grad() = at::Tensor();
+}
+
+std::vector<bool> GradientSynchronizer::received() const {
+  std::vector<bool> received;
+  for (const auto& bucket : buckets_) {
+    received.insert(received.end(), bucket->received().begin(), bucket->received().end());
+  }
+  return received;
+}
+
+void GradientSynchronizer::set_received(const std::vector<bool>& received) {
+  auto next = received.begin();
+  for (const auto& bucket : buckets_) {
+    const auto end = next + std::ssize(bucket->received());
+    bucket->set_received({next, end});
+    next = end;
+  }
 }
 
 void GradientSynchronizer::abandon() {

@@ -7,7 +7,8 @@
 // Takes the trained parameters that no other reduction has (FSDP), and reads gradient placements: over axes where the
 // gradient is Partial(sum) it is summed. Gradients wait in flat buckets, in the reverse order of declaration, as
 // backward makes them; a bucket is reduced when all its gradients of the last microbatch have come, buckets always in
-// the same order. Without such axes, and where gradients have the parameter's dtype, nothing is copied.
+// the same order. Without such axes, and where gradients have the parameter's dtype, nothing is copied, unless memory
+// is kept.
 #pragma once
 
 #include <memory>
@@ -24,6 +25,7 @@ namespace d9d {
 struct GradientSynchronizerConfig {
   std::int64_t bucket_size_bytes = std::int64_t{25} << 20;       // of what is stored and sent
   std::optional<c10::ScalarType> gradient_dtype = std::nullopt;  // none: the parameter's
+  bool keeps_memory = false;  // buckets for all parameters: gradients lie at the same places in all steps
 };
 
 class GradientSynchronizer final : public GradientReduction {
@@ -38,6 +40,11 @@ class GradientSynchronizer final : public GradientReduction {
   void wait() override;
   void clear() override;
   void abandon() override;
+
+  // Which gradients have values in this step, one a parameter with a bucket. A backward that a graph replays cannot
+  // say: after it they are set to what they were after the backward that the graph captured.
+  [[nodiscard]] std::vector<bool> received() const;
+  void set_received(const std::vector<bool>& received);
 
   [[nodiscard]] std::size_t num_buckets() const { return buckets_.size(); }
 
