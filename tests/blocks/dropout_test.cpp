@@ -79,6 +79,15 @@ TEST(Dropout, Has_the_same_mask_in_a_recomputation_although_the_clock_went_on) {
   for (const auto& [name, gradient] : gradients[0]) EXPECT_TRUE(at::equal(gradient, gradients[1].at(name))) << name;
 }
 
+TEST(Dropout, Refuses_a_graph_that_would_keep_its_mask) {
+  const auto network = make_network();
+  const auto clock = std::make_shared<RandomClock>(RandomClock{.is_captured = true});
+  network->set_random_clock(clock);
+  EXPECT_THROW((void)network->first(at::ones({2, 2})), ConfigError);
+  network->eval();
+  EXPECT_NO_THROW((void)network->first(at::ones({2, 2})));
+}
+
 TEST(Dropout, Refuses_to_drop_everything) { EXPECT_THROW((void)make_module<Dropout>(1.0), ConfigError); }
 
 }  // namespace

@@ -21,8 +21,21 @@ JobSchedule::JobSchedule(std::int64_t total_steps) : total_steps_(total_steps) {
             ". Check that the data holds one global batch.");
 }
 
+std::int64_t JobSchedule::current_step() const {
+  D9D_CHECK(has_step_, ConfigError,
+            "[loop::job_schedule] expected a captured loss to be the same function in all steps, got a task that asks "
+            "for the step. Set trainer.cuda_graph to null.");
+  return current_step_;
+}
+
+JobSchedule JobSchedule::without_step() const {
+  JobSchedule schedule = *this;
+  schedule.has_step_ = false;
+  return schedule;
+}
+
 bool JobSchedule::should_do_action(const StepActionPeriod& period, const StepActionRules& rules) const {
-  const std::int64_t ordinal = current_step_ + (rules.after_advance ? 0 : 1);
+  const std::int64_t ordinal = current_step() + (rules.after_advance ? 0 : 1);
   const bool is_last = ordinal == total_steps_;
   if (const auto* mode = std::get_if<StepActionMode>(&period.value)) {
     return *mode == StepActionMode::kLastStep && is_last;

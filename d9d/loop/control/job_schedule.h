@@ -37,7 +37,8 @@ class JobSchedule {
 
   [[nodiscard]] std::int64_t total_steps() const { return total_steps_; }
   // Number of completed steps, which is the 0-based index of the step that runs now.
-  [[nodiscard]] std::int64_t current_step() const { return current_step_; }
+  // Throws ConfigError where a CUDA graph would keep the answer.
+  [[nodiscard]] std::int64_t current_step() const;
   [[nodiscard]] bool is_done() const { return current_step_ >= total_steps_; }
 
   // One more step is complete.
@@ -47,6 +48,9 @@ class JobSchedule {
   // Steps count from 1: a period of 5 acts at the 5th, 10th, ... step.
   [[nodiscard]] bool should_do_action(const StepActionPeriod& period, const StepActionRules& rules = {}) const;
 
+  // The same job for work that a CUDA graph captures: which step runs must not be asked.
+  [[nodiscard]] JobSchedule without_step() const;
+
   // {"current_step": n}: a resumed job may have another total.
   [[nodiscard]] nlohmann::ordered_json state() const;
   // StateError when it is no such state.
@@ -55,6 +59,7 @@ class JobSchedule {
  private:
   std::int64_t total_steps_;
   std::int64_t current_step_ = 0;
+  bool has_step_ = true;
 };
 
 }  // namespace d9d

@@ -157,6 +157,14 @@ std::map<std::string, at::Tensor> Module::step_statistics() const {
   return all;
 }
 
+const RandomClockPtr& Module::random_clock() const {
+  D9D_CHECK(!random_clock_->is_captured, ConfigError,
+            "[modules::random_clock] expected no random numbers in a captured step, got a random layer in training",
+            canonical_name_.empty() ? "" : ": ", canonical_name_,
+            ". Set trainer.cuda_graph to null, or its probability to 0.");
+  return random_clock_;
+}
+
 void Module::set_random_clock(const RandomClockPtr& clock) {
   for_each_module([&](const std::string&, Module& module) { module.random_clock_ = clock; });
 }

@@ -58,6 +58,7 @@ struct RandomClock {
   std::uint64_t base_seed = 0;
   std::uint64_t step = 0;        // optimiser step
   std::uint64_t microbatch = 0;  // within the step
+  bool is_captured = false;      // a graph is recorded that would keep the numbers: asking for the clock is an error
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
 
@@ -111,7 +112,8 @@ class Module {
 
   // The clock that random layers below read; every module below shares it.
   void set_random_clock(const RandomClockPtr& clock);
-  [[nodiscard]] const RandomClockPtr& random_clock() const { return random_clock_; }
+  // Throws ConfigError while a CUDA graph of this module is captured.
+  [[nodiscard]] const RandomClockPtr& random_clock() const;
 
  protected:
   // Names must be new in this module, not empty and without dots (ConfigError).

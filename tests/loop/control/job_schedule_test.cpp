@@ -128,5 +128,12 @@ TEST(JobSchedule, Refuses_a_state_that_is_not_its_own) {
   EXPECT_THROW(schedule.load_state({{"current_step", -1}}), StateError);
 }
 
+TEST(JobSchedule, Without_step_refuses_to_tell_it) {
+  const JobSchedule schedule = schedule_at(3, 10).without_step();
+  EXPECT_EQ(schedule.total_steps(), 10);
+  EXPECT_THAT(config_error_of([&] { (void)schedule.current_step(); }), HasSubstr("Set trainer.cuda_graph to null"));
+  EXPECT_THAT(config_error_of([&] { (void)schedule.should_do_action(every(1), kBefore); }), HasSubstr("cuda_graph"));
+}
+
 }  // namespace
 }  // namespace d9d
