@@ -7,7 +7,6 @@
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
-#include "d9d/internals/grad_sync/gradient_synchronizer.h"
 
 namespace d9d {
 namespace {
@@ -18,7 +17,7 @@ constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kNorm = 4, kScale
 }  // namespace
 
 GradientManager::GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
-                                 const GradientClippingConfig& clipping)
+                                 const GradientClippingConfig& clipping, GradientMemory memory)
     : parameters_(module.named_parameters()),
       reductions_(gradient_reductions(module)),
       stages_(context.mesh(MeshDomain::kRegular).slice({"pp"})),
@@ -27,9 +26,11 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
       device_(context.device()),
       copies_(device_),
       clipping_(clipping) {
-  GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20};
+  GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20,
+                                          .keeps_memory = memory == GradientMemory::kKept};
   if (config.grad_dtype) synchronizer.gradient_dtype = to_scalar_type(*config.grad_dtype);
-  reductions_.push_back(std::make_shared<GradientSynchronizer>(parameters_, synchronizer));
+  synchronizer_ = std::make_shared<GradientSynchronizer>(parameters_, synchronizer);
+  reductions_.push_back(synchronizer_);
   std::vector<ParameterPtr> parameters;
   for (const auto& [name, parameter] : parameters_) parameters.push_back(parameter);
   norm_groups_ = group_parameters_for_norm(parameters);
@@ -41,6 +42,14 @@ void GradientManager::begin_microbatch(bool is_last) {
 
 void GradientManager::end_microbatch() {
   for (const auto& reduction : reductions_) reduction->end_microbatch();
+}
+
+void GradientManager::begin_replay() { begin_microbatch(/*is_last=*/false); }
+
+void GradientManager::end_replay(bool is_last, const std::vector<bool>& received) {
+  synchronizer_->set_received(received);
+  begin_microbatch(is_last);
+  end_microbatch();
 }
 
 void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight) {

@@ -33,6 +33,7 @@
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
+#include "d9d/internals/grad_sync/gradient_synchronizer.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/base/gradient_reduction.h"
 
@@ -65,11 +66,17 @@ struct StepGradients {
   std::string reason;  // why it is not usable; names the first of this rank's parameters with a gradient not finite
 };
 
+// Where the gradients of parameters lie.
+enum class GradientMemory {
+  kOfStep,  // allocated anew in each step where nothing else wants them in one place
+  kKept,    // at the same places in all steps, so that graphs can write them
+};
+
 class GradientManager {
  public:
   // The module has storage and layouts.
   GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
-                  const GradientClippingConfig& clipping);
+                  const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep);
 
   // Before a microbatch's forward.
   void begin_microbatch(bool is_last);
@@ -77,6 +84,13 @@ class GradientManager {
   void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
   // Collective: after a microbatch's backward.
   void end_microbatch();
+
+  // The same around a microbatch that a graph captures or replays, with kept memory: whatever is to be summed over
+  // ranks is summed when it ends. `received`: as received() was after the capture.
+  void begin_replay();
+  void end_replay(bool is_last, const std::vector<bool>& received);
+  // Which gradients have values in this step: those that the next backward adds to and does not overwrite.
+  [[nodiscard]] std::vector<bool> received() const { return synchronizer_->received(); }
 
   // Collective. Sums gradients, losses and reports over ranks and leaves gradients undivided. Gives work to the device
   // and does not wait for it.
@@ -104,7 +118,8 @@ class GradientManager {
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
-  std::vector<std::shared_ptr<GradientReduction>> reductions_;
+  std::shared_ptr<GradientSynchronizer> synchronizer_;
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // and it
   std::vector<GradNormGroup> norm_groups_;
   DeviceMesh stages_;  // ranks with other layers
   DeviceMesh ranks_;   // all

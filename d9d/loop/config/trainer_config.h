@@ -174,6 +174,25 @@ struct TimeoutConfig {
   }
 };
 
+// Forward and backward of a microbatch as one CUDA graph: for steps whose kernels are so short that the host is what
+// they wait for. A graph belongs to microbatches of one kind: names, shapes, dtypes and host values of what the task
+// built, and which parameters have gradients already. Others run as usual. The same numbers; one device and mesh
+// degrees of 1 other than data_parallel_replicate.
+//
+// What a task, its model and their hooks do with the host in forward and loss happens at the capture and not in a
+// replay. So they read no device value there, and let nothing but inputs, shared and state decide what the device does.
+// Waiting for the device, dropout, and asking for the step are noticed; other state of one's own is not.
+struct CudaGraphConfig {
+  std::int64_t num_warm_up_runs = 2;  // as usual, of a kind, before one is captured
+  std::int64_t max_graphs = 4;        // kinds beyond run as usual
+
+  static constexpr auto fields() {
+    using Graph = CudaGraphConfig;
+    return record<Graph>(defaulted("num_warm_up_runs", &Graph::num_warm_up_runs, at_least(1)),
+                         defaulted("max_graphs", &Graph::max_graphs, at_least(1)));
+  }
+};
+
 struct TrainerConfig {
   RunConfig run = {};
   ScheduleConfig schedule = {};
@@ -188,6 +207,7 @@ struct TrainerConfig {
   std::optional<ProfilingConfig> profiling = {};
   GradientManagerConfig gradient_manager = {};
   TimeoutConfig timeout = {};
+  std::optional<CudaGraphConfig> cuda_graph = {};  // null: kernels are launched one by one
 
   static constexpr auto fields() {
     using Trainer = TrainerConfig;
@@ -198,7 +218,7 @@ struct TrainerConfig {
         required("determinism", &Trainer::determinism), required("gc", &Trainer::gc),
         required("checkpointing", &Trainer::checkpointing), required("gradient_clipping", &Trainer::gradient_clipping),
         defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
-        defaulted("timeout", &Trainer::timeout));
+        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph));
   }
 };
 

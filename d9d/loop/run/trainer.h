@@ -13,6 +13,8 @@
 
 #include "d9d/core/tree/tree.h"
 #include "d9d/internals/pipeline_state/microbatch_states.h"
+#include "d9d/loop/component/cuda_graph_rules.h"
+#include "d9d/loop/component/microbatch_graphs.h"
 #include "d9d/loop/component/model_stage_factory.h"
 #include "d9d/loop/component/warm_up.h"
 #include "d9d/loop/config/refuse_unbuilt.h"
@@ -68,6 +70,7 @@ class Trainer {
                                                   .metrics = metrics_,
                                                   .hparams = hparams,
                                                   .events = events_});
+    graph_counts_ = runner.graph_counts();
     parts_.task.finalize();
     events_.trigger(kTrainFinished, {});
     return outcome;
@@ -81,11 +84,14 @@ class Trainer {
   [[nodiscard]] Module& module() const { return *stage_.module; }
   [[nodiscard]] const JobSchedule& schedule() const { return schedule_; }
   [[nodiscard]] const MetricMap& metrics() const { return metrics_; }
+  // How much of the last train() was replayed.
+  [[nodiscard]] const GraphCounts& graph_counts() const { return graph_counts_; }
 
  private:
   static TrainerConfig checked(const DistContext& context, TrainerConfig config) {
     refuse_unbuilt(context.mesh_parameters());
     refuse_unbuilt(config);
+    check_cuda_graph(context, config);
     return config;
   }
 
@@ -105,6 +111,7 @@ class Trainer {
 
   ModelStage<Types> build_stage() {
     ModelStage<Types> stage = build_model_stage(context_, config_, parts_.model);
+    check_cuda_graph(config_, *stage.module);
     events_.trigger(kTrainModelStagesReady, {.modules = {*stage.module}});
     return stage;
   }
@@ -112,7 +119,13 @@ class Trainer {
   // One microbatch after the other, each forward and backward before the next: one microbatch of activations.
   class Runner final : public PackRunner {
    public:
-    explicit Runner(Trainer& trainer) : trainer_(trainer) {}
+    explicit Runner(Trainer& trainer) : trainer_(trainer) {
+      const auto& config = trainer.config_.cuda_graph;
+      const c10::Device device = trainer.context_.device();
+      if (config) graphs_.emplace(*config, cuda_graphs(device), device);
+    }
+
+    [[nodiscard]] GraphCounts graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
 
     bool fetch() override {
       auto pack = trainer_.stream_->next();
@@ -137,8 +150,15 @@ class Trainer {
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         trainer_.clock_->step = static_cast<std::uint64_t>(schedule.current_step());
         trainer_.clock_->microbatch = i;
-        gradients.begin_microbatch(/*is_last=*/i + 1 == inputs.size());
-        run_microbatch(static_cast<std::int64_t>(i), std::exchange(inputs[i], {}), gradients, schedule);
+        const auto index = static_cast<std::int64_t>(i);
+        states_.with(index, [&](typename Types::State& state) {
+          Microbatch<Types> microbatch(std::move(inputs[i].first), std::move(inputs[i].second), std::move(state));
+          run_microbatch(microbatch, /*is_last=*/i + 1 == inputs.size(), gradients, schedule);
+          state = std::move(std::get<2>(microbatch));
+        });
+        states_.with(index, [&](const typename Types::State& state) {
+          trainer_.parts_.task.update_metrics(state, trainer_.metrics_);
+        });
       }
       return num_tokens;
     }
@@ -150,23 +170,43 @@ class Trainer {
           [&](const at::Tensor& leaf) { return leaf.to(device, leaf.scalar_type(), /*non_blocking=*/true); }, batch);
     }
 
-    void run_microbatch(std::int64_t index, const std::pair<typename Types::Input, typename Types::Shared>& inputs,
-                        GradientManager& gradients, const JobSchedule& schedule) {
-      TrainTask<Types>& task = trainer_.parts_.task;
-      const typename Types::Output output = trainer_.stage_.forward(inputs.first, inputs.second);
-      states_.with(index, [&](typename Types::State& state) {
-        const LossResult result = task.compute_loss(output, state, schedule);
-        const at::Tensor weight = result.loss_weight ? *result.loss_weight : result.loss.detach().new_ones({});
-        gradients.add_loss_with_weight(result.loss, weight);
-        result.loss.mul(weight).backward();
-        gradients.end_microbatch();
-      });
-      states_.with(index, [&](const typename Types::State& state) { task.update_metrics(state, trainer_.metrics_); });
+    void run_microbatch(Microbatch<Types>& microbatch, bool is_last, GradientManager& gradients,
+                        const JobSchedule& schedule) {
+      if (graphs_) {
+        const WeightedLoss loss = graphs_->run(microbatch, is_last, gradients, [&](auto& one, bool is_captured) {
+          return is_captured ? capture(one, schedule) : forward_backward(one, schedule);
+        });
+        gradients.add_loss_with_weight(loss.loss, loss.weight);
+        return;
+      }
+      gradients.begin_microbatch(is_last);
+      const WeightedLoss loss = forward_backward(microbatch, schedule);
+      gradients.add_loss_with_weight(loss.loss, loss.weight);
+      gradients.end_microbatch();
+    }
+
+    WeightedLoss forward_backward(Microbatch<Types>& microbatch, const JobSchedule& schedule) {
+      auto& [input, shared, state] = microbatch;
+      const typename Types::Output output = trainer_.stage_.forward(input, shared);
+      const LossResult result = trainer_.parts_.task.compute_loss(output, state, schedule);
+      const at::Tensor weight = result.loss_weight ? *result.loss_weight : result.loss.detach().new_ones({});
+      result.loss.mul(weight).backward();
+      return {.loss = result.loss.detach(), .weight = weight.detach()};
+    }
+
+    // What a replay would not ask again is refused.
+    WeightedLoss capture(Microbatch<Types>& microbatch, const JobSchedule& schedule) {
+      struct Hidden {
+        bool& is_captured;
+        ~Hidden() { is_captured = false; }
+      } const hidden{trainer_.clock_->is_captured = true};
+      return forward_backward(microbatch, schedule.without_step());
     }
 
     Trainer& trainer_;
     std::vector<typename Types::Batch> pack_;
     MicrobatchStates<typename Types::State> states_;
+    std::optional<MicrobatchGraphs<Types>> graphs_;  // none: no graphs
   };
 
   const DistContext& context_;
@@ -181,6 +221,7 @@ class Trainer {
   MetricMap metrics_;
   Optimizer optimizer_;
   LearningRateScheduler lr_scheduler_;
+  GraphCounts graph_counts_;
 };
 
 }  // namespace d9d

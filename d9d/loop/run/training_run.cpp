@@ -52,7 +52,8 @@ class TrainingRun {
         bar_({.label = "train", .total = parts.schedule.total_steps(), .initial = parts.schedule.current_step()}),
         log_(parts.context.log().with_sink(bar_.sink())),
         run_(build_tracker(tracker_of(parts), log_)->open(run_info(parts))),
-        gradients_(parts.context, parts.module, parts.config.gradient_manager, parts.config.gradient_clipping) {}
+        gradients_(parts.context, parts.module, parts.config.gradient_manager, parts.config.gradient_clipping,
+                   parts.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep) {}
 
   TrainingOutcome run() {
     if (parts_.context.is_main_process()) announce();
@@ -217,6 +218,12 @@ class TrainingRun {
 
 }  // namespace
 
-TrainingOutcome run_training(const TrainingRunParts& parts) { return TrainingRun(parts).run(); }
+TrainingOutcome run_training(const TrainingRunParts& parts) {
+  if (!parts.config.cuda_graph) return TrainingRun(parts).run();
+  // Graphs cannot be captured on the default stream; work before and after them stays on theirs.
+  auto outcome = TrainingOutcome::kInterrupted;
+  SideStream(parts.context.device()).run([&] { outcome = TrainingRun(parts).run(); }).wait();
+  return outcome;
+}
 
 }  // namespace d9d

@@ -1,0 +1,29 @@
+#include "d9d/loop/component/cuda_graph_rules.h"
+
+#include <string_view>
+
+#include "d9d/base/check.h"
+#include "d9d/modules/base/gradient_reduction.h"
+
+namespace d9d {
+
+void check_cuda_graph(const DistContext& context, const TrainerConfig& config) {
+  if (!config.cuda_graph) return;
+  for_each_field<DeviceMeshParameters>([&](const auto& field) {
+    const std::int64_t degree = context.mesh_parameters().*field.member;
+    D9D_CHECK(degree == 1 || field.name == "data_parallel_replicate", ConfigError, "[loop::cuda_graph] mesh.",
+              field.name, " = ", degree,
+              " is not built in this version with trainer.cuda_graph. Set the first to 1, or the second to null.");
+  });
+  D9D_CHECK(context.device().is_cuda(), ConfigError,
+            "[loop::cuda_graph] expected a CUDA device for trainer.cuda_graph, got ", context.device().str(),
+            ". Set it to null.");
+}
+
+void check_cuda_graph(const TrainerConfig& config, Module& module) {
+  D9D_CHECK(!config.cuda_graph || gradient_reductions(module).empty(), ConfigError,
+            "[loop::cuda_graph] expected gradients that the loop sums for trainer.cuda_graph, got a module with a "
+            "GradientReduction of its own (FSDP). Take that off, or set trainer.cuda_graph to null.");
+}
+
+}  // namespace d9d

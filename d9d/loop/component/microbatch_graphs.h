@@ -1,0 +1,149 @@
+// Forward and backward of microbatches as device graphs: those of a kind that comes back are done as usual a few times,
+// then captured, and from then on replayed.
+//
+// Example
+//   MicrobatchGraphs<Types> graphs(config, cuda_graphs(device), device);
+//   const WeightedLoss loss = graphs.run(microbatch, is_last, gradients, [&](Microbatch<Types>& microbatch, bool) {
+//     ...                                       // forward, loss
+//     (loss * weight).backward();
+//     return WeightedLoss{loss.detach(), weight.detach()};
+//   });
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "d9d/base/check.h"
+#include "d9d/core/device/device_graph.h"
+#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/component/microbatch_kind.h"
+#include "d9d/loop/config/trainer_config.h"
+
+namespace d9d {
+
+struct WeightedLoss {
+  at::Tensor loss;    // scalar
+  at::Tensor weight;  // scalar
+};
+
+// What forward and loss of a microbatch read, and what they write beside gradients.
+template <class Types>
+using Microbatch = std::tuple<typename Types::Input, typename Types::Shared, typename Types::State>;
+
+struct GraphCounts {
+  std::int64_t graphs = 0;
+  std::int64_t replays = 0;  // a capture is followed by one
+  std::int64_t others = 0;   // microbatches without a graph
+};
+
+namespace detail {
+
+[[nodiscard]] std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors);
+void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets);
+// Of `leaf`, which the graph writes, a copy that the next replay leaves alone; of a leaf that it only reads, this
+// microbatch's own.
+[[nodiscard]] at::Tensor after_replay(const at::Tensor& leaf, const std::vector<at::Tensor>& graph_inputs,
+                                      const std::vector<at::Tensor>& inputs);
+// Captures; what LibTorch throws becomes one StateError that says what to do.
+void capture(DeviceGraph& graph, const std::function<void()>& work);
+[[noreturn]] void refuse_kind();
+
+}  // namespace detail
+
+template <class Types>
+class MicrobatchGraphs {
+ public:
+  // Does forward, loss and backward of the microbatch and updates it. is_captured: the device will do the same again
+  // for other values of the microbatch's tensors, without the host.
+  using Work = std::function<WeightedLoss(Microbatch<Types>& microbatch, bool is_captured)>;
+
+  // Throws ConfigError where inputs, shared or state hold other than tensors and plain values.
+  MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device)
+      : config_(config), make_graph_(std::move(make_graph)), device_(device) {
+    if constexpr (!kCanCapture) detail::refuse_kind();
+  }
+
+  // Collective: begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and the work in between.
+  WeightedLoss run(Microbatch<Types>& microbatch, bool is_last, GradientManager& gradients, const Work& work) {
+    if constexpr (kCanCapture) {
+      if (Captured* const captured = find(microbatch, gradients)) {
+        gradients.begin_replay();
+        if (captured->graph == nullptr) capture(*captured, microbatch, gradients, work);
+        const WeightedLoss loss = replay(*captured, microbatch);
+        gradients.end_replay(is_last, captured->received);
+        return loss;
+      }
+    }
+    ++counts_.others;
+    gradients.begin_microbatch(is_last);
+    const WeightedLoss loss = work(microbatch, /*is_captured=*/false);
+    gradients.end_microbatch();
+    return loss;
+  }
+
+  [[nodiscard]] const GraphCounts& counts() const { return counts_; }
+
+ private:
+  static constexpr bool kCanCapture = kHasKind<Microbatch<Types>> && TensorTree<Microbatch<Types>>;
+
+  struct Captured {
+    std::int64_t num_runs = 0;               // as usual
+    std::unique_ptr<DeviceGraph> graph;      // null: not yet
+    std::vector<at::Tensor> inputs;          // that it reads: leaves of the microbatch
+    std::optional<Microbatch<Types>> after;  // as the work left it, at the places where a replay writes
+    WeightedLoss loss;                       // likewise
+    std::vector<bool> received;              // GradientManager::received() after it
+  };
+
+  // Null: this microbatch runs as usual.
+  Captured* find(const Microbatch<Types>& microbatch, const GradientManager& gradients) {
+    const auto kind = microbatch_kind(std::pair(microbatch, gradients.received()), device_);
+    if (!kind) return nullptr;
+    const bool is_full = counts_.graphs == config_.max_graphs;
+    const auto found = is_full ? captured_.find(*kind) : captured_.try_emplace(*kind).first;
+    if (found == captured_.end()) return nullptr;
+    Captured& captured = found->second;
+    if (captured.graph != nullptr) return &captured;
+    return !is_full && captured.num_runs++ >= config_.num_warm_up_runs ? &captured : nullptr;
+  }
+
+  void capture(Captured& captured, const Microbatch<Types>& microbatch, const GradientManager& gradients,
+               const Work& work) {
+    const FlatTree<Microbatch<Types>> flat = tree_flatten(microbatch);
+    captured.inputs = detail::copies_of(flat.leaves);
+    Microbatch<Types> after = tree_unflatten(flat.spec, captured.inputs);
+    auto graph = make_graph_();
+    detail::capture(*graph, [&] { captured.loss = work(after, /*is_captured=*/true); });
+    tree_for_each_leaf(after, [](at::Tensor& leaf) {
+      if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
+    });
+    captured.after = std::move(after);
+    captured.received = gradients.received();
+    captured.graph = std::move(graph);
+    ++counts_.graphs;
+  }
+
+  WeightedLoss replay(const Captured& captured, Microbatch<Types>& microbatch) {
+    const std::vector<at::Tensor> inputs = tree_leaves(microbatch);
+    detail::copy_values(inputs, captured.inputs);
+    captured.graph->replay();
+    ++counts_.replays;
+    const auto value = [&](const at::Tensor& leaf) { return detail::after_replay(leaf, captured.inputs, inputs); };
+    microbatch = tree_map(value, *captured.after);
+    return {.loss = value(captured.loss.loss), .weight = value(captured.loss.weight)};
+  }
+
+  CudaGraphConfig config_;
+  MakeDeviceGraph make_graph_;
+  c10::Device device_;
+  std::map<std::string, Captured> captured_;  // by kind
+  GraphCounts counts_;
+};
+
+}  // namespace d9d

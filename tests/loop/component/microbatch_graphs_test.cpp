@@ -1,0 +1,235 @@
+// Which microbatches are captured and what a replay leaves behind, with graphs that a test plays.
+#include "d9d/loop/component/microbatch_graphs.h"
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/loop/control/replicate_over_data.h"
+#include "d9d/modules/blocks/normalization/rms_norm.h"
+
+#include "tests/support/ranks.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+struct State {
+  at::Tensor doubled;         // written by the loss
+  std::int64_t exponent = 1;  // of the loss: a host value
+  static constexpr auto fields() {
+    return record<State>(field("doubled", &State::doubled), field("exponent", &State::exponent));
+  }
+};
+
+struct Types {
+  using Input = at::Tensor;  // x, [n] double
+  using Shared = std::monostate;
+  using State = d9d::State;
+};
+
+// What a device would do of captured work, told by the work itself.
+struct Played final : DeviceGraph {
+  explicit Played(std::function<void()>*& where) : recorder(where) {}
+  void capture(const std::function<void()>& work) override {
+    recorder = &on_replay;
+    work();
+    recorder = nullptr;
+  }
+  void replay() override { on_replay(); }
+  std::function<void()>*& recorder;
+  std::function<void()> on_replay;
+};
+
+// loss = sum(w * x^exponent), weight = x[0], of a module with the weights w.
+class Job {
+ public:
+  explicit Job(const CudaGraphConfig& config = {}, c10::Device device = at::kCPU, World* world = nullptr)
+      : context_(world == nullptr ? DistContext({.world = one_rank_world()})
+                                  : DistContext({.mesh = {.data_parallel_replicate = world->size()},
+                                                 .world = test::borrowed(*world),
+                                                 .local_rank = world->rank()})),
+        graphs_(
+            config, [this] { return std::make_unique<Played>(recorder_); }, device) {
+    module_->to(at::kDouble);
+    replicate_over_data(context_, *module_);
+    module_->materialize(at::kCPU);
+    module_->reset_parameters(0);
+    manager_.emplace(context_, *module_, GradientManagerConfig{}, GradientClippingConfig{}, GradientMemory::kKept);
+    memory_ = gradient_after(*manager_, {{at::zeros({kSize}, at::kDouble), 1}});  // where it lies in all steps
+  }
+
+  struct One {
+    at::Tensor x;
+    std::int64_t exponent = 1;
+  };
+
+  // A step; returns its gradient, not divided.
+  at::Tensor step(const std::vector<One>& microbatches) { return gradient_after(*manager_, microbatches).clone(); }
+
+  std::vector<std::string> log;             // of the host's work
+  std::vector<at::Tensor> doubled, losses;  // of each microbatch
+  [[nodiscard]] const GraphCounts& counts() const { return graphs_.counts(); }
+  static constexpr std::int64_t kSize = 3;
+
+ private:
+  at::Tensor gradient_after(GradientManager& manager, const std::vector<One>& microbatches) {
+    for (std::size_t i = 0; i < microbatches.size(); ++i) {
+      Microbatch<Types> microbatch(microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent});
+      const WeightedLoss loss =
+          graphs_.run(microbatch, /*is_last=*/i + 1 == microbatches.size(), manager,
+                      [&](Microbatch<Types>& one, bool is_captured) { return is_captured ? capture(one) : work(one); });
+      manager.add_loss_with_weight(loss.loss, loss.weight);
+      losses.push_back(loss.loss);
+      doubled.push_back(std::get<2>(microbatch).doubled);
+    }
+    (void)manager.sum_step({});
+    const at::Tensor gradient = parameter()->stored().grad();
+    manager.reset();
+    return gradient;
+  }
+
+  [[nodiscard]] ParameterPtr parameter() const { return module_->named_parameters().front().second; }
+
+  WeightedLoss work(Microbatch<Types>& microbatch) {
+    log.emplace_back("run");
+    auto& [x, shared, state] = microbatch;
+    state.doubled = x * 2;
+    const at::Tensor loss = (parameter()->local() * x.pow(state.exponent)).sum();
+    const at::Tensor weight = x.reshape({-1})[0];
+    (loss * weight).backward();
+    return {.loss = loss.detach(), .weight = weight.detach()};
+  }
+
+  // Computes nothing, and leaves with the graph what a device would have recorded.
+  WeightedLoss capture(Microbatch<Types>& microbatch) {
+    log.emplace_back("capture");
+    auto& [x, shared, state] = microbatch;
+    const bool adds = manager_->received().front();
+    const at::Tensor nothing = at::full({}, std::nan(""), at::kDouble);
+    const WeightedLoss loss{.loss = nothing.clone(), .weight = nothing.clone()};
+    state.doubled = at::full_like(x, std::nan(""));
+    (parameter()->local() * 0).sum().backward();  // tells where gradients go
+    *recorder_ = [this, x = x, state = state, loss, adds] {
+      const at::NoGradGuard no_grad;
+      const at::Tensor powers = x.pow(state.exponent), weight = x.reshape({-1})[0];
+      state.doubled.copy_(x * 2);
+      loss.loss.copy_((parameter()->local() * powers).sum());
+      loss.weight.copy_(weight);
+      const at::Tensor gradient = (powers * weight).reshape({-1, kSize}).sum(0);
+      adds ? memory_.add_(gradient) : memory_.copy_(gradient);
+    };
+    return loss;
+  }
+
+  DistContext context_;
+  ModulePtr<RMSNorm> module_ = make_module<RMSNorm>(RMSNormConfig{.hidden_size = kSize});
+  std::optional<GradientManager> manager_;
+  std::function<void()>* recorder_ = nullptr;  // of the capture under way
+  MicrobatchGraphs<Types> graphs_;
+  at::Tensor memory_;
+};
+
+at::Tensor x(double value) { return at::arange(3, at::kDouble) + value; }
+// Weights are 1, so the gradient of a microbatch is x^exponent * x[0].
+at::Tensor gradient(const std::vector<Job::One>& microbatches) {
+  at::Tensor sum = at::zeros({3}, at::kDouble);
+  for (const auto& one : microbatches)
+    sum = sum + (one.x.pow(one.exponent) * one.x.reshape({-1})[0]).reshape({-1, 3}).sum(0);
+  return sum;
+}
+
+#define EXPECT_STEP(job, ...) EXPECT_TRUE(at::equal(job.step(__VA_ARGS__), gradient(__VA_ARGS__)))
+
+using Ones = std::vector<Job::One>;
+
+TEST(MicrobatchGraphs, Runs_a_kind_as_usual_then_captures_it_and_replays_it) {
+  Job job({.num_warm_up_runs = 2});
+  job.log.clear();
+  for (int i = 0; i < 5; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}});
+  EXPECT_THAT(job.log, ElementsAre("run", "capture"));  // one more run when the job was made
+  EXPECT_EQ(job.counts().graphs, 1);
+  EXPECT_EQ(job.counts().replays, 4);
+  EXPECT_EQ(job.counts().others, 2);
+}
+
+TEST(MicrobatchGraphs, Overwrites_gradients_first_and_adds_to_them_then) {
+  Job job({.num_warm_up_runs = 1});
+  for (int i = 0; i < 6; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}, {x(i + 2)}, {x(i * 5)}});
+  EXPECT_EQ(job.counts().graphs, 2);
+  EXPECT_GT(job.counts().replays, 3 * 4);
+}
+
+TEST(MicrobatchGraphs, Runs_other_shapes_and_host_values_as_usual_in_between) {
+  Job job({.num_warm_up_runs = 1, .max_graphs = 2});
+  const at::Tensor matrix = at::arange(6, at::kDouble).view({2, 3}) + 1;
+  for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}, {x(i + 2)}});
+  ASSERT_EQ(job.counts().graphs, 2);
+  const std::int64_t others = job.counts().others;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_STEP(job, Ones{{matrix}, {x(i + 2)}});
+    EXPECT_STEP(job, Ones{{x(i + 1)}, {matrix}});
+    EXPECT_STEP(job, Ones{{x(i + 1), /*exponent=*/2}, {x(i + 2)}});
+  }
+  EXPECT_EQ(job.counts().graphs, 2);
+  EXPECT_EQ(job.counts().others - others, 4 * 3);
+}
+
+TEST(MicrobatchGraphs, Gives_values_that_later_replays_leave_alone) {
+  Job job({.num_warm_up_runs = 1});
+  for (int i = 0; i < 4; ++i) (void)job.step({{x(i)}});
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(at::equal(job.doubled[1 + i], x(i) * 2)) << i;
+    EXPECT_EQ(job.losses[1 + i].item<double>(), 3.0 * i + 3) << i;
+  }
+}
+
+TEST(MicrobatchGraphs, Runs_tensors_of_another_device_as_usual) {
+  Job job({.num_warm_up_runs = 1}, at::Device(at::kMeta));
+  for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i)}});
+  EXPECT_EQ(job.counts().graphs, 0);
+  EXPECT_EQ(job.counts().replays, 0);
+}
+
+TEST(MicrobatchGraphs, Sums_replayed_gradients_over_ranks) {
+  test::run_ranks(test::RankBackend::kThreads, 2, [](World& world) {
+    Job job({.num_warm_up_runs = 1}, at::kCPU, &world);
+    const auto rank = static_cast<double>(world.rank());
+    for (int i = 0; i < 5; ++i) {
+      const at::Tensor expected = gradient({{x(i)}, {x(i + 1)}, {x(i + 2)}, {x(i + 3)}});
+      EXPECT_TRUE(at::equal(job.step({{x(i + 2 * rank)}, {x(i + 2 * rank + 1)}}), expected));
+    }
+    EXPECT_EQ(job.counts().graphs, 2);
+  });
+}
+
+struct Failing final : DeviceGraph {
+  void capture(const std::function<void()>&) override { TORCH_CHECK(false, "operation not permitted\nmore"); }
+  void replay() override {}
+};
+
+TEST(MicrobatchGraphs, Says_what_to_do_about_work_that_cannot_be_captured) {
+  Failing graph;
+  EXPECT_THAT([&] { detail::capture(graph, [] {}); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("[loop::cuda_graph]"), HasSubstr("operation not permitted The"),
+                                              HasSubstr("set trainer.cuda_graph to null"))));
+}
+
+struct OpaqueTypes {
+  using Input = at::Tensor;
+  using Shared = std::monostate;
+  using State = std::shared_ptr<int>;
+};
+
+TEST(MicrobatchGraphs, Refuses_states_that_it_cannot_compare) {
+  EXPECT_THAT([] { MicrobatchGraphs<OpaqueTypes>({}, nullptr, at::kCPU); },
+              ThrowsMessage<ConfigError>(HasSubstr("expected inputs and state of tensors, numbers")));
+}
+
+}  // namespace
+}  // namespace d9d
