@@ -1,11 +1,13 @@
 """Training steps of models in bfloat16 over the GPUs of this machine: alone, apart, sharded, replicated.
 
-usage: layouts.py [--model qwen3-1.7b|qwen3-8b|llama3-8b|qwen3-moe-small] [--ranks N] [--rows ROW,...] [--trace FOLDER] ...
+usage: layouts.py [--model qwen3-0.6b|qwen3-1.7b|qwen3-8b|llama3-8b|qwen3-moe-small] [--ranks N] [--rows ROW,...]
+                  [--trace FOLDER] ...
 
 Random weights and tokens, causal attention, clipping to 1.0, AdamW. Each rank has the microbatches of one rank alone: with
 free communication a step would take as long. Row `apart`: all GPUs compute, each alone. A step's time is that between
 events of the device at the ends of consecutive steps: the median of those after the warm-up, with their 10th and 90th
-percentile. models.py has the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also
+percentile. Row `graphs`: one rank alone with trainer.cuda_graph; --sequence and --sequences make a step short enough
+for the host to matter. models.py has the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also
 normalises queries and keys. Prints Markdown.
 """
 
@@ -31,7 +33,7 @@ SHARDED_ROWS = "communicator,copy_engine"
 EXCHANGES = {"communicator": {"gather": "communicator", "reduce": "communicator"},
              "copied_slices": {"gather": "copy_engine", "reduce": "communicator"},
              "copy_engine": {"gather": "copy_engine", "reduce": "copy_engine"}}
-ROWS = {"qwen3-1.7b": ALL_ROWS, "qwen3-8b": SHARDED_ROWS, "llama3-8b": SHARDED_ROWS, "qwen3-moe-small": "alone"}
+ROWS = {"qwen3-0.6b": "alone,graphs", "qwen3-1.7b": ALL_ROWS, "qwen3-8b": SHARDED_ROWS, "llama3-8b": SHARDED_ROWS, "qwen3-moe-small": "alone"}
 
 
 class UsedMemory(threading.Thread):
@@ -62,7 +64,8 @@ class UsedMemory(threading.Thread):
 def configuration_of_row(model, options, num_ranks, row, folder):
     steps = options.steps + (TRACED_STEPS + 2 if options.trace else 0)  # the last one logs more
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
-                           device=options.device, num_ranks=num_ranks, microbatches=options.microbatches)
+                           device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
+                           cuda_graph=row == "graphs")
     config["mesh"] = {"data_parallel_replicate" if row == "replicated" else "data_parallel_shard": num_ranks}
     config["model_provider"].update(checkpointing=options.checkpointing,
                                     fsdp={"gradient_dtype": options.gradients or model.gradients, **EXCHANGES.get(row, {})})
@@ -98,10 +101,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="qwen3-1.7b")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rows", help=f"of {ALL_ROWS},copied_slices; default: those that fit")
+    parser.add_argument("--rows", help=f"of {ALL_ROWS},graphs,copied_slices; default: those that fit")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--sequence", type=int, help="tokens of a sequence, other than the model's")
+    parser.add_argument("--sequences", type=int, help="of a microbatch, other than the model's")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="default: sharded rows those of the model, others bfloat16")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw: float32 moments; other: bfloat16")
@@ -113,6 +118,7 @@ def main():
     model = MODELS[options.model]
     if options.layers:
         model = model._replace(layers=options.layers)
+    model = model._replace(sequence=options.sequence or model.sequence, microbatch=options.sequences or model.microbatch)
     print(f"{options.model}, {model.sequence} x {model.microbatch} x {options.microbatches} a GPU, {options.optimizer}, "
           f"gradients of shards in {options.gradients or model.gradients}"
           f"{', checkpointing' if options.checkpointing else ''}; {options.steps} steps, {options.warm_up} warm-up\n")
@@ -120,7 +126,7 @@ def main():
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")
     alone = None
     for row in (options.rows or ROWS[options.model]).split(","):
-        num_ranks = 1 if row in ("alone", "apart") else options.ranks
+        num_ranks = 1 if row in ("alone", "apart", "graphs") else options.ranks
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             config = configuration_of_row(model, options, num_ranks, row, folder)
@@ -136,7 +142,7 @@ def main():
         if options.trace and options.device == "cuda":
             share = f"{100 * exposed.read(Path(config['trace']['folder']) / 'rank0.json').share():.2f} %"
         memory = [f"{report[key] / 2**30:.1f}" for key in ("peak_allocated_bytes", "peak_reserved_bytes")]
-        print(f"| {row} | {1 if row == 'alone' else options.ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
+        print(f"| {row} | {1 if row in ('alone', 'graphs') else options.ranks} | {median:.1f} ({deciles[0]:.1f}..{deciles[-1]:.1f}) | {tokens:,.0f} | {teraflops:.0f} | "
               f"{100 * teraflops / PEAK_TFLOPS:.1f} % | {over} | {' | '.join(memory)} | {used / 1024:.1f} | {share} | "
               f"{losses[0]:.4f}..{losses[-1]:.4f} |", flush=True)
 

@@ -50,6 +50,7 @@ class Model(NamedTuple):
 
 
 MODELS = {
+    "qwen3-0.6b": Model(28, 1024, 16, 8, 3072, 151936, 1000000, 4096, 2, "float32"),
     "qwen3-1.7b": Model(28, 2048, 16, 8, 6144, 151936, 1000000, 4096, 2, "float32"),
     "qwen3-8b": Model(36, 4096, 32, 8, 12288, 151936, 1000000, 8192, 1),
     "llama3-8b": Model(32, 4096, 32, 8, 14336, 128256, 500000, 8192, 1),
@@ -68,7 +69,8 @@ def write_random_tokens(path, model):
     path.write_bytes(ids.tobytes())
 
 
-def configuration(model, folder, *, steps, warm_up, optimizer="adamw", device="cuda", num_ranks=1, microbatches=1):
+def configuration(model, folder, *, steps, warm_up, optimizer="adamw", device="cuda", num_ranks=1, microbatches=1,
+                  cuda_graph=False):
     """Of one of the training step's programs, whose files lie in `folder`: tokens.bin, log, report.json."""
     tokens = folder / "tokens.bin"
     if not tokens.exists():
@@ -82,6 +84,8 @@ def configuration(model, folder, *, steps, warm_up, optimizer="adamw", device="c
     config["model_provider"].update(model=model.config(), dtype="bfloat16")
     config["trainer"]["schedule"]["total_steps"] = steps
     config["trainer"]["logging"] = {"period_steps": 10000, "tracker": {"provider": "jsonl", "path": str(folder / "log")}}
+    if cuda_graph:
+        config["trainer"]["cuda_graph"] = {}
     config["optimizer"] = OPTIMIZERS[optimizer]
     config["lr_scheduler"]["scheduler"]["phases"] = [
         {"mode": "rest", "target_multiplier": 1.0, "curve": {"type": "linear"}}]
