@@ -21,12 +21,12 @@
 namespace d9d::kernels {
 namespace {
 
-using testing::device_values;
-using testing::kGpu;
+using ::d9d::testing::device_values;
+using ::d9d::testing::kGpu;
 using Tensors = std::vector<at::Tensor>;
 using Op = std::function<at::Tensor(const Tensors& inputs)>;
 
-class GraphCaptureCuda : public testing::CudaTest {};
+class GraphCaptureCuda : public ::d9d::testing::CudaTest {};
 
 // The output of `op`, then gradients of those inputs that want one, for an output gradient that is the output itself.
 Tensors forward_and_backward(const Op& op, const Tensors& inputs) {
@@ -60,7 +60,7 @@ void expect_same_bits(const Op& op, const std::function<Tensors(std::uint64_t se
           for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i].copy_(others[i]);
           graph->replay();
           const at::AutoGradMode with_grad(true);
-          EXPECT_TRUE(testing::same_bits(results, forward_and_backward(op, others))) << "seed " << seed;
+          EXPECT_TRUE(::d9d::testing::same_bits(results, forward_and_backward(op, others))) << "seed " << seed;
         }
       })
       .wait();
