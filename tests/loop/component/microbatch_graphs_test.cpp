@@ -209,7 +209,7 @@ TEST(MicrobatchGraphs, Sums_replayed_gradients_over_ranks) {
 }
 
 struct Failing final : DeviceGraph {
-  void capture(const std::function<void()>&) override { TORCH_CHECK(false, "operation not permitted\nmore"); }
+  void capture(const std::function<void()>&) override { C10_THROW_ERROR(Error, "operation not permitted\nmore"); }
   void replay() override {}
 };
 

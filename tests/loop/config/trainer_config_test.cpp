@@ -48,6 +48,16 @@ TEST(TrainerConfig, Minimal_record_has_the_documented_defaults) {
   EXPECT_EQ(config.gradient_manager.bucket_size_mb, 32);
   EXPECT_EQ(config.timeout.init_timeout, 10000);
   EXPECT_EQ(config.timeout.step_timeout, 100);
+  EXPECT_FALSE(config.cuda_graph.has_value());
+}
+
+TEST(TrainerConfig, Turns_graphs_on_with_an_empty_section) {
+  Json trainer = minimal_trainer();
+  trainer["cuda_graph"] = Json::object();
+  const auto config = parse_record<TrainerConfig>(trainer);
+  ASSERT_TRUE(config.cuda_graph.has_value());
+  EXPECT_EQ(config.cuda_graph->num_warm_up_runs, 2);
+  EXPECT_EQ(config.cuda_graph->max_graphs, 4);
 }
 
 TEST(TrainerConfig, Every_key_of_the_minimal_record_is_required) {
@@ -66,6 +76,8 @@ TEST(TrainerConfig, Names_the_nearest_section) {
 }
 
 TEST(TrainerConfig, Refuses_what_would_fail_later) {
+  EXPECT_EQ(error_with("/cuda_graph", Json{{"num_warm_up_runs", 0}}),
+            "[config] trainer.cuda_graph.num_warm_up_runs: expected a number >= 1, got 0. Change the value.");
   EXPECT_EQ(error_with("/schedule/total_steps", 0),
             "[config] trainer.schedule.total_steps: expected a number >= 1, got 0. Change the value.");
   EXPECT_EQ(
