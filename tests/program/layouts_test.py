@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 from pathlib import Path
 
 from program_job import DEVICE, SECONDS, ProgramTest, main, num_gpus
@@ -66,6 +67,13 @@ class Layouts(ProgramTest):
         ):
             with self.subTest(name):
                 self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
+
+    @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
+    def test_replicas_with_graphs_train_as_one_rank(self):
+        for model in ("dense", "moe"):
+            with self.subTest(model):
+                job = self.run_job(model, "mesh.data_parallel_replicate=2", "trainer.cuda_graph={}")
+                self.assert_same(job, self.run_job(model))
 
     def test_slices_that_ranks_copy_train_as_one_rank(self):
         """By itself: from memory of threads on CPUs, of processes on GPUs."""

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import unittest
 
-from program_job import SECONDS, ProgramTest, main
+from program_job import DEVICE, SECONDS, ProgramTest, main
 
 
 def needs(package):
@@ -71,6 +71,19 @@ class Run(ProgramTest):
                         runs.append((job.losses(), (job.export / "model.safetensors").read_bytes()))
                     self.assertEqual(runs[0][0], runs[1][0])
                     self.assertTrue(runs[0][1] == runs[1][1], "other weights")
+
+    def test_graphs_of_microbatches_change_no_bit(self):
+        graphs = "trainer.cuda_graph={}"
+        if DEVICE == "cpu":
+            job = self.job()
+            self.assert_refused(job, job.run(graphs), "trainer.cuda_graph", "got cpu")
+            return
+        for model in ("dense", "moe"):
+            for dtype in ("bfloat16", "float32"):
+                with self.subTest(model=model, dtype=dtype):
+                    settings = {"launch": {"deterministic": True}, "data": {"microbatch_size": 2},
+                                "model_provider": {"dtype": dtype}}
+                    self.assertEqual(self.trained(model, [graphs], **settings), self.trained(model, **settings))
 
     def test_losses_of_one_microbatch_are_those_of_two(self):
         for two, one in zip(self.trained(), self.trained(data={"microbatch_size": 8}), strict=True):

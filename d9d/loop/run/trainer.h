@@ -71,6 +71,7 @@ class Trainer {
                                                   .hparams = hparams,
                                                   .events = events_});
     graph_counts_ = runner.graph_counts();
+    if (config_.cuda_graph && context_.is_main_process()) report(graph_counts_);
     parts_.task.finalize();
     events_.trigger(kTrainFinished, {});
     return outcome;
@@ -93,6 +94,11 @@ class Trainer {
     refuse_unbuilt(config);
     check_cuda_graph(context, config);
     return config;
+  }
+
+  void report(const GraphCounts& counts) const {
+    context_.log().info("trainer.cuda_graph: ", counts.replays, " microbatches replayed from ", counts.graphs,
+                        " graphs, ", counts.others, " run as usual");
   }
 
   EventBus build_events() const {
