@@ -33,7 +33,8 @@ SHARDED_ROWS = "communicator,copy_engine"
 EXCHANGES = {"communicator": {"gather": "communicator", "reduce": "communicator"},
              "copied_slices": {"gather": "copy_engine", "reduce": "communicator"},
              "copy_engine": {"gather": "copy_engine", "reduce": "copy_engine"}}
-ROWS = {"qwen3-0.6b": "alone,graphs", "qwen3-1.7b": ALL_ROWS, "qwen3-8b": SHARDED_ROWS, "llama3-8b": SHARDED_ROWS, "qwen3-moe-small": "alone"}
+ROWS = {"qwen3-0.6b": "alone,graphs", "qwen3-1.7b": ALL_ROWS, "qwen3-8b": SHARDED_ROWS, "llama3-8b": SHARDED_ROWS,
+        "qwen3-moe-small": "alone"}
 
 
 class UsedMemory(threading.Thread):
