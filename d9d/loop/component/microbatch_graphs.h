@@ -1,5 +1,5 @@
-// Forward and backward of microbatches as device graphs: those of a kind that comes back are done as usual a few times,
-// then captured, and from then on replayed.
+// Forward and backward of microbatches as device graphs: those of a kind that comes back are done as usual in a few
+// steps, then captured, and from then on replayed.
 //
 // Example
 //   MicrobatchGraphs<Types> graphs(config, cuda_graphs(device), device);
@@ -72,7 +72,9 @@ class MicrobatchGraphs {
   // Collective: begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and the work in between.
   WeightedLoss run(Microbatch<Types>& microbatch, bool is_last, GradientManager& gradients, const Work& work) {
     if constexpr (kCanCapture) {
-      if (Captured* const captured = find(microbatch, gradients)) {
+      Captured* const captured = find(microbatch, gradients);
+      if (is_last) ++step_;
+      if (captured != nullptr) {
         gradients.begin_replay();
         if (captured->graph == nullptr) capture(*captured, microbatch, gradients, work);
         const WeightedLoss loss = replay(*captured, microbatch);
@@ -93,7 +95,8 @@ class MicrobatchGraphs {
   static constexpr bool kCanCapture = kHasKind<Microbatch<Types>> && TensorTree<Microbatch<Types>>;
 
   struct Captured {
-    std::int64_t num_runs = 0;               // as usual
+    std::int64_t num_steps = 0;  // that had it
+    std::int64_t last_step = -1;
     std::unique_ptr<DeviceGraph> graph;      // null: not yet
     std::vector<at::Tensor> inputs;          // that it reads: leaves of the microbatch
     std::optional<Microbatch<Types>> after;  // as the work left it, at the places where a replay writes
@@ -101,7 +104,8 @@ class MicrobatchGraphs {
     std::vector<bool> received;              // GradientManager::received() after it
   };
 
-  // Null: this microbatch runs as usual.
+  // Null: this microbatch runs as usual. Kinds that came together are captured in one step: what they needed to run as
+  // usual is given back before the first of them takes memory for its graph.
   Captured* find(const Microbatch<Types>& microbatch, const GradientManager& gradients) {
     const auto kind = microbatch_kind(std::pair(microbatch, gradients.received()), device_);
     if (!kind) return nullptr;
@@ -110,7 +114,9 @@ class MicrobatchGraphs {
     if (found == captured_.end()) return nullptr;
     Captured& captured = found->second;
     if (captured.graph != nullptr) return &captured;
-    return !is_full && captured.num_runs++ >= config_.num_warm_up_runs ? &captured : nullptr;
+    if (captured.last_step != step_) ++captured.num_steps;
+    captured.last_step = step_;
+    return !is_full && captured.num_steps > config_.num_warm_up_steps ? &captured : nullptr;
   }
 
   void capture(Captured& captured, const Microbatch<Types>& microbatch, const GradientManager& gradients,
@@ -144,6 +150,7 @@ class MicrobatchGraphs {
   c10::Device device_;
   std::map<std::string, Captured> captured_;  // by kind
   GraphCounts counts_;
+  std::int64_t step_ = 0;  // that runs
 };
 
 }  // namespace d9d

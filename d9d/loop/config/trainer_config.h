@@ -183,12 +183,12 @@ struct TimeoutConfig {
 // replay. So they read no device value there, and let nothing but inputs, shared and state decide what the device does.
 // Waiting for the device, dropout, and asking for the step are noticed; other state of one's own is not.
 struct CudaGraphConfig {
-  std::int64_t num_warm_up_runs = 2;  // as usual, of a kind, before one is captured
-  std::int64_t max_graphs = 4;        // kinds beyond run as usual
+  std::int64_t num_warm_up_steps = 2;  // in which a kind runs as usual before it is captured
+  std::int64_t max_graphs = 4;         // kinds beyond run as usual
 
   static constexpr auto fields() {
     using Graph = CudaGraphConfig;
-    return record<Graph>(defaulted("num_warm_up_runs", &Graph::num_warm_up_runs, at_least(1)),
+    return record<Graph>(defaulted("num_warm_up_steps", &Graph::num_warm_up_steps, at_least(1)),
                          defaulted("max_graphs", &Graph::max_graphs, at_least(1)));
   }
 };

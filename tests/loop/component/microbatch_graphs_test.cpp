@@ -149,7 +149,7 @@ at::Tensor gradient(const std::vector<Job::One>& microbatches) {
 using Ones = std::vector<Job::One>;
 
 TEST(MicrobatchGraphs, Runs_a_kind_as_usual_then_captures_it_and_replays_it) {
-  Job job({.num_warm_up_runs = 2});
+  Job job({.num_warm_up_steps = 2});
   job.log.clear();
   for (int i = 0; i < 5; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}});
   EXPECT_THAT(job.log, ElementsAre("run", "capture"));  // one more run when the job was made
@@ -159,14 +159,24 @@ TEST(MicrobatchGraphs, Runs_a_kind_as_usual_then_captures_it_and_replays_it) {
 }
 
 TEST(MicrobatchGraphs, Overwrites_gradients_first_and_adds_to_them_then) {
-  Job job({.num_warm_up_runs = 1});
+  Job job({.num_warm_up_steps = 1});
   for (int i = 0; i < 6; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}, {x(i + 2)}, {x(i * 5)}});
   EXPECT_EQ(job.counts().graphs, 2);
   EXPECT_GT(job.counts().replays, 3 * 4);
 }
 
+TEST(MicrobatchGraphs, Captures_the_kinds_of_a_step_in_one_step) {
+  Job job({.num_warm_up_steps = 2});
+  job.log.clear();
+  const auto squares = [](double value) { return Job::One{.x = x(value), .exponent = 2}; };  // new kinds
+  for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{squares(i), squares(i + 1), squares(i + 2), squares(i + 3)});
+  std::vector<std::string> expected(2 * 4, "run");
+  expected.insert(expected.end(), 2, "capture");
+  EXPECT_EQ(job.log, expected);
+}
+
 TEST(MicrobatchGraphs, Runs_other_shapes_and_host_values_as_usual_in_between) {
-  Job job({.num_warm_up_runs = 1, .max_graphs = 2});
+  Job job({.num_warm_up_steps = 1, .max_graphs = 2});
   const at::Tensor matrix = at::arange(6, at::kDouble).view({2, 3}) + 1;
   for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}, {x(i + 2)}});
   ASSERT_EQ(job.counts().graphs, 2);
@@ -181,7 +191,7 @@ TEST(MicrobatchGraphs, Runs_other_shapes_and_host_values_as_usual_in_between) {
 }
 
 TEST(MicrobatchGraphs, Gives_values_that_later_replays_leave_alone) {
-  Job job({.num_warm_up_runs = 1});
+  Job job({.num_warm_up_steps = 1});
   for (int i = 0; i < 4; ++i) (void)job.step({{x(i)}});
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(at::equal(job.doubled[1 + i], x(i) * 2)) << i;
@@ -190,7 +200,7 @@ TEST(MicrobatchGraphs, Gives_values_that_later_replays_leave_alone) {
 }
 
 TEST(MicrobatchGraphs, Runs_tensors_of_another_device_as_usual) {
-  Job job({.num_warm_up_runs = 1}, at::Device(at::kMeta));
+  Job job({.num_warm_up_steps = 1}, at::Device(at::kMeta));
   for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i)}});
   EXPECT_EQ(job.counts().graphs, 0);
   EXPECT_EQ(job.counts().replays, 0);
@@ -198,7 +208,7 @@ TEST(MicrobatchGraphs, Runs_tensors_of_another_device_as_usual) {
 
 TEST(MicrobatchGraphs, Sums_replayed_gradients_over_ranks) {
   test::run_ranks(test::RankBackend::kThreads, 2, [](World& world) {
-    Job job({.num_warm_up_runs = 1}, at::kCPU, &world);
+    Job job({.num_warm_up_steps = 1}, at::kCPU, &world);
     const auto rank = static_cast<double>(world.rank());
     for (int i = 0; i < 5; ++i) {
       const at::Tensor expected = gradient({{x(i)}, {x(i + 1)}, {x(i + 2)}, {x(i + 3)}});

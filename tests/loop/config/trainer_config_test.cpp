@@ -56,7 +56,7 @@ TEST(TrainerConfig, Turns_graphs_on_with_an_empty_section) {
   trainer["cuda_graph"] = Json::object();
   const auto config = parse_record<TrainerConfig>(trainer);
   ASSERT_TRUE(config.cuda_graph.has_value());
-  EXPECT_EQ(config.cuda_graph->num_warm_up_runs, 2);
+  EXPECT_EQ(config.cuda_graph->num_warm_up_steps, 2);
   EXPECT_EQ(config.cuda_graph->max_graphs, 4);
 }
 
@@ -76,8 +76,8 @@ TEST(TrainerConfig, Names_the_nearest_section) {
 }
 
 TEST(TrainerConfig, Refuses_what_would_fail_later) {
-  EXPECT_EQ(error_with("/cuda_graph", Json{{"num_warm_up_runs", 0}}),
-            "[config] trainer.cuda_graph.num_warm_up_runs: expected a number >= 1, got 0. Change the value.");
+  EXPECT_EQ(error_with("/cuda_graph", Json{{"num_warm_up_steps", 0}}),
+            "[config] trainer.cuda_graph.num_warm_up_steps: expected a number >= 1, got 0. Change the value.");
   EXPECT_EQ(error_with("/schedule/total_steps", 0),
             "[config] trainer.schedule.total_steps: expected a number >= 1, got 0. Change the value.");
   EXPECT_EQ(

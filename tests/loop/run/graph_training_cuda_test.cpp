@@ -200,7 +200,7 @@ class GraphTrainingCuda : public test::CudaTest {
                                       const std::function<void(TrainerConfig&)>& change = nullptr) {
     Job usual(packs, settings), graphs(packs, settings);
     if (change) change(usual.config), change(graphs.config);
-    graphs.config.cuda_graph = CudaGraphConfig{.num_warm_up_runs = 2};
+    graphs.config.cuda_graph = CudaGraphConfig{.num_warm_up_steps = 2};
     const Result expected = usual.train(), actual = graphs.train();
     EXPECT_EQ(actual.log.size(), packs.size());
     for (std::size_t i = 0; i < expected.log.size() && i < actual.log.size(); ++i) {
