@@ -104,7 +104,8 @@ TEST_F(DeviceGraphCuda, Says_what_cannot_be_captured_and_leaves_the_device_usabl
         const auto capture = [](const std::function<void()>& work) { cuda_graphs(kGpu)()->capture(work); };
         EXPECT_THROW(capture([&] { (void)(x * 2).sum().item<float>(); }), c10::Error);
         EXPECT_THROW(capture([&] { x.copy_(at::zeros({4})); }), c10::Error);
-        EXPECT_THAT([&] { capture([] { throw StateError("mine"); }); }, ThrowsMessage<StateError>(HasSubstr("mine")));
+        EXPECT_THAT([&] { capture([&] { (void)(x * 2), throw StateError("mine"); }); },
+                    ThrowsMessage<StateError>(HasSubstr("mine")));
         at::Tensor y;
         const auto graph = cuda_graphs(kGpu)();
         graph->capture([&] { y = x + 1; });
