@@ -98,7 +98,9 @@ TEST_P(GroupedMMBackends, Give_a_group_without_rows_a_zero_weight_gradient) {
 TEST_P(GroupedMMBackends, Multiply_by_two_weights_as_by_each) {
   const std::vector<std::int64_t> counts = {3, 0, 5};
   const auto error = worst_difference(
-      [&](const auto& in) { return grouped_mms(in[0], {in[1], in[2]}, groups_of(counts), GetParam()); },
+      [&](const auto& in) {
+        return grouped_mms(in[0], {in[1], in[2]}, groups_of(counts), GetParam());
+      },
       [&](const auto& in) {
         return std::vector{loop_of_products(in[0], in[1], counts), loop_of_products(in[0], in[2], counts)};
       },
@@ -162,10 +164,9 @@ TEST_P(GroupedMMBackends, Reject_weight_gradients_that_do_not_fit) {
 }
 
 TEST(GroupedMM, Rejects_two_weights_of_two_shapes) {
-  EXPECT_THROW(
-      (void)grouped_mms(at::zeros({2, 3}), {at::zeros({1, 3, 4}), at::zeros({1, 3, 5})}, groups_of({2}),
-                        GroupedMMBackend::kEager),
-      ConfigError);
+  EXPECT_THROW((void)grouped_mms(at::zeros({2, 3}), {at::zeros({1, 3, 4}), at::zeros({1, 3, 5})}, groups_of({2}),
+                                 GroupedMMBackend::kEager),
+               ConfigError);
 }
 
 TEST(GroupedMM, Eager_rejects_counts_that_do_not_add_up_to_the_rows) {

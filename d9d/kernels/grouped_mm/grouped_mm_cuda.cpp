@@ -47,8 +47,7 @@ bool has_grouped_mm_kernels(const at::Tensor& x, std::int64_t num_groups) {
   return x.scalar_type() == at::kBFloat16 && num_groups <= kMaxGroups && has_cuda_kernels(x);
 }
 
-at::Tensor rows_times_weights_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w,
-                                   const at::Tensor& offsets) {
+at::Tensor rows_times_weights_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w, const at::Tensor& offsets) {
   check_groups(offsets);
   const at::Tensor& like = x.front();
   const std::int64_t num_rows = like.size(0), num_features = w.front().size(2);

@@ -169,7 +169,8 @@ void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* st
   Maps maps;
   for (int term = 0; term < args.num_terms; ++term) {
     const auto [rows, weights] = args.terms[term];
-    maps.rows[term] = tensor_map({.data = rows, .sizes = {inner, num_rows, 1}, .box = {kInnerOfBlock, kTileRowStep, 1}});
+    maps.rows[term] =
+        tensor_map({.data = rows, .sizes = {inner, num_rows, 1}, .box = {kInnerOfBlock, kTileRowStep, 1}});
     maps.weights[term] =
         args.weights_are_transposed
             ? tensor_map(
