@@ -87,6 +87,9 @@ const bool kAdded = d9d::benchmarks::add_device_benchmark("rms_norm", [](auto& t
   for (const std::int64_t num_columns : {2048, 4096})
     for (const std::int64_t num_rows : {8192, 16384}) measure_norm(table, num_rows, num_columns, at::kBFloat16);
   measure_norm(table, 262144, 128, at::kBFloat16);
+  measure_norm(table, 131072, 256, at::kBFloat16);
+  measure_norm(table, 32768, 1024, at::kBFloat16);
+  measure_norm(table, 8192, 7168, at::kBFloat16);
   measure_norm(table, 65536, 128, at::kBFloat16);
   measure_norm(table, 8192, 2048, at::kFloat);
   measure_norm(table, 8192, 2047, at::kBFloat16);
