@@ -1,5 +1,6 @@
 // Every operator, forward and backward, as a CUDA graph: replayed for other values it gives the bits of a usual run.
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
