@@ -87,9 +87,9 @@ TEST(RotaryEmbedding, Is_stretched_in_a_model_whose_json_asks_for_it) {
                         .max_position_ids = 64,
                         .scaling = YarnRopeScalingConfig{.factor = 4.0, .original_max_position_embeddings = 16}});
   const at::Tensor cos = model->rope_provider(positions).cos.squeeze(0);
-  EXPECT_TRUE(at::equal(cos, rope_tables(frequencies, 64, RotaryStyle::kHalf).cos));
+  EXPECT_TRUE(at::equal(cos, rope_table(RopeTable::kCos, frequencies, 64, RotaryStyle::kHalf)));
   const RopeFrequencies plain = rope_frequencies({.head_dim = 8, .max_position_ids = 64});
-  EXPECT_FALSE(at::equal(cos, rope_tables(plain, 64, RotaryStyle::kHalf).cos));
+  EXPECT_FALSE(at::equal(cos, rope_table(RopeTable::kCos, plain, 64, RotaryStyle::kHalf)));
 }
 
 }  // namespace

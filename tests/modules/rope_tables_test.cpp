@@ -75,13 +75,15 @@ TEST(RopeTables, Equal_those_of_transformers_bit_for_bit) {
   for (const auto& [name, scaling] : oracle_cases()) {
     const auto& expected = oracle["cases"][name];
     const auto frequencies = frequencies_of(scaling);
-    const auto tables = rope_tables(frequencies, 1024, RotaryStyle::kHalf);
+    const auto table = [&](RopeTable which) {
+      return rope_table(which, frequencies, 1024, RotaryStyle::kHalf).index_select(0, positions).to(at::kDouble);
+    };
     EXPECT_TRUE(at::equal(frequencies.inverse.to(at::kDouble),
                           at::tensor(expected["inverse"].get<std::vector<double>>(), at::kDouble)))
         << name;
     EXPECT_DOUBLE_EQ(frequencies.attention_scale, expected["scale"].get<double>()) << name;
-    EXPECT_TRUE(at::equal(tables.cos.index_select(0, positions).to(at::kDouble), rows_of(expected["cos"]))) << name;
-    EXPECT_TRUE(at::equal(tables.sin.index_select(0, positions).to(at::kDouble), rows_of(expected["sin"]))) << name;
+    EXPECT_TRUE(at::equal(table(RopeTable::kCos), rows_of(expected["cos"]))) << name;
+    EXPECT_TRUE(at::equal(table(RopeTable::kSin), rows_of(expected["sin"]))) << name;
   }
 }
 
@@ -109,13 +111,22 @@ TEST(RopeTables, Have_the_golden_ntk_frequencies) {
 
 TEST(RopeTables, Lay_angles_out_in_halves_or_interleaved) {
   const auto frequencies = frequencies_of(std::nullopt, 4);
-  const auto half = rope_tables(frequencies, 3, RotaryStyle::kHalf);
-  const auto interleaved = rope_tables(frequencies, 3, RotaryStyle::kInterleaved);
+  const at::Tensor cos = rope_table(RopeTable::kCos, frequencies, 3, RotaryStyle::kHalf);
+  const at::Tensor half = rope_table(RopeTable::kSin, frequencies, 3, RotaryStyle::kHalf);
+  const at::Tensor interleaved = rope_table(RopeTable::kSin, frequencies, 3, RotaryStyle::kInterleaved);
   const auto interleave = at::tensor({0, 2, 1, 3}, at::kLong);
-  EXPECT_TRUE(at::equal(half.sin.index_select(1, interleave), interleaved.sin));
-  EXPECT_TRUE(at::equal(half.sin.narrow(1, 0, 2), half.sin.narrow(1, 2, 2)));
-  EXPECT_FLOAT_EQ(half.cos[2][1].item<float>(), std::cos(2.0F / std::sqrt(static_cast<float>(kBase))));
-  EXPECT_TRUE(at::equal(half.cos[0], at::ones({4})));
+  EXPECT_TRUE(at::equal(half.index_select(1, interleave), interleaved));
+  EXPECT_TRUE(at::equal(half.narrow(1, 0, 2), half.narrow(1, 2, 2)));
+  EXPECT_FLOAT_EQ(cos[2][1].item<float>(), std::cos(2.0F / std::sqrt(static_cast<float>(kBase))));
+  EXPECT_TRUE(at::equal(cos[0], at::ones({4})));
+}
+
+TEST(RopeTables, Are_rounded_to_the_dtype_at_the_end) {
+  const auto frequencies = frequencies_of(yarn());
+  const auto table = [&](at::ScalarType dtype) {
+    return rope_table(RopeTable::kSin, frequencies, 1024, RotaryStyle::kInterleaved, dtype);
+  };
+  EXPECT_TRUE(at::equal(table(at::kBFloat16), table(at::kFloat).to(at::kBFloat16)));
 }
 
 TEST(RopeTables, Stay_finite_when_the_yarn_ramp_has_no_width) {

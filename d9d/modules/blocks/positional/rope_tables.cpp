@@ -105,12 +105,13 @@ RopeFrequencies rope_frequencies(const RopeFrequenciesRequest& request) {
   return request.scaling ? std::visit(frequencies, *request.scaling) : RopeFrequencies{frequencies.unscaled()};
 }
 
-RopeTables rope_tables(const RopeFrequencies& frequencies, std::int64_t max_position_ids, kernels::RotaryStyle style) {
-  const at::Tensor angles =
-      at::arange(max_position_ids, at::kFloat).unsqueeze(1) * frequencies.inverse.unsqueeze(0);  // [P, D / 2]
-  const at::Tensor rows =
-      style == kernels::RotaryStyle::kHalf ? at::cat({angles, angles}, 1) : at::repeat_interleave(angles, 2, 1);
-  return {.cos = rows.cos() * frequencies.attention_scale, .sin = rows.sin() * frequencies.attention_scale};
+at::Tensor rope_table(RopeTable table, const RopeFrequencies& frequencies, std::int64_t max_position_ids,
+                      kernels::RotaryStyle style, at::ScalarType dtype) {
+  at::Tensor half = at::arange(max_position_ids, at::kFloat).unsqueeze(1) * frequencies.inverse.unsqueeze(0);  // [P, D / 2]
+  table == RopeTable::kCos ? half.cos_() : half.sin_();
+  if (frequencies.attention_scale != 1.0) half.mul_(frequencies.attention_scale);
+  half = half.to(dtype);
+  return style == kernels::RotaryStyle::kHalf ? at::cat({half, half}, 1) : at::repeat_interleave(half, 2, 1);
 }
 
 }  // namespace d9d

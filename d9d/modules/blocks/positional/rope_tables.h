@@ -30,13 +30,11 @@ struct RopeFrequenciesRequest {
 // for an odd head_dim, or for factor lists of another length than D / 2.
 [[nodiscard]] RopeFrequencies rope_frequencies(const RopeFrequenciesRequest& request);
 
-struct RopeTables {
-  at::Tensor cos;  // [max_position_ids, D] float32
-  at::Tensor sin;
-};
+enum class RopeTable : std::uint8_t { kCos, kSin };
 
-// half: row p = [angles, angles]; interleaved: each angle twice in a row.
-[[nodiscard]] RopeTables rope_tables(const RopeFrequencies& frequencies, std::int64_t max_position_ids,
-                                     kernels::RotaryStyle style);
+// Of angles position * frequency, [max_position_ids, D], computed in float32 and converted to dtype at the end. half:
+// row p = [angles, angles]; interleaved: each angle twice in a row.
+[[nodiscard]] at::Tensor rope_table(RopeTable table, const RopeFrequencies& frequencies, std::int64_t max_position_ids,
+                                    kernels::RotaryStyle style, at::ScalarType dtype = at::kFloat);
 
 }  // namespace d9d

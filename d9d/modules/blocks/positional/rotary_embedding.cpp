@@ -9,13 +9,13 @@ namespace d9d {
 namespace {
 
 // A buffer filled with one of the two tables.
-BufferSpec table_spec(const RotaryEmbeddingConfig& config, at::Tensor RopeTables::*table) {
+BufferSpec table_spec(const RotaryEmbeddingConfig& config, RopeTable table) {
   const auto fill = [config, table](const at::Tensor& local, const ElementWindow&, RandomStream) {
     const RopeFrequencies frequencies = rope_frequencies({.base = config.base,
                                                           .head_dim = config.head_dim,
                                                           .max_position_ids = config.max_position_ids,
                                                           .scaling = config.scaling});
-    local.copy_(rope_tables(frequencies, config.max_position_ids, config.style).*table);
+    local.copy_(rope_table(table, frequencies, config.max_position_ids, config.style, local.scalar_type()));
   };
   return {.shape = {config.max_position_ids, config.head_dim},
           .init = fill,
@@ -27,8 +27,8 @@ BufferSpec table_spec(const RotaryEmbeddingConfig& config, at::Tensor RopeTables
 
 RotaryEmbeddingProvider::RotaryEmbeddingProvider(const RotaryEmbeddingConfig& configuration)
     : config(configuration),
-      cos_(register_buffer("cos_emb", table_spec(config, &RopeTables::cos))),
-      sin_(register_buffer("sin_emb", table_spec(config, &RopeTables::sin))) {}
+      cos_(register_buffer("cos_emb", table_spec(config, RopeTable::kCos))),
+      sin_(register_buffer("sin_emb", table_spec(config, RopeTable::kSin))) {}
 
 RotaryTables RotaryEmbeddingProvider::forward(const at::Tensor& position_ids) const {
   if (position_ids.device().is_cpu() && position_ids.numel() > 0) {
