@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/linear_cross_entropy_testing.h"
@@ -285,6 +286,20 @@ TEST_F(LinearCrossEntropyCuda, Computes_only_the_gradients_asked_for) {
     const c10::NoGradGuard no_grad;
     EXPECT_FALSE(
         linear_cross_entropy(one.hidden, {trained}, one.targets.clamp(0, 49), one.options).loss.requires_grad());
+  }
+}
+
+TEST_F(LinearCrossEntropyCuda, Marks_rows_that_are_ignored_or_outside_the_vocabulary) {
+  const std::int64_t vocabulary = 50;
+  for (const std::int64_t size : {0, 1, 31, 32, 33, 511, 512, 513, 1025}) {
+    const at::Tensor targets = labels({size, 2}, vocabulary + 20, 9).sub(10).transpose(0, 1);
+    for (const std::int64_t ignore_index : {-100, -1, 7, 55}) {
+      const at::Tensor is_outside = targets.lt(0).logical_or(targets.ge(vocabulary));
+      const at::Tensor expected =
+          targets.masked_fill(is_outside, vocabulary).masked_fill(targets.eq(ignore_index), detail::kIgnored);
+      const at::Tensor actual = detail::checked_targets_cuda(targets.to(kGpu), ignore_index, vocabulary);
+      EXPECT_TRUE(at::equal(actual.cpu(), expected)) << size << " " << ignore_index;
+    }
   }
 }
 

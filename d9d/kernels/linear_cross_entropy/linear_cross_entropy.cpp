@@ -85,6 +85,7 @@ at::Tensor unshifted(const at::Tensor& rows, std::int64_t shift) {
 
 // Ignored rows become kIgnored, targets outside the vocabulary an error, or `size` where looking would wait.
 at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index, std::int64_t size) {
+  if (detail::has_cuda_kernels(targets.device())) return detail::checked_targets_cuda(targets, ignore_index, size);
   const at::Tensor is_ignored = targets.eq(ignore_index);
   const at::Tensor is_outside = targets.lt(0).logical_or_(targets.ge(size)).logical_and_(is_ignored.logical_not());
   if (targets.is_cpu() && is_outside.any().item<bool>()) {

@@ -62,6 +62,19 @@ void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& s
 
 }  // namespace
 
+at::Tensor checked_targets_cuda(const at::Tensor& targets, std::int64_t ignore_index, std::int64_t vocabulary) {
+  const c10::DeviceGuard guard(targets.device());
+  const at::Tensor ids = targets.contiguous();
+  at::Tensor rows = at::empty(ids.sizes(), ids.options());
+  launch_check_targets({.targets = ids.const_data_ptr<std::int64_t>(),
+                        .rows = rows.mutable_data_ptr<std::int64_t>(),
+                        .size = ids.numel(),
+                        .ignore_index = ignore_index,
+                        .vocabulary = vocabulary},
+                       current_cuda_stream(ids.device()));
+  return rows;
+}
+
 LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input) {
   const c10::DeviceGuard guard(input.hidden.device());
   const LogitBlocks logits(input, chunks_of(input));

@@ -9,6 +9,11 @@
 
 namespace d9d::kernels::detail {
 
+// Targets of rows: kIgnored for ignore_index, `vocabulary`, of which the loss is NaN, for other ids outside it. One
+// kernel: the first use of each of LibTorch's elementwise operators loads a library of kernels.
+[[nodiscard]] at::Tensor checked_targets_cuda(const at::Tensor& targets, std::int64_t ignore_index,
+                                              std::int64_t vocabulary);
+
 // As the functions of ATen.
 [[nodiscard]] LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input);
 [[nodiscard]] LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossEntropyInput& input,

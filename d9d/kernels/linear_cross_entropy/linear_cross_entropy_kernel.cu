@@ -7,6 +7,14 @@ constexpr int kBlock = 512;
 constexpr std::int64_t kTile = kBlock * kGroup;
 constexpr int kBlocksOfScale = 132 * 8;
 
+__global__ void __launch_bounds__(kBlock) check_targets(const CheckTargetsArgs args) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (i >= args.size) return;
+  const std::int64_t target = args.targets[i];
+  const bool is_outside = target < 0 || target >= args.vocabulary;
+  args.rows[i] = target == args.ignore_index ? kIgnored : (is_outside ? args.vocabulary : target);
+}
+
 template <class T, int kTiles>
 __global__ void __launch_bounds__(kBlockOfStatistics) logit_statistics(const LogitStatisticsArgs args) {
   wait_for_kernel_before();
@@ -104,6 +112,12 @@ __global__ void __launch_bounds__(kBlock) scale_values(const ScaleArgs args) {
 }
 
 }  // namespace
+
+void launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream) {
+  if (args.size == 0) return;
+  check_targets<<<num_blocks(args.size, kBlock), kBlock, 0, stream>>>(args);
+  check_launch("linear_cross_entropy");
+}
 
 void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;

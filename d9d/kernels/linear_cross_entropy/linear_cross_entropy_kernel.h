@@ -13,6 +13,17 @@ namespace d9d::kernels::detail {
 
 inline constexpr std::int64_t kIgnored = -1;  // the target of a row that does not count
 
+// rows[i] = kIgnored where targets[i] is ignore_index, `vocabulary` where it is another id outside [0, vocabulary),
+// otherwise the target.
+struct CheckTargetsArgs {
+  const std::int64_t* targets;  // [size]
+  std::int64_t* rows;           // [size]
+  std::int64_t size;
+  std::int64_t ignore_index;
+  std::int64_t vocabulary;
+};
+void launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream);
+
 // Some rows and some columns of hidden * weight^T, without bias and soft cap.
 struct LogitBlock {
   Dtype dtype;                  // T

@@ -11,6 +11,7 @@ namespace {
 
 }  // namespace
 
+void launch_check_targets(const CheckTargetsArgs&, CUstream_st*) { refuse(); }
 void launch_logit_statistics(const LogitStatisticsArgs&, CUstream_st*) { refuse(); }
 void launch_cross_entropy_loss(const CrossEntropyLossArgs&, CUstream_st*) { refuse(); }
 void launch_logit_gradient(const LogitGradientArgs&, CUstream_st*) { refuse(); }
