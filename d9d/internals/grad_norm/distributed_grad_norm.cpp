@@ -18,6 +18,10 @@ DeviceMesh sharded_axes(const Parameter& parameter) {
   return parameter.mesh().slice(axes);
 }
 
+// The usual order without at::pow: the library of its kernels takes a GPU some hundredths of a second to load.
+at::Tensor power(const at::Tensor& norm, double order) { return order == 2 ? norm * norm : norm.pow(order); }
+at::Tensor root(const at::Tensor& sum, double order) { return order == 2 ? sum.sqrt() : sum.pow(1 / order); }
+
 }  // namespace
 
 std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<ParameterPtr>& parameters) {
@@ -51,7 +55,7 @@ at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, doubl
     }
     const at::Device device = group.parameters.front()->stored().device();
     const at::Tensor norm = global_grad_norm(grads, order).to(device);
-    parts.push_back(is_max ? norm : norm.pow(order));
+    parts.push_back(is_max ? norm : power(norm, order));
     if (group.shards.num_ranks() > 1) {
       reductions.push_back(group.shards.communicator()->all_reduce(parts.back(), op));
     }
@@ -60,7 +64,7 @@ at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, doubl
   at::Tensor total = parts.empty() ? at::zeros({}, at::kDouble) : parts.front();
   for (std::size_t i = 1; i < parts.size(); ++i) total = is_max ? at::maximum(total, parts[i]) : total + parts[i];
   if (stages.num_ranks() > 1) stages.communicator()->all_reduce(total, op).wait();
-  return is_max ? total : total.pow(1 / order);
+  return is_max ? total : root(total, order);
 }
 
 }  // namespace d9d
