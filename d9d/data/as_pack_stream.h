@@ -18,6 +18,9 @@ template <class Batch, MicrobatchPackStream<Batch> Stream>
   class Owner final : public PackStream<Batch> {
    public:
     explicit Owner(Stream inner) : inner_(std::move(inner)) {}
+    void start() override {
+      if constexpr (Starts<Stream>) inner_.start();
+    }
     std::optional<std::vector<Batch>> next() override { return inner_.next(); }
     std::optional<std::int64_t> total_steps() const override { return inner_.total_steps(); }
     nlohmann::json state() const override { return inner_.state(); }

@@ -61,6 +61,16 @@ class DataLoader {
     };
   }
 
+  // Workers begin to read what next() will hand out first; otherwise its first call lets them begin.
+  void start() {
+    if (options_.num_workers == 0 || workers_) return;
+    workers_ = std::make_unique<OrderedWorkers<Batch>>(
+        read_, typename OrderedWorkers<Batch>::Options{.first = num_consumed_,
+                                                       .end = size(),
+                                                       .num_workers = options_.num_workers,
+                                                       .num_ahead = options_.num_workers * options_.prefetch_factor});
+  }
+
   // The next microbatch; nullopt when all were handed out. Throws IoError naming the sample that could not be read, or
   // when a worker needs longer than the timeout; the position stays.
   [[nodiscard]] std::optional<Batch> next() {
@@ -81,13 +91,7 @@ class DataLoader {
 
  private:
   Batch take() {
-    if (!workers_) {
-      workers_ = std::make_unique<OrderedWorkers<Batch>>(
-          read_, typename OrderedWorkers<Batch>::Options{.first = num_consumed_,
-                                                         .end = size(),
-                                                         .num_workers = options_.num_workers,
-                                                         .num_ahead = options_.num_workers * options_.prefetch_factor});
-    }
+    start();
     return workers_->take(std::chrono::duration<double>(options_.timeout_seconds));
   }
 
@@ -95,7 +99,7 @@ class DataLoader {
   LoaderOptions options_;
   std::function<Batch(std::int64_t)> read_;  // microbatch by index
   std::int64_t num_consumed_ = 0;
-  std::unique_ptr<OrderedWorkers<Batch>> workers_;  // started by the first next()
+  std::unique_ptr<OrderedWorkers<Batch>> workers_;
 };
 
 }  // namespace d9d

@@ -59,6 +59,10 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
               options.microbatches_per_pack, ". Raise the global batch size.");
   }
 
+  void start() override {
+    if constexpr (Starts<Loader>) loader_.start();
+  }
+
   // Rethrows what the loader throws; the position stays between packs.
   [[nodiscard]] std::optional<std::vector<Batch>> next() override {
     std::vector<Batch> pack;

@@ -41,6 +41,12 @@ concept KnowsTotalSteps = requires(const Stream& stream) {
 template <class Stream, class Batch>
 concept MicrobatchPackStream = HandsOutPacks<Stream, Batch> && KnowsTotalSteps<Stream> && SavesState<Stream>;
 
+// Can begin to read ahead before next() is called.
+template <class T>
+concept Starts = requires(T& source) {
+  { source.start() } -> std::same_as<void>;
+};
+
 // The same as a base class: what the training loop owns.
 template <class Batch>
 class PackStream {
@@ -50,6 +56,8 @@ class PackStream {
   PackStream& operator=(const PackStream&) = delete;
   virtual ~PackStream() = default;
 
+  // Begins to read what next() will return first, where that is read ahead; next() begins it otherwise.
+  virtual void start() {}
   [[nodiscard]] virtual std::optional<std::vector<Batch>> next() = 0;
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;

@@ -1,5 +1,6 @@
 #include "d9d/data/data_loader.h"
 
+#include <latch>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -126,6 +127,41 @@ TEST_P(LoaderWithWorkers, Can_be_moved_and_dropped_at_work) {
   (void)loader.next();
   auto moved = std::move(loader);
   EXPECT_EQ(moved.next(), (Batch{20, 30}));
+}
+
+// Says when its first samples were read, by one thread.
+class Telling final : public Dataset<std::int64_t> {
+ public:
+  explicit Telling(std::latch& read) : read_(read) {}
+  std::int64_t size() const override { return 40; }
+  std::int64_t get(std::int64_t index) const override {
+    if (!read_.try_wait()) read_.count_down();
+    return 10 * index;
+  }
+
+ private:
+  std::latch& read_;
+};
+
+TEST(DataLoader, Reads_before_it_is_asked_once_it_is_started) {
+  const GlobalBatchSampler sampler({.dataset_size = 40, .global_batch_size = 4, .microbatch_size = 2});
+  std::latch first_microbatches(4);  // two microbatches ahead of two samples
+  DataLoader<Batch> loader(std::make_shared<const Telling>(first_microbatches), collect, sampler, {.num_workers = 1});
+  loader.start();
+  loader.start();
+  first_microbatches.wait();
+  EXPECT_EQ(loader.next(), (Batch{0, 10}));
+}
+
+TEST(DataLoader, Goes_to_a_position_after_it_is_started) {
+  auto loader = make_loader({.loading = {.num_workers = 2}});
+  (void)take(loader, 3);
+  const nlohmann::json state = loader.state();
+  auto resumed = make_loader({.loading = {.num_workers = 2}});
+  resumed.start();
+  resumed.load_state(state);
+  resumed.start();
+  EXPECT_EQ(resumed.next(), loader.next());
 }
 
 TEST(DataLoader, Rejects_options_out_of_range) {

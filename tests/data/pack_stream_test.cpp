@@ -45,6 +45,20 @@ TEST(FixedCountMicrobatchPacker, Makes_103_microbatches_25_packs_of_4_or_26_with
   EXPECT_EQ(with_rest.back(), (Pack{100, 101, 102}));
 }
 
+TEST(FixedCountMicrobatchPacker, Starts_the_loaders_that_can_be_started) {
+  struct Started : Counter {
+    std::shared_ptr<int> starts = std::make_shared<int>(0);
+    void start() { ++*starts; }
+  };
+  const Started loader{{.end = 4}};
+  FixedCountMicrobatchPacker<Started> packs(loader, {});
+  static_cast<PackStream<int>&>(packs).start();
+  EXPECT_EQ(*loader.starts, 1);
+  FixedCountMicrobatchPacker<Counter> plain(Counter{.end = 4}, {});
+  plain.start();
+  EXPECT_EQ(plain.next(), (Pack{0}));
+}
+
 TEST(FixedCountMicrobatchPacker, Makes_no_empty_pack_when_there_is_no_rest) {
   FixedCountMicrobatchPacker packs(Counter{.end = 8}, {.microbatches_per_pack = 4, .drop_last = false});
   EXPECT_EQ(packs.total_steps(), 2);

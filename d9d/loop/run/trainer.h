@@ -112,6 +112,7 @@ class Trainer {
   std::unique_ptr<PackStream<typename Types::Batch>> build_stream() {
     auto stream = parts_.data.build_pack_stream(context_, config_.schedule.total_steps);
     events_.trigger(kTrainDataStreamReady<typename Types::Batch>, {.stream = *stream});
+    stream->start();  // the first step's data is there when the model is
     return stream;
   }
 
