@@ -121,25 +121,44 @@ TEST_P(FusedAttentionCuda, Runs_on_eager_where_a_query_sees_no_key) {
 }
 
 TEST_P(FusedAttentionCuda, Takes_views_of_a_fused_projection_and_unaligned_ones) {
-  for (const std::int64_t offset : {0, 1}) {
-    const auto run = [&](const auto& core, at::Device device) {
-      return [&, device](const Tensors& in) {
-        const auto qkv = in[0].narrow(0, offset, 100 * 512).view({1, 100, 8, 64});
-        const auto query = qkv.narrow(2, 0, 4), key = qkv.narrow(2, 4, 2), value = qkv.narrow(2, 6, 2);
-        const SdpaInputs inputs{.query = query, .key = key, .value = value, .packed = packed_of({30, 70}, device)};
-        return Tensors{core(inputs, SdpaOptions{.causal = true}).out};
+  for (const auto& lengths : {std::vector<int>{}, std::vector<int>{30, 70}}) {
+    for (const std::int64_t offset : {0, 1}) {
+      const auto run = [&](const auto& core, at::Device device) {
+        return [&, device](const Tensors& in) {
+          const auto qkv = in[0].narrow(0, offset, 100 * 512).view({1, 100, 8, 64});
+          const auto query = qkv.narrow(2, 0, 4), key = qkv.narrow(2, 4, 2), value = qkv.narrow(2, 6, 2);
+          const SdpaInputs inputs{.query = query, .key = key, .value = value, .packed = packed_of(lengths, device)};
+          return Tensors{core(inputs, SdpaOptions{.causal = true}).out};
+        };
       };
-    };
-    const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
-      return fused_attention(inputs, options, GetParam());
-    };
-    const auto flat = values({100 * 512 + 1}, 1, at::kBFloat16);
-    const auto actual = outputs_and_gradients(run(fused, at::kCUDA), {flat.cuda()});
-    const auto exact = outputs_and_gradients(run(eager_attention, at::kCPU), {flat.to(at::kDouble)});
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      EXPECT_TRUE(is_near(actual[i].cpu(), exact[i])) << offset << " " << i;
+      const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
+        return fused_attention(inputs, options, GetParam());
+      };
+      const auto flat = values({100 * 512 + 1}, 1, at::kBFloat16);
+      const auto actual = outputs_and_gradients(run(fused, at::kCUDA), {flat.cuda()});
+      const auto exact = outputs_and_gradients(run(eager_attention, at::kCPU), {flat.to(at::kDouble)});
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_TRUE(is_near(actual[i].cpu(), exact[i])) << lengths.size() << " packed, " << offset << " " << i;
+      }
     }
   }
+}
+
+// With sequences whose rows are far apart too: what a batch of a fused projection is.
+TEST_P(FusedAttentionCuda, Takes_batches_of_views_of_a_fused_projection) {
+  const auto run = [&](const auto& core) {
+    return [&](const Tensors& in) {
+      const auto query = in[0].narrow(2, 0, 4), key = in[0].narrow(2, 4, 2), value = in[0].narrow(2, 6, 2);
+      return Tensors{core(SdpaInputs{.query = query, .key = key, .value = value}, SdpaOptions{.causal = true}).out};
+    };
+  };
+  const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
+    return fused_attention(inputs, options, GetParam());
+  };
+  const auto qkv = values({3, 200, 8, 64}, 1, at::kBFloat16);
+  const auto actual = outputs_and_gradients(run(fused), {qkv.cuda()});
+  const auto exact = outputs_and_gradients(run(eager_attention), {qkv.to(at::kDouble)});
+  for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_TRUE(is_near(actual[i].cpu(), exact[i])) << i;
 }
 
 TEST_P(FusedAttentionCuda, Computes_only_the_gradients_asked_for) {

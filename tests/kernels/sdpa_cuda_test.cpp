@@ -93,7 +93,8 @@ TEST_F(SdpaCuda, Picks_the_fastest_core_for_the_device) {
   const auto backend = [&](const SdpaNeeds& needs) {
     return resolve_sdpa({.needs = needs, .device = sdpa_device_of(query)}).backend;
   };
-  EXPECT_EQ(backend({}), SdpaBackend::kTorch);
+  EXPECT_EQ(backend({}), SdpaBackend::kCudnn);
+  EXPECT_EQ(backend({.mask = true}), SdpaBackend::kTorch);
   EXPECT_EQ(backend({.sinks = true}), SdpaBackend::kCudnn);
   EXPECT_EQ(backend({.window = true}), SdpaBackend::kCudnn);
   const Deterministic deterministic;

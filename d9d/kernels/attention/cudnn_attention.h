@@ -13,8 +13,10 @@ namespace d9d::kernels::detail {
 // Why cuDNN cannot compute the call; null if it can.
 [[nodiscard]] const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bool has_sinks);
 
-// sinks: [Hq], or undefined. Throws StateError with cuDNN's reason when it makes no plan.
-[[nodiscard]] FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call);
+// sinks: [Hq], or undefined. Where a backward follows, its plan is made in a thread of its own meanwhile. Throws
+// StateError with cuDNN's reason when it makes no plan.
+[[nodiscard]] FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call,
+                                         bool backward_follows);
 
 // Sinks are in forward.logsumexp. Its bits vary from run to run.
 [[nodiscard]] FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& tensors,

@@ -76,6 +76,9 @@ using CudnnPointers = std::array<void*, kNumCudnnTensors>;  // null: not needed
 struct CudnnGraph {
   // Bytes that run() needs, after making the plan if there is none yet. `error`: why cuDNN cannot; empty if it can.
   std::int64_t (*workspace_bytes)(const CudnnPlanKey& key, std::string& error);
+  // Makes the plan in a thread of its own, for workspace_bytes(key) to find it, or to wait for it. Once a key; returns
+  // at once.
+  void (*prepare)(const CudnnPlanKey& key);
   // On the current device, which is the key's, and `stream`; without waiting. workspace_bytes(key) has been called.
   // Returns the error, empty if there is none.
   std::string (*run)(const CudnnPlanKey& key, const CudnnPointers& pointers, void* workspace, CUstream_st* stream);

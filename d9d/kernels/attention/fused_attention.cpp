@@ -18,7 +18,10 @@ using torch::autograd::variable_list;
 
 detail::FusedForward run_forward(const detail::FusedTensors& tensors, const at::Tensor& sinks,
                                  const detail::FusedCall& call, FusedSdpaKernel kernel) {
-  if (kernel == FusedSdpaKernel::kCudnn) return detail::cudnn_forward(tensors, sinks, call);
+  if (kernel == FusedSdpaKernel::kCudnn) {
+    const bool trains = tensors.query.requires_grad() || tensors.key.requires_grad() || tensors.value.requires_grad();
+    return detail::cudnn_forward(tensors, sinks, call, trains);
+  }
   auto result = detail::flash_forward(tensors, call);
   if (sinks.defined()) detail::add_sinks(result, sinks);
   return result;
@@ -56,7 +59,8 @@ detail::FusedCall saved_call(AutogradContext* context) {
 constexpr std::int64_t kAlignment = 16;           // bytes, that the kernels read at once
 constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels count in 32 bits
 
-// Itself where the kernels can read it, else a copy: heads of a fused projection are copied.
+// Itself where the kernels can read it, else a copy: heads of a fused projection are copied, but for cuDNN on dense
+// sequences, which reads rows of any distance.
 at::Tensor readable(const at::Tensor& x) {
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % kAlignment == 0;
   return x.is_contiguous() && is_aligned ? x : x.clone(at::MemoryFormat::Contiguous);
@@ -160,18 +164,22 @@ SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   const auto keys = [&](const at::Tensor& x) {
     return x.size(1) == band->num_keys ? x : x.narrow(1, band->first_key, band->num_keys);
   };
-  const detail::FusedTensors tensors{.query = readable(inputs.query),
-                                     .key = readable(keys(inputs.key)),
-                                     .value = readable(keys(inputs.value)),
-                                     .cu_seqlens = inputs.packed ? inputs.packed->cu_seqlens : at::Tensor()};
+  detail::FusedTensors tensors{.query = inputs.query,
+                               .key = keys(inputs.key),
+                               .value = keys(inputs.value),
+                               .cu_seqlens = inputs.packed ? inputs.packed->cu_seqlens : at::Tensor()};
   const detail::FusedCall call{.scale = detail::logit_scale(inputs, options),
                                .softcap = options.softcap,
                                .left = band->left,
                                .right = band->right,
                                .max_length = inputs.packed ? inputs.packed->max_length : 0};
+  const FusedSdpaKernel chosen = kernel_for(inputs, tensors, call, kernel);
+  if (inputs.packed || chosen == FusedSdpaKernel::kFlash) {
+    for (at::Tensor* x : {&tensors.query, &tensors.key, &tensors.value}) *x = readable(*x);
+  }
   const auto cu_seqlens = inputs.packed ? std::optional(inputs.packed->cu_seqlens) : std::nullopt;
-  const auto result = FusedAttention::apply(tensors.query, tensors.key, tensors.value, inputs.sinks, cu_seqlens, call,
-                                            kernel_for(inputs, tensors, call, kernel));
+  const auto result =
+      FusedAttention::apply(tensors.query, tensors.key, tensors.value, inputs.sinks, cu_seqlens, call, chosen);
   return {.out = result[0], .logsumexp = result[1]};
 }
 

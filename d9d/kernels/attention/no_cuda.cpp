@@ -1,6 +1,7 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/attention/cudnn_attention.h"
+#include "d9d/kernels/attention/prepare_attention.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -19,7 +20,8 @@ const char* cudnn_refusal(const FusedTensors& /*tensors*/, const FusedCall& /*ca
   return "needs a build with CUDA";
 }
 
-FusedForward cudnn_forward(const FusedTensors& /*tensors*/, const at::Tensor& /*sinks*/, const FusedCall& /*call*/) {
+FusedForward cudnn_forward(const FusedTensors& /*tensors*/, const at::Tensor& /*sinks*/, const FusedCall& /*call*/,
+                           bool /*backward_follows*/) {
   throw ConfigError(kNeedsCuda);
 }
 
@@ -29,3 +31,9 @@ FusedGradients cudnn_backward(const at::Tensor& /*grad_out*/, const FusedTensors
 }
 
 }  // namespace d9d::kernels::detail
+
+namespace d9d::kernels {
+
+void prepare_attention(c10::Device /*device*/) {}
+
+}  // namespace d9d::kernels

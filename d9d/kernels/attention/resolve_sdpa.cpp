@@ -33,9 +33,6 @@ const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
                                                                : "only cuDNN's graphs on Hopper have a softcap";
 }
 
-// Full or causal attention alone: LibTorch has a call for it.
-bool is_plain(const SdpaNeeds& needs) { return !is_beyond_torch(needs) && !needs.packed && !needs.part_of_queries; }
-
 SdpaChoice fastest(const SdpaNeeds& needs, const SdpaDevice& device) {
   if (const char* const reason = why_not_fused(needs, device)) {
     if (is_beyond_torch(needs) || (needs.packed && device.is_cuda)) {
@@ -49,11 +46,6 @@ SdpaChoice fastest(const SdpaNeeds& needs, const SdpaDevice& device) {
   if (!device.has_cudnn_graphs || device.num_features > 128) {
     const char* const reason = device.has_cudnn_graphs ? "up to 128 features a head" : "a Hopper GPU and a CUDA build";
     return {.backend = SdpaBackend::kFlash, .why = cat("LibTorch's FlashAttention-2; cuDNN's graphs want ", reason)};
-  }
-  if (is_plain(needs)) {
-    return {.backend = SdpaBackend::kTorch,
-            .kernels = {TorchSdpaKernel::kCudnn, TorchSdpaKernel::kFlash},
-            .why = "LibTorch's call of cuDNN: our graphs would run the same kernel"};
   }
   return {.backend = SdpaBackend::kCudnn, .why = "cuDNN's graphs are the fastest kernels with what is needed"};
 }

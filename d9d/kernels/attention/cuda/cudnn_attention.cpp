@@ -128,7 +128,8 @@ const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bo
   return nullptr;
 }
 
-FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& how) {
+FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& how,
+                           bool backward_follows) {
   const c10::DeviceGuard guard(tensors.query.device());
   Prepared call = prepare(tensors, how, /*is_backward=*/false);
   const auto float_options = call.query.options().dtype(at::kFloat);
@@ -145,6 +146,12 @@ FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks,
   pointer(call.pointers, CudnnTensor::kOut) = result.out.mutable_data_ptr();
   pointer(call.pointers, CudnnTensor::kLogsumexp) = result.logsumexp.mutable_data_ptr();
   run(call);
+  if (backward_follows) {
+    CudnnPlanKey backward = call.key;
+    backward.is_backward = true;
+    backward.has_sinks = false;
+    cudnn().prepare(backward);
+  }
   return result;
 }
 

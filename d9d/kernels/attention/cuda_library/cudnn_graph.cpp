@@ -1,11 +1,16 @@
 #include "d9d/kernels/attention/cudnn_graph.h"
 
+#include <cuda_runtime_api.h>
 #include <cudnn_frontend.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <thread>
 #include <unordered_map>
+#include <vector>
 
 // The headers have engines of their own, for other operations on other GPUs, that compile at run time. Without these
 // pragmas the library would need NVRTC.
@@ -197,16 +202,17 @@ struct Plan {
   std::string error;
 };
 
-// Handles and plans of the process. A handle is not for two threads at once, so one at a time gives work.
+// Handles and plans of one direction. A handle is not for two threads at once, so one at a time makes a plan or gives
+// work; a plan of a backward is made while the forward runs.
 struct Plans {
   std::mutex mutex;
   std::map<int, cudnnHandle_t> handles;
   std::map<CudnnPlanKey, Plan> plans;
 };
 
-Plans& plans() {
-  static auto* const instance = new Plans;  // never destroyed: CUDA may be gone by then
-  return *instance;
+Plans& plans_for(const CudnnPlanKey& key) {
+  static auto* const instances = new std::array<Plans, 2>;  // never destroyed: CUDA may be gone by then
+  return (*instances)[key.is_backward ? 1 : 0];
 }
 
 cudnnHandle_t handle_of(int device, Plans& all) {
@@ -229,7 +235,7 @@ Plan make_plan(const CudnnPlanKey& key, cudnnHandle_t handle) {
 }
 
 std::int64_t workspace_bytes(const CudnnPlanKey& key, std::string& error) {
-  Plans& all = plans();
+  Plans& all = plans_for(key);
   const std::lock_guard lock(all.mutex);
   auto found = all.plans.find(key);
   if (found == all.plans.end()) {
@@ -245,7 +251,7 @@ std::int64_t workspace_bytes(const CudnnPlanKey& key, std::string& error) {
 }
 
 std::string run(const CudnnPlanKey& key, const CudnnPointers& pointers, void* workspace, CUstream_st* stream) {
-  Plans& all = plans();
+  Plans& all = plans_for(key);
   const std::lock_guard lock(all.mutex);
   const auto found = all.plans.find(key);
   if (found == all.plans.end() || !found->second.graph) return "there is no plan";
@@ -258,9 +264,32 @@ std::string run(const CudnnPlanKey& key, const CudnnPointers& pointers, void* wo
   return executed.is_bad() ? executed.get_message() : std::string();
 }
 
+// Threads that make plans; joined before the libraries that they use go.
+struct Preparation {
+  std::mutex mutex;
+  std::set<CudnnPlanKey> keys;  // that were asked for
+  std::vector<std::jthread> threads;
+};
+
+void prepare(const CudnnPlanKey& key) {
+  static Preparation all;  // lint: allow(mutable-global): plans belong to the process
+  const std::lock_guard lock(all.mutex);
+  if (all.keys.size() >= kMaxPlans) {
+    all.threads.clear();
+    all.keys.clear();
+  }
+  if (!all.keys.insert(key).second) return;
+  all.threads.emplace_back([key] {
+    std::string error;  // kept with the plan
+    if (cudaSetDevice(key.device) == cudaSuccess) (void)workspace_bytes(key, error);
+  });
+}
+
 }  // namespace
 }  // namespace d9d::kernels::detail
 
 extern "C" __attribute__((visibility("default"))) d9d::kernels::detail::CudnnGraph d9d_cudnn_graph() {
-  return {.workspace_bytes = d9d::kernels::detail::workspace_bytes, .run = d9d::kernels::detail::run};
+  return {.workspace_bytes = d9d::kernels::detail::workspace_bytes,
+          .prepare = d9d::kernels::detail::prepare,
+          .run = d9d::kernels::detail::run};
 }

@@ -1,0 +1,78 @@
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "d9d/core/device/cuda_library.h"
+#include "d9d/kernels/attention/cudnn_graph.h"
+#include "d9d/kernels/attention/prepare_attention.h"
+
+#include "tests/kernels/cuda_testing.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+class CudnnGraphCuda : public ::d9d::testing::CudaTest {};
+
+CudnnGraph load_graph() { return reinterpret_cast<GetCudnnGraph>(cuda_library_symbol("d9d_cudnn_graph"))(); }
+
+CudnnPlanKey key_of(std::int64_t num_positions) {
+  constexpr std::int64_t kHeads = 4, kKeyHeads = 2, kFeatures = 64;
+  const auto strides = [&](std::int64_t num_heads) {
+    return CudnnStrides{
+        .sequence = num_positions * num_heads * kFeatures, .head = kFeatures, .position = num_heads * kFeatures};
+  };
+  return {.num_sequences = 2,
+          .num_queries = num_positions,
+          .num_keys = num_positions,
+          .num_heads = kHeads,
+          .num_kv_heads = kKeyHeads,
+          .num_features = kFeatures,
+          .query = strides(kHeads),
+          .key = strides(kKeyHeads),
+          .value = strides(kKeyHeads),
+          .scale = 0.125F,
+          .right = 0};
+}
+
+TEST_F(CudnnGraphCuda, Makes_plans_of_both_directions_beside_each_other) {
+  const CudnnGraph graph = load_graph();
+  std::string error;
+  for (const std::int64_t num_positions : {100, 200, 300}) {
+    CudnnPlanKey forward = key_of(num_positions), backward = forward;
+    backward.is_backward = true;
+    graph.prepare(backward);
+    graph.prepare(backward);
+    EXPECT_GE(graph.workspace_bytes(forward, error), 0);
+    EXPECT_EQ(error, "") << num_positions;
+    EXPECT_GT(graph.workspace_bytes(backward, error), 0);
+    EXPECT_EQ(error, "") << num_positions;
+  }
+}
+
+TEST_F(CudnnGraphCuda, Keeps_the_error_of_a_plan_that_cannot_be_made) {
+  const CudnnGraph graph = load_graph();
+  CudnnPlanKey impossible = key_of(128);
+  impossible.num_features = 7;
+  graph.prepare(impossible);
+  std::string error;
+  (void)graph.workspace_bytes(impossible, error);
+  EXPECT_NE(error, "");
+}
+
+// The process ends while the plan is made, if that takes longer than the test.
+TEST_F(CudnnGraphCuda, May_be_making_a_plan_when_the_process_ends) {
+  CudnnPlanKey key = key_of(1000);
+  key.is_backward = true;
+  load_graph().prepare(key);
+}
+
+TEST(PrepareAttention, On_a_CPU_does_nothing) { prepare_attention(at::kCPU); }
+
+TEST_F(CudnnGraphCuda, Is_prepared_twice_and_from_two_threads) {
+  const std::jthread other([] { prepare_attention(at::Device(at::kCUDA, 0)); });
+  prepare_attention(at::Device(at::kCUDA, 0));
+  prepare_attention(at::Device(at::kCUDA, 0));
+}
+
+}  // namespace
+}  // namespace d9d::kernels::detail
