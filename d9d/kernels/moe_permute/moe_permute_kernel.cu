@@ -97,12 +97,12 @@ __global__ void __launch_bounds__(kWarpSize)
   if (threadIdx.x == 0)
     start_bulk_load(part, static_cast<const unsigned char*>(args.tokens) + token * row_bytes + begin, bytes, arrived);
   __syncwarp();
-  if (blockIdx.y == 0) scatter_values(args, token, threadIdx.x, kWarpSize);
   wait_for_bulk_load(arrived);
   for (std::int64_t choice = threadIdx.x; choice < args.shape.num_choices; choice += kWarpSize) {
     const std::int64_t row = args.shape.slot_to_row[token * args.shape.num_choices + choice];
     if (row >= 0) start_bulk_store(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
   }
+  if (blockIdx.y == 0) scatter_values(args, token, threadIdx.x, kWarpSize);
   finish_reading_for_bulk_stores();
 }
 
@@ -118,15 +118,12 @@ __device__ __forceinline__ void gather_value(const CombineRowsArgs& args, std::i
 template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
     combine_rows(const CombineRowsArgs args, std::int64_t pieces_of_row) {
+  wait_for_kernel_before();
   using A = Accumulator<T>;
   using P = Elements<T, kCount>;
   const auto [token, piece] = token_piece(pieces_of_row);
   if (token >= args.shape.num_tokens) return;
   const std::int64_t first_slot = token * args.shape.num_choices;
-  if (args.value_size > 0) {
-    for (std::int64_t choice = piece; choice < args.shape.num_choices; choice += pieces_of_row)
-      gather_value(args, first_slot + choice);
-  }
   A sum[kCount] = {};
   for (std::int64_t first = 0; first < args.shape.num_choices; first += kRowsInFlight) {
     std::int64_t row[kRowsInFlight];
@@ -151,12 +148,16 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
 #pragma unroll
   for (int j = 0; j < kCount; ++j) result.value[j] = narrow<T>(sum[j]);
   static_cast<P*>(args.tokens)[token * pieces_of_row + piece] = result;
+  if (args.value_size == 0) return;  // values come last: nothing waits for them
+  for (std::int64_t choice = piece; choice < args.shape.num_choices; choice += pieces_of_row)
+    gather_value(args, first_slot + choice);
 }
 
 // A block a token.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock)
     combine_rows_backward(const CombineRowsBackwardArgs args, std::int64_t pieces_of_row) {
+  wait_for_kernel_before();
   using A = Accumulator<T>;
   using P = Elements<T, kCount>;
   __shared__ A dots_of_warps[kRowsInFlight][kWarpsOfBlock];
@@ -208,6 +209,7 @@ __global__ void __launch_bounds__(kBlock)
 
 template <class T>
 __global__ void __launch_bounds__(kBlock) indices_to_multihot(const MultihotArgs args) {
+  wait_for_kernel_before();
   const auto [token, expert] = token_piece(args.num_experts);
   if (token >= args.num_tokens) return;
   bool is_chosen = false;
@@ -255,11 +257,12 @@ void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
 void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream) {
   const MoePermuteShape& shape = args.shape;
   if (shape.num_tokens == 0) return;
-  with_piece(
-      shape, {args.tokens, args.rows}, [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
-        const std::int64_t pieces = shape.num_features / kCount;
-        combine_rows<T, kCount><<<num_blocks(shape.num_tokens * pieces, kBlock), kBlock, 0, stream>>>(args, pieces);
-      });
+  with_piece(shape, {args.tokens, args.rows},
+             [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
+               const std::int64_t pieces = shape.num_features / kCount;
+               launch_after(combine_rows<T, kCount>, {num_blocks(shape.num_tokens * pieces, kBlock), kBlock}, stream,
+                            args, pieces);
+             });
   check_launch("combine_rows");
 }
 
@@ -268,8 +271,8 @@ void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_
   if (shape.num_tokens == 0) return;
   with_piece(shape, {args.rows, args.grad_tokens, args.grad_rows},
              [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
-               combine_rows_backward<T, kCount>
-                   <<<num_blocks(shape.num_tokens, 1), kBlock, 0, stream>>>(args, shape.num_features / kCount);
+               launch_after(combine_rows_backward<T, kCount>, {num_blocks(shape.num_tokens, 1), kBlock}, stream, args,
+                            shape.num_features / kCount);
              });
   check_launch("unpermute");
 }
@@ -278,7 +281,7 @@ void launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream) {
   const std::int64_t size = args.num_tokens * args.num_experts;
   if (size == 0) return;
   with_element_type(args.dtype, [&]<class T>(Element<T>) {
-    indices_to_multihot<T><<<num_blocks(size, kBlock), kBlock, 0, stream>>>(args);
+    launch_after(indices_to_multihot<T>, {num_blocks(size, kBlock), kBlock}, stream, args);
   });
   check_launch("indices_to_multihot");
 }
