@@ -73,6 +73,7 @@ __device__ __forceinline__ void scatter_values(const ScatterTokensArgs& args, st
 
 template <class P>
 __global__ void __launch_bounds__(kBlock) scatter_tokens(const ScatterTokensArgs args, std::int64_t pieces_of_row) {
+  wait_for_kernel_before();
   const auto [token, piece] = token_piece(pieces_of_row);
   if (token >= args.shape.num_tokens) return;
   const P value = static_cast<const P*>(args.tokens)[token * pieces_of_row + piece];
@@ -88,11 +89,12 @@ __global__ void __launch_bounds__(kBlock) scatter_tokens(const ScatterTokensArgs
 // A warp a part of a token: the copy engine reads it once and writes it for every choice. Sizes in bytes, multiples of
 // 16.
 __global__ void __launch_bounds__(kWarpSize)
-    scatter_tokens_in_bulk(const ScatterTokensArgs args, std::int64_t row_bytes) {
+    scatter_tokens_in_bulk(const ScatterTokensArgs args, std::int64_t row_bytes, unsigned parts_of_row) {
+  wait_for_kernel_before();
   extern __shared__ __align__(128) unsigned char part[];
   __shared__ std::uint64_t arrived;
-  const std::int64_t token = blockIdx.x;
-  const std::int64_t begin = blockIdx.y * kPartBytes;
+  const std::int64_t token = blockIdx.x / parts_of_row;
+  const std::int64_t begin = blockIdx.x % parts_of_row * kPartBytes;
   const auto bytes = static_cast<std::uint32_t>(min(kPartBytes, row_bytes - begin));
   if (threadIdx.x == 0)
     start_bulk_load(part, static_cast<const unsigned char*>(args.tokens) + token * row_bytes + begin, bytes, arrived);
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kWarpSize)
     const std::int64_t row = args.shape.slot_to_row[token * args.shape.num_choices + choice];
     if (row >= 0) start_bulk_store(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
   }
-  if (blockIdx.y == 0) scatter_values(args, token, threadIdx.x, kWarpSize);
+  if (begin == 0) scatter_values(args, token, threadIdx.x, kWarpSize);
   finish_reading_for_bulk_stores();
 }
 
@@ -243,12 +245,15 @@ void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
              [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
                if constexpr (kCount > 1) {
                  const std::int64_t row_bytes = shape.num_features * static_cast<std::int64_t>(sizeof(T));
-                 const dim3 grid(num_blocks(shape.num_tokens, 1), num_blocks(row_bytes, kPartBytes));
-                 const auto shared_bytes = static_cast<std::size_t>(std::min(kPartBytes, row_bytes));
-                 scatter_tokens_in_bulk<<<grid, kWarpSize, shared_bytes, stream>>>(args, row_bytes);
+                 const unsigned parts_of_row = num_blocks(row_bytes, kPartBytes);
+                 launch_after(scatter_tokens_in_bulk,
+                              {.num_blocks = num_blocks(shape.num_tokens * parts_of_row, 1),
+                               .block = kWarpSize,
+                               .shared_bytes = static_cast<unsigned>(std::min(kPartBytes, row_bytes))},
+                              stream, args, row_bytes, parts_of_row);
                } else {
                  const unsigned grid = num_blocks(shape.num_tokens * shape.num_features, kBlock);
-                 scatter_tokens<T><<<grid, kBlock, 0, stream>>>(args, shape.num_features);
+                 launch_after(scatter_tokens<T>, {grid, kBlock}, stream, args, shape.num_features);
                }
              });
   check_launch("permute");

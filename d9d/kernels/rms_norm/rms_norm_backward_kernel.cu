@@ -164,6 +164,84 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
                            static_cast<float*>(args.partials) + blockIdx.x * args.num_columns, args.num_columns);
 }
 
+constexpr int kColumnsOfThread = 4;
+// So many rows a block at once: the next ones are on their way while it works on these.
+template <class T>
+constexpr int kRowsOfAnyLength = sizeof(T) == 8 ? 1 : 2;
+
+// A block for rows of any alignment and up to kBlock * kColumnsOfThread elements, which are read once.
+template <class T, int kBlock>
+__global__ void __launch_bounds__(kBlock, 1024 / kBlock) backward_of_unaligned_rows(const RmsNormBackwardArgs args) {
+  wait_for_kernel_before();
+  using A = Accumulator<T>;
+  constexpr int kRows = kRowsOfAnyLength<T>;
+  const auto column_of = [](int i) { return static_cast<int>(threadIdx.x) + i * kBlock; };
+  const auto load = [&](const void* data, const StridedRows& rows, std::int64_t row, T(&values)[kColumnsOfThread]) {
+    const T* const begin = static_cast<const T*>(data) + row_offset(rows, row);
+#pragma unroll
+    for (int i = 0; i < kColumnsOfThread; ++i)
+      values[i] = row < args.num_rows && column_of(i) < args.num_columns ? begin[column_of(i)] : narrow<T>(0);
+  };
+  A factors[kColumnsOfThread] = {};
+  A factor_sums[kColumnsOfThread] = {};
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i)
+    if (column_of(i) < args.num_columns)
+      factors[i] = factor_at<A>(args.weight, args.weight_dtype, column_of(i), args.zero_centered);
+  T x[kRows][kColumnsOfThread];
+  T grad_out[kRows][kColumnsOfThread];
+  const auto load_rows = [&](std::int64_t first_row) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      load(args.x, args.x_rows, first_row + r, x[r]);
+      load(args.grad_out, args.grad_out_rows, first_row + r, grad_out[r]);
+    }
+  };
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRows;
+  std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRows;
+  load_rows(first_row);
+  for (; first_row < args.num_rows; first_row += step) {
+    A value[kRows][kColumnsOfThread];
+    A grad[kRows][kColumnsOfThread];
+    A sums[2 * kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kColumnsOfThread; ++i) {
+        value[r][i] = widen(x[r][i]);
+        grad[r][i] = widen(grad_out[r][i]);
+        sums[2 * r] += value[r][i] * value[r][i];
+        sums[2 * r + 1] += grad[r][i] * factors[i] * value[r][i];
+      }
+    }
+    load_rows(first_row + step);
+    block_sum<kBlock>(sums);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = first_row + r;
+      const auto num_columns = static_cast<A>(args.num_columns);
+      const A inv_rms = rsqrt(sums[2 * r] / num_columns + static_cast<A>(args.eps));
+      const A projection = sums[2 * r + 1] / num_columns * inv_rms * inv_rms * inv_rms;
+      T added[kColumnsOfThread] = {};
+      if (args.grad_sum != nullptr) load(args.grad_sum, args.grad_sum_rows, row, added);
+#pragma unroll
+      for (int i = 0; i < kColumnsOfThread; ++i) {
+        const A scaled = grad[r][i] * inv_rms;
+        factor_sums[i] += scaled * value[r][i];
+        if (row < args.num_rows && column_of(i) < args.num_columns && args.grad_x != nullptr) {
+          const A of_norm = scaled * factors[i] - value[r][i] * projection;
+          static_cast<T*>(args.grad_x)[row * args.num_columns + column_of(i)] = narrow<T>(of_norm + widen(added[i]));
+        }
+      }
+    }
+  }
+  if (args.partials == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i)
+    if (column_of(i) < args.num_columns)
+      static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + column_of(i)] = factor_sums[i];
+}
+
 constexpr int kBlockOfAnyRow = 1024;
 
 // A block for a row of any length and alignment, which it reads twice. A thread adds to the partial sums of its own
@@ -267,15 +345,30 @@ unsigned launch_in_registers(const RmsNormBackwardArgs& args, CUstream_st* strea
   return blocks;
 }
 
+// The number of blocks.
+template <class T>
+unsigned launch_any_row(const RmsNormBackwardArgs& args, CUstream_st* stream) {
+  const auto blocks_for = [&](int rows_at_once) {
+    return std::min(num_blocks(args.num_rows, rows_at_once), static_cast<unsigned>(kRmsNormPartials));
+  };
+  const auto launch = [&](auto kernel, int rows_at_once, unsigned block) {
+    const unsigned blocks = blocks_for(rows_at_once);
+    launch_after(kernel, {blocks, block}, stream, args);
+    return blocks;
+  };
+  if (args.num_columns <= 512 * kColumnsOfThread)
+    return launch(backward_of_unaligned_rows<T, 512>, kRowsOfAnyLength<T>, 512);
+  if (args.num_columns <= 1024 * kColumnsOfThread)
+    return launch(backward_of_unaligned_rows<T, 1024>, kRowsOfAnyLength<T>, 1024);
+  return launch(backward_of_any_row<T>, 1, kBlockOfAnyRow);
+}
+
 }  // namespace
 
 void launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream) {
   unsigned blocks = launch_in_registers(args, stream);
   if (blocks == 0) {
-    blocks = static_cast<unsigned>(std::min(args.num_rows, kRmsNormPartials));
-    with_element_type(args.dtype, [&]<class T>(Element<T>) {
-      launch_after(backward_of_any_row<T>, {blocks, kBlockOfAnyRow}, stream, args);
-    });
+    with_element_type(args.dtype, [&]<class T>(Element<T>) { blocks = launch_any_row<T>(args, stream); });
   }
   check_launch("rms_norm");
   if (args.partials == nullptr) return;
