@@ -61,9 +61,9 @@ TEST_F(RmsNormCuda, At_the_beginning_of_a_branch_adds_the_gradients_of_both) {
 
 TEST_F(RmsNormCuda, Errs_no_more_than_ATen_for_every_length_of_a_row) {
   for (const at::ScalarType dtype : kDtypes)
-    for (const std::int64_t n : {1,    2,    3,    7,    8,    31,   32,   33,   64,   96,    120,
-                                 127,  128,  129,  192,  256,  264,  512,  1000, 1024, 1032,  2047,
-                                 2048, 2049, 2056, 3000, 4095, 4096, 4097, 5120, 8192, 16384, 16392})
+    for (const std::int64_t n :
+         {1,   2,    3,    7,    8,    31,   32,   33,   64,   96,   120,  127,  128,  129,  192,   256,  264,
+          512, 1000, 1024, 1032, 2047, 2048, 2049, 2056, 3000, 4095, 4096, 4097, 5120, 8192, 16384, 16392})
       EXPECT_EQ(worse(device_values({5, n}, 1, dtype), device_values({n}, 2, dtype), n % 2 == 0), "")
           << dtype << " " << n;
 }

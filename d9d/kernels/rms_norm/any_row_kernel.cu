@@ -1,0 +1,148 @@
+#include <algorithm>
+
+#include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/vector.cuh"
+#include "d9d/kernels/rms_norm/any_row.h"
+#include "d9d/kernels/rms_norm/weights.cuh"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kColumnsOfThread = 4;
+// Of a block; the next ones are on their way while it works on these.
+template <class T>
+constexpr int kRowsAtOnce = sizeof(T) == 8 ? 1 : 2;
+
+// A block for rows of any alignment and up to kBlock * kColumnsOfThread elements, which are read once.
+template <class T, int kBlock>
+__global__ void __launch_bounds__(kBlock, 1024 / kBlock) backward_in_registers(const RmsNormBackwardArgs args) {
+  wait_for_kernel_before();
+  using A = Accumulator<T>;
+  constexpr int kRows = kRowsAtOnce<T>;
+  const auto column_of = [](int i) { return static_cast<int>(threadIdx.x) + i * kBlock; };
+  const auto load = [&](const void* data, const StridedRows& rows, std::int64_t row, T(&values)[kColumnsOfThread]) {
+    const T* const begin = static_cast<const T*>(data) + row_offset(rows, row);
+#pragma unroll
+    for (int i = 0; i < kColumnsOfThread; ++i)
+      values[i] = row < args.num_rows && column_of(i) < args.num_columns ? begin[column_of(i)] : narrow<T>(0);
+  };
+  A factors[kColumnsOfThread] = {};
+  A factor_sums[kColumnsOfThread] = {};
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i)
+    if (column_of(i) < args.num_columns)
+      factors[i] = factor_at<A>(args.weight, args.weight_dtype, column_of(i), args.zero_centered);
+  T x[kRows][kColumnsOfThread];
+  T grad_out[kRows][kColumnsOfThread];
+  const auto load_rows = [&](std::int64_t first_row) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      load(args.x, args.x_rows, first_row + r, x[r]);
+      load(args.grad_out, args.grad_out_rows, first_row + r, grad_out[r]);
+    }
+  };
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRows;
+  std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRows;
+  load_rows(first_row);
+  for (; first_row < args.num_rows; first_row += step) {
+    A value[kRows][kColumnsOfThread];
+    A grad[kRows][kColumnsOfThread];
+    A sums[2 * kRows] = {};
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kColumnsOfThread; ++i) {
+        value[r][i] = widen(x[r][i]);
+        grad[r][i] = widen(grad_out[r][i]);
+        sums[2 * r] += value[r][i] * value[r][i];
+        sums[2 * r + 1] += grad[r][i] * factors[i] * value[r][i];
+      }
+    }
+    load_rows(first_row + step);
+    block_sum<kBlock>(sums);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = first_row + r;
+      if (row >= args.num_rows) break;
+      const auto num_columns = static_cast<A>(args.num_columns);
+      const A inv_rms = rsqrt(sums[2 * r] / num_columns + static_cast<A>(args.eps));
+      const A projection = sums[2 * r + 1] / num_columns * inv_rms * inv_rms * inv_rms;
+      T added[kColumnsOfThread] = {};
+      if (args.grad_sum != nullptr) load(args.grad_sum, args.grad_sum_rows, row, added);
+#pragma unroll
+      for (int i = 0; i < kColumnsOfThread; ++i) {
+        const A scaled = grad[r][i] * inv_rms;
+        factor_sums[i] += scaled * value[r][i];
+        if (column_of(i) < args.num_columns && args.grad_x != nullptr) {
+          const A of_norm = scaled * factors[i] - value[r][i] * projection;
+          static_cast<T*>(args.grad_x)[row * args.num_columns + column_of(i)] = narrow<T>(of_norm + widen(added[i]));
+        }
+      }
+    }
+  }
+  if (args.partials == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kColumnsOfThread; ++i)
+    if (column_of(i) < args.num_columns)
+      static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + column_of(i)] = factor_sums[i];
+}
+
+constexpr int kBlockOfLongRow = 1024;
+
+// A block for a row of any length, which it reads twice. A thread adds to the partial sums of its own
+// columns in memory.
+template <class T>
+__global__ void __launch_bounds__(kBlockOfLongRow, 2) backward_in_memory(const RmsNormBackwardArgs args) {
+  wait_for_kernel_before();
+  using A = Accumulator<T>;
+  A* const partial =
+      args.partials == nullptr ? nullptr : static_cast<A*>(args.partials) + blockIdx.x * args.num_columns;
+  for (std::int64_t row = blockIdx.x; row < args.num_rows; row += gridDim.x) {
+    const T* x = static_cast<const T*>(args.x) + row_offset(args.x_rows, row);
+    const T* grad_out = static_cast<const T*>(args.grad_out) + row_offset(args.grad_out_rows, row);
+    A squares = 0;
+    A products = 0;
+    for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlockOfLongRow) {
+      const A value = widen(x[i]);
+      squares += value * value;
+      products += widen(grad_out[i]) * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) * value;
+    }
+    const auto num_columns = static_cast<A>(args.num_columns);
+    A sums[2] = {squares, products};
+    block_sum<kBlockOfLongRow>(sums);
+    const A inv_rms = rsqrt(sums[0] / num_columns + static_cast<A>(args.eps));
+    const A projection = sums[1] / num_columns * inv_rms * inv_rms * inv_rms;
+    for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlockOfLongRow) {
+      const A value = widen(x[i]);
+      const A scaled = widen(grad_out[i]) * inv_rms;
+      if (partial != nullptr) partial[i] = (row == blockIdx.x ? 0 : partial[i]) + scaled * value;
+      if (args.grad_x == nullptr) continue;
+      A grad = scaled * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) - value * projection;
+      if (args.grad_sum != nullptr)
+        grad += widen(static_cast<const T*>(args.grad_sum)[row_offset(args.grad_sum_rows, row) + i]);
+      static_cast<T*>(args.grad_x)[row * args.num_columns + i] = narrow<T>(grad);
+    }
+  }
+}
+
+template <class T>
+unsigned launch(const RmsNormBackwardArgs& args, CUstream_st* stream) {
+  const auto start = [&](auto kernel, int rows_at_once, unsigned block) {
+    const unsigned blocks = std::min(num_blocks(args.num_rows, rows_at_once), static_cast<unsigned>(kRmsNormPartials));
+    launch_after(kernel, {blocks, block}, stream, args);
+    return blocks;
+  };
+  if (args.num_columns <= 512 * kColumnsOfThread) return start(backward_in_registers<T, 512>, kRowsAtOnce<T>, 512);
+  if (args.num_columns <= 1024 * kColumnsOfThread) return start(backward_in_registers<T, 1024>, kRowsAtOnce<T>, 1024);
+  return start(backward_in_memory<T>, 1, kBlockOfLongRow);
+}
+
+}  // namespace
+
+unsigned launch_rms_norm_backward_of_any_row(const RmsNormBackwardArgs& args, CUstream_st* stream) {
+  unsigned blocks = 0;
+  with_element_type(args.dtype, [&]<class T>(Element<T>) { blocks = launch<T>(args, stream); });
+  return blocks;
+}
+
+}  // namespace d9d::kernels::detail
