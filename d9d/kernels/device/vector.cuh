@@ -37,6 +37,14 @@ __device__ __forceinline__ Vector<T> load_vector(const void* data, std::int64_t 
   return *reinterpret_cast<const Vector<T>*>(static_cast<const T*>(data) + element);
 }
 
+// Of what nobody reads again soon: it leaves caches before what is written.
+template <class T>
+__device__ __forceinline__ Vector<T> load_vector_once(const void* data, std::int64_t element) {
+  Vector<T> vector;
+  *reinterpret_cast<uint4*>(&vector) = __ldcs(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + element));
+  return vector;
+}
+
 template <class T>
 __device__ __forceinline__ void store_vector(const Vector<T>& vector, void* data, std::int64_t element) {
   *reinterpret_cast<Vector<T>*>(static_cast<T*>(data) + element) = vector;

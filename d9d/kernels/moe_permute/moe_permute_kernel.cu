@@ -18,30 +18,28 @@ constexpr int kRowsInFlight = 8;     // of a token, loaded before the first is s
 template <class P>
 using Bits = std::conditional_t<sizeof(P) == 16, uint4, P>;
 
-__device__ __forceinline__ void copy_value(const void* from, std::int64_t from_index, void* to, std::int64_t to_index,
-                                           int size) {
+// A value of 2, 4 or 8 bytes in a register, so that its load and its store may stand apart.
+__device__ __forceinline__ std::uint64_t load_value(const void* from, std::int64_t index, int size) {
   switch (size) {
     case 2:
-      static_cast<std::uint16_t*>(to)[to_index] = static_cast<const std::uint16_t*>(from)[from_index];
-      return;
+      return static_cast<const std::uint16_t*>(from)[index];
     case 4:
-      static_cast<std::uint32_t*>(to)[to_index] = static_cast<const std::uint32_t*>(from)[from_index];
-      return;
+      return static_cast<const std::uint32_t*>(from)[index];
     default:
-      static_cast<std::uint64_t*>(to)[to_index] = static_cast<const std::uint64_t*>(from)[from_index];
+      return static_cast<const std::uint64_t*>(from)[index];
   }
 }
 
-__device__ __forceinline__ void zero_value(void* to, std::int64_t to_index, int size) {
+__device__ __forceinline__ void store_value(std::uint64_t value, void* to, std::int64_t index, int size) {
   switch (size) {
     case 2:
-      static_cast<std::uint16_t*>(to)[to_index] = 0;
+      static_cast<std::uint16_t*>(to)[index] = static_cast<std::uint16_t>(value);
       return;
     case 4:
-      static_cast<std::uint32_t*>(to)[to_index] = 0;
+      static_cast<std::uint32_t*>(to)[index] = static_cast<std::uint32_t>(value);
       return;
     default:
-      static_cast<std::uint64_t*>(to)[to_index] = 0;
+      static_cast<std::uint64_t*>(to)[index] = value;
   }
 }
 
@@ -67,7 +65,9 @@ __device__ __forceinline__ void scatter_values(const ScatterTokensArgs& args, st
   const std::int64_t first_slot = token * args.shape.num_choices;
   for (std::int64_t choice = first; choice < args.shape.num_choices; choice += stride) {
     const std::int64_t row = args.shape.slot_to_row[first_slot + choice];
-    if (row >= 0) copy_value(args.slot_values, first_slot + choice, args.row_values, row, args.value_size);
+    if (row < 0) continue;
+    store_value(load_value(args.slot_values, first_slot + choice, args.value_size), args.row_values, row,
+                args.value_size);
   }
 }
 
@@ -86,38 +86,58 @@ __global__ void __launch_bounds__(kBlock) scatter_tokens(const ScatterTokensArgs
   }
 }
 
+constexpr int kWarpsOfScatter = 8;
+
 // A warp a part of a token: the copy engine reads it once and writes it for every choice. Sizes in bytes, multiples of
-// 16.
-__global__ void __launch_bounds__(kWarpSize)
-    scatter_tokens_in_bulk(const ScatterTokensArgs args, std::int64_t row_bytes, unsigned parts_of_row) {
+// 16; of shared memory, `part_bytes` for each warp.
+__global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
+    scatter_tokens_in_bulk(const ScatterTokensArgs args, std::int64_t row_bytes, unsigned parts_of_row,
+                           unsigned part_bytes) {
   wait_for_kernel_before();
-  extern __shared__ __align__(128) unsigned char part[];
-  __shared__ std::uint64_t arrived;
-  const std::int64_t token = blockIdx.x / parts_of_row;
-  const std::int64_t begin = blockIdx.x % parts_of_row * kPartBytes;
-  const auto bytes = static_cast<std::uint32_t>(min(kPartBytes, row_bytes - begin));
-  if (threadIdx.x == 0)
-    start_bulk_load(part, static_cast<const unsigned char*>(args.tokens) + token * row_bytes + begin, bytes, arrived);
+  extern __shared__ __align__(128) unsigned char parts[];
+  __shared__ std::uint64_t arrived_of_warps[kWarpsOfScatter];
+  const unsigned warp = threadIdx.x / kWarpSize;
+  const unsigned lane = threadIdx.x % kWarpSize;
+  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarpsOfScatter + warp;
+  const std::int64_t token = index / parts_of_row;
+  if (token >= args.shape.num_tokens) return;
+  const std::int64_t begin = index % parts_of_row * part_bytes;
+  const auto bytes = static_cast<std::uint32_t>(min(std::int64_t{part_bytes}, row_bytes - begin));
+  unsigned char* const part = parts + warp * part_bytes;
+  if (lane == 0)
+    start_bulk_load(part, static_cast<const unsigned char*>(args.tokens) + token * row_bytes + begin, bytes,
+                    arrived_of_warps[warp]);
+  const bool has_values = begin == 0 && args.value_size > 0;
+  const auto row_of = [&](std::int64_t choice) {
+    return choice < args.shape.num_choices ? args.shape.slot_to_row[token * args.shape.num_choices + choice] : -1;
+  };
+  const auto value_of = [&](std::int64_t choice) {
+    return has_values && choice < args.shape.num_choices
+               ? load_value(args.slot_values, token * args.shape.num_choices + choice, args.value_size)
+               : 0;
+  };
+  std::int64_t row = row_of(lane);
+  std::uint64_t value = value_of(lane);
   __syncwarp();
-  wait_for_bulk_load(arrived);
-  for (std::int64_t choice = threadIdx.x; choice < args.shape.num_choices; choice += kWarpSize) {
-    const std::int64_t row = args.shape.slot_to_row[token * args.shape.num_choices + choice];
-    if (row >= 0) start_bulk_store(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
+  wait_for_bulk_load(arrived_of_warps[warp]);
+  for (std::int64_t choice = lane; choice < args.shape.num_choices; choice += kWarpSize) {
+    if (row >= 0) {
+      start_bulk_store(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
+      if (has_values) store_value(value, args.row_values, row, args.value_size);
+    }
+    row = row_of(choice + kWarpSize);
+    value = value_of(choice + kWarpSize);
   }
-  if (begin == 0) scatter_values(args, token, threadIdx.x, kWarpSize);
   finish_reading_for_bulk_stores();
 }
 
-__device__ __forceinline__ void gather_value(const CombineRowsArgs& args, std::int64_t slot) {
+// 0 where there is no row.
+__device__ __forceinline__ std::uint64_t value_of_slot(const CombineRowsArgs& args, std::int64_t slot) {
   const std::int64_t row = args.shape.slot_to_row[slot];
-  if (row >= 0) {
-    copy_value(args.row_values, row, args.slot_values, slot, args.value_size);
-  } else {
-    zero_value(args.slot_values, slot, args.value_size);
-  }
+  return row >= 0 ? load_value(args.row_values, row, args.value_size) : 0;
 }
 
-template <class T, int kCount>
+template <class T, int kCount, bool kWeighs>
 __global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
     combine_rows(const CombineRowsArgs args, std::int64_t pieces_of_row) {
   wait_for_kernel_before();
@@ -126,33 +146,41 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
   const auto [token, piece] = token_piece(pieces_of_row);
   if (token >= args.shape.num_tokens) return;
   const std::int64_t first_slot = token * args.shape.num_choices;
+  const bool has_value = args.value_size > 0 && piece < args.shape.num_choices;
+  std::uint64_t slot_value = 0;
   A sum[kCount] = {};
   for (std::int64_t first = 0; first < args.shape.num_choices; first += kRowsInFlight) {
     std::int64_t row[kRowsInFlight];
+    A weight[kRowsInFlight];
     Bits<P> bits[kRowsInFlight];
 #pragma unroll
-    for (int i = 0; i < kRowsInFlight; ++i)
-      row[i] = first + i < args.shape.num_choices ? args.shape.slot_to_row[first_slot + first + i] : -1;
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      const bool is_choice = first + i < args.shape.num_choices;
+      row[i] = is_choice ? args.shape.slot_to_row[first_slot + first + i] : -1;
+      if constexpr (kWeighs)
+        weight[i] = is_choice ? static_cast<const A*>(args.slot_weights)[first_slot + first + i] : A{0};
+    }
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i)
       if (row[i] >= 0) bits[i] = static_cast<const Bits<P>*>(args.rows)[row[i] * pieces_of_row + piece];
+    if (first == 0 && has_value) slot_value = value_of_slot(args, first_slot + piece);  // on its way with the rows
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i) {
       if (row[i] < 0) continue;
-      const A weight = args.slot_weights ? static_cast<const A*>(args.slot_weights)[first_slot + first + i] : A{1};
       P value;
       memcpy(&value, bits + i, sizeof(P));
 #pragma unroll
-      for (int j = 0; j < kCount; ++j) sum[j] += weight * widen(value.value[j]);
+      for (int j = 0; j < kCount; ++j) sum[j] += kWeighs ? weight[i] * widen(value.value[j]) : widen(value.value[j]);
     }
   }
   P result;
 #pragma unroll
   for (int j = 0; j < kCount; ++j) result.value[j] = narrow<T>(sum[j]);
   static_cast<P*>(args.tokens)[token * pieces_of_row + piece] = result;
-  if (args.value_size == 0) return;  // values come last: nothing waits for them
-  for (std::int64_t choice = piece; choice < args.shape.num_choices; choice += pieces_of_row)
-    gather_value(args, first_slot + choice);
+  if (!has_value) return;
+  store_value(slot_value, args.slot_values, first_slot + piece, args.value_size);
+  for (std::int64_t choice = piece + pieces_of_row; choice < args.shape.num_choices; choice += pieces_of_row)
+    store_value(value_of_slot(args, first_slot + choice), args.slot_values, first_slot + choice, args.value_size);
 }
 
 // A block a token.
@@ -246,11 +274,12 @@ void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
                if constexpr (kCount > 1) {
                  const std::int64_t row_bytes = shape.num_features * static_cast<std::int64_t>(sizeof(T));
                  const unsigned parts_of_row = num_blocks(row_bytes, kPartBytes);
+                 const auto part_bytes = static_cast<unsigned>(std::min(kPartBytes, row_bytes));
                  launch_after(scatter_tokens_in_bulk,
-                              {.num_blocks = num_blocks(shape.num_tokens * parts_of_row, 1),
-                               .block = kWarpSize,
-                               .shared_bytes = static_cast<unsigned>(std::min(kPartBytes, row_bytes))},
-                              stream, args, row_bytes, parts_of_row);
+                              {.num_blocks = num_blocks(shape.num_tokens * parts_of_row, kWarpsOfScatter),
+                               .block = kWarpsOfScatter * kWarpSize,
+                               .shared_bytes = kWarpsOfScatter * part_bytes},
+                              stream, args, row_bytes, parts_of_row, part_bytes);
                } else {
                  const unsigned grid = num_blocks(shape.num_tokens * shape.num_features, kBlock);
                  launch_after(scatter_tokens<T>, {grid, kBlock}, stream, args, shape.num_features);
@@ -262,12 +291,14 @@ void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
 void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream) {
   const MoePermuteShape& shape = args.shape;
   if (shape.num_tokens == 0) return;
-  with_piece(shape, {args.tokens, args.rows},
-             [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
-               const std::int64_t pieces = shape.num_features / kCount;
-               launch_after(combine_rows<T, kCount>, {num_blocks(shape.num_tokens * pieces, kBlock), kBlock}, stream,
-                            args, pieces);
-             });
+  with_piece(
+      shape, {args.tokens, args.rows}, [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
+        const std::int64_t pieces = shape.num_features / kCount;
+        const auto launch = [&](auto kernel) {
+          launch_after(kernel, {num_blocks(shape.num_tokens * pieces, kBlock), kBlock}, stream, args, pieces);
+        };
+        args.slot_weights == nullptr ? launch(combine_rows<T, kCount, false>) : launch(combine_rows<T, kCount, true>);
+      });
   check_launch("combine_rows");
 }
 

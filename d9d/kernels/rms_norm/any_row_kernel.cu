@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
@@ -13,27 +14,50 @@ constexpr int kColumnsOfThread = 4;
 template <class T>
 constexpr int kRowsAtOnce = sizeof(T) == 8 ? 1 : 2;
 
+// An element in a register of its own, which nothing touches before it is used: loads stay on their way together.
+template <class T>
+using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+
+template <class T>
+__device__ __forceinline__ Bits<T> load_bits(const T* from) {
+  Bits<T> bits;
+  const auto address = __cvta_generic_to_global(from);
+  if constexpr (sizeof(T) == 2) asm volatile("ld.global.u16 %0, [%1];" : "=r"(bits) : "l"(address));
+  if constexpr (sizeof(T) == 4) asm volatile("ld.global.u32 %0, [%1];" : "=r"(bits) : "l"(address));
+  if constexpr (sizeof(T) == 8) asm volatile("ld.global.u64 %0, [%1];" : "=l"(bits) : "l"(address));
+  return bits;
+}
+
+template <class T>
+__device__ __forceinline__ Accumulator<T> widen_bits(Bits<T> bits) {
+  T value;
+  memcpy(&value, &bits, sizeof(T));
+  return widen(value);
+}
+
 // A block for rows of any alignment and up to kBlock * kColumnsOfThread elements, which are read once.
 template <class T, int kBlock>
-__global__ void __launch_bounds__(kBlock, 1024 / kBlock) backward_in_registers(const RmsNormBackwardArgs args) {
+__global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
+    backward_in_registers(const RmsNormBackwardArgs args) {
   wait_for_kernel_before();
   using A = Accumulator<T>;
   constexpr int kRows = kRowsAtOnce<T>;
   const auto column_of = [](int i) { return static_cast<int>(threadIdx.x) + i * kBlock; };
-  const auto load = [&](const void* data, const StridedRows& rows, std::int64_t row, T(&values)[kColumnsOfThread]) {
-    const T* const begin = static_cast<const T*>(data) + row_offset(rows, row);
+  const auto num_columns = static_cast<int>(args.num_columns);
+  const auto is_mine = [&](int i) { return column_of(i) < num_columns; };
+  const auto load = [&](const void* data, const StridedRows& rows, std::int64_t row,
+                        Bits<T>(&values)[kColumnsOfThread]) {
+    const T* const begin = static_cast<const T*>(data) + row_offset(rows, min(row, args.num_rows - 1));
 #pragma unroll
-    for (int i = 0; i < kColumnsOfThread; ++i)
-      values[i] = row < args.num_rows && column_of(i) < args.num_columns ? begin[column_of(i)] : narrow<T>(0);
+    for (int i = 0; i < kColumnsOfThread; ++i) values[i] = load_bits(begin + min(column_of(i), num_columns - 1));
   };
   A factors[kColumnsOfThread] = {};
   A factor_sums[kColumnsOfThread] = {};
 #pragma unroll
   for (int i = 0; i < kColumnsOfThread; ++i)
-    if (column_of(i) < args.num_columns)
-      factors[i] = factor_at<A>(args.weight, args.weight_dtype, column_of(i), args.zero_centered);
-  T x[kRows][kColumnsOfThread];
-  T grad_out[kRows][kColumnsOfThread];
+    if (is_mine(i)) factors[i] = factor_at<A>(args.weight, args.weight_dtype, column_of(i), args.zero_centered);
+  Bits<T> x[kRows][kColumnsOfThread];
+  Bits<T> grad_out[kRows][kColumnsOfThread];
   const auto load_rows = [&](std::int64_t first_row) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -41,6 +65,7 @@ __global__ void __launch_bounds__(kBlock, 1024 / kBlock) backward_in_registers(c
       load(args.grad_out, args.grad_out_rows, first_row + r, grad_out[r]);
     }
   };
+  const A share = A{1} / static_cast<A>(args.num_columns);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRows;
   std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRows;
   load_rows(first_row);
@@ -52,8 +77,8 @@ __global__ void __launch_bounds__(kBlock, 1024 / kBlock) backward_in_registers(c
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int i = 0; i < kColumnsOfThread; ++i) {
-        value[r][i] = widen(x[r][i]);
-        grad[r][i] = widen(grad_out[r][i]);
+        value[r][i] = is_mine(i) ? widen_bits<T>(x[r][i]) : A{0};
+        grad[r][i] = is_mine(i) ? widen_bits<T>(grad_out[r][i]) : A{0};
         sums[2 * r] += value[r][i] * value[r][i];
         sums[2 * r + 1] += grad[r][i] * factors[i] * value[r][i];
       }
@@ -64,18 +89,18 @@ __global__ void __launch_bounds__(kBlock, 1024 / kBlock) backward_in_registers(c
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t row = first_row + r;
       if (row >= args.num_rows) break;
-      const auto num_columns = static_cast<A>(args.num_columns);
-      const A inv_rms = rsqrt(sums[2 * r] / num_columns + static_cast<A>(args.eps));
-      const A projection = sums[2 * r + 1] / num_columns * inv_rms * inv_rms * inv_rms;
-      T added[kColumnsOfThread] = {};
+      const A inv_rms = rsqrt(sums[2 * r] * share + static_cast<A>(args.eps));
+      const A projection = sums[2 * r + 1] * share * inv_rms * inv_rms * inv_rms;
+      Bits<T> added[kColumnsOfThread] = {};
       if (args.grad_sum != nullptr) load(args.grad_sum, args.grad_sum_rows, row, added);
 #pragma unroll
       for (int i = 0; i < kColumnsOfThread; ++i) {
         const A scaled = grad[r][i] * inv_rms;
         factor_sums[i] += scaled * value[r][i];
-        if (column_of(i) < args.num_columns && args.grad_x != nullptr) {
+        if (is_mine(i) && args.grad_x != nullptr) {
           const A of_norm = scaled * factors[i] - value[r][i] * projection;
-          static_cast<T*>(args.grad_x)[row * args.num_columns + column_of(i)] = narrow<T>(of_norm + widen(added[i]));
+          static_cast<T*>(args.grad_x)[row * args.num_columns + column_of(i)] =
+              narrow<T>(of_norm + widen_bits<T>(added[i]));
         }
       }
     }
@@ -83,8 +108,7 @@ __global__ void __launch_bounds__(kBlock, 1024 / kBlock) backward_in_registers(c
   if (args.partials == nullptr) return;
 #pragma unroll
   for (int i = 0; i < kColumnsOfThread; ++i)
-    if (column_of(i) < args.num_columns)
-      static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + column_of(i)] = factor_sums[i];
+    if (is_mine(i)) static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + column_of(i)] = factor_sums[i];
 }
 
 constexpr int kBlockOfLongRow = 1024;
@@ -133,7 +157,9 @@ unsigned launch(const RmsNormBackwardArgs& args, CUstream_st* stream) {
     return blocks;
   };
   if (args.num_columns <= 512 * kColumnsOfThread) return start(backward_in_registers<T, 512>, kRowsAtOnce<T>, 512);
-  if (args.num_columns <= 1024 * kColumnsOfThread) return start(backward_in_registers<T, 1024>, kRowsAtOnce<T>, 1024);
+  if constexpr (sizeof(T) < 8) {  // doubles would not fit into registers
+    if (args.num_columns <= 1024 * kColumnsOfThread) return start(backward_in_registers<T, 1024>, kRowsAtOnce<T>, 1024);
+  }
   return start(backward_in_memory<T>, 1, kBlockOfLongRow);
 }
 

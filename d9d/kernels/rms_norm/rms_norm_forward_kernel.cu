@@ -10,8 +10,9 @@ namespace {
 template <class Group>
 constexpr int kBlockOf = Group::kThreads > 256 ? Group::kThreads : 256;
 
-// A group of threads for kRows rows.
-template <class T, class Weight, class Group>
+// A group of threads for kRows rows. Threads and groups for which nothing is left read what others do, so that no load
+// waits for a condition.
+template <class T, class Weight, class Group, bool kAdds>
 __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const RmsNormForwardArgs args) {
   wait_for_kernel_before();
   constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
@@ -20,55 +21,52 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
   const int thread = static_cast<int>(threadIdx.x) % Group::kThreads;
   const std::int64_t first_row =
       static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows + static_cast<int>(threadIdx.x) / Group::kThreads;
+  const auto num_columns = static_cast<int>(args.num_columns);
   const auto row_of = [&](int i) { return first_row + i * kGroups; };
-  const auto is_mine = [&](int i, int v) {
-    return row_of(i) < args.num_rows && column_of<Group, T>(thread, v) < args.num_columns;
-  };
-
-  Vector<T> x[kRows][kVectors] = {};
-#pragma unroll
-  for (int i = 0; i < kRows; ++i) {
-    const std::int64_t row = row_offset(args.x_rows, row_of(i));
+  const auto is_mine = [&](int v) { return column_of<Group, T>(thread, v) < num_columns; };
+  const auto load = [&](const void* data, const StridedRows& rows, int i, Vector<T>(&vectors)[kVectors]) {
+    const std::int64_t begin = row_offset(rows, min(row_of(i), args.num_rows - 1));
 #pragma unroll
     for (int v = 0; v < kVectors; ++v)
-      if (is_mine(i, v)) x[i][v] = load_vector<T>(args.x, row + column_of<Group, T>(thread, v));
-  }
-  if (args.residual != nullptr) {
+      vectors[v] = load_vector_once<T>(data, begin + min(column_of<Group, T>(thread, v), num_columns - kWidth<T>));
+  };
+
+  Vector<T> x[kRows][kVectors];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) load(args.x, args.x_rows, i, x[i]);
+  if constexpr (kAdds) {
+    Vector<T> residual[kRows][kVectors];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) load(args.residual, args.residual_rows, i, residual[i]);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const std::int64_t row = row_offset(args.residual_rows, row_of(i));
-      Vector<T> residual[kVectors] = {};
-#pragma unroll
-      for (int v = 0; v < kVectors; ++v)
-        if (is_mine(i, v)) residual[v] = load_vector<T>(args.residual, row + column_of<Group, T>(thread, v));
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        if (!is_mine(i, v)) continue;
 #pragma unroll
         for (int j = 0; j < kWidth<T>; ++j)
-          x[i][v].value[j] = narrow<T>(widen(x[i][v].value[j]) + widen(residual[v].value[j]));
-        *reinterpret_cast<Vector<T>*>(static_cast<T*>(args.sum) + row_of(i) * args.num_columns +
-                                      column_of<Group, T>(thread, v)) = x[i][v];
+          x[i][v].value[j] = narrow<T>(widen(x[i][v].value[j]) + widen(residual[i][v].value[j]));
+        if (row_of(i) < args.num_rows && is_mine(v))
+          store_vector(x[i][v], args.sum, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
       }
     }
   }
 
-  Elements<Weight, kWidth<T>> weight[kVectors] = {};  // on its way while the squares are summed
+  Elements<Weight, kWidth<T>> weight[kVectors];  // on its way while the squares are summed
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int column = column_of<Group, T>(thread, v);
-    if (column < args.num_columns)
-      weight[v] =
-          *reinterpret_cast<const Elements<Weight, kWidth<T>>*>(static_cast<const Weight*>(args.weight) + column);
+    const int column = min(column_of<Group, T>(thread, v), num_columns - kWidth<T>);
+    weight[v] = *reinterpret_cast<const Elements<Weight, kWidth<T>>*>(static_cast<const Weight*>(args.weight) + column);
   }
 
   float squares[kRows] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i)
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v)
+    for (int v = 0; v < kVectors; ++v) {
+      if (!is_mine(v)) break;
 #pragma unroll
       for (int j = 0; j < kWidth<T>; ++j) squares[i] += widen(x[i][v].value[j]) * widen(x[i][v].value[j]);
+    }
   group_sum<Group::kThreads, kBlockOf<Group>>(squares, 0);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
@@ -76,16 +74,15 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
 #pragma unroll
     for (int i = 0; i < kRows; ++i) keep_packed(x[i][v]);
   }
-  const auto num_columns = static_cast<float>(args.num_columns);
+  const float share = 1.0F / static_cast<float>(num_columns);
   const auto eps = static_cast<float>(args.eps);
   float inv_rms[kRows];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) inv_rms[i] = rsqrtf(squares[i] / num_columns + eps);
+  for (int i = 0; i < kRows; ++i) inv_rms[i] = rsqrtf(squares[i] * share + eps);
 
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int column = column_of<Group, T>(thread, v);
-    if (column >= args.num_columns) continue;
+    if (!is_mine(v)) break;
     float factor[kWidth<T>];
 #pragma unroll
     for (int j = 0; j < kWidth<T>; ++j) factor[j] = widen(weight[v].value[j]) + (args.zero_centered ? 1.0F : 0.0F);
@@ -95,7 +92,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
       Vector<T> out;
 #pragma unroll
       for (int j = 0; j < kWidth<T>; ++j) out.value[j] = narrow<T>(widen(x[i][v].value[j]) * inv_rms[i] * factor[j]);
-      *reinterpret_cast<Vector<T>*>(static_cast<T*>(args.out) + row_of(i) * args.num_columns + column) = out;
+      store_vector(out, args.out, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
     }
   }
 }
@@ -135,8 +132,11 @@ bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {
     if (!fits) return;
     is_launched = with_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
       constexpr int kRowsOfBlock = kBlockOf<Group> / Group::kThreads * Group::kRows;
-      launch_after(forward_in_registers<T, Weight, Group>, {num_blocks(args.num_rows, kRowsOfBlock), kBlockOf<Group>},
-                   stream, args);
+      const auto launch = [&](auto kernel) {
+        launch_after(kernel, {num_blocks(args.num_rows, kRowsOfBlock), kBlockOf<Group>}, stream, args);
+      };
+      args.residual == nullptr ? launch(forward_in_registers<T, Weight, Group, false>)
+                               : launch(forward_in_registers<T, Weight, Group, true>);
     });
   });
   return is_launched;
