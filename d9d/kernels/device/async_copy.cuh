@@ -19,20 +19,6 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global, boo
                : "memory");
 }
 
-// Of what nobody reads again soon: it leaves the L2 cache before what is written.
-__device__ __forceinline__ std::uint64_t read_once() {
-  std::uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool is_wanted, std::uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(
-                   static_cast<std::uint32_t>(__cvta_generic_to_shared(shared))),
-               "l"(global), "r"(is_wanted ? 16 : 0), "l"(policy)
-               : "memory");
-}
-
 __device__ __forceinline__ void end_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 template <int kPending>

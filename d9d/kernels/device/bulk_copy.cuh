@@ -18,6 +18,15 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The barrier counts the bytes.
+__device__ __forceinline__ void copy_bulk_to_shared(void* shared, const void* global, std::uint32_t bytes,
+                                                    std::uint64_t& barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(&barrier))
+               : "memory");
+}
+
 // By one thread, once a barrier.
 __device__ __forceinline__ void start_bulk_load(void* shared, const void* global, std::uint32_t bytes,
                                                 std::uint64_t& barrier) {
@@ -25,10 +34,7 @@ __device__ __forceinline__ void start_bulk_load(void* shared, const void* global
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
                : "memory");
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(&barrier))
-               : "memory");
+  copy_bulk_to_shared(shared, global, bytes, barrier);
 }
 
 // By any thread that knows the load was started.
@@ -48,6 +54,15 @@ __device__ __forceinline__ void wait_for_bulk_load(const std::uint64_t& barrier)
 __device__ __forceinline__ void start_bulk_store(void* global, const void* shared, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
                "r"(bytes)
+               : "memory");
+}
+
+// The same, of what is more than caches hold: it leaves the L2 cache before what is read.
+__device__ __forceinline__ void start_bulk_store_of_much(void* global, const void* shared, std::uint32_t bytes) {
+  std::uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(global),
+               "r"(shared_address(shared)), "r"(bytes), "l"(policy)
                : "memory");
 }
 

@@ -37,14 +37,6 @@ __device__ __forceinline__ Vector<T> load_vector(const void* data, std::int64_t 
   return *reinterpret_cast<const Vector<T>*>(static_cast<const T*>(data) + element);
 }
 
-// Of what nobody reads again soon: it leaves caches before what is written.
-template <class T>
-__device__ __forceinline__ Vector<T> load_vector_once(const void* data, std::int64_t element) {
-  Vector<T> vector;
-  *reinterpret_cast<uint4*>(&vector) = __ldcs(reinterpret_cast<const uint4*>(static_cast<const T*>(data) + element));
-  return vector;
-}
-
 template <class T>
 __device__ __forceinline__ void store_vector(const Vector<T>& vector, void* data, std::int64_t element) {
   *reinterpret_cast<Vector<T>*>(static_cast<T*>(data) + element) = vector;
@@ -110,10 +102,10 @@ __device__ __forceinline__ std::int64_t row_offset(const StridedRows& rows, std:
 }
 
 // First in a kernel that launch_after() starts, on every thread: waits for the end of the kernel before it and for all
-// that it wrote. Once all blocks of this kernel have begun, those of the next one may begin, to wait in their turn.
+// that it wrote. Then blocks of the next one may take the places that blocks of this one leave, to wait in their turn.
 __device__ __forceinline__ void wait_for_kernel_before() {
-  asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
 }
 
 }  // namespace d9d::kernels::detail

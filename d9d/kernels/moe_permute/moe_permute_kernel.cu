@@ -11,8 +11,7 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kWarpsOfBlock = kBlock / kWarpSize;
 constexpr std::int64_t kPartBytes = 8192;
-constexpr int kBlocksOfCombine = 3;  // of a multiprocessor, so that registers do not limit what is in flight
-constexpr int kRowsInFlight = 8;     // of a token, loaded before the first is summed
+constexpr int kRowsInFlight = 8;  // of a token, loaded before the first is summed
 
 // What a piece is held as between its load and its use: apart, elements of half precision take a register each.
 template <class P>
@@ -49,13 +48,16 @@ struct TokenPiece {
   std::int64_t piece;  // of the row
 };
 
-__device__ __forceinline__ TokenPiece token_piece(std::int64_t pieces_of_row) {
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
-  if (thread <= UINT32_MAX) {  // a division of 32 bits costs a fifth of one of 64
-    const auto token = static_cast<std::uint32_t>(thread) / static_cast<std::uint32_t>(pieces_of_row);
-    return {.token = token, .piece = thread - token * pieces_of_row};
+__device__ __forceinline__ TokenPiece token_piece(std::int64_t index, std::int64_t pieces_of_row) {
+  if (index <= UINT32_MAX) {  // a division of 32 bits costs a fifth of one of 64
+    const auto token = static_cast<std::uint32_t>(index) / static_cast<std::uint32_t>(pieces_of_row);
+    return {.token = token, .piece = index - token * pieces_of_row};
   }
-  return {.token = thread / pieces_of_row, .piece = thread % pieces_of_row};
+  return {.token = index / pieces_of_row, .piece = index % pieces_of_row};
+}
+
+__device__ __forceinline__ TokenPiece token_piece(std::int64_t pieces_of_row) {
+  return token_piece(static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x, pieces_of_row);
 }
 
 // Values beside rows, for the slots `first`, `first + stride`, ... of a token.
@@ -98,10 +100,10 @@ __global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
   __shared__ std::uint64_t arrived_of_warps[kWarpsOfScatter];
   const unsigned warp = threadIdx.x / kWarpSize;
   const unsigned lane = threadIdx.x % kWarpSize;
-  const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kWarpsOfScatter + warp;
-  const std::int64_t token = index / parts_of_row;
+  const auto [token, part_of_row] =
+      token_piece(static_cast<std::int64_t>(blockIdx.x) * kWarpsOfScatter + warp, parts_of_row);
   if (token >= args.shape.num_tokens) return;
-  const std::int64_t begin = index % parts_of_row * part_bytes;
+  const std::int64_t begin = part_of_row * part_bytes;
   const auto bytes = static_cast<std::uint32_t>(min(std::int64_t{part_bytes}, row_bytes - begin));
   unsigned char* const part = parts + warp * part_bytes;
   if (lane == 0)
@@ -122,7 +124,7 @@ __global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
   wait_for_bulk_load(arrived_of_warps[warp]);
   for (std::int64_t choice = lane; choice < args.shape.num_choices; choice += kWarpSize) {
     if (row >= 0) {
-      start_bulk_store(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
+      start_bulk_store_of_much(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
       if (has_values) store_value(value, args.row_values, row, args.value_size);
     }
     row = row_of(choice + kWarpSize);
@@ -137,8 +139,12 @@ __device__ __forceinline__ std::uint64_t value_of_slot(const CombineRowsArgs& ar
   return row >= 0 ? load_value(args.row_values, row, args.value_size) : 0;
 }
 
+// Of a multiprocessor, so that registers do not limit what is in flight.
+template <bool kWeighs>
+constexpr int kBlocksOfCombine = kWeighs ? 3 : 4;
+
 template <class T, int kCount, bool kWeighs>
-__global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
+__global__ void __launch_bounds__(kBlock, kBlocksOfCombine<kWeighs>)
     combine_rows(const CombineRowsArgs args, std::int64_t pieces_of_row) {
   wait_for_kernel_before();
   using A = Accumulator<T>;
@@ -147,12 +153,17 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
   if (token >= args.shape.num_tokens) return;
   const std::int64_t first_slot = token * args.shape.num_choices;
   const bool has_value = args.value_size > 0 && piece < args.shape.num_choices;
+  const auto* const from = static_cast<const unsigned char*>(args.rows) + piece * sizeof(P);
+  const std::int64_t row_bytes = pieces_of_row * static_cast<std::int64_t>(sizeof(P));
   std::uint64_t slot_value = 0;
-  A sum[kCount] = {};
+  A sum[kCount];
+#pragma unroll
+  for (int j = 0; j < kCount; ++j) sum[j] = 0;
   for (std::int64_t first = 0; first < args.shape.num_choices; first += kRowsInFlight) {
     std::int64_t row[kRowsInFlight];
     A weight[kRowsInFlight];
     Bits<P> bits[kRowsInFlight];
+    unsigned are_there = 0;  // a bit a row: less than the rows' numbers in registers
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i) {
       const bool is_choice = first + i < args.shape.num_choices;
@@ -161,12 +172,16 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine)
         weight[i] = is_choice ? static_cast<const A*>(args.slot_weights)[first_slot + first + i] : A{0};
     }
 #pragma unroll
-    for (int i = 0; i < kRowsInFlight; ++i)
-      if (row[i] >= 0) bits[i] = static_cast<const Bits<P>*>(args.rows)[row[i] * pieces_of_row + piece];
-    if (first == 0 && has_value) slot_value = value_of_slot(args, first_slot + piece);  // on its way with the rows
+    for (int i = 0; i < kRowsInFlight; ++i) {
+      bits[i] = {};
+      if (row[i] < 0) continue;
+      are_there |= 1U << i;
+      bits[i] = *reinterpret_cast<const Bits<P>*>(from + row[i] * row_bytes);
+    }
+    if (has_value && first == 0) slot_value = value_of_slot(args, first_slot + piece);  // on its way with the rows
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i) {
-      if (row[i] < 0) continue;
+      if ((are_there >> i & 1) == 0) continue;
       P value;
       memcpy(&value, bits + i, sizeof(P));
 #pragma unroll

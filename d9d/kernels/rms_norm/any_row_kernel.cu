@@ -3,7 +3,7 @@
 
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
-#include "d9d/kernels/rms_norm/any_row.h"
+#include "d9d/kernels/rms_norm/backward_launchers.h"
 #include "d9d/kernels/rms_norm/weights.cuh"
 
 namespace d9d::kernels::detail {

@@ -3,7 +3,7 @@
 #include "d9d/kernels/device/async_copy.cuh"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
-#include "d9d/kernels/rms_norm/any_row.h"
+#include "d9d/kernels/rms_norm/backward_launchers.h"
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
 #include "d9d/kernels/rms_norm/row_groups.cuh"
 #include "d9d/kernels/rms_norm/weights.cuh"
@@ -14,26 +14,14 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Calls `function(RowGroup)` with the smallest group that holds `num_vectors` vectors of 16 bytes; false: none does.
-// Groups are wide, so that threads have registers for the sums of their columns and rows that wait.
-template <class Function>
-bool with_wide_row_group(std::int64_t num_vectors, const Function& function) {
-  if (num_vectors <= 16) return function(RowGroup<16, 1, 2>()), true;
-  if (num_vectors <= 32) return function(RowGroup<32, 1, 2>()), true;
-  if (num_vectors <= 64) return function(RowGroup<64, 1, 2>()), true;
-  if (num_vectors <= 128) return function(RowGroup<128, 1, 2>()), true;
-  if (num_vectors <= 256) return function(RowGroup<256, 1, 2>()), true;
-  if (num_vectors <= 512) return function(RowGroup<256, 2, 1>()), true;
-  if (num_vectors <= 1024) return function(RowGroup<256, 4, 1>()), true;
-  if (num_vectors <= 2048) return function(RowGroup<512, 4, 1>()), true;
-  return false;
-}
+// Of a row; longer ones are the business of another kernel.
+constexpr std::int64_t kMostVectors = 128;
 
 // One block a multiprocessor. While a group computes on rows, those after them are on their way into shared memory: as
 // many stages as fit.
 template <class Group>
-constexpr int kBlockOf = Group::kVectors <= 2 ? 768 : 512;
-constexpr unsigned kBytesOfRing = 160 * 1024;
+constexpr int kBlockOf = Group::kVectors == 1 ? 768 : 512;
+constexpr unsigned kBytesOfRing = 192 * 1024;
 template <class T, class Group, bool kAdds>
 constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * kBlockOf<Group>* Group::kRows* Group::kVectors * sizeof(Vector<T>);
 template <class T, class Group, bool kAdds>
@@ -51,39 +39,6 @@ class Ring {
 
  private:
   Vector<T>* mine_;
-};
-
-// Rows divided among groups: some a turn, and in the last turn as many for each, or one more.
-struct RowTurns {
-  struct Rows {
-    std::int64_t first;
-    int count;
-  };
-  std::int64_t num_groups;
-  int rows_of_turn;  // and group
-  int num_full;
-  int share_of_last;   // of a group
-  int one_more_until;  // the first groups have one more
-  int num_turns;
-
-  static RowTurns of(std::int64_t num_rows, std::int64_t num_groups, int rows_of_turn) {
-    const std::int64_t num_full = num_rows / (num_groups * rows_of_turn);
-    const std::int64_t left = num_rows % (num_groups * rows_of_turn);
-    return {.num_groups = num_groups,
-            .rows_of_turn = rows_of_turn,
-            .num_full = static_cast<int>(num_full),
-            .share_of_last = static_cast<int>(left / num_groups),
-            .one_more_until = static_cast<int>(left % num_groups),
-            .num_turns = static_cast<int>(num_full + (left > 0 ? 1 : 0))};
-  }
-
-  [[nodiscard]] __device__ __forceinline__ Rows rows_of(int turn, int group) const {
-    const std::int64_t first_of_turn = turn * num_groups * rows_of_turn;
-    if (turn < num_full) return {.first = first_of_turn + group * rows_of_turn, .count = rows_of_turn};
-    if (turn > num_full) return {.first = 0, .count = 0};
-    return {.first = first_of_turn + group * share_of_last + min(group, one_more_until),
-            .count = share_of_last + (group < one_more_until ? 1 : 0)};
-  }
 };
 
 // Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
@@ -111,8 +66,7 @@ __device__ __forceinline__ void write_partials(const float (&sums)[Group::kVecto
 // Blocks take rows in turns. A thread keeps the factors of its columns, and the sums of their gradients over all rows.
 // What limits this kernel besides memory is the number of instructions.
 template <class T, class Weight, class Group, bool kAdds>
-__global__ void __launch_bounds__(kBlockOf<Group>, 1)
-    backward_in_registers(const RmsNormBackwardArgs args, const RowTurns turns) {
+__global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(const RmsNormBackwardArgs args) {
   wait_for_kernel_before();
   extern __shared__ __align__(16) unsigned char shared_memory[];
   constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
@@ -123,29 +77,30 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1)
   const int thread = static_cast<int>(threadIdx.x) % Group::kThreads;
   const int group = static_cast<int>(threadIdx.x) / Group::kThreads;
   const Ring<T, Group, kAdds ? 3 : 2> ring(shared_memory);
-  const auto is_mine = [&](int v) { return column_of<Group, T>(thread, v) < args.num_columns; };
-  const int group_of_all = static_cast<int>(blockIdx.x) * kGroups + group;
-  const std::uint64_t policy = read_once();
-  const auto fetch = [&](int turn, int stage) {  // rows that are not there become zeros
-    const auto [first_row, num_rows] = turns.rows_of(turn, group_of_all);
+  const auto is_mine = [&](std::int64_t row, int v) {
+    return row < args.num_rows && column_of<Group, T>(thread, v) < args.num_columns;
+  };
+  const auto fetch = [&](std::int64_t first_row, int stage) {  // of the block; rows that are not there become zeros
     const auto fetch_source = [&](int source, const void* data, const StridedRows& rows) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
-        const T* const begin = static_cast<const T*>(data) + row_offset(rows, first_row + i);
+        const std::int64_t row = first_row + i * kGroups + group;
+        const T* const begin = static_cast<const T*>(data) + row_offset(rows, row);
 #pragma unroll
         for (int v = 0; v < kVectors; ++v)
-          copy_async(&ring.at(stage, source, i, v), begin + column_of<Group, T>(thread, v), i < num_rows && is_mine(v),
-                     policy);
+          copy_async(&ring.at(stage, source, i, v), begin + column_of<Group, T>(thread, v), is_mine(row, v));
       }
     };
-    if (num_rows > 0) {
+    if (first_row < args.num_rows) {
       fetch_source(0, args.x, args.x_rows);
       fetch_source(1, args.grad_out, args.grad_out_rows);
       if constexpr (kAdds) fetch_source(2, args.grad_sum, args.grad_sum_rows);
     }
     end_batch();
   };
-  for (int stage = 0; stage < kStages; ++stage) fetch(stage, stage);
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kGroups * kRows;
+  std::int64_t block_row = static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows;
+  for (int stage = 0; stage < kStages; ++stage) fetch(block_row + stage * step, stage);
 
   float factors[kVectors][W] = {};
   float factor_sums[kVectors][W] = {};
@@ -159,13 +114,12 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1)
   }
   const float share = 1.0F / static_cast<float>(args.num_columns);
   const auto eps = static_cast<float>(args.eps);
-  for (int turn = 0, stage = 0; turn < turns.num_turns; ++turn, stage = (stage + 1) % kStages) {
+  int turn = 0;
+  for (int stage = 0; block_row < args.num_rows; block_row += step, stage = (stage + 1) % kStages, turn ^= 1) {
     wait_for_batches<kStages - 1>();
-    const auto [first_row, num_rows] = turns.rows_of(turn, group_of_all);
     float sums[2 * kRows] = {};  // of squares, and of products with the gradient
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (i >= num_rows) break;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const Vector<T> x = ring.at(stage, 0, i, v);
@@ -182,12 +136,11 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1)
         sums[2 * i + 1] += products;
       }
     }
-    group_sum<Group::kThreads, kBlockOf<Group>>(sums, turn % 2);
+    group_sum<Group::kThreads, kBlockOf<Group>>(sums, turn);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (i >= num_rows) break;
-      const std::int64_t row = first_row + i;
-      const float inv_rms = rsqrtf(sums[2 * i] * share + eps);
+      const std::int64_t row = block_row + i * kGroups + group;
+      const float inv_rms = row < args.num_rows ? rsqrtf(sums[2 * i] * share + eps) : 0.0F;
       const float projection = sums[2 * i + 1] * share * inv_rms * inv_rms * inv_rms;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
@@ -203,11 +156,11 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1)
           const float of_norm = scaled * factors[v][j] - value * projection;
           grad_x.value[j] = narrow<T>(kAdds ? of_norm + widen(grad_x.value[j]) : of_norm);
         }
-        if (is_mine(v) && args.grad_x != nullptr)
+        if (is_mine(row, v) && args.grad_x != nullptr)
           store_vector(grad_x, args.grad_x, row * args.num_columns + column_of<Group, T>(thread, v));
       }
     }
-    fetch(turn + kStages, stage);
+    fetch(block_row + kStages * step, stage);
   }
   if (args.partials == nullptr) return;
   wait_for_batches<0>();
@@ -215,9 +168,9 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1)
                            static_cast<float*>(args.partials) + blockIdx.x * args.num_columns, args.num_columns);
 }
 
-constexpr int kWarpsOfSum = 8;  // few enough to start beside the kernel that writes the partials
+constexpr int kWarpsOfSum = 16;
 
-// A block for 32 columns: warp w adds partials w, w + 8, ..., then the first warp adds the warps' sums.
+// A block for 32 columns: warp w adds partials w, w + 16, ..., then the first warp adds the warps' sums.
 template <class A, class Weight>
 __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
     add_partials(const A* partials, unsigned num_partials, std::int64_t num_columns, Weight* grad_weight) {
@@ -254,8 +207,8 @@ void launch_add_partials(const RmsNormBackwardArgs& args, unsigned num_partials,
   args.dtype == Dtype::kFloat64 ? launch(Element<double>()) : launch(Element<float>());
 }
 
-// The number of blocks, 0 where the rows do not fit into registers.
-unsigned launch_in_registers(const RmsNormBackwardArgs& args, CUstream_st* stream) {
+// The number of blocks, 0 where the rows are not aligned or do not fit into registers.
+unsigned launch_aligned(const RmsNormBackwardArgs& args, CUstream_st* stream) {
   unsigned blocks = 0;
   with_common_types(args.dtype, args.weight_dtype, [&]<class T, class Weight>() {
     const auto is_row_aligned = [&](const void* data, const StridedRows& rows) {
@@ -264,15 +217,19 @@ unsigned launch_in_registers(const RmsNormBackwardArgs& args, CUstream_st* strea
     if (!is_row_aligned(args.x, args.x_rows) || !is_row_aligned(args.grad_out, args.grad_out_rows)) return;
     if (args.grad_sum != nullptr && !is_row_aligned(args.grad_sum, args.grad_sum_rows)) return;
     if (reinterpret_cast<std::uintptr_t>(args.weight) % 16 != 0) return;
-    with_wide_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
-      constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
-      blocks = std::min(num_blocks(args.num_rows, kGroups * Group::kRows), static_cast<unsigned>(kRmsNormPartials / 2));
+    if (args.num_columns / kWidth < T >> kMostVectors) {
+      blocks = launch_rms_norm_backward_of_long_rows(args, stream);
+      return;
+    }
+    with_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
+      constexpr int kRowsAtOnce = kBlockOf<Group> / Group::kThreads * Group::kRows;
+      blocks = std::min(num_blocks(args.num_rows, kRowsAtOnce), static_cast<unsigned>(kRmsNormPartials / 2));
       const auto launch = [&]<bool kAdds>(std::bool_constant<kAdds>) {
         launch_after(backward_in_registers<T, Weight, Group, kAdds>,
                      {.num_blocks = blocks,
                       .block = kBlockOf<Group>,
                       .shared_bytes = kStagesOf<T, Group, kAdds> * kBytesOfStage<T, Group, kAdds>},
-                     stream, args, RowTurns::of(args.num_rows, std::int64_t{blocks} * kGroups, Group::kRows));
+                     stream, args);
       };
       args.grad_sum == nullptr ? launch(std::false_type()) : launch(std::true_type());
     });
@@ -283,7 +240,7 @@ unsigned launch_in_registers(const RmsNormBackwardArgs& args, CUstream_st* strea
 }  // namespace
 
 void launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream) {
-  unsigned blocks = launch_in_registers(args, stream);
+  unsigned blocks = launch_aligned(args, stream);
   if (blocks == 0) blocks = launch_rms_norm_backward_of_any_row(args, stream);
   check_launch("rms_norm");
   if (args.partials == nullptr) return;

@@ -11,8 +11,8 @@ template <class Group>
 constexpr int kBlockOf = Group::kThreads > 256 ? Group::kThreads : 256;
 
 // A group of threads for kRows rows. Threads and groups for which nothing is left read what others do, so that no load
-// waits for a condition.
-template <class T, class Weight, class Group, bool kAdds>
+// waits for a condition. kIsFull: a row has a vector for each of a group's.
+template <class T, class Weight, class Group, bool kAdds, bool kIsFull>
 __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const RmsNormForwardArgs args) {
   wait_for_kernel_before();
   constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
@@ -23,12 +23,15 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
       static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows + static_cast<int>(threadIdx.x) / Group::kThreads;
   const auto num_columns = static_cast<int>(args.num_columns);
   const auto row_of = [&](int i) { return first_row + i * kGroups; };
-  const auto is_mine = [&](int v) { return column_of<Group, T>(thread, v) < num_columns; };
+  const auto is_mine = [&](int v) { return kIsFull || column_of<Group, T>(thread, v) < num_columns; };
+  const auto readable_column = [&](int v) {
+    const int column = column_of<Group, T>(thread, v);
+    return kIsFull ? column : min(column, num_columns - kWidth<T>);
+  };
   const auto load = [&](const void* data, const StridedRows& rows, int i, Vector<T>(&vectors)[kVectors]) {
     const std::int64_t begin = row_offset(rows, min(row_of(i), args.num_rows - 1));
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v)
-      vectors[v] = load_vector_once<T>(data, begin + min(column_of<Group, T>(thread, v), num_columns - kWidth<T>));
+    for (int v = 0; v < kVectors; ++v) vectors[v] = load_vector<T>(data, begin + readable_column(v));
   };
 
   Vector<T> x[kRows][kVectors];
@@ -54,7 +57,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
   Elements<Weight, kWidth<T>> weight[kVectors];  // on its way while the squares are summed
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    const int column = min(column_of<Group, T>(thread, v), num_columns - kWidth<T>);
+    const int column = readable_column(v);
     weight[v] = *reinterpret_cast<const Elements<Weight, kWidth<T>>*>(static_cast<const Weight*>(args.weight) + column);
   }
 
@@ -135,8 +138,12 @@ bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {
       const auto launch = [&](auto kernel) {
         launch_after(kernel, {num_blocks(args.num_rows, kRowsOfBlock), kBlockOf<Group>}, stream, args);
       };
-      args.residual == nullptr ? launch(forward_in_registers<T, Weight, Group, false>)
-                               : launch(forward_in_registers<T, Weight, Group, true>);
+      const auto launch_for = [&]<bool kAdds>(std::bool_constant<kAdds>) {
+        args.num_columns == Group::kThreads* Group::kVectors* kWidth<T>
+            ? launch(forward_in_registers<T, Weight, Group, kAdds, true>)
+            : launch(forward_in_registers<T, Weight, Group, kAdds, false>);
+      };
+      args.residual == nullptr ? launch_for(std::false_type()) : launch_for(std::true_type());
     });
   });
   return is_launched;
