@@ -42,7 +42,7 @@ TokenBatch tokens(std::int64_t number, const Shape& shape) {
   const at::Tensor ids =
       (at::arange(shape.num_sequences * (shape.length + 1), at::kLong) * 2654435761 + number * 40503) % kVocabulary;
   const at::Tensor sequences = ids.view({shape.num_sequences, shape.length + 1});
-  at::Tensor labels = sequences.narrow(1, 1, shape.length).contiguous();
+  at::Tensor labels = sequences.narrow(1, 1, shape.length).clone(at::MemoryFormat::Contiguous);
   labels.narrow(1, 0, number % 5).fill_(kIgnoreIndex);
   return {.input_ids = sequences.narrow(1, 0, shape.length).contiguous(),
           .labels = labels,
