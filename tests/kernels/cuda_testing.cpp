@@ -31,9 +31,8 @@ double magnitude(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : te
 
 // Results of fp64 are computed in fp32 where another input is narrower.
 at::ScalarType computed_dtype(at::ScalarType dtype, const std::vector<at::Tensor>& inputs) {
-  const bool are_all_wide = std::ranges::all_of(inputs, [](const at::Tensor& input) {
-    return !input.is_floating_point() || input.scalar_type() == at::kDouble;
-  });
+  const bool are_all_wide = std::ranges::all_of(
+      inputs, [](const at::Tensor& input) { return !input.is_floating_point() || input.scalar_type() == at::kDouble; });
   return dtype == at::kDouble && !are_all_wide ? at::kFloat : dtype;
 }
 
