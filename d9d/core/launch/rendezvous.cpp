@@ -1,5 +1,6 @@
 #include "d9d/core/launch/rendezvous.h"
 
+#include <csignal>
 #include <exception>
 #include <numeric>
 #include <thread>
@@ -149,9 +150,17 @@ class Membership {
   bool is_host_;
 };
 
+// Gloo and the store write to connections that a rank which ends may have closed: an error to tell, as from a read, and
+// not the end of this process without a word. A program that handles the signal keeps its way.
+void survive_closed_connections() {
+  struct sigaction now = {};
+  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
 }  // namespace
 
 std::unique_ptr<CommunicatorBackend> connect_ranks(const RankEnvironment& here, const RendezvousOptions& options) {
+  survive_closed_connections();
   const Rendezvous rendezvous(here, options);
   MakeProcessGroup make_group;
   if (!options.device.is_cpu()) make_group = nccl_groups(options.device);  // may refuse before others wait

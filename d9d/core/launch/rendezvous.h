@@ -26,6 +26,9 @@ struct RendezvousOptions {
 // when the port is taken, rank 0 out of reach, ranks missing, or a rank came with another WORLD_SIZE or job; on ranks
 // that only hear of it, PeerFailedError.
 //
+// From here on the process ignores SIGPIPE, unless it handles it already: a connection to a rank that has ended is an
+// error of the operation.
+//
 // A rank that hosts the store waits in the destructor of the result for the others to leave theirs: 10 s at most, 2 s
 // during an exception.
 [[nodiscard]] std::unique_ptr<CommunicatorBackend> connect_ranks(const RankEnvironment& here,
