@@ -27,6 +27,11 @@ __device__ __forceinline__ void copy_bulk_to_shared(void* shared, const void* gl
                : "memory");
 }
 
+// Into the L2 cache only, which sees all writes: also before wait_for_kernel_before().
+__device__ __forceinline__ void prefetch_bulk(const void* global, std::uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+}
+
 // By one thread, once a barrier.
 __device__ __forceinline__ void start_bulk_load(void* shared, const void* global, std::uint32_t bytes,
                                                 std::uint64_t& barrier) {

@@ -122,6 +122,12 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   const int thread = static_cast<int>(threadIdx.x);
   const auto column_of = [&](int v) { return (v * R::kThreads + thread) * W; };
   const auto is_mine = [&](int v) { return column_of(v) < args.num_columns; };
+  const auto row_bytes = static_cast<std::uint32_t>(args.num_columns * sizeof(T));
+  if (thread < kStages * kRows && thread % kRows < turns.num_rows(thread / kRows)) {
+    // The forward's input has been there for long: its first rows come while the kernel before ends.
+    const std::int64_t row = turns.first_row(thread / kRows) + thread % kRows;
+    prefetch_bulk(static_cast<const T*>(args.x) + row_offset(args.x_rows, row), row_bytes);
+  }
   if (thread == 0) {
     for (Barrier& barrier : arrived) init_barrier(barrier, 1);
     publish_barriers();
@@ -131,7 +137,6 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
 
   const auto fetch = [&](int turn, int stage) {  // by the first warp: a lane a row of a source
     const int num_rows = turns.num_rows(turn);
-    const auto row_bytes = static_cast<std::uint32_t>(args.num_columns * sizeof(T));
     if (thread == 0) arrive_expecting(arrived[stage], kSources * num_rows * row_bytes);
     __syncwarp();
     const int source = thread / kRows;
