@@ -1,11 +1,9 @@
 #include "d9d/modules/blocks/positional/rope_tables.h"
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "d9d/base/check.h"
 
@@ -109,19 +107,11 @@ RopeFrequencies rope_frequencies(const RopeFrequenciesRequest& request) {
 
 at::Tensor rope_table(RopeTable table, const RopeFrequencies& frequencies, std::int64_t max_position_ids,
                       kernels::RotaryStyle style, at::ScalarType dtype) {
-  const at::Tensor inverse = frequencies.inverse.unsqueeze(0);  // [1, D / 2]
-  at::Tensor rows = at::empty({max_position_ids, 2 * inverse.size(1)}, inverse.options().dtype(dtype));
-  // In pieces that LibTorch does not divide among threads: a program that trains on a GPU need not start them.
-  const std::int64_t piece = std::max<std::int64_t>(1, (at::internal::GRAIN_SIZE - 1) / rows.size(1));
-  for (std::int64_t first = 0; first < max_position_ids; first += piece) {
-    const std::int64_t end = std::min(first + piece, max_position_ids);
-    at::Tensor half = at::arange(first, end, at::kFloat).unsqueeze(1) * inverse;
-    table == RopeTable::kCos ? half.cos_() : half.sin_();
-    if (frequencies.attention_scale != 1.0) half.mul_(frequencies.attention_scale);
-    rows.slice(0, first, end)
-        .copy_(style == kernels::RotaryStyle::kHalf ? at::cat({half, half}, 1) : at::repeat_interleave(half, 2, 1));
-  }
-  return rows;
+  at::Tensor half = at::arange(max_position_ids, at::kFloat).unsqueeze(1) * frequencies.inverse.unsqueeze(0);  // [P, D / 2]
+  table == RopeTable::kCos ? half.cos_() : half.sin_();
+  if (frequencies.attention_scale != 1.0) half.mul_(frequencies.attention_scale);
+  half = half.to(dtype);
+  return style == kernels::RotaryStyle::kHalf ? at::cat({half, half}, 1) : at::repeat_interleave(half, 2, 1);
 }
 
 }  // namespace d9d
