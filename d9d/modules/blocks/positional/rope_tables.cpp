@@ -107,7 +107,8 @@ RopeFrequencies rope_frequencies(const RopeFrequenciesRequest& request) {
 
 at::Tensor rope_table(RopeTable table, const RopeFrequencies& frequencies, std::int64_t max_position_ids,
                       kernels::RotaryStyle style, at::ScalarType dtype) {
-  at::Tensor half = at::arange(max_position_ids, at::kFloat).unsqueeze(1) * frequencies.inverse.unsqueeze(0);  // [P, D / 2]
+  at::Tensor half =
+      at::arange(max_position_ids, at::kFloat).unsqueeze(1) * frequencies.inverse.unsqueeze(0);  // [P, D / 2]
   table == RopeTable::kCos ? half.cos_() : half.sin_();
   if (frequencies.attention_scale != 1.0) half.mul_(frequencies.attention_scale);
   half = half.to(dtype);
