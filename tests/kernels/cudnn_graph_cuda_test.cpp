@@ -4,16 +4,13 @@
 
 #include "d9d/core/device/cuda_library.h"
 #include "d9d/kernels/attention/cudnn_graph.h"
-#include "d9d/kernels/attention/prepare_attention.h"
 
 #include "tests/kernels/cuda_testing.h"
 
 namespace d9d::kernels::detail {
 namespace {
 
-class CudnnGraphCuda : public ::d9d::testing::CudaTest {};
-
-CudnnGraph load_graph() { return reinterpret_cast<GetCudnnGraph>(cuda_library_symbol("d9d_cudnn_graph"))(); }
+CudnnGraph load_graph() { return reinterpret_cast<GetCudnnGraph>(cudnn_library_symbol("d9d_cudnn_graph"))(); }
 
 CudnnPlanKey key_of(std::int64_t num_positions) {
   constexpr std::int64_t kHeads = 4, kKeyHeads = 2, kFeatures = 64;
@@ -33,6 +30,17 @@ CudnnPlanKey key_of(std::int64_t num_positions) {
           .scale = 0.125F,
           .right = 0};
 }
+
+class CudnnGraphCuda : public ::d9d::testing::CudaTest {
+ protected:
+  void SetUp() override {
+    CudaTest::SetUp();
+    if (IsSkipped()) return;
+    std::string error;
+    (void)load_graph().workspace_bytes(key_of(64), error);
+    ASSERT_EQ(error, "");
+  }
+};
 
 TEST_F(CudnnGraphCuda, Makes_plans_of_both_directions_beside_each_other) {
   const CudnnGraph graph = load_graph();
@@ -64,14 +72,6 @@ TEST_F(CudnnGraphCuda, May_be_making_a_plan_when_the_process_ends) {
   CudnnPlanKey key = key_of(1000);
   key.is_backward = true;
   load_graph().prepare(key);
-}
-
-TEST(PrepareAttention, On_a_CPU_does_nothing) { prepare_attention(at::kCPU); }
-
-TEST_F(CudnnGraphCuda, Is_prepared_twice_and_from_two_threads) {
-  const std::jthread other([] { prepare_attention(at::Device(at::kCUDA, 0)); });
-  prepare_attention(at::Device(at::kCUDA, 0));
-  prepare_attention(at::Device(at::kCUDA, 0));
 }
 
 }  // namespace

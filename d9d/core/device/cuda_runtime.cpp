@@ -57,7 +57,7 @@ int ask_capability_major(c10::Device device) {
   constexpr int kCapabilityMajor = 75;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
   D9D_CHECK(driver != nullptr, StateError,
-            "[core::cuda_capability] expected the CUDA driver, got none. Call load_cuda().");
+            "[core::cuda_capability] expected the CUDA driver, got none. Call num_cuda_devices().");
   const auto get_attribute = reinterpret_cast<int (*)(int*, int, int)>(dlsym(driver, "cuDeviceGetAttribute"));
   int major = 0;
   const int status = get_attribute(&major, kCapabilityMajor, device.has_index() ? device.index() : 0);

@@ -12,7 +12,8 @@
 namespace d9d {
 
 // True when this process sees a CUDA device; LibTorch can then use it. Loads the library on the first such call; later
-// calls, from any thread, return the same answer. On a machine without a device nothing is loaded. Local.
+// calls, from any thread, return the same answer. On a machine without a device nothing is loaded. A thread asks the
+// disk for the files of the library and of those that it uses meanwhile, and for some time after. Local.
 //
 // Call it before the first backward and before anything asks LibTorch about CUDA (at::hasCUDA, pinned memory): LibTorch
 // keeps its first answer for ever. Throws StateError when that was too late, or when the driver is too old for the
@@ -23,8 +24,8 @@ bool load_cuda();
 // start.
 [[nodiscard]] int num_cuda_devices();
 
-// The major compute capability of a CUDA device, 9 on Hopper. Asks the driver once a device. load_cuda() has returned
-// true.
+// The major compute capability of a CUDA device, 9 on Hopper. Asks the driver once a device. num_cuda_devices() has
+// been called.
 [[nodiscard]] int cuda_capability_major(c10::Device device);
 // Whether the kernels of this library, which are compiled for sm_90a, run there. As above.
 [[nodiscard]] bool is_hopper(c10::Device device);

@@ -1,5 +1,6 @@
 #include "d9d/base/check.h"
 #include "d9d/core/device/device_graph.h"
+#include "d9d/core/device/start_cudnn.h"
 
 namespace d9d {
 
@@ -7,5 +8,7 @@ MakeDeviceGraph cuda_graphs(c10::Device device) {
   throw ConfigError(cat("[core::device_graph] expected a build with nvcc for graphs of ", device.str(),
                         ", got one without. Configure with -DD9D_CUDA=ON."));
 }
+
+std::jthread start_cudnn(c10::Device /*device*/) { return {}; }
 
 }  // namespace d9d

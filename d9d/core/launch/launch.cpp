@@ -15,6 +15,7 @@
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/device/cuda_runtime.h"
+#include "d9d/core/device/start_cudnn.h"
 #include "d9d/core/device/torch_version.h"
 #include "d9d/core/launch/child_processes.h"
 #include "d9d/core/launch/rendezvous.h"
@@ -38,10 +39,13 @@ c10::Device device_of(const LaunchConfig& config, std::int64_t local_rank) {
   D9D_CHECK(local_rank < num_cuda_devices(), ConfigError,
             "[core::launch] expected a GPU for each rank of this machine, got ", num_cuda_devices(), " for rank ",
             local_rank, " of it. Start fewer ranks here, or use launch.device=cpu.");
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank)};
+}
+
+void use_device(c10::Device device) {
+  if (!device.is_cuda()) return;
   load_cuda();
-  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(local_rank));
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
-  return device;
 }
 
 void set_threads(const LaunchConfig& config, std::int64_t num_local_ranks) {
@@ -71,6 +75,8 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                  const Program& program) {
   set_threads(config, here.local_world_size);
   const c10::Device device = device_of(config, here.local_rank);
+  const std::jthread cudnn = config.deterministic ? std::jthread() : start_cudnn(device);  // whose sums vary
+  use_device(device);
   check_torch_version();
   const auto world = here.world_size == 1
                          ? one_rank_world(device)

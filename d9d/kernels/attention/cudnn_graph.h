@@ -1,4 +1,4 @@
-// Attention by cuDNN's graph API on plain pointers, exported by libd9d_cuda.so as "d9d_cudnn_graph".
+// Attention by cuDNN's graph API on plain pointers, exported by libd9d_cudnn.so as "d9d_cudnn_graph".
 // https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html
 //
 // Legend   B sequences, S queries, Skv keys, Hq and Hkv heads, D features. Of packed sequences S and Skv are the
@@ -77,7 +77,8 @@ struct CudnnGraph {
   // Bytes that run() needs, after making the plan if there is none yet. `error`: why cuDNN cannot; empty if it can.
   std::int64_t (*workspace_bytes)(const CudnnPlanKey& key, std::string& error);
   // Makes the plan in a thread of its own, for workspace_bytes(key) to find it, or to wait for it. Once a key; returns
-  // at once.
+  // at once. Another plan has been made before the first: cuDNN opens libraries for that, which a process closes before
+  // what was there when they came, and it waits for these threads before.
   void (*prepare)(const CudnnPlanKey& key);
   // On the current device, which is the key's, and `stream`; without waiting. workspace_bytes(key) has been called.
   // Returns the error, empty if there is none.

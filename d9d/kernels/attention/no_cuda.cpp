@@ -1,7 +1,6 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/attention/cudnn_attention.h"
-#include "d9d/kernels/attention/prepare_attention.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -31,9 +30,3 @@ FusedGradients cudnn_backward(const at::Tensor& /*grad_out*/, const FusedTensors
 }
 
 }  // namespace d9d::kernels::detail
-
-namespace d9d::kernels {
-
-void prepare_attention(c10::Device /*device*/) {}
-
-}  // namespace d9d::kernels

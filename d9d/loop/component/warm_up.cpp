@@ -6,7 +6,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "d9d/kernels/attention/prepare_attention.h"
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 
@@ -25,22 +24,15 @@ void multiply(c10::Device device) {
   (void)torch::autograd::grad({out}, {x, weight}, {at::zeros_like(out)});
 }
 
-// What fails here is left to fail where it is needed: the step will say so.
-template <class Function>
-void try_to(const Function& function) {
-  try {
-    function();
-  } catch (const std::exception&) {
-  }
-}
-
 }  // namespace
 
 std::jthread start_warm_up(c10::Device device) {
   if (!device.is_cuda()) return {};
   return std::jthread([device] {
-    const std::jthread attention([device] { try_to([device] { kernels::prepare_attention(device); }); });
-    try_to([device] { multiply(device); });
+    try {
+      multiply(device);
+    } catch (const std::exception&) {  // the step will say so
+    }
   });
 }
 

@@ -10,9 +10,9 @@
 
 namespace d9d {
 
-// On a CUDA device a small matrix product, forward and backward, in bfloat16, and beside it prepare_attention(): makes
-// the handles of cuBLAS and cuDNN, loads and compiles their kernels, and starts autograd's thread of the device.
-// Nothing elsewhere. What fails here is left to fail where it is needed.
+// On a CUDA device a small matrix product, forward and backward, in bfloat16: makes the handle of cuBLAS, loads its
+// kernels, and starts autograd's thread of the device. Nothing elsewhere. What fails here is left to fail where it is
+// needed.
 [[nodiscard]] std::jthread start_warm_up(c10::Device device);
 
 }  // namespace d9d

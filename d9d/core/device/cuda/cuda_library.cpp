@@ -9,24 +9,26 @@
 namespace d9d {
 namespace {
 
-constexpr const char* kLibrary = "libd9d_cuda.so";
-
 // Beside the program, or where its RPATH points.
-void* open_library() {
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / kLibrary;
-  void* library = std::filesystem::exists(beside) ? dlopen(beside.c_str(), RTLD_NOW) : dlopen(kLibrary, RTLD_NOW);
+void* open_library(const char* name) {
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  void* library = std::filesystem::exists(beside) ? dlopen(beside.c_str(), RTLD_NOW) : dlopen(name, RTLD_NOW);
   if (library != nullptr) return library;
-  throw IoError(cat("[core::cuda_library] expected ", kLibrary, " beside the program or on its RPATH, got: ", dlerror(),
+  throw IoError(cat("[core::cuda_library] expected ", name, " beside the program or on its RPATH, got: ", dlerror(),
                     ". Copy it there; a build with nvcc makes it."));
+}
+
+void* symbol_of(const char* library, const char* name) {
+  void* const symbol = dlsym(open_library(library), name);
+  D9D_CHECK(symbol != nullptr, IoError, "[core::cuda_library] expected ", library, " of this build, got one without ",
+            name, ". Rebuild it.");
+  return symbol;
 }
 
 }  // namespace
 
-void* cuda_library_symbol(const char* name) {
-  void* const symbol = dlsym(open_library(), name);
-  D9D_CHECK(symbol != nullptr, IoError, "[core::cuda_library] expected ", kLibrary, " of this build, got one without ",
-            name, ". Rebuild it.");
-  return symbol;
-}
+void* cuda_library_symbol(const char* name) { return symbol_of("libd9d_cuda.so", name); }
+
+void* cudnn_library_symbol(const char* name) { return symbol_of("libd9d_cudnn.so", name); }
 
 }  // namespace d9d

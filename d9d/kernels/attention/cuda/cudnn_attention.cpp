@@ -16,7 +16,7 @@ namespace d9d::kernels::detail {
 namespace {
 
 const CudnnGraph& cudnn() {
-  static const CudnnGraph graph = reinterpret_cast<GetCudnnGraph>(cuda_library_symbol("d9d_cudnn_graph"))();
+  static const CudnnGraph graph = reinterpret_cast<GetCudnnGraph>(cudnn_library_symbol("d9d_cudnn_graph"))();
   return graph;
 }
 

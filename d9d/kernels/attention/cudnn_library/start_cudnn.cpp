@@ -1,0 +1,47 @@
+#include <cuda_runtime_api.h>
+
+#include <string>
+#include <thread>
+
+#include "d9d/kernels/attention/cudnn_graph.h"
+
+extern "C" d9d::kernels::detail::CudnnGraph d9d_cudnn_graph();
+
+namespace d9d::kernels::detail {
+namespace {
+
+// A few tokens, causal: the kernels are the same for all sizes.
+CudnnPlanKey small_plan(int device, bool is_backward) {
+  constexpr std::int64_t kTokens = 128, kFeatures = 128;
+  const CudnnStrides strides{.sequence = kTokens * kFeatures, .head = kFeatures, .position = kFeatures};
+  return {.device = device,
+          .is_backward = is_backward,
+          .num_sequences = 1,
+          .num_queries = kTokens,
+          .num_keys = kTokens,
+          .num_heads = 1,
+          .num_kv_heads = 1,
+          .num_features = kFeatures,
+          .query = strides,
+          .key = strides,
+          .value = strides,
+          .scale = 1,
+          .right = 0};
+}
+
+void make_plan(int device, bool is_backward) {
+  std::string error;  // is found again where attention runs
+  if (cudaSetDevice(device) == cudaSuccess)
+    (void)d9d_cudnn_graph().workspace_bytes(small_plan(device, is_backward), error);
+}
+
+}  // namespace
+}  // namespace d9d::kernels::detail
+
+// What core/device/start_cudnn.h says.
+extern "C" __attribute__((visibility("default"))) void d9d_start_cudnn(int device) {
+  using d9d::kernels::detail::make_plan;
+  if (cudaSetDevice(device) != cudaSuccess) return;
+  const std::jthread backward(make_plan, device, true);
+  make_plan(device, false);
+}
