@@ -1,0 +1,57 @@
+"""A build without nvcc links: what others need of its missing files, files in folders `cuda` and .cu, no_cuda.cpp defines.
+
+Read from the objects of a build with nvcc, which compiles both; a test that links them takes a build of its own.
+"""
+
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+BUILD = Path(sys.argv.pop())
+SOURCE = Path(__file__).resolve().parents[2]
+STUBS = "d9d_no_cuda.dir"
+OTHERS = ("d9d_cuda.dir", "d9d_cudnn.dir")  # libraries that such a build has not
+
+
+def objects_of(folder, sources):
+    """Those of sources that are still there."""
+    for item in folder.rglob("*.o"):
+        target, *parts = item.relative_to(folder).parts
+        source = sources.joinpath(*(".." if part == "__" else part for part in parts)).with_suffix("")  # as CMake names it
+        if target not in OTHERS and source.exists():
+            yield item
+
+
+def symbols(objects):
+    """Defined (not weak); undefined, with one that needs each."""
+    listing = subprocess.run(["nm", "-A", "--no-sort", *objects], capture_output=True, text=True, check=True).stdout
+    defined, undefined = set(), {}
+    for item, _, line in (line.partition(":") for line in listing.splitlines()):
+        kind, name = line.split()[-2:]
+        if kind == "U":
+            undefined.setdefault(name, item)
+        elif kind in "TDBR":
+            defined.add(name)
+    return defined, undefined
+
+
+def is_missing(item):
+    return item.parent.name == "cuda" or item.name.endswith(".cu.o")
+
+
+class WithoutCuda(unittest.TestCase):
+    def test_all_that_is_needed_is_defined(self):
+        objects = [*objects_of(BUILD / "CMakeFiles", SOURCE), *objects_of(BUILD / "tests/CMakeFiles", SOURCE / "tests")]
+        stubs = [item for item in objects if STUBS in item.parts]
+        missing = [item for item in objects if is_missing(item)]
+        self.assertTrue(stubs and missing, "expected objects of both kinds; build first")
+        defined, needed = symbols([item for item in objects if not is_missing(item) and STUBS not in item.parts])
+        absent = ((set(needed) - defined) & symbols(missing)[0]) - symbols(stubs)[0]
+        lines = "\n".join(f"{name} of {Path(needed[name]).name}" for name in sorted(absent))
+        text = subprocess.run(["c++filt"], input=lines, capture_output=True, text=True, check=True).stdout
+        self.assertEqual(absent, set(), f"define in a no_cuda.cpp:\n{text}")
+
+
+if __name__ == "__main__":
+    unittest.main()
