@@ -12,8 +12,7 @@
 namespace d9d {
 
 // True when this process sees a CUDA device; LibTorch can then use it. Loads the library on the first such call; later
-// calls, from any thread, return the same answer. On a machine without a device nothing is loaded. A thread asks the
-// disk for the files of the library and of those that it uses meanwhile, and for some time after. Local.
+// calls, from any thread, return the same answer. On a machine without a device nothing is loaded. Local.
 //
 // Call it before the first backward and before anything asks LibTorch about CUDA (at::hasCUDA, pinned memory): LibTorch
 // keeps its first answer for ever. Throws StateError when that was too late, or when the driver is too old for the

@@ -3,7 +3,7 @@
 // Example
 //   const auto choice = d9d::kernels::resolve_sdpa({.needs = {.window = true}, .device = device_of(query)});
 //   choice.backend    // SdpaBackend::kCudnn on a Hopper GPU
-//   choice.why        // "windows and packed sequences run fastest on cuDNN's graphs"
+//   choice.why        // "cuDNN's graphs are the fastest kernels with what is needed"
 #pragma once
 
 #include <cstdint>

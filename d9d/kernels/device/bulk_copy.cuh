@@ -6,7 +6,7 @@
 //   if (lane == 0) start_bulk_load(buffer, from, bytes, arrived);
 //   __syncwarp();
 //   wait_for_bulk_load(arrived);
-//   if (lane == 0) start_bulk_store(to, buffer, bytes);
+//   if (lane == 0) start_bulk_store_of_much(to, buffer, bytes);
 //   finish_reading_for_bulk_stores();      // of this thread; the buffer may change or end now
 #pragma once
 
@@ -56,13 +56,7 @@ __device__ __forceinline__ void wait_for_bulk_load(const std::uint64_t& barrier)
   }
 }
 
-__device__ __forceinline__ void start_bulk_store(void* global, const void* shared, std::uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
-               "r"(bytes)
-               : "memory");
-}
-
-// The same, of what is more than caches hold: it leaves the L2 cache before what is read.
+// Of what is more than caches hold: it leaves the L2 cache before what is read.
 __device__ __forceinline__ void start_bulk_store_of_much(void* global, const void* shared, std::uint32_t bytes) {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -217,11 +217,12 @@ unsigned launch_aligned(const RmsNormBackwardArgs& args, CUstream_st* stream) {
     if (!is_row_aligned(args.x, args.x_rows) || !is_row_aligned(args.grad_out, args.grad_out_rows)) return;
     if (args.grad_sum != nullptr && !is_row_aligned(args.grad_sum, args.grad_sum_rows)) return;
     if (reinterpret_cast<std::uintptr_t>(args.weight) % 16 != 0) return;
-    if (args.num_columns / kWidth < T >> kMostVectors) {
+    const std::int64_t num_vectors = args.num_columns / kWidth<T>;
+    if (num_vectors > kMostVectors) {
       blocks = launch_rms_norm_backward_of_long_rows(args, stream);
       return;
     }
-    with_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
+    with_row_group(num_vectors, [&]<class Group>(Group) {
       constexpr int kRowsAtOnce = kBlockOf<Group> / Group::kThreads * Group::kRows;
       blocks = std::min(num_blocks(args.num_rows, kRowsAtOnce), static_cast<unsigned>(kRmsNormPartials / 2));
       const auto launch = [&]<bool kAdds>(std::bool_constant<kAdds>) {
