@@ -27,6 +27,7 @@ CudnnPlanKey key_of(std::int64_t num_positions) {
           .query = strides(kHeads),
           .key = strides(kKeyHeads),
           .value = strides(kKeyHeads),
+          .grad_value = strides(kKeyHeads),
           .scale = 0.125F,
           .right = 0};
 }

@@ -1,6 +1,7 @@
 // The fused kernels of a GPU against eager attention in fp64.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "d9d/base/check.h"
 
@@ -200,7 +201,53 @@ TEST_P(FusedAttentionCuda, Does_not_wait_for_the_device) {
   }
 }
 
-class CudnnAttentionCuda : public ::d9d::testing::CudaTest {};
+class CudnnAttentionCuda : public ::d9d::testing::CudaTest {
+ protected:
+  // Values that lie behind `count` columns, and queries and keys of their own: [3, 200, 4 or 2 heads, 64].
+  [[nodiscard]] static Tensors leaves_with_values_behind(std::int64_t count) {
+    const auto rows = ::d9d::testing::device_values({3, 200, count + 4 * 64}, 3, at::kBFloat16);  // some are behind
+    const auto leaf = [](std::int64_t heads, std::uint64_t seed) {
+      return ::d9d::testing::leaf(::d9d::testing::device_values({3, 200, heads, 64}, seed, at::kBFloat16));
+    };
+    return {leaf(4, 1), leaf(2, 2), rows.narrow(-1, count, 2 * 64).unflatten(-1, {2, 64}).requires_grad_()};
+  }
+};
+
+TEST_F(CudnnAttentionCuda, Leaves_room_before_the_gradient_of_values_behind_queries_and_keys) {
+  for (const std::int64_t count : {0, 64, 6 * 64}) {
+    const bool has_room = count == 6 * 64;
+    const Tensors leaves = leaves_with_values_behind(count);
+    const auto run = [&](const auto& core, const Tensors& in) {
+      const at::Tensor out =
+          core(SdpaInputs{.query = in[0], .key = in[1], .value = in[2]}, SdpaOptions{.causal = true}).out;
+      const auto grad = ::d9d::testing::device_values(out.sizes(), 4, at::kBFloat16).to(out.scalar_type());
+      return torch::autograd::grad({out}, in, {grad});
+    };
+    const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
+      return fused_attention(inputs, options, FusedSdpaKernel::kCudnn);
+    };
+    const Tensors actual = run(fused, leaves);
+    EXPECT_EQ(actual[2].stride(1), (has_room ? 8 : 2) * 64) << count;
+    EXPECT_EQ(actual[2].storage_offset(), has_room ? count : 0);
+    EXPECT_EQ(actual[2].storage().nbytes(), 3 * 200 * static_cast<std::size_t>(actual[2].stride(1)) * 2);
+    EXPECT_EQ(actual[2].storage().use_count(), 1U) << count;
+    EXPECT_TRUE(actual[0].is_contiguous() && actual[1].is_contiguous());
+    Tensors exact_leaves;
+    for (const at::Tensor& each : leaves) exact_leaves.push_back(::d9d::testing::leaf(each.detach().to(at::kDouble)));
+    const Tensors exact = run(eager_attention, exact_leaves);
+    for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_TRUE(is_near(actual[i], exact[i])) << count << " " << i;
+  }
+}
+
+TEST_F(CudnnAttentionCuda, Gives_packed_values_a_contiguous_gradient) {
+  const auto qkv = ::d9d::testing::device_values({1, 224, 8, 64}, 1, at::kBFloat16);
+  const Tensors leaves = {qkv.narrow(2, 0, 4).requires_grad_(), qkv.narrow(2, 4, 2).requires_grad_(),
+                          qkv.narrow(2, 6, 2).requires_grad_()};
+  const SdpaInputs inputs{
+      .query = leaves[0], .key = leaves[1], .value = leaves[2], .packed = packed_of({64, 128, 32}, at::kCUDA)};
+  const auto out = fused_attention(inputs, {.causal = true}, FusedSdpaKernel::kCudnn).out;
+  EXPECT_TRUE(torch::autograd::grad({out}, leaves, {at::ones_like(out)})[2].is_contiguous());
+}
 
 TEST_F(CudnnAttentionCuda, Equals_eager_with_a_softcap) {
   for (const auto& options : std::vector<SdpaOptions>{{}, {.causal = true}, {.causal = true, .window_left = 40}}) {

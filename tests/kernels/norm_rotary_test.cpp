@@ -61,6 +61,20 @@ TEST(NormRotary, Is_rms_norm_and_apply_rotary_bit_for_bit_on_a_cpu) {
   EXPECT_TRUE(at::equal(fused.second, composed.second));
 }
 
+TEST(NormRotary, Hands_values_on_as_they_are_on_a_cpu) {
+  const at::Tensor qkv = testing::leaf(values({2, 5, 8 * 64}, 1));
+  const at::Tensor heads = qkv.unflatten(-1, {8, 64});
+  const at::Tensor v = heads.narrow(2, 6, 2);
+  const at::Tensor weight = values({64}, 3);
+  const at::Tensor table = values({1, 5, 64}, 4);
+  const auto [q, k, same] =
+      norm_rotary(heads.narrow(2, 0, 4), heads.narrow(2, 4, 2), v, weight, weight, table, table, {});
+  const auto expected = norm_rotary(heads.narrow(2, 0, 4), heads.narrow(2, 4, 2), weight, weight, table, table, {});
+  EXPECT_TRUE(same.is_same(v));
+  EXPECT_TRUE(at::equal(q, expected.first));
+  EXPECT_TRUE(at::equal(k, expected.second));
+}
+
 TEST(NormRotary, Refuses_what_does_not_fit) {
   const at::Tensor x = values({2, 3, 2, 8}, 1);
   const at::Tensor weight = values({8}, 2);

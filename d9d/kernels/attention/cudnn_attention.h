@@ -18,7 +18,9 @@ namespace d9d::kernels::detail {
 [[nodiscard]] FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& call,
                                          bool backward_follows);
 
-// Sinks are in forward.logsumexp. Its bits vary from run to run.
+// Sinks are in forward.logsumexp. Its bits vary from run to run. Where the rows of dense values have as many columns
+// before them as queries and keys have, so does their gradient, in a storage of its own (column_slices.h); all others
+// are contiguous.
 [[nodiscard]] FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& tensors,
                                             const FusedForward& forward, const FusedCall& call);
 

@@ -42,6 +42,7 @@ struct CudnnPlanKey {
   CudnnStrides query;
   CudnnStrides key;
   CudnnStrides value;
+  CudnnStrides grad_value;  // backward only; of packed sequences contiguous
   float scale = 0;
   float softcap = 0;       // 0: none
   std::int64_t left = -1;  // query i sees keys from i + Skv - S - left to i + Skv - S + right; negative: no bound
@@ -49,7 +50,7 @@ struct CudnnPlanKey {
   auto operator<=>(const CudnnPlanKey&) const = default;
 };
 
-// Out and its gradient are [B, S, Hq, D] contiguous, gradients of the inputs contiguous in their order of dims;
+// Out and its gradient are [B, S, Hq, D] contiguous, gradients of queries and keys contiguous in their order of dims;
 // logsumexp, natural, float [B, Hq, S], packed [positions, Hq]; sinks float [Hq].
 enum class CudnnTensor : std::uint8_t {
   kQuery,

@@ -74,7 +74,9 @@ enum class FusedSdpaKernel : std::uint8_t {
                                          const std::vector<TorchSdpaKernel>& kernels = {});
 
 // bf16 and half on a GPU. Keeps O(S) a head. Takes everything but masks; softcap with kCudnn alone. What kCudnn does
-// not take of the rest runs on kFlash. Throws ConfigError for what neither takes.
+// not take of the rest runs on kFlash. Throws ConfigError for what neither takes. With kCudnn, unpacked, where a row
+// of `value` lies behind as many columns as query and key have together, as in a projection [q | k | v], so does its
+// gradient, in a buffer of its own whose other columns are uninitialised: room for what norm_rotary computes.
 [[nodiscard]] SdpaOutput fused_attention(const SdpaInputs& inputs, const SdpaOptions& options, FusedSdpaKernel kernel);
 
 namespace detail {

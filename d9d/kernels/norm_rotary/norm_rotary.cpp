@@ -1,8 +1,10 @@
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "d9d/kernels/device/column_slices.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/norm_rotary/norm_rotary_cuda.h"
 #include "d9d/kernels/rms_norm/check_arguments.h"
@@ -16,9 +18,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct NormRotary : torch::autograd::Function<NormRotary> {
+  // {q, k}, and v if there is one.
   static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& q_weight, const at::Tensor& k_weight, const at::Tensor& cos,
-                               const at::Tensor& sin, const NormRotaryOptions& options) {
+                               const at::Tensor& sin, const std::optional<at::Tensor>& v,
+                               const NormRotaryOptions& options) {
     context->save_for_backward({q, k, q_weight, k_weight, cos, sin});
     context->saved_data["style"] = static_cast<std::int64_t>(options.style);
     context->saved_data["eps"] = options.eps;
@@ -26,11 +30,18 @@ struct NormRotary : torch::autograd::Function<NormRotary> {
     context->set_materialize_grads(false);
     const auto out = detail::norm_rotary_forward_cuda(
         {.x = {q, k}, .weights = {q_weight, k_weight}, .cos = cos, .sin = sin}, options);
-    return {out[0], out[1]};
+    if (!v) return {out[0], out[1]};
+    const at::AutoDispatchBelowADInplaceOrView no_views;
+    return {out[0], out[1], at::alias(*v)};
   }
 
-  static variable_list backward(AutogradContext* context, variable_list grads) {
+  // `grads` is the engine's own list, to which it moved what it got or summed. A hook, a gradient kept for the caller
+  // or a second node that got the same tensor hold references beside it, and a view a tensor of the same storage. With
+  // neither, the columns beside those of v are nobody's, and nothing enqueued elsewhere reads them.
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
     detail::check_first_order("norm_rotary");
+    const at::Tensor none;
+    const at::Tensor& grad_v = grads.size() > 2 ? grads[2] : none;
     const variable_list saved = context->get_saved_variables();
     auto [x, weights] = detail::norm_rotary_backward_cuda(
         {grads[0], grads[1]},
@@ -39,25 +50,46 @@ struct NormRotary : torch::autograd::Function<NormRotary> {
          .eps = context->saved_data["eps"].toDouble(),
          .zero_centered = context->saved_data["zero_centered"].toBool()},
         {.x = {context->needs_input_grad(0), context->needs_input_grad(1)},
-         .weights = {context->needs_input_grad(2), context->needs_input_grad(3)}});
-    return {x[0], x[1], weights[0], weights[1], {}, {}, {}};
+         .weights = {context->needs_input_grad(2), context->needs_input_grad(3)}},
+        detail::is_only_reference(grad_v) ? grad_v : none);
+    return {x[0], x[1], weights[0], weights[1], {}, {}, grad_v, {}};
   }
 };
+
+// {q, k}, and v where it went through autograd with them.
+variable_list apply(const at::Tensor& q, const at::Tensor& k, const at::Tensor& q_weight, const at::Tensor& k_weight,
+                    const at::Tensor& cos, const at::Tensor& sin, const std::optional<at::Tensor>& v,
+                    const NormRotaryOptions& options) {
+  detail::check_rms_norm_arguments("norm_rotary", q, q_weight);
+  detail::check_rms_norm_arguments("norm_rotary", k, k_weight);
+  detail::check_rotary_arguments("norm_rotary", q, k, cos, sin);
+  if (!detail::fits_norm_rotary_kernel({.x = {q, k}, .weights = {q_weight, k_weight}, .cos = cos, .sin = sin})) {
+    const auto turned =
+        apply_rotary(rms_norm(q, q_weight, options.eps, options.zero_centered),
+                     rms_norm(k, k_weight, options.eps, options.zero_centered), cos, sin, options.style);
+    return {turned.first, turned.second};
+  }
+  return NormRotary::apply(q, k, q_weight, k_weight, cos, sin, v, options);
+}
 
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> norm_rotary(const at::Tensor& q, const at::Tensor& k, const at::Tensor& q_weight,
                                               const at::Tensor& k_weight, const at::Tensor& cos, const at::Tensor& sin,
                                               const NormRotaryOptions& options) {
-  detail::check_rms_norm_arguments("norm_rotary", q, q_weight);
-  detail::check_rms_norm_arguments("norm_rotary", k, k_weight);
-  detail::check_rotary_arguments("norm_rotary", q, k, cos, sin);
-  if (!detail::fits_norm_rotary_kernel({.x = {q, k}, .weights = {q_weight, k_weight}, .cos = cos, .sin = sin})) {
-    return apply_rotary(rms_norm(q, q_weight, options.eps, options.zero_centered),
-                        rms_norm(k, k_weight, options.eps, options.zero_centered), cos, sin, options.style);
-  }
-  const variable_list results = NormRotary::apply(q, k, q_weight, k_weight, cos, sin, options);
-  return {results[0], results[1]};
+  variable_list results = apply(q, k, q_weight, k_weight, cos, sin, std::nullopt, options);
+  return {std::move(results[0]), std::move(results[1])};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_rotary(const at::Tensor& q, const at::Tensor& k,
+                                                           const at::Tensor& v, const at::Tensor& q_weight,
+                                                           const at::Tensor& k_weight, const at::Tensor& cos,
+                                                           const at::Tensor& sin, const NormRotaryOptions& options) {
+  const bool passes = v.requires_grad() && detail::are_adjacent_columns(q, k, /*num_column_dims=*/2) &&
+                      detail::are_adjacent_columns(k, v, /*num_column_dims=*/2);
+  variable_list results = apply(q, k, q_weight, k_weight, cos, sin, passes ? std::optional(v) : std::nullopt, options);
+  if (results.size() == 2) results.push_back(v);
+  return {std::move(results[0]), std::move(results[1]), std::move(results[2])};
 }
 
 }  // namespace d9d::kernels

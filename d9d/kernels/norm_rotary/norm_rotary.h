@@ -6,6 +6,7 @@
 //       kernels::norm_rotary(q, k, q_weight, k_weight, cos, sin, {.style = kernels::RotaryStyle::kHalf, .eps = 1e-6});
 #pragma once
 
+#include <tuple>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -35,5 +36,14 @@ struct NormRotaryOptions {
                                                             const at::Tensor& q_weight, const at::Tensor& k_weight,
                                                             const at::Tensor& cos, const at::Tensor& sin,
                                                             const NormRotaryOptions& options);
+
+// The same of the queries and keys of a fused projection whose values `v` pass through: {q, k, v}, v an alias that
+// autograd does not know as a view, or itself. Use it in v's place: where k's columns follow those of q, and v's those
+// of k, backward sees the gradient of v beside those of q and k, and returns it as it is. If its rows have room for
+// theirs before its own columns (fused_attention gives such gradients), and nobody but this function has that tensor or
+// its storage, all three are adjacent columns of one buffer, without a copy.
+[[nodiscard]] std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_rotary(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& q_weight,
+    const at::Tensor& k_weight, const at::Tensor& cos, const at::Tensor& sin, const NormRotaryOptions& options);
 
 }  // namespace d9d::kernels

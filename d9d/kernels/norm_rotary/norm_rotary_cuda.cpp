@@ -59,6 +59,16 @@ NormRotaryInputs inputs_of(const QueriesAndKeys& x, const QueriesAndKeys& weight
   return inputs;
 }
 
+// Places for the gradients of queries and keys, [B, S, heads, D] with tokens evenly spaced.
+QueriesAndKeys places_of_gradients(const QueriesAndKeys& x, const at::Tensor& beside) {
+  if (beside.defined()) {
+    const auto room = column_slices_before(beside, x[0], x[1], /*num_column_dims=*/2);
+    if (room && fits_heads_kernel(room->first)) return {room->first, room->second};
+  }
+  const auto slices = empty_column_slices(x[0], x[1], /*num_column_dims=*/2);
+  return {slices.first, slices.second};
+}
+
 }  // namespace
 
 bool fits_norm_rotary_kernel(const NormRotaryTensors& tensors) {
@@ -85,7 +95,8 @@ QueriesAndKeys norm_rotary_forward_cuda(const NormRotaryTensors& tensors, const 
 }
 
 NormRotaryBackward norm_rotary_backward_cuda(const QueriesAndKeys& grad_out, const NormRotaryTensors& tensors,
-                                             const NormRotaryOptions& options, const NormRotaryWanted& wanted) {
+                                             const NormRotaryOptions& options, const NormRotaryWanted& wanted,
+                                             const at::Tensor& beside) {
   const c10::DeviceGuard guard(tensors.x[0].device());
   const Tables tables(tensors, tensors.x[0].scalar_type());
   const QueriesAndKeys weights = fitting_weights(tensors);
@@ -94,7 +105,7 @@ NormRotaryBackward norm_rotary_backward_cuda(const QueriesAndKeys& grad_out, con
   NormRotaryBackward result;
   const auto wants_x = [&](std::size_t i) { return wanted.x[i] && grad_out[i].defined(); };
   if (wants_x(0) && wants_x(1)) {
-    std::tie(result.x[0], result.x[1]) = empty_column_slices(tensors.x[0], tensors.x[1], /*num_column_dims=*/2);
+    result.x = places_of_gradients(tensors.x, beside);
   } else {
     for (std::size_t i = 0; i < 2; ++i)
       if (wants_x(i)) result.x[i] = at::empty(tensors.x[i].sizes(), tensors.x[i].options());

@@ -29,13 +29,15 @@ struct NormRotaryWanted {
   std::array<bool, 2> weights = {};
 };
 struct NormRotaryBackward {
-  QueriesAndKeys x;        // adjacent columns of one buffer where both are wanted and tensors.x are
+  QueriesAndKeys x;        // adjacent columns of one buffer where both are wanted and tensors.x are, or go beside
   QueriesAndKeys weights;  // in the weights' dtypes
 };
-// Those of an undefined grad_out are left out like those that are not wanted.
+// Those of an undefined grad_out are left out like those that are not wanted. `beside`: undefined, or the gradient of
+// something else that nobody can see but through its own columns. Where both of x are wanted and its rows have room for
+// them before these columns, they go there.
 [[nodiscard]] NormRotaryBackward norm_rotary_backward_cuda(const QueriesAndKeys& grad_out,
                                                            const NormRotaryTensors& tensors,
                                                            const NormRotaryOptions& options,
-                                                           const NormRotaryWanted& wanted);
+                                                           const NormRotaryWanted& wanted, const at::Tensor& beside);
 
 }  // namespace d9d::kernels::detail

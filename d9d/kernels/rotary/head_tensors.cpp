@@ -20,7 +20,9 @@ std::int64_t bytes_of_stride(const at::Tensor& heads, std::int64_t dim) {
   return heads.stride(dim) * heads.element_size();
 }
 
-bool fits(const at::Tensor& heads) {
+}  // namespace
+
+bool fits_heads_kernel(const at::Tensor& heads) {
   if (heads.stride(3) != 1 || !is_aligned(heads)) return false;
   for (const std::int64_t dim : {1, 2}) {
     const std::int64_t bytes = bytes_of_stride(heads, dim);
@@ -29,8 +31,6 @@ bool fits(const at::Tensor& heads) {
   return (bytes_of_stride(heads, 0) | bytes_of_stride(heads, 1) | bytes_of_stride(heads, 2)) % kBytesOfPiece == 0;
 }
 
-}  // namespace
-
 bool has_heads_kernel(at::ScalarType dtype, std::int64_t head_dim, std::int64_t rotary_dim) {
   if (dtype == at::kDouble || rotary_dim == 0) return false;
   const std::int64_t width = kBytesOfPiece / static_cast<std::int64_t>(c10::elementSize(dtype));
@@ -38,7 +38,7 @@ bool has_heads_kernel(at::ScalarType dtype, std::int64_t head_dim, std::int64_t 
 }
 
 at::Tensor fitting_heads(const at::Tensor& heads) {
-  return fits(heads) ? heads : heads.clone(at::MemoryFormat::Contiguous);
+  return fits_heads_kernel(heads) ? heads : heads.clone(at::MemoryFormat::Contiguous);
 }
 
 HeadsView view_of(const at::Tensor& fitting) {

@@ -10,7 +10,9 @@ namespace d9d::kernels::detail {
 // Whether kernels on HeadsView take heads of this dtype and these sizes.
 [[nodiscard]] bool has_heads_kernel(at::ScalarType dtype, std::int64_t head_dim, std::int64_t rotary_dim);
 
-// [B, S, heads, D], not empty, with strides and an address that a HeadsView has: itself or a contiguous copy.
+// Whether a HeadsView has the strides and the address of [B, S, heads, D], not empty.
+[[nodiscard]] bool fits_heads_kernel(const at::Tensor& heads);
+// Itself if it fits, or a contiguous copy.
 [[nodiscard]] at::Tensor fitting_heads(const at::Tensor& heads);
 [[nodiscard]] HeadsView view_of(const at::Tensor& fitting);
 

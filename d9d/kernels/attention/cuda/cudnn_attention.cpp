@@ -10,6 +10,7 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/attention/cudnn_graph.h"
+#include "d9d/kernels/device/column_slices.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 
 namespace d9d::kernels::detail {
@@ -73,7 +74,8 @@ void add_offsets(Prepared& call, const at::Tensor& cu_seqlens) {
   launch_packed_offsets(args, current_cuda_stream(cu_seqlens.device()));
 }
 
-Prepared prepare(const FusedTensors& tensors, const FusedCall& how, bool is_backward) {
+// For the forward.
+Prepared prepare(const FusedTensors& tensors, const FusedCall& how) {
   Prepared call;
   call.query = aligned(tensors.query);
   call.key_heads = aligned(tensors.key);
@@ -81,7 +83,6 @@ Prepared prepare(const FusedTensors& tensors, const FusedCall& how, bool is_back
   const bool is_packed = tensors.cu_seqlens.defined();
   const std::int64_t max_length = is_packed ? power_of_two(how.max_length) : 0;
   call.key = {.device = call.query.device().index(),
-              .is_backward = is_backward,
               .is_packed = is_packed,
               .dtype = dtype_of(call.query),
               .num_sequences = is_packed ? power_of_two(tensors.cu_seqlens.numel() - 1) : call.query.size(0),
@@ -103,6 +104,28 @@ Prepared prepare(const FusedTensors& tensors, const FusedCall& how, bool is_back
   pointer(call.pointers, CudnnTensor::kValue) = const_cast<void*>(call.value.const_data_ptr());
   if (is_packed) add_offsets(call, tensors.cu_seqlens);
   return call;
+}
+
+// Of a row of the gradient of values, before its own: room for the gradients of queries and keys where values lie
+// behind both in the rows of one projection, which sizes tell, for queries and keys are turned since.
+std::int64_t columns_before_grad_value(const Prepared& call) {
+  constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // that the kernels count
+  const CudnnPlanKey& key = call.key;
+  const std::int64_t count = (key.num_heads + key.num_kv_heads) * key.num_features;
+  const bool is_too_large =
+      key.num_sequences * key.num_keys * (count + key.num_kv_heads * key.num_features) >= kMaxElements;
+  if (key.is_packed || is_too_large) return 0;
+  return columns_before(call.value, /*num_column_dims=*/2) == count ? count : 0;
+}
+
+// Of a backward with what `call`, of either direction, has.
+CudnnPlanKey backward_key(const Prepared& call) {
+  CudnnPlanKey key = call.key;
+  key.is_backward = true;
+  key.has_sinks = false;
+  const std::int64_t row = columns_before_grad_value(call) + key.num_kv_heads * key.num_features;
+  key.grad_value = {.sequence = key.num_keys * row, .head = key.num_features, .position = row};
+  return key;
 }
 
 void run(const Prepared& call) {
@@ -131,7 +154,7 @@ const char* cudnn_refusal(const FusedTensors& tensors, const FusedCall& call, bo
 FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks, const FusedCall& how,
                            bool backward_follows) {
   const c10::DeviceGuard guard(tensors.query.device());
-  Prepared call = prepare(tensors, how, /*is_backward=*/false);
+  Prepared call = prepare(tensors, how);
   const auto float_options = call.query.options().dtype(at::kFloat);
   FusedForward result{.out = at::empty(call.query.sizes(), call.query.options())};
   const std::int64_t batch = call.query.size(0), num_queries = call.query.size(1), num_heads = call.query.size(2);
@@ -146,23 +169,21 @@ FusedForward cudnn_forward(const FusedTensors& tensors, const at::Tensor& sinks,
   pointer(call.pointers, CudnnTensor::kOut) = result.out.mutable_data_ptr();
   pointer(call.pointers, CudnnTensor::kLogsumexp) = result.logsumexp.mutable_data_ptr();
   run(call);
-  if (backward_follows) {
-    CudnnPlanKey backward = call.key;
-    backward.is_backward = true;
-    backward.has_sinks = false;
-    cudnn().prepare(backward);
-  }
+  if (backward_follows) cudnn().prepare(backward_key(call));
   return result;
 }
 
 FusedGradients cudnn_backward(const at::Tensor& grad_out, const FusedTensors& tensors, const FusedForward& forward,
                               const FusedCall& how) {
   const c10::DeviceGuard guard(tensors.query.device());
-  Prepared call = prepare(tensors, how, /*is_backward=*/true);
+  Prepared call = prepare(tensors, how);
+  call.key = backward_key(call);
   const at::Tensor grad = grad_out.contiguous();
   const auto empty_like = [](const at::Tensor& x) { return at::empty(x.sizes(), x.options()); };
   FusedGradients result{
-      .query = empty_like(call.query), .key = empty_like(call.key_heads), .value = empty_like(call.value)};
+      .query = empty_like(call.query),
+      .key = empty_like(call.key_heads),
+      .value = empty_behind_columns(call.value, columns_before_grad_value(call), /*num_column_dims=*/2)};
   pointer(call.pointers, CudnnTensor::kOut) = const_cast<void*>(forward.out.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kLogsumexp) = const_cast<void*>(forward.logsumexp.const_data_ptr());
   pointer(call.pointers, CudnnTensor::kGradOut) = const_cast<void*>(grad.const_data_ptr());

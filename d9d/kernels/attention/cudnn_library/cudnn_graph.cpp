@@ -79,7 +79,7 @@ class GraphBuilder {
     const CudnnStrides grad_key = contiguous(key_.num_keys, key_.num_kv_heads, key_.num_features);
     fill(grads[0], describe_out(CudnnTensor::kGradQuery));
     fill(grads[1], describe_keys(CudnnTensor::kGradKey, CudnnTensor::kGradKeyOffsets, grad_key));
-    fill(grads[2], describe_keys(CudnnTensor::kGradValue, CudnnTensor::kGradKeyOffsets, grad_key));
+    fill(grads[2], describe_keys(CudnnTensor::kGradValue, CudnnTensor::kGradKeyOffsets, key_.grad_value));
     return graph_;
   }
 

@@ -74,10 +74,10 @@ at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const
   const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
   at::Tensor q = heads_of(projected[0]);
   at::Tensor k = heads_of(projected[1]);
-  const at::Tensor v = heads_of(projected[2]);
+  at::Tensor v = heads_of(projected[2]);
   if (q_norm && q_norm->is_plain() && k_norm->is_plain()) {
-    std::tie(q, k) = kernels::norm_rotary(
-        q, k, q_norm->weight->local(), k_norm->weight->local(), tables.cos, tables.sin,
+    std::tie(q, k, v) = kernels::norm_rotary(
+        q, k, v, q_norm->weight->local(), k_norm->weight->local(), tables.cos, tables.sin,
         {.style = config.rope_style, .eps = *config.qk_norm_eps, .zero_centered = config.qk_norm_zero_centered});
   } else {
     if (q_norm) q = q_norm(q);
