@@ -16,12 +16,13 @@
 
 namespace d9d::kernels::detail {
 
-// Dims from the innermost out; contiguous, a size of 1 where a dim is not there.
+// Dims from the innermost out; a size of 1 where a dim is not there.
 struct TiledTensor {
   const void* data;                    // aligned to 16 bytes, as are rows
   std::array<std::uint64_t, 3> sizes;  // none is 0
   std::array<std::uint32_t, 3> box;    // box[0]: of 128 bytes
   bool is_float = false;               // else bf16
+  std::uint64_t row_stride = 0;        // in elements, between rows of sizes[0] elements; 0: they follow each other
 };
 
 // The driver's cuTensorMapEncodeTiled, which this library does not link.
@@ -41,7 +42,7 @@ struct TiledTensor {
 
 // The thread has used the device before: the driver wants its context.
 [[nodiscard]] inline CUtensorMap tensor_map(const TiledTensor& tensor) {
-  const std::uint64_t row = (tensor.is_float ? 4 : 2) * tensor.sizes[0];
+  const std::uint64_t row = (tensor.is_float ? 4 : 2) * (tensor.row_stride == 0 ? tensor.sizes[0] : tensor.row_stride);
   const std::array<std::uint64_t, 2> strides = {row, row * tensor.sizes[1]};
   const std::array<std::uint32_t, 3> element_strides = {1, 1, 1};
   CUtensorMap map;

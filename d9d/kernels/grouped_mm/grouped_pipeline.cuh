@@ -34,12 +34,17 @@ static_assert(sizeof(GroupTiles) * kMaxGroups <= sizeof(GroupedShared::results))
 
 using Ring = RingPosition<kStages>;
 
+struct Nothing {
+  __device__ __forceinline__ void operator()() const {}
+};
+
 // The consumers' view: what to add up, and where a warpgroup's columns of A are.
 struct Consumer {
   GroupedShared& shared;
   int warpgroup;  // 0 or 1
   Ring at = {};
-  int piece = 0;  // of shared.results, to be written next
+  int piece = 0;        // of shared.results, to be written next
+  int unreleased = -1;  // a stage that stores of this warpgroup still read
 
   __device__ __forceinline__ int thread() const { return threadIdx.x % kWarpgroup; }
   __device__ __forceinline__ int warp() const { return thread() / 32; }
@@ -75,9 +80,9 @@ struct Consumer {
         matrix_at(shared.b[at.stage], kBoxBytes) + step * kInnerStep<kBOrder>, add);
   }
 
-  // sums = A @ B over whole stages, one or more.
-  template <int kColumns, Order kAOrder, Order kBOrder>
-  __device__ __forceinline__ void add_up(float (&sums)[128], int num_stages) {
+  // sums = A @ B over whole stages, one or more. after_first() is called while the first of them is multiplied.
+  template <int kColumns, Order kAOrder, Order kBOrder, class AfterFirst = Nothing>
+  __device__ __forceinline__ void add_up(float (&sums)[128], int num_stages, const AfterFirst& after_first = {}) {
     // With fewer stages the first could arrive twice before the second comes.
     const bool is_apart = num_stages >= kStages;
     if (is_apart && warpgroup == 1) sync_threads(1, 2 * kWarpgroup);
@@ -91,6 +96,8 @@ struct Consumer {
       if (i > 0) {
         wait_for_products<1>();
         release(previous);
+      } else {
+        after_first();
       }
       if (is_apart && warpgroup == 0 && i == kLead - 1) arrive_threads(1, 2 * kWarpgroup);
       previous = at.stage;
@@ -116,10 +123,10 @@ __device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_gr
 
 // The body of a kernel. Product has
 //   GroupTiles tiles_of(int rows);       Tile tile_at(order, int group, int tile);      int num_stages(tile);
-//   int bytes_of_stage(tile);            void load(tile, int i, a, b, Barrier&);  // the i-th stage
+//   int bytes_of_stage(tile, int i);     void load(tile, int i, a, b, Barrier&);  // the i-th stage
 //   void compute(tile, Consumer&);       // uses num_stages stages
-template <class Product>
-__device__ __forceinline__ void run_grouped(const Product& product, const std::int32_t* offsets, int num_groups,
+template <class Product, class Offsets>
+__device__ __forceinline__ void run_grouped(const Product& product, const Offsets& offsets, int num_groups,
                                             int* num_drawn) {
   extern __shared__ __align__(1024) unsigned char memory[];
   GroupedShared& shared = *reinterpret_cast<GroupedShared*>(memory);
@@ -149,7 +156,7 @@ __device__ __forceinline__ void run_grouped(const Product& product, const std::i
         for (int i = 0; i < num_stages; ++i, at.advance()) {
           wait(shared.empty[at.stage], at.phase ^ 1);
           if (i == larger(num_stages - kStages, 0)) turns.draw();
-          arrive_expecting(shared.full[at.stage], product.bytes_of_stage(tile));
+          arrive_expecting(shared.full[at.stage], product.bytes_of_stage(tile, i));
           product.load(tile, i, shared.a[at.stage], shared.b[at.stage], shared.full[at.stage]);
         }
       });

@@ -55,10 +55,11 @@ struct TileOrder {
   }
 };
 
-// Fills `order`. Called by each of `num_threads` threads; `sync` makes all of them meet. tiles_of(rows of a group) is a
-// GroupTiles; scratch: kMaxGroups of them that the threads share.
-template <class TilesOf, class Sync>
-constexpr void order_tiles(TileOrder& order, const std::int32_t* offsets, int num_groups, int thread, int num_threads,
+// Fills `order`. Called by each of `num_threads` threads; `sync` makes all of them meet. offsets[g]: the first row of
+// group g, and of the one after the last; tiles_of(rows of a group) is a GroupTiles; scratch: kMaxGroups of them that
+// the threads share.
+template <class Offsets, class TilesOf, class Sync>
+constexpr void order_tiles(TileOrder& order, const Offsets& offsets, int num_groups, int thread, int num_threads,
                            const TilesOf& tiles_of, GroupTiles* scratch, const Sync& sync) {
   for (int g = thread; g <= num_groups; g += num_threads) {
     order.offset[g] = offsets[g];

@@ -45,7 +45,7 @@ struct RowsOuterRows {
   __device__ __forceinline__ int num_stages(const OuterTile& tile) const {
     return ceil_div(tile.num_rows, kInnerOfBlock);
   }
-  __device__ __forceinline__ int bytes_of_stage(const OuterTile&) const { return 6 * kBoxBytes; }
+  __device__ __forceinline__ int bytes_of_stage(const OuterTile&, int /*stage*/) const { return 6 * kBoxBytes; }
 
   __device__ __forceinline__ void load(const OuterTile& tile, int i, unsigned char (*a)[kBoxBytes],
                                        unsigned char (*b)[kBoxBytes], Barrier& full) const {

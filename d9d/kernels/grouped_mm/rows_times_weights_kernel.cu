@@ -46,7 +46,7 @@ struct RowsTimesWeights {
   __device__ __forceinline__ int num_row_boxes(const RowsTile& tile) const {
     return ceil_div(tile.num_rows, kTileRowStep);
   }
-  __device__ __forceinline__ int bytes_of_stage(const RowsTile& tile) const {
+  __device__ __forceinline__ int bytes_of_stage(const RowsTile& tile, int /*stage*/) const {
     return 2 * kBoxBytes + num_row_boxes(tile) * kTileRowStep * kRowBytes;
   }
 

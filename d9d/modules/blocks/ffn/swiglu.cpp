@@ -1,6 +1,7 @@
 #include "d9d/modules/blocks/ffn/swiglu.h"
 
 #include "d9d/kernels/silu_mul/silu_mul.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
 
 namespace d9d {
 
@@ -18,6 +19,9 @@ void SwiGLU::after_materialize(at::Device device) {
 
 at::Tensor SwiGLU::forward(const at::Tensor& x) const {
   const std::vector<at::Tensor> columns = tensor_parallel_->column_linears(x, {gate_proj, up_proj});
+  if (!down_proj->bias && down_proj->is_plain()) {
+    return tensor_parallel_->leave(kernels::silu_mul_linear(columns[0], columns[1], down_proj->weight->local()));
+  }
   return tensor_parallel_->row_linear(kernels::silu_mul(columns[0], columns[1]), down_proj);
 }
 

@@ -1,0 +1,58 @@
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/linear/linear.h"
+#include "d9d/kernels/linear/products.h"
+#include "d9d/kernels/silu_mul/silu_mul.h"
+#include "d9d/kernels/silu_mul/silu_mul_cuda.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
+
+namespace d9d::kernels {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+constexpr std::int64_t kLeastElements = 8192 * 1024;  // of gate: with fewer, multiprocessors of an H200 have no tile
+
+at::Tensor as_matrix(const at::Tensor& tensor) { return tensor.view({-1, tensor.size(-1)}); }
+
+struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up,
+                            const at::Tensor& weight) {
+    const at::Tensor activated = detail::silu_mul_forward_cuda(gate, up);
+    context->save_for_backward({gate, up, weight, weight.requires_grad() ? activated : at::Tensor()});
+    std::vector<std::int64_t> shape = gate.sizes().vec();
+    shape.back() = weight.size(0);
+    return detail::linears_forward(as_matrix(activated), {weight}, /*joins=*/false).front().view(shape);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    detail::check_first_order("silu_mul_linear");
+    variable_list results(3);
+    if (!grads[0].defined()) return results;
+    const at::Tensor grad_out = as_matrix(grads[0].contiguous());
+    const variable_list saved = context->get_saved_variables();
+    std::tie(results[0], results[1]) =
+        detail::silu_mul_linear_backward_cuda(grad_out, saved[0], saved[1], /*weight=*/saved[2]);
+    if (context->needs_input_grad(2)) {
+      const at::Tensor activated = as_matrix(saved[3]);
+      results[2] = detail::linears_weight_gradients({grad_out}, activated, {gradient_place(/*index=*/2)}).front();
+    }
+    return results;
+  }
+};
+
+}  // namespace
+
+at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight) {
+  const bool trains_both = c10::GradMode::is_enabled() && gate.requires_grad() && up.requires_grad();
+  if (trains_both && gate.numel() >= kLeastElements && detail::fits_silu_mul_linear_kernel(gate, up, weight))
+    return SiluMulLinear::apply(gate, up, weight);
+  return kernels::linear(silu_mul(gate, up), weight);
+}
+
+}  // namespace d9d::kernels

@@ -1,0 +1,211 @@
+#include "d9d/kernels/device/tensor_map.cuh"
+#include "d9d/kernels/grouped_mm/grouped_pipeline.cuh"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_kernel.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+constexpr int kPieceRows = 128;
+constexpr int kBand = 8;  // feature tiles whose weights stay in the L2 cache while all rows pass
+
+struct Tile {
+  int first_row;
+  int num_pieces;     // of each warpgroup
+  int first_feature;  // of this block
+};
+
+// All rows are of one group.
+struct OneGroup {
+  int num_rows;
+  __device__ __forceinline__ int operator[](int group) const { return group * num_rows; }
+};
+
+struct Maps {
+  CUtensorMap grad_out;
+  CUtensorMap weight;
+  CUtensorMap gate;
+  CUtensorMap up;
+  CUtensorMap grad_gate;
+  CUtensorMap grad_up;
+};
+
+// Four 8 x 8 matrices of bf16 from where store_matrices_transposed() puts them.
+__device__ __forceinline__ void load_matrices_transposed(const void* row, std::uint32_t (&pairs)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// Both numbers of a pair.
+__device__ __forceinline__ float2 halves_of(std::uint32_t pair) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
+}
+
+// Error of 1 ulp or 2, which the rounding to bf16 hides.
+__device__ __forceinline__ float sigmoid(float x) {
+  float result;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + __expf(-x)));
+  return result;
+}
+
+// As rows_times_weights_kernel.cu: the tensor cores compute the transpose, A is 64 features of the weight, B the rows
+// of grad_out. After the stages of the product come gate and up, 128 rows of one warpgroup's features a stage, first
+// those of the first warpgroup, which then begins the next tile. The results are written over them and stored.
+struct SiluMulLinearBackward {
+  const Maps& maps;
+  const SiluMulLinearBackwardArgs& args;
+
+  __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.num_features, kTileFeatures); }
+  __device__ __forceinline__ int num_row_tiles() const { return ceil_div(args.num_rows, kMaxTileRows); }
+  __device__ __forceinline__ int num_inner_stages() const { return ceil_div(args.num_outputs, kInnerOfBlock); }
+
+  __device__ __forceinline__ GroupTiles tiles_of(int) const {
+    return {.cost = 1, .count = num_row_tiles() * num_feature_tiles()};
+  }
+
+  __device__ __forceinline__ Tile tile_at(const TileOrder&, int /*group*/, int index) const {
+    const int band = index / (kBand * num_row_tiles()) * kBand;
+    const int in_band = index - band * num_row_tiles();
+    const int width = smaller(kBand, num_feature_tiles() - band);
+    const int first_row = in_band / width * kMaxTileRows;
+    return {.first_row = first_row,
+            .num_pieces = smaller(ceil_div(args.num_rows - first_row, kPieceRows), kMaxTileRows / kPieceRows),
+            .first_feature =
+                (band + in_band % width) * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2};
+  }
+
+  __device__ __forceinline__ int num_stages(const Tile& tile) const { return num_inner_stages() + 2 * tile.num_pieces; }
+  __device__ __forceinline__ int bytes_of_stage(const Tile&, int i) const {
+    return i < num_inner_stages() ? 6 * kBoxBytes : 4 * kBoxBytes;
+  }
+
+  __device__ __forceinline__ void load(const Tile& tile, int i, unsigned char (*a)[kBoxBytes],
+                                       unsigned char (*b)[kBoxBytes], Barrier& full) const {
+    if (i < num_inner_stages()) {
+      const int inner = i * kInnerOfBlock;
+      const int half = static_cast<int>(block_of_cluster());
+      load_box(a[0], maps.weight, full, {tile.first_feature, inner, 0});
+      load_box(a[1], maps.weight, full, {tile.first_feature + 64, inner, 0});
+      load_box_for_both(b[2 * half], maps.grad_out, full, {inner, tile.first_row + half * kMaxTileRows / 2, 0});
+      return;
+    }
+    const int piece = i - num_inner_stages();
+    const int warpgroup = piece < tile.num_pieces ? 0 : 1;
+    const BoxOrigin at = place_of(tile, warpgroup, piece - warpgroup * tile.num_pieces);
+    load_box(b[0], maps.gate, full, at);
+    load_box(b[2], maps.up, full, at);
+  }
+
+  __device__ __forceinline__ BoxOrigin place_of(const Tile& tile, int warpgroup, int piece) const {
+    return {tile.first_feature + warpgroup * 64, tile.first_row + piece * kPieceRows, 0};
+  }
+
+  __device__ __forceinline__ void compute(const Tile& tile, Consumer& consumer) const {
+    float sums[128];
+    consumer.add_up<kMaxTileRows, Order::kByOuter, Order::kByInner>(sums, num_inner_stages(), [&] {
+      if (consumer.unreleased >= 0) release<0>(consumer, consumer.unreleased);
+    });
+    if (consumer.warpgroup == 1) skip(tile, consumer);
+#pragma unroll
+    for (int piece = 0; piece < kMaxTileRows / kPieceRows; ++piece) {
+      if (piece >= tile.num_pieces) continue;
+      finish_piece(tile, piece, consumer, sums + piece * kPieceRows / 2);
+      if (piece > 0) release<1>(consumer, consumer.unreleased);
+      consumer.unreleased = consumer.at.stage;
+      consumer.at.advance();
+    }
+    if (consumer.warpgroup == 0) skip(tile, consumer);
+  }
+
+  // The stages of the other warpgroup. They have come: an arrival before that would count for what was there earlier.
+  __device__ __forceinline__ void skip(const Tile& tile, Consumer& consumer) const {
+    for (int i = 0; i < tile.num_pieces; ++i, consumer.at.advance()) {
+      wait(consumer.shared.full[consumer.at.stage], consumer.at.phase);
+      consumer.release(consumer.at.stage);
+    }
+  }
+
+  // A stage that stores read, all but the last kPending of which are to be done.
+  template <int kPending>
+  __device__ __forceinline__ void release(const Consumer& consumer, int stage) const {
+    if (consumer.thread() == 0) wait_for_stored_boxes<kPending>();
+    __syncwarp();
+    consumer.release(stage);
+  }
+
+  // sums: of 128 rows. Each warp reads and writes its own 16 features.
+  __device__ __forceinline__ void finish_piece(const Tile& tile, int piece, const Consumer& consumer,
+                                               const float* sums) const {
+    const int stage = consumer.at.stage, lane = consumer.lane();
+    unsigned char* const gate = consumer.shared.b[stage][0];
+    unsigned char* const up = consumer.shared.b[stage][2];
+    wait(consumer.shared.full[stage], consumer.at.phase);
+#pragma unroll
+    for (int row = 0; row < kPieceRows; row += 16) {
+      const int at = swizzled(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2);
+      std::uint32_t gates[4], ups[4];
+      load_matrices_transposed(gate + at, gates);
+      load_matrices_transposed(up + at, ups);
+      float of_gate[8], of_up[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float2 g2 = halves_of(gates[i / 2]), u2 = halves_of(ups[i / 2]);
+        const float d = sums[row / 2 + i], g = i % 2 == 0 ? g2.x : g2.y, u = i % 2 == 0 ? u2.x : u2.y;
+        const float s = sigmoid(g);
+        of_gate[i] = d * u * s * fmaf(g, 1.0F - s, 1.0F);
+        of_up[i] = d * (g * s);
+      }
+      store_matrices_transposed(gate + at, of_gate);
+      store_matrices_transposed(up + at, of_up);
+    }
+    publish_shared_writes();
+    consumer.meet();
+    if (consumer.thread() != 0) return;
+    const BoxOrigin to = place_of(tile, consumer.warpgroup, piece);
+    store_box(maps.grad_gate, gate, to);
+    store_box(maps.grad_up, up, to);
+    end_stores();
+  }
+};
+
+__global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
+    silu_mul_linear_backward(const __grid_constant__ Maps maps,
+                             const __grid_constant__ SiluMulLinearBackwardArgs args) {
+  if (threadIdx.x == 0) {
+    prefetch_map(maps.grad_out);
+    prefetch_map(maps.weight);
+    prefetch_map(maps.gate);
+    prefetch_map(maps.up);
+    prefetch_map(maps.grad_gate);
+    prefetch_map(maps.grad_up);
+  }
+  run_grouped(SiluMulLinearBackward{maps, args}, OneGroup{args.num_rows}, 1, args.num_drawn);
+}
+
+}  // namespace
+
+void launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUstream_st* stream) {
+  const auto rows = static_cast<std::uint64_t>(args.num_rows), features = static_cast<std::uint64_t>(args.num_features),
+             outputs = static_cast<std::uint64_t>(args.num_outputs);
+  const auto piece_of = [&](const void* data, std::int64_t row_stride) {
+    return tensor_map({.data = data,
+                       .sizes = {features, rows, 1},
+                       .box = {64, kPieceRows, 1},
+                       .row_stride = static_cast<std::uint64_t>(row_stride)});
+  };
+  prepare_grouped(silu_mul_linear_backward);  // gives the thread a context, which maps want
+  const Maps maps{
+      .grad_out =
+          tensor_map({.data = args.grad_out, .sizes = {outputs, rows, 1}, .box = {kInnerOfBlock, kMaxTileRows / 2, 1}}),
+      .weight = tensor_map({.data = args.weight, .sizes = {features, outputs, 1}, .box = {64, kInnerOfBlock, 1}}),
+      .gate = piece_of(args.gate, args.gate_row_stride),
+      .up = piece_of(args.up, args.up_row_stride),
+      .grad_gate = piece_of(args.grad_gate, args.grad_row_stride),
+      .grad_up = piece_of(args.grad_up, args.grad_row_stride)};
+  cudaMemsetAsync(args.num_drawn, 0, sizeof(*args.num_drawn), stream);
+  silu_mul_linear_backward<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(maps, args);
+  check_launch("silu_mul_linear");
+}
+
+}  // namespace d9d::kernels::detail

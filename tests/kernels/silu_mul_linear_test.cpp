@@ -1,0 +1,34 @@
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/kernels/op_testing.h"
+
+namespace d9d::kernels {
+namespace {
+
+using ::d9d::testing::values;
+using ::d9d::testing::worst_difference;
+using Tensors = std::vector<at::Tensor>;
+
+Tensors ours(const Tensors& in) { return {silu_mul_linear(in[0], in[1], in[2])}; }
+Tensors composition(const Tensors& in) { return {at::linear(at::silu(in[0]) * in[1], in[2])}; }
+
+TEST(SiluMulLinear, Equals_its_parts_for_every_shape) {
+  for (const std::vector<std::int64_t>& shape :
+       std::vector<std::vector<std::int64_t>>{{7}, {0, 7}, {1, 7}, {2, 3, 7}, {2, 0, 7}})
+    EXPECT_LT(worst_difference(ours, composition, {values(shape, 1), values(shape, 2), values({4, 7}, 3)}), 1e-13)
+        << at::IntArrayRef(shape);
+}
+
+TEST(SiluMulLinear, Refuses_shapes_and_dtypes_that_do_not_fit) {
+  EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 6}, 2), values({4, 7}, 3)), ConfigError);
+  EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 6}, 3)), ConfigError);
+  EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 7}, 3, at::kFloat)), ConfigError);
+}
+
+}  // namespace
+}  // namespace d9d::kernels
