@@ -29,10 +29,12 @@ function(d9d_opened_library name)
   add_dependencies(d9d_core ${name})  # whoever builds a program gets it
 endfunction()
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/core/cuda_library/*.cpp")
+file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/core/cuda_library/*.cpp"
+  "${PROJECT_SOURCE_DIR}/d9d/kernels/*/cuda_library/*.cpp")
 d9d_opened_library(d9d_cuda SOURCES ${cuda_sources} WHEELS nccl)
 target_compile_definitions(d9d_cuda PRIVATE USE_C10D_NCCL)
-target_link_libraries(d9d_cuda PRIVATE d9d::torch_cpu "${D9D_TORCH_LIB}/libtorch_cuda.so" "${D9D_TORCH_LIB}/libc10_cuda.so")
+target_link_libraries(d9d_cuda PRIVATE d9d::torch_cpu "${D9D_TORCH_LIB}/libtorch_cuda.so" "${D9D_TORCH_LIB}/libc10_cuda.so"
+  "${D9D_CUDA_WHEEL_LIB}/libcublasLt.so.13")
 
 file(GLOB cudnn_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/kernels/*/cudnn_library/*.cpp")
 d9d_opened_library(d9d_cudnn SOURCES ${cudnn_sources} WHEELS cudnn)

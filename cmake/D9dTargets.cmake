@@ -4,7 +4,7 @@
 #   d9d_test(kernels LABELS unit)                tests/kernels/**/*_test.cpp -> kernels_test, one ctest entry a test case
 #
 # TORCH: the area sees tensors; it links LibTorch and shares the one precompiled header.
-# EXCLUDE models: d9d/<area>/models/ is a library of its own, which may depend on more than the area does.
+# EXCLUDE models: d9d/<area>/models/ (a regular expression) is a library of its own, which may depend on more than the area.
 # no_<feature>.cpp is a stub: it is compiled only when <feature> is listed in D9D_MISSING_FEATURES, instead of the files in
 # folders named <feature>. The feature `cuda` also stands for all .cu files (cmake/Cuda.cmake).
 

@@ -33,6 +33,7 @@ AREAS = {
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),
+    "kernels/linear/cuda_library": Area(("kernels",), ("cublasLt.h",)),
     "kernels/attention/cudnn_library": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
     "modules/base": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
     "metrics": Area(("core",), TORCH),

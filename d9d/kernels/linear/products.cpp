@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/kernels/linear/joined.h"
+#include "d9d/kernels/linear/product.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -29,7 +30,7 @@ std::vector<at::Tensor> linears_forward(const at::Tensor& x, const std::vector<a
   std::vector<at::Tensor> outputs;
   const auto joined = [&](std::size_t i) { return joins && follows_in_rows(weights[i], weights[i + 1]); };
   for (const Run run : runs(weights.size(), joined)) {
-    const at::Tensor whole = at::mm(x, joined_rows(part(weights, run)).t());
+    const at::Tensor whole = rows_product(x, joined_rows(part(weights, run)));
     std::int64_t column = 0;
     for (const at::Tensor& weight : part(weights, run)) {
       outputs.push_back(run.count == 1 ? whole : whole.narrow(1, column, weight.size(0)));

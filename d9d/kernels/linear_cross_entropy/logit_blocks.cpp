@@ -4,6 +4,7 @@
 #include <ATen/OpMathType.h>
 
 #include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/linear/product.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -40,7 +41,7 @@ LogitBlocks::LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks
 }
 
 LogitBlock LogitBlocks::compute(const RowRange& rows, const ColumnRange& columns) const {
-  multiply(buffer_.as_strided({rows.size, columns.size}, {row_stride_, 1}), hidden(rows), weight(columns).t());
+  write_rows_product(buffer_.as_strided({rows.size, columns.size}, {row_stride_, 1}), hidden(rows), weight(columns));
   const std::int64_t first = splits_[columns.split].first + columns.begin;
   return {.dtype = dtype_of(hidden_),
           .logits = buffer_.mutable_data_ptr(),

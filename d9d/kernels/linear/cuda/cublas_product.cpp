@@ -1,0 +1,57 @@
+#include "d9d/kernels/linear/cublas_product.h"
+
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <c10/core/DeviceGuard.h>
+
+#include "d9d/core/device/cuda_library.h"
+#include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/linear/product.h"
+
+namespace d9d::kernels::detail {
+namespace {
+
+// Where it was measured to be faster, benchmarks/results/: from so many results on, and bytes of them for each term of
+// a sum.
+constexpr std::int64_t kMinResults = std::int64_t{1} << 24;
+constexpr std::int64_t kMinTerms = 1024;
+constexpr std::int64_t kMinBytesPerTerm = 20 * 1024;
+
+std::optional<CublasRows> rows_of(const at::Tensor& x) {
+  const auto address = reinterpret_cast<std::uintptr_t>(x.const_data_ptr());
+  const bool is_aligned = address % 16 == 0 && x.stride(0) * x.element_size() % 16 == 0;
+  if (!is_aligned || x.stride(1) != 1 || x.stride(0) < x.size(1)) return std::nullopt;
+  return CublasRows{.data = x.const_data_ptr(), .stride = x.stride(0)};
+}
+
+bool takes_long_to_write(const at::Tensor& out, std::int64_t num_terms) {
+  return out.numel() >= kMinResults && num_terms >= kMinTerms &&
+         out.numel() * out.element_size() >= kMinBytesPerTerm * num_terms;
+}
+
+}  // namespace
+
+bool write_rows_product_by_cublas(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight) {
+  if (!takes_long_to_write(out, x.size(1)) || !has_cuda_kernels(x) || x.element_size() != 2) return false;
+  const bool is_out_float = out.scalar_type() == at::kFloat;
+  if (weight.scalar_type() != x.scalar_type() || (!is_out_float && out.scalar_type() != x.scalar_type())) return false;
+  const auto rows = rows_of(x), columns = rows_of(weight), results = rows_of(out);
+  if (!rows || !columns || !results) return false;
+  static const auto multiply = reinterpret_cast<CublasProduct (*)()>(cuda_library_symbol("d9d_cublas_product"))();
+  const c10::DeviceGuard guard(x.device());
+  return multiply({.device = x.device().index(),
+                   .dtype = dtype_of(x),
+                   .is_out_float = is_out_float,
+                   .num_rows = out.size(0),
+                   .num_columns = out.size(1),
+                   .num_terms = x.size(1),
+                   .x = *rows,
+                   .weight = *columns,
+                   .out = out.mutable_data_ptr(),
+                   .out_stride = results->stride},
+                  current_cuda_stream(x.device()));
+}
+
+}  // namespace d9d::kernels::detail
