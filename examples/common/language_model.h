@@ -30,7 +30,8 @@ struct LanguageModelTypes {
 };
 
 // Mean cross-entropy of a microbatch, weighted by how many labels it has, so that a step's loss is the mean over its
-// tokens. Under context parallelism a rank takes its positions of each sequence.
+// tokens and each token's loss has a gradient of 1, by which no kernel has to multiply. Under context parallelism a
+// rank takes its positions of each sequence.
 class LanguageModelTask : public d9d::TrainTask<LanguageModelTypes> {
  public:
   explicit LanguageModelTask(const d9d::DistContext& context)
@@ -48,10 +49,9 @@ class LanguageModelTask : public d9d::TrainTask<LanguageModelTypes> {
   }
 
   d9d::LossResult compute_loss(const Output& output, LanguageModelState& state, const d9d::JobSchedule&) override {
-    constexpr double kTokensPerWeight = 1000.0;  // keeps the sum of weights in a comfortable range
     at::Tensor loss = output.head.cross_entropy.sum() / state.num_predicted.clamp_min(1);
     if (output.auxiliary_loss) loss = loss + *output.auxiliary_loss;
-    return {.loss = loss, .loss_weight = state.num_predicted / kTokensPerWeight};
+    return {.loss = loss, .loss_weight = state.num_predicted};
   }
 
   d9d::MetricMap create_metrics() override { return {{"num_predicted", num_predicted_}}; }
