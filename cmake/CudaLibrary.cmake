@@ -1,6 +1,6 @@
 # What is opened by the program when a device is there (docs/decisions/0002-load-cuda-late.md):
 #
-#   libd9d_cuda.so    what needs the CUDA half of LibTorch
+#   libd9d_cuda.so    what needs the CUDA half of LibTorch, or cuBLAS
 #   libd9d_cudnn.so   what needs cuDNN, and not LibTorch
 #
 # They stand beside the programs of this build; installed programs find them on the RPATH that d9d::core brings.
