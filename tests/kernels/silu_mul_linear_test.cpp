@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
 
 #include "tests/kernels/op_testing.h"
 
@@ -28,6 +29,18 @@ TEST(SiluMulLinear, Refuses_shapes_and_dtypes_that_do_not_fit) {
   EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 6}, 2), values({4, 7}, 3)), ConfigError);
   EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 6}, 3)), ConfigError);
   EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 7}, 3, at::kFloat)), ConfigError);
+}
+
+// Beside benchmarks/results/products_h200_2026-11-22.md.
+TEST(SiluMulLinear, Has_a_kernel_where_its_tiles_fill_the_device) {
+  using detail::pays_silu_mul_linear_kernel;
+  EXPECT_TRUE(pays_silu_mul_linear_kernel(8192, 6144));
+  EXPECT_TRUE(pays_silu_mul_linear_kernel(2048, 6144));
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(1400, 6144));  // two rounds and a sixth
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(128, 6144));
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(8192, 8));
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(1, 1));
+  EXPECT_TRUE(pays_silu_mul_linear_kernel(std::int64_t{1} << 30, 65536));
 }
 
 }  // namespace

@@ -16,8 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr std::int64_t kLeastElements = 8192 * 1024;  // of gate: with fewer, multiprocessors of an H200 have no tile
-
 at::Tensor as_matrix(const at::Tensor& tensor) { return tensor.view({-1, tensor.size(-1)}); }
 
 struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
@@ -50,7 +48,8 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
 
 at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight) {
   const bool trains_both = c10::GradMode::is_enabled() && gate.requires_grad() && up.requires_grad();
-  if (trains_both && gate.numel() >= kLeastElements && detail::fits_silu_mul_linear_kernel(gate, up, weight))
+  if (trains_both && detail::fits_silu_mul_linear_kernel(gate, up, weight) &&
+      detail::pays_silu_mul_linear_kernel(gate.numel() / gate.size(-1), gate.size(-1)))
     return SiluMulLinear::apply(gate, up, weight);
   return kernels::linear(silu_mul(gate, up), weight);
 }

@@ -43,6 +43,15 @@ bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, c
          is_aligned(gate) && is_aligned(up) && has_even_rows(gate) && has_even_rows(up);
 }
 
+bool pays_silu_mul_linear_kernel(std::int64_t num_rows, std::int64_t num_features) {
+  constexpr std::int64_t kTile = 256, kTilesAtOnce = 132 / 2;
+  constexpr double kLeastFilled = 0.85;
+  const auto divide_up = [](std::int64_t size, std::int64_t by) { return (size + by - 1) / by; };
+  const std::int64_t num_rounds = divide_up(divide_up(num_rows, kTile) * divide_up(num_features, kTile), kTilesAtOnce);
+  return static_cast<double>(num_rows) * static_cast<double>(num_features) >=
+         kLeastFilled * static_cast<double>(num_rounds * kTilesAtOnce * kTile * kTile);
+}
+
 std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate,
                                                                 const at::Tensor& up, const at::Tensor& weight) {
   const c10::DeviceGuard guard(gate.device());
