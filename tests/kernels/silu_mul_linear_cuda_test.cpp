@@ -14,6 +14,7 @@ namespace {
 
 using ::d9d::testing::device_values;
 using ::d9d::testing::expect_no_worse;
+using ::d9d::testing::fits_into_memory;
 using ::d9d::testing::leaf;
 using ::d9d::testing::same_bits;
 using Tensors = std::vector<at::Tensor>;
@@ -106,6 +107,23 @@ TEST_F(SiluMulLinearCuda, Adds_the_gradient_of_the_weight_to_its_place) {
   const at::Tensor expected = at::mm(grad.to(at::kDouble).t(), silu_mul(gate, up).detach().to(at::kDouble)) + 1;
   EXPECT_FALSE(weight.grad().defined());
   EXPECT_LT(testing::difference(place, expected) / expected.abs().max().item<double>(), 1e-5);
+}
+
+TEST_F(SiluMulLinearCuda, Counts_more_than_two_to_the_31_elements) {
+  const bool fits = fits_into_memory([] {
+    constexpr std::int64_t kFeatures = 16384, kRows = (std::int64_t{1} << 31) / kFeatures + 8, kTail = 8;
+    const Case tail = halves_of_one_projection(kTail, kFeatures, 64);
+    const at::Tensor fused = at::ones({kRows, 2 * kFeatures}, tail.gate.options());
+    const at::Tensor grad_out = at::ones({kRows, 64}, tail.gate.options());
+    const auto last = [](const at::Tensor& rows) { return rows.narrow(0, rows.size(0) - kTail, kTail); };
+    last(fused).copy_(at::cat({tail.gate, tail.up}, 1));
+    last(grad_out).copy_(tail.grad_out);
+    const auto of_all = detail::silu_mul_linear_backward_cuda(grad_out, fused.narrow(1, 0, kFeatures),
+                                                              fused.narrow(1, kFeatures, kFeatures), tail.weight);
+    const auto of_tail = detail::silu_mul_linear_backward_cuda(tail.grad_out, tail.gate, tail.up, tail.weight);
+    EXPECT_TRUE(same_bits({last(of_all.first), last(of_all.second)}, {of_tail.first, of_tail.second}));
+  });
+  if (!fits) GTEST_SKIP() << "the device has too little memory";
 }
 
 TEST_F(SiluMulLinearCuda, Leaves_to_others_what_the_kernel_does_not_take) {
