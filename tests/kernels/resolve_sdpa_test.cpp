@@ -42,8 +42,7 @@ TEST(ResolveSdpa, Without_a_wish_follows_what_is_there_and_what_is_needed) {
 }
 
 TEST(ResolveSdpa, On_a_GPU_takes_the_graphs_of_cudnn_where_there_is_no_mask) {
-  for (const SdpaNeeds& needs : std::vector<SdpaNeeds>{
-           {}, {.packed = true}, {.softcap = true}, {.logsumexp = true}, {.part_of_queries = true}}) {
+  for (const SdpaNeeds& needs : std::vector<SdpaNeeds>{{}, {.packed = true}, {.softcap = true}, {.logsumexp = true}}) {
     EXPECT_EQ(resolve_sdpa({.needs = needs, .device = kHopper}).backend, SdpaBackend::kCudnn);
   }
 }

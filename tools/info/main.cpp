@@ -125,7 +125,6 @@ void print_attentions(at::Device device) {
   print_attention(" with sinks", {.sinks = true}, device);
   print_attention(" of packed sequences", {.packed = true}, device);
   print_attention(" with a softcap", {.softcap = true}, device);
-  print_attention(" of a part of the queries", {.part_of_queries = true}, device);
 }
 
 void print_grouped_mm(at::Device device) {

@@ -38,8 +38,7 @@ struct SdpaNeeds {
   bool window = false;
   bool packed = false;
   bool softcap = false;
-  bool logsumexp = false;        // is returned
-  bool part_of_queries = false;  // first_query is not 0
+  bool logsumexp = false;  // is returned
 };
 
 // Where it runs.

@@ -14,8 +14,7 @@ SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const Sd
                         .window = options.window_left || options.window_right,
                         .packed = inputs.packed.has_value(),
                         .softcap = options.softcap.has_value(),
-                        .logsumexp = wants_logsumexp,
-                        .part_of_queries = options.first_query != 0};
+                        .logsumexp = wants_logsumexp};
   const auto choice = resolve_sdpa({.needs = needs,
                                     .device = sdpa_device_of(inputs.query),
                                     .configured = wishes.configured,
