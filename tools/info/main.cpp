@@ -144,11 +144,23 @@ void print_grouped_mm(at::Device device) {
   print_row("grouped products of experts", name_of(choice.backend), choice.why);
 }
 
+// Of bf16: forward, where results are large and sums short, and the input gradient of SwiGLU's last linear.
+void print_products(at::Device device) {
+  const bool has_kernels =
+      d9d::kernels::detail::has_cuda_kernels(at::empty({0}, at::device(device).dtype(at::kBFloat16)));
+  const auto row = [&](const char* family, const char* runs, const char* why) {
+    print_row(family, has_kernels ? runs : "ATen", has_kernels ? why : "needs a Hopper GPU and a build with CUDA");
+  };
+  row("large products of linears", "cuBLAS", "not its first kernel but one that writes while it multiplies");
+  row("SwiGLU's last linear, input gradient", "own CUDA", "where its tiles of 256 x 256 fill the device");
+}
+
 void print_choices(at::Device device) {
   std::cout << "\nOn " << device << ":\n";
   for (const auto dtype : {at::kBFloat16, at::kFloat, at::kHalf, at::kDouble}) print_elementwise(device, dtype);
   print_attentions(device);
   print_grouped_mm(device);
+  print_products(device);
 }
 
 }  // namespace
