@@ -69,12 +69,6 @@ Times time_calls(at::Device device, const std::function<void()>& occupy, const O
   return times;
 }
 
-std::string fixed(double value, int digits) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(digits) << value;
-  return text.str();
-}
-
 }  // namespace
 
 DeviceTable::DeviceTable(at::Device device)
@@ -107,6 +101,12 @@ void DeviceTable::measure(const DeviceCase& measured, const Op& op) {
                                    : " |  | ")
             << " | " << (measured.flop > 0 ? fixed(measured.flop / seconds * 1e-12, 0) : "") << " | "
             << fixed(percentile(times.host, 0.5) * 1e6, 1) << " |" << std::endl;
+}
+
+std::string fixed(double value, int digits) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(digits) << value;
+  return text.str();
 }
 
 std::int64_t num_copies(double bytes) {

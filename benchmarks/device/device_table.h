@@ -50,6 +50,9 @@ class DeviceTable {
 // Sets of tensors of `bytes` each that together do not stay in the L2 cache; at least 2.
 [[nodiscard]] std::int64_t num_copies(double bytes);
 
+// With so many digits after the point.
+[[nodiscard]] std::string fixed(double value, int digits);
+
 // Called before main. The program runs those that its arguments name, all without arguments. Returns true.
 bool add_device_benchmark(const std::string& name, std::function<void(DeviceTable&)> run);
 

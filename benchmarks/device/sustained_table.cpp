@@ -3,9 +3,7 @@
 #include <dlfcn.h>
 
 #include <cmath>
-#include <iomanip>
 #include <iostream>
-#include <sstream>
 
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -38,12 +36,6 @@ std::function<double()> energy_counter(at::Device device) {
     read(handle, &now);
     return static_cast<double>(now) * 1e-3;
   };
-}
-
-std::string fixed(double value, int digits) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(digits) << value;
-  return text.str();
 }
 
 }  // namespace

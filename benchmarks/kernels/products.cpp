@@ -36,13 +36,7 @@ void measure_product(SustainedTable& table, at::TensorOptions bf16, const Sizes&
                   [&](std::int64_t call) { multiply(static_cast<std::size_t>(call) % kCopies); });
   };
   row("ours", [&](std::size_t i) { kernels::detail::write_rows_product(out[i], x[i], weight[i]); });
-  row("ATen", [&](std::size_t i) {
-    if (out_dtype == at::kFloat) {
-      at::mm_out(out[i], x[i], weight[i].t(), at::kFloat);
-    } else {
-      at::mm_out(out[i], x[i], weight[i].t());
-    }
-  });
+  row("ATen", [&](std::size_t i) { kernels::detail::multiply(out[i], x[i], weight[i].t()); });
 }
 
 void measure_silu_mul_linear(SustainedTable& table, at::TensorOptions bf16, const Sizes& sizes) {

@@ -10,4 +10,10 @@ RowTensor row_tensor(const at::Tensor& tensor) {
   return {copy, *strided_rows(copy)};
 }
 
+bool is_aligned(const at::Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
+
+at::Tensor aligned(const at::Tensor& tensor) { return is_aligned(tensor) ? tensor : tensor.clone(); }
+
 }  // namespace d9d::kernels::detail

@@ -8,6 +8,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/device/row_tensor.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_kernel.h"
 #include "d9d/kernels/grouped_mm/grouped_tiles.h"
 #include "d9d/kernels/grouped_mm/padded_features.h"
@@ -15,15 +16,11 @@
 namespace d9d::kernels::detail {
 namespace {
 
-bool is_aligned(const at::Tensor& tensor) {
-  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
 void check_groups(const at::Tensor& offsets) {
   D9D_ASSERT(offsets.size(0) - 1 <= kMaxGroups, "kernels for ", kMaxGroups, " groups, not ", offsets.size(0) - 1);
 }
 
 at::Tensor scratch(const at::Tensor& offsets) { return at::empty({1}, offsets.options()); }
-at::Tensor aligned(const at::Tensor& tensor) { return is_aligned(tensor) ? tensor : tensor.clone(); }
 
 void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets,
             GradientWrite write) {

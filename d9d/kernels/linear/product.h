@@ -1,4 +1,4 @@
-// The product of linears and heads forward, without autograd.
+// Products of matrices into memory that is there, without autograd; forward, those of linears and heads.
 //
 // Legend   R rows, C columns of the result, K terms of each sum
 #pragma once
@@ -7,10 +7,15 @@
 
 namespace d9d::kernels::detail {
 
+// out = a b, or out += a b; out is in the dtype of a and b, on a GPU also fp32 for factors of two bytes. Sums are at
+// least fp32.
+void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
+void accumulate(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
+
 // x [R, K] times weight [C, K]^T, of one floating dtype -> [R, C].
 [[nodiscard]] at::Tensor rows_product(const at::Tensor& x, const at::Tensor& weight);
 
-// The same into `out` [R, C], which is of their dtype; on a GPU also float for factors of two bytes.
+// multiply(out, x, weight^T), by the fastest kernel.
 void write_rows_product(const at::Tensor& out, const at::Tensor& x, const at::Tensor& weight);
 
 // Does the same by cublas_product.h where that is faster: on a Hopper GPU, for two-byte factors and millions of

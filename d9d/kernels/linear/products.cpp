@@ -14,14 +14,11 @@ std::span<const T> part(const std::vector<T>& all, Run run) {
 }
 
 void put_product(const GradientPlace& place, const at::Tensor& a, const at::Tensor& b) {
-  at::Tensor out = place.tensor;
-  if (out.scalar_type() == a.scalar_type()) {
-    place.has_values ? out.addmm_(a, b) : at::mm_out(out, a, b);
-  } else if (a.is_cuda() && out.scalar_type() == at::kFloat && a.element_size() == 2) {  // what cuBLAS writes itself
-    place.has_values ? at::addmm_out(out, out, a, b, at::kFloat) : at::mm_out(out, a, b, at::kFloat);
-  } else {
-    place.put(at::mm(a, b));
-  }
+  const at::ScalarType dtype = place.tensor.scalar_type();
+  const bool is_written_by_products =
+      dtype == a.scalar_type() || (a.is_cuda() && dtype == at::kFloat && a.element_size() == 2);
+  if (!is_written_by_products) return place.put(at::mm(a, b));
+  place.has_values ? accumulate(place.tensor, a, b) : multiply(place.tensor, a, b);
 }
 
 }  // namespace

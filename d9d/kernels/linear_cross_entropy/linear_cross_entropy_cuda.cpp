@@ -7,6 +7,7 @@
 
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/linear/product.h"
 
 namespace d9d::kernels::detail {
 namespace {

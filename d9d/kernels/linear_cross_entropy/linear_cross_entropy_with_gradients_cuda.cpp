@@ -4,6 +4,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
+#include "d9d/kernels/linear/product.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
 
 namespace d9d::kernels::detail {

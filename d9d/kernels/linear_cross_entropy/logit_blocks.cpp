@@ -60,22 +60,6 @@ at::Tensor LogitBlocks::gradient(const RowRange& rows, const ColumnRange& column
                                   {row_stride_ * (narrow_buffer.numel() / buffer_.numel()), 1});
 }
 
-void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  if (out.scalar_type() == a.scalar_type()) {
-    at::mm_out(out, a, b);
-  } else {
-    at::mm_out(out, a, b, out.scalar_type());
-  }
-}
-
-void accumulate(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  if (out.scalar_type() == a.scalar_type()) {
-    out.addmm_(a, b);
-  } else {
-    at::addmm_out(out, out, a, b, out.scalar_type());
-  }
-}
-
 LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input,
                                            const LinearCrossEntropyWanted& wanted) {
   LinearCrossEntropyBackward result;

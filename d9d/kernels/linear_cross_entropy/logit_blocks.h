@@ -77,10 +77,6 @@ class LogitBlocks {
   at::Tensor buffer_;
 };
 
-// out = a b, or out += a b; out is fp32, or in the dtype of a and b. Sums are at least fp32.
-void multiply(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
-void accumulate(at::Tensor out, const at::Tensor& a, const at::Tensor& b);
-
 // What is wanted, not filled; the bias, whose gradient is a sum over blocks, wide and zero.
 [[nodiscard]] LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input,
                                                          const LinearCrossEntropyWanted& wanted);

@@ -1,6 +1,7 @@
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
 
 #include <limits>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -8,24 +9,19 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/column_slices.h"
 #include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/device/row_tensor.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {
 
-bool is_aligned(const at::Tensor& tensor) {
-  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
-
-// All rows at one distance, which is at least their size.
-bool has_even_rows(const at::Tensor& tensor) {
-  if (tensor.stride(-1) != 1 || tensor.stride(-2) < tensor.size(-1) || tensor.stride(-2) % 8 != 0) return false;
-  std::int64_t stride = tensor.stride(-2);
-  for (std::int64_t dim = tensor.dim() - 2; dim >= 0; --dim) {
-    if (tensor.size(dim) != 1 && tensor.stride(dim) != stride) return false;
-    stride *= tensor.size(dim);
-  }
-  return true;
+// Elements between the rows of an aligned tensor, all at one distance of 16 bytes or a multiple; none: there is no
+// such.
+std::optional<std::int64_t> even_row_stride(const at::Tensor& tensor) {
+  const std::optional<StridedRows> rows = strided_rows(tensor);
+  if (!rows || rows->inner_rows * tensor.size(-1) != tensor.numel() || !is_aligned(tensor)) return std::nullopt;
+  if (rows->inner_stride < tensor.size(-1) || rows->inner_stride % 8 != 0) return std::nullopt;
+  return rows->inner_stride;
 }
 
 }  // namespace
@@ -40,7 +36,7 @@ bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, c
   if (!is_bf16_here(gate) || !is_bf16_here(up) || !is_bf16_here(weight) || !has_cuda_kernels(gate)) return false;
   return gate.numel() > 0 && weight.numel() > 0 && gate.numel() / gate.size(-1) <= kMostRows &&
          weight.size(0) % 8 == 0 && weight.size(1) % 8 == 0 && weight.is_contiguous() && is_aligned(weight) &&
-         is_aligned(gate) && is_aligned(up) && has_even_rows(gate) && has_even_rows(up);
+         even_row_stride(gate) && even_row_stride(up);
 }
 
 bool pays_silu_mul_linear_kernel(std::int64_t num_rows, std::int64_t num_features) {
@@ -56,7 +52,7 @@ std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor
                                                                 const at::Tensor& up, const at::Tensor& weight) {
   const c10::DeviceGuard guard(gate.device());
   auto result = empty_column_slices(gate, up, /*num_column_dims=*/1);
-  const at::Tensor grad = is_aligned(grad_out) ? grad_out : grad_out.clone();
+  const at::Tensor grad = aligned(grad_out);
   const at::Tensor num_drawn = at::empty({1}, gate.options().dtype(at::kInt));
   launch_silu_mul_linear_backward({.num_rows = static_cast<int>(grad.size(0)),
                                    .num_features = static_cast<int>(weight.size(1)),
@@ -65,11 +61,11 @@ std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor
                                    .weight = weight.const_data_ptr(),
                                    .gate = gate.const_data_ptr(),
                                    .up = up.const_data_ptr(),
-                                   .gate_row_stride = gate.stride(-2),
-                                   .up_row_stride = up.stride(-2),
+                                   .gate_row_stride = even_row_stride(gate).value(),
+                                   .up_row_stride = even_row_stride(up).value(),
                                    .grad_gate = result.first.mutable_data_ptr(),
                                    .grad_up = result.second.mutable_data_ptr(),
-                                   .grad_row_stride = result.first.stride(-2),
+                                   .grad_row_stride = even_row_stride(result.first).value(),
                                    .num_drawn = num_drawn.mutable_data_ptr<std::int32_t>()},
                                   current_cuda_stream(gate.device()));
   return result;

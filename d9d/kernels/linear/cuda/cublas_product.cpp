@@ -8,6 +8,7 @@
 #include "d9d/core/device/cuda_library.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/device/row_tensor.h"
 #include "d9d/kernels/linear/product.h"
 
 namespace d9d::kernels::detail {
@@ -20,9 +21,8 @@ constexpr std::int64_t kMinTerms = 1024;
 constexpr std::int64_t kMinBytesPerTerm = 20 * 1024;
 
 std::optional<CublasRows> rows_of(const at::Tensor& x) {
-  const auto address = reinterpret_cast<std::uintptr_t>(x.const_data_ptr());
-  const bool is_aligned = address % 16 == 0 && x.stride(0) * x.element_size() % 16 == 0;
-  if (!is_aligned || x.stride(1) != 1 || x.stride(0) < x.size(1)) return std::nullopt;
+  const bool are_aligned = is_aligned(x) && x.stride(0) * x.element_size() % 16 == 0;
+  if (!are_aligned || x.stride(1) != 1 || x.stride(0) < x.size(1)) return std::nullopt;
   return CublasRows{.data = x.const_data_ptr(), .stride = x.stride(0)};
 }
 

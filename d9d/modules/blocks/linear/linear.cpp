@@ -36,9 +36,8 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 }
 
 std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears) {
-  const auto is_product = [](const ModulePtr<Linear>& linear) { return !linear->bias && linear->is_plain(); };
   std::vector<at::Tensor> outputs;
-  if (std::ranges::all_of(linears, is_product)) {
+  if (std::ranges::all_of(linears, [](const ModulePtr<Linear>& linear) { return linear->is_product(); })) {
     std::vector<at::Tensor> weights;
     for (const ModulePtr<Linear>& linear : linears) weights.push_back(linear->weight->local());
     return kernels::linears(x, weights);

@@ -19,6 +19,8 @@ class Linear : public Module {
   explicit Linear(const LinearConfig& config);
   // x [..., in] -> [..., out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  // Without bias and hooks of its own, so that a kernel that has its weight may multiply in its place.
+  [[nodiscard]] bool is_product() const { return !bias && is_plain(); }
 
   const LinearConfig config;
   const ParameterPtr weight;
