@@ -47,15 +47,17 @@ TEST_F(LinearCuda, Multiplies_at_once_what_lies_together) {
     const at::Tensor places = at::empty({96, 64}, x.options().dtype(dtype));
     std::vector<at::Tensor> weights;
     std::vector<bool> has_values(2, false);
+    std::vector<GradientHookHandle> hooks;
     for (std::size_t i = 0; i < 2; ++i) {
       weights.push_back(joined.split_with_sizes({32, 64}, 0)[i].variable_data().set_requires_grad(true));
-      on_gradient(weights[i], {.arrived = [](const at::Tensor&) {},
-                               .place =
-                                   [&, i] {
-                                     const bool had_values = has_values[i];
-                                     has_values[i] = true;
-                                     return GradientPlace{places.split_with_sizes({32, 64}, 0)[i], had_values};
-                                   }});
+      hooks.push_back(
+          on_gradient(weights[i], {.arrived = [](const at::Tensor&) {},
+                                   .place =
+                                       [&, i] {
+                                         const bool had_values = has_values[i];
+                                         has_values[i] = true;
+                                         return GradientPlace{places.split_with_sizes({32, 64}, 0)[i], had_values};
+                                       }}));
     }
     const at::Tensor input = leaf(x);
     const std::vector<at::Tensor> y = linears(input, weights);

@@ -89,11 +89,11 @@ TEST(LinearGradient, Is_added_to_its_place_in_that_dtype) {
   const at::Tensor w = leaf(values({4, 7}, 2, at::kFloat));
   const at::Tensor place = at::empty({4, 7}, at::kDouble);
   bool has_values = false;
-  on_gradient(w, {.arrived = [](const at::Tensor&) {},
-                  .place =
-                      [&] {
-                        return GradientPlace{place, std::exchange(has_values, true)};
-                      }});
+  const GradientHookHandle hook = on_gradient(w, {.arrived = [](const at::Tensor&) {},
+                                                  .place =
+                                                      [&] {
+                                                        return GradientPlace{place, std::exchange(has_values, true)};
+                                                      }});
   const at::Tensor expected = x.sum(0).expand({4, 7});
   kernels::linear(x, w).sum().backward();
   EXPECT_LT(difference(place, expected), 1e-6);

@@ -101,7 +101,11 @@ TEST_F(SiluMulLinearCuda, Adds_the_gradient_of_the_weight_to_its_place) {
   const at::Tensor up = leaf(device_values({4096, 2048}, 2, at::kBFloat16));
   const at::Tensor weight = leaf(device_values({256, 2048}, 3, at::kBFloat16));
   const at::Tensor place = at::ones({256, 2048}, weight.options().dtype(at::kFloat));
-  on_gradient(weight, {.arrived = [](const at::Tensor&) {}, .place = [&] { return GradientPlace{place, true}; }});
+  const GradientHookHandle hook = on_gradient(weight, {.arrived = [](const at::Tensor&) {},
+                                                       .place =
+                                                           [&] {
+                                                             return GradientPlace{place, true};
+                                                           }});
   const at::Tensor grad = device_values({4096, 256}, 4, at::kBFloat16);
   silu_mul_linear(gate, up, weight).backward(grad);
   const at::Tensor expected = at::mm(grad.to(at::kDouble).t(), silu_mul(gate, up).detach().to(at::kDouble)) + 1;

@@ -31,20 +31,36 @@ const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) 
   return task != tasks->end() && task->second.needed_ && task->second.captures_ == nullptr ? accumulate : nullptr;
 }
 
+// Hooks of a user that see a gradient, or replace it, before it is accumulated.
+bool has_hooks_before(const ag::AccumulateGrad& accumulate) {
+  return !ag::impl::hooks(accumulate.variable).empty() || !accumulate.pre_hooks().empty();
+}
+
 }  // namespace
 
 void GradientPlace::put(const at::Tensor& gradient) const {
   has_values ? tensor.add_(gradient) : tensor.copy_(gradient);
 }
 
-void on_gradient(const at::Tensor& leaf, GradientHook hook) {
-  ag::impl::set_post_acc_grad_hooks(leaf, std::make_unique<LeafHook>(std::move(hook)));
+void GradientHookHandle::remove() noexcept {
+  const void* const hook = std::exchange(hook_, nullptr);
+  if (hook == nullptr) return;
+  std::unique_ptr<ag::PostAccumulateGradHook>& installed = ag::impl::post_acc_grad_hooks(leaf_);
+  if (installed.get() == hook) installed.reset();
+  leaf_ = at::Tensor();
+}
+
+GradientHookHandle on_gradient(const at::Tensor& leaf, GradientHook hook) {
+  auto installed = std::make_unique<LeafHook>(std::move(hook));
+  GradientHookHandle handle(leaf, installed.get());
+  ag::impl::set_post_acc_grad_hooks(leaf, std::move(installed));
+  return handle;
 }
 
 std::optional<GradientPlace> gradient_place(std::size_t index) {
   const std::shared_ptr<ag::Node> node = ag::get_current_node();
   const ag::AccumulateGrad* const accumulate = node == nullptr ? nullptr : accumulation(*node, index);
-  if (accumulate == nullptr) return std::nullopt;
+  if (accumulate == nullptr || has_hooks_before(*accumulate)) return std::nullopt;
   const at::Tensor& leaf = accumulate->variable;
   if (const auto* const own = dynamic_cast<const LeafHook*>(ag::impl::post_acc_grad_hooks(leaf).get())) {
     if (own->hook.place != nullptr) return own->hook.place();

@@ -124,16 +124,34 @@ void FlatGroup::reduce_gradients(bool over_replicas) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!took_gradient_[i]) full_gradient(i).zero_();
   }
-  if (!shard_grad_.defined()) shard_grad_ = at::empty({padded_numel_ / shard_ranks_->size()}, full_grad_.options());
-  reduce_->reduce(shard_grad_, full_grad_, /*adds=*/has_shard_grad_);
+  D9D_CHECK(over_replicas || !is_summed_over_replicas_, StateError,
+            "[parallelism::fsdp] expected no microbatch after the last one of a step, got gradients of ",
+            parameters_.front().first, ". Call clear() between steps.");
+  allocate_shard_gradient();
+  const bool adds = has_shard_grad_ && !is_summed_over_replicas_;
+  const at::Tensor sum = is_summed_over_replicas_ ? at::empty_like(shard_grad_) : shard_grad_;
+  reduce_->reduce(sum, full_grad_, adds);
   has_shard_grad_ = true;
   keep_for_current_stream(full_grad_);
   full_grad_ = at::Tensor();
-  if (over_replicas && replica_ranks_ != nullptr) replica_ranks_->all_reduce(shard_grad_, ReduceOp::kSum).wait();
+  if (over_replicas && replica_ranks_ != nullptr) {
+    replica_ranks_->all_reduce(sum, ReduceOp::kSum).wait();
+    is_summed_over_replicas_ = true;
+  }
+  if (!sum.is_same(shard_grad_)) shard_grad_.add_(sum);
+}
+
+void FlatGroup::allocate_shard_gradient() {
+  if (shard_grad_.defined()) return;
+  shard_grad_ = at::empty({padded_numel_ / shard_ranks_->size()}, shard_.options().dtype(gradient_dtype_));
 }
 
 void FlatGroup::publish_gradients() {
-  if (!has_shard_grad_) return;
+  if (!requires_grad_) return;
+  if (!has_shard_grad_) {
+    allocate_shard_gradient();
+    shard_grad_.zero_();
+  }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].second->stored().mutable_grad() = slice_of(shard_grad_, i);
   }
@@ -142,6 +160,7 @@ void FlatGroup::publish_gradients() {
 void FlatGroup::clear_gradients() {
   full_grad_ = at::Tensor();
   has_shard_grad_ = false;
+  is_summed_over_replicas_ = false;
   for (const auto& [name, parameter] : parameters_) {
     parameter->local().mutable_grad() = at::Tensor();
     parameter->stored().mutable_grad() = at::Tensor();

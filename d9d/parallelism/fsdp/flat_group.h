@@ -64,9 +64,11 @@ class FlatGroup {
   // Adds a parameter's .grad() to the full gradient and drops it.
   void take_gradient(std::size_t index);
   // Collective over the shard axis: adds the sum of full gradients to this rank's slice, on the current stream; with
-  // `over_replicas` also sums the slice over the replicate axes. The full gradient's memory is free afterwards.
+  // `over_replicas` (in the last microbatch) also sums over the replicate axes what they have not summed yet, so that
+  // any number of reductions in a step gives the same. The full gradient's memory is free afterwards. Throws StateError
+  // without `over_replicas` after a sum over replicas in the same step.
   void reduce_gradients(bool over_replicas);
-  // Local: stored().grad() of each parameter becomes its part of the reduced slice.
+  // Local: stored().grad() of each parameter becomes its part of the reduced slice; zeros, if nothing was reduced.
   void publish_gradients();
   // Local: forgets full, reduced and published gradients.
   void clear_gradients();
@@ -76,6 +78,7 @@ class FlatGroup {
 
  private:
   void check_unchanged() const;
+  void allocate_shard_gradient();
   [[nodiscard]] at::Tensor full_gradient(std::size_t index) const;
   [[nodiscard]] at::Tensor slice_of(const at::Tensor& shard, std::size_t index) const;
 
@@ -97,6 +100,7 @@ class FlatGroup {
   std::vector<bool> took_gradient_;  // of the parameters: full_grad_ holds something there
   at::Tensor shard_grad_;            // [N / W], kept over steps
   bool has_shard_grad_ = false;
+  bool is_summed_over_replicas_ = false;  // shard_grad_, in this step
 };
 
 }  // namespace d9d

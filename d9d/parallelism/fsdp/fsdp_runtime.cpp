@@ -285,6 +285,7 @@ void FsdpRuntime::abandon() {
     entries_[index].gradient_slot.reset();
   }
   position_ = 0;
+  next_slot_ = 0;  // other ranks may have come further
   if (!is_recorded_) order_.clear();
   is_reading_ = false;
   for (const Exchange& each : exchanges_) each.gather->abandon();

@@ -35,7 +35,10 @@
 
 namespace d9d {
 
-class FsdpRuntime final : public GradientReduction, public Offloadable {
+// Graphs of the modules' forward hold it until their backward.
+class FsdpRuntime final : public GradientReduction,
+                          public Offloadable,
+                          public std::enable_shared_from_this<FsdpRuntime> {
  public:
   // log: where it says, once, how slices come together; none: nowhere.
   explicit FsdpRuntime(FsdpConfig config, std::optional<Logger> log = std::nullopt)

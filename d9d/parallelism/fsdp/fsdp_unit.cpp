@@ -4,7 +4,6 @@
 
 #include "d9d/core/autograd/boundary.h"
 #include "d9d/core/autograd/checkpoint.h"
-#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 namespace d9d {
@@ -35,12 +34,13 @@ void FsdpUnit::materialized() {
   for (const auto& group : groups_) {
     if (!group->requires_grad()) continue;
     for (std::size_t i = 0; i < group->parameters().size(); ++i) {
-      on_gradient(group->parameters()[i].second->local(),
-                  {.arrived =
-                       [this, group = group.get(), i](const at::Tensor& leaf) {
-                         if (leaf.grad().defined()) gradient_group(*group).take_gradient(i);
-                       },
-                   .place = [this, group = group.get(), i] { return gradient_group(*group).gradient_place(i); }});
+      hooks_.push_back(
+          on_gradient(group->parameters()[i].second->local(),
+                      {.arrived =
+                           [this, group = group.get(), i](const at::Tensor& leaf) {
+                             if (leaf.grad().defined()) gradient_group(*group).take_gradient(i);
+                           },
+                       .place = [this, group = group.get(), i] { return gradient_group(*group).gradient_place(i); }}));
     }
   }
 }
@@ -55,11 +55,13 @@ void FsdpUnit::before_forward(const TensorRefs& inputs) {
   runtime_.request(*this, has_backward);
   if (!has_backward) return;
   took_part_ = true;
-  on_backward(inputs, [this] { end_module_backward(); });
+  on_backward(inputs, [this, keep = runtime_.shared_from_this()] { end_module_backward(); });
 }
 
 void FsdpUnit::after_forward(const TensorRefs& outputs) {
-  if (at::GradMode::is_enabled() && !is_recomputing()) on_backward(outputs, [this] { begin_backward(); });
+  if (at::GradMode::is_enabled() && !is_recomputing()) {
+    on_backward(outputs, [this, keep = runtime_.shared_from_this()] { begin_backward(); });
+  }
   if (!in_backward_) runtime_.forward_ended(*this);  // in backward: a recomputation that encloses the unit
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/modules/base/module.h"
 #include "d9d/parallelism/fsdp/flat_group.h"
@@ -63,6 +64,7 @@ class FsdpUnit {
   std::size_t num_ended_ = 0;  // modules whose backward is over
   bool in_backward_ = false;
   bool took_part_ = false;  // in a forward of this microbatch that has a backward, and has not been reduced since
+  std::vector<GradientHookHandle> hooks_;  // of the parameters; they use what stands above
 };
 
 }  // namespace d9d

@@ -31,13 +31,14 @@ struct LeafGradient : ::testing::Test {
   at::Tensor buffer = at::full({3}, 100.0, at::kDouble);
   bool has_values = false;
   int num_arrivals = 0;
+  GradientHookHandle hook;
 
   void keep_in_buffer() {
-    on_gradient(w, {.arrived = [this](const at::Tensor&) { ++num_arrivals; },
-                    .place =
-                        [this] {
-                          return GradientPlace{buffer, std::exchange(has_values, true)};
-                        }});
+    hook = on_gradient(w, {.arrived = [this](const at::Tensor&) { ++num_arrivals; },
+                           .place =
+                               [this] {
+                                 return GradientPlace{buffer, std::exchange(has_values, true)};
+                               }});
   }
   [[nodiscard]] static std::vector<double> numbers(const at::Tensor& tensor) {
     const at::Tensor wide = tensor.to(at::kDouble).contiguous();
@@ -87,6 +88,43 @@ TEST_F(LeafGradient, Of_an_input_that_is_no_leaf_is_returned) {
   Product::apply(x, w * 2).sum().backward();
   EXPECT_EQ(numbers(w.grad()), (std::vector<double>{2, 4, 6}));
   EXPECT_EQ(num_arrivals, 1);
+}
+
+TEST_F(LeafGradient, Goes_to_autograd_again_when_the_handle_has_gone) {
+  keep_in_buffer();
+  hook.remove();
+  Product::apply(x, w).sum().backward();
+  EXPECT_EQ(numbers(w.grad()), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(num_arrivals, 0);
+}
+
+TEST_F(LeafGradient, Keeps_a_later_hook_when_the_handle_of_an_earlier_goes) {
+  auto earlier = on_gradient(w, {.arrived = [](const at::Tensor&) { FAIL() << "another has its place"; }});
+  keep_in_buffer();
+  earlier.remove();
+  Product::apply(x, w).sum().backward();
+  EXPECT_EQ(num_arrivals, 1);
+}
+
+// A hook sees the whole gradient of each backward, and what it returns is what counts: as with torch.
+TEST_F(LeafGradient, Goes_through_the_hooks_of_a_user_in_every_backward) {
+  for (const bool is_kept : {false, true}) {
+    w = at::ones({3}).set_requires_grad(true);
+    const auto place = [this] { return GradientPlace{buffer, std::exchange(has_values, true)}; };
+    const auto take = [&](const at::Tensor& leaf) {
+      const at::NoGradGuard no_grad;
+      if (const at::Tensor grad = std::exchange(leaf.mutable_grad(), at::Tensor()); grad.defined()) place().put(grad);
+    };
+    if (is_kept) hook = on_gradient(w, {.arrived = take, .place = place});
+    std::vector<double> seen;
+    w.register_hook([&](const at::Tensor& grad) {
+      seen.push_back(grad.sum().item<double>());
+      return grad * 10;
+    });
+    for (int i = 0; i < 2; ++i) (Product::apply(x, w) + Product::apply(x, w)).sum().backward();
+    EXPECT_EQ(seen, (std::vector<double>{12, 12}));
+    EXPECT_EQ(numbers(is_kept ? buffer : w.grad()), (std::vector<double>{40, 80, 120}));
+  }
 }
 
 }  // namespace
