@@ -70,8 +70,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
     config["mesh"] = {"data_parallel_replicate" if row == "replicated" else "data_parallel_shard": num_ranks}
     config["model_provider"].update(checkpointing=options.checkpointing,
                                     fsdp={"gradient_dtype": options.gradients or model.gradients, **EXCHANGES.get(row, {})})
-    if options.gradients == "float32":
-        config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = "float32"
+    config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = options.gradients or "bfloat16"
     if options.trace:
         config["trace"] = {"folder": str(options.trace / f"{options.model}-{row}"), "first_step": options.steps + 1,
                            "num_steps": TRACED_STEPS}

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtype/scalar_type.h"
 
 #include "tests/support/ranks.h"
 
@@ -56,7 +57,8 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, GradientSynchronizerOf,
 TEST_P(GradientSynchronizerOf, Sums_over_microbatches_and_the_ranks_of_partial_axes) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, GetParam().parameter, {true, false, true, true, false});
-    GradientSynchronizer sync(parameters, {.bucket_size_bytes = 256, .gradient_dtype = GetParam().gradient});
+    GradientSynchronizer sync(parameters,
+                              {.bucket_size_bytes = 256, .gradient_dtype = find_dtype(GetParam().gradient)});
     EXPECT_GT(sync.num_buckets(), 1);
     for (int step = 0; step < 3; ++step) {
       for (const bool is_last : {false, true}) {
@@ -108,6 +110,78 @@ TEST(GradientSynchronizer, Leaves_parameters_of_one_rank_to_autograd) {
   sync.end_microbatch();
   sync.wait();
   EXPECT_TRUE(at::equal(parameters[0].second->stored().grad(), at::full({2}, 3.0)));
+}
+
+TEST(GradientSynchronizer, Sums_in_float32_unless_told_otherwise) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kBFloat16, {true, false});
+    GradientSynchronizer sync(parameters, {});
+    sync.begin_microbatch(/*is_last=*/false);
+    backward(parameters, 256.0);
+    sync.end_microbatch();
+    sync.begin_microbatch(/*is_last=*/true);
+    backward(parameters, 1.0);  // half of what bfloat16 resolves there
+    sync.end_microbatch();
+    sync.wait();
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), kNumRanks * 257.0);
+    EXPECT_EQ(parameters[1].second->stored().grad().max().item<double>(), 257.0);
+  });
+}
+
+// As on any layout, so on one rank: an optimiser sees the same parameters everywhere.
+TEST(GradientSynchronizer, Gives_zeros_to_parameters_without_a_gradient) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true, false, false});
+    GradientSynchronizer sync(parameters, {});
+    sync.begin_microbatch(/*is_last=*/true);
+    backward({parameters[0], parameters[2]}, 1.0);
+    sync.end_microbatch();
+    sync.wait();
+    for (const std::size_t unused : {1U, 3U}) {
+      const at::Tensor& grad = parameters[unused].second->stored().grad();
+      ASSERT_TRUE(grad.defined()) << unused;
+      EXPECT_TRUE(at::equal(grad, at::zeros_like(grad))) << unused;
+    }
+  });
+}
+
+TEST(GradientSynchronizer, Leaves_the_parameters_to_autograd_when_it_goes) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kFloat, {true, false});
+    std::optional<GradientSynchronizer> first(std::in_place, parameters,
+                                              GradientSynchronizerConfig{.keeps_memory = true});
+    std::optional<GradientSynchronizer> second(std::in_place, parameters,
+                                               GradientSynchronizerConfig{.keeps_memory = true});
+    first.reset();  // the hooks of the second stay
+    second->begin_microbatch(/*is_last=*/true);
+    backward(parameters, 1.0);
+    second->end_microbatch();
+    second->wait();
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), kNumRanks);
+    second->clear();
+    second.reset();
+    backward(parameters, 3.0);
+    for (const auto& [name, parameter] : parameters) {
+      EXPECT_TRUE(at::equal(parameter->stored().grad(), at::full(parameter->stored().sizes(), 3.0F))) << name;
+    }
+  });
+}
+
+TEST(GradientSynchronizer, Refuses_gradients_that_come_after_their_sum) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kFloat, {true});
+    GradientSynchronizer sync(parameters, {});
+    sync.begin_microbatch(/*is_last=*/true);
+    backward(parameters, 1.0);
+    EXPECT_THAT([&] { backward(parameters, 1.0); },
+                ThrowsMessage<StateError>(HasSubstr("got another gradient of p0 after the sum over ranks")));
+    sync.abandon();
+    sync.begin_microbatch(/*is_last=*/true);
+    backward(parameters, 2.0);
+    sync.end_microbatch();
+    sync.wait();
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), 2.0 * kNumRanks);
+  });
 }
 
 TEST(GradientSynchronizer, Names_a_parameter_whose_gradient_cannot_be_summed) {

@@ -1,5 +1,7 @@
 #include "d9d/core/dtype/scalar_type.h"
 
+#include <ATen/OpMathType.h>
+
 #include "d9d/base/check.h"
 
 namespace d9d {
@@ -23,6 +25,10 @@ std::optional<Dtype> find_dtype(c10::ScalarType type) {
     if (to_scalar_type(entry.value) == type) return entry.value;
   }
   return std::nullopt;
+}
+
+c10::ScalarType gradient_dtype_of(c10::ScalarType parameter, std::optional<Dtype> wanted) {
+  return wanted ? to_scalar_type(*wanted) : at::toOpMathType(parameter);
 }
 
 }  // namespace d9d

@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/leaf_gradient.h"
+#include "d9d/core/dtype/scalar_type.h"
 
 namespace d9d {
 namespace {
@@ -37,7 +38,8 @@ class GradientSynchronizer::Bucket {
   }
   [[nodiscard]] std::int64_t num_bytes() const { return numel_ * static_cast<std::int64_t>(elementSize(dtype_)); }
 
-  void add(const ParameterPtr& parameter) {
+  void add(const std::string& name, const ParameterPtr& parameter) {
+    names_.push_back(name);
     parameters_.push_back(parameter);
     numel_ += parameter->local().numel();
   }
@@ -52,8 +54,9 @@ class GradientSynchronizer::Bucket {
       const at::Tensor& local = parameters_[i]->local();
       end -= local.numel();
       views_.push_back(buffer_.narrow(0, end, local.numel()).view(local.sizes()));
-      on_gradient(local, {.arrived = [this, i, on_complete](const at::Tensor& leaf) { take(i, leaf, on_complete); },
-                          .place = [this, i] { return place(i); }});
+      hooks_.push_back(
+          on_gradient(local, {.arrived = [this, i, on_complete](const at::Tensor& leaf) { take(i, leaf, on_complete); },
+                              .place = [this, i] { return place(i); }}));
     }
   }
 
@@ -67,7 +70,9 @@ class GradientSynchronizer::Bucket {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       if (!has_values_[i]) views_[i].zero_();
     }
-    if (communicator_ != nullptr) communicator_->all_reduce(buffer_, ReduceOp::kSum).wait();
+    if (communicator_ == nullptr) return;
+    is_summed_ = true;
+    communicator_->all_reduce(buffer_, ReduceOp::kSum).wait();
   }
   void publish() const {
     for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->stored().mutable_grad() = views_[i];
@@ -75,12 +80,17 @@ class GradientSynchronizer::Bucket {
   void clear() {
     for (const ParameterPtr& parameter : parameters_) parameter->stored().mutable_grad() = at::Tensor();
     has_values_.assign(parameters_.size(), false);
+    is_summed_ = false;
   }
   [[nodiscard]] const std::vector<bool>& received() const { return has_values_; }
   void set_received(std::vector<bool> received) { has_values_ = std::move(received); }
 
  private:
   [[nodiscard]] GradientPlace place(std::size_t index) {
+    D9D_CHECK(!is_summed_, StateError,
+              "[internals::grad_sync] expected one backward in the last microbatch of a step, "
+              "got another gradient of ",
+              names_[index], " after the sum over ranks. Add the losses up and call backward() once.");
     const bool had_values = has_values_[index];
     has_values_[index] = true;
     return {.tensor = views_[index], .has_values = had_values};
@@ -97,6 +107,7 @@ class GradientSynchronizer::Bucket {
 
   DeviceMesh ranks_;
   c10::ScalarType dtype_;
+  std::vector<std::string> names_;
   std::vector<ParameterPtr> parameters_;
   std::int64_t numel_ = 0;
   at::Tensor buffer_;                           // [numel_]
@@ -105,6 +116,8 @@ class GradientSynchronizer::Bucket {
   std::vector<bool> has_values_;                // of the parameters, in this step
   std::vector<bool> has_come_;                  // in this microbatch
   std::size_t num_come_ = 0;
+  bool is_summed_ = false;                 // over ranks, in this step
+  std::vector<GradientHookHandle> hooks_;  // of the parameters; they use what stands above
 };
 
 GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
@@ -113,7 +126,7 @@ GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::stri
     const auto& [name, parameter] = *entry;
     if (!parameter->requires_grad() || has_flat_shard(parameter->placements())) continue;
     const DeviceMesh ranks = partial_axes(name, *parameter);
-    const c10::ScalarType dtype = config.gradient_dtype.value_or(parameter->local().scalar_type());
+    const c10::ScalarType dtype = gradient_dtype_of(parameter->local().scalar_type(), config.gradient_dtype);
     if (!config.keeps_memory && ranks.num_ranks() == 1 && dtype == parameter->local().scalar_type()) {
       others_.push_back(parameter);
       continue;
@@ -123,9 +136,9 @@ GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::stri
                                    [&](const auto& bucket) { return bucket->holds(ranks, dtype); });
     if (kind == buckets_.rend() || (*kind)->num_bytes() + bytes > config.bucket_size_bytes) {
       buckets_.push_back(std::make_unique<Bucket>(ranks, dtype));
-      buckets_.back()->add(parameter);
+      buckets_.back()->add(name, parameter);
     } else {
-      (*kind)->add(parameter);
+      (*kind)->add(name, parameter);
     }
   }
   if (buckets_.empty()) return;
@@ -160,6 +173,10 @@ void GradientSynchronizer::end_microbatch() {
 void GradientSynchronizer::wait() {
   reduced_.wait();
   for (const auto& bucket : buckets_) bucket->publish();
+  for (const ParameterPtr& parameter : others_) {
+    at::Tensor& grad = parameter->stored().mutable_grad();
+    if (!grad.defined()) grad = at::zeros_like(parameter->stored());
+  }
 }
 
 void GradientSynchronizer::clear() {
@@ -186,6 +203,7 @@ void GradientSynchronizer::set_received(const std::vector<bool>& received) {
 }
 
 void GradientSynchronizer::abandon() {
+  reduced_.wait();  // a sum may still write what the next step writes
   clear();
   begin_microbatch(/*is_last=*/true);
 }

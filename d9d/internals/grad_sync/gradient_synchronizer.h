@@ -8,7 +8,7 @@
 // gradient is Partial(sum) it is summed. Gradients wait in flat buckets, in the reverse order of declaration, as
 // backward makes them; a bucket is reduced when all its gradients of the last microbatch have come, buckets always in
 // the same order. Without such axes, and where gradients have the parameter's dtype, nothing is copied, unless memory
-// is kept.
+// is kept. Before the synchroniser goes it takes its hooks off the parameters.
 #pragma once
 
 #include <memory>
@@ -17,14 +17,15 @@
 #include <utility>
 #include <vector>
 
+#include "d9d/base/dtype.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/modules/base/gradient_reduction.h"
 
 namespace d9d {
 
 struct GradientSynchronizerConfig {
-  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;       // of what is stored and sent
-  std::optional<c10::ScalarType> gradient_dtype = std::nullopt;  // none: the parameter's
+  std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // of what is stored and sent
+  std::optional<Dtype> gradient_dtype = std::nullopt;       // as gradient_dtype_of() of core/dtype takes it
   bool keeps_memory = false;  // buckets for all parameters: gradients lie at the same places in all steps
 };
 
@@ -35,6 +36,8 @@ class GradientSynchronizer final : public GradientReduction {
                        const GradientSynchronizerConfig& config);
   ~GradientSynchronizer() override;
 
+  // In the last microbatch gradients must come from one backward: those of a second, whose buckets are summed already,
+  // are a StateError.
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
   void wait() override;

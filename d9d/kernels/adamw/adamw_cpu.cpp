@@ -146,7 +146,7 @@ bool has_adamw_loop(const AdamWTensors& tensors) {
   if (!tensors.parameter.is_cpu() || !is_contiguous(tensors)) return false;
   if (are<c10::BFloat16, float>(tensors) || are<c10::BFloat16, c10::BFloat16>(tensors))
     return !(tensors.rounding && tensors.max_exp_avg_sq.defined());
-  return are<double, double>(tensors) || are<float, float>(tensors);
+  return are<double, double>(tensors) || are<float, float>(tensors) || are<float, c10::BFloat16>(tensors);
 }
 
 void adamw_cpu(const AdamWTensors& tensors, const AdamWFactors& factors, double grad_scale) {
@@ -156,8 +156,10 @@ void adamw_cpu(const AdamWTensors& tensors, const AdamWFactors& factors, double 
   } else if (tensors.parameter.scalar_type() == at::kBFloat16) {
     (has_float_grad ? update<c10::BFloat16, float> : update<c10::BFloat16, c10::BFloat16>)(tensors, factors,
                                                                                            grad_scale);
+  } else if (tensors.parameter.scalar_type() == at::kFloat) {
+    (has_float_grad ? update<float, float> : update<float, c10::BFloat16>)(tensors, factors, grad_scale);
   } else {
-    (has_float_grad ? update<float, float> : update<double, double>)(tensors, factors, grad_scale);
+    update<double, double>(tensors, factors, grad_scale);
   }
   for (const at::Tensor& written : {tensors.parameter, tensors.exp_avg, tensors.exp_avg_sq})
     written.unsafeGetTensorImpl()->bump_version();

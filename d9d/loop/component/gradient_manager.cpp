@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
 
 namespace d9d {
@@ -26,9 +26,9 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
       device_(context.device()),
       copies_(device_),
       clipping_(clipping) {
-  GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20,
-                                          .keeps_memory = memory == GradientMemory::kKept};
-  if (config.grad_dtype) synchronizer.gradient_dtype = to_scalar_type(*config.grad_dtype);
+  const GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20,
+                                                .gradient_dtype = config.grad_dtype,
+                                                .keeps_memory = memory == GradientMemory::kKept};
   synchronizer_ = std::make_shared<GradientSynchronizer>(parameters_, synchronizer);
   reductions_.push_back(synchronizer_);
   std::vector<ParameterPtr> parameters;
@@ -118,7 +118,13 @@ void GradientManager::refuse_non_finite(const StepGradients& step) const {
 
 void GradientManager::scale_gradients(const StepGradients& step) const {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> grads = gradients();
+  std::vector<at::Tensor> grads;
+  for (const auto& [name, parameter] : parameters_) {
+    at::Tensor& grad = parameter->stored().mutable_grad();
+    if (!grad.defined()) continue;
+    grad = grad.to(at::toOpMathType(grad.scalar_type()));
+    grads.push_back(grad);
+  }
   if (!grads.empty()) at::_foreach_mul_(grads, step.grad_scale);
 }
 
@@ -143,14 +149,6 @@ void GradientManager::abandon() {
 
 void GradientManager::close() {
   for (const auto& reduction : reductions_) reduction->close();
-}
-
-std::vector<at::Tensor> GradientManager::gradients() const {
-  std::vector<at::Tensor> grads;
-  for (const auto& [name, parameter] : parameters_) {
-    if (parameter->stored().grad().defined()) grads.push_back(parameter->stored().grad());
-  }
-  return grads;
 }
 
 std::string GradientManager::first_non_finite() const {

@@ -99,7 +99,8 @@ class GradientManager {
   [[nodiscard]] StepGradients read_step(const PendingStep& pending) const;
   // Throws StateError, on all ranks, if the step is not finite and the policy is to stop.
   void refuse_non_finite(const StepGradients& step) const;
-  // Multiplies the gradients of all parameters by grad_scale, in place.
+  // Multiplies the gradients of all parameters by grad_scale, in at least float32: narrower ones make way for wider.
+  // An optimiser that scales gradients itself rounds alike, so that its step then is the same bit for bit.
   void scale_gradients(const StepGradients& step) const;
   // Collective: all of these.
   [[nodiscard]] StepGradients finish_step(const RankReport& report);
@@ -112,7 +113,6 @@ class GradientManager {
   void close();
 
  private:
-  [[nodiscard]] std::vector<at::Tensor> gradients() const;
   [[nodiscard]] std::string first_non_finite() const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;

@@ -69,9 +69,9 @@ void refuse_unbuilt(const TrainerConfig& trainer) {
     refuse("trainer.profiling", write_record(*trainer.profiling), "profiling is", "Set it to null.");
   }
   const auto& dtype = trainer.gradient_manager.grad_dtype;
-  if (dtype && *dtype != Dtype::kFloat32) {
+  if (dtype && *dtype != Dtype::kFloat32 && *dtype != Dtype::kBFloat16) {
     refuse("trainer.gradient_manager.grad_dtype", enum_name(*dtype), "accumulating gradients in this dtype is",
-           "Set it to \"float32\" or null.");
+           "Set it to \"float32\", \"bfloat16\" or null.");
   }
 }
 

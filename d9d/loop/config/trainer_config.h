@@ -154,8 +154,10 @@ struct ProfilingConfig {
 };
 
 struct GradientManagerConfig {
-  std::optional<Dtype> grad_dtype = {};  // of accumulation and reduction; null: that of the parameter
-  std::int64_t bucket_size_mb = 32;      // size of one reduction
+  // Of sums over microbatches and ranks. null: float32, or float64 for float64 parameters. bfloat16 saves memory and
+  // rounds each sum.
+  std::optional<Dtype> grad_dtype = {};
+  std::int64_t bucket_size_mb = 32;  // size of one reduction
 
   static constexpr auto fields() {
     using Manager = GradientManagerConfig;

@@ -132,7 +132,8 @@ class TrainingRun {
   }
 
   // An optimiser that scales gradients gets its work before the host knows the step's loss, and the device never waits
-  // for the host. Handlers of the optimiser's step see gradients that are divided and clipped.
+  // for the host. Handlers of the optimiser's step, which some ranks may have and others not, see gradients that are
+  // divided and clipped; the parameters become the same bit for bit.
   StepGradients update(const PendingStep& pending, double learning_rate) {
     EventBus& events = parts_.events;
     Optimizer& optimizer = parts_.optimizer;

@@ -49,11 +49,6 @@ FsdpAxes with_partial_axes(const Parameter& parameter, FsdpAxes axes) {
   return axes;
 }
 
-c10::ScalarType gradient_dtype_of(const Parameter& parameter, const FsdpConfig& config) {
-  if (config.gradient_dtype) return to_scalar_type(*config.gradient_dtype);
-  return parameter.local().scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 }  // namespace
 
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit) {
@@ -75,7 +70,8 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
             "', got none that another unit has not.");
   std::vector<std::unique_ptr<FlatGroup>> groups;
   for (auto& [key, members] : parameters) {
-    const c10::ScalarType gradient_dtype = gradient_dtype_of(*members.front().second, runtime->config());
+    const c10::ScalarType gradient_dtype =
+        gradient_dtype_of(members.front().second->local().scalar_type(), runtime->config().gradient_dtype);
     FsdpAxes axes = unit.axes[std::get<std::size_t>(key)];
     axes.replicate_axes = std::get<std::vector<std::string>>(key);
     groups.push_back(std::make_unique<FlatGroup>(std::move(members), std::move(axes), gradient_dtype));

@@ -11,9 +11,9 @@
 namespace d9d::test {
 namespace {
 
-// One step on each rank of dp = 2, tp = 2; `visit` sees what it reports.
+// One step on each rank of dp = 2, tp = 2, with one microbatch of weight `weights[dp]`; `visit` sees what it reports.
 void run_steps(const std::function<RankReport(const DistContext&)>& report,
-               const std::function<void(const StepGradients&)>& visit) {
+               const std::function<void(const StepGradients&)>& visit, const std::array<double, 2>& weights = {1, 3}) {
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     const DistContext context({.mesh = {.data_parallel_replicate = 2, .tensor_parallel = 2},
                                .world = borrowed(world),
@@ -23,8 +23,9 @@ void run_steps(const std::function<RankReport(const DistContext&)>& report,
     module->reset_parameters(/*base_seed=*/1);
     GradientManager gradients(context, *module, {}, {});
     gradients.begin_microbatch(/*is_last=*/true);
-    const double weight = context.data_parallel_rank() == 0 ? 1.0 : 3.0;
-    const at::Tensor loss = module(at::ones({1, 4})).sum() * weight;
+    const auto rank = static_cast<std::size_t>(context.data_parallel_rank());
+    const double weight = weights[rank];
+    const at::Tensor loss = module(at::ones({1, 4})).sum() * (rank == 0 ? 1.0 : 3.0);
     gradients.add_loss_with_weight(loss, at::scalar_tensor(weight));
     (loss * weight).backward();
     gradients.end_microbatch();
@@ -39,6 +40,24 @@ TEST(GradientManager, Counts_a_loss_that_tensor_parallel_ranks_share_once) {
               EXPECT_EQ(step.num_tokens, 10);
               EXPECT_NEAR(step.loss, (4.0 * 1 + 12.0 * 3) / 4.0, 1e-4);
             });
+}
+
+TEST(GradientManager, Leaves_out_ranks_whose_losses_weigh_nothing) {
+  const auto nothing = [](const DistContext&) { return RankReport(); };
+  run_steps(nothing,
+            [](const StepGradients& step) {
+              EXPECT_TRUE(step.is_usable);
+              EXPECT_EQ(step.total_weight, 3.0);
+              EXPECT_NEAR(step.loss, 12.0, 1e-4);
+            },
+            {0, 3});
+  run_steps(nothing,
+            [](const StepGradients& step) {
+              EXPECT_FALSE(step.is_usable);
+              EXPECT_TRUE(step.is_finite);
+              EXPECT_EQ(step.reason, "its total loss weight is 0");
+            },
+            {0, 0});
 }
 
 TEST(GradientManager, Stops_all_ranks_when_any_one_wants_to) {

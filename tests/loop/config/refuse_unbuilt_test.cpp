@@ -35,6 +35,7 @@ TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
 TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
   EXPECT_EQ(error_with("/data_prefetch/prefetch_factor", "4"), "accepted");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float32\""), "accepted");
+  EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"bfloat16\""), "accepted");
   EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 1})"), "accepted");
   EXPECT_EQ(error_with("/logging/tracker", R"({"provider": "multi", "trackers": [{"provider": "log"}]})"), "accepted");
 }
@@ -48,9 +49,9 @@ TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
       error_with("/checkpointing/period_steps", "\"last_step\""),
       "[config] trainer.checkpointing.period_steps = \"last_step\": saving and resuming a job is not built in this "
       "version. Set it to \"disable\".");
-  EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"bfloat16\""),
-            "[config] trainer.gradient_manager.grad_dtype = \"bfloat16\": accumulating gradients in this dtype is not "
-            "built in this version. Set it to \"float32\" or null.");
+  EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float16\""),
+            "[config] trainer.gradient_manager.grad_dtype = \"float16\": accumulating gradients in this dtype is not "
+            "built in this version. Set it to \"float32\", \"bfloat16\" or null.");
   EXPECT_EQ(
       error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 2})"),
       "[config] trainer.pipelining.schedule = {\"schedule\":\"looped_bfs\",\"num_stages_per_rank\":2}: more than one "
