@@ -20,10 +20,12 @@ void check_groups(const at::Tensor& offsets) {
   D9D_ASSERT(offsets.size(0) - 1 <= kMaxGroups, "kernels for ", kMaxGroups, " groups, not ", offsets.size(0) - 1);
 }
 
-at::Tensor scratch(const at::Tensor& offsets) { return at::empty({1}, offsets.options()); }
+// The kernels' counter of tiles, held until they are launched: what is freed before is given to whoever allocates next.
+at::Tensor tile_counter(const at::Tensor& offsets) { return at::empty({1}, offsets.options()); }
 
 void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets,
             GradientWrite write) {
+  const at::Tensor num_drawn = tile_counter(offsets);
   launch_rows_outer_rows({.num_rows = x.size(0),
                           .num_groups = static_cast<int>(out.size(0)),
                           .in = static_cast<int>(x.size(1)),
@@ -31,7 +33,7 @@ void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, con
                           .x = x.const_data_ptr(),
                           .y = y.const_data_ptr(),
                           .offsets = offsets.const_data_ptr<std::int32_t>(),
-                          .num_drawn = scratch(offsets).mutable_data_ptr<std::int32_t>(),
+                          .num_drawn = num_drawn.mutable_data_ptr<std::int32_t>(),
                           .out = out.mutable_data_ptr(),
                           .out_is_float = out.scalar_type() == at::kFloat,
                           .add = write == GradientWrite::kAdd},
@@ -69,7 +71,8 @@ at::Tensor rows_times_weights_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::
   args.inner = static_cast<int>(rows[0].size(1));
   args.features = static_cast<int>(weights[0].size(2));
   at::Tensor out = at::empty({num_rows, args.features}, like.options());
-  args.num_drawn = scratch(offsets).mutable_data_ptr<std::int32_t>();
+  const at::Tensor num_drawn = tile_counter(offsets);
+  args.num_drawn = num_drawn.mutable_data_ptr<std::int32_t>();
   args.out = out.mutable_data_ptr();
   launch_rows_times_weights(args, current_cuda_stream(like.device()));
   return out.narrow(1, 0, num_features).contiguous();
