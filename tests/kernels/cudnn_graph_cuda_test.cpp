@@ -1,5 +1,3 @@
-#include <thread>
-
 #include <gtest/gtest.h>
 
 #include "d9d/core/device/cuda_library.h"
@@ -37,24 +35,20 @@ class CudnnGraphCuda : public ::d9d::testing::CudaTest {
   void SetUp() override {
     CudaTest::SetUp();
     if (IsSkipped()) return;
-    std::string error;
-    (void)load_graph().workspace_bytes(key_of(64), error);
-    ASSERT_EQ(error, "");
+    ASSERT_EQ(load_graph().plan(key_of(64))->error, "");
   }
 };
 
 TEST_F(CudnnGraphCuda, Makes_plans_of_both_directions_beside_each_other) {
   const CudnnGraph graph = load_graph();
-  std::string error;
   for (const std::int64_t num_positions : {100, 200, 300}) {
     CudnnPlanKey forward = key_of(num_positions), backward = forward;
     backward.is_backward = true;
     graph.prepare(backward);
     graph.prepare(backward);
-    EXPECT_GE(graph.workspace_bytes(forward, error), 0);
-    EXPECT_EQ(error, "") << num_positions;
-    EXPECT_GT(graph.workspace_bytes(backward, error), 0);
-    EXPECT_EQ(error, "") << num_positions;
+    EXPECT_EQ(graph.plan(forward)->error, "") << num_positions;
+    EXPECT_EQ(graph.plan(backward)->error, "") << num_positions;
+    EXPECT_GT(graph.plan(backward)->workspace_bytes, 0) << num_positions;
   }
 }
 
@@ -63,9 +57,7 @@ TEST_F(CudnnGraphCuda, Keeps_the_error_of_a_plan_that_cannot_be_made) {
   CudnnPlanKey impossible = key_of(128);
   impossible.num_features = 7;
   graph.prepare(impossible);
-  std::string error;
-  (void)graph.workspace_bytes(impossible, error);
-  EXPECT_NE(error, "");
+  EXPECT_NE(graph.plan(impossible)->error, "");
 }
 
 // The process ends while the plan is made, if that takes longer than the test.

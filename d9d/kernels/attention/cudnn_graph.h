@@ -9,6 +9,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "d9d/base/dtype.h"
@@ -74,16 +75,26 @@ enum class CudnnTensor : std::uint8_t {
 constexpr std::size_t kNumCudnnTensors = 17;
 using CudnnPointers = std::array<void*, kNumCudnnTensors>;  // null: not needed
 
+struct CudnnPlan {
+  CudnnPlanKey key;
+  std::int64_t workspace_bytes = 0;  // that run() needs
+  std::string error;                 // why cuDNN cannot; empty if it can
+  std::shared_ptr<void> graph;       // cuDNN's
+};
+using CudnnPlanPtr = std::shared_ptr<const CudnnPlan>;
+
 struct CudnnGraph {
-  // Bytes that run() needs, after making the plan if there is none yet. `error`: why cuDNN cannot; empty if it can.
-  std::int64_t (*workspace_bytes)(const CudnnPlanKey& key, std::string& error);
-  // Makes the plan in a thread of its own, for workspace_bytes(key) to find it, or to wait for it. Once a key; returns
-  // at once. Another plan has been made before the first: cuDNN opens libraries for that, which a process closes before
-  // what was there when they came, and it waits for these threads before.
+  // The key's plan, made if there is none. Some hundred are kept; who holds one may run it as long as it likes. From
+  // any thread.
+  CudnnPlanPtr (*plan)(const CudnnPlanKey& key);
+  // Makes the plan in a thread that all such plans share, for plan(key) to find it, or to wait for it. Once a key;
+  // returns at once. Another plan has been made before the first: cuDNN opens libraries for that, which a process
+  // closes before what was there when they came, and it joins the thread before.
   void (*prepare)(const CudnnPlanKey& key);
-  // On the current device, which is the key's, and `stream`; without waiting. workspace_bytes(key) has been called.
-  // Returns the error, empty if there is none.
-  std::string (*run)(const CudnnPlanKey& key, const CudnnPointers& pointers, void* workspace, CUstream_st* stream);
+  // On the current device, which is the key's, and `stream`; without waiting. Returns the error, empty if there is
+  // none. A plan that a device graph captures is kept as long as the process, for nobody tells when it is replayed
+  // last.
+  std::string (*run)(const CudnnPlanPtr& plan, const CudnnPointers& pointers, void* workspace, CUstream_st* stream);
 };
 
 using GetCudnnGraph = CudnnGraph (*)();

@@ -129,13 +129,13 @@ CudnnPlanKey backward_key(const Prepared& call) {
 }
 
 void run(const Prepared& call) {
-  std::string error;
-  const std::int64_t num_bytes = cudnn().workspace_bytes(call.key, error);
+  const CudnnPlanPtr plan = cudnn().plan(call.key);
   const char* const what = call.key.is_backward ? "the backward pass" : "attention";
-  D9D_CHECK(error.empty(), StateError, "[kernels::attention] expected cuDNN to take ", what, " of ", call.query.sizes(),
-            ", got '", error, "'. Ask for another backend with D9D_BACKEND_AUTO_SDPA.");
-  const at::Tensor workspace = at::empty({num_bytes}, call.query.options().dtype(at::kByte));
-  error = cudnn().run(call.key, call.pointers, workspace.mutable_data_ptr(), current_cuda_stream(call.query.device()));
+  D9D_CHECK(plan->error.empty(), StateError, "[kernels::attention] expected cuDNN to take ", what, " of ",
+            call.query.sizes(), ", got '", plan->error, "'. Ask for another backend with D9D_BACKEND_AUTO_SDPA.");
+  const at::Tensor workspace = at::empty({plan->workspace_bytes}, call.query.options().dtype(at::kByte));
+  const std::string error =
+      cudnn().run(plan, call.pointers, workspace.mutable_data_ptr(), current_cuda_stream(call.query.device()));
   D9D_CHECK(error.empty(), StateError, "[kernels::attention] expected cuDNN to run ", what, ", got '", error, "'.");
 }
 

@@ -4,13 +4,18 @@
 #include <cudnn_frontend.h>
 
 #include <array>
+#include <condition_variable>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <stop_token>
 #include <thread>
 #include <unordered_map>
 #include <vector>
+
+#include "d9d/kernels/attention/plan_cache.h"
 
 // The headers have engines of their own, for other operations on other GPUs, that compile at run time. Without these
 // pragmas the library would need NVRTC.
@@ -196,18 +201,13 @@ class GraphBuilder {
       std::make_shared<fe::graph::attn::score_modifiers::Softcap>();
 };
 
-struct Plan {
-  std::shared_ptr<Graph> graph;
-  std::int64_t workspace_bytes = 0;
-  std::string error;
-};
-
 // Handles and plans of one direction. A handle is not for two threads at once, so one at a time makes a plan or gives
 // work; a plan of a backward is made while the forward runs.
 struct Plans {
   std::mutex mutex;
   std::map<int, cudnnHandle_t> handles;
-  std::map<CudnnPlanKey, Plan> plans;
+  PlanCache<CudnnPlanKey, CudnnPlan> plans{kMaxPlans};
+  std::set<CudnnPlanPtr> captured;  // by device graphs
 };
 
 Plans& plans_for(const CudnnPlanKey& key) {
@@ -223,73 +223,87 @@ cudnnHandle_t handle_of(int device, Plans& all) {
   return all.handles.emplace(device, handle).first->second;
 }
 
-Plan make_plan(const CudnnPlanKey& key, cudnnHandle_t handle) {
-  if (handle == nullptr) return {.graph = nullptr, .error = "cuDNN does not start"};
-  GraphBuilder builder(key);
-  Plan plan;
-  plan.graph = key.is_backward ? builder.backward() : builder.forward();
-  fe::error_t built = plan.graph->build(handle, {fe::HeurMode_t::A});
-  if (built.is_bad()) return {.graph = nullptr, .error = built.get_message()};
-  plan.workspace_bytes = plan.graph->get_workspace_size();
-  return plan;
-}
-
-std::int64_t workspace_bytes(const CudnnPlanKey& key, std::string& error) {
-  Plans& all = plans_for(key);
-  const std::lock_guard lock(all.mutex);
-  auto found = all.plans.find(key);
-  if (found == all.plans.end()) {
-    if (all.plans.size() >= kMaxPlans) all.plans.clear();
-    try {
-      found = all.plans.emplace(key, make_plan(key, handle_of(key.device, all))).first;
-    } catch (const std::exception& exception) {
-      found = all.plans.emplace(key, Plan{.graph = nullptr, .error = exception.what()}).first;
-    }
+CudnnPlan make_plan(const CudnnPlanKey& key, cudnnHandle_t handle) {
+  if (handle == nullptr) return {.key = key, .error = "cuDNN does not start"};
+  try {
+    GraphBuilder builder(key);
+    const std::shared_ptr<Graph> graph = key.is_backward ? builder.backward() : builder.forward();
+    fe::error_t built = graph->build(handle, {fe::HeurMode_t::A});
+    if (built.is_bad()) return {.key = key, .error = built.get_message()};
+    return {.key = key, .workspace_bytes = graph->get_workspace_size(), .graph = graph};
+  } catch (const std::exception& exception) {
+    return {.key = key, .error = exception.what()};
   }
-  error = found->second.error;
-  return found->second.workspace_bytes;
 }
 
-std::string run(const CudnnPlanKey& key, const CudnnPointers& pointers, void* workspace, CUstream_st* stream) {
+CudnnPlanPtr find_plan(const CudnnPlanKey& key) {
   Plans& all = plans_for(key);
   const std::lock_guard lock(all.mutex);
-  const auto found = all.plans.find(key);
-  if (found == all.plans.end() || !found->second.graph) return "there is no plan";
-  const cudnnHandle_t handle = handle_of(key.device, all);
+  return all.plans.get(key, [&] { return make_plan(key, handle_of(key.device, all)); });
+}
+
+bool is_capturing(CUstream_st* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status == cudaStreamCaptureStatusActive;
+}
+
+std::string run(const CudnnPlanPtr& plan, const CudnnPointers& pointers, void* workspace, CUstream_st* stream) {
+  if (!plan->graph) return plan->error;
+  Plans& all = plans_for(plan->key);
+  const std::lock_guard lock(all.mutex);
+  if (is_capturing(stream)) all.captured.insert(plan);
+  const cudnnHandle_t handle = handle_of(plan->key.device, all);
   if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) return "cuDNN does not take the stream";
   std::unordered_map<std::int64_t, void*> tensors;
   for (std::size_t i = 0; i < pointers.size(); ++i)
     if (pointers[i] != nullptr) tensors.emplace(uid_of(static_cast<CudnnTensor>(i)), pointers[i]);
-  fe::error_t executed = found->second.graph->execute(handle, tensors, workspace);
+  fe::error_t executed = static_cast<Graph*>(plan->graph.get())->execute(handle, tensors, workspace);
   return executed.is_bad() ? executed.get_message() : std::string();
 }
 
-// Threads that make plans; joined before the libraries that they use go.
-struct Preparation {
-  std::mutex mutex;
-  std::set<CudnnPlanKey> keys;  // that were asked for
-  std::vector<std::jthread> threads;
+// Makes plans in a thread, one after the other as their lock would have it; joined before the libraries that it uses
+// go, without those that it has not begun.
+class Preparation {
+ public:
+  void add(const CudnnPlanKey& key) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (asked_.size() >= kMaxPlans) asked_.clear();  // to be found in the cache, at worst to be made again
+      if (!asked_.insert(key).second) return;
+      waiting_.push_back(key);
+    }
+    has_work_.notify_one();
+  }
+
+ private:
+  void make_plans(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (has_work_.wait(lock, stop, [&] { return !waiting_.empty(); }) && !stop.stop_requested()) {
+      const CudnnPlanKey key = waiting_.front();
+      waiting_.pop_front();
+      lock.unlock();
+      if (cudaSetDevice(key.device) == cudaSuccess) (void)find_plan(key);  // an error is kept with the plan
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any has_work_;
+  std::set<CudnnPlanKey> asked_;
+  std::deque<CudnnPlanKey> waiting_;
+  std::jthread thread_{[this](const std::stop_token& stop) { make_plans(stop); }};  // last: it uses the others
 };
 
 void prepare(const CudnnPlanKey& key) {
   static Preparation all;  // lint: allow(mutable-global): plans belong to the process
-  const std::lock_guard lock(all.mutex);
-  if (all.keys.size() >= kMaxPlans) {
-    all.threads.clear();
-    all.keys.clear();
-  }
-  if (!all.keys.insert(key).second) return;
-  all.threads.emplace_back([key] {
-    std::string error;  // kept with the plan
-    if (cudaSetDevice(key.device) == cudaSuccess) (void)workspace_bytes(key, error);
-  });
+  all.add(key);
 }
 
 }  // namespace
 }  // namespace d9d::kernels::detail
 
 extern "C" __attribute__((visibility("default"))) d9d::kernels::detail::CudnnGraph d9d_cudnn_graph() {
-  return {.workspace_bytes = d9d::kernels::detail::workspace_bytes,
+  return {.plan = d9d::kernels::detail::find_plan,
           .prepare = d9d::kernels::detail::prepare,
           .run = d9d::kernels::detail::run};
 }

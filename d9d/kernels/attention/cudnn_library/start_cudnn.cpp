@@ -1,6 +1,5 @@
 #include <cuda_runtime_api.h>
 
-#include <string>
 #include <thread>
 
 #include "d9d/kernels/attention/cudnn_graph.h"
@@ -31,9 +30,8 @@ CudnnPlanKey small_plan(int device, bool is_backward) {
 }
 
 void make_plan(int device, bool is_backward) {
-  std::string error;  // is found again where attention runs
-  if (cudaSetDevice(device) == cudaSuccess)
-    (void)d9d_cudnn_graph().workspace_bytes(small_plan(device, is_backward), error);
+  // An error is found again where attention runs.
+  if (cudaSetDevice(device) == cudaSuccess) (void)d9d_cudnn_graph().plan(small_plan(device, is_backward));
 }
 
 }  // namespace
