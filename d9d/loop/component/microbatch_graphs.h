@@ -2,7 +2,7 @@
 // steps, then captured, and from then on replayed.
 //
 // Example
-//   MicrobatchGraphs<Types> graphs(config, cuda_graphs(device), device);
+//   MicrobatchGraphs<Types> graphs(config, cuda_graphs(device), device, *model);
 //   const WeightedLoss loss = graphs.run(microbatch, is_last, gradients, [&](Microbatch<Types>& microbatch, bool) {
 //     ...                                       // forward, loss
 //     (loss * weight).backward();
@@ -24,6 +24,7 @@
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/microbatch_kind.h"
 #include "d9d/loop/config/trainer_config.h"
+#include "d9d/modules/base/module.h"
 
 namespace d9d {
 
@@ -37,7 +38,7 @@ template <class Types>
 using Microbatch = std::tuple<typename Types::Input, typename Types::Shared, typename Types::State>;
 
 struct GraphCounts {
-  std::int64_t graphs = 0;
+  std::int64_t graphs = 0;   // that there are
   std::int64_t replays = 0;  // a capture is followed by one
   std::int64_t others = 0;   // microbatches without a graph
 };
@@ -46,10 +47,25 @@ namespace detail {
 
 [[nodiscard]] std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors);
 void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets);
+// How often each has been written in place; 0 of an undefined one.
+[[nodiscard]] std::vector<std::int64_t> versions_of(const std::vector<at::Tensor>& tensors);
 // Of `leaf`, which the graph writes, a copy that the next replay leaves alone; of a leaf that it only reads, this
-// microbatch's own.
+// microbatch's own. is_read_only: of graph_inputs.
 [[nodiscard]] at::Tensor after_replay(const at::Tensor& leaf, const std::vector<at::Tensor>& graph_inputs,
-                                      const std::vector<at::Tensor>& inputs);
+                                      const std::vector<bool>& is_read_only, const std::vector<at::Tensor>& inputs);
+
+// Where the parameters and buffers of a module lie. Graphs know them by address.
+class ModuleMemory {
+ public:
+  explicit ModuleMemory(const Module& module);
+  // Whether any lies elsewhere than when this was asked last. Throws c10::Error where one is asleep (offload.h).
+  [[nodiscard]] bool has_moved();
+
+ private:
+  std::vector<ParameterPtr> parameters_;
+  std::vector<BufferPtr> buffers_;
+  std::vector<const void*> addresses_;
+};
 // Captures; what LibTorch throws becomes one StateError that says what to do.
 void capture(DeviceGraph& graph, const std::function<void()>& work);
 [[noreturn]] void refuse_kind();
@@ -63,9 +79,11 @@ class MicrobatchGraphs {
   // for other values of the microbatch's tensors, without the host.
   using Work = std::function<WeightedLoss(Microbatch<Types>& microbatch, bool is_captured)>;
 
-  // Throws ConfigError where inputs, shared or state hold other than tensors and plain values.
-  MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device)
-      : config_(config), make_graph_(std::move(make_graph)), device_(device) {
+  // module: that the work runs. Where the memory of a parameter or buffer has been exchanged (offload.h), all graphs
+  // are dropped, and kinds begin anew. Throws ConfigError where inputs, shared or state hold other than tensors and
+  // plain values.
+  MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module)
+      : config_(config), make_graph_(std::move(make_graph)), device_(device), memory_(module) {
     if constexpr (!kCanCapture) detail::refuse_kind();
   }
 
@@ -90,6 +108,9 @@ class MicrobatchGraphs {
   }
 
   [[nodiscard]] const GraphCounts& counts() const { return counts_; }
+  // Kinds with a graph, and those that wait for one: at most kMaxWaiting, the last that came.
+  [[nodiscard]] std::int64_t num_kinds() const { return std::ssize(captured_); }
+  static constexpr std::int64_t kMaxWaiting = 64;
 
  private:
   static constexpr bool kCanCapture = kHasKind<Microbatch<Types>> && TensorTree<Microbatch<Types>>;
@@ -99,6 +120,7 @@ class MicrobatchGraphs {
     std::int64_t last_step = -1;
     std::unique_ptr<DeviceGraph> graph;      // null: not yet
     std::vector<at::Tensor> inputs;          // that it reads: leaves of the microbatch
+    std::vector<bool> is_read_only;          // inputs: not written in place
     std::optional<Microbatch<Types>> after;  // as the work left it, at the places where a replay writes
     WeightedLoss loss;                       // likewise
     std::vector<bool> received;              // GradientManager::received() after it
@@ -109,14 +131,36 @@ class MicrobatchGraphs {
   Captured* find(const Microbatch<Types>& microbatch, const GradientManager& gradients) {
     const auto kind = microbatch_kind(std::pair(microbatch, gradients.received()), device_);
     if (!kind) return nullptr;
-    const bool is_full = counts_.graphs == config_.max_graphs;
-    const auto found = is_full ? captured_.find(*kind) : captured_.try_emplace(*kind).first;
-    if (found == captured_.end()) return nullptr;
+    if (memory_.has_moved()) drop_graphs();
+    auto found = captured_.find(*kind);
+    if (found != captured_.end() && found->second.graph != nullptr) return &found->second;
+    if (counts_.graphs == config_.max_graphs) {
+      std::erase_if(captured_, [](const auto& entry) { return entry.second.graph == nullptr; });
+      return nullptr;
+    }
+    if (found == captured_.end()) {
+      if (num_kinds() - counts_.graphs == kMaxWaiting) forget_oldest();
+      found = captured_.try_emplace(*kind).first;
+    }
     Captured& captured = found->second;
-    if (captured.graph != nullptr) return &captured;
     if (captured.last_step != step_) ++captured.num_steps;
     captured.last_step = step_;
-    return !is_full && captured.num_steps > config_.num_warm_up_steps ? &captured : nullptr;
+    return captured.num_steps > config_.num_warm_up_steps ? &captured : nullptr;
+  }
+
+  void drop_graphs() {
+    captured_.clear();
+    counts_.graphs = 0;
+  }
+
+  // Of the kinds that wait for a graph.
+  void forget_oldest() {
+    auto oldest = captured_.end();
+    for (auto entry = captured_.begin(); entry != captured_.end(); ++entry) {
+      if (entry->second.graph != nullptr) continue;
+      if (oldest == captured_.end() || entry->second.last_step < oldest->second.last_step) oldest = entry;
+    }
+    captured_.erase(oldest);
   }
 
   void capture(Captured& captured, const Microbatch<Types>& microbatch, const GradientManager& gradients,
@@ -124,8 +168,11 @@ class MicrobatchGraphs {
     const FlatTree<Microbatch<Types>> flat = tree_flatten(microbatch);
     captured.inputs = detail::copies_of(flat.leaves);
     Microbatch<Types> after = tree_unflatten(flat.spec, captured.inputs);
+    const std::vector<std::int64_t> versions = detail::versions_of(captured.inputs);
     auto graph = make_graph_();
     detail::capture(*graph, [&] { captured.loss = work(after, /*is_captured=*/true); });
+    const std::vector<std::int64_t> written = detail::versions_of(captured.inputs);
+    for (std::size_t i = 0; i < versions.size(); ++i) captured.is_read_only.push_back(versions[i] == written[i]);
     tree_for_each_leaf(after, [](at::Tensor& leaf) {
       if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
     });
@@ -140,7 +187,9 @@ class MicrobatchGraphs {
     detail::copy_values(inputs, captured.inputs);
     captured.graph->replay();
     ++counts_.replays;
-    const auto value = [&](const at::Tensor& leaf) { return detail::after_replay(leaf, captured.inputs, inputs); };
+    const auto value = [&](const at::Tensor& leaf) {
+      return detail::after_replay(leaf, captured.inputs, captured.is_read_only, inputs);
+    };
     microbatch = tree_map(value, *captured.after);
     return {.loss = value(captured.loss.loss), .weight = value(captured.loss.weight)};
   }
@@ -148,6 +197,7 @@ class MicrobatchGraphs {
   CudaGraphConfig config_;
   MakeDeviceGraph make_graph_;
   c10::Device device_;
+  detail::ModuleMemory memory_;
   std::map<std::string, Captured> captured_;  // by kind
   GraphCounts counts_;
   std::int64_t step_ = 0;  // that runs

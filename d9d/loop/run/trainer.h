@@ -129,7 +129,7 @@ class Trainer {
     explicit Runner(Trainer& trainer) : trainer_(trainer) {
       const auto& config = trainer.config_.cuda_graph;
       const c10::Device device = trainer.context_.device();
-      if (config) graphs_.emplace(*config, cuda_graphs(device), device);
+      if (config) graphs_.emplace(*config, cuda_graphs(device), device, *trainer.stage_.module);
     }
 
     [[nodiscard]] GraphCounts graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/core/offload/offload.h"
 #include "d9d/loop/control/replicate_over_data.h"
 #include "d9d/modules/blocks/normalization/rms_norm.h"
 
@@ -23,8 +24,10 @@ using ::testing::ThrowsMessage;
 struct State {
   at::Tensor doubled;         // written by the loss
   std::int64_t exponent = 1;  // of the loss: a host value
+  at::Tensor total;           // to which the loss adds x in place, if it is there
   static constexpr auto fields() {
-    return record<State>(field("doubled", &State::doubled), field("exponent", &State::exponent));
+    return record<State>(field("doubled", &State::doubled), field("exponent", &State::exponent),
+                         field("total", &State::total));
   }
 };
 
@@ -56,7 +59,7 @@ class Job {
                                                  .world = test::borrowed(*world),
                                                  .local_rank = world->rank()})),
         graphs_(
-            config, [this] { return std::make_unique<Played>(recorder_); }, device) {
+            config, [this] { return std::make_unique<Played>(recorder_); }, device, *module_) {
     module_->to(at::kDouble);
     replicate_over_data(context_, *module_);
     module_->materialize(at::kCPU);
@@ -68,26 +71,31 @@ class Job {
   struct One {
     at::Tensor x;
     std::int64_t exponent = 1;
+    at::Tensor total = {};
   };
 
   // A step; returns its gradient, not divided.
   at::Tensor step(const std::vector<One>& microbatches) { return gradient_after(*manager_, microbatches).clone(); }
 
-  std::vector<std::string> log;             // of the host's work
-  std::vector<at::Tensor> doubled, losses;  // of each microbatch
+  std::vector<std::string> log;                     // of the host's work
+  std::vector<at::Tensor> doubled, losses, totals;  // of each microbatch
   [[nodiscard]] const GraphCounts& counts() const { return graphs_.counts(); }
+  [[nodiscard]] std::int64_t num_kinds() const { return graphs_.num_kinds(); }
+  [[nodiscard]] ParameterPtr parameter() const { return module_->named_parameters().front().second; }
   static constexpr std::int64_t kSize = 3;
 
  private:
   at::Tensor gradient_after(GradientManager& manager, const std::vector<One>& microbatches) {
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
-      Microbatch<Types> microbatch(microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent});
+      Microbatch<Types> microbatch(
+          microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent, .total = microbatches[i].total});
       const WeightedLoss loss =
           graphs_.run(microbatch, /*is_last=*/i + 1 == microbatches.size(), manager,
                       [&](Microbatch<Types>& one, bool is_captured) { return is_captured ? capture(one) : work(one); });
       manager.add_loss_with_weight(loss.loss, loss.weight);
       losses.push_back(loss.loss);
       doubled.push_back(std::get<2>(microbatch).doubled);
+      totals.push_back(std::get<2>(microbatch).total);
     }
     (void)manager.sum_step({});
     const at::Tensor gradient = parameter()->stored().grad();
@@ -95,12 +103,11 @@ class Job {
     return gradient;
   }
 
-  [[nodiscard]] ParameterPtr parameter() const { return module_->named_parameters().front().second; }
-
   WeightedLoss work(Microbatch<Types>& microbatch) {
     log.emplace_back("run");
     auto& [x, shared, state] = microbatch;
     state.doubled = x * 2;
+    if (state.total.defined()) state.total.add_(x);
     const at::Tensor loss = (parameter()->local() * x.pow(state.exponent)).sum();
     const at::Tensor weight = x.reshape({-1})[0];
     (loss * weight).backward();
@@ -115,11 +122,13 @@ class Job {
     const at::Tensor nothing = at::full({}, std::nan(""), at::kDouble);
     const WeightedLoss loss{.loss = nothing.clone(), .weight = nothing.clone()};
     state.doubled = at::full_like(x, std::nan(""));
-    (parameter()->local() * 0).sum().backward();  // tells where gradients go
+    if (state.total.defined()) state.total.zero_();  // told to be written, as the device's work is
+    (parameter()->local() * 0).sum().backward();     // tells where gradients go
     *recorder_ = [this, x = x, state = state, loss, adds] {
       const at::NoGradGuard no_grad;
       const at::Tensor powers = x.pow(state.exponent), weight = x.reshape({-1})[0];
       state.doubled.copy_(x * 2);
+      if (state.total.defined()) state.total.add_(x);
       loss.loss.copy_((parameter()->local() * powers).sum());
       loss.weight.copy_(weight);
       const at::Tensor gradient = (powers * weight).reshape({-1, kSize}).sum(0);
@@ -200,6 +209,46 @@ TEST(MicrobatchGraphs, Gives_values_that_later_replays_leave_alone) {
   }
 }
 
+TEST(MicrobatchGraphs, Gives_states_that_the_work_writes_in_place_their_new_values) {
+  Job job({.num_warm_up_steps = 1});
+  for (int i = 0; i < 5; ++i) (void)job.step({{.x = x(i), .total = x(10)}});
+  ASSERT_EQ(job.counts().replays, 4);
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(at::equal(job.totals[1 + i], x(10) + x(i))) << i;
+}
+
+TEST(MicrobatchGraphs, Forgets_kinds_that_do_not_come_back) {
+  Job job({.num_warm_up_steps = 2});
+  constexpr std::int64_t kMaxWaiting = MicrobatchGraphs<Types>::kMaxWaiting;
+  for (std::int64_t rows = 2; rows < 2 * kMaxWaiting; ++rows) (void)job.step({{at::ones({rows, 3}, at::kDouble)}});
+  EXPECT_EQ(job.num_kinds(), kMaxWaiting);
+  for (int i = 0; i < 5; ++i) EXPECT_STEP(job, Ones{{x(i)}});
+  EXPECT_EQ(job.counts().graphs, 1);
+}
+
+TEST(MicrobatchGraphs, Remembers_no_kinds_without_graphs_when_there_are_all_graphs) {
+  Job job({.num_warm_up_steps = 2, .max_graphs = 1});
+  for (std::int64_t rows = 2; rows < 10; ++rows) (void)job.step({{at::ones({rows, 3}, at::kDouble)}});
+  for (int i = 0; i < 4; ++i) (void)job.step({{x(i)}});
+  for (std::int64_t rows = 2; rows < 10; ++rows) (void)job.step({{at::ones({rows, 3}, at::kDouble)}});
+  EXPECT_EQ(job.counts().graphs, 1);
+  EXPECT_EQ(job.num_kinds(), 1);
+}
+
+TEST(MicrobatchGraphs, Captures_anew_when_the_memory_of_a_parameter_was_exchanged) {
+  Job job({.num_warm_up_steps = 1});
+  for (int i = 0; i < 3; ++i) EXPECT_STEP(job, Ones{{x(i)}});
+  job.log.clear();
+  const at::Tensor& weights = job.parameter()->local();
+  const void* const before = weights.const_data_ptr();
+  OffloadedTensors asleep = offload_storages({weights.storage()});
+  const at::Tensor in_between = at::zeros_like(x(0));  // takes the memory that is free now
+  onload_tensors(asleep);
+  ASSERT_NE(weights.const_data_ptr(), before);
+  for (int i = 0; i < 3; ++i) EXPECT_STEP(job, Ones{{x(i)}});
+  EXPECT_THAT(job.log, ElementsAre("run", "capture"));
+  EXPECT_EQ(job.counts().graphs, 1);
+}
+
 TEST(MicrobatchGraphs, Runs_tensors_of_another_device_as_usual) {
   Job job({.num_warm_up_steps = 1}, at::Device(at::kMeta));
   for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i)}});
@@ -238,8 +287,11 @@ struct OpaqueTypes {
 };
 
 TEST(MicrobatchGraphs, Refuses_states_that_it_cannot_compare) {
-  EXPECT_THAT([] { MicrobatchGraphs<OpaqueTypes>({}, nullptr, at::kCPU); },
-              ThrowsMessage<ConfigError>(HasSubstr("expected inputs and state of tensors, numbers")));
+  EXPECT_THAT(
+      [] {
+        MicrobatchGraphs<OpaqueTypes>({}, nullptr, at::kCPU, *make_module<RMSNorm>(RMSNormConfig{.hidden_size = 1}));
+      },
+      ThrowsMessage<ConfigError>(HasSubstr("expected inputs and state of tensors, numbers")));
 }
 
 }  // namespace
