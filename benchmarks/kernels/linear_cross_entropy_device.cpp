@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
@@ -87,14 +88,24 @@ void measure_shape(DeviceTable& table, const Shape& shape) {
   };
   measure("ours, gradients in forward", 3, with({.gradients_in_forward = true}));
   measure("ours, logits again", 3, with({}));
+  measure("ours, gradients in forward, half as many chunks", 3,
+          with({.chunk_size = std::int64_t{38} << 24, .gradients_in_forward = true}));
+  const at::Tensor place = at::zeros(inputs.weight.sizes(), table.device());
+  const at::Tensor hidden = inputs.hidden.detach().requires_grad_(), placed = inputs.weight.detach().requires_grad_();
+  on_gradient(placed, {.arrived = [](const at::Tensor&) {},
+                       .place = [&] { return GradientPlace{.tensor = place, .has_values = true}; }});
+  measure("ours, gradients in forward, of the weight added to fp32 (GiB less its gradient)", 3, [&] {
+    kernels::linear_cross_entropy(hidden, placed, inputs.targets, {.gradients_in_forward = true}).loss.sum().backward();
+    hidden.mutable_grad() = at::Tensor();
+  });
   const kernels::detail::LinearCrossEntropyInput plain{.hidden = inputs.hidden.detach(),
                                                        .weights = {inputs.weight.detach()},
                                                        .targets = inputs.targets,
                                                        .chunk_size = std::int64_t{1} << 26};
   const kernels::detail::LinearCrossEntropyWanted wanted{.hidden = true, .weights = {true}};
   if (shape.sweeps_chunks) {
-    for (const std::int64_t rows : {1640, 2048}) {
-      for (const std::int64_t columns : {2112, 4224, 6336, 8448}) {
+    for (const std::int64_t rows : {2048, 4096}) {
+      for (const std::int64_t columns : {4224, 8448}) {
         measure(cat("in forward alone, chunks of ", rows, " x ", columns), 3, [&] {
           (void)kernels::detail::linear_cross_entropy_with_gradients_cuda(plain, wanted,
                                                                           {.num_rows = rows, .num_columns = columns});
@@ -207,6 +218,14 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
   row("gradient of hidden", 0, all, [&](std::int64_t) { at::mm_out(grad_hidden, grad_logits, weight, at::kFloat); });
   row("gradient of weight", 0, all, [&](std::int64_t) { at::mm_out(grad_weight, grad_logits.t(), hidden); });
   row("gradient of weight, accumulated", 0, all, [&](std::int64_t) { grad_weight.addmm_(grad_logits.t(), hidden); });
+  at::Tensor sum = at::zeros(weight.sizes(), table.device());
+  row("gradient of weight in fp32", 0, all,
+      [&](std::int64_t) { at::mm_out(sum, grad_logits.t(), hidden, at::kFloat); });
+  row("gradient of weight in fp32, accumulated", 0, all,
+      [&](std::int64_t) { at::addmm_out(sum, sum, grad_logits.t(), hidden, at::kFloat); });
+  const at::Tensor one = at::ones({}, table.device());
+  row("sum in fp32 to a gradient in bf16", 6.0 * static_cast<double>(sum.numel()), 0,
+      [&](std::int64_t) { kernels::detail::put_scaled_cuda({.tensor = grad_weight, .has_values = false}, sum, one); });
 }
 
 void measure(DeviceTable& table) {

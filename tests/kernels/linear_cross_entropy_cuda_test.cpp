@@ -161,7 +161,7 @@ TEST_F(LinearCrossEntropyCuda, Equals_dense_in_fp64_for_every_chunk_size) {
     expect_no_worse_than_aten(problem(300, 16, {700, 900}, at::kDouble, {.chunk_size = chunk_size}));
 }
 
-// Chunks of rows round the gradient of a weight: five, as many as a step of training has.
+// As many as a step of training has.
 TEST_F(LinearCrossEntropyCuda, Is_as_exact_as_aten_in_five_chunks_of_rows) {
   for (const std::int64_t chunk_size : {128 * 1600, 1 << 20}) {
     expect_no_worse_than_aten(problem(512, 64, {700, 900}, at::kBFloat16, {.chunk_size = chunk_size}));
@@ -340,8 +340,9 @@ TEST_F(LinearCrossEntropyCuda, Never_holds_the_logits) {
     });
     hidden.mutable_grad() = at::Tensor();
     weight.mutable_grad() = at::Tensor();
-    EXPECT_GT(peak, gradients);  // the measurement works
-    EXPECT_LT(peak - gradients, 0.7 * (1 << 30)) << in_forward;
+    EXPECT_GT(peak, gradients);                                            // the measurement works
+    const std::int64_t sums = in_forward ? kVocabulary * kHidden * 2 : 0;  // in fp32, of several chunks
+    EXPECT_LT(peak - gradients - sums, 0.7 * (1 << 30)) << in_forward;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
 
 #include "tests/kernels/linear_cross_entropy_testing.h"
@@ -109,6 +110,23 @@ TEST(LinearCrossEntropy, Rounds_bf16_gradients_once) {
   const auto exact = dense(inputs.hidden.to(at::kDouble), inputs.weights[0].to(at::kDouble), inputs.targets, {});
   EXPECT_EQ(output.loss.scalar_type(), at::kFloat);
   EXPECT_LT(difference(output.loss, exact.loss), 1e-6);
+}
+
+// As a buffer of gradients in fp32 takes them: every backward adds, the first to what is there.
+TEST(LinearCrossEntropy, Adds_gradients_of_weights_to_their_places) {
+  const Inputs inputs{.hidden = values({64, 32}, 1, at::kBFloat16), .targets = labels({64}, 500, 3)};
+  const std::vector<at::Tensor> weights = {leaf(values({300, 32}, 2, at::kBFloat16)), values({1, 32}, 4, at::kBFloat16),
+                                           leaf(values({199, 32}, 5, at::kBFloat16))};
+  const at::Tensor place = at::ones({300, 32}, at::kFloat);
+  on_gradient(weights[0], {.arrived = [](const at::Tensor& weight) { EXPECT_FALSE(weight.grad().defined()); },
+                           .place = [&] { return GradientPlace{.tensor = place, .has_values = true}; }});
+  for (int i = 0; i < 3; ++i)
+    linear_cross_entropy(inputs.hidden, weights, inputs.targets, {.chunk_size = 1 << 12}).loss.sum().backward();
+  std::vector<at::Tensor> exact;
+  for (const at::Tensor& weight : weights) exact.push_back(leaf(weight.detach().to(at::kDouble)));
+  dense(inputs.hidden.to(at::kDouble), exact, inputs.targets, {}).loss.sum().backward();
+  EXPECT_LT(difference(place, 1 + 3 * exact[0].grad()), 1e-5);
+  EXPECT_LT(difference(weights[2].grad(), 3 * exact[2].grad()), 2e-2);  // bf16, rounded after each backward
 }
 
 TEST(LinearCrossEntropy, Puts_the_loss_of_a_shift_at_its_target) {

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/first_order.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
@@ -99,7 +100,8 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index,
 
 // A GPU in bf16 only: fp16 would lose small gradients before a loss scale reaches them.
 bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntropyOptions& options) {
-  return options.gradients_in_forward && hidden.scalar_type() == at::kBFloat16 && detail::has_cuda_kernels(hidden);
+  return options.gradients_in_forward && hidden.numel() > 0 && hidden.scalar_type() == at::kBFloat16 &&
+         detail::has_cuda_kernels(hidden);
 }
 
 constexpr std::int64_t kChunkWithGradients = std::int64_t{19} << 24;
@@ -157,7 +159,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     variable_list result(num_weights + 7);
     if (!grads[0].defined() && !grads[1].defined()) return result;
     variable_list made = take_gradients(context, grads, wanted);
-    if (made.empty()) made = in_order(compute_gradients(context, grads, by_name(wanted)));
+    if (made.empty()) {
+      detail::LinearCrossEntropyWanted by_names = by_name(wanted);
+      by_names.places = places(wanted);
+      made = in_order(compute_gradients(context, grads, by_names));
+    }
     std::move(made.begin(), made.end(), result.begin());
     return result;
   }
@@ -165,6 +171,14 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
  private:
   static detail::LinearCrossEntropyWanted by_name(const std::vector<bool>& wanted) {
     return {.hidden = wanted.front(), .weights = {wanted.begin() + 1, wanted.end() - 1}, .bias = wanted.back()};
+  }
+
+  // Of the weights whose gradients are wanted. To be filled at once.
+  static std::vector<std::optional<GradientPlace>> places(const std::vector<bool>& wanted) {
+    std::vector<std::optional<GradientPlace>> result(wanted.size() - 2);
+    for (std::size_t i = 0; i < result.size(); ++i)
+      if (wanted[1 + i]) result[i] = gradient_place(1 + i);
+    return result;
   }
 
   static variable_list in_order(detail::LinearCrossEntropyBackward gradients) {
@@ -182,12 +196,25 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     c10::List<at::Tensor> kept = context->saved_data[kGradients].toTensorList();
     for (std::size_t i = 0; i < wanted.size(); ++i)
       if (wanted[i] && !kept.get(i).defined()) return {};
+    const std::vector<std::optional<GradientPlace>> places_of_weights = places(wanted);
     variable_list result(wanted.size());
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!wanted[i]) continue;
-      result[i] = kept.extract(i);
-      if (grads[0].numel() > 0) detail::scale_cuda_(result[i], grads[0]);
+      const bool is_weight = i > 0 && i + 1 < wanted.size();
+      result[i] = scaled(kept.extract(i), grads[0], is_weight ? places_of_weights[i - 1] : std::nullopt);
     }
+    return result;
+  }
+
+  // gradient * factor in bf16, as all inputs are here; undefined where it has a place.
+  static at::Tensor scaled(at::Tensor gradient, const at::Tensor& factor, const std::optional<GradientPlace>& place) {
+    if (!place && gradient.scalar_type() == at::kBFloat16) {
+      detail::scale_cuda_(gradient, factor);
+      return gradient;
+    }
+    at::Tensor result;
+    if (!place) result = at::empty(gradient.sizes(), gradient.options().dtype(at::kBFloat16));
+    detail::put_scaled_cuda(place.value_or(GradientPlace{.tensor = result}), gradient, factor);
     return result;
   }
 

@@ -35,7 +35,8 @@ struct LinearCrossEntropyOptions {
   std::optional<std::int64_t> chunk_size = std::nullopt;
   // For a loss that goes on as a sum or a mean, so that every target gets the same gradient: makes the gradients
   // together with the loss, in three matrix products instead of four, and keeps them, as large as hidden and weights,
-  // until the backward takes them. Other gradients of the loss, one of lse or a second backward are still right: they
+  // until the backward takes them; those of weights in fp32 where targets fill more than one chunk. Other gradients of
+  // the loss, one of lse or a second backward are still right: they
   // are computed as without. bf16 on a GPU; elsewhere without effect.
   bool gradients_in_forward = false;
 };
@@ -51,15 +52,17 @@ struct LinearCrossEntropyOutput {
 // targets   [..., S], int64, each in [0, V) or ignore_index.
 // Returns   fp32 (fp64 for fp64 hidden). Logits, softmax and the sums of gradients are at least fp32. On a CPU there is
 //           one rounding at the end; a GPU multiplies half precision as it is, so that the gradient of the logits is
-//           rounded to it before its products, as a dense head rounds it. Gradients made in forward are rounded again
-//           when the number that comes back is not a power of two; those of a weight after every chunk of about
-//           chunk_size / V targets, from hidden that is rounded once more, times a number of its target's.
+//           rounded to it before its products, as a dense head rounds it. The gradient of a weight is summed over all
+//           targets in fp32 and rounded once, when it is returned; where it has a place of fp32 (gradient_place), it is
+//           added there and not rounded. Gradients made in forward: those of hidden and bias are rounded again when the
+//           number that comes back is not a power of two, as that of a weight is where one chunk holds all targets;
+//           those of weights are made of hidden times a number of its target's, rounded once more.
 // Differentiable once in hidden, every weight and bias, through loss and lse. Keeps its inputs and lse; what a backward
 // is not asked for is not computed. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H / 1024) wide
 // numbers and, for half precision on a CPU, a wide copy of hidden; with gradients in forward chunk_size half-precision
-// numbers, 2^24 wide ones and the rows of hidden of a chunk. Local. Does not wait for a GPU. Throws ConfigError on what
-// does not fit. A target outside the vocabulary throws on the CPU; on other devices, where looking would wait for the
-// device, its loss is NaN.
+// numbers, 2^24 wide ones, the rows of hidden of a chunk and, with more than one chunk, 2 bytes a weight. Local. Does
+// not wait for a GPU. Throws ConfigError on what does not fit. A target outside the vocabulary throws on the CPU; on
+// other devices, where looking would wait for the device, its loss is NaN.
 [[nodiscard]] LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::TensorList weight,
                                                             const at::Tensor& targets,
                                                             const LinearCrossEntropyOptions& options = {});

@@ -148,6 +148,27 @@ LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Ten
 
 }  // namespace
 
+std::vector<at::Tensor> empty_weight_gradients(const LinearCrossEntropyInput& input,
+                                               const LinearCrossEntropyWanted& wanted, at::ScalarType dtype) {
+  std::vector<at::Tensor> result(input.weights.size());
+  for (std::size_t split = 0; split < result.size(); ++split) {
+    const bool has_place = split < wanted.places.size() && wanted.places[split];
+    const at::Tensor& weight = input.weights[split];
+    if (wanted.weights[split] && !has_place) result[split] = at::empty(weight.sizes(), weight.options().dtype(dtype));
+  }
+  return result;
+}
+
+GradientPlace weight_place(const LinearCrossEntropyWanted& wanted, const LinearCrossEntropyBackward& result,
+                           std::size_t split) {
+  if (split < wanted.places.size() && wanted.places[split]) return *wanted.places[split];
+  return {.tensor = result.weights[split], .has_values = false};
+}
+
+GradientPlace rows_of_place(const GradientPlace& place, std::int64_t begin, std::int64_t size) {
+  return {.tensor = place.tensor.narrow(0, begin, size), .has_values = place.has_values};
+}
+
 LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEntropyInput& input) {
   const ChunkedLogits logits(input);
   const at::TensorOptions options = input.hidden.options().dtype(at::toOpMathType(input.hidden.scalar_type()));
@@ -177,10 +198,7 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
   const LogitGradient gradient = logit_gradient(input, lse, grad_loss, grad_lse);
   const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), lse.options()) : at::Tensor();
   const at::Tensor grad_bias = wanted.bias ? at::zeros(input.bias.sizes(), lse.options()) : at::Tensor();
-  LinearCrossEntropyBackward result;
-  for (std::size_t split = 0; split < input.weights.size(); ++split)
-    result.weights.push_back(
-        wanted.weights[split] ? at::empty(input.weights[split].sizes(), input.weights[split].options()) : at::Tensor());
+  LinearCrossEntropyBackward result{.weights = empty_weight_gradients(input, wanted, input.hidden.scalar_type())};
   for (const Block& block : logits.blocks()) {
     const bool wants_weight = wanted.weights[block.split];
     if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
@@ -199,8 +217,10 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
       if (wants_weight) logits.accumulate(grad_weight, grad_logits.t(), logits.hidden(rows));
       if (wanted.bias) grad_bias.narrow(0, block.in_vocabulary.begin, block.in_vocabulary.size).add_(z.sum(0));
     }
-    if (wants_weight)
-      result.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size).copy_(grad_weight);
+    if (wants_weight) {
+      rows_of_place(weight_place(wanted, result, block.split), block.in_split.begin, block.in_split.size)
+          .put(grad_weight);
+    }
   }
   if (wanted.hidden) result.hidden = grad_hidden.to(input.hidden.scalar_type());
   if (wanted.bias) result.bias = grad_bias.to(input.bias.scalar_type());

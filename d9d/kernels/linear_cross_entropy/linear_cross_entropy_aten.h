@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
 
 namespace d9d::kernels::detail {
@@ -31,12 +32,24 @@ struct LinearCrossEntropyWanted {
   bool hidden = false;
   std::vector<bool> weights = {};
   bool bias = false;
+  // Of the weights: where a gradient goes that is not returned. Fewer than weights: the others have none.
+  std::vector<std::optional<GradientPlace>> places = {};
 };
-struct LinearCrossEntropyBackward {  // in the dtypes of the inputs; undefined unless wanted
+struct LinearCrossEntropyBackward {  // in the dtypes of the inputs; undefined unless wanted, and where it has a place
   at::Tensor hidden;
   std::vector<at::Tensor> weights;
   at::Tensor bias;
 };
+
+// What is wanted of the weights and has no place, in `dtype`, not filled; the others undefined.
+[[nodiscard]] std::vector<at::Tensor> empty_weight_gradients(const LinearCrossEntropyInput& input,
+                                                             const LinearCrossEntropyWanted& wanted,
+                                                             at::ScalarType dtype);
+// Where the gradient of weight `split` goes: its place, or the gradient that is returned.
+[[nodiscard]] GradientPlace weight_place(const LinearCrossEntropyWanted& wanted,
+                                         const LinearCrossEntropyBackward& result, std::size_t split);
+// Of some rows of the weight.
+[[nodiscard]] GradientPlace rows_of_place(const GradientPlace& place, std::int64_t begin, std::int64_t size);
 
 [[nodiscard]] LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEntropyInput& input);
 

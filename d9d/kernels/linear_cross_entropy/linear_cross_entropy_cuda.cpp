@@ -1,10 +1,12 @@
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
 
 #include <limits>
+#include <optional>
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/linear/product.h"
@@ -45,6 +47,36 @@ LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics
           .sum = data_of_rows(statistics.sum, range),
           .target_logit = data_of_rows(statistics.target_logit, range)};
 }
+
+// The gradient of some rows of a weight: products of chunks, summed at least in fp32 and rounded once; without another
+// copy where it goes to such numbers.
+class WeightGradient {
+ public:
+  WeightGradient(const GradientPlace& place, const LogitBlocks& logits, at::ScalarType dtype) : place_(place) {
+    const at::ScalarType own = place.tensor.scalar_type(), wide = logits.wide_options().dtype().toScalarType();
+    const bool is_rounded_by_product = own == dtype && logits.rows().size() == 1 && !place.has_values;
+    is_in_place_ = own == wide || is_rounded_by_product;
+    sum_ = is_in_place_ ? place.tensor : at::empty(place.tensor.sizes(), logits.wide_options());
+    has_values_ = is_in_place_ && place.has_values;
+  }
+
+  void add(const at::Tensor& grad_logits, const at::Tensor& hidden) {
+    has_values_ ? accumulate(sum_, grad_logits.t(), hidden) : multiply(sum_, grad_logits.t(), hidden);
+    has_values_ = true;
+  }
+
+  // Afterwards the gradient is at its place.
+  void finish() const {
+    if (!has_values_) sum_.zero_();  // of no rows
+    if (!is_in_place_) place_.put(sum_);
+  }
+
+ private:
+  GradientPlace place_;
+  at::Tensor sum_;
+  bool is_in_place_ = false;
+  bool has_values_ = false;  // sum_
+};
 
 // Of all rows, into result.
 void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics,
@@ -98,18 +130,17 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
                                                               const LinearCrossEntropyWanted& wanted) {
   const c10::DeviceGuard guard(input.hidden.device());
   const LogitBlocks logits(input, chunks_of(input));
-  LinearCrossEntropyBackward result = empty_gradients(input, wanted);
-  const bool is_one_chunk = logits.rows().size() == 1;
+  LinearCrossEntropyBackward result = empty_gradients(input, wanted, input.hidden.scalar_type());
   const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), logits.wide_options()) : at::Tensor();
   for (const ColumnRange& columns : logits.columns()) {
     const bool wants_weight = wanted.weights[columns.split];
     if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
     const at::Tensor weight = logits.weight(columns);
-    at::Tensor grad_weight;
-    if (wants_weight) grad_weight = result.weights[columns.split].narrow(0, columns.begin, columns.size);
-    // Rounded once: by the product if one makes it, else after the last chunk of rows.
-    at::Tensor sum = grad_weight;
-    if (wants_weight && !is_one_chunk) sum = at::zeros(weight.sizes(), logits.wide_options());
+    std::optional<WeightGradient> grad_weight;
+    if (wants_weight) {
+      grad_weight.emplace(rows_of_place(weight_place(wanted, result, columns.split), columns.begin, columns.size),
+                          logits, input.hidden.scalar_type());
+    }
     for (const RowRange& rows : logits.rows()) {
       launch_logit_gradient({.block = logits.compute(rows, columns),
                              .lse = data_of_rows(lse, rows),
@@ -121,13 +152,12 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
                             current_cuda_stream(input.hidden.device()));
       const at::Tensor grad_logits = logits.gradient(rows, columns);
       if (wanted.hidden) accumulate(grad_hidden.narrow(0, rows.begin, rows.size), grad_logits, weight);
-      if (wants_weight && is_one_chunk) multiply(sum, grad_logits.t(), logits.hidden(rows));
-      if (wants_weight && !is_one_chunk) accumulate(sum, grad_logits.t(), logits.hidden(rows));
+      if (grad_weight) grad_weight->add(grad_logits, logits.hidden(rows));
       if (wanted.bias)
         result.bias.narrow(0, logits.split(columns.split).first + columns.begin, columns.size)
             .add_(grad_logits.sum(0, false, result.bias.scalar_type()));
     }
-    if (wants_weight && !is_one_chunk) grad_weight.copy_(sum);
+    if (grad_weight) grad_weight->finish();
   }
   if (wanted.hidden) result.hidden.copy_(grad_hidden);
   if (wanted.bias) result.bias = result.bias.to(input.bias.scalar_type());
@@ -139,6 +169,23 @@ void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor) {
   launch_scale(
       {.values = gradient.mutable_data_ptr(), .size = gradient.numel(), .factor = factor.const_data_ptr<float>()},
       current_cuda_stream(gradient.device()));
+}
+
+void put_scaled_cuda(const GradientPlace& place, const at::Tensor& values, const at::Tensor& factor) {
+  const auto is_narrow_or_float = [](const at::Tensor& x) {
+    return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat;
+  };
+  D9D_ASSERT(is_narrow_or_float(values), "gradients made in forward are bf16 or fp32, not ", values.scalar_type());
+  if (!is_narrow_or_float(place.tensor)) return place.put(values * factor);
+  const c10::DeviceGuard guard(values.device());
+  launch_put_scaled({.out_dtype = dtype_of(place.tensor),
+                     .values_dtype = dtype_of(values),
+                     .out = place.tensor.mutable_data_ptr(),
+                     .values = values.const_data_ptr(),
+                     .size = values.numel(),
+                     .adds = place.has_values,
+                     .factor = factor.const_data_ptr<float>()},
+                    current_cuda_stream(values.device()));
 }
 
 }  // namespace d9d::kernels::detail

@@ -23,8 +23,9 @@ namespace d9d::kernels::detail {
                                                                             const LinearCrossEntropyWanted& wanted);
 
 // Forward together with the backward for grad_loss = 1, grad_lse = 0 in three matrix products; chunks.num_rows rows go
-// through the vocabulary together, a half-precision number a logit. hidden: bf16. Sums over the vocabulary are fp32;
-// the gradient of a weight is a sum over chunks of rows that is rounded to bf16 after each.
+// through the vocabulary together, a half-precision number a logit. hidden: bf16, of at least one row. All sums are
+// fp32. Gradients are bf16, but for those of weights over more than one chunk of rows: fp32, for put_scaled_cuda().
+// wanted.places is left alone.
 struct LinearCrossEntropyWithGradients {
   LinearCrossEntropyForward forward;
   LinearCrossEntropyBackward backward;
@@ -39,5 +40,9 @@ struct LinearCrossEntropyWithGradients {
 // gradient *= factor, in place, without waiting; nothing is moved when it is 1. gradient: bf16, contiguous; factor: one
 // fp32 number on its device.
 void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor);
+
+// Adds values * factor to the place, or overwrites it, rounding once, in one pass and without waiting. values: bf16 or
+// fp32, contiguous; factor: as above.
+void put_scaled_cuda(const GradientPlace& place, const at::Tensor& values, const at::Tensor& factor);
 
 }  // namespace d9d::kernels::detail

@@ -111,6 +111,43 @@ __global__ void __launch_bounds__(kBlock) scale_values(const ScaleArgs args) {
     values[i] = narrow<__nv_bfloat16>(widen(values[i]) * factor);
 }
 
+// kCount elements side by side: a group where both begin at 16 bytes, otherwise one.
+template <class Out, class Value, int kCount>
+__global__ void __launch_bounds__(kBlock) put_scaled(const PutScaledArgs args) {
+  const float factor = *args.factor;
+  auto* const out = static_cast<Out*>(args.out);
+  const auto* const values = static_cast<const Value*>(args.values);
+  const std::int64_t num_groups = args.size / kCount;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  const std::int64_t num_threads = static_cast<std::int64_t>(gridDim.x) * kBlock;
+  for (std::int64_t i = thread; i < num_groups; i += num_threads) {
+    const auto read = reinterpret_cast<const Elements<Value, kCount>*>(values)[i];
+    Elements<Out, kCount> written = {};
+    if (args.adds) written = reinterpret_cast<const Elements<Out, kCount>*>(out)[i];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const float scaled = widen(read.value[j]) * factor;
+      written.value[j] = narrow<Out>(args.adds ? widen(written.value[j]) + scaled : scaled);
+    }
+    reinterpret_cast<Elements<Out, kCount>*>(out)[i] = written;
+  }
+  if (const std::int64_t i = num_groups * kCount + thread; i < args.size) {
+    const float scaled = widen(values[i]) * factor;
+    out[i] = narrow<Out>(args.adds ? widen(out[i]) + scaled : scaled);
+  }
+}
+
+template <class Out, class Value>
+void start_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
+  const auto addresses = reinterpret_cast<std::uintptr_t>(args.out) | reinterpret_cast<std::uintptr_t>(args.values);
+  const unsigned grid = std::min<unsigned>(num_blocks(args.size, kTile), kBlocksOfScale);
+  if (addresses % 16 == 0) {
+    put_scaled<Out, Value, kGroup><<<grid, kBlock, 0, stream>>>(args);
+  } else {
+    put_scaled<Out, Value, 1><<<grid, kBlock, 0, stream>>>(args);
+  }
+}
+
 }  // namespace
 
 void launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream) {
@@ -141,6 +178,19 @@ void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream) {
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
     logit_gradient<T><<<num_blocks(args.block.num_rows, 1), kBlock, 0, stream>>>(args);
   });
+  check_launch("linear_cross_entropy");
+}
+
+void launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
+  if (args.size == 0) return;
+  const bool is_out_float = args.out_dtype == Dtype::kFloat32, are_values_float = args.values_dtype == Dtype::kFloat32;
+  if (is_out_float) {
+    are_values_float ? start_put_scaled<float, float>(args, stream)
+                     : start_put_scaled<float, __nv_bfloat16>(args, stream);
+  } else {
+    are_values_float ? start_put_scaled<__nv_bfloat16, float>(args, stream)
+                     : start_put_scaled<__nv_bfloat16, __nv_bfloat16>(args, stream);
+  }
   check_launch("linear_cross_entropy");
 }
 

@@ -141,6 +141,18 @@ struct ScaleRowsArgs {
 };
 void launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream);
 
+// out = values * *factor, or out + values * *factor; both contiguous, of any alignment.
+struct PutScaledArgs {
+  Dtype out_dtype;     // kBFloat16 or kFloat32
+  Dtype values_dtype;  // the same
+  void* out;
+  const void* values;
+  std::int64_t size;
+  bool adds;
+  const float* factor;  // on the device
+};
+void launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream);
+
 // values *= *factor; reads and writes nothing when that is 1. values: bf16, 16-byte aligned.
 struct ScaleArgs {
   void* values;

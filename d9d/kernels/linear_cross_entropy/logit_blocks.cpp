@@ -60,14 +60,10 @@ at::Tensor LogitBlocks::gradient(const RowRange& rows, const ColumnRange& column
                                   {row_stride_ * (narrow_buffer.numel() / buffer_.numel()), 1});
 }
 
-LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input,
-                                           const LinearCrossEntropyWanted& wanted) {
-  LinearCrossEntropyBackward result;
+LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input, const LinearCrossEntropyWanted& wanted,
+                                           at::ScalarType weight_dtype) {
+  LinearCrossEntropyBackward result{.weights = empty_weight_gradients(input, wanted, weight_dtype)};
   if (wanted.hidden) result.hidden = at::empty(input.hidden.sizes(), input.hidden.options());
-  for (std::size_t split = 0; split < input.weights.size(); ++split) {
-    const at::Tensor& weight = input.weights[split];
-    result.weights.push_back(wanted.weights[split] ? at::empty(weight.sizes(), weight.options()) : at::Tensor());
-  }
   if (wanted.bias)
     result.bias = at::zeros(input.bias.sizes(), input.bias.options().dtype(at::toOpMathType(input.bias.scalar_type())));
   return result;

@@ -77,8 +77,9 @@ class LogitBlocks {
   at::Tensor buffer_;
 };
 
-// What is wanted, not filled; the bias, whose gradient is a sum over blocks, wide and zero.
+// What is wanted and has no place, not filled; the bias, whose gradient is a sum over blocks, wide and zero.
 [[nodiscard]] LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input,
-                                                         const LinearCrossEntropyWanted& wanted);
+                                                         const LinearCrossEntropyWanted& wanted,
+                                                         at::ScalarType weight_dtype);
 
 }  // namespace d9d::kernels::detail

@@ -19,6 +19,7 @@ void launch_logit_exponentials(const LogitExponentialsArgs&, CUstream_st*) { ref
 void launch_rescale_exponentials(const RescaleExponentialsArgs&, CUstream_st*) { refuse(); }
 void launch_finish_rows(const FinishRowsArgs&, CUstream_st*) { refuse(); }
 void launch_scale_rows(const ScaleRowsArgs&, CUstream_st*) { refuse(); }
+void launch_put_scaled(const PutScaledArgs&, CUstream_st*) { refuse(); }
 void launch_scale(const ScaleArgs&, CUstream_st*) { refuse(); }
 
 }  // namespace d9d::kernels::detail
