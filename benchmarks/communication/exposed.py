@@ -9,6 +9,7 @@ their way. Exposed is the time in which it runs and no kernel computes.
 
 import argparse
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,10 @@ class Exposure(NamedTuple):
 
     def share(self):
         return self.exposed / self.span
+
+    def hidden(self):
+        """Share of the communication that runs beside compute; 1 where there is none."""
+        return 1 - self.exposed / self.communication if self.communication else 1.0
 
 
 def union(intervals):
@@ -46,8 +51,8 @@ def is_nccl(event):
     return event["cat"] == "kernel" and event["name"].startswith("nccl")
 
 
-def exposure_of(events):
-    """events: of Chrome's trace format, of one device."""
+def exposure_of(events, only=""):
+    """events: of Chrome's trace format, of one device. only: a regular expression; of NCCL's kernels those that match count."""
     events = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     if not events:
         raise ValueError("expected kernels in the trace, got none: was it taken on a GPU?")
@@ -61,7 +66,7 @@ def exposure_of(events):
         interval = (event["ts"], event["ts"] + event["dur"])
         is_host_copy = event["cat"] == "gpu_memcpy" and ("HtoD" in event["name"] or "DtoH" in event["name"])
         if is_nccl(event):
-            communication.append(interval)
+            (communication if re.search(only, event["name"]) else rest).append(interval)
         elif event["args"]["stream"] == main_stream:
             (compute if event["cat"] == "kernel" else rest).append(interval)
         else:
@@ -73,18 +78,20 @@ def exposure_of(events):
     return Exposure(*(time / 1e3 for time in microseconds))
 
 
-def read(path):
-    return exposure_of(json.loads(Path(path).read_text())["traceEvents"])
+def read(path, only=""):
+    return exposure_of(json.loads(Path(path).read_text())["traceEvents"], only)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", type=Path)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--only", metavar="REGEX", default="", help="of NCCL's kernels: ReduceScatter|AllReduce for gradients")
     options = parser.parse_args()
-    exposure = read(options.trace)
-    print("| ms a step: span | compute | communication | exposed | idle | exposed share |\n|---|---|---|---|---|---|")
-    print("| " + " | ".join(f"{time / options.steps:.2f}" for time in exposure) + f" | {100 * exposure.share():.2f} % |")
+    exposure = read(options.trace, options.only)
+    print("| ms a step: span | compute | communication | exposed | idle | exposed share | hidden |\n|---|---|---|---|---|---|---|")
+    print("| " + " | ".join(f"{time / options.steps:.2f}" for time in exposure) +
+          f" | {100 * exposure.share():.2f} % | {100 * exposure.hidden():.0f} % |")
 
 
 if __name__ == "__main__":

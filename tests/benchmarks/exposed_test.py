@@ -44,6 +44,15 @@ class Exposed(unittest.TestCase):
         self.assert_exposure(events, span=10, compute=6, communication=4, exposed=3, idle=1)
         self.assertAlmostEqual(exposure_of(events).share(), 0.3)
 
+    def test_some_kernels_of_nccl_are_looked_at_alone(self):
+        reduction = kernel(3, 7, REDUCTIONS, "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(...)")
+        events = [kernel(0, 4), nccl(0, 2), reduction, kernel(6, 8)]
+        self.assert_exposure(events, communication=6, exposed=2)
+        exposure = exposure_of(events, only="ReduceScatter")
+        self.assertAlmostEqual(exposure.communication, 4)
+        self.assertAlmostEqual(exposure.hidden(), 0.5)
+        self.assertEqual(exposure_of([kernel(0, 4)]).hidden(), 1)
+
     def test_compute_inside_of_communication_splits_it(self):
         self.assert_exposure([kernel(0, 1), nccl(1, 9), kernel(3, 4), kernel(6, 7), kernel(9, 10)],
                              compute=4, exposed=6, idle=0)
