@@ -1,4 +1,4 @@
-"""Tables in Markdown as the benchmarks print them: into CSV, and the share of a copy's bandwidth as a picture."""
+"""Tables in Markdown as the benchmarks print them: into CSV, and shares of a copy's bandwidth or FLOP/s as a picture."""
 
 import csv
 import re
@@ -56,19 +56,22 @@ def write_csv(tables, path):
                 csv.writer(file).writerow(row.values())
 
 
-def shares_of_copy(tables):
-    """operation -> [(shape and implementation, share of a copy's bandwidth in percent)]."""
+def rates(tables, column):
+    """operation -> [(shape and implementation, number)] of the rows that have one, the same shapes side by side."""
     groups = {}
     for rows in tables:
         for row in rows:
-            share = row.get("of copy", "")
-            if share.endswith("%") and row["operation"] != "copy":
-                label = f"{row['shape']}, {row['implementation']}"
-                groups.setdefault(row["operation"], []).append((label, float(share.rstrip(" %"))))
-    return groups
+            number = row.get(column, "").rstrip(" %")
+            if number and row["operation"] != "copy":
+                groups.setdefault(row["operation"], {}).setdefault(row["shape"], []).append((row["implementation"], float(number)))
+    return {operation: [(f"{shape}, {implementation}", number) for shape, found in shapes.items() for implementation, number in found]
+            for operation, shapes in groups.items()}
 
 
-def picture_of_shares(tables, title):
-    """SVG, or None where no table has such shares."""
-    groups = shares_of_copy(tables)
-    return chart.bars(groups, title, "%", full=100.0) if groups else None
+def picture(tables, name):
+    """SVG of shares of a copy's bandwidth, else of FLOP/s; None where no table has either."""
+    shares = rates(tables, "of copy")
+    if shares:
+        return chart.bars(shares, f"{name}: share of a copy's bandwidth", "%", full=100.0)
+    flops = rates(tables, "TFLOP/s")
+    return chart.bars(flops, f"{name}: TFLOP/s", "TFLOP/s") if flops else None

@@ -45,10 +45,17 @@ class Tables(unittest.TestCase):
         self.assertEqual(lines[4:], ["row,step ms,step ms p10,step ms p90", "alone,188.0,185.5,193.7"])
 
     def test_shares_leave_the_copy_out(self):
-        self.assertEqual(tables.shares_of_copy(tables.tables_of(TEXT)),
+        self.assertEqual(tables.rates(tables.tables_of(TEXT), "of copy"),
                          {"silu forward": [("8 x 3, ours", 81.9), ("8 x 3, ATen", 38.4)]})
-        self.assertIsNone(tables.picture_of_shares(tables.tables_of(TEXT)[1:], "none"))
-        self.assertIn("81.9 %", tables.picture_of_shares(tables.tables_of(TEXT), "shares"))
+        self.assertIsNone(tables.picture(tables.tables_of(TEXT)[1:], "none"))
+        self.assertIn("81.9 %", tables.picture(tables.tables_of(TEXT), "shares"))
+
+    def test_rows_of_a_peer_stand_beside_ours_of_the_same_shape(self):
+        head = "| operation | shape | implementation | TFLOP/s |\n|---|---|---|---|\n"
+        text = head + "| mm | a | ours | 7 |\n| mm | b | ours | 5 |\n\n" + head + "| mm | a | compiled | 6 |\n| copy | a | x | |\n"
+        self.assertEqual(tables.rates(tables.tables_of(text), "TFLOP/s"),
+                         {"mm": [("a, ours", 7.0), ("a, compiled", 6.0), ("b, ours", 5.0)]})
+        self.assertIn("6 TFLOP/s", tables.picture(tables.tables_of(text), "products"))
 
 
 class Run(unittest.TestCase):
