@@ -1,0 +1,189 @@
+// The gradients of a small model's first step over any layout, whole, for layouts_rounding_test.py: one file of
+// safetensors with loss, grad.<parameter> and, of experts, routing.<layer>.<sequence>.
+//
+//   first_step CONFIG.json key.path=value ...      FirstStepConfig below
+#include <filesystem>
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/dtensor/redistribute.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/model_state/io/safetensors.h"
+#include "d9d/modules/models/decoder/decoder_with_head.h"
+#include "d9d/modules/models/decoder/parallelize.h"
+#include "d9d/modules/models/qwen3_dense/model.h"
+#include "d9d/modules/models/qwen3_moe/model.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
+#include "tests/oracle/routing_replay.h"
+
+namespace d9d::test {
+namespace {
+
+struct FirstStepConfig {
+  LaunchConfig launch = {};
+  DeviceMeshParameters mesh = {};
+  bool has_experts = false;
+  bool checkpointing = false;
+  Dtype dtype = Dtype::kFloat64;  // of weights that bfloat16 can hold, whatever it is
+  FsdpConfig fsdp = {};
+  std::optional<std::filesystem::path> routing = {};  // a file of this program: its tokens go to the same experts
+  std::filesystem::path output = {};
+
+  static constexpr auto fields() {
+    using Config = FirstStepConfig;
+    return record<Config>(defaulted("launch", &Config::launch), defaulted("mesh", &Config::mesh),
+                          defaulted("has_experts", &Config::has_experts),
+                          defaulted("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
+                          defaulted("fsdp", &Config::fsdp), defaulted("routing", &Config::routing),
+                          required("output", &Config::output));
+  }
+};
+
+// Large enough for the kernels that real models run on.
+constexpr std::int64_t kSequences = 4;  // microbatches of one rank
+constexpr std::int64_t kPositions = 256;
+constexpr std::int64_t kVocabulary = 4096;
+
+template <class Parameters>
+Parameters small_decoder() {
+  Parameters parameters;
+  parameters.layer.hidden_size = 256;
+  parameters.layer.intermediate_size = 512;
+  parameters.layer.num_attention_heads = 8;
+  parameters.layer.num_key_value_heads = 4;
+  parameters.layer.head_dim = 64;
+  parameters.num_hidden_layers = 3;
+  parameters.max_position_ids = kPositions;
+  parameters.split_vocab_size = {{"all", kVocabulary}};
+  parameters.split_vocab_order = {"all"};
+  return parameters;
+}
+
+ModulePtr<PreNormDecoder> make_backbone(const FirstStepConfig& config) {
+  const DecoderStageOptions options{.enable_checkpointing = config.checkpointing};
+  if (!config.has_experts) return make_module<Qwen3DenseModel>(small_decoder<Qwen3DenseParameters>(), options);
+  auto parameters = small_decoder<Qwen3MoEParameters>();
+  parameters.layer.intermediate_size = 256;
+  parameters.layer.num_experts = 8;
+  parameters.layer.experts_top_k = 2;
+  return make_module<Qwen3MoEModel>(parameters, options);
+}
+
+// What one router chose for each sequence, or is to choose.
+class SequenceRouting final : public ModuleHook {
+ public:
+  // Chosen experts of the sequence that comes next; undefined: the router's own choice.
+  void begin(at::Tensor indices) {
+    replay_ = indices.defined() ? std::make_unique<RoutingReplay>(std::move(indices)) : nullptr;
+  }
+  void before_forward(Module& /*module*/, const TensorRefs& /*inputs*/) override {}
+  void after_forward(Module& module, const TensorRefs& outputs) override {
+    if (replay_) replay_->after_forward(module, outputs);
+    chosen_ = outputs[1].get();
+  }
+  [[nodiscard]] const at::Tensor& chosen() const { return chosen_; }
+
+ private:
+  std::unique_ptr<RoutingReplay> replay_;
+  at::Tensor chosen_;  // [T, k]
+};
+
+struct Sequence {
+  at::Tensor ids;     // [1, S]
+  at::Tensor labels;  // [1, S]; fewer of them count in some sequences
+};
+
+Sequence sequence(std::int64_t number) {
+  const at::Tensor position = at::arange(kPositions + 1, at::kLong) + number * (kPositions + 1);
+  const at::Tensor tokens = (position * position * 2654435761 + position * 40503 + number).remainder(kVocabulary);
+  at::Tensor labels = tokens.narrow(0, 1, kPositions).clone();
+  labels.narrow(0, 0, 16 * number).fill_(-100);
+  return {.ids = tokens.narrow(0, 0, kPositions).unsqueeze(0), .labels = labels.unsqueeze(0)};
+}
+
+class FirstStep {
+ public:
+  FirstStep(const FirstStepConfig& config, const DistContext& context) : context_(context) {
+    const auto backbone = make_backbone(config);
+    model_ = make_decoder_for_causal_lm(backbone);
+    model_->to(to_scalar_type(config.dtype));
+    parallelize_decoder(context, *backbone, {model_->head.shared()}, config.fsdp);
+    model_->materialize(context.device());
+    model_->reset_parameters(/*base_seed=*/11);
+    for (const auto& [name, parameter] : model_->named_parameters()) {
+      const at::Tensor values = parameter->stored().detach();
+      values.copy_(values.to(at::kBFloat16));
+    }
+    model_->for_each_module([&](const std::string&, Module& module) {
+      if (dynamic_cast<TopKRouter*>(&module) == nullptr) return;
+      module.add_hook(routers_.emplace_back(std::make_shared<SequenceRouting>()));
+    });
+    if (config.routing) routing_.emplace(*config.routing);
+  }
+
+  // Collective. What the program writes; on the first rank whole.
+  std::vector<TensorSource> run() {
+    GradientManager manager(context_, *model_, {}, {});
+    const std::int64_t share = kSequences / context_.data_parallel_size();
+    for (std::int64_t i = 0; i < share; ++i) {
+      manager.begin_microbatch(i + 1 == share);
+      run_microbatch(manager, context_.data_parallel_rank() * share + i);
+      manager.end_microbatch();
+    }
+    const StepGradients report = manager.finish_step({.num_tokens = share * kPositions});
+    add("loss", at::scalar_tensor(report.loss, at::kDouble));
+    for (const auto& [name, parameter] : model_->named_parameters()) {
+      DTensor gradient = parameter->dtensor();
+      gradient.local = parameter->stored().grad();
+      add("grad." + name, full_tensor(gradient));
+    }
+    manager.close();
+    return std::move(results_);
+  }
+
+ private:
+  void run_microbatch(GradientManager& manager, std::int64_t number) {
+    const DeviceMesh ranks = context_.mesh(MeshDomain::kBatch).slice({"cp"});
+    const auto here = [&](const at::Tensor& row) {
+      return context_parallel_shard(row, /*dim=*/1, ranks).to(context_.device());
+    };
+    const auto name_of = [&](std::size_t layer) { return cat("routing.", layer, ".", number); };
+    for (std::size_t layer = 0; layer < routers_.size(); ++layer) {
+      routers_[layer]->begin(routing_ ? routing_->tensor(name_of(layer)).to(context_.device()) : at::Tensor());
+    }
+    const auto [ids, labels] = sequence(number);
+    const at::Tensor own_labels = here(labels);
+    const at::Tensor positions = here(at::arange(kPositions).unsqueeze(0));
+    const auto output = std::get<DecoderOutput<LanguageModellingHead>>(
+        model_(SequenceInput{here(ids)}, DecoderForCausalLM::Shared{{positions, std::nullopt}, {own_labels}}));
+    const at::Tensor weight = own_labels.ne(-100).sum().to(at::kDouble);
+    const at::Tensor loss = output.head.cross_entropy.sum().to(at::kDouble) / weight.clamp_min(1);
+    manager.add_loss_with_weight(loss.detach(), weight);
+    (loss * weight).backward();
+    if (routing_) return;
+    for (std::size_t layer = 0; layer < routers_.size(); ++layer) add(name_of(layer), routers_[layer]->chosen());
+  }
+
+  void add(const std::string& name, const at::Tensor& value) {
+    results_.push_back(tensor_source(name, value.detach().cpu().clone()));
+  }
+
+  const DistContext& context_;
+  ModulePtr<DecoderForCausalLM> model_;
+  std::vector<std::shared_ptr<SequenceRouting>> routers_;  // of the layers, in order
+  std::optional<SafetensorsFile> routing_;
+  std::vector<TensorSource> results_;
+};
+
+void run(const FirstStepConfig& config, DistContext& context) {
+  std::vector<TensorSource> results = FirstStep(config, context).run();
+  if (context.is_main_process()) write_safetensors(config.output, std::move(results));
+}
+
+}  // namespace
+}  // namespace d9d::test
+
+int main(int argc, char** argv) { return d9d::launch<d9d::test::FirstStepConfig>(argc, argv, d9d::test::run); }

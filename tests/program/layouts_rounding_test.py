@@ -1,0 +1,98 @@
+"""Layouts of several GPUs in bfloat16, on the kernels that train: as far from float64 as one GPU is, and hardly farther.
+
+    layouts_rounding_test.py <folder of the programs> [unittest's arguments]
+
+first_step.cpp makes the gradients of one step. All runs begin with the same weights, which bfloat16 holds; tokens of
+experts go where one GPU in bfloat16 sends them, so that runs differ by rounding and not by ties of the router. Prints a
+line a layout: its error over that of one GPU. D9D_TEST_DEVICE=cpu runs the same on threads of a CPU.
+"""
+
+import json
+import math
+import os
+import re
+import subprocess
+import unittest
+
+import program_job
+from program_job import DEVICE, REPOSITORY, SECONDS, ProgramTest, main, num_gpus
+from safetensors.torch import load_file
+
+NUM_RANKS = 4 if DEVICE == "cpu" or num_gpus() > 3 else 2
+COPIES = {"gather": "copy_engine", "reduce": "copy_engine"}
+DENSE = {
+    "replicated": {"data_parallel_replicate": 2},
+    "FSDP": {"data_parallel_shard": 2},
+    "tensor": {"tensor_parallel": 2},
+    "context": {"context_parallel_shard": 2},
+    "context replicas": {"context_parallel_replicate": 2},
+    "hybrid": {"data_parallel_replicate": 2, "data_parallel_shard": 2},
+    "tensor and FSDP": {"tensor_parallel": 2, "data_parallel_shard": 2},
+    "context and FSDP": {"context_parallel_shard": 2, "data_parallel_shard": 2},
+    "tensor and context": {"tensor_parallel": 2, "context_parallel_shard": 2},
+}
+EXPERTS = {
+    "FSDP": {"data_parallel_shard": 2},
+    "expert": {"data_parallel_shard": 2, "expert_parallel": 2},
+    "expert of replicas": {"data_parallel_replicate": 2, "expert_parallel": 2},
+    "expert in FSDP": {"data_parallel_shard": 4, "expert_parallel": 2},
+}
+
+
+def tolerance(name):
+    """Of the one table of tolerances."""
+    text = (REPOSITORY / "tests/support/tolerances.h").read_text()
+    return float(re.search(rf'Tolerance{{"{re.escape(name)}",\s*([0-9.e+-]+),', text)[1])
+
+
+def num_ranks(mesh):
+    return math.prod(degree for axis, degree in mesh.items() if axis != "expert_parallel")
+
+
+def error(result, exact):
+    """L2 of the gradients' difference over that of the gradient, the mean of all parameters."""
+    names = [name for name in exact if name.startswith("grad.")]
+    shares = [((result[name].double() - exact[name]).norm() / exact[name].norm()).item() for name in names]
+    return sum(shares) / len(shares)
+
+
+class Rounding(ProgramTest):
+    def run_step(self, name, mesh=None, **settings):
+        folder = self.job().folder
+        config = {"launch": {"device": DEVICE, "num_threads": 1}, "mesh": mesh or {}, "output": str(folder / "step.safetensors"),
+                  **settings}
+        (folder / "step.json").write_text(json.dumps(config))
+        result = subprocess.run([program_job.PROGRAMS / "first_step", folder / "step.json"], capture_output=True, text=True,
+                                errors="replace", timeout=2 * SECONDS, env=os.environ)
+        self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}")
+        return load_file(folder / "step.safetensors"), str(folder / "step.safetensors")
+
+    def assert_rounds_as_one_gpu(self, layouts, **model):
+        one, routing = self.run_step("one rank", dtype="bfloat16", **model)
+        if model["has_experts"]:
+            model["routing"] = routing
+        exact, _ = self.run_step("float64", dtype="float64", **model)
+        own = error(one, exact)
+        print(f"one GPU: gradients {own:.3e} from float64, loss {abs((one['loss'] - exact['loss']).item()):.1e}", flush=True)
+        self.assertGreater(own, 1e-4, "one GPU did not compute in bfloat16")
+        for name, mesh in layouts.items():
+            if num_ranks(mesh) > NUM_RANKS:
+                continue
+            exchanges = [{}, COPIES] if name in ("FSDP", "hybrid") and DEVICE == "cuda" else [{}]
+            for fsdp in exchanges:
+                with self.subTest(name, fsdp=fsdp):
+                    result, _ = self.run_step(name, mesh, dtype="bfloat16", fsdp=fsdp, **model)
+                    ratio, distance = error(result, exact) / own, abs((result["loss"] - exact["loss"]) / exact["loss"]).item()
+                    print(f"{name}{', copies' if fsdp else ''}: {ratio:.3f} times that, loss {distance:.1e}", flush=True)
+                    self.assertLessEqual(ratio, tolerance("bf16 layout"))
+                    self.assertLessEqual(distance, tolerance("bf16 mean loss"))
+
+    def test_dense_layers(self):
+        self.assert_rounds_as_one_gpu(DENSE, has_experts=False)
+
+    def test_experts(self):
+        self.assert_rounds_as_one_gpu(EXPERTS, has_experts=True)
+
+
+if __name__ == "__main__":
+    main(gpus=2)
