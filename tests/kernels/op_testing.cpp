@@ -3,23 +3,12 @@
 #include <limits>
 #include <random>
 
-#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace d9d::testing {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// A process' first exponentials on several threads have half their digits now and then: MKL chooses its code while they
-// use it. These come before those that a test looks at.
-class FirstExponentials : public ::testing::Environment {
- public:
-  void SetUp() override {
-    for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) (void)at::ones({1 << 20}, dtype).exp();
-  }
-};
-const ::testing::Environment* const kFirstExponentials = ::testing::AddGlobalTestEnvironment(new FirstExponentials);
 
 struct Run {
   std::vector<at::Tensor> outputs;

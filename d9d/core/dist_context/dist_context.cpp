@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
+#include "d9d/core/device/vector_math.h"
 
 namespace d9d {
 namespace {
@@ -64,6 +65,7 @@ DistContextConfig checked(DistContextConfig config) {
 }  // namespace
 
 DistContext::DistContext(DistContextConfig config) : config_(checked(std::move(config))) {
+  choose_vector_math();
   for (const MeshDomain domain :
        {MeshDomain::kRegular, MeshDomain::kDense, MeshDomain::kExpert, MeshDomain::kBatch, MeshDomain::kFlat}) {
     meshes_[static_cast<std::size_t>(domain)] =

@@ -14,6 +14,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/log.h"
 #include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/core/device/vector_math.h"
 
 namespace d9d {
 namespace {
@@ -65,6 +66,7 @@ std::string text_of(const std::exception_ptr& failure) {
 
 void run_thread_ranks(std::int64_t num_ranks, const std::function<void(const std::shared_ptr<World>& world)>& body,
                       std::chrono::milliseconds grace) {
+  choose_vector_math();
   const auto job = std::make_shared<ThreadJob>(num_ranks);
   const auto progress = std::make_shared<Progress>();
   progress->num_running = num_ranks;
