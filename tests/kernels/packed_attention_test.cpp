@@ -75,7 +75,7 @@ TEST(PackedAttention, Is_dense_attention_of_each_sequence) {
           return Tensors{out, logsumexp};
         };
         const auto expected = [&](const Tensors& in) { return each_alone(in, lengths, options, has_sinks); };
-        EXPECT_LT(worst_difference(actual, expected, inputs), test::tolerance("fp64 attention").value)
+        EXPECT_LT(worst_difference(actual, expected, inputs), test::tolerance("fp64").value)
             << name << " sinks " << has_sinks;
       }
     }
