@@ -108,13 +108,15 @@ TEST_P(TransformersRounding, Is_as_ours) {
 INSTANTIATE_TEST_SUITE_P(BFloat16, TransformersRounding, ::testing::ValuesIn(test::cases_in({Dtype::kBFloat16})),
                          name_of);
 
-TEST(TransformersReload, Of_an_export_gives_identical_outputs) {
+TEST(TransformersReload, Of_an_export_gives_identical_weights_and_the_same_outputs) {
   std::vector<OracleCase> cases = test::cases_in({Dtype::kFloat32});
   std::ranges::copy(test::cases_in({Dtype::kFloat64}, "causal_lm"), std::back_inserter(cases));
   for (const OracleCase& oracle : cases) {
     LoadedModel(oracle).export_to(test::oracle_folder() / "exports" / oracle.folder_name());
   }
-  const std::string output = test::run_python("tests/oracle/transformers_reload.py", {test::oracle_folder().string()});
+  const std::string output = test::run_python(
+      "tests/oracle/transformers_reload.py",
+      {test::oracle_folder().string(), cat(tolerance("fp32 repeated").value), cat(tolerance("fp64 repeated").value)});
   for (const OracleCase& oracle : cases) {
     EXPECT_THAT(output, ::testing::HasSubstr(cat("same ", oracle.folder_name(), "\n")));
   }

@@ -19,6 +19,8 @@ inline constexpr std::array kTolerances = {
     // update round. Weighting activations in place of outputs, or summing the gradients of a layer's input within its
     // products, moves the fourth loss of the mixture of experts by 3.6e-5; in fp64 the same steps agree to 1e-9.
     Tolerance{"fp32 training loss", 1e-4, "losses after steps that each amplify the rounding of near-zero gradients"},
+    Tolerance{"fp64 repeated", 1e-13, "transformers' outputs of the same weights in two processes: 2e-15 seen"},
+    Tolerance{"fp32 repeated", 1e-5, "the same: sums of a few hundred terms in an order that a process chooses"},
     Tolerance{"fp32", 1e-5, "sums of up to a few thousand terms round at about 1e-7 each"},
     // A whole model in bf16 against transformers in bf16. The choice of experts is transformers': where two experts are
     // a rounding apart, either choice is right, and gradients of the two do not resemble each other.
