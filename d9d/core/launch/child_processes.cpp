@@ -173,6 +173,7 @@ class Supervisor {
       if (process == 0) become_rank(parent, signals_.before(), error_file, arguments.data(), environment.data());
       D9D_CHECK(process > 0, IoError, "[core::child_processes] expected to start rank ", rank, " of ",
                 options_.num_ranks, ", got: ", reason_of(errno), ". Raise the limit of processes (ulimit -u).");
+      ::setpgid(process, process);  // the child does so too: the group is there before either is told to end
       children_.push_back({.rank = rank, .process = process, .error_file = error_file});
     }
   }

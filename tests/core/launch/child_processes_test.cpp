@@ -1,6 +1,7 @@
 #include "d9d/core/launch/child_processes.h"
 
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -20,6 +21,29 @@
 #include "tests/core/launch/exit_code.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks.h"
+
+namespace {
+
+bool children_are_slow = false;  // they ask for a process group of their own only after they were told to end
+
+// After Ctrl-C on a terminal a slow child ends well; one that nobody tells is killed after 10 s.
+void wait_until_told_to_end() {
+  ::alarm(10);
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  int signal = 0;
+  ::sigwait(&interrupt, &signal);
+  ::_exit(0);
+}
+
+}  // namespace
+
+// In place of libc's in this program.
+extern "C" int setpgid(pid_t process, pid_t group) noexcept {
+  if (children_are_slow && process == 0) wait_until_told_to_end();
+  return static_cast<int>(::syscall(SYS_setpgid, process, group));
+}
 
 namespace d9d::test {
 namespace {
@@ -186,6 +210,20 @@ TEST(ChildProcesses, End_at_a_step_when_the_supervisor_is_interrupted) {
     EXPECT_EQ(result.exit_code, 0) << result.errors;
     EXPECT_LT(result.seconds, 20);
   }
+}
+
+const TestProgram kInterruptedAtOnce("interrupted_at_once", [] {
+  children_are_slow = true;
+  sigset_t interrupt;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &interrupt, nullptr);
+  ::raise(SIGINT);
+  return run_as_three_ranks([](World&) {});
+});
+
+TEST(ChildProcesses, Hear_of_an_interrupt_that_comes_before_they_run) {
+  EXPECT_EQ(Program("interrupted_at_once", {}).wait().exit_code, 0);
 }
 
 TEST(ChildProcesses, That_do_not_handle_an_interrupt_end_without_a_line) {
