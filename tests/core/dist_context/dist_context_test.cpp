@@ -117,5 +117,56 @@ TEST(DistContext, Tells_the_others_when_the_main_process_failed) {
   EXPECT_EQ(num_told, 2);
 }
 
+// Four ranks on two machines.
+void on_two_machines(const std::function<void(const DistContext&)>& body) {
+  run_thread_ranks(4, [&](const std::shared_ptr<World>& world) {
+    body(DistContext({.mesh = {.data_parallel_shard = 4},
+                      .world = world,
+                      .local_rank = world->rank() % 2,
+                      .node_rank = world->rank() / 2,
+                      .num_nodes = 2}));
+  });
+}
+
+TEST(DistContext, Runs_the_first_process_of_each_machine_first) {
+  std::atomic<int> num_first = 0;
+  std::atomic<int> num_after_all_first = 0;
+  on_two_machines([&](const DistContext& context) {
+    context.local_main_process_first([&] {
+      if (context.is_local_main_process()) {
+        ++num_first;
+      } else if (num_first == 2) {
+        ++num_after_all_first;
+      }
+    });
+    EXPECT_EQ(context.is_main_process(), context.rank() == 0);
+    EXPECT_EQ(context.is_local_main_process(), context.rank() % 2 == 0);
+  });
+  EXPECT_EQ(num_first, 2);
+  EXPECT_EQ(num_after_all_first, 2);
+}
+
+TEST(DistContext, Tells_all_machines_when_the_first_process_of_one_failed) {
+  std::atomic<int> num_told = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(
+      [&] {
+        on_two_machines([&](const DistContext& context) {
+          try {
+            context.local_main_process_first([&] {
+              D9D_CHECK(context.rank() != 2, IoError, "no space left");
+              if (!context.is_local_main_process()) ADD_FAILURE() << "ran after the failure";
+            });
+          } catch (const CommunicationError& error) {
+            EXPECT_THAT(error.what(), HasSubstr("rank 2 failed"));
+            ++num_told;
+          }
+        });
+      },
+      ThrowsMessage<IoError>("rank 2: no space left"));
+  EXPECT_EQ(num_told, 3);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));  // communication may take 10,000 s
+}
+
 }  // namespace
 }  // namespace d9d

@@ -77,6 +77,17 @@ TEST(DeviceMesh, Rejects_sizes_that_do_not_multiply_to_the_world) {
       ThrowsMessage<ConfigError>(HasSubstr("to the 4 ranks of the job, got dp=2 x tp=3 = 6")));
 }
 
+TEST(DeviceMesh, Shares_one_communicator_among_equal_groups_of_ranks) {
+  const std::shared_ptr<World> world = lone_rank(0, 4);
+  const DeviceMesh dense("dense", {{"pp", 1}, {"dp", 2}, {"tp", 2}}, world);
+  const DeviceMesh batch("batch", {{"data", 2}, {"model", 2}}, world);
+  EXPECT_EQ(dense.communicator("dp"), dense.communicator("dp"));
+  EXPECT_EQ(dense.communicator("dp"), batch.communicator("data"));
+  EXPECT_EQ(dense.communicator("tp"), batch.slice({"model"}).communicator());
+  EXPECT_EQ(dense.communicator(), batch.communicator());
+  EXPECT_NE(dense.communicator("dp"), dense.communicator("tp"));
+}
+
 TEST(DeviceMesh, Cannot_communicate_without_a_world) {
   EXPECT_THAT([] { (void)DeviceMesh().communicator(); },
               ThrowsMessage<StateError>(HasSubstr("Take the meshes of DistContext")));
