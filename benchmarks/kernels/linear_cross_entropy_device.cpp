@@ -92,8 +92,9 @@ void measure_shape(DeviceTable& table, const Shape& shape) {
           with({.chunk_size = std::int64_t{38} << 24, .gradients_in_forward = true}));
   const at::Tensor place = at::zeros(inputs.weight.sizes(), table.device());
   const at::Tensor hidden = inputs.hidden.detach().requires_grad_(), placed = inputs.weight.detach().requires_grad_();
-  on_gradient(placed, {.arrived = [](const at::Tensor&) {},
-                       .place = [&] { return GradientPlace{.tensor = place, .has_values = true}; }});
+  const GradientHookHandle hook =
+      on_gradient(placed, {.arrived = [](const at::Tensor&) {},
+                           .place = [&] { return GradientPlace{.tensor = place, .has_values = true}; }});
   measure("ours, gradients in forward, of the weight added to fp32 (GiB less its gradient)", 3, [&] {
     kernels::linear_cross_entropy(hidden, placed, inputs.targets, {.gradients_in_forward = true}).loss.sum().backward();
     hidden.mutable_grad() = at::Tensor();

@@ -76,7 +76,7 @@ TEST_F(LinearCrossEntropySumsCuda, Adds_sums_in_fp32_to_their_place) {
                 .narrow(0, offset, weight.numel())
                 .view(weight.sizes());
         bool has_values = false;
-        on_gradient(
+        const GradientHookHandle hook = on_gradient(
             weight,
             {.arrived = [](const at::Tensor& leaf) { EXPECT_FALSE(leaf.grad().defined()); },
              .place = [&] { return GradientPlace{.tensor = place, .has_values = std::exchange(has_values, true)}; }});

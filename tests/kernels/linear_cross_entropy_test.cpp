@@ -118,8 +118,9 @@ TEST(LinearCrossEntropy, Adds_gradients_of_weights_to_their_places) {
   const std::vector<at::Tensor> weights = {leaf(values({300, 32}, 2, at::kBFloat16)), values({1, 32}, 4, at::kBFloat16),
                                            leaf(values({199, 32}, 5, at::kBFloat16))};
   const at::Tensor place = at::ones({300, 32}, at::kFloat);
-  on_gradient(weights[0], {.arrived = [](const at::Tensor& weight) { EXPECT_FALSE(weight.grad().defined()); },
-                           .place = [&] { return GradientPlace{.tensor = place, .has_values = true}; }});
+  const GradientHookHandle hook =
+      on_gradient(weights[0], {.arrived = [](const at::Tensor& weight) { EXPECT_FALSE(weight.grad().defined()); },
+                               .place = [&] { return GradientPlace{.tensor = place, .has_values = true}; }});
   for (int i = 0; i < 3; ++i)
     linear_cross_entropy(inputs.hidden, weights, inputs.targets, {.chunk_size = 1 << 12}).loss.sum().backward();
   std::vector<at::Tensor> exact;
