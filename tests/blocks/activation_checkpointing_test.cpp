@@ -36,8 +36,10 @@ void expect_same_bits(const Tensors& actual, const Tensors& expected) {
 }
 
 TEST(ActivationCheckpointing, Of_all_layers_changes_no_bit_of_the_gradients) {
-  expect_same_bits(trained(make_model(test::tiny_dense(), true)), trained(make_model(test::tiny_dense(), false)));
-  expect_same_bits(trained(make_model(test::tiny_moe(), true)), trained(make_model(test::tiny_moe(), false)));
+  for (const test::DecoderFamily& family : test::decoder_families()) {
+    SCOPED_TRACE(family.name);
+    expect_same_bits(trained(make_model(family, true)), trained(make_model(family, false)));
+  }
 }
 
 // Notes when its layer is computed for the second time.

@@ -20,14 +20,13 @@ using Model = ModulePtr<DecoderForCausalLM>;
 using LMOutput = DecoderOutput<LanguageModellingHead>;
 
 // The model in `num_stages` parts, with snapshots.
-template <class Parameters>
-std::vector<Model> make_stages(const Parameters& parameters, std::int64_t num_stages,
-                               at::ScalarType dtype = at::kDouble) {
+std::vector<Model> make_stages(const test::DecoderFamily& family, std::int64_t num_stages,
+                               at::ScalarType dtype = at::kDouble, const test::SmallDecoder& sizes = {}) {
   std::vector<Model> stages;
   for (std::int64_t stage = 0; stage < num_stages; ++stage) {
     const DecoderStageOptions options{.stage = {.num_stages = num_stages, .current_stage = stage},
                                       .snapshot_mode = HiddenStatesAggregationMode::kMean};
-    stages.push_back(test::initialized(make_decoder_for_causal_lm(test::make_backbone(parameters, options)), dtype));
+    stages.push_back(test::initialized(make_decoder_for_causal_lm(test::make_backbone(family, options, sizes)), dtype));
   }
   return stages;
 }
@@ -64,8 +63,7 @@ void expect_same_bits(const Tensors& actual, const Tensors& expected) {
   }
 }
 
-template <class Parameters>
-void expect_stages_partition_the_state(Parameters parameters) {
+void expect_stages_partition_the_state(const test::DecoderFamily& family) {
   struct Cut {
     std::int64_t layers, stages, pre, post;
   };
@@ -73,12 +71,11 @@ void expect_stages_partition_the_state(Parameters parameters) {
                          Cut{3, 3, 0, 0}, Cut{4, 2, 0, 2}}) {
     SCOPED_TRACE(::testing::Message() << cut.layers << " layers, " << cut.stages << " stages, " << cut.pre << "+"
                                       << cut.post << " virtual");
-    parameters.num_hidden_layers = cut.layers;
-    parameters.pipeline_num_virtual_layers_pre = cut.pre;
-    parameters.pipeline_num_virtual_layers_post = cut.post;
-    const Tensors whole = make_stages(parameters, 1).front()->state_dict();
+    const test::SmallDecoder sizes{
+        .num_layers = cut.layers, .num_virtual_layers_pre = cut.pre, .num_virtual_layers_post = cut.post};
+    const Tensors whole = make_stages(family, 1, at::kDouble, sizes).front()->state_dict();
     Tensors joined;
-    for (const Model& stage : make_stages(parameters, cut.stages)) {
+    for (const Model& stage : make_stages(family, cut.stages, at::kDouble, sizes)) {
       for (const auto& [name, tensor] : stage->state_dict()) {
         EXPECT_TRUE(joined.emplace(name, tensor).second) << name << " is on two stages";
       }
@@ -88,19 +85,22 @@ void expect_stages_partition_the_state(Parameters parameters) {
 }
 
 TEST(DecoderStages, Partition_the_state_and_start_from_the_values_of_the_whole) {
-  expect_stages_partition_the_state(test::tiny_dense());
-  expect_stages_partition_the_state(test::tiny_moe());
+  for (const test::DecoderFamily& family : test::decoder_families()) {
+    SCOPED_TRACE(family.name);
+    expect_stages_partition_the_state(family);
+  }
 }
 
 TEST(DecoderStages, Have_the_bits_of_the_whole_in_outputs_snapshots_and_gradients) {
-  const Tensors dense = trained(make_stages(test::tiny_dense(), 1));
-  EXPECT_EQ(dense.at("snapshot").sizes(), (std::vector<std::int64_t>{5, 2, 16}));
-  const Tensors moe = trained(make_stages(test::tiny_moe(), 1));
-  EXPECT_TRUE(moe.contains("auxiliary_loss"));
-  for (const std::int64_t num_stages : {2, 3}) {
-    SCOPED_TRACE(num_stages);
-    expect_same_bits(trained(make_stages(test::tiny_dense(), num_stages)), dense);
-    expect_same_bits(trained(make_stages(test::tiny_moe(), num_stages)), moe);
+  for (const test::DecoderFamily& family : test::decoder_families()) {
+    SCOPED_TRACE(family.name);
+    const Tensors whole = trained(make_stages(family, 1));
+    EXPECT_EQ(whole.at("snapshot").sizes(), (std::vector<std::int64_t>{5, 2, 16}));
+    EXPECT_EQ(whole.contains("auxiliary_loss"), family.has_experts);
+    for (const std::int64_t num_stages : {2, 3}) {
+      SCOPED_TRACE(num_stages);
+      expect_same_bits(trained(make_stages(family, num_stages)), whole);
+    }
   }
 }
 
@@ -110,9 +110,8 @@ std::optional<TensorSpec> spec_of(const std::optional<at::Tensor>& tensor) {
   return tensor ? std::optional(spec_of(*tensor)) : std::nullopt;
 }
 
-template <class Parameters>
-void expect_transfers_are_as_announced(const Parameters& parameters, at::ScalarType dtype) {
-  const std::vector<Model> stages = make_stages(parameters, 3, dtype);
+void expect_transfers_are_as_announced(const test::DecoderFamily& family, at::ScalarType dtype) {
+  const std::vector<Model> stages = make_stages(family, 3, dtype);
   const SequenceInput pipeline_input{test::tiny_ids()};
   SequenceStageInput input = pipeline_input;
   for (std::size_t i = 0; i + 1 < stages.size(); ++i) {
@@ -131,13 +130,14 @@ void expect_transfers_are_as_announced(const Parameters& parameters, at::ScalarT
 
 TEST(DecoderStages, Announce_the_shapes_and_dtypes_that_they_send_and_take) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    expect_transfers_are_as_announced(test::tiny_dense(), dtype);
-    expect_transfers_are_as_announced(test::tiny_moe(), dtype);
+    for (const test::DecoderFamily& family : test::decoder_families()) {
+      expect_transfers_are_as_announced(family, dtype);
+    }
   }
 }
 
 TEST(DecoderStages, Refuse_the_input_of_another_stage) {
-  const std::vector<Model> stages = make_stages(test::tiny_dense(), 2);
+  const std::vector<Model> stages = make_stages(test::decoder_families().front(), 2);
   const SequenceStageInput ids = SequenceInput{test::tiny_ids()};
   const SequenceStageInput transfer = input_from(stages[0](ids, shared()));
   EXPECT_THAT(test::message_of<ConfigError>([&] { (void)stages[0](transfer, shared()); }), HasSubstr("stage 0 of 2"));

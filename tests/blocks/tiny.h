@@ -1,4 +1,4 @@
-// Reproducible data, and Qwen3 models small enough to run many of.
+// Reproducible data, and models small enough to run many of.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,6 +7,8 @@
 #include "d9d/modules/base/module.h"
 #include "d9d/modules/models/qwen3_dense/model.h"
 #include "d9d/modules/models/qwen3_moe/model.h"
+
+#include "tests/support/decoder_families.h"
 
 namespace d9d::test {
 
@@ -31,30 +33,11 @@ ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::
   return module;
 }
 
-template <class Parameters>
-[[nodiscard]] Parameters tiny_decoder() {
-  Parameters parameters;
-  parameters.layer.hidden_size = 16;
-  parameters.layer.intermediate_size = 12;
-  parameters.layer.num_attention_heads = 2;
-  parameters.layer.num_key_value_heads = 1;
-  parameters.layer.head_dim = 8;
-  parameters.num_hidden_layers = 4;
-  parameters.max_position_ids = 16;
-  parameters.split_vocab_size = {{"regular", 20}, {"added", 3}};
-  parameters.split_vocab_order = {"regular", "added"};
-  return parameters;
-}
-
-[[nodiscard]] inline Qwen3DenseParameters tiny_dense() { return tiny_decoder<Qwen3DenseParameters>(); }
+[[nodiscard]] inline Qwen3DenseParameters tiny_dense() { return small_parameters<Qwen3DenseParameters>({}); }
 
 // With an auxiliary loss.
 [[nodiscard]] inline Qwen3MoEParameters tiny_moe() {
-  auto parameters = tiny_decoder<Qwen3MoEParameters>();
-  parameters.layer.num_experts = 4;
-  parameters.layer.experts_top_k = 2;
-  parameters.layer.router_auxiliary_loss_coefficient = 0.1;
-  return parameters;
+  return small_parameters<Qwen3MoEParameters>({.auxiliary_loss_coefficient = 0.1});
 }
 
 [[nodiscard]] inline ModulePtr<DecoderBackbone> make_backbone(const Qwen3DenseParameters& parameters,
@@ -64,6 +47,14 @@ template <class Parameters>
 [[nodiscard]] inline ModulePtr<DecoderBackbone> make_backbone(const Qwen3MoEParameters& parameters,
                                                               const DecoderStageOptions& options = {}) {
   return make_module<Qwen3MoEModel>(parameters, options);
+}
+
+// Of any family; with an auxiliary loss where it has experts.
+[[nodiscard]] inline ModulePtr<DecoderBackbone> make_backbone(const DecoderFamily& family,
+                                                              const DecoderStageOptions& options = {},
+                                                              SmallDecoder sizes = {}) {
+  sizes.auxiliary_loss_coefficient = 0.1;
+  return family.make_small(sizes, options);
 }
 
 // Two sequences of six tokens of a tiny decoder's vocabulary, and what goes with them.

@@ -1,5 +1,6 @@
-// What is compared with transformers: architectures x tasks. An architecture is one entry of architectures(), which
-// needs a family of decoders; a task is one entry of tasks() and a class of the same name in transformers_oracle.py.
+// What is compared with transformers: architectures x tasks. An architecture is a variant of a family of decoders
+// (tests/support/decoder_families.h); a task is one entry of tasks() and a class of the same name in
+// transformers_oracle.py.
 #pragma once
 
 #include <functional>
@@ -10,24 +11,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "d9d/base/dtype.h"
-#include "d9d/model_state/tensor_mapping.h"
 #include "d9d/modules/blocks/head/head_config.h"
-#include "d9d/modules/models/decoder/pre_norm_decoder.h"
+#include "d9d/modules/models/decoder/decoder_backbone.h"
+
+#include "tests/support/decoder_families.h"
 
 namespace d9d::test {
-
-// What a folder of d9d/modules/models offers, from the config.json of one of its models.
-struct DecoderFamily {
-  using Json = nlohmann::json;
-  using Mappings = std::vector<TensorMapping>;
-
-  std::function<ModulePtr<DecoderBackbone>(const Json& config, const DecoderStageOptions& options)> make_backbone;
-  std::function<Mappings(const Json& config, const HeadConfig& head, const std::vector<std::string>& names)>
-      from_huggingface;
-  std::function<Mappings(const Json& config, const HeadConfig& head)> to_huggingface;
-  std::function<Json(const Json& config, const HeadConfig& head, Dtype dtype)> huggingface_config;
-};
 
 struct Architecture {
   std::string name;

@@ -81,9 +81,10 @@ Tensors LoadedModel::gradients() const {
 Tensors LoadedModel::parameters() const { return to_huggingface(module().state_dict()); }
 
 void LoadedModel::export_to(const fs::path& folder) const {
-  const auto& [make, from, to, write_config] = oracle_.architecture->family;
-  write_huggingface_directory(folder, write_config(config_, oracle_.task->head, oracle_.dtype),
-                              map_tensors(to(config_, oracle_.task->head), module().state_dict()));
+  const DecoderFamily& family = oracle_.architecture->family;
+  const HeadConfig& head = oracle_.task->head;
+  write_huggingface_directory(folder, family.huggingface_config(config_, head, oracle_.dtype),
+                              map_tensors(family.to_huggingface(config_, head), module().state_dict()));
 }
 
 Tensors LoadedModel::to_huggingface(const Tensors& tensors) const {
