@@ -1,152 +1,92 @@
 #include "tests/layout/layout_case.h"
 
-#include <cmath>
-#include <mutex>
-
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/loop/component/gradient_manager.h"
-#include "d9d/modules/models/decoder/parallelize.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
-#include "d9d/modules/models/qwen3_moe/model.h"
 #include "d9d/optim/adamw.h"
-#include "d9d/parallelism/context/parallelize_context_parallel.h"
 
+#include "tests/layout/assembler.h"
+#include "tests/layout/layout_loss.h"
+#include "tests/layout/layout_model.h"
 #include "tests/support/compare.h"
 
 namespace d9d::test {
 namespace {
 
-constexpr std::int64_t kNumSteps = 3;
-constexpr std::int64_t kMaxDataRanks = 8;
-constexpr std::int64_t kSequence = 8;
-constexpr std::int64_t kVocabulary = 23;
+constexpr double kLearningRate = 1e-2;
+constexpr double kMaxNorm = 0.5;
 
-template <class Parameters>
-Parameters small_decoder(const LayoutJob& job) {
-  Parameters parameters;
-  parameters.layer.hidden_size = 16;
-  parameters.layer.intermediate_size = 13;  // divides by no number of ranks
-  parameters.layer.num_attention_heads = 4;
-  parameters.layer.num_key_value_heads = 2;
-  parameters.layer.head_dim = 8;
-  parameters.num_hidden_layers = 3;
-  parameters.max_position_ids = kSequence;
-  parameters.split_vocab_size = {{"regular", kVocabulary - 3}, {"added", 3}};
-  parameters.split_vocab_order = {"regular", "added"};
-  parameters.tie_word_embeddings = job.ties_embeddings;
-  return parameters;
-}
-
-ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job) {
-  const DecoderStageOptions options{.enable_checkpointing = job.checkpoints};
-  if (job.family == ModelFamily::kDense) {
-    return make_module<Qwen3DenseModel>(small_decoder<Qwen3DenseParameters>(job), options);
-  }
-  auto parameters = small_decoder<Qwen3MoEParameters>(job);
-  parameters.layer.num_experts = 8;
-  parameters.layer.experts_top_k = 2;
-  if (job.balances_experts) parameters.layer.router_auxiliary_loss_coefficient = 0.1;
-  if (job.starves_experts) parameters.layer.router_bias_update_rate = 1e-3;  // gives the router a bias
-  return make_module<Qwen3MoEModel>(parameters, options);
-}
-
-void freeze(const PreNormDecoder& decoder) {
-  decoder.embed_tokens->set_requires_grad(false);
-  for (std::size_t i = 0; i < decoder.layers().size(); i += 2) {
-    for (const auto& [name, parameter] : decoder.layers()[i]->named_parameters()) {
-      if (name.starts_with("self_attn")) parameter->set_requires_grad(false);
-    }
-  }
-}
-
-struct Microbatch {
-  at::Tensor ids;
-  at::Tensor labels;
-};
-
-// Sequence n of the job: the same whoever trains on it. Some positions are not predicted, more in some sequences.
-Microbatch sequence(std::int64_t number) {
-  const at::Tensor position = at::arange(kSequence + 1, at::kLong) + number * (kSequence + 1);
-  const at::Tensor tokens = (position * position * 31 + position * 7 + number) % kVocabulary;
-  at::Tensor labels = tokens.narrow(0, 1, kSequence).clone();
-  labels.narrow(0, 0, number % 4).fill_(-100);
-  return {.ids = tokens.narrow(0, 0, kSequence).unsqueeze(0), .labels = labels.unsqueeze(0)};
-}
-
-// Puts the parts of all ranks together.
-class Assembler {
+class Optimizer {
  public:
-  void add(const std::string& name, const DTensor& part) {
-    const std::lock_guard lock(mutex_);
-    at::Tensor& whole = whole_[name];
-    if (!whole.defined()) whole = at::full(part.global_shape, std::nan(""), part.local.options());
-    const LocalBox box = local_box(part.global_shape, part.mesh, part.placements);
-    const FlatRange range = flat_range(box.numel(), part.mesh, part.placements);
-    at::Tensor target = whole;
-    for (std::size_t dim = 0; dim < box.start.size(); ++dim) {
-      target = target.narrow(static_cast<std::int64_t>(dim), box.start[dim], box.sizes[dim]);
+  Optimizer(const std::vector<NamedParameter>& parameters, UpdateRule rule)
+      : parameters_(parameters), rule_(rule), adamw_(parameters, {.lr = kLearningRate}) {}
+
+  void step(double norm) {
+    const at::NoGradGuard no_grad;
+    const double clip = std::min(1.0, kMaxNorm / norm);
+    if (rule_ == UpdateRule::kAdamW) return adamw_.step(kLearningRate, at::scalar_tensor(clip, at::kDouble));
+    for (const NamedParameter& each : parameters_) {
+      const at::Tensor& grad = each.tensor.grad();
+      if (grad.defined()) each.tensor.sub_(grad.to(each.tensor.scalar_type()), kLearningRate * clip);
     }
-    at::Tensor flat = target.reshape({-1}).clone();
-    const at::Tensor place = flat.narrow(0, range.begin, range.numel());
-    const at::Tensor values = part.local.reshape({-1});
-    EXPECT_TRUE(((place == values) | place.isnan()).all().item<bool>()) << "replicas of " << name << " differ";
-    place.copy_(values);
-    target.copy_(flat.view(target.sizes()));
   }
-  [[nodiscard]] std::map<std::string, at::Tensor> take() { return std::move(whole_); }
 
  private:
-  std::mutex mutex_;
-  std::map<std::string, at::Tensor> whole_;
+  std::vector<NamedParameter> parameters_;
+  UpdateRule rule_;
+  AdamW adamw_;
+};
+
+// What ranks write together.
+struct Shared {
+  LayoutResult result;
+  Assembler gradients;
+  Assembler parameters;
 };
 
 class RankJob {
  public:
-  RankJob(const DistContext& context, const LayoutJob& job) : context_(context), job_(job) {
-    const auto backbone = make_backbone(job);
-    model_ = make_decoder_for_causal_lm(backbone);
-    model_->to(job.dtype);
-    if (job.is_mixed) {
-      for (const auto& [name, parameter] : model_->named_parameters()) {
-        if (name.find("norm") != std::string::npos) parameter->to(at::kFloat);
-      }
-    }
-    if (job.freezes_attention) freeze(*backbone);
-    parallelize_decoder(context, *backbone, {model_->head.shared()}, job.fsdp);
+  RankJob(const DistContext& context, const LayoutJob& job, const Layout& layout, Mutation mutation, PhaseOfRank& phase)
+      : context_(context),
+        job_(job),
+        layout_(layout),
+        mutation_(mutation),
+        phase_(phase),
+        model_(make_layout_model(job, layout.checkpoints)) {
+    parallelize(context, *model_, layout);
+    mutate_placements(*model_, mutation);
     model_->materialize(at::kCPU);
     model_->reset_parameters(/*base_seed=*/11);
+    model_->set_random_clock(clock_);
     if (job.starves_experts) starve_experts();
   }
 
-  void train(LayoutResult& result, Assembler& gradients, Assembler& parameters) {
-    GradientManager manager(context_, *model_, {}, {});
+  void train(Shared& shared) {
+    GradientManager manager(context_, *model_,
+                            {.grad_dtype = layout_.grad_dtype, .bucket_size_mb = layout_.bucket_size_mb}, {});
     std::vector<NamedParameter> trained;
     for (const auto& [name, parameter] : model_->named_parameters()) {
       if (parameter->requires_grad()) trained.push_back({name, parameter->stored()});
     }
-    AdamW optimizer(trained, {.lr = 1e-2});
-    for (std::int64_t step = 0; step < kNumSteps; ++step) {
+    Optimizer optimizer(trained, job_.update_rule);
+    for (std::int64_t step = 0; step < job_.num_steps; ++step) {
       const StepGradients report = run_step(manager, step);
-      if (step == 0) {
-        for (const auto& [name, parameter] : model_->named_parameters()) {
-          const at::Tensor& grad = parameter->stored().grad();
-          EXPECT_EQ(grad.defined(), parameter->requires_grad()) << name;
-          DTensor part = parameter->dtensor();
-          part.local = grad;
-          if (grad.defined()) gradients.add(name, part);
-        }
-      }
+      add_gradients(shared.gradients, cat("step ", step, " "));
       if (context_.is_main_process()) {
-        result.losses.push_back(report.loss);
-        result.norms.push_back(report.norm);
+        shared.result.losses.push_back(report.loss);
+        shared.result.norms.push_back(report.norm);
       }
-      optimizer.step(1e-2, at::scalar_tensor(std::min(1.0, 0.5 / report.norm), at::kDouble));
+      if (report.is_usable) optimizer.step(report.norm);
+      phase_.begin(Phase::kFinish);
+      model_->finish_step();
       manager.reset();
     }
-    for (const auto& [name, parameter] : model_->named_parameters()) parameters.add(name, parameter->dtensor());
+    for (const auto& [name, parameter] : model_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
     const auto state = model_->full_state_dict();
-    if (context_.is_main_process()) result.state = state;
+    if (context_.is_main_process()) shared.result.buffers = state;
+    manager.close();
   }
 
  private:
@@ -156,58 +96,116 @@ class RankJob {
     }
   }
 
+  void add_gradients(Assembler& gradients, const std::string& prefix) const {
+    for (const auto& [name, parameter] : model_->named_parameters()) {
+      DTensor part = parameter->dtensor();
+      part.local = parameter->stored().grad();
+      if (part.local.defined()) gradients.add(prefix + name, part);
+    }
+  }
+
+  // As the data is dealt: microbatch i of this rank's M, among all of the step.
+  [[nodiscard]] std::int64_t number_in_step(std::int64_t i, std::int64_t share) const {
+    if (layout_.deals_in_turn) return i * context_.data_parallel_size() + context_.data_parallel_rank();
+    return context_.data_parallel_rank() * share + i;
+  }
+
   StepGradients run_step(GradientManager& manager, std::int64_t step) {
-    const std::int64_t global_batch = kMaxDataRanks * job_.num_accumulations;
-    const std::int64_t share = global_batch / context_.data_parallel_size();
-    const std::int64_t first = step * global_batch + context_.data_parallel_rank() * share;
-    const DeviceMesh ranks = context_.mesh(MeshDomain::kBatch).slice({"cp"});
-    const auto here = [&](const at::Tensor& row) { return context_parallel_shard(row, /*dim=*/1, ranks); };
-    const at::Tensor positions = here(at::arange(kSequence).unsqueeze(0));
+    const std::int64_t share = job_.num_microbatches / context_.data_parallel_size();
+    const DeviceMesh positions = context_.mesh(MeshDomain::kBatch).slice({"cp"});
     for (std::int64_t i = 0; i < share; ++i) {
-      const Microbatch whole = sequence(first + i);
-      const Microbatch batch{.ids = here(whole.ids), .labels = here(whole.labels)};
-      manager.begin_microbatch(i + 1 == share);
-      const auto output = std::get<DecoderOutput<LanguageModellingHead>>(
-          model_(SequenceInput{batch.ids}, DecoderForCausalLM::Shared{{positions, std::nullopt}, {batch.labels}}));
-      const at::Tensor weight = batch.labels.ne(-100).sum().to(at::kDouble);
-      at::Tensor loss = output.head.cross_entropy.sum().to(at::kDouble) / weight.clamp_min(1);
-      if (output.auxiliary_loss) loss = loss + *output.auxiliary_loss;
+      const std::int64_t number = number_in_step(i, share);
+      clock_->step = static_cast<std::uint64_t>(step);
+      clock_->microbatch = static_cast<std::uint64_t>(mutation_ == Mutation::kLocalMicrobatch ? i : number);
+      model_->begin_microbatch(step, number);
+      phase_.begin(Phase::kForward);
+      manager.begin_microbatch(/*is_last=*/i + 1 == share);
+      const auto [loss, weight] = microbatch_loss(model_, job_, step, step * job_.num_microbatches + number, positions);
       manager.add_loss_with_weight(loss, weight);
+      phase_.begin(Phase::kBackward);
       (loss * weight).backward();
       manager.end_microbatch();
     }
-    return manager.finish_step({.num_tokens = share * positions.numel()});
+    phase_.begin(Phase::kSum);
+    return manager.finish_step({.num_tokens = 1});
   }
 
   const DistContext& context_;
-  LayoutJob job_;
-  ModulePtr<DecoderForCausalLM> model_;
+  const LayoutJob& job_;
+  const Layout& layout_;
+  const Mutation mutation_;
+  PhaseOfRank& phase_;
+  const RandomClockPtr clock_ = std::make_shared<RandomClock>(RandomClock{.base_seed = 3});
+  const ModulePtr<LayoutModel> model_;
 };
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::map<std::string, at::Tensor> in_double(std::map<std::string, at::Tensor> tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.to(at::kDouble);
+  return tensors;
+}
+
+void note(std::vector<std::string>& faults, const std::string& fault) {
+  if (!fault.empty()) faults.push_back(fault);
+}
 
 }  // namespace
 
-LayoutResult train(const DeviceMeshParameters& mesh, const LayoutJob& job, RankBackend backend) {
-  LayoutResult result;
-  Assembler gradients;
-  Assembler parameters;
-  run_ranks(backend, mesh.world_size(), [&](World& world) {
-    const DistContext context({.mesh = mesh, .world = borrowed(world), .local_rank = world.rank()});
-    RankJob(context, job).train(result, gradients, parameters);
+LayoutResult train(const Layout& layout, const LayoutJob& job, RankBackend backend, Mutation mutation) {
+  Shared shared;
+  run_ranks(backend, layout.mesh.world_size(), [&](World& world) {
+    PhaseOfRank phase;
+    const DistContext context({.mesh = layout.mesh,
+                               .world = mutation == Mutation::kNone ? borrowed(world) : mutated(world, mutation, phase),
+                               .local_rank = world.rank(),
+                               .log_sink = [](std::string_view) {}});
+    RankJob(context, job, layout, mutation, phase).train(shared);
   });
-  result.gradients = gradients.take();
-  result.parameters = parameters.take();
+  LayoutResult result = std::move(shared.result);
+  result.gradients = shared.gradients.take();
+  result.parameters = shared.parameters.take();
+  result.faults = shared.gradients.faults();
+  result.faults.insert(result.faults.end(), shared.parameters.faults().begin(), shared.parameters.faults().end());
   for (const auto& [name, whole] : result.parameters) {
-    EXPECT_TRUE(at::equal(result.state.at(name), whole)) << name << " is another when ranks gather it";
+    const auto gathered = result.buffers.extract(name);
+    if (gathered.empty() || !at::equal(gathered.mapped(), whole)) {
+      result.faults.push_back(name + " is another when ranks gather it");
+    }
   }
   return result;
 }
 
-void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance) {
+std::string difference(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance) {
   const auto as_tensor = [](const std::vector<double>& values) { return at::tensor(values, at::kDouble); };
-  expect_close("losses", as_tensor(actual.losses), as_tensor(expected.losses), tolerance);
-  expect_close("norms", as_tensor(actual.norms), as_tensor(expected.norms), tolerance);
-  expect_all_close(actual.gradients, expected.gradients, tolerance);
-  expect_all_close(actual.parameters, expected.parameters, tolerance);
+  std::vector<std::string> faults = actual.faults;
+  note(faults, difference("losses", as_tensor(actual.losses), as_tensor(expected.losses), tolerance));
+  note(faults, difference("norms", as_tensor(actual.norms), as_tensor(expected.norms), tolerance));
+  note(faults, difference(in_double(actual.gradients), in_double(expected.gradients), tolerance));
+  note(faults, difference(actual.parameters, expected.parameters, tolerance));
+  note(faults, difference(actual.buffers, expected.buffers, tolerance));
+  std::string text;
+  for (const std::string& fault : faults) text += cat(text.empty() ? "" : "\n", fault);
+  return text;
+}
+
+void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance) {
+  const std::string text = difference(actual, expected, tolerance);
+  EXPECT_TRUE(text.empty()) << text;
+}
+
+std::string fault_of(const LayoutCase& drawn, Mutation mutation) {
+  const auto due = refusal(drawn);
+  try {
+    const LayoutResult actual = train(drawn.layout, drawn.job, RankBackend::kThreads, mutation);
+    if (due) return cat("expected a refusal that names ", *due, ", got a training");
+    return difference(actual, train({}, drawn.job), tolerance(is_rounded_to_float(drawn) ? "fp32" : "fp64"));
+  } catch (const ConfigError& error) {
+    const std::string text = error.what();
+    return due && text.find(*due) != std::string::npos ? "" : first_line(text);
+  } catch (const std::exception& error) {
+    return first_line(error.what());
+  }
 }
 
 }  // namespace d9d::test

@@ -2,53 +2,42 @@
 //
 // Example
 //   const LayoutResult expected = train({}, job);
-//   expect_same(train({.data_parallel_shard = 4}, job), expected, tolerance("fp64"));
+//   expect_same(train({.mesh = {.data_parallel_shard = 4}}, job), expected, tolerance("fp64"));
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
-#include "d9d/core/dist_context/dist_context.h"
-#include "d9d/modules/models/decoder/decoder_with_head.h"
-#include "d9d/parallelism/fsdp/fsdp_config.h"
-
+#include "tests/layout/layout_job.h"
+#include "tests/layout/mutation.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
 
 namespace d9d::test {
 
-enum class ModelFamily { kDense, kMoE };
-
-struct LayoutJob {
-  ModelFamily family = ModelFamily::kDense;
-  at::ScalarType dtype = at::kDouble;
-  bool ties_embeddings = false;
-  bool checkpoints = false;
-  bool freezes_attention = false;      // of every second layer, and the embedding
-  bool is_mixed = false;               // norms in fp32
-  bool balances_experts = false;       // by an auxiliary loss
-  bool starves_experts = false;        // all tokens go to the first two of eight
-  std::int64_t num_accumulations = 1;  // microbatches of each rank of the largest layout, 8 ranks; others have more
-  FsdpConfig fsdp = {};
-};
-
 // Of all ranks, whole.
 struct LayoutResult {
   std::vector<double> losses;  // of each step
   std::vector<double> norms;
-  std::map<std::string, at::Tensor> gradients;   // of the first step, divided, not clipped
-  std::map<std::string, at::Tensor> parameters;  // after the last
-  std::map<std::string, at::Tensor> state;       // the same, as Module::full_state_dict() gathers it
+  std::map<std::string, at::Tensor> gradients;   // "step 0 <name>": divided, not clipped; parameters that have one
+  std::map<std::string, at::Tensor> parameters;  // after the last step
+  std::map<std::string, at::Tensor> buffers;     // persistent ones
+  std::vector<std::string> faults;               // of the layout itself: replicas that differ, parts that do not fit
 };
 
-// Three steps of AdamW with clipping. Replicas must agree bit for bit.
-[[nodiscard]] LayoutResult train(const DeviceMeshParameters& mesh, const LayoutJob& job,
-                                 RankBackend backend = RankBackend::kThreads);
+// Steps of the optimiser, with clipping.
+[[nodiscard]] LayoutResult train(const Layout& layout, const LayoutJob& job,
+                                 RankBackend backend = RankBackend::kThreads, Mutation mutation = Mutation::kNone);
 
+// What differs, a line each; empty: nothing. Gradients may be of other dtypes.
+[[nodiscard]] std::string difference(const LayoutResult& actual, const LayoutResult& expected,
+                                     const Tolerance& tolerance);
 void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance);
+
+// Trains on the layout and on one rank without any setting, or asks for the refusal that is due. Empty: as it must be.
+[[nodiscard]] std::string fault_of(const LayoutCase& drawn, Mutation mutation = Mutation::kNone);
 
 }  // namespace d9d::test

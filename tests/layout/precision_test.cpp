@@ -6,18 +6,20 @@
 
 #include "tests/layout/layout_case.h"
 #include "tests/support/compare.h"
+#include "tests/support/decoder_families.h"
 
 namespace d9d::test {
 namespace {
 
-constexpr DeviceMeshParameters kHybrid = {.data_parallel_replicate = 2, .data_parallel_shard = 2};
-constexpr DeviceMeshParameters kExperts = {.data_parallel_shard = 4, .expert_parallel = 2};
+constexpr Layout kHybrid = {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2}};
+constexpr Layout kExperts = {.mesh = {.data_parallel_shard = 4, .expert_parallel = 2}};
 
 TEST(Float32Layouts, Have_the_losses_and_gradients_of_one_rank) {
-  for (const auto& [mesh, family] : {std::pair{kHybrid, ModelFamily::kDense}, std::pair{kExperts, ModelFamily::kMoE}}) {
-    const LayoutJob job{.family = family, .dtype = at::kFloat, .num_accumulations = 2};
+  for (const DecoderFamily& family : decoder_families()) {
+    SCOPED_TRACE(family.name);
+    const LayoutJob job{.family = family.name, .dtype = at::kFloat, .num_microbatches = 16, .num_steps = 1};
     const LayoutResult expected = train({}, job);
-    const LayoutResult actual = train(mesh, job);
+    const LayoutResult actual = train(family.has_experts ? kExperts : kHybrid, job);
     EXPECT_NEAR(actual.losses[0], expected.losses[0], tolerance("fp32").value * expected.losses[0]);
     EXPECT_NEAR(actual.norms[0], expected.norms[0], tolerance("fp32").value * expected.norms[0]);
     expect_all_close(actual.gradients, expected.gradients, tolerance("fp32"));
@@ -36,7 +38,7 @@ double gradient_error(const LayoutResult& result, const LayoutResult& exact) {
 }
 
 TEST(Bfloat16Layouts, Are_as_far_from_float64_as_one_rank_is) {
-  LayoutJob job{.num_accumulations = 2};
+  LayoutJob job{.num_microbatches = 16, .num_steps = 1};
   const LayoutResult exact = train({}, job);
   job.dtype = at::kBFloat16;
   const LayoutResult one_rank = train({}, job);

@@ -2,44 +2,52 @@
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"
+#include "tests/support/decoder_families.h"
 
 namespace d9d::test {
 namespace {
 
-struct Layout {
+struct NamedMesh {
   const char* name;
   DeviceMeshParameters mesh;
 };
 
-class TensorParallel : public ::testing::TestWithParam<Layout> {};
+class TensorParallel : public ::testing::TestWithParam<NamedMesh> {};
 INSTANTIATE_TEST_SUITE_P(
     Meshes, TensorParallel,
-    ::testing::Values(Layout{"tp2", {.tensor_parallel = 2}},
-                      Layout{"replicate2_tp2", {.data_parallel_replicate = 2, .tensor_parallel = 2}},
-                      Layout{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
-                      Layout{"hybrid2x2_tp2",
-                             {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}),
+    ::testing::Values(NamedMesh{"tp2", {.tensor_parallel = 2}},
+                      NamedMesh{"replicate2_tp2", {.data_parallel_replicate = 2, .tensor_parallel = 2}},
+                      NamedMesh{"shard2_tp2", {.data_parallel_shard = 2, .tensor_parallel = 2}},
+                      NamedMesh{"hybrid2x2_tp2",
+                                {.data_parallel_replicate = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}),
     [](const auto& layout) { return layout.param.name; });
 
-TEST_P(TensorParallel, Trains_as_one_rank_does) {
-  const LayoutJob job;
-  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
+TEST_P(TensorParallel, Trains_families_without_experts_as_one_rank_does) {
+  for (const DecoderFamily& family : decoder_families()) {
+    if (family.has_experts) continue;
+    SCOPED_TRACE(family.name);
+    const LayoutJob job{.family = family.name};
+    expect_same(train({.mesh = GetParam().mesh}, job), train({}, job), tolerance("fp64"));
+  }
 }
 
 TEST_P(TensorParallel, Trains_tied_frozen_checkpointed_layers_over_several_microbatches) {
-  const LayoutJob job{.ties_embeddings = true, .checkpoints = true, .freezes_attention = true, .num_accumulations = 3};
-  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
+  const LayoutJob job{.ties_embeddings = true, .freezes_attention = true, .num_microbatches = 24};
+  const Layout layout{.mesh = GetParam().mesh, .checkpoints = Checkpoints::kLayers};
+  expect_same(train(layout, job), train({}, job), tolerance("fp64"));
 }
 
 TEST_P(TensorParallel, Reduces_once_a_step_when_asked) {
-  const LayoutJob job{.checkpoints = true, .num_accumulations = 3, .fsdp = {.reduce_on_last_microbatch = true}};
-  expect_same(train(GetParam().mesh, job), train({}, job), tolerance("fp64"));
+  const LayoutJob job{.num_microbatches = 24};
+  const Layout layout{
+      .mesh = GetParam().mesh, .checkpoints = Checkpoints::kLayers, .fsdp = {.reduce_on_last_microbatch = true}};
+  expect_same(train(layout, job), train({}, job), tolerance("fp64"));
 }
 
 TEST(TensorParallelOverGloo, Trains_as_one_rank_does) {
-  const LayoutJob job{.checkpoints = true, .num_accumulations = 3};
-  const DeviceMeshParameters mesh{.data_parallel_shard = 2, .tensor_parallel = 2};
-  expect_same(train(mesh, job, RankBackend::kGloo), train({}, job), tolerance("fp64"));
+  const LayoutJob job{.num_microbatches = 24};
+  const Layout layout{.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}, .checkpoints = Checkpoints::kLayers};
+  expect_same(train(layout, job, RankBackend::kGloo), train({}, job), tolerance("fp64"));
 }
 
 }  // namespace

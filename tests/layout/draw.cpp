@@ -1,0 +1,143 @@
+#include "tests/layout/draw.h"
+
+#include <numeric>
+
+#include <rapidcheck.h>
+
+#include "tests/support/decoder_families.h"
+
+namespace d9d::test {
+namespace {
+
+constexpr std::int64_t kMaxRanks = 8;
+
+// All equally likely from the first case on: RapidCheck would begin with small ones.
+std::int64_t number(std::int64_t begin, std::int64_t end) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end));
+}
+
+// True once in `times` draws.
+bool one_in(std::int64_t times) { return number(0, times) == times - 1; }
+
+// A value, the first where it shrinks.
+template <class T>
+T any_of(const std::vector<T>& values) {
+  return values[static_cast<std::size_t>(number(0, std::ssize(values)))];
+}
+
+std::vector<Head> draw_heads() {
+  using enum Head;
+  return any_of<std::vector<Head>>({{kCausalLM},
+                                    {kCausalLM},
+                                    {kClassification},
+                                    {kEmbedding},
+                                    {kCausalLM, kClassification},
+                                    {kCausalLM, kEmbedding},
+                                    {kCausalLM, kClassification, kEmbedding}});
+}
+
+OwnLayers draw_own_layers() {
+  OwnLayers own{
+      .attention = any_of<Attention>({Attention::kPlain, Attention::kPlain, Attention::kGated, Attention::kWindow}),
+      .has_experts = one_in(2),
+      .dropout = one_in(3) ? 0.25 : 0.0,
+      .has_branch = one_in(3),
+      .replays = one_in(3)};
+  own.has_shared_expert = own.has_experts && one_in(2);
+  return own;
+}
+
+LayoutJob draw_job() {
+  std::vector<std::string> families;
+  for (const DecoderFamily& family : decoder_families()) families.push_back(family.name);
+  families.emplace_back(kOwnLayers);
+  LayoutJob job{.family = any_of(families)};
+  if (job.family == kOwnLayers) job.own = draw_own_layers();
+  job.dtype = one_in(8) ? at::kFloat : at::kDouble;
+  job.num_layers = number(1, 4);
+  job.ties_embeddings = one_in(4);
+  job.freezes_attention = one_in(5);
+  job.calls_layers_twice = one_in(5);
+  if (has_experts(job)) {
+    job.balances_by_loss = one_in(2);
+    job.balances_by_bias = one_in(3);
+    job.starves_experts = one_in(8);
+  }
+  job.heads = draw_heads();
+  job.head_dropout = one_in(4) ? 0.25 : 0.0;
+  job.leaves_out_a_head = one_in(3);
+  job.pooling = any_of<Pooling>({Pooling::kAll, Pooling::kSome, Pooling::kLast});
+  job.labels = any_of<Labels>({Labels::kAll, Labels::kUnequal, Labels::kSecondHalf, Labels::kSomeSequences});
+  job.weights = any_of<Weights>({Weights::kCounted, Weights::kScaled, Weights::kSomeZero});
+  job.has_pairs = one_in(5);
+  job.num_sequences = number(1, 3);
+  job.num_steps = number(1, 4);
+  return job;
+}
+
+DeviceMeshParameters draw_mesh(const LayoutJob& job) {
+  using Mesh = DeviceMeshParameters;
+  struct Axis {
+    std::int64_t Mesh::*degree;
+    std::vector<std::int64_t> sizes;
+  };
+  std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}},
+                            {&Mesh::data_parallel_replicate, {1, 2, 3}},
+                            {&Mesh::context_parallel_shard, {1, 2, 4}},
+                            {&Mesh::context_parallel_replicate, {1, 2}}};
+  const bool is_refused = refusal({.job = job, .layout = {.mesh = {.tensor_parallel = 2}}}).has_value();
+  if (!is_refused || one_in(20)) axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, {1, 2}});
+  const std::int64_t first = number(0, std::ssize(axes));  // so that each has its turn while there are ranks left
+  Mesh mesh;
+  for (std::int64_t i = 0; i < std::ssize(axes); ++i) {
+    const Axis& axis = axes[static_cast<std::size_t>((first + i) % std::ssize(axes))];
+    const std::int64_t degree = any_of(axis.sizes);
+    if (mesh.world_size() * degree <= kMaxRanks) mesh.*axis.degree = degree;
+  }
+  if (has_experts(job)) {
+    const auto degree = any_of<std::int64_t>({1, 2, 4, 8});
+    if (mesh.world_size() % degree == 0) mesh.expert_parallel = degree;
+  }
+  return mesh;
+}
+
+FsdpConfig draw_fsdp() {
+  using enum ReshardAfterForward;
+  using enum ExchangeMethod;
+  return {.reshard_after_forward = any_of<ReshardAfterForward>({kExceptLast, kAlways, kNever}),
+          .gradient_dtype = one_in(12) ? std::optional(Dtype::kFloat32) : std::nullopt,
+          .reduce_on_last_microbatch = one_in(3),
+          .gather = any_of<ExchangeMethod>({kAuto, kCommunicator, kCopyEngine}),
+          .reduce = any_of<ExchangeMethod>({kAuto, kCommunicator, kCopyEngine})};
+}
+
+Layout draw_layout(const LayoutJob& job) {
+  Layout layout{.mesh = draw_mesh(job)};
+  if (layout.mesh.tensor_parallel == 1) {
+    layout.composition = any_of<Composition>(
+        {Composition::kDefault, Composition::kDefault, Composition::kLayersByHand, Composition::kGroupsByHand});
+  }
+  using enum Checkpoints;
+  layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kOuter, kOuterNested});
+  layout.deals_in_turn = one_in(2);
+  layout.fsdp = draw_fsdp();
+  layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;
+  layout.bucket_size_mb = one_in(2) ? 0 : 32;
+  return layout;
+}
+
+}  // namespace
+
+LayoutCase draw_case() {
+  LayoutCase drawn{.job = draw_job(), .layout = {}};
+  drawn.layout = draw_layout(drawn.job);
+  const DeviceMeshParameters& mesh = drawn.layout.mesh;
+  drawn.job.num_microbatches = number(1, 4) * mesh.data_parallel_replicate * mesh.data_parallel_shard;
+  if (is_rounded_to_float(drawn)) {  // Adam's updates are as long for a rounding as for a gradient
+    drawn.job.update_rule = UpdateRule::kSgd;
+    drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts
+  }
+  return drawn;
+}
+
+}  // namespace d9d::test

@@ -1,0 +1,54 @@
+// Cases that did not train as one rank does, as the fuzzer printed them.
+#include <gtest/gtest.h>
+
+#include "tests/layout/layout_case.h"
+#include "tests/layout/mended_later.h"
+
+namespace d9d::test {
+namespace {
+
+struct Found {
+  const char* name;
+  LayoutCase drawn;
+};
+
+void PrintTo(const Found& found, std::ostream* out) { *out << "LayoutCase" << to_source(found.drawn); }
+
+class FoundCases : public ::testing::TestWithParam<Found> {};
+
+const std::vector<Found> kFound = {
+    {"a_sharded_and_replicated_layer_that_is_called_twice",
+     {.job = {.calls_layers_twice = true},
+      .layout = {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2}}}},
+    {"pairs_of_forwards_of_a_sharded_and_replicated_layer",
+     {.job = {.has_pairs = true}, .layout = {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2}}}},
+    {"pairs_of_forwards_of_norms_under_tensor_parallelism",
+     {.job = {.has_pairs = true}, .layout = {.mesh = {.data_parallel_shard = 2, .tensor_parallel = 2}}}},
+    {"an_auxiliary_loss_where_context_parallel_ranks_count_other_labels",
+     {.job = {.family = "qwen3_moe", .balances_by_loss = true, .labels = Labels::kSecondHalf},
+      .layout = {.mesh = {.context_parallel_shard = 2}}}},
+    {"dropout_of_context_parallel_ranks",
+     {.job = {.family = kOwnLayers, .own = {.dropout = 0.25}}, .layout = {.mesh = {.context_parallel_shard = 2}}}},
+    {"a_counter_replayed_in_a_checkpoint_in_a_checkpoint",
+     {.job = {.family = kOwnLayers, .own = {.replays = true}}, .layout = {.checkpoints = Checkpoints::kOuterNested}}},
+    {"a_head_left_out_of_a_replicated_step",
+     {.job = {.heads = {Head::kCausalLM, Head::kClassification}, .leaves_out_a_head = true},
+      .layout = {.mesh = {.data_parallel_replicate = 2}}}},
+    {"a_head_left_out_of_a_sharded_step",
+     {.job = {.heads = {Head::kCausalLM, Head::kClassification}, .leaves_out_a_head = true},
+      .layout = {.mesh = {.data_parallel_shard = 2}}}},
+    {"a_branch_left_out_of_a_sharded_step",
+     {.job = {.family = kOwnLayers, .own = {.has_branch = true}}, .layout = {.mesh = {.data_parallel_shard = 2}}}},
+};
+
+INSTANTIATE_TEST_SUITE_P(Once, FoundCases, ::testing::ValuesIn(kFound),
+                         [](const auto& found) { return found.param.name; });
+
+TEST_P(FoundCases, Train_as_one_rank_does) {
+  if (const auto fault = is_mended_later(GetParam().drawn)) GTEST_SKIP() << *fault;
+  const std::string fault = fault_of(GetParam().drawn);
+  EXPECT_TRUE(fault.empty()) << fault;
+}
+
+}  // namespace
+}  // namespace d9d::test

@@ -1,0 +1,22 @@
+#include "tests/layout/fuzz_params.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace d9d::test {
+
+rc::detail::TestParams ci_fuzz_params() {
+  rc::detail::TestParams params;
+  params.seed = 20;
+  params.maxSuccess = 600;
+  return params;
+}
+
+rc::detail::TestParams fuzz_params() {
+  if (std::getenv("RC_PARAMS") == nullptr) return ci_fuzz_params();
+  rc::detail::TestParams params = rc::detail::configuration().testParams;
+  params.maxSuccess = std::max(1, params.maxSuccess / 4);
+  return params;
+}
+
+}  // namespace d9d::test

@@ -1,0 +1,179 @@
+#include "tests/layout/layout_job.h"
+
+#include <algorithm>
+
+#include "d9d/base/check.h"
+
+#include "tests/support/decoder_families.h"
+
+namespace d9d::test {
+
+bool has_experts(const LayoutJob& job) {
+  return job.family == kOwnLayers ? job.own.has_experts : decoder_family(job.family).has_experts;
+}
+
+bool has_dropout(const LayoutJob& job) {
+  const bool is_classified = std::ranges::find(job.heads, Head::kClassification) != job.heads.end();
+  return (is_classified && job.head_dropout > 0) || (job.family == kOwnLayers && job.own.dropout > 0);
+}
+
+bool is_rounded_to_float(const LayoutCase& drawn) {
+  return drawn.job.dtype != at::kDouble || drawn.job.is_mixed || drawn.layout.grad_dtype == Dtype::kFloat32 ||
+         drawn.layout.fsdp.gradient_dtype == Dtype::kFloat32;
+}
+
+std::optional<std::string> refusal(const LayoutCase& drawn) {
+  const LayoutJob& job = drawn.job;
+  if (drawn.layout.mesh.tensor_parallel == 1) return std::nullopt;
+  const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
+  const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
+  return is_refused ? std::optional<std::string>("mesh.tensor_parallel") : std::nullopt;
+}
+
+namespace {
+
+std::string source(bool value) { return value ? "true" : "false"; }
+std::string source(std::int64_t value) { return std::to_string(value); }
+std::string source(double value) { return cat(value); }
+std::string source(const std::string& value) {
+  return value == kOwnLayers ? std::string("kOwnLayers") : cat('"', value, '"');
+}
+std::string source(at::ScalarType value) { return value == at::kFloat ? "at::kFloat" : "at::kDouble"; }
+std::string source(Dtype value) { return value == Dtype::kFloat32 ? "Dtype::kFloat32" : "Dtype::kFloat64"; }
+std::string source(const std::optional<Dtype>& value) { return value ? source(*value) : std::string("std::nullopt"); }
+
+template <class Enum, std::size_t kSize>
+std::string source_of(const char* type, const char* const (&names)[kSize], Enum value) {
+  return cat(type, "::", names[static_cast<std::size_t>(value)]);
+}
+std::string source(Attention value) { return source_of("Attention", {"kPlain", "kGated", "kWindow"}, value); }
+std::string source(Head value) { return source_of("Head", {"kCausalLM", "kClassification", "kEmbedding"}, value); }
+std::string source(Pooling value) { return source_of("Pooling", {"kAll", "kSome", "kLast"}, value); }
+std::string source(Labels value) {
+  return source_of("Labels", {"kAll", "kUnequal", "kSecondHalf", "kSomeSequences"}, value);
+}
+std::string source(Weights value) { return source_of("Weights", {"kCounted", "kScaled", "kSomeZero"}, value); }
+std::string source(UpdateRule value) { return source_of("UpdateRule", {"kAdamW", "kSgd"}, value); }
+std::string source(Checkpoints value) {
+  return source_of("Checkpoints", {"kNone", "kLayers", "kNested", "kOuter", "kOuterNested"}, value);
+}
+std::string source(Composition value) {
+  return source_of("Composition", {"kDefault", "kLayersByHand", "kGroupsByHand"}, value);
+}
+std::string source(ReshardAfterForward value) {
+  return source_of("ReshardAfterForward", {"kExceptLast", "kAlways", "kNever"}, value);
+}
+std::string source(ExchangeMethod value) {
+  return source_of("ExchangeMethod", {"kAuto", "kCommunicator", "kCopyEngine"}, value);
+}
+std::string source(const std::vector<Head>& heads) {
+  std::string text;
+  for (const Head head : heads) text += cat(text.empty() ? "" : ", ", source(head));
+  return cat("{", text, "}");
+}
+
+// Members in the order of declaration, those left out that have their default value.
+template <class T>
+class Aggregate {
+ public:
+  explicit Aggregate(const T& object) : object_(object) {}
+  template <class Value>
+  Aggregate& member(const char* name, Value T::*pointer) {
+    const std::string text = source(object_.*pointer);
+    if (text != source(T().*pointer)) add(name, text);
+    return *this;
+  }
+  Aggregate& part(const char* name, const std::string& text) {
+    if (text != "{}") add(name, text);
+    return *this;
+  }
+  [[nodiscard]] std::string text() const { return cat("{", text_, "}"); }
+
+ private:
+  void add(const char* name, const std::string& text) {
+    text_ += cat(text_.empty() ? "" : ", ", ".", name, " = ", text);
+  }
+
+  const T& object_;
+  std::string text_;
+};
+
+std::string source(const OwnLayers& own) {
+  return Aggregate(own)
+      .member("attention", &OwnLayers::attention)
+      .member("has_experts", &OwnLayers::has_experts)
+      .member("has_shared_expert", &OwnLayers::has_shared_expert)
+      .member("dropout", &OwnLayers::dropout)
+      .member("has_branch", &OwnLayers::has_branch)
+      .member("replays", &OwnLayers::replays)
+      .text();
+}
+
+std::string source(const LayoutJob& job) {
+  return Aggregate(job)
+      .member("family", &LayoutJob::family)
+      .part("own", source(job.own))
+      .member("dtype", &LayoutJob::dtype)
+      .member("num_layers", &LayoutJob::num_layers)
+      .member("ties_embeddings", &LayoutJob::ties_embeddings)
+      .member("freezes_attention", &LayoutJob::freezes_attention)
+      .member("is_mixed", &LayoutJob::is_mixed)
+      .member("calls_layers_twice", &LayoutJob::calls_layers_twice)
+      .member("balances_by_loss", &LayoutJob::balances_by_loss)
+      .member("balances_by_bias", &LayoutJob::balances_by_bias)
+      .member("starves_experts", &LayoutJob::starves_experts)
+      .member("heads", &LayoutJob::heads)
+      .member("head_dropout", &LayoutJob::head_dropout)
+      .member("leaves_out_a_head", &LayoutJob::leaves_out_a_head)
+      .member("pooling", &LayoutJob::pooling)
+      .member("labels", &LayoutJob::labels)
+      .member("weights", &LayoutJob::weights)
+      .member("has_pairs", &LayoutJob::has_pairs)
+      .member("num_microbatches", &LayoutJob::num_microbatches)
+      .member("num_sequences", &LayoutJob::num_sequences)
+      .member("num_steps", &LayoutJob::num_steps)
+      .member("update_rule", &LayoutJob::update_rule)
+      .text();
+}
+
+std::string source(const DeviceMeshParameters& mesh) {
+  using Mesh = DeviceMeshParameters;
+  return Aggregate(mesh)
+      .member("data_parallel_replicate", &Mesh::data_parallel_replicate)
+      .member("data_parallel_shard", &Mesh::data_parallel_shard)
+      .member("context_parallel_replicate", &Mesh::context_parallel_replicate)
+      .member("context_parallel_shard", &Mesh::context_parallel_shard)
+      .member("tensor_parallel", &Mesh::tensor_parallel)
+      .member("expert_parallel", &Mesh::expert_parallel)
+      .text();
+}
+
+std::string source(const FsdpConfig& fsdp) {
+  return Aggregate(fsdp)
+      .member("reshard_after_forward", &FsdpConfig::reshard_after_forward)
+      .member("gradient_dtype", &FsdpConfig::gradient_dtype)
+      .member("reduce_on_last_microbatch", &FsdpConfig::reduce_on_last_microbatch)
+      .member("gather", &FsdpConfig::gather)
+      .member("reduce", &FsdpConfig::reduce)
+      .text();
+}
+
+std::string source(const Layout& layout) {
+  return Aggregate(layout)
+      .part("mesh", source(layout.mesh))
+      .member("composition", &Layout::composition)
+      .member("checkpoints", &Layout::checkpoints)
+      .member("deals_in_turn", &Layout::deals_in_turn)
+      .part("fsdp", source(layout.fsdp))
+      .member("grad_dtype", &Layout::grad_dtype)
+      .member("bucket_size_mb", &Layout::bucket_size_mb)
+      .text();
+}
+
+}  // namespace
+
+std::string to_source(const LayoutCase& drawn) {
+  return Aggregate(drawn).part("job", source(drawn.job)).part("layout", source(drawn.layout)).text();
+}
+
+}  // namespace d9d::test

@@ -1,0 +1,148 @@
+#include "tests/layout/layout_loss.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/ignore_index.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
+namespace d9d::test {
+namespace {
+
+struct Sequence {
+  at::Tensor ids;     // [S]
+  at::Tensor labels;  // [S]
+};
+
+Sequence make_sequence(Labels labels, std::int64_t number) {
+  const at::Tensor position = at::arange(kLayoutSequence + 1, at::kLong) + number * (kLayoutSequence + 1);
+  const at::Tensor tokens = (position * position * 31 + position * 7 + number) % kLayoutVocabulary;
+  Sequence sequence{.ids = tokens.narrow(0, 0, kLayoutSequence),
+                    .labels = tokens.narrow(0, 1, kLayoutSequence).clone()};
+  std::int64_t num_ignored = 0;  // the first ones
+  if (labels == Labels::kUnequal) num_ignored = number % 4;
+  if (labels == Labels::kSecondHalf) num_ignored = kLayoutSequence / 2;
+  if (labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = kLayoutSequence;
+  sequence.labels.narrow(0, 0, num_ignored).fill_(kIgnoreIndex);
+  return sequence;
+}
+
+std::optional<at::Tensor> pooling_mask(Pooling pooling) {
+  const at::Tensor position = at::arange(kLayoutSequence, at::kLong);
+  if (pooling == Pooling::kSome) return position.remainder(3).eq(1).to(at::kLong);
+  if (pooling == Pooling::kLast) return position.eq(kLayoutSequence - 1).to(at::kLong);
+  return std::nullopt;
+}
+
+// What this rank has of one forward's inputs.
+struct Inputs {
+  at::Tensor ids;     // [B, S]
+  at::Tensor labels;  // [B, S]
+  std::optional<at::Tensor> mask;
+  at::Tensor positions;
+};
+
+Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const DeviceMesh& ranks) {
+  const auto here = [&](const at::Tensor& rows) { return context_parallel_shard(rows, /*dim=*/1, ranks); };
+  std::vector<at::Tensor> ids, labels;
+  for (std::int64_t i = 0; i < job.num_sequences; ++i) {
+    const std::int64_t index = number * job.num_sequences + i;
+    Sequence sequence = make_sequence(job.labels, index);
+    ids.push_back((sequence.ids + 5 * which) % kLayoutVocabulary);
+    labels.push_back(sequence.labels);
+  }
+  const at::Tensor whole = at::stack(ids);
+  Inputs inputs{.ids = here(whole),
+                .labels = here(at::stack(labels)),
+                .mask = pooling_mask(job.pooling),
+                .positions = here(at::arange(kLayoutSequence).unsqueeze(0).expand_as(whole))};
+  if (inputs.mask) inputs.mask = here(inputs.mask->unsqueeze(0).expand_as(whole));
+  return inputs;
+}
+
+// The values [B, S, ...] at pooled positions, [n, ...].
+at::Tensor pooled(const at::Tensor& values, const Inputs& inputs) {
+  const at::Tensor rows = values.flatten(0, 1);
+  return inputs.mask ? rows.index_select(0, inputs.mask->reshape({-1}).nonzero().squeeze(1)) : rows;
+}
+
+struct Sum {
+  at::Tensor of_losses;
+  at::Tensor of_counts;
+};
+
+Sum loss_of(const LanguageModellingOutput& output, const Inputs& inputs) {
+  return {.of_losses = output.cross_entropy.sum(), .of_counts = inputs.labels.ne(kIgnoreIndex).sum()};
+}
+
+Sum loss_of(const ClassificationOutput& output, const Inputs& inputs) {
+  const at::Tensor classes = pooled((inputs.ids * 5 + inputs.positions) % kLayoutClasses, inputs);
+  const at::Tensor scores = output.scores.reshape({-1, kLayoutClasses}).log_softmax(-1);
+  return {.of_losses = -scores.gather(1, classes.unsqueeze(1)).sum(), .of_counts = at::scalar_tensor(classes.size(0))};
+}
+
+Sum loss_of(const EmbeddingOutput& output, const Inputs& inputs) {
+  const at::Tensor axes = at::arange(kLayoutEmbedding, at::kDouble);
+  const at::Tensor targets = at::sin(pooled(inputs.ids, inputs).to(at::kDouble).unsqueeze(1) + axes);
+  const at::Tensor embeddings = output.embeddings.reshape({-1, kLayoutEmbedding});
+  return {.of_losses = (embeddings - targets.to(embeddings.scalar_type())).square().sum(),
+          .of_counts = at::scalar_tensor(targets.size(0))};
+}
+
+double factor_of(Weights weights, std::int64_t number) {
+  if (weights == Weights::kScaled) return 1.0 + static_cast<double>(number % 3);
+  return weights == Weights::kSomeZero && number % 2 == 1 ? 0.0 : 1.0;
+}
+
+// One forward, and the sums over what it predicts.
+struct Forward {
+  Forward(const ModulePtr<LayoutModel>& model, const LayoutJob& job, const Inputs& inputs, std::size_t num_heads) {
+    SequenceHeadsShared shared{.sequence = {.position_ids = inputs.positions, .hidden_states_agg_mask = {}},
+                               .heads = {}};
+    for (const Head head : job.heads) {
+      AnyHeadShared& own = shared.heads[name_of(head)];
+      if (head == Head::kCausalLM) own = LanguageModellingShared{inputs.labels};
+      if (head != Head::kCausalLM) own = PoolingShared{inputs.mask};
+    }
+    output = model(SequenceInput{inputs.ids}, shared);
+    for (std::size_t i = 0; i < num_heads; ++i) {
+      const Sum sum = std::visit([&](const auto& of_head) { return loss_of(of_head, inputs); },
+                                 output.heads.at(name_of(job.heads[i])));
+      losses = losses + sum.of_losses.to(at::kDouble);
+      counts = counts + sum.of_counts.to(at::kDouble);
+    }
+  }
+  DecoderHeadsOutput output;
+  at::Tensor losses = at::zeros({}, at::kDouble);
+  at::Tensor counts = at::zeros({}, at::kDouble);
+};
+
+at::Tensor cross_entropy(const Forward& forward) {
+  return std::get<LanguageModellingOutput>(forward.output.heads.at(name_of(Head::kCausalLM))).cross_entropy;
+}
+
+}  // namespace
+
+LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob& job, std::int64_t step,
+                           std::int64_t number, const DeviceMesh& positions) {
+  const bool leaves_out_last = job.leaves_out_a_head && job.heads.size() > 1 && step % 2 == 1;
+  const std::size_t num_heads = job.heads.size() - (leaves_out_last ? 1 : 0);
+  const Forward first(model, job, make_inputs(job, number, 0, positions), num_heads);
+  at::Tensor losses = first.losses;
+  std::optional<at::Tensor> auxiliary_loss = first.output.auxiliary_loss;
+  if (job.has_pairs) {
+    const Inputs inputs = make_inputs(job, number, 1, positions);
+    const Forward second(model, job, inputs, num_heads);
+    losses = losses + 0.5 * second.losses;
+    if (job.heads.front() == Head::kCausalLM) {
+      const at::Tensor margins = (cross_entropy(first) - cross_entropy(second)).to(at::kDouble);
+      losses = losses + (at::softplus(margins) * inputs.labels.ne(kIgnoreIndex)).sum();
+    }
+    if (auxiliary_loss) auxiliary_loss = *auxiliary_loss + *second.output.auxiliary_loss;
+  }
+  LayoutLoss result{.loss = losses / first.counts.clamp_min(1),
+                    .weight = first.counts * factor_of(job.weights, number)};
+  if (auxiliary_loss) result.loss = result.loss + *auxiliary_loss;
+  return result;
+}
+
+}  // namespace d9d::test

@@ -1,0 +1,144 @@
+#include "tests/layout/layout_model.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/autograd/checkpoint.h"
+#include "d9d/modules/blocks/moe/moe_layer.h"
+
+#include "tests/layout/own_layer.h"
+#include "tests/support/decoder_families.h"
+
+namespace d9d::test {
+namespace {
+
+ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkpoints) {
+  const SmallDecoder sizes{.num_layers = job.num_layers,
+                           .hidden_size = 16,
+                           .intermediate_size = 13,  // divides by no number of ranks
+                           .num_attention_heads = 4,
+                           .num_key_value_heads = 2,
+                           .head_dim = 8,
+                           .max_position_ids = kLayoutSequence,
+                           .vocabulary_size = kLayoutVocabulary,
+                           .ties_embeddings = job.ties_embeddings,
+                           .num_experts = kLayoutExperts,
+                           .experts_top_k = 2,
+                           .auxiliary_loss_coefficient = job.balances_by_loss ? 0.1 : 0.0,
+                           .bias_update_rate = job.balances_by_bias || job.starves_experts ? 1e-3 : 0.0};
+  const DecoderStageOptions options{.enable_checkpointing =
+                                        checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
+  if (job.family == kOwnLayers) return make_own_decoder(job.own, sizes, options);
+  return decoder_family(job.family).make_small(sizes, options);
+}
+
+std::map<std::string, HeadConfig> head_configs(const LayoutJob& job) {
+  std::map<std::string, HeadConfig> configs;
+  for (const Head head : job.heads) {
+    HeadConfig& config = configs[name_of(head)];
+    if (head == Head::kClassification) {
+      config = ClassificationHeadConfig{.num_labels = kLayoutClasses, .dropout = job.head_dropout};
+    }
+    if (head == Head::kEmbedding) config = EmbeddingHeadConfig{.embedding_dim = kLayoutEmbedding, .normalize = true};
+  }
+  return configs;
+}
+
+void checkpoint_blocks(Module& layer) {
+  layer.for_each_module([](const std::string&, Module& each) {
+    const bool is_block = dynamic_cast<GroupedQueryAttention*>(&each) != nullptr ||
+                          dynamic_cast<SwiGLU*>(&each) != nullptr || dynamic_cast<MoELayer*>(&each) != nullptr;
+    if (is_block) each.set_activation_checkpointing(true);
+  });
+}
+
+void freeze_attention(const PreNormDecoder& decoder) {
+  decoder.embed_tokens->set_requires_grad(false);
+  for (std::size_t i = 0; i < decoder.layers().size(); i += 2) {
+    for (const auto& [name, parameter] : decoder.layers()[i]->named_parameters()) {
+      if (name.starts_with("self_attn")) parameter->set_requires_grad(false);
+    }
+  }
+}
+
+}  // namespace
+
+const char* name_of(Head head) {
+  if (head == Head::kCausalLM) return "causal_lm";
+  return head == Head::kClassification ? "classification" : "embedding";
+}
+
+LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints)
+    : backbone(make_backbone(job, checkpoints)),
+      decoder(register_module("decoder", make_module<DecoderWithHeads>(backbone, head_configs(job)))),
+      num_passes_(job.calls_layers_twice ? 2 : 1),
+      is_one_checkpoint_(checkpoints == Checkpoints::kOuter || checkpoints == Checkpoints::kOuterNested) {
+  if (checkpoints != Checkpoints::kNested && checkpoints != Checkpoints::kOuterNested) return;
+  for (const auto& layer : backbone->layers()) checkpoint_blocks(*layer);
+}
+
+DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, const RotaryTables& tables) const {
+  DecoderLayerOutput state = input;
+  for (int pass = 0; pass < num_passes_; ++pass) {
+    for (const ModulePtr<DecoderLayer>& layer : backbone->layers()) {
+      const DecoderLayerOutput output = layer(state.hidden_states, tables);
+      state.hidden_states = output.hidden_states;
+      if (output.auxiliary_loss) {
+        state.auxiliary_loss =
+            state.auxiliary_loss ? *state.auxiliary_loss + *output.auxiliary_loss : *output.auxiliary_loss;
+      }
+    }
+  }
+  return state;
+}
+
+DecoderHeadsOutput LayoutModel::forward(const SequenceInput& input, const SequenceHeadsShared& shared) const {
+  if (num_passes_ == 1 && !is_one_checkpoint_) {
+    return std::get<DecoderHeadsOutput>(decoder(SequenceStageInput(input), shared));
+  }
+  const RotaryTables tables = backbone->rope_provider(shared.sequence.position_ids);
+  const DecoderLayerOutput embedded{.hidden_states = backbone->embed_tokens(input.input_ids),
+                                    .auxiliary_loss = std::nullopt};
+  const auto layers = [this](const DecoderLayerOutput& state, const RotaryTables& rotary) {
+    return run_layers(state, rotary);
+  };
+  const DecoderLayerOutput state = is_one_checkpoint_ ? checkpoint(layers, embedded, tables) : layers(embedded, tables);
+  const at::Tensor hidden_states = backbone->norm(state.hidden_states);
+  DecoderHeadsOutput output{.heads = {}, .hidden_states_snapshot = {}, .auxiliary_loss = state.auxiliary_loss};
+  for (const auto& [name, any_head] : decoder->heads) {
+    std::visit(
+        [&, key = name](const auto& head) {
+          using Shared = typename std::decay_t<decltype(*head)>::Shared;
+          output.heads.emplace(key, head(hidden_states, std::get<Shared>(shared.heads.at(key))));
+        },
+        any_head);
+  }
+  return output;
+}
+
+void LayoutModel::begin_microbatch(std::int64_t step, std::int64_t number) {
+  for (const auto& layer : backbone->layers()) {
+    if (auto* const own = dynamic_cast<OwnLayer*>(layer.shared().get())) own->begin_microbatch(step, number);
+  }
+}
+
+std::vector<std::shared_ptr<Module>> LayoutModel::heads() const {
+  std::vector<std::shared_ptr<Module>> modules;
+  for (const auto& [name, any_head] : decoder->heads) {
+    std::visit([&](const auto& head) { modules.push_back(head.shared()); }, any_head);
+  }
+  return modules;
+}
+
+ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints checkpoints) {
+  auto model = make_module<LayoutModel>(job, checkpoints);
+  model->to(job.dtype);
+  if (job.is_mixed) {
+    for (const auto& [name, parameter] : model->named_parameters()) {
+      if (name.find("norm") != std::string::npos) parameter->to(at::kFloat);
+    }
+  }
+  if (job.freezes_attention) freeze_attention(*model->backbone);
+  return model;
+}
+
+}  // namespace d9d::test

@@ -1,0 +1,154 @@
+#include "tests/layout/mutation.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/communicator/communicator.h"
+
+namespace d9d::test {
+namespace {
+
+class MutatedCommunicator final : public Communicator {
+ public:
+  MutatedCommunicator(std::shared_ptr<Communicator> whole, Mutation mutation, PhaseOfRank& phase)
+      : Communicator(whole->group()), whole_(std::move(whole)), mutation_(mutation), phase_(phase) {}
+
+  [[nodiscard]] at::Device device() const override { return whole_->device(); }
+
+  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
+    const bool is_first_sum = phase_.phase == Phase::kSum && phase_.num_sums++ == 0;  // of losses and weights
+    const bool is_gradient = phase_.phase == Phase::kBackward && tensor.is_floating_point();
+    const bool counts_tokens = tensor.scalar_type() == at::kLong;
+    if (mutation_ == Mutation::kReplicaMean && is_gradient) return whole_->all_reduce(tensor, ReduceOp::kAvg);
+    if (mutation_ == Mutation::kTotalsMean && is_first_sum) return whole_->all_reduce(tensor, ReduceOp::kAvg);
+    const bool is_dropped =
+        (mutation_ == Mutation::kReplicaDropped && is_gradient && !std::exchange(has_dropped_, true)) ||
+        (mutation_ == Mutation::kAuxiliaryDropped && phase_.phase == Phase::kForward && counts_tokens) ||
+        (mutation_ == Mutation::kBalanceDropped && phase_.phase == Phase::kFinish && counts_tokens) ||
+        (mutation_ == Mutation::kNormDropped && phase_.phase == Phase::kSum && !is_first_sum);
+    return is_dropped ? Work() : whole_->all_reduce(tensor, op);
+  }
+  [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) override {
+    const bool is_mean = mutation_ == Mutation::kShardMean && phase_.phase == Phase::kBackward;
+    return whole_->reduce_scatter(output, input, is_mean ? ReduceOp::kAvg : op);
+  }
+  [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input) override {
+    return whole_->all_gather(output, input);
+  }
+  [[nodiscard]] Work all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                const std::vector<std::int64_t>& output_splits,
+                                const std::vector<std::int64_t>& input_splits) override {
+    return whole_->all_to_all(output, input, output_splits, input_splits);
+  }
+  [[nodiscard]] Work broadcast(const at::Tensor& tensor, std::int64_t root) override {
+    return whole_->broadcast(tensor, root);
+  }
+  [[nodiscard]] Work gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input,
+                            std::int64_t root) override {
+    return whole_->gather(outputs, input, root);
+  }
+  [[nodiscard]] Work scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
+                             std::int64_t root) override {
+    return whole_->scatter(output, inputs, root);
+  }
+  [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override { return whole_->exchange(messages); }
+  void barrier() override { whole_->barrier(); }
+  void set_timeout(std::chrono::milliseconds timeout) override { whole_->set_timeout(timeout); }
+  void abort(const std::string& reason) override { whole_->abort(reason); }
+
+ private:
+  std::shared_ptr<Communicator> whole_;
+  Mutation mutation_;
+  PhaseOfRank& phase_;
+  bool has_dropped_ = false;
+};
+
+class MutatedBackend final : public CommunicatorBackend {
+ public:
+  MutatedBackend(World& world, Mutation mutation, PhaseOfRank& phase)
+      : world_(world), mutation_(mutation), phase_(phase) {}
+  [[nodiscard]] std::int64_t rank() const override { return world_.rank(); }
+  [[nodiscard]] std::int64_t world_size() const override { return world_.size(); }
+  [[nodiscard]] at::Device device() const override { return world_.device(); }
+  [[nodiscard]] std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds /*timeout*/) override {
+    return std::make_shared<MutatedCommunicator>(world_.communicator(group), mutation_, phase_);
+  }
+  void abort(const std::string& reason) override { world_.abort(reason); }
+
+ private:
+  World& world_;
+  Mutation mutation_;
+  PhaseOfRank& phase_;
+};
+
+}  // namespace
+
+namespace {
+
+struct Description {
+  Mutation mutation;
+  const char* name;
+  const char* what;
+};
+
+constexpr Description kDescriptions[] = {
+    {Mutation::kNone, "none", "nothing is mutated"},
+    {Mutation::kGradientPlacement, "gradient_placement",
+     "the first gradient that is declared Partial is declared Replicate"},
+    {Mutation::kReplicaMean, "replica_mean", "replicated gradients are averaged"},
+    {Mutation::kShardMean, "shard_mean", "sharded gradients are averaged"},
+    {Mutation::kReplicaDropped, "replica_dropped", "the first sum of replicated gradients of each group is left out"},
+    {Mutation::kAuxiliaryDropped, "auxiliary_dropped", "the auxiliary loss counts the tokens of one rank"},
+    {Mutation::kBalanceDropped, "balance_dropped", "the loss-free balance counts the tokens of one rank"},
+    {Mutation::kNormDropped, "norm_dropped", "the norm of gradients is that of one rank's shards"},
+    {Mutation::kTotalsMean, "totals_mean", "losses and weights are averaged over ranks"},
+    {Mutation::kLocalMicrobatch, "local_microbatch", "dropout knows the number of a microbatch on its rank"},
+};
+
+const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
+
+}  // namespace
+
+const char* name_of(Mutation mutation) { return description_of(mutation).name; }
+const char* describe(Mutation mutation) { return description_of(mutation).what; }
+
+const std::vector<Mutation>& all_mutations() {
+  static const std::vector<Mutation> mutations = [] {
+    std::vector<Mutation> all;
+    for (const Description& each : kDescriptions) {
+      if (each.mutation != Mutation::kNone) all.push_back(each.mutation);
+    }
+    return all;
+  }();
+  return mutations;
+}
+
+bool can_show(Mutation mutation, const LayoutCase& drawn) {
+  const auto& [job, layout] = drawn;
+  const DeviceMeshParameters& mesh = layout.mesh;
+  const bool has_context = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
+  if (mesh.world_size() == 1 || refusal(drawn)) return false;
+  if (mutation == Mutation::kAuxiliaryDropped) return has_context && has_experts(job) && job.balances_by_loss;
+  if (mutation == Mutation::kBalanceDropped) return has_experts(job) && job.balances_by_bias;
+  if (mutation == Mutation::kLocalMicrobatch) return has_dropout(job);
+  return true;
+}
+
+std::shared_ptr<World> mutated(World& world, Mutation mutation, PhaseOfRank& phase) {
+  return std::make_shared<World>(std::make_unique<MutatedBackend>(world, mutation, phase));
+}
+
+void mutate_placements(const Module& module, Mutation mutation) {
+  if (mutation != Mutation::kGradientPlacement) return;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    const auto& axes = parameter->mesh().axes();
+    if (has_flat_shard(parameter->placements())) continue;  // their sums were decided when they were cut
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      const bool is_partial = std::holds_alternative<Partial>(parameter->gradient_placements()[i]);
+      if (!is_partial || axes[i].size == 1) continue;
+      parameter->place(DeviceMesh(parameter->mesh()), axes[i].name, parameter->placements()[i], Replicate{});
+      return;
+    }
+  }
+}
+
+}  // namespace d9d::test

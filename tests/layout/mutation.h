@@ -1,0 +1,52 @@
+// Faults that a library could have, planted from outside of it: in the layouts that parameters declare, in what the
+// communicators do, in how microbatches are numbered. The fuzzer must find each of them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "d9d/core/communicator/world.h"
+#include "d9d/modules/base/module.h"
+
+#include "tests/layout/layout_job.h"
+
+namespace d9d::test {
+
+enum class Mutation : std::uint8_t {
+  kNone,
+  kGradientPlacement,  // the first gradient that is declared Partial is declared Replicate
+  kReplicaMean,        // replicated gradients are averaged
+  kShardMean,          // sharded gradients are averaged
+  kReplicaDropped,     // the first sum of replicated gradients of each group is left out
+  kAuxiliaryDropped,   // the auxiliary loss counts the tokens of one rank
+  kBalanceDropped,     // the loss-free balance counts the tokens of one rank
+  kNormDropped,        // the norm of gradients is that of one rank's shards
+  kTotalsMean,         // losses and weights are averaged over ranks
+  kLocalMicrobatch,    // dropout knows the number of a microbatch on its rank
+};
+[[nodiscard]] const char* name_of(Mutation mutation);
+[[nodiscard]] const char* describe(Mutation mutation);
+[[nodiscard]] const std::vector<Mutation>& all_mutations();  // but kNone
+
+// What a rank does now.
+enum class Phase : std::uint8_t { kBuild, kForward, kBackward, kSum, kFinish };
+struct PhaseOfRank {
+  Phase phase = Phase::kBuild;
+  int num_sums = 0;  // all_reduces since kSum began
+  void begin(Phase next) {
+    phase = next;
+    num_sums = 0;
+  }
+};
+
+// The ranks of `world`, reached through communicators that have the mutation. Borrows both.
+[[nodiscard]] std::shared_ptr<World> mutated(World& world, Mutation mutation, PhaseOfRank& phase);
+
+// Whether the case has what is mutated: others need not be run.
+[[nodiscard]] bool can_show(Mutation mutation, const LayoutCase& drawn);
+
+// Before materialize: kGradientPlacement.
+void mutate_placements(const Module& module, Mutation mutation);
+
+}  // namespace d9d::test

@@ -1,0 +1,39 @@
+// The fuzzer sees planted faults: for each there is one among the cases of continuous integration that fails.
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/layout/draw.h"
+#include "tests/layout/fuzz_params.h"
+#include "tests/layout/layout_case.h"
+#include "tests/layout/mended_later.h"
+
+namespace d9d::test {
+namespace {
+
+class Mutations : public ::testing::TestWithParam<Mutation> {};
+INSTANTIATE_TEST_SUITE_P(Of, Mutations, ::testing::ValuesIn(all_mutations()),
+                         [](const auto& mutation) { return name_of(mutation.param); });
+
+TEST_P(Mutations, Are_found_by_the_cases_of_continuous_integration) {
+  rc::detail::TestParams params = ci_fuzz_params();
+  params.disableShrinking = true;
+  int num_draws = 0;
+  std::string found;
+  const auto property = [&] {
+    const LayoutCase drawn = draw_case();
+    ++num_draws;
+    if (is_mended_later(drawn) || !can_show(GetParam(), drawn)) return;
+    const std::string fault = fault_of(drawn, GetParam());
+    if (fault.empty()) return;
+    found = cat(to_source(drawn), "\n", fault.substr(0, fault.find('\n')));
+    RC_FAIL("found");
+  };
+  (void)rc::detail::checkTestable(property, rc::detail::TestMetadata{}, params);
+  EXPECT_FALSE(found.empty()) << "no case shows that " << describe(GetParam());
+  std::cout << describe(GetParam()) << ": found by draw " << num_draws << ", " << found << std::endl;
+}
+
+}  // namespace
+}  // namespace d9d::test

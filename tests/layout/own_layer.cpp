@@ -1,0 +1,80 @@
+#include "tests/layout/own_layer.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/modules/models/qwen3_dense/model.h"
+
+namespace d9d::test {
+namespace {
+
+GroupedQueryAttentionConfig attention_of(const OwnLayers& own, const SmallDecoder& sizes) {
+  auto config = qk_norm_attention_config(small_parameters<Qwen3DenseParameters>(sizes).layer);
+  if (own.attention == Attention::kGated) {
+    config.has_output_gate = true;
+    config.softcap = 5.0;
+  }
+  if (own.attention == Attention::kWindow) {
+    config.window_left = 2;
+    config.has_sinks = true;
+  }
+  return config;
+}
+
+MoELayerConfig experts_of(const OwnLayers& own, const SmallDecoder& sizes) {
+  MoELayerConfig config{.hidden_size = sizes.hidden_size,
+                        .intermediate_size = sizes.intermediate_size,
+                        .num_experts = sizes.num_experts,
+                        .top_k = sizes.experts_top_k,
+                        .shared_expert = std::nullopt,
+                        .grouped_mm_backend = std::nullopt,
+                        .auxiliary_loss_coefficient = sizes.auxiliary_loss_coefficient,
+                        .expert_bias_update_rate = sizes.bias_update_rate};
+  if (own.has_shared_expert) config.shared_expert = {.intermediate_size = 7, .enable_gate = true};
+  return config;
+}
+
+}  // namespace
+
+OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
+    : own(layers),
+      input_layernorm(register_module<RMSNorm>("input_layernorm", RMSNormConfig{sizes.hidden_size})),
+      self_attn(register_module<GroupedQueryAttention>("self_attn", attention_of(own, sizes))),
+      post_attention_layernorm(register_module<RMSNorm>("post_attention_layernorm", RMSNormConfig{sizes.hidden_size})),
+      mlp(own.has_experts ? nullptr
+                          : register_module<SwiGLU>("mlp", SwiGLUConfig{.hidden_size = sizes.hidden_size,
+                                                                        .intermediate_size = sizes.intermediate_size})),
+      experts(own.has_experts ? register_module<MoELayer>("experts", experts_of(own, sizes)) : nullptr),
+      dropout(register_module<Dropout>("dropout", own.dropout)),
+      branch(own.has_branch ? register_module<Linear>("branch", LinearConfig{.in_features = sizes.hidden_size,
+                                                                             .out_features = sizes.hidden_size,
+                                                                             .has_bias = true})
+                            : nullptr),
+      scale(register_parameter("scale", {.shape = {sizes.hidden_size}, .init = init::uniform(1.0)})) {}
+
+DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables) const {
+  const at::Tensor attended = hidden_states + self_attn(input_layernorm(hidden_states), tables);
+  const at::Tensor normed = post_attention_layernorm(attended);
+  DecoderLayerOutput output;
+  at::Tensor mixed;
+  if (experts) {
+    const MoEOutput of_experts = experts(normed);
+    mixed = of_experts.hidden_states;
+    output.auxiliary_loss = of_experts.auxiliary_loss;
+  } else {
+    mixed = mlp(normed);
+  }
+  mixed = dropout(mixed);
+  if (branch && uses_branch_) mixed = mixed + branch(normed);
+  if (own.replays) mixed = mixed * replayed([this] { return 1.0 + 0.25 * (num_calls_++ % 5); });
+  output.hidden_states = attended + mixed * scale->local();
+  return output;
+}
+
+ModulePtr<PreNormDecoder> make_own_decoder(const OwnLayers& own, const SmallDecoder& sizes,
+                                           const DecoderStageOptions& options) {
+  PreNormDecoderConfig config = pre_norm_decoder_config(small_parameters<Qwen3DenseParameters>(sizes));
+  config.has_auxiliary_loss = own.has_experts && sizes.auxiliary_loss_coefficient > 0.0;
+  return make_module<PreNormDecoder>(config, options, [&](std::int64_t) { return make_module<OwnLayer>(own, sizes); });
+}
+
+}  // namespace d9d::test

@@ -1,0 +1,44 @@
+// A layer as a user would write one: what the families do not have. Shared expert, dropout, a branch that some steps
+// leave out, a factor from state that moves with every call, a parameter of its own.
+#pragma once
+
+#include "d9d/modules/blocks/attention/grouped_query_attention.h"
+#include "d9d/modules/blocks/ffn/swiglu.h"
+#include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/modules/blocks/regularization/dropout.h"
+#include "d9d/modules/models/decoder/pre_norm_decoder.h"
+
+#include "tests/layout/layout_job.h"
+#include "tests/support/decoder_families.h"
+
+namespace d9d::test {
+
+class OwnLayer : public DecoderLayer {
+ public:
+  OwnLayer(const OwnLayers& own, const SmallDecoder& sizes);
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables) const override;
+  // `number` counts through the step.
+  void begin_microbatch(std::int64_t step, std::int64_t number) {
+    num_calls_ = 0;
+    uses_branch_ = step % 2 == 0 && number % 2 == 0;
+  }
+
+  const OwnLayers own;
+  const ModulePtr<RMSNorm> input_layernorm;
+  const ModulePtr<GroupedQueryAttention> self_attn;
+  const ModulePtr<RMSNorm> post_attention_layernorm;
+  const ModulePtr<SwiGLU> mlp;        // null with experts
+  const ModulePtr<MoELayer> experts;  // null without
+  const ModulePtr<Dropout> dropout;
+  const ModulePtr<Linear> branch;  // null without
+  const ParameterPtr scale;        // [H]
+
+ private:
+  mutable int num_calls_ = 0;  // in this microbatch
+  bool uses_branch_ = true;    // as well
+};
+
+[[nodiscard]] ModulePtr<PreNormDecoder> make_own_decoder(const OwnLayers& own, const SmallDecoder& sizes,
+                                                         const DecoderStageOptions& options);
+
+}  // namespace d9d::test
