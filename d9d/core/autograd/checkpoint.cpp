@@ -61,7 +61,8 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
 
   void run(const std::function<void()>& forward) {
     const HookFactory make_slot = [this] { return std::make_unique<Slot>(shared_from_this()); };
-    run_in_scope({.hooks = &make_slot, .log = &log_, .is_recomputing = outer_is_recomputing_}, forward);
+    log_->rewind();
+    run_in_scope({.hooks = &make_slot, .log = log_.get(), .is_recomputing = outer_is_recomputing_}, forward);
   }
 
  private:
@@ -127,11 +128,11 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     }
     next_slot_ = 0;
     num_wanted_ = slots_.size() - static_cast<std::size_t>(std::ranges::count(slots_, nullptr));
-    log_.rewind();
+    log_->rewind();
     try {
       const at::AutoGradMode grad_mode(true);
       const HookFactory make_refill = [this] { return std::make_unique<Refill>(*this); };
-      run_in_scope({.hooks = &make_refill, .log = &log_, .is_recomputing = true}, [&] { body_(inputs); });
+      run_in_scope({.hooks = &make_refill, .log = log_.get(), .is_recomputing = true}, [&] { body_(inputs); });
     } catch (const StopRecomputation&) {
     }
     D9D_CHECK(num_wanted_ == 0, StateError, "[core::checkpoint] expected the recomputation to save ", slots_.size(),
@@ -145,7 +146,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   std::vector<Slot*> slots_;  // in the order of saving; null: dropped by autograd
   std::size_t next_slot_ = 0;
   std::size_t num_wanted_ = 0;
-  detail::ReplayLog log_;
+  const std::shared_ptr<detail::ReplayLog> log_ = detail::ReplayLog::inside_current();
   bool outer_is_recomputing_;
 };
 
@@ -162,8 +163,17 @@ namespace detail {
 
 ReplayLog* ReplayLog::current() { return current_scope.log; }
 
+std::shared_ptr<ReplayLog> ReplayLog::inside_current() {
+  const auto make = [] { return std::make_shared<ReplayLog>(); };
+  return current() == nullptr ? make() : std::any_cast<std::shared_ptr<ReplayLog>>(current()->next(make));
+}
+
 std::any ReplayLog::next(const std::function<std::any()>& compute) {
-  if (position_ == values_.size()) values_.push_back(compute());
+  if (position_ == values_.size()) {
+    D9D_CHECK(!current_scope.is_recomputing, StateError, "[core::checkpoint] expected the recomputation to replay ",
+              values_.size(), " values as the first run did, got more. The body must compute the same again.");
+    values_.push_back(compute());
+  }
   return values_[position_++];
 }
 

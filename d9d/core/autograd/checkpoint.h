@@ -5,9 +5,9 @@
 //
 // Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward
 // see an ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last
-// tensor that is still needed. Checkpoints nest. Works for every module, adopted torch::nn modules too: nothing is
-// asked of the body but that it computes the same again. What must not happen twice goes through replayed() or
-// is_recomputing().
+// tensor that is still needed. Checkpoints nest, to any depth. Works for every module, adopted torch::nn modules too:
+// nothing is asked of the body but that it computes the same again. What must not happen twice goes through replayed()
+// or is_recomputing().
 #pragma once
 
 #include <any>
@@ -33,11 +33,16 @@ void install_checkpoint_engine();
 
 namespace detail {
 
-// Values that the first run of the innermost checkpointed body drew. Null outside of checkpoints.
+// Values that the first run of a checkpointed body drew, in order, and the logs of the checkpoints inside it.
 class ReplayLog {
  public:
+  // Of the innermost body that runs. Null outside of checkpoints.
   [[nodiscard]] static ReplayLog* current();
-  // In the first run: stores compute(). In the second: returns what the first stored at this position.
+  // Of a checkpoint that begins here: a part of the current log, so that whoever computes the enclosing body again
+  // finds what the first run of the inner one drew.
+  [[nodiscard]] static std::shared_ptr<ReplayLog> inside_current();
+  // In the first run: stores compute(). Later: returns what the first stored at this position; throws StateError where
+  // it stored fewer.
   [[nodiscard]] std::any next(const std::function<std::any()>& compute);
   void rewind() { position_ = 0; }
 

@@ -81,6 +81,39 @@ TEST(Checkpoint, Replayed_values_are_those_of_the_first_run) {
   EXPECT_EQ(seen, (std::vector<int>{1, 2, 1, 2}));
 }
 
+// A tree of checkpoints: each body replays a number, has two checkpoints inside, and replays another.
+at::Tensor nested(int depth, int& counter, const at::Tensor& x, bool is_checkpointed) {
+  const auto body = [depth, &counter, is_checkpointed](const at::Tensor& input) {
+    const int first = replayed([&] { return ++counter; });
+    at::Tensor y = at::sin(input * first);
+    for (int i = 0; i < 2 && depth > 1; ++i) y = nested(depth - 1, counter, y, is_checkpointed);
+    const int last = replayed([&] { return ++counter; });
+    return at::sin(y * last);
+  };
+  return is_checkpointed ? checkpoint(body, x) : body(x);
+}
+
+TEST(Checkpoint, Replays_values_of_checkpoints_inside_of_checkpoints) {
+  for (const int depth : {1, 2, 3, 4}) {
+    int plain_counter = 0, counter = 0;
+    const at::Tensor plain_x = random_leaf({3}, 1), x = random_leaf({3}, 1);
+    nested(depth, plain_counter, plain_x, /*is_checkpointed=*/false).sum().backward();
+    nested(depth, counter, x, /*is_checkpointed=*/true).sum().backward();
+    EXPECT_EQ(counter, plain_counter) << "drawn again at depth " << depth;
+    EXPECT_TRUE(at::equal(x.grad(), plain_x.grad())) << depth;
+  }
+}
+
+TEST(Checkpoint, Refuses_a_recomputation_that_replays_more) {
+  const at::Tensor x = random_leaf({4}, 1);
+  const at::Tensor y = checkpoint(
+      [](const at::Tensor& input) {
+        return at::exp(is_recomputing() ? input * replayed([] { return 2; }) : input * 2);
+      },
+      x);
+  EXPECT_THROW(y.sum().backward(), StateError);
+}
+
 TEST(Checkpoint, Takes_tensors_inside_trees_and_other_arguments) {
   const at::Tensor a = random_leaf({3}, 1);
   const at::Tensor b = random_leaf({3}, 2);
