@@ -18,9 +18,12 @@ using ::d9d::testing::difference;
 using ::d9d::testing::leaf;
 using ::d9d::testing::values;
 
+at::Tensor loss_of(const at::Tensor& logits, const at::Tensor& counts, std::int64_t top_k) {
+  return load_balancing_loss({.probability_sums = expert_probability_sums(logits), .counts = counts, .top_k = top_k});
+}
+
 TEST(LoadBalancingLoss, Is_top_k_when_perfectly_balanced) {
-  const auto loss = load_balancing_loss(
-      {.logits = at::zeros({6, 4}, at::kDouble), .counts = at::full({4}, 3, at::kLong), .top_k = 2});
+  const auto loss = loss_of(at::zeros({6, 4}, at::kDouble), at::full({4}, 3, at::kLong), 2);
   EXPECT_DOUBLE_EQ(loss.item<double>(), 2.0);
 }
 
@@ -31,8 +34,7 @@ TEST(LoadBalancingLoss, Equals_that_of_transformers) {
   const auto logits =
       leaf(at::tensor(oracle["logits"].get<std::vector<double>>(), at::kDouble).view({-1, num_experts}));
   const auto chosen = topk_router({.logits = logits.detach(), .top_k = top_k}).indices;
-  const auto loss = load_balancing_loss(
-      {.logits = logits, .counts = at::bincount(chosen.flatten(), {}, num_experts), .top_k = top_k});
+  const auto loss = loss_of(logits, at::bincount(chosen.flatten(), {}, num_experts), top_k);
   backward({loss}, {{}});
   EXPECT_NEAR(loss.item<double>(), oracle["loss"].get<double>(), 1e-6);
   const auto grad = at::tensor(oracle["grad"].get<std::vector<double>>(), at::kDouble).view_as(logits);
@@ -40,29 +42,27 @@ TEST(LoadBalancingLoss, Equals_that_of_transformers) {
 }
 
 TEST(LoadBalancingLoss, Is_zero_when_nothing_was_counted) {
-  const auto loss = load_balancing_loss({.logits = values({6, 4}, 1), .counts = at::zeros({4}, at::kLong), .top_k = 2});
+  const auto loss = loss_of(values({6, 4}, 1), at::zeros({4}, at::kLong), 2);
   EXPECT_EQ(loss.item<double>(), 0.0);
 }
 
 TEST(LoadBalancingLoss, Is_the_number_of_experts_when_one_gets_everything) {
   const auto logits = at::tensor({100.0, 0.0, 0.0}, at::kDouble).expand({5, 3});
-  EXPECT_NEAR(
-      load_balancing_loss({.logits = logits, .counts = at::tensor({5, 0, 0}, at::kLong), .top_k = 1}).item<double>(),
-      3.0, 1e-12);
+  EXPECT_NEAR(loss_of(logits, at::tensor({5, 0, 0}, at::kLong), 1).item<double>(), 3.0, 1e-12);
 }
 
-TEST(LoadBalancingLoss, Adds_up_over_microbatches_of_one_step_with_the_counts_of_the_step) {
+TEST(LoadBalancingLoss, Adds_up_over_parts_of_the_tokens_with_the_counts_of_all) {
   const auto logits = values({12, 4}, 1);
   const auto counts = at::tensor({9, 1, 6, 8}, at::kLong);
-  const auto whole = load_balancing_loss({.logits = logits, .counts = counts, .top_k = 2});
-  const auto first = load_balancing_loss({.logits = logits.narrow(0, 0, 6), .counts = counts, .top_k = 2});
-  const auto second = load_balancing_loss({.logits = logits.narrow(0, 6, 6), .counts = counts, .top_k = 2});
-  EXPECT_LT(difference((first + second) / 2, whole), 1e-14);
+  const auto whole = loss_of(logits, counts, 2);
+  const auto first = loss_of(logits.narrow(0, 0, 6), counts, 2);
+  const auto second = loss_of(logits.narrow(0, 6, 6), counts, 2);
+  EXPECT_LT(difference(first + second, whole), 1e-14);
 }
 
 TEST(LoadBalancingLoss, Pushes_logits_of_overloaded_experts_down) {
   const auto logits = leaf(at::zeros({2, 3}, at::kFloat));
-  backward({load_balancing_loss({.logits = logits, .counts = at::tensor({2, 1, 0}, at::kLong), .top_k = 1})}, {{}});
+  backward({loss_of(logits, at::tensor({2, 1, 0}, at::kLong), 1)}, {{}});
   EXPECT_GT(logits.grad()[0][0].item<float>(), 0);
   EXPECT_LT(logits.grad()[0][2].item<float>(), 0);
 }
@@ -76,7 +76,7 @@ TEST(UpdateExpertBias, Moves_each_bias_by_the_rate_towards_balance) {
 TEST(LoadBalancing, Rejects_counts_of_another_number_of_experts) {
   auto bias = at::zeros({3});
   const auto counts = at::zeros({4}, at::kLong);
-  EXPECT_THROW((void)load_balancing_loss({.logits = at::zeros({2, 3}), .counts = counts, .top_k = 1}), ConfigError);
+  EXPECT_THROW((void)loss_of(at::zeros({2, 3}), counts, 1), ConfigError);
   EXPECT_THROW(update_expert_bias_(bias, counts, 0.1), ConfigError);
 }
 

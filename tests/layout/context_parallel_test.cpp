@@ -51,6 +51,19 @@ TEST(ContextParallelExperts, Train_as_on_one_rank) {
   }
 }
 
+TEST(ContextParallelExperts, Are_balanced_as_on_one_rank) {
+  for (const bool checkpoints : {false, true}) {
+    const LayoutJob job{.family = ModelFamily::kMoE, .checkpoints = checkpoints, .balances_experts = true};
+    const LayoutResult expected = train({}, job);
+    for (const DeviceMeshParameters& mesh :
+         {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_replicate = 2},
+          DeviceMeshParameters{.context_parallel_replicate = 2, .context_parallel_shard = 2},
+          DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_shard = 2, .expert_parallel = 2}}) {
+      expect_same(train(mesh, job), expected, tolerance("fp64"));
+    }
+  }
+}
+
 TEST(ContextParallelOverGloo, Trains_as_one_rank_does) {
   const LayoutJob job;
   const Layout layout{.mesh = {.data_parallel_shard = 2, .context_parallel_shard = 2},

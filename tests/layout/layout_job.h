@@ -41,7 +41,7 @@ enum class Head : std::uint8_t { kCausalLM, kClassification, kEmbedding };
 enum class Pooling : std::uint8_t { kAll, kSome, kLast };  // positions of the pooled heads
 enum class Labels : std::uint8_t {
   kAll,
-  kUnequal,        // sequence n lacks its first n % 4
+  kUnequal,        // sequence n lacks its first n % 7
   kSecondHalf,     // prompts that fill the first half
   kSomeSequences,  // every third sequence has none
 };

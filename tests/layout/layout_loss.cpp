@@ -19,7 +19,7 @@ Sequence make_sequence(Labels labels, std::int64_t number) {
   Sequence sequence{.ids = tokens.narrow(0, 0, kLayoutSequence),
                     .labels = tokens.narrow(0, 1, kLayoutSequence).clone()};
   std::int64_t num_ignored = 0;  // the first ones
-  if (labels == Labels::kUnequal) num_ignored = number % 4;
+  if (labels == Labels::kUnequal) num_ignored = number % 7;  // in some all of the first half
   if (labels == Labels::kSecondHalf) num_ignored = kLayoutSequence / 2;
   if (labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = kLayoutSequence;
   sequence.labels.narrow(0, 0, num_ignored).fill_(kIgnoreIndex);

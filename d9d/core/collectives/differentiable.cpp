@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
 
 namespace d9d {
 namespace {
@@ -63,6 +64,12 @@ at::Tensor join_parts(const at::Tensor& parts, std::int64_t dim) {
   return parts.movedim(0, dim).flatten(dim, dim + 1).contiguous();
 }
 
+at::Tensor sum_of_ranks(const at::Tensor& x, Communicator& communicator) {
+  const at::Tensor sum = x.detach().clone(at::MemoryFormat::Contiguous);
+  communicator.all_reduce(sum, ReduceOp::kSum).wait();
+  return sum;
+}
+
 }  // namespace
 
 at::Tensor all_gather_along(const at::Tensor& x, std::int64_t dim, const CommunicatorPtr& communicator) {
@@ -94,11 +101,7 @@ at::Tensor reduce_scatter_along(const at::Tensor& x, std::int64_t dim, const Com
 
 at::Tensor all_reduce_forward(const at::Tensor& x, const CommunicatorPtr& communicator) {
   if (communicator->size() == 1) return x;
-  const Step run = [&](const at::Tensor& input) {
-    const at::Tensor reduced = input.clone(at::MemoryFormat::Contiguous);
-    communicator->all_reduce(reduced, ReduceOp::kSum).wait();
-    return reduced;
-  };
+  const Step run = [&](const at::Tensor& input) { return sum_of_ranks(input, *communicator); };
   return apply(x, run, [=](const at::Tensor& grad) { return all_reduce_backward(grad, communicator); });
 }
 
@@ -107,6 +110,14 @@ at::Tensor all_reduce_backward(const at::Tensor& x, const CommunicatorPtr& commu
   return apply(
       x, [](const at::Tensor& input) { return input; },
       [=](const at::Tensor& grad) { return all_reduce_forward(grad, communicator); });
+}
+
+at::Tensor all_reduce_both(const at::Tensor& x, const CommunicatorPtr& communicator) {
+  if (communicator->size() == 1) return x;
+  const Step run = [&](const at::Tensor& input) {
+    return replayed([&] { return sum_of_ranks(input, *communicator); }).detach();  // the log keeps the other
+  };
+  return apply(x, run, [=](const at::Tensor& grad) { return all_reduce_both(grad, communicator); });
 }
 
 at::Tensor all_to_all_along(const at::Tensor& x, std::int64_t split_dim, std::int64_t concat_dim,

@@ -11,6 +11,7 @@
 //   reduce_scatter_along   reduce_scatter, sum        all_gather
 //   all_reduce_forward     all_reduce, sum            nothing
 //   all_reduce_backward    nothing                    all_reduce, sum
+//   all_reduce_both        all_reduce, sum            all_reduce, sum
 //   all_to_all_along       all_to_all, equal parts    all_to_all with the dims swapped
 //   all_to_all_rows        all_to_all, splits         all_to_all with the splits swapped
 //
@@ -39,6 +40,9 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;  // the graph keeps it un
                                               const CommunicatorPtr& communicator);
 [[nodiscard]] at::Tensor all_reduce_forward(const at::Tensor& x, const CommunicatorPtr& communicator);
 [[nodiscard]] at::Tensor all_reduce_backward(const at::Tensor& x, const CommunicatorPtr& communicator);
+// A sum that each rank has and takes a loss of its own from: the gradient is that of the sum of their losses. For a few
+// numbers: a checkpointed body keeps the result, and computing it again sends nothing.
+[[nodiscard]] at::Tensor all_reduce_both(const at::Tensor& x, const CommunicatorPtr& communicator);
 // Part i of split_dim goes to rank i; what comes is joined along concat_dim in the order of ranks. Throws ConfigError
 // unless W divides split_dim. Heads instead of positions: all_to_all_along(q, kHeads, kPositions, cp).
 [[nodiscard]] at::Tensor all_to_all_along(const at::Tensor& x, std::int64_t split_dim, std::int64_t concat_dim,

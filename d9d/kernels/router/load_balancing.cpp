@@ -8,16 +8,20 @@
 
 namespace d9d::kernels {
 
+at::Tensor expert_probability_sums(const at::Tensor& logits) {
+  D9D_CHECK(logits.dim() == 2, ConfigError,
+            "[kernels::expert_probability_sums] expected logits [tokens, experts], got ", logits.sizes(), ".");
+  return at::softmax(logits, 1, at::toOpMathType(logits.scalar_type())).sum(0);
+}
+
 at::Tensor load_balancing_loss(const LoadBalancingRequest& request) {
-  const auto& logits = request.logits;
-  D9D_CHECK(logits.dim() == 2 && request.counts.sizes() == at::IntArrayRef{logits.size(1)}, ConfigError,
-            "[kernels::load_balancing_loss] expected logits [tokens, experts] and counts [experts], got ",
-            logits.sizes(), " and ", request.counts.sizes(), ". Count over all experts.");
-  const auto dtype = at::toOpMathType(logits.scalar_type());
-  const auto counts = request.counts.detach().to(dtype);
-  const auto shares = counts * static_cast<double>(request.top_k) / counts.sum().clamp_min(1);
-  const auto mean_probs = at::softmax(logits, 1, dtype).mean(0);
-  return (shares * mean_probs).sum() * logits.size(1);
+  const auto& sums = request.probability_sums;
+  D9D_CHECK(sums.dim() == 1 && sums.sizes() == request.counts.sizes(), ConfigError,
+            "[kernels::load_balancing_loss] expected probability sums and counts of one shape [experts], got ",
+            sums.sizes(), " and ", request.counts.sizes(), ". Count over all experts.");
+  const auto counts = request.counts.detach().to(sums.scalar_type());
+  const auto num_tokens = counts.sum().clamp_min(1) / static_cast<double>(request.top_k);
+  return (counts / num_tokens.square() * sums).sum() * sums.size(0);
 }
 
 void update_expert_bias_(at::Tensor& bias, const at::Tensor& counts, double rate) {

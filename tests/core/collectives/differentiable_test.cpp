@@ -131,6 +131,12 @@ TEST(AllToAllRows, Equals_one_thread) {
                          }});
 }
 
+TEST(AllReduceBoth, Equals_one_thread) {
+  expect_like_model({.shapes = {{2, 4}, {2, 4}, {2, 4}},
+                     .run = [](const auto& x, const auto& group) { return all_reduce_both(x, group); },
+                     .model = [](const PerRank& inputs) { return for_all(sum_of(inputs)); }});
+}
+
 // Their results are the same on all ranks and count once, as they do where a rank computes on from copies.
 TEST(AllReduceForward, Sums_values_and_leaves_gradients) {
   on_group(2, [](const CommunicatorPtr& group) {
@@ -167,9 +173,9 @@ TEST(DifferentiableCollectives, Have_gradients_of_gradients) {  // d2/dx2 of sum
 TEST(DifferentiableCollectives, Return_the_input_on_one_rank) {
   on_group(1, [](const CommunicatorPtr& group) {
     const at::Tensor x = at::ones({2, 2});
-    for (const at::Tensor& y :
-         {all_gather_along(x, 0, group), reduce_scatter_along(x, 1, group), all_reduce_forward(x, group),
-          all_reduce_backward(x, group), all_to_all_along(x, 0, 1, group), all_to_all_rows(x, {2}, {2}, group)}) {
+    for (const at::Tensor& y : {all_gather_along(x, 0, group), reduce_scatter_along(x, 1, group),
+                                all_reduce_forward(x, group), all_reduce_backward(x, group), all_reduce_both(x, group),
+                                all_to_all_along(x, 0, 1, group), all_to_all_rows(x, {2}, {2}, group)}) {
       D9D_ASSERT(y.is_same(x), "one rank needs nobody");
     }
   });

@@ -1,9 +1,11 @@
 // The balance of experts over ranks that hold parts of one sequence.
 #include <gtest/gtest.h>
 
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/modules/blocks/moe/moe_layer.h"
 
 #include "tests/parallelism/one_rank.h"
+#include "tests/support/recording_world.h"
 
 namespace d9d::test {
 namespace {
@@ -12,6 +14,8 @@ ModulePtr<MoELayer> layer() {
   return initialized(make_module<MoELayer>(MoELayerConfig{
       .hidden_size = 6, .intermediate_size = 5, .num_experts = 4, .top_k = 2, .auxiliary_loss_coefficient = 0.1}));
 }
+
+at::Tensor gate_gradient(const ModulePtr<MoELayer>& moe) { return moe->router->gate->weight->local().grad(); }
 
 TEST(ExpertBalance, Over_parts_of_a_sequence_is_that_of_the_whole) {
   const at::Tensor whole = values({1, 8, 6}, 2);
@@ -23,14 +27,37 @@ TEST(ExpertBalance, Over_parts_of_a_sequence_is_that_of_the_whole) {
     const DeviceMesh ranks = mesh_of(world, "cp");
     moe->set_count_ranks({.of_tokens = ranks, .of_positions = ranks});
     const at::Tensor loss = *moe(part(whole, 1, world)).auxiliary_loss;
-    loss.backward();
-    at::Tensor mean = loss.detach() / 2;  // the parts are equally long
-    at::Tensor grad = moe->router->gate->weight->local().grad() / 2;
-    ranks.communicator()->all_reduce(mean, ReduceOp::kSum).wait();
+    expect_close("loss", loss.detach(), expected_loss.detach(), tolerance("fp64"));
+    const double weight = world.rank() == 0 ? 0.0 : 1.0;  // the first rank's positions predict nothing
+    (loss * weight).backward();
+    at::Tensor grad = gate_gradient(moe).clone();
     ranks.communicator()->all_reduce(grad, ReduceOp::kSum).wait();
-    expect_close("loss", mean, expected_loss.detach(), tolerance("fp64"));
-    expect_close("gradient", grad, expected->router->gate->weight->local().grad(), tolerance("fp64"));
+    expect_close("gradient", grad, gate_gradient(expected), tolerance("fp64"));
   });
+}
+
+// One message forward, one backward, however often the layer is computed.
+TEST(ExpertBalance, Communicates_no_more_under_checkpoints_of_any_depth) {
+  const at::Tensor whole = values({1, 8, 6}, 2);
+  for (const int depth : {0, 1, 2, 3}) {
+    run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+      std::vector<std::string> operations;
+      const auto moe = layer();
+      const DeviceMesh ranks("dense", {{"cp", world.size()}}, recording(world, operations));
+      moe->set_count_ranks({.of_tokens = ranks, .of_positions = ranks});
+      std::function<at::Tensor(const at::Tensor&)> run = [&](const at::Tensor& x) {
+        const MoEOutput output = moe(x);
+        return output.hidden_states.square().sum() + *output.auxiliary_loss;
+      };
+      for (int i = 0; i < depth; ++i) {
+        run = [inner = run](const at::Tensor& x) { return checkpoint(inner, x.sin()); };
+      }
+      const at::Tensor loss = run(leaf_part(whole, 1, world));
+      EXPECT_EQ(operations, (std::vector<std::string>{"all_reduce"})) << depth;
+      loss.backward();
+      EXPECT_EQ(operations, (std::vector<std::string>{"all_reduce", "all_reduce"})) << depth;
+    });
+  }
 }
 
 }  // namespace

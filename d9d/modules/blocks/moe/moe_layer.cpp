@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/core/collectives/differentiable.h"
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/load_balancing.h"
 
@@ -45,10 +46,7 @@ MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
   if (shared_expert) out = out + shared_expert(tokens);
   MoEOutput output{.hidden_states = out.view(hidden_states.sizes()), .auxiliary_loss = std::nullopt};
   if (config.auxiliary_loss_coefficient > 0.0) {
-    const at::Tensor counts = replayed([&] { return microbatch_counts(routed.indices); });
-    output.auxiliary_loss =
-        kernels::load_balancing_loss({.logits = routed.logits, .counts = counts, .top_k = config.top_k}) *
-        config.auxiliary_loss_coefficient;
+    output.auxiliary_loss = balance_loss(routed) * config.auxiliary_loss_coefficient;
   }
   return output;
 }
@@ -58,10 +56,20 @@ void MoELayer::count_tokens(const at::Tensor& expert_indices) const {
   kernels::add_expert_counts_(tokens_per_expert->local, expert_indices);
 }
 
-at::Tensor MoELayer::microbatch_counts(const at::Tensor& expert_indices) const {
-  at::Tensor counts = at::zeros_like(tokens_per_expert->local);
-  kernels::add_expert_counts_(counts, expert_indices);
-  return summed_over(ranks_.of_positions, counts);
+at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
+  at::Tensor probabilities = kernels::expert_probability_sums(routed.logits);
+  at::Tensor counts = replayed([&] {
+    at::Tensor here = at::zeros_like(tokens_per_expert->local);
+    kernels::add_expert_counts_(here, routed.indices);
+    return here;
+  });
+  if (ranks_.of_positions.num_ranks() > 1) {
+    const at::Tensor here = at::stack({probabilities, counts.to(probabilities.scalar_type())});
+    const std::vector<at::Tensor> sums = all_reduce_both(here, ranks_.of_positions.communicator()).unbind();
+    probabilities = sums[0];
+    counts = sums[1];
+  }
+  return kernels::load_balancing_loss({.probability_sums = probabilities, .counts = counts, .top_k = config.top_k});
 }
 
 at::Tensor MoELayer::step_counts() const { return summed_over(ranks_.of_tokens, tokens_per_expert->local); }

@@ -46,8 +46,9 @@ class MoELayer : public Module {
  public:
   explicit MoELayer(const MoELayerConfig& config);
 
-  // hidden_states [..., H]. The auxiliary loss takes its token shares from this microbatch, all of its positions.
-  // Collective over the ranks of positions, if there is a coefficient.
+  // hidden_states [..., H]. The auxiliary loss is that of this microbatch, all of its positions: the ranks of positions
+  // have the same, and its gradient is that of the sum of what they make of it, whatever weights their losses have.
+  // Collective over them, forward and backward, if there is a coefficient.
   [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states) const;
 
   // Whose tokens count together for the balance of experts. Default: this rank's.
@@ -76,7 +77,7 @@ class MoELayer : public Module {
 
  private:
   void count_tokens(const at::Tensor& expert_indices) const;
-  [[nodiscard]] at::Tensor microbatch_counts(const at::Tensor& expert_indices) const;
+  [[nodiscard]] at::Tensor balance_loss(const RoutedTokens& routed) const;
   [[nodiscard]] at::Tensor step_counts() const;
 
   std::unique_ptr<TokenDispatcher> dispatcher_;
