@@ -22,6 +22,10 @@ template <class Batch, MicrobatchPackStream<Batch> Stream>
       if constexpr (Starts<Stream>) inner_.start();
     }
     std::optional<std::vector<Batch>> next() override { return inner_.next(); }
+    std::vector<std::int64_t> microbatch_numbers() const override {
+      if constexpr (NumbersPacks<Stream>) return inner_.microbatch_numbers();
+      return {};
+    }
     std::optional<std::int64_t> total_steps() const override { return inner_.total_steps(); }
     nlohmann::json state() const override { return inner_.state(); }
     void load_state(const nlohmann::json& state) override { inner_.load_state(state); }

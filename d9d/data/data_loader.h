@@ -80,6 +80,9 @@ class DataLoader {
     return batch;
   }
 
+  // Of the microbatch that next() last returned: GlobalBatchSampler::number_in_step().
+  [[nodiscard]] std::int64_t microbatch_number() const { return sampler_.number_in_step(num_consumed_ - 1); }
+
   // Microbatches from the start; nullopt when endless.
   [[nodiscard]] std::optional<std::int64_t> size() const { return sampler_.num_microbatches(); }
 

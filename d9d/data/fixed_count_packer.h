@@ -34,6 +34,12 @@ concept KnowsSize = requires(const Loader& loader) {
   { loader.size() } -> std::same_as<std::optional<std::int64_t>>;
 };
 
+// May have: the number of the microbatch that next() last returned, as PackStream::microbatch_numbers() has them.
+template <class Loader>
+concept NumbersMicrobatches = requires(const Loader& loader) {
+  { loader.microbatch_number() } -> std::same_as<std::int64_t>;
+};
+
 // What a packer reads: DataLoader, or any class with these functions.
 template <class Loader>
 concept MicrobatchLoader = HandsOutMicrobatches<Loader> && KnowsSize<Loader> && SavesState<Loader>;
@@ -66,11 +72,13 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
   // Rethrows what the loader throws; the position stays between packs.
   [[nodiscard]] std::optional<std::vector<Batch>> next() override {
     std::vector<Batch> pack;
+    numbers_.clear();
     try {
       while (std::ssize(pack) < options_.microbatches_per_pack) {
         std::optional<Batch> microbatch = loader_.next();
         if (!microbatch) break;
         pack.push_back(std::move(*microbatch));
+        if constexpr (NumbersMicrobatches<Loader>) numbers_.push_back(loader_.microbatch_number());
       }
     } catch (...) {
       loader_.load_state(position_);
@@ -81,6 +89,8 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
     position_ = loader_.state();
     return pack;
   }
+
+  [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override { return numbers_; }
 
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override {
     const std::optional<std::int64_t> size = loader_.size();
@@ -98,7 +108,8 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
  private:
   Loader loader_;
   PackerOptions options_;
-  nlohmann::json position_;  // the loader's state after the last pack
+  nlohmann::json position_;            // the loader's state after the last pack
+  std::vector<std::int64_t> numbers_;  // of its microbatches
 };
 
 }  // namespace d9d

@@ -34,12 +34,22 @@ std::optional<std::int64_t> GlobalBatchSampler::num_microbatches() const {
   return (samples_per_rank() + options_.microbatch_size - 1) / options_.microbatch_size;
 }
 
+std::int64_t GlobalBatchSampler::samples_in_step(std::int64_t step) const {
+  const std::int64_t full = options_.global_batch_size / options_.rank.size;
+  return options_.repeat ? full : std::min(full, samples_per_rank() - step * full);
+}
+
+std::int64_t GlobalBatchSampler::number_in_step(std::int64_t index) const {
+  const std::int64_t here = index % microbatches_per_step_;
+  if (options_.mode == ShardIndexingMode::kSequential) return here * options_.rank.size + options_.rank.index;
+  const std::int64_t in_this_step = samples_in_step(index / microbatches_per_step_);
+  const std::int64_t num_here = (in_this_step + options_.microbatch_size - 1) / options_.microbatch_size;
+  return options_.rank.index * num_here + here;
+}
+
 std::vector<std::int64_t> GlobalBatchSampler::samples(std::int64_t index) const {
   const std::int64_t step = index / microbatches_per_step_;
-  const std::int64_t per_rank_and_step = options_.global_batch_size / options_.rank.size;
-  std::int64_t in_this_step = per_rank_and_step;  // samples of this rank
-  if (!options_.repeat) in_this_step = std::min(in_this_step, samples_per_rank() - step * per_rank_and_step);
-
+  const std::int64_t in_this_step = samples_in_step(step);
   const std::int64_t first = index % microbatches_per_step_ * options_.microbatch_size;
   const std::int64_t last = std::min(first + options_.microbatch_size, in_this_step);
   D9D_ASSERT(index >= 0 && first < last, "microbatch ", index, " of ", samples_per_rank(), " samples");

@@ -53,6 +53,10 @@ class GlobalBatchSampler {
   // Dataset indices of microbatch `index` of this rank. Safe to call from many threads.
   [[nodiscard]] std::vector<std::int64_t> samples(std::int64_t index) const;
 
+  // Its number among the microbatches of its step on all ranks. What one rank deals itself has the same numbers: in
+  // chunked order, where microbatches divide a rank's part, and in sequential order with microbatches of one sample.
+  [[nodiscard]] std::int64_t number_in_step(std::int64_t index) const;
+
   // Where a rank stands that has handed out `num_consumed` microbatches. The same on all ranks.
   [[nodiscard]] nlohmann::json state(std::int64_t num_consumed) const;
 
@@ -62,7 +66,8 @@ class GlobalBatchSampler {
 
  private:
   [[nodiscard]] std::int64_t samples_per_rank() const;
-  [[nodiscard]] std::int64_t sample_at(std::int64_t position) const;  // in the global order
+  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;  // of this rank
+  [[nodiscard]] std::int64_t sample_at(std::int64_t position) const;    // in the global order
 
   Options options_;
   std::int64_t microbatches_per_step_;

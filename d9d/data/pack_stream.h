@@ -41,6 +41,12 @@ concept KnowsTotalSteps = requires(const Stream& stream) {
 template <class Stream, class Batch>
 concept MicrobatchPackStream = HandsOutPacks<Stream, Batch> && KnowsTotalSteps<Stream> && SavesState<Stream>;
 
+// Knows the numbers of microbatches: PackStream::microbatch_numbers().
+template <class T>
+concept NumbersPacks = requires(const T& source) {
+  { source.microbatch_numbers() } -> std::same_as<std::vector<std::int64_t>>;
+};
+
 // Can begin to read ahead before next() is called.
 template <class T>
 concept Starts = requires(T& source) {
@@ -59,6 +65,11 @@ class PackStream {
   // Begins to read what next() will return first, where that is read ahead; next() begins it otherwise.
   virtual void start() {}
   [[nodiscard]] virtual std::optional<std::vector<Batch>> next() = 0;
+  // Of each microbatch of the pack that next() last returned: its number among those of the step on all ranks, from 0
+  // on. Random layers tell microbatches apart by it, so layouts that give a microbatch the same number draw the same.
+  // Empty: the training loop deals numbers in turn, i * (data-parallel ranks) + (this rank), which differ for all
+  // microbatches of a step however many each rank has.
+  [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const { return {}; }
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;
   virtual void load_state(const nlohmann::json& state) = 0;

@@ -1,5 +1,6 @@
 #include "d9d/modules/blocks/regularization/dropout.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
@@ -7,9 +8,14 @@
 
 #include "tests/blocks/oracle.h"
 #include "tests/blocks/tiny.h"
+#include "tests/support/io_faults.h"
+#include "tests/support/ranks.h"
 
 namespace d9d {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 struct Network : Module {
   explicit Network(double probability)
@@ -77,6 +83,50 @@ TEST(Dropout, Has_the_same_mask_in_a_recomputation_although_the_clock_went_on) {
     gradients.back().emplace("x", x.grad());
   }
   for (const auto& [name, gradient] : gradients[0]) EXPECT_TRUE(at::equal(gradient, gradients[1].at(name))) << name;
+}
+
+// The part of a tensor that a rank of a mesh has, when `axes` cut dims of it one after the other.
+struct Cut {
+  const char* axis;
+  std::int64_t dim;
+};
+
+TEST(Dropout, Draws_for_its_part_of_a_tensor_that_ranks_share) {
+  const auto mask_of_whole = make_network()->first(at::ones({4, 24, 6}, at::kDouble));
+  const std::vector<MeshAxis> axes = {{"cp", 2}, {"tp", 3}};
+  for (const std::vector<Cut>& cuts :
+       std::vector<std::vector<Cut>>{{{"cp", 1}}, {{"tp", 2}}, {{"cp", 1}, {"tp", 1}}, {{"cp", 1}, {"tp", 2}}}) {
+    for (std::int64_t rank = 0; rank < 6; ++rank) {
+      const DeviceMesh mesh("batch", axes, test::lone_rank(rank, 6));
+      const auto network = make_network();
+      at::Tensor expected = mask_of_whole;
+      for (const auto& [axis, dim] : cuts) {
+        const TensorCut cut{.ranks = mesh.slice({axis}), .dim = dim};
+        network->first->add_cut(cut);
+        network->first->add_cut(cut);  // as a module that stands in two places is laid out twice
+        expected = expected.chunk(mesh.axis_size(axis), dim)[mesh.axis_coordinate(axis)];
+      }
+      EXPECT_TRUE(at::equal(network->first(at::ones(expected.sizes(), at::kDouble)), expected)) << rank;
+    }
+  }
+}
+
+TEST(Dropout, Refuses_ranks_of_a_microbatch_that_it_was_not_told_of) {
+  const DeviceMesh mesh("batch", {{"cp", 2}, {"tp", 2}}, test::lone_rank(1, 4));
+  const auto network = make_network();
+  const auto clock = std::make_shared<RandomClock>(RandomClock{.num_ranks = 4});
+  network->set_random_clock(clock);
+  const auto message = [&] {
+    return test::message_of<ConfigError>([&] { (void)network->second(at::ones({2, 4}, at::kDouble)); });
+  };
+  EXPECT_THAT(message(), AllOf(HasSubstr("each of the 4 ranks of a microbatch"), HasSubstr("over 1 in second")));
+  network->second->add_cut({.ranks = mesh.slice({"cp"}), .dim = 1});
+  EXPECT_THAT(message(), HasSubstr("over 2 in second"));
+  network->second->add_cut({.ranks = mesh.slice({"tp"})});  // who have the same
+  EXPECT_NO_THROW((void)network->second(at::ones({2, 4}, at::kDouble)));
+  EXPECT_THROW((void)network->second(at::ones({2}, at::kDouble)), ConfigError);
+  network->eval();
+  EXPECT_NO_THROW((void)network(at::ones({2, 16}, at::kDouble)));
 }
 
 TEST(Dropout, Refuses_a_graph_that_would_keep_its_mask) {

@@ -171,5 +171,41 @@ TEST_F(SamplerState, Is_refused_when_it_is_something_else) {
   }
 }
 
+// Each number once over all ranks, and the microbatch of the number that one rank deals itself.
+TEST(GlobalBatchSampler, Numbers_the_microbatches_of_a_step_as_one_rank_does) {
+  const std::vector<Options> all_options = {
+      {.dataset_size = 24, .global_batch_size = 12, .mode = ShardIndexingMode::kSequential},
+      {.dataset_size = 24, .global_batch_size = 12, .mode = ShardIndexingMode::kChunked},
+      {.dataset_size = 24, .global_batch_size = 12, .microbatch_size = 2, .mode = ShardIndexingMode::kChunked},
+      {.dataset_size = 30, .global_batch_size = 12, .mode = ShardIndexingMode::kChunked, .drop_last = false},
+      {.dataset_size = 24, .global_batch_size = 12, .mode = ShardIndexingMode::kChunked, .repeat = true}};
+  for (const Options& options : all_options) {
+    const GlobalBatchSampler alone = of_rank(options, 0, 1);
+    const std::int64_t per_step = 12 / options.microbatch_size;
+    for (const std::int64_t num_ranks : {2, 3, 6}) {
+      std::set<std::int64_t> numbers[2];
+      for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+        const GlobalBatchSampler sampler = of_rank(options, rank, num_ranks);
+        for (std::int64_t i = 0; i < 2 * per_step / num_ranks; ++i) {
+          const std::int64_t step = i / (per_step / num_ranks), number = sampler.number_in_step(i);
+          EXPECT_TRUE(numbers[step].insert(number).second) << number << " of rank " << rank;
+          EXPECT_EQ(sampler.samples(i), alone.samples(step * per_step + number)) << number << " of rank " << rank;
+        }
+      }
+      EXPECT_EQ(*numbers[0].rbegin(), per_step - 1);
+    }
+  }
+}
+
+TEST(GlobalBatchSampler, Numbers_a_rest_without_gaps_when_chunked) {  // 6 samples left for 3 ranks of 2 microbatches
+  const Options options{
+      .dataset_size = 6, .global_batch_size = 12, .mode = ShardIndexingMode::kChunked, .drop_last = false};
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t rank = 0; rank < 3; ++rank) {
+    for (const std::int64_t i : {0, 1}) numbers.push_back(of_rank(options, rank, 3).number_in_step(i));
+  }
+  EXPECT_THAT(numbers, ElementsAre(0, 1, 2, 3, 4, 5));
+}
+
 }  // namespace
 }  // namespace d9d

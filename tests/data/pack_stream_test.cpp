@@ -127,5 +127,19 @@ TEST(PackStream, Names_what_a_class_lacks) {
   static_assert(!HandsOutPacks<Growing, std::string> && !MicrobatchLoader<Growing> && !KnowsSize<Growing>);
 }
 
+TEST(FixedCountMicrobatchPacker, Knows_the_numbers_of_loaders_that_number_microbatches) {
+  struct Numbered : Counter {
+    [[nodiscard]] std::int64_t microbatch_number() const { return 10 * position; }
+  };
+  FixedCountMicrobatchPacker<Numbered> packs({{.end = 5}}, {.microbatches_per_pack = 2, .drop_last = false});
+  EXPECT_TRUE(packs.next().has_value());
+  EXPECT_EQ(packs.microbatch_numbers(), (std::vector<std::int64_t>{10, 20}));
+  EXPECT_TRUE(packs.next() && packs.next());
+  EXPECT_EQ(packs.microbatch_numbers(), (std::vector<std::int64_t>{50}));
+  FixedCountMicrobatchPacker<Counter> plain(Counter{.end = 4}, {});
+  EXPECT_TRUE(plain.next().has_value());
+  EXPECT_TRUE(plain.microbatch_numbers().empty());
+}
+
 }  // namespace
 }  // namespace d9d

@@ -21,9 +21,10 @@ void check_layouts(const DistContext& context, const Module& module) {
   }
 }
 
-RandomClockPtr share_random_clock(Module& module, const TrainerConfig& config) {
-  auto clock =
-      std::make_shared<RandomClock>(RandomClock{.base_seed = static_cast<std::uint64_t>(config.determinism.base_seed)});
+RandomClockPtr share_random_clock(const DistContext& context, Module& module, const TrainerConfig& config) {
+  auto clock = std::make_shared<RandomClock>(
+      RandomClock{.base_seed = static_cast<std::uint64_t>(config.determinism.base_seed),
+                  .num_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks()});
   module.set_random_clock(clock);
   return clock;
 }

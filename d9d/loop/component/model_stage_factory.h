@@ -13,8 +13,9 @@ void check_late_initialized(const Module& module);
 // Throws StateError naming a parameter that nobody placed, in a job of several ranks.
 void check_layouts(const DistContext& context, const Module& module);
 
-// One clock for all random layers of the module, with the job's seed.
-[[nodiscard]] RandomClockPtr share_random_clock(Module& module, const TrainerConfig& config);
+// One clock for all random layers of the module, with the job's seed and the ranks that share a microbatch.
+[[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
+                                                const TrainerConfig& config);
 
 template <class Types>
 [[nodiscard]] ModelStage<Types> build_model_stage(const DistContext& context, const TrainerConfig& config,

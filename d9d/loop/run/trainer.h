@@ -15,6 +15,7 @@
 #include "d9d/internals/pipeline_state/microbatch_states.h"
 #include "d9d/loop/component/cuda_graph_rules.h"
 #include "d9d/loop/component/microbatch_graphs.h"
+#include "d9d/loop/component/microbatch_numbers.h"
 #include "d9d/loop/component/model_stage_factory.h"
 #include "d9d/loop/component/warm_up.h"
 #include "d9d/loop/config/refuse_unbuilt.h"
@@ -136,8 +137,10 @@ class Trainer {
 
     bool fetch() override {
       auto pack = trainer_.stream_->next();
-      if (pack) pack_ = std::move(*pack);
-      return pack.has_value();
+      if (!pack) return false;
+      pack_ = std::move(*pack);
+      numbers_ = microbatch_numbers(trainer_.context_, trainer_.stream_->microbatch_numbers(), pack_.size());
+      return true;
     }
 
     std::int64_t run(GradientManager& gradients, const JobSchedule& schedule) override {
@@ -156,7 +159,7 @@ class Trainer {
       pack_.clear();
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         trainer_.clock_->step = static_cast<std::uint64_t>(schedule.current_step());
-        trainer_.clock_->microbatch = i;
+        trainer_.clock_->microbatch = numbers_[i];
         const auto index = static_cast<std::int64_t>(i);
         states_.with(index, [&](typename Types::State& state) {
           Microbatch<Types> microbatch(std::move(inputs[i].first), std::move(inputs[i].second), std::move(state));
@@ -211,6 +214,7 @@ class Trainer {
     }
 
     Trainer& trainer_;
+    std::vector<std::uint64_t> numbers_;  // of its microbatches, over all ranks
     std::vector<typename Types::Batch> pack_;
     MicrobatchStates<typename Types::State> states_;
     std::optional<MicrobatchGraphs<Types>> graphs_;  // none: no graphs
@@ -224,7 +228,7 @@ class Trainer {
   std::unique_ptr<PackStream<typename Types::Batch>> stream_;
   JobSchedule schedule_;
   ModelStage<Types> stage_;
-  RandomClockPtr clock_ = share_random_clock(*stage_.module, config_);
+  RandomClockPtr clock_ = share_random_clock(context_, *stage_.module, config_);
   MetricMap metrics_;
   Optimizer optimizer_;
   LearningRateScheduler lr_scheduler_;

@@ -57,8 +57,9 @@ struct BufferSpec {
 struct RandomClock {
   std::uint64_t base_seed = 0;
   std::uint64_t step = 0;        // optimiser step
-  std::uint64_t microbatch = 0;  // within the step
+  std::uint64_t microbatch = 0;  // its number within the step, among those of all ranks
   bool is_captured = false;      // a graph is recorded that would keep the numbers: asking for the clock is an error
+  std::int64_t num_ranks = 1;    // that work on one microbatch together, each on its part
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
 

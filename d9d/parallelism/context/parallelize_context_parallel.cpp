@@ -4,13 +4,29 @@
 
 #include "d9d/base/check.h"
 #include "d9d/modules/blocks/attention/sdpa.h"
+#include "d9d/modules/blocks/head/classification_head.h"
+#include "d9d/modules/blocks/head/embedding_head.h"
+#include "d9d/modules/blocks/regularization/dropout.h"
 #include "d9d/parallelism/context/all_gather_attention.h"
 
 namespace d9d {
+namespace {
+
+constexpr std::int64_t kPositions = 1;
+
+}  // namespace
 
 void parallelize_context_parallel(Module& module, const DeviceMesh& ranks) {
   const auto context = std::make_shared<AllGatherAttentionContext>(ranks);
-  module.for_each_module([&](const std::string&, Module& each) {
+  module.for_each_module([&](const std::string& name, Module& each) {
+    const bool pools =
+        dynamic_cast<ClassificationHead*>(&each) != nullptr || dynamic_cast<EmbeddingHead*>(&each) != nullptr;
+    D9D_CHECK(!pools, ConfigError, "[parallelism::context] context parallelism over ", ranks.num_ranks(),
+              " ranks is not built in this version for classification and embedding heads",
+              name.empty() ? "" : ", such as ", name,
+              ": they pool positions that other ranks have. Set mesh.context_parallel_shard and "
+              "mesh.context_parallel_replicate to 1.");
+    if (auto* const dropout = dynamic_cast<Dropout*>(&each)) dropout->add_cut({.ranks = ranks, .dim = kPositions});
     if (auto* const core = dynamic_cast<Sdpa*>(&each)) core->set_attention_context(context);
   });
 }

@@ -7,7 +7,7 @@
 //   ids = context_parallel_shard(batch.input_ids, /*dim=*/1, ranks);            // each batch; labels, position_ids too
 //
 // Everything but attention works position by position. Parameters are whole on all these ranks: to data parallelism
-// they are ranks with other data.
+// they are ranks with other data. Heads that pool positions would need those of the other ranks: refused.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,7 +17,9 @@
 
 namespace d9d {
 
-// Local. Every attention core below `module` gathers keys and values over `ranks`, one axis.
+// Local. Every attention core below `module` gathers keys and values over `ranks`, one axis; every Dropout draws for
+// its part of the positions, dim 1 of what it gets. Throws ConfigError for a classification or embedding head. Before
+// parallelize_sequence_parallel(), which cuts further.
 void parallelize_context_parallel(Module& module, const DeviceMesh& ranks);
 
 // Local. This rank's positions of x, which all ranks have: part r of W equal parts of `dim`, a view; x itself on one

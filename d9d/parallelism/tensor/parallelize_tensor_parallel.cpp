@@ -88,4 +88,9 @@ void parallelize_sequence_parallel(RMSNorm& norm, const DeviceMesh& mesh, const 
   Placer(mesh, axis).summed(*norm.weight);
 }
 
+void parallelize_sequence_parallel(Dropout& dropout, const DeviceMesh& mesh, const std::string& axis) {
+  constexpr std::int64_t kPositions = 1;
+  dropout.add_cut({.ranks = mesh.slice({axis}), .dim = kPositions});
+}
+
 }  // namespace d9d

@@ -27,6 +27,7 @@
 #include "d9d/modules/blocks/ffn/swiglu.h"
 #include "d9d/modules/blocks/head/language_modelling_head.h"
 #include "d9d/modules/blocks/normalization/rms_norm.h"
+#include "d9d/modules/blocks/regularization/dropout.h"
 
 namespace d9d {
 
@@ -40,7 +41,8 @@ void parallelize_tensor_parallel(SplitTokenEmbeddings& embeddings, const DeviceM
                                  const std::string& axis = "tp");
 void parallelize_tensor_parallel(LanguageModellingHead& head, const DeviceMesh& mesh, const std::string& axis = "tp");
 
-// A norm whose input is a shard of the sequence.
+// A norm, a dropout whose input is a shard of the sequence, as it is between blocks.
 void parallelize_sequence_parallel(RMSNorm& norm, const DeviceMesh& mesh, const std::string& axis = "tp");
+void parallelize_sequence_parallel(Dropout& dropout, const DeviceMesh& mesh, const std::string& axis = "tp");
 
 }  // namespace d9d

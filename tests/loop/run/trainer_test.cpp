@@ -304,6 +304,30 @@ void expect_curve_of_plain_loop(at::ScalarType dtype, double tolerance) {
 
   const auto leaves = plain_leaves(dtype);
   torch::optim::AdamW optimizer(leaves, torch::optim::AdamWOptions(0.02).weight_decay(0.01));
+TEST(Trainer, Random_layers_see_the_numbers_that_the_stream_gives_its_microbatches) {
+  struct Numbered : toy::Provider::Stream {
+    [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const { return numbers.at(position - 1); }
+    std::vector<std::vector<std::int64_t>> numbers;
+  };
+  struct Provider : toy::Provider {
+    std::unique_ptr<PackStream<toy::Batch>> build_pack_stream(const DistContext&,
+                                                              std::optional<std::int64_t>) override {
+      return as_pack_stream<toy::Batch>(Numbered{{.packs = packs, .known_total = {}}, {{6, 2}, {7}}});
+    }
+  };
+  Job job({{samples(0, 1), samples(1, 1)}, {samples(2, 1)}});
+  Provider data;
+  data.packs = job.provider.packs;
+  Trainer<toy::Types>(job.context, job.config,
+                      {.task = job.task,
+                       .model = job.provider,
+                       .data = data,
+                       .optimizer = *job.optimizer,
+                       .lr_scheduler = job.lr_scheduler})
+      .train();
+  EXPECT_THAT(job.provider.model->clocks, ElementsAre(Pair(0, 6), Pair(0, 2), Pair(1, 7)));
+}
+
   for (std::int64_t step = 0; step < kNumSteps; ++step) {
     const double factor = 1.0 - 0.5 * static_cast<double>(step) / kNumSteps;
     static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options()).lr(0.02 * factor);

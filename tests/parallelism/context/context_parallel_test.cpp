@@ -4,6 +4,9 @@
 
 #include "d9d/base/check.h"
 #include "d9d/modules/blocks/attention/sdpa.h"
+#include "d9d/modules/blocks/head/classification_head.h"
+#include "d9d/modules/blocks/head/embedding_head.h"
+#include "d9d/modules/blocks/regularization/dropout.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 #include "tests/parallelism/one_rank.h"
@@ -87,6 +90,29 @@ TEST(ContextParallelShard, Names_a_sequence_that_the_ranks_do_not_divide) {
                 });
               }),
               HasSubstr("context-parallel ranks = 2, got 7 positions in dim 1 of [2, 7], a remainder of 1"));
+}
+
+TEST(ContextParallel, Tells_dropout_which_positions_it_has) {
+  struct Network : Module {
+    const ModulePtr<Dropout> dropout = register_module<Dropout>("dropout", 0.5);
+  };
+  const at::Tensor ones = at::ones({2, kSequence, 3}, at::kDouble);
+  const at::Tensor expected = initialized(make_module<Network>())->dropout(ones);
+  run_ranks(RankBackend::kThreads, 3, [&](World& world) {
+    const auto network = make_module<Network>();
+    parallelize_context_parallel(*network, mesh_of(world, "cp"));
+    EXPECT_TRUE(at::equal(initialized(network)->dropout(part(ones, 1, world)), part(expected, 1, world)));
+  });
+}
+
+TEST(ContextParallel, Refuses_heads_that_pool_positions) {
+  const DeviceMesh ranks("dense", {{"cp", 2}}, lone_rank(0, 2));
+  const auto classification = make_module<ClassificationHead>(ClassificationHeadConfig{.num_labels = 2}, 8);
+  const auto embedding = make_module<EmbeddingHead>(EmbeddingHeadConfig{}, 8);
+  for (Module* const head : {static_cast<Module*>(&*classification), static_cast<Module*>(&*embedding)}) {
+    EXPECT_THAT(message_of<ConfigError>([&] { parallelize_context_parallel(*head, ranks); }),
+                HasSubstr("not built in this version for classification and embedding heads"));
+  }
 }
 
 }  // namespace

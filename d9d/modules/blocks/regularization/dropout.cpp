@@ -1,5 +1,8 @@
 #include "d9d/modules/blocks/regularization/dropout.h"
 
+#include <algorithm>
+#include <ranges>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -12,13 +15,43 @@ Dropout::Dropout(double drop_probability) : probability(drop_probability) {
             "[modules::dropout] expected a probability in [0, 1), got ", probability, ".");
 }
 
+void Dropout::add_cut(const TensorCut& cut) {
+  if (std::ranges::find(cuts_, cut) == cuts_.end()) cuts_.push_back(cut);
+}
+
+ElementWindow Dropout::window_of(const at::Tensor& x) const {
+  ElementWindow window = whole_window(x);
+  for (const TensorCut& cut : std::views::reverse(cuts_)) {
+    if (!cut.dim) continue;
+    D9D_CHECK(*cut.dim >= 0 && *cut.dim < x.dim(), ConfigError, "[modules::dropout] expected ", canonical_name(),
+              " to get a tensor with dim ", *cut.dim, ", which is cut over ", cut.ranks.num_ranks(), " ranks, got ",
+              x.sizes(), ". Call it with [B, S, ...], or add the cut that its tensors have.");
+    const auto dim = static_cast<std::size_t>(*cut.dim);
+    window.start[dim] += cut.ranks.index() * window.global_shape[dim];
+    window.global_shape[dim] *= cut.ranks.num_ranks();
+  }
+  return window;
+}
+
+// Without cuts the ranks of a microbatch would drop the same elements of their parts.
+void Dropout::check_cuts(const RandomClock& clock) const {
+  std::int64_t num_ranks = 1;
+  for (const TensorCut& cut : cuts_) num_ranks *= cut.ranks.num_ranks();
+  D9D_CHECK(num_ranks >= clock.num_ranks, ConfigError,
+            "[modules::dropout] expected to know which part of its tensor each of the ", clock.num_ranks,
+            " ranks of a microbatch has, got cuts over ", num_ranks, " in ", canonical_name(),
+            ". Lay the module out by parallelize_context_parallel() or parallelize_sequence_parallel(), or call "
+            "Dropout::add_cut().");
+}
+
 at::Tensor Dropout::forward(const at::Tensor& x) const {
   if (!is_training() || probability == 0.0) return x;
   const RandomClock clock = replayed([this] { return *random_clock(); });
+  check_cuts(clock);
   const std::string purpose = cat("dropout of microbatch ", clock.microbatch);
   const RandomStream stream{.key = philox_key(clock.base_seed, purpose, canonical_name()), .step = clock.step};
   const at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
-  fill_bernoulli(mask, whole_window(mask), stream, 1.0 - probability);
+  fill_bernoulli(mask, window_of(mask), stream, 1.0 - probability);
   return x * mask / (1.0 - probability);
 }
 

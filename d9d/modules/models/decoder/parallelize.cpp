@@ -44,6 +44,7 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
   check_no_snapshots(decoder, "tensor_parallel", degree);
   decoder.for_each_module([&](const std::string&, Module& each) {
     if (auto* const norm = dynamic_cast<RMSNorm*>(&each)) parallelize_sequence_parallel(*norm, dense);
+    if (auto* const dropout = dynamic_cast<Dropout*>(&each)) parallelize_sequence_parallel(*dropout, dense);
     if (auto* const attention = dynamic_cast<GroupedQueryAttention*>(&each)) {
       parallelize_tensor_parallel(*attention, dense);
     }
@@ -95,12 +96,13 @@ void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp) {
   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
   const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
-  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense);
   const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
   if (positions.num_ranks() > 1) {
     check_no_snapshots(decoder, "context_parallel_shard x context_parallel_replicate", positions.num_ranks());
     parallelize_context_parallel(decoder, positions);
+    for (const auto& head : without_null(heads)) parallelize_context_parallel(*head, positions);
   }
+  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense);
   for_each_moe_layer(decoder, [&](MoELayer& layer) {
     layer.set_count_ranks(
         {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}), .of_positions = positions});

@@ -5,7 +5,7 @@
 //                  unit a layer (FSDP); copied over dp_replicate and cp_replicate
 //   buffers        on every rank
 //   positions      over cp, with keys and values gathered; who feeds the model cuts ids, positions and labels by
-//                  context_parallel_shard()
+//                  context_parallel_shard(). A Dropout of a layer of one's own stands between blocks
 //
 // Example
 //   auto model = make_decoder_for_causal_lm(make_module<Qwen3MoEModel>(parameters, options));    // on meta
@@ -24,8 +24,8 @@ namespace d9d {
 
 // Local, on the meta device, in the dtype of training and with frozen parameters frozen. `heads` stand on this stage,
 // or are null. A unit a layer, one for the embedding, one for the last norm and the heads; tied embeddings join them in
-// one that stays gathered. Throws ConfigError that names the degree for pipelines, for tensor parallelism with experts
-// or other heads than the language-modelling head, and for hidden-state snapshots with tensor or context parallelism.
+// one that stays gathered. Throws ConfigError that names the degree for pipelines, for tensor parallelism with experts,
+// for tensor or context parallelism with other heads than the language-modelling head or with hidden-state snapshots.
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp = {});
 
