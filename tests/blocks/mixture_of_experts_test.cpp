@@ -88,7 +88,7 @@ TEST(MoELayer, Counts_the_tokens_of_each_expert_until_the_step_is_finished) {
   EXPECT_TRUE(at::equal(moe->tokens_per_expert->local, expected));
   (void)moe(kInput);
   EXPECT_TRUE(at::equal(moe->tokens_per_expert->local, 2 * expected));
-  moe->finish_step();
+  moe->finish_step(StepOutcome::kUpdated);
   EXPECT_TRUE(moe->tokens_per_expert->local.eq(0).all().item<bool>());
   moe->eval();
   (void)moe(kInput);
@@ -117,9 +117,19 @@ TEST(MoELayer, Moves_the_bias_of_busy_experts_down_and_of_idle_ones_up) {
   config.expert_bias_update_rate = 0.01;
   const Layer moe = make_layer(config);
   moe->tokens_per_expert->local.copy_(at::tensor({9, 0, 5, 5, 5, 6}, at::kLong));  // mean 5
-  moe->finish_step();
+  moe->finish_step(StepOutcome::kUpdated);
   const at::Tensor expected = at::tensor({-0.01, 0.01, 0.0, 0.0, 0.0, -0.01}, at::kFloat);
   EXPECT_TRUE(at::equal(moe->router->expert_bias->local, expected));
+}
+
+TEST(MoELayer, Forgets_the_counts_of_a_skipped_step_and_leaves_the_bias) {
+  MoELayerConfig config = sizes();
+  config.expert_bias_update_rate = 0.01;
+  const Layer moe = make_layer(config);
+  moe->tokens_per_expert->local.copy_(at::tensor({9, 0, 5, 5, 5, 6}, at::kLong));
+  moe->finish_step(StepOutcome::kSkipped);
+  EXPECT_TRUE(moe->router->expert_bias->local.eq(0).all().item<bool>());
+  EXPECT_TRUE(moe->tokens_per_expert->local.eq(0).all().item<bool>());
 }
 
 TEST(TopKRouter, Lets_the_bias_choose_without_changing_probabilities) {

@@ -26,7 +26,7 @@ TEST_F(MoELayerCuda, Does_not_wait_for_the_device) {
   EXPECT_FALSE(test::waits_for_device([&] {
     const MoEOutput output = moe(x);
     (output.hidden_states.sum() + *output.auxiliary_loss).backward();
-    moe->finish_step();
+    moe->finish_step(StepOutcome::kUpdated);
   }));
 }
 

@@ -62,7 +62,7 @@ class TrainingRun {
     while (!parts_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
       log_step(report);
-      finish_step();
+      finish_step(report.gradients.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
       show_step(report);
       stops_ = report.gradients.stops;
       if (!has_stepped_) set_timeout(parts_.config.timeout.step_timeout);
@@ -188,8 +188,8 @@ class TrainingRun {
     run_->write({.name = name, .step = parts_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
   }
 
-  void finish_step() {
-    parts_.module.finish_step();
+  void finish_step(StepOutcome outcome) {
+    parts_.module.finish_step(outcome);
     parts_.lr_scheduler.step();
     gradients_.reset();
     if (parts_.schedule.should_do_action(parts_.config.gc.period_steps)) malloc_trim(0);

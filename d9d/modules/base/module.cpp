@@ -143,9 +143,9 @@ void Module::set_requires_grad(bool requires_grad) {
   for (const auto& [name, parameter] : named_parameters()) parameter->set_requires_grad(requires_grad);
 }
 
-void Module::finish_step() {
+void Module::finish_step(StepOutcome outcome) {
   const at::NoGradGuard no_grad;
-  for_each_module([](const std::string&, Module& module) { module.on_step_finished(); });
+  for_each_module([&](const std::string&, Module& module) { module.on_step_finished(outcome); });
 }
 
 std::map<std::string, at::Tensor> Module::step_statistics() const {

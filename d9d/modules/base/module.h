@@ -63,6 +63,12 @@ struct RandomClock {
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
 
+// What an optimiser step did.
+enum class StepOutcome : std::uint8_t {
+  kUpdated,
+  kSkipped,  // nothing: its gradients were not finite, or its total weight was 0
+};
+
 class Module {
  public:
   Module() = default;
@@ -105,8 +111,9 @@ class Module {
   // Whether a call is forward() and nothing else: a block may then compute this module's result together with others.
   [[nodiscard]] bool is_plain() const { return hooks_.empty() && !checkpoints_activations_; }
 
-  // After each optimiser step, for this module and everything below: balance, counters. Collective: on all ranks alike.
-  void finish_step();
+  // After each optimiser step, for this module and everything below: balance, counters. A step that was skipped changes
+  // no state of the model. Collective: on all ranks alike.
+  void finish_step(StepOutcome outcome);
   // Collective, as finish_step. One-element tensors about the step, for logging; names are "<dotted path>/<name>". Call
   // before finish_step().
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
@@ -137,7 +144,7 @@ class Module {
   virtual void after_materialize(at::Device /*device*/) {}
 
   // This module's part of finish_step() and of step_statistics().
-  virtual void on_step_finished() {}
+  virtual void on_step_finished(StepOutcome /*outcome*/) {}
   [[nodiscard]] virtual std::map<std::string, at::Tensor> own_step_statistics() const { return {}; }
 
   // The dotted name under which the root was reset; "" before. Keys random streams.

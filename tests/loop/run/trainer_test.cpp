@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
+#include "d9d/modules/blocks/moe/moe_layer.h"
 
 #include "tests/loop/run/toy_job.h"
 
@@ -179,6 +180,43 @@ TEST(Trainer, A_nan_that_stops_the_run_leaves_an_optimiser_that_scales_gradients
   EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
 }
 
+// A model with experts: what happens to their balance.
+struct Routed : toy::Model {
+  Routed() { to(at::kDouble); }
+  at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+    return toy::Model::forward(x + experts(x).hidden_states, shared);
+  }
+  const ModulePtr<MoELayer> experts = register_module<MoELayer>(
+      "experts",
+      MoELayerConfig{
+          .hidden_size = 2, .intermediate_size = 3, .num_experts = 4, .top_k = 2, .expert_bias_update_rate = 0.1});
+};
+
+struct RoutedJob : Job {
+  explicit RoutedJob(std::vector<std::vector<toy::Batch>> packs) : Job(std::move(packs)) {
+    provider.make_model = [] { return make_module<Routed>(); };
+    config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+    optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.5});
+  }
+};
+
+TEST(Trainer, A_step_that_changes_nothing_leaves_the_balance_of_experts_and_its_counts_end) {
+  toy::Batch weightless = samples(0, 2);
+  weightless.weights.zero_();
+  for (const toy::Batch& useless : {weightless, poisoned()}) {
+    RoutedJob job({{useless}});
+    auto trainer = job.make_trainer();
+    const auto before = values_of(trainer.module());
+    ::testing::internal::CaptureStderr();
+    (void)trainer.train();
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step 0 changed nothing"));
+    EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
+    for (const auto& [name, buffer] : trainer.module().named_buffers()) {
+      EXPECT_TRUE(!name.ends_with("tokens_per_expert") || buffer->local.eq(0).all().item<bool>());
+    }
+  }
+}
+
 TEST(Trainer, Clips_as_torch_does) {
   Job job({{samples(0, 3), samples(3, 3)}});
   job.config.gradient_clipping.max_norm = 0.05;
@@ -213,6 +251,30 @@ TEST(Trainer, Random_layers_see_the_step_and_the_microbatch) {
   job.config.determinism.base_seed = 7;
   job.train();
   EXPECT_THAT(job.provider.model->clocks, ElementsAre(Pair(0, 0), Pair(0, 1), Pair(1, 0)));
+}
+
+TEST(Trainer, Random_layers_see_the_numbers_that_the_stream_gives_its_microbatches) {
+  struct Numbered : toy::Provider::Stream {
+    [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const { return numbers.at(position - 1); }
+    std::vector<std::vector<std::int64_t>> numbers;
+  };
+  struct Provider : toy::Provider {
+    std::unique_ptr<PackStream<toy::Batch>> build_pack_stream(const DistContext&,
+                                                              std::optional<std::int64_t>) override {
+      return as_pack_stream<toy::Batch>(Numbered{{.packs = packs, .known_total = {}}, {{6, 2}, {7}}});
+    }
+  };
+  Job job({{samples(0, 1), samples(1, 1)}, {samples(2, 1)}});
+  Provider data;
+  data.packs = job.provider.packs;
+  Trainer<toy::Types>(job.context, job.config,
+                      {.task = job.task,
+                       .model = job.provider,
+                       .data = data,
+                       .optimizer = *job.optimizer,
+                       .lr_scheduler = job.lr_scheduler})
+      .train();
+  EXPECT_THAT(job.provider.model->clocks, ElementsAre(Pair(0, 6), Pair(0, 2), Pair(1, 7)));
 }
 
 TEST(Trainer, The_model_starts_from_the_configured_seed) {
@@ -304,30 +366,6 @@ void expect_curve_of_plain_loop(at::ScalarType dtype, double tolerance) {
 
   const auto leaves = plain_leaves(dtype);
   torch::optim::AdamW optimizer(leaves, torch::optim::AdamWOptions(0.02).weight_decay(0.01));
-TEST(Trainer, Random_layers_see_the_numbers_that_the_stream_gives_its_microbatches) {
-  struct Numbered : toy::Provider::Stream {
-    [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const { return numbers.at(position - 1); }
-    std::vector<std::vector<std::int64_t>> numbers;
-  };
-  struct Provider : toy::Provider {
-    std::unique_ptr<PackStream<toy::Batch>> build_pack_stream(const DistContext&,
-                                                              std::optional<std::int64_t>) override {
-      return as_pack_stream<toy::Batch>(Numbered{{.packs = packs, .known_total = {}}, {{6, 2}, {7}}});
-    }
-  };
-  Job job({{samples(0, 1), samples(1, 1)}, {samples(2, 1)}});
-  Provider data;
-  data.packs = job.provider.packs;
-  Trainer<toy::Types>(job.context, job.config,
-                      {.task = job.task,
-                       .model = job.provider,
-                       .data = data,
-                       .optimizer = *job.optimizer,
-                       .lr_scheduler = job.lr_scheduler})
-      .train();
-  EXPECT_THAT(job.provider.model->clocks, ElementsAre(Pair(0, 6), Pair(0, 2), Pair(1, 7)));
-}
-
   for (std::int64_t step = 0; step < kNumSteps; ++step) {
     const double factor = 1.0 - 0.5 * static_cast<double>(step) / kNumSteps;
     static_cast<torch::optim::AdamWOptions&>(optimizer.param_groups()[0].options()).lr(0.02 * factor);

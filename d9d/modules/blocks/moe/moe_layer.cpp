@@ -74,8 +74,8 @@ at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
 
 at::Tensor MoELayer::step_counts() const { return summed_over(ranks_.of_tokens, tokens_per_expert->local); }
 
-void MoELayer::on_step_finished() {
-  if (router->expert_bias) {
+void MoELayer::on_step_finished(StepOutcome outcome) {
+  if (router->expert_bias && outcome == StepOutcome::kUpdated) {
     kernels::update_expert_bias_(router->expert_bias->local, step_counts(), config.expert_bias_update_rate);
   }
   tokens_per_expert->local.zero_();

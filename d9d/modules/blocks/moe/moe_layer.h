@@ -5,8 +5,8 @@
 //   auto moe = make_module<MoELayer>(MoELayerConfig{.hidden_size = 1024, .intermediate_size = 512, .num_experts = 64,
 //   .top_k = 8}); const MoEOutput output = moe(hidden_states);      // [B, S, H] -> [B, S, H]
 //   ...                                               // backward, optimiser step
-//   model->finish_step();                             // loss-free balancing from the counts of the whole step; counts
-//   anew
+//   model->finish_step(StepOutcome::kUpdated);        // loss-free balancing from the counts of the whole step; counts
+//                                                     // anew
 #pragma once
 
 #include <memory>
@@ -68,9 +68,9 @@ class MoELayer : public Module {
   const BufferPtr tokens_per_expert;
 
  protected:
-  // Moves the router's bias towards balance if there is an update rate, and starts counting anew. Collective over the
-  // ranks of tokens, if there is a rate.
-  void on_step_finished() override;
+  // Moves the router's bias towards balance if there is an update rate and the step was not skipped, and starts
+  // counting anew. Collective over the ranks of tokens, if it moves the bias.
+  void on_step_finished(StepOutcome outcome) override;
   // expert_load_max: tokens of the busiest expert over the mean; 1 is perfect balance. Collective over the ranks of
   // tokens.
   [[nodiscard]] std::map<std::string, at::Tensor> own_step_statistics() const override;
