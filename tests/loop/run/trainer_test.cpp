@@ -217,6 +217,25 @@ TEST(Trainer, A_step_that_changes_nothing_leaves_the_balance_of_experts_and_its_
   }
 }
 
+TEST(Trainer, Logs_how_many_tokens_each_expert_got_in_the_step) {
+  RoutedJob job({{samples(0, 3), samples(3, 2)}, {samples(5, 4)}});
+  auto trainer = job.make_trainer();
+  const auto routed = std::dynamic_pointer_cast<Routed>(job.provider.model.shared());
+  const at::Tensor chosen = routed->experts->router(at::cat({samples(0, 3).x, samples(3, 2).x})).indices;
+  const at::Tensor expected = at::bincount(chosen.flatten(), {}, 4);
+  (void)trainer.train();
+  const auto lines = Job::logged();
+  ASSERT_EQ(lines.size(), 2U);
+  double sum = 0;
+  for (int e = 0; e < 4; ++e) {
+    const std::string name = cat("experts/tokens_per_expert/", e);
+    EXPECT_EQ(lines[0].at(name).get<double>(), expected[e].item<double>()) << e;
+    sum += lines[1].at(name).get<double>();
+  }
+  EXPECT_EQ(lines[0].at("experts/expert_load_max").get<double>(), expected.max().item<double>() / (5 * 2 / 4.0));
+  EXPECT_EQ(sum, 4 * 2);  // counts begin anew
+}
+
 TEST(Trainer, Clips_as_torch_does) {
   Job job({{samples(0, 3), samples(3, 3)}});
   job.config.gradient_clipping.max_norm = 0.05;
