@@ -65,6 +65,19 @@ TEST(SplitTokenEmbeddings, Train_one_part_alone) {
   EXPECT_TRUE(at::equal(embeddings->weights[1]->local().grad(), table.grad().slice(0, 7, 11)));
 }
 
+TEST(SplitTokenEmbeddings, Sum_the_gradient_of_a_frequent_token_in_float32) {
+  for (const VocabularySplits& vocabulary : {kVocabulary, VocabularySplits{.sizes = {{"all", 13}}, .order = {"all"}}}) {
+    const auto embeddings = test::initialized(make_module<SplitTokenEmbeddings>(vocabulary, kHidden), at::kBFloat16);
+    const at::Tensor ids = at::arange(13 * 1000, at::kLong).remainder(13).reshape({4, -1});
+    const at::Tensor grad = test::normal({4, 13 * 250, kHidden}, 1).abs().to(at::kBFloat16);
+    embeddings(ids).backward(grad);
+    const at::Tensor expected =
+        at::zeros({13, kHidden}, at::kDouble).index_add(0, ids.flatten(), grad.to(at::kDouble).reshape({-1, kHidden}));
+    const at::Tensor actual = joined_gradients(embeddings->weights).to(at::kDouble);
+    EXPECT_LT((actual / expected - 1).abs().max().item<double>(), 1.0 / 256);  // one rounding
+  }
+}
+
 TEST(SplitTokenEmbeddings, Name_an_id_outside_of_the_vocabulary) {
   const auto embeddings = make_embeddings();
   for (const std::int64_t id : {13, -1}) {

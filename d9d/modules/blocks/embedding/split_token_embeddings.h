@@ -19,9 +19,9 @@ namespace d9d {
 class SplitTokenEmbeddings : public Module {
  public:
   SplitTokenEmbeddings(VocabularySplits vocabulary, std::int64_t hidden_size);
-  // ids [...] int64, global -> [..., H]. On CPU an id outside of the vocabulary is a ConfigError that names it; on a
-  // GPU it ends the program with a device-side assertion. Under tensor parallelism a rank has some rows of each table:
-  // ids [B, S] -> [B, S / W, H], and an id outside gives zeros on a GPU.
+  // ids [...] int64, global -> [..., H]. On the CPU an id outside of the vocabulary is a ConfigError that names it. On
+  // a GPU one table ends the program with a device-side assertion; several, and parts of tables, give NaN, and so does
+  // the step's loss. Under tensor parallelism a rank has some rows of each table: ids [B, S] -> [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids) const;
 
   // Puts another context in the place of the local one (tensor parallelism).

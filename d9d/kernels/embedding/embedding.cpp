@@ -1,0 +1,60 @@
+#include "d9d/kernels/embedding/embedding.h"
+
+#include <ATen/ATen.h>
+#include <ATen/OpMathType.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "d9d/core/autograd/leaf_gradient.h"
+#include "d9d/kernels/first_order.h"
+
+namespace d9d::kernels {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// sums[id] += the rows of each id, in the dtype of the sums.
+void add_rows(const at::Tensor& sums, const at::Tensor& ids, const at::Tensor& rows) {
+  sums.index_add_(0, ids.reshape({-1}), rows.reshape({-1, rows.size(-1)}).to(sums.scalar_type()));
+}
+
+// The whole gradient in the opmath dtype on the CPU, in that of the rows on CUDA.
+at::Tensor dense_gradient(const at::Tensor& ids, const at::Tensor& rows, std::int64_t num_rows) {
+  if (!rows.is_cpu()) {
+    return at::embedding_dense_backward(rows, ids, num_rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+  }
+  const auto dtype = at::toOpMathType(rows.scalar_type());
+  const at::Tensor sums = at::zeros({num_rows, rows.size(-1)}, rows.options().dtype(dtype));
+  add_rows(sums, ids, rows);
+  return sums;
+}
+
+struct Embedding : torch::autograd::Function<Embedding> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& table, const at::Tensor& ids) {
+    context->save_for_backward({ids});
+    context->saved_data["num_rows"] = table.size(0);
+    return at::embedding(table, ids);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    detail::check_first_order("embedding_rows");
+    const at::Tensor ids = context->get_saved_variables().front(), &rows = grads.front();
+    const std::int64_t num_rows = context->saved_data["num_rows"].toInt();
+    const auto place = gradient_place(/*index=*/0);
+    if (!place) return {dense_gradient(ids, rows, num_rows).to(rows.scalar_type()), at::Tensor()};
+    const bool is_wide = at::toOpMathType(place->tensor.scalar_type()) == place->tensor.scalar_type();
+    if (!rows.is_cpu() || !is_wide) {
+      place->put(dense_gradient(ids, rows, num_rows));
+      return {at::Tensor(), at::Tensor()};
+    }
+    if (!place->has_values) place->tensor.zero_();
+    add_rows(place->tensor, ids, rows);
+    return {at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor embedding_rows(const at::Tensor& table, const at::Tensor& ids) { return Embedding::apply(table, ids); }
+
+}  // namespace d9d::kernels
