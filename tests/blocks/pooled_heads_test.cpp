@@ -1,16 +1,21 @@
 // Classification and embedding heads against plain compositions of ATen operators.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/modules/blocks/head/classification_head.h"
 #include "d9d/modules/blocks/head/embedding_head.h"
 
 #include "tests/blocks/oracle.h"
 #include "tests/blocks/tiny.h"
 #include "tests/support/compare.h"
+#include "tests/support/io_faults.h"
 
 namespace d9d {
 namespace {
 using test::tolerance;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr std::int64_t kHidden = 6;
 const at::Tensor kFirst = at::tensor({1, 0, 0, 1, 0, 0}, at::kLong).reshape({2, 3});
@@ -52,6 +57,28 @@ TEST(ClassificationHead, Scores_the_positions_that_the_mask_selects) {
         [&](const at::Tensor& hidden, const at::Tensor& weight) {
           return at::linear(rows_of(hidden, pooling), weight);
         });
+  }
+}
+
+TEST(PooledRows, Are_the_same_where_their_number_is_known) {
+  for (const Pooling& pooling : kPoolings) {
+    const at::Tensor hidden = test::normal_leaf({2, 3, kHidden}, 1), counted = test::normal_leaf({2, 3, kHidden}, 1);
+    const at::Tensor rows = pooled_rows(hidden, {pooling.mask, std::ssize(pooling.rows)});
+    const at::Tensor expected = pooled_rows(counted, {pooling.mask});
+    EXPECT_TRUE(at::equal(rows, expected));
+    rows.square().sum().backward();
+    expected.square().sum().backward();
+    EXPECT_TRUE(at::equal(hidden.grad(), counted.grad()));
+  }
+}
+
+TEST(PooledRows, Refuse_a_mask_that_selects_another_number) {
+  const at::Tensor hidden = test::normal({2, 3, kHidden}, 1);
+  for (const std::int64_t number : {1, 3, 6}) {
+    EXPECT_THAT(test::message_of<ConfigError>([&] {
+                  (void)pooled_rows(hidden, {kLast, number});
+                }),
+                AllOf(HasSubstr(cat("num_positions = ", number)), HasSubstr("got 2")));
   }
 }
 

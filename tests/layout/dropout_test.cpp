@@ -110,7 +110,7 @@ class Parts : public TrainTask<Types<Head>>, public ModelProvider<Types<Head>>, 
     ForwardInputs<Types<Head>> inputs{
         .input = {ids}, .shared = {{positions, std::nullopt}, {}}, .state = {}, .num_tokens = ids.numel()};
     if constexpr (kPools) {
-      inputs.shared.head = {at::arange(kSequence).eq(kSequence - 1).to(at::kLong).expand(ids.sizes())};
+      inputs.shared.head = {at::arange(kSequence).eq(kSequence - 1).to(at::kLong).expand(ids.sizes()), ids.size(0)};
       inputs.state = ids.select(1, 0) % kNumLabels;
     } else {
       inputs.shared.head = {labels};

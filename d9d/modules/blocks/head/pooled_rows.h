@@ -1,4 +1,9 @@
 // The positions that a pooled head looks at.
+//
+// Example
+//   PoolingShared{}                                            // all positions
+//   PoolingShared{mask, batch_size}                            // one token a row, where they are is the mask's matter
+//   PoolingShared{mask}                                        // as many as there are: a GPU is waited for
 #pragma once
 
 #include <optional>
@@ -11,12 +16,17 @@ namespace d9d {
 
 // Shared input of the classification and embedding heads.
 struct PoolingShared {
-  std::optional<at::Tensor> pooling_mask;  // [B, S], 1 selects a position; none selects all
-  static constexpr auto fields() { return record<PoolingShared>(field("pooling_mask", &PoolingShared::pooling_mask)); }
+  std::optional<at::Tensor> pooling_mask = {};     // [B, S], 1 selects a position; none selects all
+  std::optional<std::int64_t> num_positions = {};  // that the mask selects: B for one token a row; none: counted
+  static constexpr auto fields() {
+    return record<PoolingShared>(field("pooling_mask", &PoolingShared::pooling_mask),
+                                 field("num_positions", &PoolingShared::num_positions));
+  }
 };
 
-// hidden_states [B, S, H] -> [n, H] in row-major order of the selected positions, or unchanged without a mask.
-// On CUDA a mask costs one wait for the device: how many rows there are decides a shape.
+// hidden_states [B, S, H] -> [n, H] in row-major order of the selected positions, or unchanged without a mask. Waits
+// for a GPU only where n has to be counted, since it decides a shape. A mask that selects another number than it says
+// is a ConfigError on the CPU and gives NaN on a GPU.
 [[nodiscard]] at::Tensor pooled_rows(const at::Tensor& hidden_states, const PoolingShared& shared);
 
 }  // namespace d9d
