@@ -23,15 +23,11 @@
 #include "d9d/core/device/device_graph.h"
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/microbatch_kind.h"
+#include "d9d/loop/component/weighted_loss.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/base/module.h"
 
 namespace d9d {
-
-struct WeightedLoss {
-  at::Tensor loss;    // scalar
-  at::Tensor weight;  // scalar
-};
 
 // What forward and loss of a microbatch read, and what they write beside gradients.
 template <class Types>

@@ -198,10 +198,9 @@ class Trainer {
     WeightedLoss forward_backward(Microbatch<Types>& microbatch, const JobSchedule& schedule) {
       auto& [input, shared, state] = microbatch;
       const typename Types::Output output = trainer_.stage_.forward(input, shared);
-      const LossResult result = trainer_.parts_.task.compute_loss(output, state, schedule);
-      const at::Tensor weight = result.loss_weight ? *result.loss_weight : result.loss.detach().new_ones({});
-      result.loss.mul(weight).backward();
-      return {.loss = result.loss.detach(), .weight = weight.detach()};
+      const WeightedLoss weighted = weighted_loss(trainer_.parts_.task.compute_loss(output, state, schedule));
+      weighted.loss.mul(weighted.weight).backward();
+      return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach()};
     }
 
     // What a replay would not ask again is refused.
@@ -214,8 +213,8 @@ class Trainer {
     }
 
     Trainer& trainer_;
-    std::vector<std::uint64_t> numbers_;  // of its microbatches, over all ranks
     std::vector<typename Types::Batch> pack_;
+    std::vector<std::uint64_t> numbers_;  // of its microbatches, over all ranks
     MicrobatchStates<typename Types::State> states_;
     std::optional<MicrobatchGraphs<Types>> graphs_;  // none: no graphs
   };
