@@ -136,12 +136,8 @@ TEST(MoELayer, Tells_the_tokens_of_each_expert_and_the_load_of_the_busiest) {
   const Layer moe = make_layer(sizes());
   moe->tokens_per_expert->local.copy_(at::tensor({9, 0, 5, 5, 5, 6}, at::kLong));  // mean 5
   const auto statistics = moe->step_statistics();
-  EXPECT_EQ(statistics.size(), 7U);
   EXPECT_EQ(statistics.at("expert_load_max").item<double>(), 9.0 / 5);
-  for (const auto& [name, tokens] : std::map<std::string, double>{
-           {"tokens_per_expert/0", 9}, {"tokens_per_expert/1", 0}, {"tokens_per_expert/5", 6}}) {
-    EXPECT_EQ(statistics.at(name).item<double>(), tokens) << name;
-  }
+  EXPECT_TRUE(at::equal(statistics.at("tokens_per_expert"), at::tensor({9, 0, 5, 5, 5, 6}, at::kDouble)));
 }
 
 TEST(TopKRouter, Lets_the_bias_choose_without_changing_probabilities) {

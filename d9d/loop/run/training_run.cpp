@@ -171,7 +171,7 @@ class TrainingRun {
     std::vector<std::string> names;
     std::vector<at::Tensor> values;
     const auto add = [&](const std::string& name, const at::Tensor& value) {
-      names.push_back(name);
+      for (std::int64_t i = 0; i < value.numel(); ++i) names.push_back(value.numel() == 1 ? name : cat(name, "/", i));
       values.push_back(value.detach().to(parts_.context.device(), at::kDouble).flatten());
     };
     for (const auto& [name, value] : parts_.module.step_statistics()) add(name, value);

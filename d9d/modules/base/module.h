@@ -114,8 +114,8 @@ class Module {
   // After each optimiser step, for this module and everything below: balance, counters. A step that was skipped changes
   // no state of the model. Collective: on all ranks alike.
   void finish_step(StepOutcome outcome);
-  // Collective, as finish_step. One-element tensors about the step, for logging; names are "<dotted path>/<name>". Call
-  // before finish_step().
+  // Collective, as finish_step. Tensors about the step, for logging; names are "<dotted path>/<name>", and of a tensor
+  // of several elements "<dotted path>/<name>/<i>". Call before finish_step().
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
 
   // The clock that random layers below read; every module below shares it.

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/load_balancing.h"
@@ -85,9 +84,7 @@ void MoELayer::on_step_finished(StepOutcome outcome) {
 std::map<std::string, at::Tensor> MoELayer::own_step_statistics() const {
   const at::Tensor counts = step_counts().to(at::kDouble);
   const at::Tensor mean = counts.mean().clamp_min(1e-9);  // 0 before anything was routed
-  std::map<std::string, at::Tensor> statistics = {{"expert_load_max", counts.max() / mean}};
-  for (std::int64_t e = 0; e < config.num_experts; ++e) statistics.emplace(cat("tokens_per_expert/", e), counts[e]);
-  return statistics;
+  return {{"expert_load_max", counts.max() / mean}, {"tokens_per_expert", counts}};
 }
 
 }  // namespace d9d

@@ -71,8 +71,8 @@ class MoELayer : public Module {
   // Moves the router's bias towards balance if there is an update rate and the step was not skipped, and starts
   // counting anew. Collective over the ranks of tokens, if it moves the bias.
   void on_step_finished(StepOutcome outcome) override;
-  // tokens_per_expert/<e>: tokens of the step that chose expert e. expert_load_max: those of the busiest over the mean;
-  // 1 is perfect balance. Collective over the ranks of tokens, once.
+  // tokens_per_expert [E]: tokens of the step that chose each expert. expert_load_max: those of the busiest over the
+  // mean; 1 is perfect balance. Collective over the ranks of tokens, once.
   [[nodiscard]] std::map<std::string, at::Tensor> own_step_statistics() const override;
 
  private:
