@@ -1,0 +1,74 @@
+"""The schemas that programs print, by the validator of another package: they are schemas, the job files that we ship fit
+them, and files that a program refuses do not."""
+
+import copy
+import json
+
+import jsonschema
+from program_job import REPOSITORY, ProgramTest, main
+
+PROGRAMS = {"custom_model": "custom_model", "qwen3_dense": "qwen3_dense_pretrain", "qwen3_moe": "qwen3_moe_pretrain"}
+
+
+class JsonSchema(ProgramTest):
+    def shipped(self):
+        """(path, job file, validator of its program) of every JSON file in examples/."""
+        files = sorted((REPOSITORY / "examples").rglob("*.json"))
+        self.assertGreaterEqual(len(files), 3)
+        for path in files:
+            folder = path.relative_to(REPOSITORY / "examples").parts[0]
+            self.assertIn(folder, PROGRAMS, f"which program reads {path}?")
+            yield path, json.loads(path.read_text()), self.validator(PROGRAMS[folder])
+
+    def validator(self, program):
+        job = self.job()
+        job.program = job.program.with_name(program)
+        schema = json.loads(job.run(command=[str(job.program), "--schema"]).stdout)
+        self.assertEqual(schema["$schema"], jsonschema.Draft202012Validator.META_SCHEMA["$id"])
+        jsonschema.Draft202012Validator.check_schema(schema)
+        return jsonschema.Draft202012Validator(schema)
+
+    def errors(self, validator, config):
+        return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(config)]
+
+    def test_every_shipped_job_file_fits_the_schema_of_its_program(self):
+        for path, config, validator in self.shipped():
+            with self.subTest(path):
+                self.assertEqual(self.errors(validator, config), [])
+
+    def test_what_a_program_refuses_does_not_fit(self):
+        def without_seed(config):
+            del config["trainer"]["determinism"]["base_seed"]
+
+        def unknown_key(config):
+            config["trainer"]["gc"]["period"] = 5
+
+        def unknown_record(config):
+            config["optimizer"]["name"] = "adamv"
+
+        def out_of_range(config):
+            config["trainer"]["timeout"] = {"step_timeout": 0}
+
+        def null(config):
+            config["trainer"]["run"]["name"] = None
+
+        def wrong_type(config):
+            config["trainer"]["gradient_clipping"]["max_norm"] = [1]
+
+        for path, config, validator in self.shipped():
+            for spoil in (without_seed, unknown_key, unknown_record, out_of_range, null, wrong_type):
+                with self.subTest(path=path, spoil=spoil.__name__):
+                    spoilt = copy.deepcopy(config)
+                    spoil(spoilt)
+                    self.assertNotEqual(self.errors(validator, spoilt), [])
+
+    def test_periods_are_numbers_of_steps_or_one_of_two_words(self):
+        for _, config, validator in self.shipped():
+            for period, fits in ((1, True), ("last_step", True), ("disable", True), (0, False), ("never", False)):
+                with self.subTest(period):
+                    config["trainer"]["gc"]["period_steps"] = period
+                    self.assertEqual(self.errors(validator, config) == [], fits)
+
+
+if __name__ == "__main__":
+    main()
