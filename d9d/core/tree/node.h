@@ -3,6 +3,7 @@
 // tree carries along: it is no node and no leaf. tree.h has the functions that programs use.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <functional>
@@ -24,28 +25,49 @@ namespace d9d {
 
 namespace detail {
 
+// Whether T is what Match::Of says, or has a place for it inside.
+template <class Match, class T>
+struct HoldsInside : std::false_type {};
+template <class Match, class T>
+struct Holds : std::disjunction<typename Match::template Of<T>, HoldsInside<Match, T>> {};
+template <class Match, class T>
+struct HoldsInside<Match, std::vector<T>> : Holds<Match, T> {};
+template <class Match>
+struct HoldsInside<Match, std::vector<bool>> : std::false_type {};  // has no elements that could be referred to
+template <class Match, class T, class Less>
+struct HoldsInside<Match, std::map<std::string, T, Less>> : Holds<Match, T> {};
+template <class Match, class T>
+struct HoldsInside<Match, std::optional<T>> : Holds<Match, T> {};
+template <class Match, class T, std::size_t N>
+struct HoldsInside<Match, std::array<T, N>> : Holds<Match, T> {};
+template <class Match, class... T>
+struct HoldsInside<Match, std::variant<T...>> : std::disjunction<Holds<Match, T>...> {};
+template <class Match, class... T>
+struct HoldsInside<Match, std::tuple<T...>> : std::disjunction<Holds<Match, T>...> {};
+template <class Match, class A, class B>
+struct HoldsInside<Match, std::pair<A, B>> : std::disjunction<Holds<Match, A>, Holds<Match, B>> {};
+template <class Match, class T, class... Value>
+struct HoldsInside<Match, std::tuple<Field<T, Value>...>> : std::disjunction<Holds<Match, Value>...> {};
+template <class Match, Record T>
+struct HoldsInside<Match, T> : HoldsInside<Match, decltype(T::fields())> {};
+
+template <class Leaf>
+struct IsA {
+  template <class T>
+  using Of = std::is_same<Leaf, T>;
+};
+
 template <class T>
-struct HoldsTensors : std::false_type {};
-template <>
-struct HoldsTensors<at::Tensor> : std::true_type {};
-template <class T>
-struct HoldsTensors<std::vector<T>> : HoldsTensors<T> {};
-template <class T, class Less>
-struct HoldsTensors<std::map<std::string, T, Less>> : HoldsTensors<T> {};
-template <class T>
-struct HoldsTensors<std::optional<T>> : HoldsTensors<T> {};
+inline constexpr bool kIsArray = false;
 template <class T, std::size_t N>
-struct HoldsTensors<std::array<T, N>> : HoldsTensors<T> {};
-template <class... T>
-struct HoldsTensors<std::variant<T...>> : std::disjunction<HoldsTensors<T>...> {};
-template <class... T>
-struct HoldsTensors<std::tuple<T...>> : std::disjunction<HoldsTensors<T>...> {};
-template <class A, class B>
-struct HoldsTensors<std::pair<A, B>> : std::disjunction<HoldsTensors<A>, HoldsTensors<B>> {};
-template <class T, class Value>
-struct HoldsTensors<Field<T, Value>> : HoldsTensors<Value> {};
-template <Record T>
-struct HoldsTensors<T> : HoldsTensors<decltype(T::fields())> {};
+inline constexpr bool kIsArray<std::array<T, N>> = true;
+
+// A struct with members that nothing lists: tensors in it are not found.
+struct IsUnlisted {
+  template <class T>
+  using Of = std::bool_constant<std::is_class_v<T> && std::is_aggregate_v<T> && !Record<T> && !std::is_empty_v<T> &&
+                                !kIsArray<T>>;
+};
 
 template <class T>
 inline constexpr bool kIsVector = false;
@@ -66,26 +88,46 @@ inline constexpr bool kIsVariant<std::variant<T...>> = true;
 
 }  // namespace detail
 
+// A type that is Leaf, or can hold at least one.
+template <class T, class Leaf>
+concept TreeOf = detail::Holds<detail::IsA<Leaf>, std::remove_cv_t<T>>::value;
+
+// A type that has no tensors where a tree would not find them: no struct in it, nor itself, lacks the list of its
+// members.
+template <class T>
+concept ListsItsTensors = !detail::Holds<detail::IsUnlisted, std::remove_cv_t<T>>::value;
+
 // A type that can hold at least one tensor leaf.
 template <class T>
-concept TensorTree = detail::HoldsTensors<std::remove_cv_t<T>>::value;
+concept TensorTree = TreeOf<T, at::Tensor>;
 
 namespace detail {
 
-// Calls visit(name, child) for the children that are trees themselves, in leaf order. `name` is a std::string_view, or
-// a std::size_t index; it is empty where the child stands in its parent's place (optional, variant).
-template <TensorTree Node, class Visit>
+// The entries of a map by key, whatever its own order is.
+template <class Map>
+[[nodiscard]] auto entries_by_key(Map& map) {
+  std::vector<decltype(&*map.begin())> entries;
+  entries.reserve(map.size());
+  for (auto& entry : map) entries.push_back(&entry);
+  std::sort(entries.begin(), entries.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+  return entries;
+}
+
+// Calls visit(name, child) for the children that are trees of Leaf themselves, in leaf order. `name` is a
+// std::string_view, or a std::size_t index; it is empty where the child stands in its parent's place (optional,
+// variant).
+template <class Leaf = at::Tensor, TreeOf<Leaf> Node, class Visit>
 void for_each_child(Node& node, Visit&& visit) {
   using T = std::remove_cv_t<Node>;
   const auto visit_tree = [&visit](auto name, auto& child) {
-    if constexpr (TensorTree<std::remove_reference_t<decltype(child)>>) visit(name, child);
+    if constexpr (TreeOf<std::remove_reference_t<decltype(child)>, Leaf>) visit(name, child);
   };
   if constexpr (Record<T>) {
     for_each_field<T>([&](const auto& field) { visit_tree(field.name, node.*field.member); });
   } else if constexpr (kIsVector<T>) {
     for (std::size_t i = 0; i < node.size(); ++i) visit_tree(i, node[i]);
   } else if constexpr (kIsMap<T>) {
-    for (auto& [key, child] : node) visit_tree(std::string_view(key), child);
+    for (auto* entry : entries_by_key(node)) visit_tree(std::string_view(entry->first), entry->second);
   } else if constexpr (kIsOptional<T>) {
     if (node) visit_tree(std::string_view(), *node);
   } else if constexpr (kIsVariant<T>) {
@@ -115,7 +157,7 @@ template <TensorTree Node>
     return "list of " + std::to_string(node.size());
   } else if constexpr (kIsMap<Node>) {
     std::string keys;
-    for (const auto& entry : node) keys += (keys.empty() ? "" : ", ") + entry.first;
+    for (const auto* entry : entries_by_key(node)) keys += (keys.empty() ? "" : ", ") + entry->first;
     return "map of {" + keys + "}";
   } else if constexpr (kIsOptional<Node>) {
     return node ? "some" : "none";

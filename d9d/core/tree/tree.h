@@ -44,6 +44,42 @@ template <TensorTree Tree, class F>
   return result;
 }
 
+// The same with is_leaf(node), asked at each node from the root on: where it says true, f gets the node as a whole and
+// what is below stays. Both take every type of node of the tree:
+//   tree_map([](auto node) { ... return node; }, batch, [](const auto& node) { return is_head<decltype(node)>; });
+template <TensorTree Tree, class F, class IsLeaf>
+[[nodiscard]] Tree tree_map(F&& f, const Tree& tree, const IsLeaf& is_leaf) {
+  Tree result = tree;
+  const auto visit = [&](const auto& self, auto& node) -> void {
+    if constexpr (std::is_same_v<std::remove_reference_t<decltype(node)>, at::Tensor>) {
+      node = f(std::as_const(node));
+    } else if (is_leaf(std::as_const(node))) {
+      node = f(std::as_const(node));
+    } else {
+      detail::for_each_child(node, [&](auto, auto& child) { self(self, child); });
+    }
+  };
+  visit(visit, result);
+  return result;
+}
+
+// The same with f(value) in the place of each value of type T, carried values included, and all others copied:
+//   tree_map_only<std::int64_t>([](std::int64_t n) { return n + 1; }, batch)
+// A T that has children (a record, say) is handed over as a whole.
+template <class T, TreeOf<T> Tree, class F>
+[[nodiscard]] Tree tree_map_only(F&& f, const Tree& tree) {
+  Tree result = tree;
+  const auto visit = [&](const auto& self, auto& node) -> void {
+    if constexpr (std::is_same_v<std::remove_reference_t<decltype(node)>, T>) {
+      node = f(std::as_const(node));
+    } else {
+      detail::for_each_child<T>(node, [&](auto, auto& child) { self(self, child); });
+    }
+  };
+  visit(visit, result);
+  return result;
+}
+
 // Path ("heads.lm.labels", "layers.3"; empty for a tree that is one tensor) and leaf, in leaf order.
 template <TensorTree Tree>
 [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tree_leaves_with_path(const Tree& tree) {

@@ -145,9 +145,71 @@ TEST(Tree, Names_the_first_path_where_structures_differ) {
   EXPECT_THAT(difference(example(), other_extra), HasSubstr("alternative 2 at 'extra', got alternative 1"));
 }
 
+TEST(Tree, Orders_a_map_by_key_whatever_its_comparator_is) {
+  const std::map<std::string, at::Tensor, std::greater<>> descending{{"a", scalar(1)}, {"b", scalar(2)}};
+  EXPECT_THAT(values(tree_leaves(descending)), ElementsAre(1, 2));
+  EXPECT_EQ(tree_leaves_with_path(descending).at(0).first, "a");
+  EXPECT_EQ(difference(descending, descending), "none");
+  EXPECT_THAT(tree_structure(descending).at(0).kind, "map of {a, b}");
+}
+
+TEST(Tree, Maps_only_the_values_of_one_type) {
+  const Batch batch = tree_map_only<std::int64_t>([](std::int64_t n) { return n + 1; }, example());
+  EXPECT_EQ(batch.step, 8);
+  EXPECT_THAT(batch.lengths, ElementsAre(4, 5));
+  EXPECT_EQ(batch.counted.second, 61);
+  EXPECT_THAT(values(tree_leaves(batch)), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  const Batch renamed = tree_map_only<std::string>([](const std::string& name) { return name + "!"; }, example());
+  EXPECT_EQ(renamed.heads.at("lm").name, "first!");
+  const Batch doubled = tree_map_only<at::Tensor>([](const at::Tensor& leaf) { return leaf * 2; }, example());
+  EXPECT_THAT(values(tree_leaves(doubled)), ElementsAre(2, 4, 6, 8, 10, 12, 14, 16));
+}
+
+TEST(Tree, Maps_only_the_records_of_one_type_as_a_whole) {
+  const Batch batch = tree_map_only<Head>([](const Head& head) { return Head{.labels = head.labels * 10}; }, example());
+  EXPECT_THAT(values(tree_leaves(batch)), ElementsAre(1, 20, 40, 5, 6, 7, 8));
+}
+
+TEST(Tree, Maps_down_to_the_nodes_that_is_leaf_stops_at) {
+  const auto is_labelled_first = []<class Node>(const Node& node) {
+    if constexpr (std::is_same_v<Node, Head>) {
+      return node.name == "first";
+    } else {
+      return false;
+    }
+  };
+  const auto doubled = []<class Node>(const Node& node) {
+    if constexpr (std::is_same_v<Node, Head>) {
+      return Head{.labels = node.labels};  // its weight goes, its labels stay as they are
+    } else if constexpr (std::is_same_v<Node, at::Tensor>) {
+      return at::Tensor(node * 2);
+    } else {
+      return node;
+    }
+  };
+  const Batch batch = tree_map(doubled, example(), is_labelled_first);
+  EXPECT_THAT(values(tree_leaves(batch)), ElementsAre(2, 2, 8, 10, 12, 14, 16));
+}
+
+struct Unlisted {
+  at::Tensor hidden;
+};
+struct WithUnlisted {
+  std::vector<Unlisted> all;
+  static constexpr auto fields() { return record<WithUnlisted>(field("all", &WithUnlisted::all)); }
+};
+
+TEST(Tree, Knows_at_compile_time_where_tensors_would_not_be_found) {
+  static_assert(ListsItsTensors<Batch> && ListsItsTensors<at::Tensor> && ListsItsTensors<std::monostate>);
+  static_assert(ListsItsTensors<std::array<at::Tensor, 2>> && ListsItsTensors<std::shared_ptr<int>>);
+  static_assert(!ListsItsTensors<Unlisted> && !ListsItsTensors<WithUnlisted>);
+  static_assert(!ListsItsTensors<std::map<std::string, std::optional<Unlisted>>>);
+}
+
 TEST(Tree, Knows_at_compile_time_what_can_hold_tensors) {
   static_assert(TensorTree<Batch> && TensorTree<const at::Tensor> && TensorTree<std::array<at::Tensor, 2>>);
   static_assert(!TensorTree<std::int64_t> && !TensorTree<std::vector<std::string>>);
+  static_assert(TreeOf<Batch, std::int64_t> && TreeOf<Batch, Head> && !TreeOf<Batch, bool>);
 }
 
 }  // namespace
