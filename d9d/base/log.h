@@ -12,10 +12,17 @@
 #include <string_view>
 
 #include "d9d/base/check.h"
+#include "d9d/base/enum_names.h"
 
 namespace d9d {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+constexpr auto enum_names(LogLevel) {
+  return std::to_array<EnumName<LogLevel>>({{LogLevel::kDebug, "debug"},
+                                            {LogLevel::kInfo, "info"},
+                                            {LogLevel::kWarning, "warning"},
+                                            {LogLevel::kError, "error"}});
+}
 
 // Takes one whole line, without its line end. Called from any thread.
 using LogSink = std::function<void(std::string_view line)>;

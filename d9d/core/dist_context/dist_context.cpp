@@ -71,7 +71,9 @@ DistContext::DistContext(DistContextConfig config) : config_(checked(std::move(c
     meshes_[static_cast<std::size_t>(domain)] =
         DeviceMesh(std::string(enum_name(domain)), axes_of(config_.mesh, domain), config_.world);
   }
-  log_ = Logger({.qualifier = log_qualifier(mesh(MeshDomain::kRegular)), .sink = config_.log_sink});
+  log_ = Logger({.qualifier = log_qualifier(mesh(MeshDomain::kRegular)),
+                 .min_level = config_.log_level,
+                 .sink = config_.log_sink});
 }
 
 std::vector<std::string> dense_data_axes() { return {"dp_replicate", "dp_cp_shard", "cp_replicate"}; }

@@ -51,6 +51,7 @@ struct DistContextConfig {
   std::int64_t node_rank = 0;   // of this machine
   std::int64_t num_nodes = 1;
   std::string master_address = "127.0.0.1";
+  LogLevel log_level = LogLevel::kInfo;  // lines below are dropped
   LogSink log_sink = write_line_to_stderr;
 };
 

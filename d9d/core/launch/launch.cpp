@@ -87,7 +87,8 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                          .local_rank = here.local_rank,
                          .node_rank = here.node,
                          .num_nodes = here.num_nodes,
-                         .master_address = here.master_address});
+                         .master_address = here.master_address,
+                         .log_level = config.log_level});
     program(context);
   } catch (const PeerFailedError&) {
     throw;
@@ -101,7 +102,7 @@ void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh
   check_torch_version();
   run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
     if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
-    DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank()});
+    DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank(), .log_level = config.log_level});
     program(context);
   });
 }

@@ -14,6 +14,7 @@
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/enum_names.h"
+#include "d9d/base/log.h"
 #include "d9d/base/record.h"
 #include "d9d/core/dist_context/dist_context.h"
 
@@ -37,11 +38,13 @@ struct LaunchConfig {
   RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
   bool deterministic = false;                  // refuse operators whose results vary from run to run
   std::optional<std::int64_t> num_threads;     // of a CPU operator; null: all cores, shared by the ranks of a machine
+  LogLevel log_level = LogLevel::kInfo;        // of the ranks' loggers: lines below are dropped
 
   static constexpr auto fields() {
     return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),
                                 defaulted("deterministic", &LaunchConfig::deterministic),
-                                defaulted("num_threads", &LaunchConfig::num_threads, at_least(1)));
+                                defaulted("num_threads", &LaunchConfig::num_threads, at_least(1)),
+                                defaulted("log_level", &LaunchConfig::log_level));
   }
 };
 

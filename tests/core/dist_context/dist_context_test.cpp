@@ -75,6 +75,33 @@ TEST(DistContext, Qualifies_log_lines_by_the_coordinates) {
                                                              HasSubstr("INFO - ready"))));
 }
 
+TEST(DistContext, Drops_log_lines_below_its_own_level) {
+  const auto levels_at = [](LogLevel level) {
+    std::vector<std::string> lines;
+    const DistContext context({.world = lone_rank(0, 1), .log_level = level, .log_sink = [&](std::string_view line) {
+                                 lines.emplace_back(line.substr(line.find(" - ") + 3));
+                               }});
+    context.log().debug("a");
+    context.log().info("b");
+    context.log().warning("c");
+    context.log().error("d");
+    return lines;
+  };
+  EXPECT_THAT(levels_at(LogLevel::kDebug), ::testing::ElementsAre("DEBUG - a", "INFO - b", "WARNING - c", "ERROR - d"));
+  EXPECT_THAT(levels_at(LogLevel::kWarning), ::testing::ElementsAre("WARNING - c", "ERROR - d"));
+  EXPECT_THAT(levels_at(DistContextConfig().log_level), ::testing::ElementsAre("INFO - b", "WARNING - c", "ERROR - d"));
+}
+
+TEST(DistContext, Writes_a_line_once_though_there_are_others) {
+  std::vector<std::string> lines;
+  const auto sink = [&](std::string_view line) { lines.emplace_back(line); };
+  const DistContext first({.world = lone_rank(0, 1), .log_sink = sink});
+  const DistContext second({.world = lone_rank(0, 1), .log_sink = sink});
+  first.log().info("a");
+  second.log().info("b");
+  EXPECT_THAT(lines, ::testing::ElementsAre(HasSubstr("[d9d] [local] "), HasSubstr(" - INFO - b")));
+}
+
 TEST(DistContext, Runs_the_main_process_first) {
   std::atomic<bool> is_prepared = false;
   std::atomic<int> num_late = 0;
