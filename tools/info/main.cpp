@@ -54,7 +54,7 @@ void print_build() {
   std::cout << "d9d " << D9D_VERSION << ", " << D9D_BUILD_TYPE << ", g++ " << __VERSION__ << ", CUDA kernels "
             << (d9d::kernels::detail::is_built_with_cuda() ? "for compute capability 9.0" : "not built (no nvcc)")
             << '\n'
-            << "LibTorch " << d9d::running_torch_version() << " (built against " << TORCH_VERSION << ")\n";
+            << "LibTorch " << d9d::running_versions().torch << " (built against " << TORCH_VERSION << ")\n";
 }
 
 void print_devices() {

@@ -1,14 +1,32 @@
-// Which LibTorch runs. Its libraries carry no version in their names: a program finds whatever wheel is installed.
+// Which LibTorch and which NCCL run. Their libraries carry no version in their names: a program finds whatever wheels
+// are installed.
+//
+// Example
+//   check_torch_version();
+//   context.log().info(describe(running_versions()));  // LibTorch 2.11.0, NCCL 2.28.9
 #pragma once
 
 #include <string>
 
 namespace d9d {
 
-// "2.11.0". Asks LibTorch about CUDA: on a machine with a device, call load_cuda() before.
-[[nodiscard]] std::string running_torch_version();
+struct LibraryVersions {
+  std::string torch;  // "2.11.0"
+  std::string nccl;   // "2.28.9"; empty where the CUDA half of LibTorch is not loaded
 
-// Throws StateError unless it is the version that this library was built against. As above.
-void check_torch_version();
+  bool operator==(const LibraryVersions&) const = default;
+};
+
+// What this process has loaded. Asks LibTorch about CUDA: on a machine with a device, call load_cuda() before.
+[[nodiscard]] LibraryVersions running_versions();
+
+// The LibTorch that this library was built against, and the NCCL that the loaded LibTorch was. As above.
+[[nodiscard]] LibraryVersions built_versions();
+
+// Throws StateError naming the first that differs.
+void check_versions(const LibraryVersions& built, const LibraryVersions& running);
+void check_torch_version();  // of this process. As above
+
+[[nodiscard]] std::string describe(const LibraryVersions& versions);
 
 }  // namespace d9d
