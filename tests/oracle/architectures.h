@@ -25,6 +25,9 @@ struct Architecture {
 };
 [[nodiscard]] const std::vector<Architecture>& architectures();
 
+// Published models of one layer and a small vocabulary; of many experts a few.
+[[nodiscard]] const std::vector<Architecture>& published_layers();
+
 // What transformers_oracle.py drew.
 struct TaskInputs {
   at::Tensor input_ids;                    // [B, S]

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 std::string OracleCase::folder_name() const { return cat(architecture->name, ".", task->name, ".", enum_name(dtype)); }
 
-fs::path OracleCase::folder() const { return oracle_folder() / folder_name(); }
+fs::path OracleCase::folder() const { return (root.empty() ? oracle_folder() : root) / folder_name(); }
 
 SafetensorsFile OracleCase::expected() const { return SafetensorsFile(folder() / "expected.safetensors"); }
 
@@ -26,27 +26,44 @@ std::vector<OracleCase> cases_in(const std::vector<Dtype>& dtypes, const std::st
   for (const Architecture& architecture : architectures()) {
     for (const Task& task : tasks()) {
       if (!only_task.empty() && task.name != only_task) continue;
-      for (const Dtype dtype : dtypes) cases.push_back({&architecture, &task, dtype});
+      for (const Dtype dtype : dtypes) {
+        cases.push_back({.architecture = &architecture, .task = &task, .dtype = dtype});
+      }
     }
   }
   return cases;
 }
 
+namespace {
+
+void run_oracle(const fs::path& root, const std::vector<Architecture>& table, const std::string& what) {
+  fs::remove_all(root);
+  fs::create_directories(root);
+  nlohmann::json configs;
+  for (const Architecture& architecture : table) configs[architecture.name] = architecture.huggingface_config;
+  std::ofstream(root / "architectures.json") << configs;
+  run_python("tests/oracle/transformers_oracle.py", {root.string(), what});
+}
+
+}  // namespace
+
 const fs::path& oracle_folder() {
   static const fs::path folder = [] {
     at::set_num_threads(1);  // the models are tiny
     fs::path root = fs::path(::testing::TempDir()) / "d9d" / "transformers_oracle";
-    fs::remove_all(root);
-    fs::create_directories(root);
-    nlohmann::json configs;
-    for (const Architecture& architecture : architectures()) {
-      configs[architecture.name] = architecture.huggingface_config;
-    }
-    std::ofstream(root / "architectures.json") << configs;
-    run_python("tests/oracle/transformers_oracle.py", {root.string()});
+    run_oracle(root, architectures(), "tiny");
     return root;
   }();
   return folder;
+}
+
+std::vector<OracleCase> write_published_layers(const fs::path& root) {
+  run_oracle(root, published_layers(), "layers");
+  std::vector<OracleCase> cases;
+  for (const Architecture& architecture : published_layers()) {
+    cases.push_back({.architecture = &architecture, .task = &tasks().at(0), .dtype = Dtype::kFloat32, .root = root});
+  }
+  return cases;
 }
 
 Tensors with_prefix(const SafetensorsFile& file, const std::string& prefix) {

@@ -24,6 +24,7 @@ struct OracleCase {
   const Architecture* architecture;
   const Task* task;
   Dtype dtype;
+  std::filesystem::path root = {};  // where its folder is; empty: oracle_folder()
 
   [[nodiscard]] std::string folder_name() const;
   [[nodiscard]] std::filesystem::path folder() const;
@@ -35,6 +36,9 @@ struct OracleCase {
 
 // Where transformers_oracle.py wrote. The first call runs it; the tests of this binary share one run.
 [[nodiscard]] const std::filesystem::path& oracle_folder();
+
+// The same for one layer of each published model, causal_lm in float32: made anew by each call, in `root`.
+[[nodiscard]] std::vector<OracleCase> write_published_layers(const std::filesystem::path& root);
 
 // The tensors of a file whose names begin with `prefix`, without it.
 [[nodiscard]] Tensors with_prefix(const SafetensorsFile& file, const std::string& prefix);

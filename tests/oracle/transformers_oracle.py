@@ -1,6 +1,7 @@
-"""Writes tiny random models with transformers, and what they compute.
+"""Writes random models with transformers, and what they compute: tiny ones, or one layer of a published one.
 
     transformers_oracle.py FOLDER
+    transformers_oracle.py FOLDER layers      causal_lm in float32 only, without training: the models are not tiny
 
 FOLDER/architectures.json is {name: config.json of a decoder}. For each of them, each task (TASKS) and each dtype (float64,
 float32, bfloat16) one folder `<architecture>.<task>.<dtype>` with a Hugging Face model, and `expected.safetensors` in it:
@@ -212,7 +213,7 @@ def train(model, task, inputs):
     return results | named("param.", model, lambda parameter: parameter.detach())
 
 
-def write_case(folder, config, task, dtype):
+def write_case(folder, config, task, dtype, trains):
     torch.manual_seed(7)
     config = AutoConfig.for_model(**config, **TASKS[task].config, **EAGER)
     model = TASKS[task].auto_model.from_config(config).to(dtype)
@@ -225,7 +226,7 @@ def write_case(folder, config, task, dtype):
     routing = record_routing(model) if dtype == torch.bfloat16 else []
     expected = inputs | forward_backward(model, task, inputs)
     expected |= {f"routing.{layer}": indices for layer, indices in enumerate(routing)}
-    if task == "causal_lm" and dtype != torch.bfloat16:
+    if trains:
         expected |= train(model, task, inputs)
     save_file(expected, folder / "expected.safetensors")
 
@@ -238,20 +239,31 @@ def write_exact(folder, task):
     save_file(forward_backward(model, task, expected), folder / "exact.safetensors")
 
 
-def main():
-    root = Path(sys.argv[1])
-    logging.disable_progress_bar()
-    torch.set_num_threads(1)  # the models are tiny
-    architectures = json.loads((root / "architectures.json").read_text())
+def write_tiny_models(root, architectures):
+    torch.set_num_threads(1)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         name = str(dtype).removeprefix("torch.")
         if dtype == torch.float64:
             compute_in_float64({config["model_type"] for config in architectures.values()})
         for architecture, config in architectures.items():
             for task in TASKS:
-                write_case(root / f"{architecture}.{task}.{name}", config, task, dtype)
+                trains = task == "causal_lm" and dtype != torch.bfloat16
+                write_case(root / f"{architecture}.{task}.{name}", config, task, dtype, trains)
                 if dtype == torch.float64:
                     write_exact(root / f"{architecture}.{task}.bfloat16", task)
+
+
+def write_layers(root, architectures):
+    for architecture, config in architectures.items():
+        write_case(root / f"{architecture}.causal_lm.float32", config, "causal_lm", torch.float32, trains=False)
+
+
+def main():
+    root = Path(sys.argv[1])
+    logging.disable_progress_bar()
+    architectures = json.loads((root / "architectures.json").read_text())
+    write = write_layers if "layers" in sys.argv[2:] else write_tiny_models
+    write(root, architectures)
 
 
 if __name__ == "__main__":
