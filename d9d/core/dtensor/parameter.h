@@ -1,6 +1,7 @@
 // A trainable tensor as one rank sees it: the local leaf that kernels compute with, the layout of the whole over a
 // mesh, and the layout that its gradient has after backward. Optimisers, gradient reduction and checkpoints read the
-// layouts; they never guess. On one rank the mesh has no axes and both layouts are empty.
+// layouts; they never guess. In a job of one rank the mesh has axes of size 1; outside of a job, before the first
+// place(), it has none and both layouts are empty.
 //
 // Example
 //   auto weight = std::make_shared<Parameter>(ParameterSpec{.shape = {out, in}, .init = init::uniform(bound)});

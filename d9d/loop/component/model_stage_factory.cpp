@@ -13,10 +13,10 @@ void check_late_initialized(const Module& module) {
 }
 
 void check_layouts(const DistContext& context, const Module& module) {
-  if (context.world_size() == 1) return;
   for (const auto& [name, parameter] : module.named_parameters()) {
-    D9D_CHECK(!parameter->mesh().axes().empty(), StateError, "[loop::model_stage] expected a layout over the ",
-              context.world_size(), " ranks for every parameter, got none for ", name,
+    D9D_CHECK(!parameter->mesh().axes().empty(), StateError,
+              "[loop::model_stage] expected a layout over the mesh of the ", context.world_size(),
+              " ranks for every parameter, got none for ", name,
               ". Give it one in ModelProvider::parallelize_model_stage.");
   }
 }

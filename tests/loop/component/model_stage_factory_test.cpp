@@ -1,0 +1,73 @@
+#include "d9d/loop/component/model_stage_factory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/modules/blocks/linear/linear.h"
+#include "d9d/parallelism/replicate/parallelize_replicate.h"
+
+#include "tests/loop/run/toy_job.h"
+#include "tests/support/ranks.h"
+
+namespace d9d {
+namespace {
+
+using ::testing::ThrowsMessage;
+
+struct TwoLinears : Module {
+  const ModulePtr<Linear> first = register_module<Linear>("first", LinearConfig{2, 3});
+  const ModulePtr<Linear> second = register_module<Linear>("second", LinearConfig{3, 1});
+};
+
+std::unique_ptr<DistContext> context_of(std::int64_t num_ranks) {
+  return std::make_unique<DistContext>(
+      DistContextConfig{.mesh = {.data_parallel_replicate = num_ranks}, .world = test::lone_rank(0, num_ranks)});
+}
+
+TEST(ModelStageFactory, Names_a_parameter_that_nobody_placed_on_one_rank_too) {
+  for (const std::int64_t num_ranks : {1, 2}) {
+    const auto context = context_of(num_ranks);
+    const auto model = make_module<TwoLinears>();
+    parallelize_replicate(*model->first, context->mesh(MeshDomain::kDense), dense_data_axes());
+    EXPECT_THAT([&] { check_layouts(*context, *model); },
+                ThrowsMessage<StateError>(cat("[loop::model_stage] expected a layout over the mesh of the ", num_ranks,
+                                              " ranks for every parameter, got none for second.weight. Give it one in "
+                                              "ModelProvider::parallelize_model_stage.")));
+    parallelize_replicate(*model, context->mesh(MeshDomain::kDense), dense_data_axes());
+    EXPECT_NO_THROW(check_layouts(*context, *model));
+  }
+}
+
+TEST(ModelStageFactory, A_trainer_on_one_rank_has_every_parameter_on_a_mesh_of_ones) {
+  toy::Job job({{toy::samples(0, 1)}});
+  const auto trainer = job.make_trainer();
+  for (const auto& [name, parameter] : trainer.module().named_parameters()) {
+    EXPECT_EQ(parameter->mesh(), job.context.mesh(MeshDomain::kDense)) << name;
+    EXPECT_EQ(parameter->placements().size(), 5U) << name;
+    EXPECT_EQ(parameter->mesh().num_ranks(), 1) << name;
+  }
+}
+
+struct ForgetfulProvider : toy::Provider {
+  void parallelize_model_stage(const DistContext&, const PipelineStageInfo&, Module&) override {}
+};
+
+TEST(ModelStageFactory, A_trainer_on_one_rank_refuses_a_provider_that_places_nothing) {
+  toy::Job job({{toy::samples(0, 1)}});
+  ForgetfulProvider provider;
+  provider.packs = job.provider.packs;
+  EXPECT_THAT(
+      [&] {
+        Trainer<toy::Types>(job.context, job.config,
+                            {.task = job.task,
+                             .model = provider,
+                             .data = provider,
+                             .optimizer = *job.optimizer,
+                             .lr_scheduler = job.lr_scheduler});
+      },
+      ThrowsMessage<StateError>(::testing::HasSubstr("got none for first.weight")));
+}
+
+}  // namespace
+}  // namespace d9d
