@@ -125,9 +125,12 @@ struct SnippetStream {
 
 // ---- Task: how a batch becomes inputs, and outputs become a loss and a metric. ----
 
-struct SnippetState {  // of one microbatch, from its inputs to its metrics
-  at::Tensor language;
-  at::Tensor is_correct;  // [B] bool
+struct SnippetState {               // of one microbatch, from its inputs to its metrics
+  at::Tensor language, is_correct;  // [B] int64, [B] bool
+  static constexpr auto fields() {
+    return d9d::record<SnippetState>(d9d::field("language", &SnippetState::language),
+                                     d9d::field("is_correct", &SnippetState::is_correct));
+  }
 };
 
 struct SnippetTypes {
