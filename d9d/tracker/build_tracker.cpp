@@ -29,7 +29,7 @@ struct Build {
   TrackerPtr operator()(const WandbTrackerConfig& config) const { return refuse(config); }
   TrackerPtr operator()(const MlflowTrackerConfig& config) const { return refuse(config); }
   TrackerPtr operator()(const MultiTrackerConfig& config) const {
-    std::vector<TrackerPtr> trackers;
+    std::vector<std::shared_ptr<const Tracker>> trackers;
     for (const auto& one : config.trackers) trackers.push_back(std::visit(*this, one));
     return std::make_unique<MultiTracker>(std::move(trackers));
   }

@@ -48,7 +48,7 @@ class MultiRun final : public TrackerRun {
 
 }  // namespace
 
-MultiTracker::MultiTracker(std::vector<std::unique_ptr<Tracker>> trackers) : trackers_(std::move(trackers)) {}
+MultiTracker::MultiTracker(std::vector<std::shared_ptr<const Tracker>> trackers) : trackers_(std::move(trackers)) {}
 
 std::unique_ptr<TrackerRun> MultiTracker::open(const RunInfo& info) const {
   std::vector<std::unique_ptr<TrackerRun>> runs;

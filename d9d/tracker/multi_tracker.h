@@ -1,10 +1,9 @@
 // Hands every value to several trackers.
 //
 // Example
-//   std::vector<std::unique_ptr<d9d::Tracker>> trackers;
-//   trackers.push_back(std::make_unique<d9d::LogTracker>(logger));
-//   trackers.push_back(std::make_unique<d9d::JsonlTracker>("run/metrics.jsonl"));
-//   const auto run = d9d::MultiTracker(std::move(trackers)).open({.name = "pretrain"});
+//   const d9d::MultiTracker both(
+//       {std::make_shared<d9d::LogTracker>(logger), std::make_shared<d9d::JsonlTracker>("run/metrics.jsonl")});
+//   const auto run = both.open({.name = "pretrain"});
 //
 // An error of one tracker reaches the caller; closing closes the others first. A resumed run matches trackers by their
 // position; one that was added at the end starts fresh.
@@ -19,11 +18,11 @@ namespace d9d {
 
 class MultiTracker final : public Tracker {
  public:
-  explicit MultiTracker(std::vector<std::unique_ptr<Tracker>> trackers);
+  explicit MultiTracker(std::vector<std::shared_ptr<const Tracker>> trackers);
   [[nodiscard]] std::unique_ptr<TrackerRun> open(const RunInfo& info) const override;
 
  private:
-  std::vector<std::unique_ptr<Tracker>> trackers_;
+  std::vector<std::shared_ptr<const Tracker>> trackers_;
 };
 
 }  // namespace d9d

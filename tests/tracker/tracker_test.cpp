@@ -128,10 +128,7 @@ TEST(LogTracker, Prints_scalars_with_six_digits_and_their_context) {
 
 MultiTracker two_trackers(std::vector<std::string>& first, std::vector<std::string>& second,
                           const std::string& failing_call = "") {
-  std::vector<std::unique_ptr<Tracker>> trackers;
-  trackers.push_back(std::make_unique<NotingTracker>(first, failing_call));
-  trackers.push_back(std::make_unique<NotingTracker>(second));
-  return MultiTracker(std::move(trackers));
+  return MultiTracker({std::make_shared<NotingTracker>(first, failing_call), std::make_shared<NotingTracker>(second)});
 }
 
 TEST(MultiTracker, Hands_every_call_to_each_tracker) {

@@ -26,7 +26,7 @@
 
 namespace d9d {
 
-// Borrowed; each outlives the trainer.
+// Borrowed, but for the tracker; each outlives the trainer.
 template <class Types>
 struct TrainerParts {
   TrainTask<Types>& task;
@@ -34,6 +34,8 @@ struct TrainerParts {
   DataProvider<typename Types::Batch>& data;
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
+  // One of the program's own (docs/trackers.md), beside what trainer.logging.tracker says; opened on the main process.
+  std::shared_ptr<const Tracker> tracker;
 };
 
 template <class Types>
@@ -70,6 +72,7 @@ class Trainer {
                                                   .schedule = schedule_,
                                                   .metrics = metrics_,
                                                   .hparams = hparams,
+                                                  .tracker = parts_.tracker,
                                                   .events = events_});
     graph_counts_ = runner.graph_counts();
     if (config_.cuda_graph && context_.is_main_process()) report(graph_counts_);

@@ -15,8 +15,11 @@
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
 #include "d9d/core/device/host_copy.h"
+#include "d9d/core/device/torch_version.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/tracker/build_tracker.h"
+#include "d9d/tracker/multi_tracker.h"
+#include "d9d/tracker/null_tracker.h"
 #include "d9d/tracker/run_info.h"
 
 namespace d9d {
@@ -51,7 +54,7 @@ class TrainingRun {
       : parts_(parts),
         bar_({.label = "train", .total = parts.schedule.total_steps(), .initial = parts.schedule.current_step()}),
         log_(parts.context.log().with_sink(bar_.sink())),
-        run_(build_tracker(tracker_of(parts), log_)->open(run_info(parts))),
+        run_(open_run(parts, log_)),
         gradients_(parts.context, parts.module, parts.config.gradient_manager, parts.config.gradient_clipping,
                    parts.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep) {}
 
@@ -80,8 +83,11 @@ class TrainingRun {
 
  private:
   // One rank writes for all.
-  static TrackerConfig tracker_of(const TrainingRunParts& parts) {
-    return parts.context.is_main_process() ? parts.config.logging.tracker : TrackerConfig{NullTrackerConfig{}};
+  static std::unique_ptr<TrackerRun> open_run(const TrainingRunParts& parts, const Logger& log) {
+    if (!parts.context.is_main_process()) return NullTracker().open(run_info(parts));
+    std::unique_ptr<Tracker> configured = build_tracker(parts.config.logging.tracker, log);
+    if (parts.tracker == nullptr) return configured->open(run_info(parts));
+    return MultiTracker({std::move(configured), parts.tracker}).open(run_info(parts));
   }
 
   static RunInfo run_info(const TrainingRunParts& parts) {
@@ -91,6 +97,7 @@ class TrainingRun {
   }
 
   void announce() const {
+    log_.info("d9d with ", describe(running_versions()));
     log_.info("training ", parts_.config.run.name, ": ", num_parameters(), " parameters, ",
               parts_.schedule.total_steps(), " steps on ", parts_.context.world_size(), " x ",
               parts_.context.device().str());

@@ -17,6 +17,7 @@
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/metrics/metric.h"
 #include "d9d/optim/optimizer.h"
+#include "d9d/tracker/tracker.h"
 
 namespace d9d {
 
@@ -46,6 +47,7 @@ struct TrainingRunParts {
   JobSchedule& schedule;
   const MetricMap& metrics;
   const nlohmann::json& hparams;
+  std::shared_ptr<const Tracker> tracker;  // beside the configuration's; null: none
   EventBus& events;
 };
 
