@@ -25,7 +25,7 @@ struct StreamOptions {
 };
 
 // What the keys of a configuration mean for a loader. Throws ConfigError where workers are configured and there is
-// none.
+// none, and for persistent_workers, which is not built.
 [[nodiscard]] LoaderOptions loader_options(const AutoDataConfig& config);
 
 namespace detail {

@@ -142,5 +142,15 @@ TEST_F(TokenStream, Refuses_options_of_workers_without_workers) {
   }
 }
 
+TEST_F(TokenStream, Refuses_persistent_workers_by_name) {
+  TokensDataConfig persistent = config();
+  persistent.loader.num_workers = 1;
+  EXPECT_NO_THROW((void)build(persistent));
+  persistent.loader.persistent_workers = true;
+  EXPECT_EQ(config_error([&] { (void)build(persistent); }),
+            "[data::loader_options] persistent_workers = true: workers that outlive a pass over the data are not built "
+            "in this version. Set it to false.");
+}
+
 }  // namespace
 }  // namespace d9d

@@ -23,6 +23,11 @@ void refuse_schedule(const PipelineScheduleConfig& schedule) {
   constexpr std::string_view kRemedy = "Use gpipe, or one stage a rank.";
   std::visit(
       [&]<class T>(const T& config) {
+        if constexpr (requires { config.zero_bubble; }) {
+          if (config.zero_bubble) {
+            refuse(kKey, write_record(schedule), "a backward pass in two parts is", "Set zero_bubble to false.");
+          }
+        }
         if constexpr (requires { config.num_stages_per_rank; }) {
           if (config.num_stages_per_rank > 1) {
             refuse(kKey, write_record(schedule), "more than one pipeline stage a rank is", kRemedy);
@@ -60,10 +65,23 @@ void refuse_unbuilt(const DeviceMeshParameters& mesh) {
 void refuse_unbuilt(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
+  constexpr std::string_view kSaving = "saving and resuming a job is";
   const auto& checkpoints = trainer.checkpointing.period_steps;
   if (checkpoints != StepActionPeriod{StepActionMode::kDisable}) {
-    refuse("trainer.checkpointing.period_steps", write_record(checkpoints), "saving and resuming a job is",
-           "Set it to \"disable\".");
+    refuse("trainer.checkpointing.period_steps", write_record(checkpoints), kSaving, "Set it to \"disable\".");
+  }
+  if (const auto& num_to_keep = trainer.checkpointing.num_to_keep) {
+    refuse("trainer.checkpointing.num_to_keep", *num_to_keep, kSaving, "Set it to null.");
+  }
+  if (trainer.model_stage_factory.checkpoint_only_trainable_parameters) {
+    refuse("trainer.model_stage_factory.checkpoint_only_trainable_parameters", true, kSaving, "Set it to false.");
+  }
+  if (const auto ahead = trainer.data_prefetch.prefetch_factor; ahead != DataPrefetchConfig().prefetch_factor) {
+    refuse("trainer.data_prefetch.prefetch_factor", ahead, "copying another number of packs to the device ahead is",
+           "Leave it out.");
+  }
+  if (const auto lag = trainer.logging.max_pending_steps; lag != LoggingConfig().max_pending_steps) {
+    refuse("trainer.logging.max_pending_steps", lag, "logging with another lag is", "Leave it out.");
   }
   if (trainer.profiling) {
     refuse("trainer.profiling", write_record(*trainer.profiling), "profiling is", "Set it to null.");

@@ -52,7 +52,8 @@ struct JobConfig {
 // A job of d9d 0.24.
 [[nodiscard]] Json job_0_24();
 
-// The same job as d9d 0.16 wrote it: other sections for batching and loading, and a doubled model.model.
+// The pretraining example of d9d 0.16, value by value: other sections for batching and loading, and a doubled
+// model.model.
 [[nodiscard]] Json job_0_16();
 
 // The text of the ConfigError that `call` throws; "accepted" without one.

@@ -33,7 +33,9 @@ TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
 }
 
 TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
-  EXPECT_EQ(error_with("/data_prefetch/prefetch_factor", "4"), "accepted");
+  EXPECT_EQ(error_with("/data_prefetch/prefetch_factor", "1"), "accepted");
+  EXPECT_EQ(error_with("/logging/max_pending_steps", "2"), "accepted");
+  EXPECT_EQ(error_with("/checkpointing/save_dir", "\"elsewhere\""), "accepted");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float32\""), "accepted");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"bfloat16\""), "accepted");
   EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 1})"), "accepted");
@@ -49,6 +51,19 @@ TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
       error_with("/checkpointing/period_steps", "\"last_step\""),
       "[config] trainer.checkpointing.period_steps = \"last_step\": saving and resuming a job is not built in this "
       "version. Set it to \"disable\".");
+  EXPECT_EQ(error_with("/checkpointing/num_to_keep", "3"),
+            "[config] trainer.checkpointing.num_to_keep = 3: saving and resuming a job is not built in this version. "
+            "Set it to null.");
+  EXPECT_EQ(error_with("/model_stage_factory/checkpoint_only_trainable_parameters", "true"),
+            "[config] trainer.model_stage_factory.checkpoint_only_trainable_parameters = true: saving and resuming a "
+            "job is not built in this version. Set it to false.");
+  EXPECT_EQ(
+      error_with("/data_prefetch/prefetch_factor", "4"),
+      "[config] trainer.data_prefetch.prefetch_factor = 4: copying another number of packs to the device ahead is "
+      "not built in this version. Leave it out.");
+  EXPECT_EQ(error_with("/logging/max_pending_steps", "1"),
+            "[config] trainer.logging.max_pending_steps = 1: logging with another lag is not built in this version. "
+            "Leave it out.");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float16\""),
             "[config] trainer.gradient_manager.grad_dtype = \"float16\": accumulating gradients in this dtype is not "
             "built in this version. Set it to \"float32\", \"bfloat16\" or null.");
@@ -56,6 +71,10 @@ TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
       error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 2})"),
       "[config] trainer.pipelining.schedule = {\"schedule\":\"looped_bfs\",\"num_stages_per_rank\":2}: more than one "
       "pipeline stage a rank is not built in this version. Use gpipe, or one stage a rank.");
+  EXPECT_EQ(
+      error_with("/pipelining/schedule", R"({"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": true})"),
+      "[config] trainer.pipelining.schedule = {\"schedule\":\"1f1b\",\"num_stages_per_rank\":1,\"zero_bubble\":true}: "
+      "a backward pass in two parts is not built in this version. Set zero_bubble to false.");
   EXPECT_EQ(
       error_with("/pipelining/schedule", R"({"schedule": "dual_pipe_v"})"),
       "[config] trainer.pipelining.schedule = {\"schedule\":\"dual_pipe_v\"}: a schedule of two stages a rank is not "

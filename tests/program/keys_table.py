@@ -1,0 +1,290 @@
+"""Each key of a job file with a value that is not its default, and what is seen of that: rows(). keys_test.py tries them."""
+
+CURVE = {"initial_multiplier": 0.5, "phases": [
+    {"mode": "steps", "steps": 2, "target_multiplier": 1.0, "curve": {"type": "poly"}},
+    {"mode": "percentage", "percentage": 0.75, "target_multiplier": 0.8, "curve": {"type": "poly"}},
+    {"mode": "rest", "target_multiplier": 0.1, "curve": {"type": "poly"}}]}
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+LLAMA3 = {"type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
+            "original_max_position_embeddings": 16, "factor": 2.0}
+
+
+# What is seen of a value. Each takes the result without it and the result with it ----------------------------------------
+def numbers(without, with_it):
+    """Losses, norms, learning rates or counts of the log, or the exported weights, are others."""
+    return not with_it.error and (without.steps, without.weights) != (with_it.steps, with_it.weights)
+
+
+def log(text):
+    """The log on the console has this with the value, and not without."""
+    return lambda without, with_it: not with_it.error and text in with_it.log and text not in without.log
+
+
+def less_log(without, with_it):
+    return not with_it.error and len(with_it.log) < len(without.log)
+
+
+def events(text):
+    return lambda without, with_it: text in with_it.events and text not in without.events
+
+
+def file(name):
+    return lambda without, with_it: not with_it.error and name in with_it.files and name not in without.files
+
+
+def refused(*words):
+    """The job is refused in one line with these words."""
+    def look(without, with_it):
+        return not without.error and with_it.error and all(word in with_it.error for word in words)
+    return look
+
+
+def same_as(path, value):
+    """With the other spelling the job is the same, to the last bit: what is seen of the keys there is seen of these."""
+    return ("same", path, value)
+
+
+def seen_by(path, test):
+    """A test that exists looks at the key: on several ranks, on a GPU, in memory or in time."""
+    return ("test", path, test)
+
+
+def unbuilt(key):
+    return refused(f"{key} = ", "not built in this version")
+
+
+class Row:
+    """`given`: other values, with and without the one that is tried. `at`: where the value is, if not at the key's path."""
+
+    def __init__(self, value, *, look, given=None, at=None, model="moe"):
+        self.value, self.look, self.given, self.at, self.model = value, look, given or {}, at, model
+
+
+def tests(path, test):
+    return Row(None, look=seen_by(path, test))
+
+
+def loader_rows():
+    sampler, stream = "tests/data/global_batch_sampler_test.cpp", "tests/data/token_stream_test.cpp"
+    workers = {"data.num_workers": 1}
+    return {
+        "global_batch_size": Row(16, look=numbers),
+        "microbatch_size": Row(3, look=refused("global_batch_size", "microbatch_size")),
+        "num_workers": tests("tests/data/ordered_workers_test.cpp", "Work_at_the_same_time"),
+        "shard_indexing_mode": tests(sampler, "Deals_each_global_batch_in_ranges_when_chunked"),
+        "shuffle": Row(True, look=numbers, given={"data.shuffle": False}),
+        "drop_last": tests(stream, "Ends_with_a_shorter_pack_unless_the_rest_is_dropped"),
+        "pin_memory": tests(stream, "Hands_out_tensors_that_are_pinned_only_where_there_is_a_gpu"),
+        "persistent_workers": Row(True, look=refused("persistent_workers", "not built in this version"), given=workers),
+        "prefetch_factor": tests("tests/data/ordered_workers_test.cpp", "Compute_no_further_ahead_than_allowed"),
+        "timeout": tests("tests/data/ordered_workers_test.cpp", "Give_up_waiting_after_the_timeout_and_can_wait_again"),
+    }
+
+
+def schedule_rows():
+    curve = "lr_scheduler[piecewise].scheduler"
+    phases = "lr_scheduler.scheduler.phases"
+    given = {"lr_scheduler.scheduler": CURVE, "trainer.schedule.total_steps": 8}
+    rows = {
+        f"{curve}.initial_multiplier": Row(0.1, look=numbers, given=given),
+        f"{curve}.phases": Row(CURVE["phases"][2:], look=numbers, given=given),
+        f"{curve}.phases[][steps].steps": Row(1, look=numbers, given=given, at=f"{phases}.0.steps"),
+        f"{curve}.phases[][percentage].percentage": Row(0.5, look=numbers, given=given, at=f"{phases}.1.percentage"),
+    }
+    for index, mode in enumerate(("steps", "percentage", "rest")):
+        for name, value in {"target_multiplier": 0.6, "curve": {"type": "linear"}, "curve[poly].power": 3.0}.items():
+            at = f"{phases}.{index}.{name.replace('[poly]', '')}"
+            rows[f"{curve}.phases[][{mode}].{name}"] = Row(value, look=numbers, given=given, at=at)
+    return rows
+
+
+def rope_rows():
+    rope = "model_provider.model.rope_scaling"
+    heads = {"model_provider.model.layer.head_dim": 64}  # yarn looks at the dims of a head
+    rows = {rope: Row({"type": "linear", "factor": 2.0}, look=numbers),
+            f"{rope}[ntk]": Row({"type": "ntk", "factor": 2.0}, look=refused("ntk"), at=rope)}
+    for record, others in (
+            ({"type": "linear", "factor": 2.0}, {"factor": 3.0}),
+            (YARN, {"factor": 2.0, "original_max_position_embeddings": 1024, "beta_fast": 16.0, "beta_slow": 2.0,
+                    "truncate": True, "attention_factor": 1.5}),
+            (LLAMA3, {"factor": 2.0, "low_freq_factor": 2.0, "high_freq_factor": 8.0,
+                      "original_max_position_embeddings": 8}),
+            (LONGROPE, {"short_factor": [1.5] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 64,
+                        "factor": 4.0, "attention_factor": 1.5})):
+        for name, value in others.items():
+            # Short factors are those of a model within its original positions.
+            short = {"original_max_position_embeddings": 1024} if name == "short_factor" else {}
+            given = {rope: record | short} | (heads if record is YARN else {})
+            rows[f"{rope}[{record['type']}].{name}"] = Row(value, look=numbers, given=given)
+    scales = YARN | {"mscale": 0.7, "mscale_all_dim": 0.5}
+    for name in ("mscale", "mscale_all_dim"):
+        rows[f"{rope}[yarn].{name}"] = Row(0.9, look=numbers, given={rope: scales})
+    return rows
+
+
+def layer_rows():
+    layer = "model_provider.model.layer"
+    eager = {f"{layer}.sdpa_backend": {"kind": "torch"}}
+    variables = "tests/blocks/backend_variables_test.cpp"
+    return {
+        f"{layer}.hidden_size": Row(48, look=numbers),
+        f"{layer}.intermediate_size": Row(32, look=numbers),
+        f"{layer}.num_experts": Row(4, look=numbers),
+        f"{layer}.experts_top_k": Row(3, look=numbers),
+        f"{layer}.num_attention_heads": Row(2, look=numbers),
+        f"{layer}.num_key_value_heads": Row(1, look=numbers),
+        f"{layer}.rms_norm_eps": Row(1e-2, look=numbers),
+        f"{layer}.head_dim": Row(16, look=numbers),
+        f"{layer}.router_renormalize_probabilities": Row(False, look=numbers),
+        f"{layer}.router_auxiliary_loss_coefficient": Row(0.5, look=numbers),
+        f"{layer}.router_bias_update_rate": Row(0.5, look=refused("router_bias_update_rate")),
+        f"{layer}.sdpa_backend": Row({"kind": "eager"}, look=numbers),
+        f"{layer}.sdpa_backend[torch].backends": Row(["MATH"], look=numbers, given=eager),
+        f"{layer}.grouped_mm_backend": tests(variables, "Of_grouped_products_decides_where_the_configuration_is_silent"),
+    }
+
+
+def mesh_rows():
+    two_ranks = Row(2, look=log("2 x cpu"))
+    return {
+        "mesh.pipeline_parallel": Row(2, look=unbuilt("mesh.pipeline_parallel")),
+        "mesh.data_parallel_replicate": two_ranks,
+        "mesh.data_parallel_shard": two_ranks,
+        "mesh.context_parallel_replicate": two_ranks,
+        "mesh.context_parallel_shard": two_ranks,
+        "mesh.tensor_parallel": Row(2, look=log("2 x cpu"), model="dense"),
+        "mesh.expert_parallel": Row(4, look=refused("expert_parallel", "2"), given={"mesh.data_parallel_replicate": 2}),
+    }
+
+
+def fsdp_rows():
+    fsdp, tests_of = "model_provider.fsdp", "tests/parallelism/fsdp_test.cpp"
+    sharded = {"mesh.data_parallel_shard": 2, "model_provider.dtype": "bfloat16"}
+    processes = {"mesh.data_parallel_shard": 2, "launch.ranks": "processes"}
+    return {
+        f"{fsdp}.reshard_after_forward": tests(tests_of, "Gathers_once_a_step_when_it_never_reshards"),
+        f"{fsdp}.gradient_dtype": Row("bfloat16", look=numbers, given=sharded),
+        f"{fsdp}.reduce_on_last_microbatch": tests(
+            "tests/layout/fsdp_memory_test.cpp", "Has_all_full_gradients_when_it_reduces_once_a_step"),
+        f"{fsdp}.gather": Row("copy_engine", look=refused("gather = copy_engine"), given=processes),
+        f"{fsdp}.reduce": Row("copy_engine", look=refused("reduce = copy_engine"), given=processes),
+    }
+
+
+def trainer_rows():
+    tracker, saving = "trainer.logging.tracker", "trainer.checkpointing"
+    hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
+    graphs = "tests/loop/component/microbatch_graphs_test.cpp"
+    rows = {
+        "trainer.run.name": Row("another", look=log("training another:")),
+        "trainer.run.description": Row("zebra", look=events(b"zebra")),
+        "trainer.run.hparams": Row({"stripes": 17}, look=events(b"stripes")),
+        "trainer.schedule.total_steps": Row(3, look=numbers),
+        "trainer.data_prefetch.prefetch_factor": Row(0, look=unbuilt("trainer.data_prefetch.prefetch_factor")),
+        "trainer.logging.period_steps": Row(3, look=numbers),
+        tracker: Row({"provider": "log"}, look=log("(stage=train): loss=")),
+        f"{tracker}[jsonl].path": Row("b.jsonl", look=file("b.jsonl"),
+                                      given={tracker: {"provider": "jsonl", "path": "a.jsonl"}}),
+        f"{tracker}[tensorboard].log_dir": Row("new", look=lambda without, with_it: any(
+            name.startswith("new/events") for name in with_it.files), given={
+                tracker: {"provider": "tensorboard", "log_dir": "old"}}),
+        f"{tracker}[aim]": Row({"provider": "aim", "repo": "a"}, look=unbuilt(f"{tracker}.provider"), at=tracker),
+        f"{tracker}[wandb]": Row({"provider": "wandb", "project": "a"}, look=unbuilt(f"{tracker}.provider"), at=tracker),
+        f"{tracker}[mlflow]": Row({"provider": "mlflow", "experiment": "a"}, look=unbuilt(f"{tracker}.provider"),
+                                  at=tracker),
+        f"{tracker}[multi].trackers": Row([{"provider": "jsonl", "path": "c.jsonl"}], look=file("c.jsonl")),
+        "trainer.logging.max_pending_steps": Row(3, look=unbuilt("trainer.logging.max_pending_steps")),
+        "trainer.pipelining.schedule": Row({"schedule": "zero_bubble_v"}, look=unbuilt("trainer.pipelining.schedule")),
+        "trainer.model_stage_factory.source_checkpoint": Row(
+            "nowhere", look=refused("nowhere")),
+        "trainer.model_stage_factory.checkpoint_only_trainable_parameters": Row(
+            True, look=unbuilt("trainer.model_stage_factory.checkpoint_only_trainable_parameters")),
+        "trainer.determinism.base_seed": Row(7, look=numbers),
+        "trainer.gc.period_steps": tests("tests/loop/run/logging_test.cpp",
+                                         "Goes_back_to_the_system_at_the_period_of_gc"),
+        f"{saving}.save_dir": Row(None, look=("required with", f"{saving}.period_steps")),
+        f"{saving}.period_steps": Row(2, look=unbuilt(f"{saving}.period_steps")),
+        f"{saving}.num_to_keep": Row(3, look=unbuilt(f"{saving}.num_to_keep")),
+        "trainer.gradient_clipping.max_norm": Row(0.01, look=numbers),
+        "trainer.gradient_clipping.log_total_steps": Row(2, look=numbers),
+        "trainer.gradient_clipping.on_non_finite": tests("tests/loop/run/trainer_test.cpp",
+                                                         "A_nan_is_skipped_if_asked_and_training_goes_on"),
+        "trainer.profiling": Row({"traces_dir": "t", "period_steps": 3, "warmup_steps": 1, "active_steps": 1},
+                                 look=unbuilt("trainer.profiling")),
+        "trainer.gradient_manager.grad_dtype": Row("float32", look=numbers, given={"model_provider.dtype": "bfloat16"}),
+        "trainer.gradient_manager.bucket_size_mb": tests(
+            "tests/internals/gradient_synchronizer_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
+        "trainer.timeout.init_timeout": tests("tests/program/layouts_test.py", hangs),
+        "trainer.timeout.step_timeout": tests("tests/program/layouts_test.py", hangs),
+        "trainer.cuda_graph": Row({}, look=refused("trainer.cuda_graph", "got cpu")),
+        "trainer.cuda_graph.num_warm_up_steps": tests(
+            graphs, "Runs_a_kind_as_usual_then_captures_it_and_replays_it"),
+        "trainer.cuda_graph.max_graphs": tests(
+            graphs, "Runs_other_shapes_and_host_values_as_usual_in_between"),
+    }
+    for name, value in (("looped_bfs", {}), ("1f1b", {"zero_bubble": False})):
+        schedule = {"schedule": name, "num_stages_per_rank": 1} | value
+        rows[f"trainer.pipelining.schedule[{name}].num_stages_per_rank"] = Row(
+            2, look=unbuilt("trainer.pipelining.schedule"), given={"trainer.pipelining.schedule": schedule})
+    rows["trainer.pipelining.schedule[1f1b].zero_bubble"] = Row(
+        True, look=unbuilt("trainer.pipelining.schedule"),
+        given={"trainer.pipelining.schedule": {"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": False}})
+    return rows
+
+
+def optimizer_rows():
+    rows = {}
+    adamw = {"lr": 1e-2, "betas": [0.5, 0.6], "eps": 1e-2, "weight_decay": 0.5}
+    for name, given, others in (("adamw", {}, adamw | {"amsgrad": True, "maximize": True}),
+                                ("stochastic_adamw", {"state_dtype": "float32"}, adamw | {"state_dtype": "bfloat16"})):
+        for key, value in others.items():
+            rows[f"optimizer[{name}].{key}"] = Row(value, look=numbers, given={
+                "optimizer": {"name": name, "lr": 1e-3} | given, "model_provider.dtype": "bfloat16"})
+    for name in ("adam", "sgd"):
+        rows[f"optimizer[{name}]"] = Row({"name": name, "lr": 1e-3}, look=unbuilt("optimizer.name"), at="optimizer")
+    return rows
+
+
+def rows():
+    model = "model_provider.model"
+    stages, partition = "tests/blocks/decoder_stages_test.cpp", "Partition_the_state_and_start_from_the_values_of_the_whole"
+    dataset = {"dataset": "d", "split": "s", "text_column": "t", "use_samples": 1, "shuffle_seed": 1, "tokenizer": "t",
+               "num_proc": 1, "presort_buffer_size": 1, "global_batch_size": 8, "microbatch_size": 4, "num_workers": 0}
+    tokens = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
+              "microbatch_size": 4, "num_workers": 0, "shuffle": True}
+    table = {
+        "launch.device": Row("cuda", look=lambda without, with_it: "cuda" in with_it.error + with_it.log),
+        "launch.ranks": tests("tests/program/layouts_test.py", "test_a_killed_rank_ends_the_job_and_is_named"),
+        "launch.deterministic": tests("tests/program/learning_test.py", "test_a_deterministic_run_repeats_every_bit"),
+        "launch.num_threads": Row(3, look="threads"),
+        "launch.log_level": Row("error", look=less_log),
+        "data": Row(dataset, look=refused("Hugging Face dataset")),
+        "data[-]": Row(dataset, look=refused("Hugging Face dataset"), at="data"),
+        "data[text].paths": Row(["other.txt"], look=numbers),
+        "data[text].sequence_length": Row(16, look=numbers),
+        "data[tokens].path": Row("other.txt", look=numbers, given={"data": tokens}),
+        "data[tokens].dtype": Row("uint16", look=refused("tokens of 2 bytes"), given={"data": tokens}),
+        "data[tokens].sequence_length": Row(16, look=numbers, given={"data": tokens}),
+        f"{model}.num_hidden_layers": Row(2, look=numbers),
+        f"{model}.rope_base": Row(100, look=numbers),
+        f"{model}.max_position_ids": Row(16, look=refused("max_position_ids")),
+        f"{model}.split_vocab_size": Row({"bytes": 300}, look=numbers),
+        f"{model}.split_vocab_order": Row(["bytes", "none"], look=refused("none")),
+        f"{model}.pipeline_num_virtual_layers_pre": tests(stages, partition),
+        f"{model}.pipeline_num_virtual_layers_post": tests(stages, partition),
+        f"{model}.tie_word_embeddings": Row(True, look=numbers),
+        "model_provider.checkpointing": tests(
+            "tests/blocks/checkpointing_memory_test.cpp",
+            "Of_a_layer_is_what_its_backward_reads_without_and_its_input_with"),
+        "model_provider.dtype": Row("bfloat16", look=numbers),
+        "lr_scheduler": Row({"name": "piecewise", "scheduler": CURVE}, look=numbers),
+        "lr_scheduler[piecewise].scheduler": Row(CURVE, look=numbers),
+        "lr_scheduler[-]": Row(None, look=same_as("lr_scheduler", "scheduler")),
+        "export_to": Row("elsewhere", look=file("elsewhere/model.safetensors")),
+    }
+    table |= {f"data[text].{name}": row for name, row in loader_rows().items()}
+    for part in (layer_rows, mesh_rows, fsdp_rows, rope_rows, trainer_rows, optimizer_rows, schedule_rows):
+        table |= part()
+    return table
