@@ -1,0 +1,217 @@
+// Code that pages show and that stands in no program: compiled with the library, never run. tools/check_snippets.py
+// holds the pages to it.
+#include <memory>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/config/load_config.h"
+#include "d9d/base/io/append_file.h"
+#include "d9d/core/collectives/differentiable.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/dtensor/redistribute.h"
+#include "d9d/core/offload/offload.h"
+#include "d9d/core/tree/tree.h"
+#include "d9d/data/as_pack_stream.h"
+#include "d9d/data/make_pack_stream.h"
+#include "d9d/data/token_dataset.h"
+#include "d9d/loop/config/aliases.h"
+#include "d9d/loop/run/trainer.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/modules/blocks/linear/linear.h"
+#include "d9d/modules/models/huggingface/module_weights.h"
+#include "d9d/modules/models/qwen3_dense/huggingface.h"
+#include "d9d/modules/models/qwen3_moe/huggingface.h"
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+#include "d9d/parallelism/replicate/parallelize_replicate.h"
+#include "d9d/tracker/run_info.h"
+#include "d9d/tracker/tracker.h"
+
+#include "examples/common/language_model.h"
+#include "tests/support/ranks.h"
+
+namespace pages {
+
+using d9d::DataConfig;
+using d9d::DeviceMeshParameters;
+using d9d::TrainerConfig;
+
+// docs/configuration.md
+struct PretrainConfig {
+  DeviceMeshParameters mesh = {};
+  DataConfig data = {};
+  TrainerConfig trainer = {};
+  static constexpr auto fields() {
+    using Config = PretrainConfig;
+    return d9d::record<Config>(d9d::defaulted("mesh", &Config::mesh), d9d::required("data", &Config::data),
+                               d9d::required("trainer", &Config::trainer));
+  }
+};
+
+PretrainConfig read_configuration(int argc, char** argv) {
+  const auto config = d9d::load_config<PretrainConfig>(argc, argv, d9d::apply_0_16_aliases);
+  return config;
+}
+
+// docs/data.md
+template <class Step>
+void read_packs(const Step& step) {
+  std::shared_ptr<const d9d::TokenDataset> dataset = d9d::text_dataset({"corpus/*.txt"}, /*sequence_length=*/1024);
+  auto stream = d9d::make_pack_stream<d9d::TokenBatch>(
+      dataset, d9d::collate_fixed, {.global_batch_size = 64, .microbatch_size = 8, .num_workers = 4, .shuffle = true},
+      {.rank = {.index = 0, .size = 2}, .seed = 1337});
+  while (auto pack = stream->next()) step(*pack);  // four microbatches of eight sequences
+}
+template void read_packs(const std::function<void(const std::vector<d9d::TokenBatch>&)>&);
+
+using Batch = d9d::TokenBatch;
+struct TokenBudgetStream {
+  std::optional<std::vector<Batch>> next();         // nullopt: no data left
+  std::optional<std::int64_t> total_steps() const;  // counted from the start; nullopt: unknown or endless
+  nlohmann::json state() const;                     // position after what next() last returned
+  void load_state(const nlohmann::json& state);
+};
+static_assert(d9d::MicrobatchPackStream<TokenBudgetStream, Batch>);
+
+// docs/distributed.md
+void sum_over_axes(const d9d::DistContext& context, const at::Tensor& count) {
+  const d9d::DeviceMesh& dense = context.mesh(d9d::MeshDomain::kDense);
+  dense.slice({"dp_replicate", "dp_cp_shard"}).communicator()->all_reduce(count, d9d::ReduceOp::kSum).wait();
+}
+
+void shard_by_hand(const d9d::DeviceMesh& dense, const d9d::ModulePtr<d9d::Linear>& embedding,
+                   const std::vector<d9d::ModulePtr<d9d::Linear>>& layers) {
+  const auto fsdp = std::make_shared<d9d::FsdpRuntime>(d9d::FsdpConfig{});
+  const std::vector<d9d::FsdpAxes> axes = {
+      {.mesh = dense, .shard_axis = "dp_cp_shard", .replicate_axes = {"dp_replicate"}}};
+  d9d::parallelize_fsdp(fsdp, {.name = "embedding", .modules = {embedding.shared()}, .axes = axes});
+  for (const auto& layer : layers) {
+    d9d::parallelize_fsdp(fsdp, {.name = "layer", .modules = {layer.shared()}, .axes = axes});
+  }
+}
+
+void replicate_by_hand(const d9d::DeviceMesh& dense, const d9d::ModulePtr<d9d::Linear>& model) {
+  // or, every rank holds everything:
+  d9d::parallelize_replicate(*model, dense, {"dp_replicate", "dp_cp_shard", "cp_replicate"});
+}
+
+using namespace d9d;  // as a test of the library is written
+using namespace d9d::test;
+
+void test_on_ranks() {
+  run_ranks(RankBackend::kThreads, 4, [](World& world) {  // or RankBackend::kGloo
+    EXPECT_EQ(world.size(), 4);
+  });
+}
+
+void lay_out(const at::Tensor& full, const std::shared_ptr<World>& world) {
+  const d9d::DeviceMesh mesh("example", {{"dp", 2}, {"tp", 2}}, world);
+  const d9d::DTensor weight = d9d::distribute(full, mesh, {d9d::Replicate{}, d9d::Shard{0}});  // every rank has `full`
+  const d9d::DTensor columns = d9d::redistribute(weight, {d9d::Replicate{}, d9d::Shard{1}});   // one all_to_all over tp
+  const at::Tensor again = d9d::full_tensor(columns);                                          // bit for bit `full`
+}
+
+d9d::DTensor with_gradients(const d9d::DTensor& shards, const at::Tensor& up, const at::Tensor& down,
+                            const d9d::DeviceMesh& mesh, const std::vector<std::int64_t>& shape) {
+  // Shards of the sequence become the whole sequence; then each rank uses its rows of `up` and its columns of `down`.
+  // Forward: all_gather. Backward: reduce_scatter.
+  const d9d::DTensor x =
+      d9d::redistribute(shards, {d9d::Replicate{}}, {.gradient_placements = d9d::Placements{d9d::Partial{}}});
+  const at::Tensor summand = at::linear(at::linear(x.local, up).tanh(), down);
+  // And the other way round.
+  const d9d::DTensor y = d9d::redistribute(
+      {.local = summand, .mesh = mesh, .placements = {d9d::Partial{}}, .global_shape = shape}, {d9d::Shard{0}});
+  return y;
+}
+
+at::Tensor swap_dims(const d9d::DeviceMesh& mesh, const at::Tensor& x) {
+  const std::shared_ptr<d9d::Communicator> cp = mesh.communicator("cp");
+  // [batch, positions / W, heads, d] -> [batch, positions, heads / W, d]; backward goes the other way
+  const at::Tensor q = d9d::all_to_all_along(x, /*split_dim=*/2, /*concat_dim=*/1, cp);
+  return q;
+}
+
+void sleep_and_wake(const std::vector<at::Tensor>& tensors, const std::function<void()>& lend_the_device) {
+  d9d::OffloadedTensors asleep = d9d::offload_tensors(tensors, {.pin_memory = true});
+  lend_the_device();  // the memory is free; using one of the tensors throws
+  d9d::onload_tensors(asleep);
+}
+
+// docs/huggingface.md
+void load(const d9d::ModulePtr<d9d::Linear>& model) {
+  const d9d::HuggingFaceDirectory directory("Qwen3-0.6B");
+  const auto parameters = d9d::qwen3_dense_parameters_from_huggingface(directory.read_config());
+  const auto mappings = d9d::qwen3_dense_from_huggingface(parameters, d9d::CausalLMHeadConfig{}, directory.names());
+  const auto ignored = d9d::load_weights(*model, mappings, directory);  // tensors of the folder that nothing took
+}
+
+void write(const d9d::ModulePtr<d9d::Linear>& model, const d9d::Qwen3MoEParameters& parameters,
+           const d9d::HeadConfig& head, d9d::Dtype dtype, const std::filesystem::path& path) {
+  const auto mappings = d9d::qwen3_moe_to_huggingface(parameters, head);
+  d9d::write_huggingface_directory(path, d9d::qwen3_moe_huggingface_config(parameters, head, dtype),
+                                   d9d::map_tensors(mappings, model->state_dict()));
+}
+
+// docs/model_design.md
+struct FeedForward : d9d::Module {
+  explicit FeedForward(std::int64_t size) : up(register_module<d9d::Linear>("up", d9d::LinearConfig{size, 4 * size})) {}
+  const d9d::ModulePtr<d9d::Linear> up;
+};
+
+void initialise_late() {
+  auto model = make_module<FeedForward>(64);  // shapes, no memory
+  model->materialize(at::kCPU);               // storage with undefined values
+  model->reset_parameters(/*base_seed=*/42);  // values
+  model->check_initialized();                 // StateError that lists what has no value
+}
+
+// docs/trackers.md
+class CsvRun final : public d9d::TrackerRun {
+ public:
+  explicit CsvRun(const std::filesystem::path& path) : file_(path) {}
+  ~CsvRun() override { close_in_destructor(); }  // closes as failed when an exception ends the run
+
+ private:
+  void do_write(const d9d::TrackerPoint& point, const d9d::TrackerValue& value) override {
+    if (const double* scalar = std::get_if<double>(&value)) {
+      file_.write(d9d::cat(point.step, ',', d9d::series_name(point), ',', *scalar, '\n'));
+    }
+  }
+  d9d::AppendFile file_;
+};
+
+class CsvTracker final : public d9d::Tracker {
+ public:
+  std::unique_ptr<d9d::TrackerRun> open(const d9d::RunInfo&) const override {
+    return std::make_unique<CsvRun>("run/metrics.csv");
+  }
+};
+
+template <class MyTypes>
+void train_with_own_tracker(const d9d::DistContext& context, const TrainerConfig& config, TrainTask<MyTypes>& task,
+                            ModelProvider<MyTypes>& model, DataProvider<typename MyTypes::Batch>& data,
+                            OptimizerProvider& optimizer, LearningRateSchedulerProvider& lr_scheduler) {
+  d9d::Trainer<MyTypes> trainer(context, config,
+                                {.task = task,
+                                 .model = model,
+                                 .data = data,
+                                 .optimizer = optimizer,
+                                 .lr_scheduler = lr_scheduler,
+                                 .tracker = std::make_shared<CsvTracker>()});
+  trainer.train();
+}
+
+// docs/training.md
+void freeze_embeddings(d9d::Module& stage) { stage.set_requires_grad(false); }
+
+struct FreezingTask final : examples::LanguageModelTask {
+  using LanguageModelTask::LanguageModelTask;
+  void register_events(const d9d::DistContext&, d9d::EventBus& events) override {
+    events.subscribe(d9d::kTrainModelStagesReady, [](const d9d::ModelStagesReady& ready) {
+      for (d9d::Module& stage : ready.modules) freeze_embeddings(stage);
+    });
+  }
+};
+
+}  // namespace pages
