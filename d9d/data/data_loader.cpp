@@ -18,4 +18,11 @@ void throw_sample_error(std::int64_t sample, const char* what) {
       IoError(cat("[data::DataLoader] expected to read sample ", sample, " of the dataset, got: ", what)));
 }
 
+void throw_timeout(const std::vector<std::int64_t>& samples, double seconds) {
+  std::string list;
+  for (const std::int64_t sample : samples) list += cat(list.empty() ? "" : ", ", sample);
+  throw IoError(cat("[data::DataLoader] expected to read samples ", list, " of the dataset within ", seconds,
+                    " seconds, got none. Check the storage that is read, or raise the timeout of the data."));
+}
+
 }  // namespace d9d::detail

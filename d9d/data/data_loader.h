@@ -36,6 +36,7 @@ namespace detail {
 void check_loader_options(const LoaderOptions& options);
 // Call inside a handler: the exception in flight is nested in the IoError and repeated in its text.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
+[[noreturn]] void throw_timeout(const std::vector<std::int64_t>& samples, double seconds);
 }  // namespace detail
 
 template <class Batch>
@@ -72,7 +73,8 @@ class DataLoader {
   }
 
   // The next microbatch; nullopt when all were handed out. Throws IoError naming the sample that could not be read, or
-  // when a worker needs longer than the timeout; the position stays.
+  // the samples that did not come within the timeout; the position stays. After a timeout neither load_state() nor the
+  // destructor waits for the read that hangs: its thread keeps the dataset until it returns.
   [[nodiscard]] std::optional<Batch> next() {
     if (const auto end = size(); end && num_consumed_ >= *end) return std::nullopt;
     Batch batch = options_.num_workers == 0 ? read_(num_consumed_) : take();
@@ -95,7 +97,9 @@ class DataLoader {
  private:
   Batch take() {
     start();
-    return workers_->take(std::chrono::duration<double>(options_.timeout_seconds));
+    std::optional<Batch> batch = workers_->take_within(std::chrono::duration<double>(options_.timeout_seconds));
+    if (!batch) detail::throw_timeout(sampler_.samples(num_consumed_), options_.timeout_seconds);
+    return std::move(*batch);
   }
 
   GlobalBatchSampler sampler_;

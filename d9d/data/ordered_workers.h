@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -22,8 +23,11 @@
 
 namespace d9d {
 
+namespace detail {
+
+// What the threads of OrderedWorkers share with their owner, and keep when they outlive it.
 template <class Result>
-class OrderedWorkers {
+class OrderedWork {
  public:
   struct Options {
     std::int64_t first = 0;
@@ -32,67 +36,60 @@ class OrderedWorkers {
     std::int64_t num_ahead = 1;  // results computed or being computed that were not taken yet, at most
   };
 
-  // `make` is called from the workers, at the same time for different indices.
-  OrderedWorkers(std::function<Result(std::int64_t)> make, Options options)
+  OrderedWork(std::function<Result(std::int64_t)> make, Options options)
       : make_(std::move(make)),
         options_(options),
         next_to_take_(options.first),
         next_to_make_(options.first),
-        slots_(static_cast<std::size_t>(options.num_ahead)) {
-    D9D_ASSERT(options.num_workers >= 1 && options.num_ahead >= 1, "no workers");
-    for (std::int64_t i = 0; i < options.num_workers; ++i) {
-      threads_.emplace_back([this](const std::stop_token& stop) { work(stop); });
-    }
-  }
+        slots_(static_cast<std::size_t>(options.num_ahead)),
+        is_making_(static_cast<std::size_t>(options.num_workers)) {}
 
-  // Waits for the calls of `make` that have begun; begins no other.
-  ~OrderedWorkers() {
-    for (std::jthread& thread : threads_) thread.request_stop();
-  }
-  OrderedWorkers(const OrderedWorkers&) = delete;
-  OrderedWorkers& operator=(const OrderedWorkers&) = delete;
-
-  // The next result, in order. Rethrows what make() threw for it, then and at each later call. Throws IoError when a
-  // positive timeout passes first; taking again waits again.
-  [[nodiscard]] Result take(std::chrono::duration<double> timeout = {}) {
+  std::optional<Result> take(std::chrono::duration<double> timeout) {
     std::unique_lock lock(mutex_);
     D9D_ASSERT(!options_.end || next_to_take_ < *options_.end, "took beyond the end");
     Slot& slot = slot_of(next_to_take_);
     const auto is_ready = [&slot] { return !std::holds_alternative<std::monostate>(slot); };
     if (timeout.count() > 0) {
-      D9D_CHECK(ready_.wait_for(lock, timeout, is_ready), IoError, "[data::OrderedWorkers] expected result ",
-                next_to_take_, " within ", timeout.count(),
-                " seconds, got none. Check the storage that is read, or raise the timeout.");
+      is_stuck_ = !ready_.wait_for(lock, timeout, is_ready);
+      if (is_stuck_) return std::nullopt;
     } else {
       ready_.wait(lock, is_ready);
     }
     if (const auto* error = std::get_if<std::exception_ptr>(&slot)) std::rethrow_exception(*error);
-    Result result = std::move(std::get<Result>(slot));
+    std::optional<Result> result = std::move(std::get<Result>(slot));
     slot = std::monostate();
     ++next_to_take_;
     room_.notify_one();
     return result;
   }
 
- private:
-  using Slot = std::variant<std::monostate, Result, std::exception_ptr>;  // empty, computed, failed
-
-  Slot& slot_of(std::int64_t index) { return slots_[static_cast<std::size_t>(index) % slots_.size()]; }
-
-  void work(const std::stop_token& stop) {
+  void work(std::size_t worker, const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     const auto is_at_end = [this] { return options_.end && next_to_make_ >= *options_.end; };
     const auto has_room = [this] { return next_to_make_ < next_to_take_ + std::ssize(slots_); };
     while (room_.wait(lock, stop, [&] { return is_at_end() || has_room(); }) && !stop.stop_requested() &&
            !is_at_end()) {
       const std::int64_t index = next_to_make_++;
+      is_making_[worker] = true;
       lock.unlock();
       Slot made = compute(index);
       lock.lock();
+      is_making_[worker] = false;
       slot_of(index) = std::move(made);
       ready_.notify_one();
     }
   }
+
+  // Whether this thread, which was asked to stop, may never do so.
+  bool is_stuck(std::size_t worker) {
+    const std::lock_guard lock(mutex_);
+    return is_stuck_ && is_making_[worker];
+  }
+
+ private:
+  using Slot = std::variant<std::monostate, Result, std::exception_ptr>;  // empty, computed, failed
+
+  Slot& slot_of(std::int64_t index) { return slots_[static_cast<std::size_t>(index) % slots_.size()]; }
 
   Slot compute(std::int64_t index) {
     try {
@@ -109,8 +106,48 @@ class OrderedWorkers {
   std::condition_variable ready_;
   std::int64_t next_to_take_;
   std::int64_t next_to_make_;
-  std::vector<Slot> slots_;            // result i waits in slot i mod num_ahead
-  std::vector<std::jthread> threads_;  // last: joined before what they use goes
+  std::vector<Slot> slots_;      // result i waits in slot i mod num_ahead
+  std::vector<bool> is_making_;  // by worker
+  bool is_stuck_ = false;        // the last take() waited in vain
+};
+
+}  // namespace detail
+
+template <class Result>
+class OrderedWorkers {
+ public:
+  using Options = typename detail::OrderedWork<Result>::Options;
+
+  // `make` is called from the workers, at the same time for different indices.
+  OrderedWorkers(std::function<Result(std::int64_t)> make, Options options)
+      : work_(std::make_shared<detail::OrderedWork<Result>>(std::move(make), options)) {
+    D9D_ASSERT(options.num_workers >= 1 && options.num_ahead >= 1, "no workers");
+    for (std::size_t i = 0; i < static_cast<std::size_t>(options.num_workers); ++i) {
+      threads_.emplace_back([work = work_, i](const std::stop_token& stop) { work->work(i, stop); });
+    }
+  }
+
+  // Waits for the calls of `make` that have begun; begins no other. After a take_within() that got nothing it waits for
+  // none: threads that hang in `make` keep it, and what it owns, for as long as they do.
+  ~OrderedWorkers() {
+    for (std::jthread& thread : threads_) thread.request_stop();
+    for (std::size_t i = 0; i < threads_.size(); ++i) {
+      if (work_->is_stuck(i)) threads_[i].detach();
+    }
+  }
+  OrderedWorkers(const OrderedWorkers&) = delete;
+  OrderedWorkers& operator=(const OrderedWorkers&) = delete;
+
+  // The next result, in order. Rethrows what make() threw for it, then and at each later call.
+  [[nodiscard]] Result take() { return std::move(*work_->take({})); }
+  // nullopt when a positive timeout passes first; taking again waits again.
+  [[nodiscard]] std::optional<Result> take_within(std::chrono::duration<double> timeout) {
+    return work_->take(timeout);
+  }
+
+ private:
+  std::shared_ptr<detail::OrderedWork<Result>> work_;
+  std::vector<std::jthread> threads_;
 };
 
 }  // namespace d9d

@@ -1,11 +1,15 @@
 #include "d9d/data/data_loader.h"
 
+#include <functional>
+#include <future>
 #include <latch>
+#include <memory>
 #include <set>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/core/launch/thread_ranks.h"
 #include "d9d/data/fixed_count_packer.h"
 
 namespace d9d {
@@ -162,6 +166,91 @@ TEST(DataLoader, Goes_to_a_position_after_it_is_started) {
   resumed.load_state(state);
   resumed.start();
   EXPECT_EQ(resumed.next(), loader.next());
+}
+
+// Storage that does not answer until it is told to.
+class Hanging final : public Dataset<std::int64_t> {
+ public:
+  explicit Hanging(std::shared_ptr<std::latch> answers) : answers_(std::move(answers)) {}
+  std::int64_t size() const override { return 40; }
+  std::int64_t get(std::int64_t index) const override {
+    if (index >= 6) answers_->wait();
+    return 10 * index;
+  }
+
+ private:
+  const std::shared_ptr<std::latch> answers_;
+};
+
+constexpr LoaderOptions kImpatient{.num_workers = 2, .timeout_seconds = 0.05};
+
+DataLoader<Batch> make_hanging_loader(const std::shared_ptr<std::latch>& answers) {
+  const GlobalBatchSampler sampler({.dataset_size = 40, .global_batch_size = 4, .microbatch_size = 2});
+  return {std::make_shared<const Hanging>(answers), collect, sampler, kImpatient};
+}
+
+// What `body` throws, while storage does not answer. A body that waits for storage fails after a while.
+std::string error_without_storage(const std::function<void(const std::shared_ptr<std::latch>&)>& body) {
+  const auto answers = std::make_shared<std::latch>(1);
+  auto ending = std::async(std::launch::async, [&]() -> std::string {
+    try {
+      body(answers);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "no error";
+  });
+  EXPECT_EQ(ending.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "waited for the read that hangs";
+  answers->count_down();
+  return ending.get();
+}
+
+TEST(DataLoader, Names_what_does_not_come_in_time_and_does_not_wait_for_it_in_the_end) {
+  EXPECT_THAT(error_without_storage([](const std::shared_ptr<std::latch>& answers) {
+                FixedCountMicrobatchPacker packs(make_hanging_loader(answers), {.microbatches_per_pack = 2});
+                EXPECT_EQ(packs.next(), (std::vector<Batch>{{0, 10}, {20, 30}}));
+                const nlohmann::json before = packs.state();
+                EXPECT_THROW((void)packs.next(), IoError);
+                EXPECT_EQ(packs.state(), before);
+                (void)packs.next();  // again
+              }),
+              ::testing::AllOf(HasSubstr("read samples 6, 7 of the dataset within 0.05 seconds"),
+                               HasSubstr("Check the storage")));
+}
+
+TEST(DataLoader, Hands_out_what_came_late_when_it_is_asked_again) {
+  const auto answers = std::make_shared<std::latch>(1);
+  auto loader = make_hanging_loader(answers);
+  (void)take(loader, 3);
+  EXPECT_THROW((void)loader.next(), IoError);
+  answers->count_down();
+  std::optional<Batch> batch;
+  while (!batch) {
+    try {
+      batch = loader.next();
+    } catch (const IoError&) {  // a busy machine
+    }
+  }
+  EXPECT_EQ(batch, (Batch{60, 70}));
+}
+
+TEST(DataLoader, Tells_other_ranks_of_the_storage_that_hangs) {
+  std::string told;
+  const std::string error = error_without_storage([&](const std::shared_ptr<std::latch>& answers) {
+    run_thread_ranks(2, [&](const std::shared_ptr<World>& world) {
+      const auto all = world->communicator({.name = "all", .ranks = {0, 1}, .index = world->rank()});
+      try {
+        auto loader = make_hanging_loader(answers);
+        if (world->rank() == 1) (void)take(loader, 4);
+        all->barrier();
+      } catch (const CommunicationError& failure) {
+        told = failure.what();
+        throw;
+      }
+    });
+  });
+  EXPECT_THAT(error, HasSubstr("rank 1: [data::DataLoader] expected to read samples 6, 7"));
+  EXPECT_THAT(told, HasSubstr("rank 1 failed: [data::DataLoader] expected to read samples 6, 7"));
 }
 
 TEST(DataLoader, Rejects_options_out_of_range) {

@@ -75,9 +75,27 @@ TEST(OrderedWorkers, Give_up_waiting_after_the_timeout_and_can_wait_again) {
         return square(index);
       },
       {.num_workers = 1, .num_ahead = 1});
-  EXPECT_THROW((void)workers.take(1ms), IoError);
+  EXPECT_EQ(workers.take_within(1ms), std::nullopt);
   allowed.count_down();
-  EXPECT_EQ(*workers.take(60s), 0);
+  EXPECT_EQ(**workers.take_within(60s), 0);
+}
+
+TEST(OrderedWorkers, End_without_a_call_that_hangs_after_a_timeout) {
+  const auto allowed = std::make_shared<std::latch>(1);
+  const auto has_returned = std::make_shared<std::latch>(1);
+  {
+    Workers workers(
+        [=](std::int64_t index) {
+          allowed->wait();
+          has_returned->count_down();
+          return square(index);
+        },
+        {.end = 1, .num_workers = 3, .num_ahead = 3});
+    EXPECT_EQ(workers.take_within(1ms), std::nullopt);
+  }
+  EXPECT_FALSE(has_returned->try_wait());
+  allowed->count_down();
+  has_returned->wait();
 }
 
 TEST(OrderedWorkers, End_while_results_wait_and_while_there_is_no_room) {
