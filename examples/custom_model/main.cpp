@@ -12,6 +12,7 @@
 #include "d9d/core/launch/launch.h"
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/data/match_files.h"
+#include "d9d/data/num_microbatches.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/modules/base/adopt.h"
@@ -72,7 +73,8 @@ struct SnippetBatch {
   }
 };
 
-constexpr std::int64_t kLength = 96;  // of a snippet, in bytes
+constexpr std::int64_t kLength = 96;     // of a snippet, in bytes
+constexpr std::int64_t kBatchSize = 64;  // of one step, over all ranks
 constexpr std::int64_t kMicrobatchSize = 32;
 constexpr double kTrainingPart = 0.9;  // the end of each text is kept for the test
 
@@ -105,14 +107,17 @@ struct Corpus {
   std::vector<at::Tensor> texts;  // [number of bytes] int64 each
 };
 
-// Any class with these four functions is a pack stream: each pack holds the microbatches of one step.
+// Any class with these four functions is a pack stream: each pack holds the microbatches of one step that this rank has
+// to compute. Data-parallel ranks share the step's snippets out, so that the job learns the same on any number of them.
 struct SnippetStream {
   std::optional<std::vector<SnippetBatch>> next() {
-    std::vector<SnippetBatch> pack(2);  // microbatches
+    std::vector<SnippetBatch> pack(static_cast<std::size_t>(num_microbatches));
+    std::int64_t first = num_drawn + rank * num_microbatches * kMicrobatchSize;
     for (SnippetBatch& batch : pack) {
-      batch = corpus.draw(num_drawn, kMicrobatchSize, 0, kTrainingPart);
-      num_drawn += kMicrobatchSize;
+      batch = corpus.draw(first, kMicrobatchSize, 0, kTrainingPart);
+      first += kMicrobatchSize;
     }
+    num_drawn += kBatchSize;
     return pack;
   }
   std::optional<std::int64_t> total_steps() const { return std::nullopt; }  // endless
@@ -120,7 +125,9 @@ struct SnippetStream {
   void load_state(const nlohmann::json& state) { num_drawn = state.at("num_drawn"); }
 
   const Corpus& corpus;
-  std::int64_t num_drawn = 0;
+  std::int64_t rank = 0;  // among those with other data
+  std::int64_t num_microbatches = 1;
+  std::int64_t num_drawn = 0;  // by all ranks
 };
 
 // ---- Task: how a batch becomes inputs, and outputs become a loss and a metric. ----
@@ -173,9 +180,15 @@ struct SnippetProvider : d9d::ModelProvider<SnippetTypes>, d9d::DataProvider<Sni
     model = d9d::make_module<SnippetClassifier>(config.num_channels, std::ssize(config.languages));
     return d9d::as_model_stage<SnippetTypes>(model);
   }
-  std::unique_ptr<d9d::PackStream<SnippetBatch>> build_pack_stream(const d9d::DistContext&,
+  std::unique_ptr<d9d::PackStream<SnippetBatch>> build_pack_stream(const d9d::DistContext& context,
                                                                    std::optional<std::int64_t>) override {
-    return d9d::as_pack_stream<SnippetBatch>(SnippetStream{corpus});
+    return d9d::as_pack_stream<SnippetBatch>(
+        SnippetStream{.corpus = corpus,
+                      .rank = context.data_parallel_rank(),
+                      .num_microbatches =  // refuses a number of ranks that does not divide the batch
+                      d9d::num_microbatches_for_global_batch({.data_parallel_size = context.data_parallel_size(),
+                                                              .global_batch_size = kBatchSize,
+                                                              .microbatch_size = kMicrobatchSize})});
   }
 
   const Config config;
@@ -191,7 +204,7 @@ void train(const Config& config, d9d::DistContext& context) {
   d9d::Trainer<SnippetTypes> trainer(
       context, config.trainer,
       {.task = task, .model = provider, .data = provider, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
-  if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
+  if (trainer.train() == d9d::TrainingOutcome::kInterrupted || !context.is_main_process()) return;
 
   const SnippetBatch unseen = provider.corpus.draw(/*first=*/0, /*count=*/500, kTrainingPart, 1);
   const at::Tensor guess = provider.model(unseen.bytes.to(context.device()), std::monostate()).argmax(-1).cpu();

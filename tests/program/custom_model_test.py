@@ -1,0 +1,45 @@
+"""The example to copy, over data-parallel ranks: they share the samples of a step out, and train as one rank does."""
+
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+import program_job
+from program_job import REPOSITORY, SECONDS, ProgramTest, main
+
+CONFIG = "examples/custom_model/config.json"
+TOLERANCE = 1e-4  # "fp32 training loss" of tests/support/tolerances.h: gradients are summed in another order
+
+
+class CustomModel(ProgramTest):
+    def run_example(self, *arguments):
+        metrics = Path(tempfile.mkdtemp()) / "metrics.jsonl"
+        tracker = json.dumps({"provider": "jsonl", "path": str(metrics)})
+        result = subprocess.run(
+            [str(program_job.PROGRAMS / "custom_model"), CONFIG, f"trainer.logging.tracker={tracker}",
+             "trainer.schedule.total_steps=6", "launch.num_threads=1", "launch.device=cpu", *arguments],
+            capture_output=True, text=True, timeout=SECONDS, cwd=REPOSITORY)
+        return result, metrics
+
+    def steps(self, *arguments):
+        result, metrics = self.run_example(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stdout.count("accuracy on unseen text"), 1)
+        return [json.loads(line) for line in metrics.read_text().splitlines()]
+
+    def test_two_ranks_train_as_one(self):
+        """On as many samples in all: ranks that read the same half, or all of it, would differ in one or the other."""
+        alone, together = self.steps(), self.steps("mesh.data_parallel_replicate=2")
+        self.assertEqual(len(together), 6)
+        for ours, expected in zip(together, alone, strict=True):
+            self.assertEqual(ours["num_tokens"], expected["num_tokens"])
+            self.assertLessEqual(abs(ours["loss"] - expected["loss"]), TOLERANCE * expected["loss"])
+
+    def test_ranks_that_do_not_divide_a_step_are_refused(self):
+        result, _ = self.run_example("mesh.data_parallel_replicate=3")
+        self.assert_one_error(result, "global_batch_size")
+
+
+if __name__ == "__main__":
+    main()
