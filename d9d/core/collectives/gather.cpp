@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/to_host.h"
 
 namespace d9d {
 namespace {
@@ -56,7 +57,7 @@ std::vector<std::vector<std::int64_t>> shapes_of_all(const at::Tensor& tensor, C
   std::vector<std::vector<std::int64_t>> shapes;
   std::vector<std::int64_t> dtypes;
   for (const at::Tensor& one : all_gather(at::tensor(header, at::kLong).to(communicator.device()), communicator)) {
-    const at::Tensor host = one.cpu();
+    const at::Tensor host = to_host(one, communicator);
     const auto* const values = host.const_data_ptr<std::int64_t>();
     dtypes.push_back(values[0]);
     shapes.emplace_back(values + 2, values + 2 + values[1]);
@@ -117,10 +118,10 @@ at::Tensor bytes_of(const nlohmann::json& object, const Communicator& communicat
   return at::from_blob(cbor.data(), {std::ssize(cbor)}, at::kByte).clone().to(communicator.device());
 }
 
-std::vector<nlohmann::json> objects_of(const std::vector<at::Tensor>& tensors) {
+std::vector<nlohmann::json> objects_of(const std::vector<at::Tensor>& tensors, Communicator& communicator) {
   std::vector<nlohmann::json> objects;
   for (const at::Tensor& one : tensors) {
-    const at::Tensor host = one.cpu();
+    const at::Tensor host = to_host(one, communicator);
     const auto* const bytes = host.const_data_ptr<std::uint8_t>();
     objects.push_back(nlohmann::json::from_cbor(bytes, bytes + host.numel()));
   }
@@ -162,11 +163,11 @@ PendingTensors gather_variadic_shape_async(const at::Tensor& tensor, Communicato
 }
 
 std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, Communicator& communicator) {
-  return objects_of(all_gather_variadic_shape(bytes_of(object, communicator), communicator));
+  return objects_of(all_gather_variadic_shape(bytes_of(object, communicator), communicator), communicator);
 }
 
 std::vector<nlohmann::json> gather_object(const nlohmann::json& object, Communicator& communicator, std::int64_t root) {
-  return objects_of(gather_variadic_shape(bytes_of(object, communicator), communicator, root));
+  return objects_of(gather_variadic_shape(bytes_of(object, communicator), communicator, root), communicator);
 }
 
 }  // namespace d9d

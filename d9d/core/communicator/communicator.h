@@ -76,6 +76,11 @@ class Communicator {
   [[nodiscard]] virtual Work exchange(const std::vector<PointToPoint>& messages) = 0;
   virtual void barrier() = 0;  // blocks the host until all ranks have come
 
+  // Local. Throws CommunicationError where this group has failed. To be asked once the host has read what crossed the
+  // group (core/communicator/to_host.h, core/device/host_copy.h do): a CUDA operation that failed has left anything in
+  // its results and reports itself only now. The others report themselves in Work::wait().
+  virtual void throw_if_failed() {}
+
   // How long an operation that starts now may wait for other ranks.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
   // Local. Makes pending and later operations of this group fail, on all ranks as far as the backend can reach them.

@@ -21,6 +21,10 @@ std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
   return communicators_.emplace(group.ranks, backend_->connect(group, timeout_)).first->second;
 }
 
+void World::throw_if_failed() const {
+  for (const auto& [ranks, communicator] : communicators_) communicator->throw_if_failed();
+}
+
 void World::set_timeout(std::chrono::milliseconds timeout) {
   timeout_ = timeout;
   for (const auto& [ranks, communicator] : communicators_) communicator->set_timeout(timeout);

@@ -48,6 +48,8 @@ class World {
   // Local. Of all communicators, present and future.
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }
+  // Local. As Communicator's, of all of them: for values that crossed several.
+  void throw_if_failed() const;
   // Local. Releases all communicators; those that others hold still work.
   void close() { communicators_.clear(); }
 

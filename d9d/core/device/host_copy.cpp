@@ -4,9 +4,12 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/core/communicator/world.h"
+
 namespace d9d {
 
-HostCopy::HostCopy(at::Tensor values, const SideStream& copies) : values_(std::move(values)) {
+HostCopy::HostCopy(at::Tensor values, const SideStream& copies, std::shared_ptr<const World> crossed)
+    : values_(std::move(values)), crossed_(std::move(crossed)) {
   if (values_.is_cpu()) {
     on_host_ = values_;
     return;
@@ -18,6 +21,7 @@ HostCopy::HostCopy(at::Tensor values, const SideStream& copies) : values_(std::m
 
 const at::Tensor& HostCopy::wait() const {
   copied_.synchronize();
+  if (crossed_) crossed_->throw_if_failed();
   return on_host_;
 }
 

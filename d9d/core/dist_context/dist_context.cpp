@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
+#include "d9d/core/communicator/to_host.h"
 #include "d9d/core/device/vector_math.h"
 
 namespace d9d {
@@ -99,7 +100,7 @@ void DistContext::first(bool is_first, const std::function<void()>& body) const 
         at::full({}, failure ? rank() : -1, at::TensorOptions(at::kLong).device(world->device()));
     world->all_reduce(failed_rank, ReduceOp::kMax).wait();
     if (failure) std::rethrow_exception(failure);
-    const auto failed = failed_rank.item<std::int64_t>();
+    const auto failed = to_host(failed_rank, *world).item<std::int64_t>();
     D9D_CHECK(failed < 0, CommunicationError, "[core::dist_context] rank ", failed,
               " failed in main_process_first. Its own message says why.");
   };

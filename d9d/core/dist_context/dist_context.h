@@ -70,6 +70,7 @@ class DistContext {
   [[nodiscard]] const std::string& master_address() const { return config_.master_address; }
   [[nodiscard]] bool is_main_process() const { return rank() == 0; }
   [[nodiscard]] bool is_local_main_process() const { return local_rank() == 0; }
+  [[nodiscard]] const std::shared_ptr<World>& world() const { return config_.world; }
   [[nodiscard]] c10::Device device() const { return config_.world->device(); }
   [[nodiscard]] const DeviceMeshParameters& mesh_parameters() const { return config_.mesh; }
   // Lines are qualified by the coordinates in the regular mesh, or by "local" on one rank.

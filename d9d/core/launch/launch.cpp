@@ -71,6 +71,18 @@ std::string describe(const DeviceMeshParameters& mesh) {
 
 using Program = std::function<void(DistContext&)>;
 
+// What a rank finds wrong once a communication has failed may come from the values that this left: it goes first.
+void run_program(const Program& program, DistContext& context) {
+  try {
+    program(context);
+  } catch (const CommunicationError&) {
+    throw;
+  } catch (const std::exception&) {
+    context.world()->throw_if_failed();
+    throw;
+  }
+}
+
 void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const DeviceMeshParameters& mesh,
                  const Program& program) {
   set_threads(config, here.local_world_size);
@@ -89,7 +101,7 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                          .num_nodes = here.num_nodes,
                          .master_address = here.master_address,
                          .log_level = config.log_level});
-    program(context);
+    run_program(program, context);
   } catch (const PeerFailedError&) {
     throw;
   } catch (const std::exception& error) {

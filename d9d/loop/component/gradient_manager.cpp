@@ -25,6 +25,7 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
       counts_(ranks_.axis_coordinate("tp") == 0),
       device_(context.device()),
       copies_(device_),
+      world_(context.world()),
       clipping_(clipping) {
   const GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20,
                                                 .gradient_dtype = config.grad_dtype,
@@ -89,7 +90,7 @@ PendingStep GradientManager::sum_step(const RankReport& report) {
   const at::Tensor sums = sum_over_ranks(report);
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_).to(sums.options());
   const at::Tensor scale = grad_scale_of(sums, norm);
-  return {.grad_scale = scale, .totals = HostCopy(at::cat({sums, norm.view(1), scale.view(1)}), copies_)};
+  return {.grad_scale = scale, .totals = HostCopy(at::cat({sums, norm.view(1), scale.view(1)}), copies_, world_)};
 }
 
 StepGradients GradientManager::read_step(const PendingStep& pending) const {

@@ -95,7 +95,8 @@ class GradientManager {
   // Collective. Sums gradients, losses and reports over ranks and leaves gradients undivided. Gives work to the device
   // and does not wait for it.
   [[nodiscard]] PendingStep sum_step(const RankReport& report);
-  // Waits until the device knows, not for what it was given after sum_step().
+  // Waits until the device knows, not for what it was given after sum_step(). Throws CommunicationError, and nothing
+  // about loss or norm, where a communication failed on the way.
   [[nodiscard]] StepGradients read_step(const PendingStep& pending) const;
   // Throws StateError, on all ranks, if the step is not finite and the policy is to stop.
   void refuse_non_finite(const StepGradients& step) const;
@@ -126,6 +127,7 @@ class GradientManager {
   bool counts_;        // tensor-parallel ranks have the same losses: the first one's count
   at::Device device_;
   SideStream copies_;
+  std::shared_ptr<const World> world_;
   GradientClippingConfig clipping_;
   at::Tensor weighted_loss_;  // undefined: nothing yet
   at::Tensor total_weight_;

@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
+#include "d9d/core/communicator/to_host.h"
 
 namespace d9d {
 namespace {
@@ -65,7 +66,7 @@ std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const 
   const at::Tensor received = at::empty_like(sent);            // [W, E / W]: what each rank sends to our experts
   const Splits equal(static_cast<std::size_t>(num_ranks), num_experts_ / num_ranks);
   exchange.communicator->all_to_all(received, sent, equal, equal).wait();
-  const at::Tensor counts = received.view({num_ranks, -1}).cpu();
+  const at::Tensor counts = to_host(received.view({num_ranks, -1}), *exchange.communicator);
   exchange.sent = row_sums(sent.view({num_ranks, -1}).cpu());
   exchange.received = row_sums(counts);
 

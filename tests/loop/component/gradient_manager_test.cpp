@@ -2,10 +2,13 @@
 #include "d9d/loop/component/gradient_manager.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/modules/blocks/normalization/rms_norm.h"
 
+#include "tests/support/forwarding_communicator.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -64,6 +67,38 @@ TEST(GradientManager, Stops_all_ranks_when_any_one_wants_to) {
   for (std::int64_t who = 0; who < 4; ++who) {
     run_steps([who](const DistContext& context) { return RankReport{.wants_to_stop = context.rank() == who}; },
               [who](const StepGradients& step) { EXPECT_TRUE(step.stops) << who; });
+  }
+}
+
+// As NCCL after a peer has died: the operation leaves garbage, and who asks hears why.
+struct AbortedCommunicator : ForwardingCommunicator {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp) override {
+    tensor.fill_(garbage);
+    return {};
+  }
+  void throw_if_failed() override { throw CommunicationError("rank 1 is gone"); }
+  static inline double garbage = 0.0;
+};
+
+TEST(GradientManager, Reports_a_failed_communication_and_not_the_loss_that_it_left) {
+  for (const double garbage : {5.88204e+18, std::numeric_limits<double>::quiet_NaN(), 0.0}) {
+    AbortedCommunicator::garbage = garbage;
+    const auto thread = lone_rank(0, 2);
+    const DistContext context(
+        {.mesh = {.data_parallel_replicate = 2}, .world = world_of<AbortedCommunicator>(*thread)});
+    const auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 4});
+    module->materialize(at::kCPU);
+    module->reset_parameters(/*base_seed=*/1);
+    GradientManager gradients(context, *module, {}, {.on_non_finite = NonFinitePolicy::kSkip});
+    gradients.begin_microbatch(/*is_last=*/true);
+    const at::Tensor loss = module(at::ones({1, 4})).sum();
+    gradients.add_loss_with_weight(loss, at::ones({}));
+    loss.backward();
+    gradients.end_microbatch();
+    const PendingStep pending = gradients.sum_step({});
+    EXPECT_THAT([&] { (void)gradients.read_step(pending); },
+                ::testing::ThrowsMessage<CommunicationError>("rank 1 is gone"));
   }
 }
 

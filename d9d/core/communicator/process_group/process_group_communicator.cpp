@@ -110,13 +110,17 @@ ProcessGroupCommunicator::C10dWork ProcessGroupCommunicator::Call::start(
   });
 }
 
+ProcessGroupCommunicator::Call ProcessGroupCommunicator::call_at(std::string where) const {
+  return {.state = state_, .watch = watch_, .operation = {.where = std::move(where), .cause = "", .timeout = timeout_}};
+}
+
 ProcessGroupCommunicator::Call ProcessGroupCommunicator::begin(const std::string& operation) {
-  const Position position = state_->begin(operation);
-  Call call{
-      .state = state_, .watch = watch_, .operation = {.where = to_string(position), .cause = "", .timeout = timeout_}};
+  Call call = call_at(to_string(state_->begin(operation)));
   check_alive(call);
   return call;
 }
+
+void ProcessGroupCommunicator::throw_if_failed() { check_alive(call_at(to_string(state_->position()))); }
 
 void ProcessGroupCommunicator::check_alive(const Call& call) const {
   if (state_->failure()) call.fail("");
@@ -289,8 +293,7 @@ void ProcessGroupCommunicator::barrier() {
 Work ProcessGroupCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   const at::NoGradGuard no_grad;
   // Not counted with the collectives, which all ranks call.
-  const std::string where = cat("at exchange ", ++num_exchanges_);
-  Call call{.state = state_, .watch = watch_, .operation = {.where = where, .cause = "", .timeout = timeout_}};
+  Call call = call_at(cat("at exchange ", ++num_exchanges_));
   check_alive(call);
   return state_->backend().supportsCoalescing() ? exchange_at_once(call, messages)
                                                 : exchange_one_by_one(std::move(call), messages);

@@ -43,6 +43,7 @@ class ProcessGroupCommunicator final : public Communicator {
                              std::int64_t root) override;
   [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override;
   void barrier() override;
+  void throw_if_failed() override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override { watch_->abort_group(*state_, reason); }
 
@@ -62,6 +63,7 @@ class ProcessGroupCommunicator final : public Communicator {
   };
 
   [[nodiscard]] Call begin(const std::string& operation);
+  [[nodiscard]] Call call_at(std::string where) const;
   void check_alive(const Call& call) const;
   // `mine` of each rank, one after the other. CPU.
   [[nodiscard]] std::vector<std::int64_t> gather_numbers(const Call& call, const std::vector<std::int64_t>& mine);

@@ -1,0 +1,69 @@
+// What a rank finds wrong once another one has failed is not the cause.
+#include <unistd.h>
+
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/to_host.h"
+#include "d9d/core/launch/launch.h"
+
+#include "tests/support/program.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Without an operation: what a rank that only computes is told when it asks.
+std::string wait_for_failure(const World& world) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (std::chrono::steady_clock::now() < deadline) {
+    try {
+      world.throw_if_failed();
+      std::this_thread::yield();
+    } catch (const PeerFailedError& error) {
+      return error.what();
+    }
+  }
+  return "";
+}
+
+TEST(PeerFailure, Is_told_to_who_asks_before_it_believes_a_value) {
+  run_ranks(RankBackend::kGloo, 2, [&](World& world) {
+    const auto all = world.communicator(group_of(world, "all"));
+    all->barrier();
+    EXPECT_NO_THROW(world.throw_if_failed());
+    if (world.rank() == 1) return world.abort("rank 1 failed: early");
+    EXPECT_THAT(wait_for_failure(world), HasSubstr("rank 1 failed: early"));
+    EXPECT_THROW((void)to_host(at::ones({1}), *all), PeerFailedError);
+  });
+}
+
+const TestProgram kGarbage("error_after_a_peer_failed", [] {
+  return launch({.device = DeviceChoice::kCpu, .ranks = RankPlacement::kProcesses}, {.data_parallel_shard = 2},
+                [](DistContext& context) {
+                  context.wait_world();
+                  if (context.rank() == 1) {
+                    context.world()->abort("rank 1 failed: the cause");
+                    while (true) ::pause();
+                  }
+                  (void)wait_for_failure(*context.world());
+                  throw StateError("expected a finite loss, got garbage");
+                });
+});
+
+TEST(PeerFailure, Goes_before_what_a_rank_finds_wrong_afterwards) {
+  const Result result = Program("error_after_a_peer_failed", {}).wait();
+  EXPECT_NE(result.exit_code, 0);
+  EXPECT_THAT(result.errors, Not(HasSubstr("garbage")));
+}
+
+}  // namespace
+}  // namespace d9d::test
