@@ -139,8 +139,11 @@ function(d9d_test area)
   endif()
   set(discovery DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" TEST_PREFIX "${name}.")
   set(properties TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
-  if(ARG_TORCH)  # suites whose name ends in Cuda need a GPU, one at a time
-    gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "-*Cuda.*" PROPERTIES LABELS "${ARG_LABELS}" ${properties})
+  if(ARG_TORCH)  # suites whose name ends in Cuda need a GPU, one at a time; those that begin with Nccl/ several
+    gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "-*Cuda.*:Nccl/*" PROPERTIES LABELS "${ARG_LABELS}"
+      ${properties})
+    gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "Nccl/*" TEST_LIST ${name}_nccl_tests
+      PROPERTIES LABELS gpuN RESOURCE_LOCK gpu ${properties})
     gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "*Cuda.*" TEST_LIST ${name}_gpu_tests
       PROPERTIES LABELS gpu1 RESOURCE_LOCK gpu ${properties})
   else()

@@ -19,6 +19,7 @@
 #include "d9d/core/communicator/process_group/process_group_backend.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 
+#include "tests/support/gpu_ranks.h"
 #include "tests/support/gpu_test.h"
 
 namespace d9d::test {
@@ -111,7 +112,9 @@ std::function<std::unique_ptr<CommunicatorBackend>(std::int64_t rank)> connect_b
 
 }  // namespace
 
-const char* to_string(RankBackend backend) { return backend == RankBackend::kThreads ? "threads" : "gloo"; }
+const char* to_string(RankBackend backend) {
+  return backend == RankBackend::kThreads ? "threads" : backend == RankBackend::kGloo ? "gloo" : "nccl";
+}
 
 RankGroup group_of(const World& world, std::string name, std::vector<std::int64_t> ranks) {
   if (ranks.empty()) {
@@ -128,6 +131,7 @@ std::shared_ptr<World> lone_rank(std::int64_t rank, std::int64_t num_ranks) {
 
 void run_ranks(RankBackend backend, std::int64_t num_ranks, const std::function<void(World&)>& body,
                std::chrono::seconds time_limit) {
+  if (backend == RankBackend::kNccl) return run_gpu_ranks(num_ranks, body);
   const auto connect = connect_by(backend, num_ranks);
   RankSupervisor supervisor(num_ranks);
   std::vector<std::jthread> threads;

@@ -24,8 +24,9 @@
 
 namespace d9d::test {
 
-// How the threads communicate: by the memory that they share, or over Gloo as processes would.
-enum class RankBackend : std::uint8_t { kThreads, kGloo };
+// How the ranks communicate: threads by the memory that they share, or over Gloo as processes would; over NCCL as
+// processes with a GPU each (gpu_ranks.h).
+enum class RankBackend : std::uint8_t { kThreads, kGloo, kNccl };
 [[nodiscard]] const char* to_string(RankBackend backend);
 
 // The given ranks, of which this is one, or all ranks of the job.
@@ -37,7 +38,8 @@ enum class RankBackend : std::uint8_t { kThreads, kGloo };
 // One rank of a job whose other ranks never come: for what is decided without communication.
 [[nodiscard]] std::shared_ptr<World> lone_rank(std::int64_t rank, std::int64_t num_ranks);
 
-// A test that exceeds the limit fails, and its ranks are aborted.
+// A test that exceeds the limit fails, and its ranks are aborted. Over NCCL each rank has a GPU
+// (has_gpus), and what it writes stays in its process.
 void run_ranks(RankBackend backend, std::int64_t num_ranks, const std::function<void(World&)>& body,
                std::chrono::seconds time_limit = std::chrono::seconds(60));
 

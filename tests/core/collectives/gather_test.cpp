@@ -9,12 +9,16 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/core/collectives/group.h"
+#include "tests/support/gpu_ranks.h"
 
 namespace d9d {
 namespace {
 
+using test::has_gpus;
 using test::on_group;
+using test::RankBackend;
 using test::require_equal;
+using test::to_string;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -25,6 +29,8 @@ at::Tensor of_rank_and_shape(std::int64_t rank) {  // rank 0 has a scalar, rank 
   return at::arange(rank == 2 ? 0 : rank * 2).view({-1, 2}) + 100 * rank;
 }
 
+at::Tensor on(const Communicator& group, const at::Tensor& tensor) { return tensor.to(group.device()); }
+
 using Expected = at::Tensor (*)(std::int64_t);
 
 void require_all(const std::vector<at::Tensor>& tensors, std::int64_t size, Expected expected) {
@@ -32,37 +38,74 @@ void require_all(const std::vector<at::Tensor>& tensors, std::int64_t size, Expe
   for (std::int64_t i = 0; i < size; ++i) require_equal(tensors[static_cast<std::size_t>(i)], expected(i));
 }
 
-// On groups of 1, 2, 4 and 8 ranks, to the first and the last.
-void for_groups_and_roots(const std::function<void(Communicator& group, std::int64_t root)>& body) {
-  for (const std::int64_t size : {1, 2, 4, 8}) {
-    on_group(size, [&](const auto& group) {
-      body(*group, 0);
-      body(*group, size - 1);
-    });
+class Gathers : public ::testing::TestWithParam<RankBackend> {
+ protected:
+  void SetUp() override {
+    if (sizes().empty()) GTEST_SKIP() << "needs 2 GPUs";
   }
-}
+  // Of groups: on NCCL those for which there are GPUs.
+  static std::vector<std::int64_t> sizes() {
+    std::vector<std::int64_t> all = {2, 4, 8};
+    if (GetParam() != RankBackend::kNccl) all.push_back(1);
+    std::erase_if(all, [](std::int64_t size) { return GetParam() == RankBackend::kNccl && !has_gpus(size); });
+    return all;
+  }
+  static void on_two(const std::function<void(Communicator& group)>& body) {
+    on_group(GetParam(), 2, [&](const auto& group) { body(*group); });
+  }
+  // On groups of all sizes, to the first rank and the last.
+  static void for_groups_and_roots(const std::function<void(Communicator& group, std::int64_t root)>& body) {
+    for (const std::int64_t size : sizes()) {
+      on_group(GetParam(), size, [&](const auto& group) {
+        body(*group, 0);
+        body(*group, size - 1);
+      });
+    }
+  }
+};
 
-TEST(Gather, Brings_every_tensor_to_the_root) {
+TEST_P(Gathers, Bring_every_tensor_to_the_root) {
   for_groups_and_roots([](Communicator& group, std::int64_t root) {
     const std::int64_t expected = group.rank() == root ? group.size() : 0;
-    require_all(gather(of_rank(group.rank()), group, root), expected, of_rank);
-    require_all(gather_variadic_shape(of_rank_and_shape(group.rank()), group, root), expected, of_rank_and_shape);
+    require_all(gather(on(group, of_rank(group.rank())), group, root), expected, of_rank);
+    require_all(gather_variadic_shape(on(group, of_rank_and_shape(group.rank())), group, root), expected,
+                of_rank_and_shape);
   });
 }
 
-TEST(AllGather, Brings_every_tensor_to_all) {
+TEST_P(Gathers, Bring_every_tensor_to_all) {
   for_groups_and_roots([](Communicator& group, std::int64_t /*root*/) {
-    require_all(all_gather(of_rank(group.rank()), group), group.size(), of_rank);
-    require_all(all_gather_variadic_shape(of_rank_and_shape(group.rank()), group), group.size(), of_rank_and_shape);
+    require_all(all_gather(on(group, of_rank(group.rank())), group), group.size(), of_rank);
+    require_all(all_gather_variadic_shape(on(group, of_rank_and_shape(group.rank())), group), group.size(),
+                of_rank_and_shape);
   });
 }
 
-TEST(AllGather, Takes_scalars_and_strides) {
-  on_group(2, [](const auto& group) {
-    const at::Tensor scalar = at::full({}, group->rank());
-    require_equal(at::stack(all_gather(scalar, *group)), at::arange(2));
-    require_equal(all_gather(of_rank(group->rank()).t(), *group)[1], of_rank(1).t());
-    require_equal(all_gather_variadic_shape(of_rank(group->rank()).t(), *group)[1], of_rank(1).t());
+TEST_P(Gathers, Take_scalars_and_strides) {
+  on_two([](Communicator& group) {
+    const at::Tensor scalar = on(group, at::full({}, group.rank()));
+    const at::Tensor transposed = on(group, of_rank(group.rank())).t();
+    require_equal(at::stack(all_gather(scalar, group)), at::arange(2));
+    require_equal(all_gather(transposed, group)[1], of_rank(1).t());
+    require_equal(all_gather_variadic_shape(transposed, group)[1], of_rank(1).t());
+  });
+}
+
+TEST_P(Gathers, Let_the_sender_overwrite_its_tensor_at_once) {
+  for_groups_and_roots([](Communicator& group, std::int64_t root) {
+    const std::int64_t expected = group.rank() == root ? group.size() : 0;
+    const auto check = [&](const auto& start, std::int64_t size, Expected values) {
+      const at::Tensor tensor = on(group, values(group.rank())).clone();
+      PendingTensors pending = start(tensor);
+      tensor.fill_(-1);
+      require_all(pending.wait(), size, values);
+    };
+    check([&](const at::Tensor& x) { return gather_async(x, group, root); }, expected, of_rank);
+    check([&](const at::Tensor& x) { return all_gather_async(x, group); }, group.size(), of_rank);
+    check([&](const at::Tensor& x) { return gather_variadic_shape_async(x, group, root); }, expected,
+          of_rank_and_shape);
+    check([&](const at::Tensor& x) { return all_gather_variadic_shape_async(x, group); }, group.size(),
+          of_rank_and_shape);
   });
 }
 
@@ -111,7 +154,7 @@ class LazyCommunicator final : public Communicator {
   std::shared_ptr<Communicator> inner_;
 };
 
-TEST(Gather, Lets_the_sender_overwrite_its_tensor_at_once) {
+TEST(Gather, Lets_the_sender_overwrite_its_tensor_before_work_begins) {
   on_group(4, [](const auto& inner) {
     LazyCommunicator group(inner);
     const std::int64_t root = 3;
@@ -131,12 +174,12 @@ TEST(Gather, Lets_the_sender_overwrite_its_tensor_at_once) {
   });
 }
 
-TEST(Gather, Gives_the_root_a_copy_of_its_own) {
-  on_group(2, [](const auto& group) {
-    const at::Tensor mine = of_rank(group->rank()).clone();
-    const std::vector<at::Tensor> tensors = gather_variadic_shape(mine, *group, 0);
+TEST_P(Gathers, Give_the_root_a_copy_of_its_own) {
+  on_two([](Communicator& group) {
+    const at::Tensor mine = on(group, of_rank(group.rank())).clone();
+    const std::vector<at::Tensor> tensors = gather_variadic_shape(mine, group, 0);
     mine.fill_(-1);
-    if (group->rank() == 0) require_equal(tensors[0], of_rank(0));
+    if (group.rank() == 0) require_equal(tensors[0], of_rank(0));
   });
 }
 
@@ -150,9 +193,9 @@ TEST(AllGather, Refuses_shapes_that_differ) {
               ThrowsMessage<CommunicationError>(AllOf(HasSubstr("Float [0]"), HasSubstr("Float [1]"))));
 }
 
-TEST(GatherVariadicShape, Refuses_dtypes_that_differ_on_all_ranks) {
-  on_group(2, [](const auto& group) {
-    const at::Tensor x = at::ones({2}, group->rank() == 0 ? at::kFloat : at::kLong);
+TEST_P(Gathers, Refuse_dtypes_that_differ_on_all_ranks) {
+  on_two([](Communicator& group) {
+    const at::Tensor x = on(group, at::ones({2}, group.rank() == 0 ? at::kFloat : at::kLong));
     const auto refuses = [](const auto& call) {
       try {
         (void)call();
@@ -161,12 +204,12 @@ TEST(GatherVariadicShape, Refuses_dtypes_that_differ_on_all_ranks) {
       }
       return false;
     };
-    D9D_ASSERT(refuses([&] { return gather_variadic_shape(x, *group, 0); }), "gather");
-    D9D_ASSERT(refuses([&] { return all_gather_variadic_shape(x, *group); }), "all_gather");
+    D9D_ASSERT(refuses([&] { return gather_variadic_shape(x, group, 0); }), "gather");
+    D9D_ASSERT(refuses([&] { return all_gather_variadic_shape(x, group); }), "all_gather");
   });
 }
 
-TEST(GatherObject, Brings_JSON_and_bytes_as_they_were) {
+TEST_P(Gathers, Bring_JSON_and_bytes_as_they_were) {
   const auto object = [](std::int64_t rank) -> nlohmann::json {
     if (rank == 1) return nlohmann::json::binary({0, 255, 10});
     return {{"rank", rank}, {"loss", 0.1 + static_cast<double>(rank)}, {"names", {"a", std::string("\0\n", 2)}}};
@@ -180,12 +223,17 @@ TEST(GatherObject, Brings_JSON_and_bytes_as_they_were) {
   });
 }
 
-TEST(GatherObject, Brings_numbers_that_are_none) {
-  on_group(2, [](const auto& group) {
-    const auto all = all_gather_object(std::numeric_limits<double>::quiet_NaN(), *group);
-    D9D_ASSERT(std::isnan(all[1].template get<double>()), all[1].dump());
+TEST_P(Gathers, Bring_numbers_that_are_none) {
+  on_two([](Communicator& group) {
+    const auto all = all_gather_object(std::numeric_limits<double>::quiet_NaN(), group);
+    D9D_ASSERT(std::isnan(all[1].get<double>()), all[1].dump());
   });
 }
+
+std::string name_of(const ::testing::TestParamInfo<RankBackend>& info) { return to_string(info.param); }
+
+INSTANTIATE_TEST_SUITE_P(Backends, Gathers, ::testing::Values(RankBackend::kThreads, RankBackend::kGloo), name_of);
+INSTANTIATE_TEST_SUITE_P(Nccl, Gathers, ::testing::Values(RankBackend::kNccl), name_of);
 
 }  // namespace
 }  // namespace d9d

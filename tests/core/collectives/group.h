@@ -2,6 +2,7 @@
 //
 // Example
 //   test::on_group(4, [](const std::shared_ptr<Communicator>& group) { group->barrier(); });
+//   test::on_group(RankBackend::kNccl, 2, ...);   // threads otherwise
 #pragma once
 
 #include <functional>
@@ -12,6 +13,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/launch/thread_ranks.h"
+
+#include "tests/support/ranks.h"
 
 namespace d9d::test {
 
@@ -24,8 +27,14 @@ inline void on_group(std::int64_t num_ranks,
   });
 }
 
+inline void on_group(RankBackend backend, std::int64_t num_ranks,
+                     const std::function<void(const std::shared_ptr<Communicator>& communicator)>& body) {
+  run_ranks(backend, num_ranks, [&](World& world) { body(world.communicator(group_of(world, "all"))); });
+}
+
 // Throws: a rank that only noted the difference would leave the others waiting, or go on with wrong values.
-inline void require_equal(const at::Tensor& actual, const at::Tensor& expected) {
+inline void require_equal(const at::Tensor& on_device, const at::Tensor& expected) {
+  const at::Tensor actual = on_device.cpu();
   D9D_ASSERT(actual.sizes() == expected.sizes() && actual.scalar_type() == expected.scalar_type() &&
                  at::equal(actual, expected),
              "expected ", expected, ", got ", actual);

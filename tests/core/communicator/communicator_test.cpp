@@ -1,11 +1,13 @@
-// Every collective against a model of it that runs on one thread, on all backends that need no device.
+// Every collective against a model of it that runs on one thread, on all backends.
 #include "d9d/core/communicator/communicator.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/side_stream.h"
 
+#include "tests/support/gpu_ranks.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -18,6 +20,11 @@ struct Case {
 
 class Collective : public ::testing::TestWithParam<Case> {
  protected:
+  void SetUp() override {
+    if (GetParam().backend == RankBackend::kNccl && !has_gpus(num_ranks())) {
+      GTEST_SKIP() << "needs " << num_ranks() << " GPUs";
+    }
+  }
   // `body` gets the group of all ranks.
   static void run(const std::function<void(Communicator&)>& body) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
@@ -35,6 +42,14 @@ const std::vector<std::int64_t> kSizes = {0, 1, 7, 64};
 at::Tensor values_of(std::int64_t rank, at::IntArrayRef sizes, at::ScalarType dtype) {
   const std::int64_t numel = c10::multiply_integers(sizes);
   return ((at::arange(numel, at::kLong) * 7 + rank * 5) % 11 - 3).view(sizes).to(dtype);
+}
+
+at::Tensor values_on(const Communicator& group, std::int64_t rank, at::IntArrayRef sizes, at::ScalarType dtype) {
+  return values_of(rank, sizes, dtype).to(group.device());
+}
+
+at::TensorOptions options_of(const Communicator& group, at::ScalarType dtype) {
+  return at::TensorOptions(group.device()).dtype(dtype);
 }
 
 at::Tensor model_of_reduction(const std::vector<at::Tensor>& inputs, ReduceOp op) {
@@ -57,13 +72,15 @@ std::vector<ReduceOp> ops_of(at::ScalarType dtype) {
   return {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin};
 }
 
-void expect_same(const at::Tensor& actual, const at::Tensor& expected) {
+void expect_same(const at::Tensor& on_device, const at::Tensor& expected) {
+  const at::Tensor actual = on_device.cpu();
   EXPECT_EQ(actual.scalar_type(), expected.scalar_type());
   EXPECT_TRUE(at::equal(actual, expected)) << actual << "\nexpected\n" << expected;
 }
 
 // A sum of W terms that is divided by W rounds once, in the dtype.
-void expect_reduced(const at::Tensor& actual, const at::Tensor& expected, ReduceOp op) {
+void expect_reduced(const at::Tensor& on_device, const at::Tensor& expected, ReduceOp op) {
+  const at::Tensor actual = on_device.cpu();
   if (op != ReduceOp::kAvg) return expect_same(actual, expected);
   EXPECT_EQ(actual.scalar_type(), expected.scalar_type());
   const double rounding = actual.scalar_type() == at::kBFloat16 ? 1.0 / 128 : 1e-6;
@@ -77,7 +94,7 @@ TEST_P(Collective, All_reduce_is_the_reduction_everywhere) {
         for (const ReduceOp op : ops_of(dtype)) {
           std::vector<at::Tensor> inputs;
           for (std::int64_t i = 0; i < group.size(); ++i) inputs.push_back(values_of(i, {size}, dtype));
-          const at::Tensor tensor = values_of(group.rank(), {size}, dtype);
+          const at::Tensor tensor = values_on(group, group.rank(), {size}, dtype);
           group.all_reduce(tensor, op).wait();
           expect_reduced(tensor, model_of_reduction(inputs, op), op);
         }
@@ -92,8 +109,8 @@ TEST_P(Collective, All_gather_is_the_concatenation) {
       for (const std::int64_t size : kSizes) {
         std::vector<at::Tensor> inputs;
         for (std::int64_t i = 0; i < group.size(); ++i) inputs.push_back(values_of(i, {size, 3}, dtype));
-        const at::Tensor output = at::empty({group.size() * size, 3}, dtype);
-        group.all_gather(output, inputs[static_cast<std::size_t>(group.rank())]).wait();
+        const at::Tensor output = at::empty({group.size() * size, 3}, options_of(group, dtype));
+        group.all_gather(output, inputs[static_cast<std::size_t>(group.rank())].to(group.device())).wait();
         expect_same(output, at::cat(inputs));
       }
     }
@@ -102,7 +119,7 @@ TEST_P(Collective, All_gather_is_the_concatenation) {
 
 TEST_P(Collective, All_gather_takes_its_own_part_of_the_output) {
   run([](Communicator& group) {
-    const at::Tensor output = at::zeros({group.size() * 5}, at::kDouble);
+    const at::Tensor output = at::zeros({group.size() * 5}, options_of(group, at::kDouble));
     const at::Tensor mine = output.narrow(0, group.rank() * 5, 5);
     mine.copy_(values_of(group.rank(), {5}, at::kDouble));
     group.all_gather(output, mine).wait();
@@ -119,8 +136,8 @@ TEST_P(Collective, Reduce_scatter_is_a_part_of_the_reduction) {
         for (const ReduceOp op : ops_of(dtype)) {
           std::vector<at::Tensor> inputs;
           for (std::int64_t i = 0; i < group.size(); ++i) inputs.push_back(values_of(i, {group.size() * size}, dtype));
-          const at::Tensor output = at::empty({size}, dtype);
-          group.reduce_scatter(output, values_of(group.rank(), {group.size() * size}, dtype), op).wait();
+          const at::Tensor output = at::empty({size}, options_of(group, dtype));
+          group.reduce_scatter(output, values_on(group, group.rank(), {group.size() * size}, dtype), op).wait();
           expect_reduced(output, model_of_reduction(inputs, op).narrow(0, group.rank() * size, size), op);
         }
       }
@@ -132,7 +149,7 @@ TEST_P(Collective, Reduce_scatter_takes_its_own_part_of_the_input) {
   run([](Communicator& group) {
     std::vector<at::Tensor> inputs;
     for (std::int64_t i = 0; i < group.size(); ++i) inputs.push_back(values_of(i, {group.size() * 5}, at::kDouble));
-    const at::Tensor input = values_of(group.rank(), {group.size() * 5}, at::kDouble);
+    const at::Tensor input = values_on(group, group.rank(), {group.size() * 5}, at::kDouble);
     const at::Tensor output = input.narrow(0, group.rank() * 5, 5);
     group.reduce_scatter(output, input, ReduceOp::kSum).wait();
     expect_same(output, model_of_reduction(inputs, ReduceOp::kSum).narrow(0, group.rank() * 5, 5));
@@ -160,8 +177,8 @@ TEST_P(Collective, All_to_all_with_uneven_and_empty_splits_is_a_transposition) {
         for (std::int64_t j = 0; j < group.rank(); ++j) begin += num_rows(i, j);
         expected.push_back(input_of(i).narrow(0, begin, output_splits.back()));
       }
-      const at::Tensor output = at::empty_like(at::cat(expected));
-      group.all_to_all(output, input_of(group.rank()), output_splits, input_splits).wait();
+      const at::Tensor output = at::empty_like(at::cat(expected), group.device());
+      group.all_to_all(output, input_of(group.rank()).to(group.device()), output_splits, input_splits).wait();
       expect_same(output, at::cat(expected));
     }
   });
@@ -170,8 +187,8 @@ TEST_P(Collective, All_to_all_with_uneven_and_empty_splits_is_a_transposition) {
 TEST_P(Collective, All_to_all_of_nothing_is_nothing) {
   run([](Communicator& group) {
     const std::vector<std::int64_t> none(static_cast<std::size_t>(group.size()), 0);
-    const at::Tensor output = at::empty({0, 4});
-    group.all_to_all(output, at::empty({0, 4}), none, none).wait();
+    const at::Tensor output = at::empty({0, 4}, options_of(group, at::kFloat));
+    group.all_to_all(output, at::empty_like(output), none, none).wait();
     EXPECT_EQ(output.numel(), 0);
   });
 }
@@ -181,20 +198,20 @@ TEST_P(Collective, Broadcast_gather_and_scatter_move_the_tensors_of_the_root) {
     for (const at::ScalarType dtype : kDtypes) {
       for (const std::int64_t size : kSizes) {
         for (const std::int64_t root : {std::int64_t{0}, group.size() - 1}) {
-          const at::Tensor mine = values_of(group.rank(), {size}, dtype);
+          const at::Tensor mine = values_on(group, group.rank(), {size}, dtype);
           group.broadcast(mine, root).wait();
           expect_same(mine, values_of(root, {size}, dtype));
 
           std::vector<at::Tensor> tensors;
           for (std::int64_t i = 0; i < group.size() && group.rank() == root; ++i) {
-            tensors.push_back(at::zeros({size}, dtype));
+            tensors.push_back(at::zeros({size}, options_of(group, dtype)));
           }
-          group.gather(tensors, values_of(group.rank(), {size}, dtype), root).wait();
+          group.gather(tensors, values_on(group, group.rank(), {size}, dtype), root).wait();
           for (std::size_t i = 0; i < tensors.size(); ++i) {
             expect_same(tensors[i], values_of(static_cast<std::int64_t>(i), {size}, dtype));
             tensors[i] += 1;
           }
-          const at::Tensor back = at::zeros({size}, dtype);
+          const at::Tensor back = at::zeros({size}, options_of(group, dtype));
           group.scatter(back, tensors, root).wait();
           expect_same(back, values_of(group.rank(), {size}, dtype) + 1);
         }
@@ -210,10 +227,11 @@ TEST_P(Collective, Exchange_delivers_messages_between_two_ranks_in_order) {
       std::vector<PointToPoint> messages;
       for (std::int64_t peer = 0; peer < group.size(); ++peer) {
         for (const std::int64_t number : {0, 1}) {
-          messages.push_back(
-              {.direction = PointToPoint::Direction::kReceive, .tensor = at::zeros({size}, at::kFloat), .peer = peer});
+          messages.push_back({.direction = PointToPoint::Direction::kReceive,
+                              .tensor = at::zeros({size}, options_of(group, at::kFloat)),
+                              .peer = peer});
           messages.push_back({.direction = PointToPoint::Direction::kSend,
-                              .tensor = values_of(group.rank() * 100 + peer * 10 + number, {size}, at::kFloat),
+                              .tensor = values_on(group, group.rank() * 100 + peer * 10 + number, {size}, at::kFloat),
                               .peer = peer});
         }
       }
@@ -230,7 +248,7 @@ TEST_P(Collective, Exchange_delivers_messages_between_two_ranks_in_order) {
 TEST_P(Collective, Exchange_between_two_ranks_leaves_the_others_alone) {
   if (num_ranks() < 2) GTEST_SKIP() << "needs two ranks";
   run([](Communicator& group) {
-    const at::Tensor tensor = values_of(group.rank(), {3}, at::kLong);
+    const at::Tensor tensor = values_on(group, group.rank(), {3}, at::kLong);
     if (group.rank() == 0) {
       group.exchange({{.direction = PointToPoint::Direction::kSend, .tensor = tensor, .peer = group.size() - 1}})
           .wait();
@@ -248,7 +266,7 @@ TEST_P(Collective, Operations_that_were_started_together_all_finish) {
     std::vector<at::Tensor> tensors;
     std::vector<Work> works;
     for (std::int64_t i = 0; i < 20; ++i) {
-      tensors.push_back(at::full({5}, i + group.rank(), at::kLong));
+      tensors.push_back(at::full({5}, i + group.rank(), options_of(group, at::kLong)));
       works.push_back(group.all_reduce(tensors.back(), ReduceOp::kSum));
     }
     for (Work& work : works) work.wait();
@@ -259,13 +277,32 @@ TEST_P(Collective, Operations_that_were_started_together_all_finish) {
   });
 }
 
+// As gradients do: computed and reduced on a side stream, read on the one that waits.
+TEST_P(Collective, Results_of_a_side_stream_are_there_for_who_waits) {
+  run([](Communicator& group) {
+    const SideStream side(group.device());
+    at::Tensor sum;
+    Work work;
+    (void)side.run([&] {
+      sum = at::full({1 << 20}, 0.5, options_of(group, at::kDouble));
+      for (int i = 0; i < 20; ++i) sum.mul_(2).sub_(0.5);  // stays as it is, for a while
+      sum.add_(static_cast<double>(group.rank()));
+      work = group.all_reduce(sum, ReduceOp::kSum);
+    });
+    work.wait();
+    const double expected = 0.5 * static_cast<double>(group.size() * group.size());
+    EXPECT_TRUE((sum == expected).all().item<bool>()) << sum.min() << " to " << sum.max() << ", not " << expected;
+  });
+}
+
 TEST_P(Collective, Refuses_arguments_that_do_not_fit) {
   run([](Communicator& group) {
-    const at::Tensor three = at::zeros({3});
-    EXPECT_THROW((void)group.all_reduce(at::zeros({2, 3}).t(), ReduceOp::kSum), ConfigError);
-    EXPECT_THROW((void)group.all_reduce(at::zeros({3}, at::kLong), ReduceOp::kAvg), ConfigError);
-    EXPECT_THROW((void)group.all_gather(at::zeros({3 * group.size() + 1}), three), ConfigError);
-    EXPECT_THROW((void)group.reduce_scatter(three, at::zeros({3 * group.size()}, at::kDouble), ReduceOp::kSum),
+    const at::Tensor three = at::zeros({3}, group.device());
+    EXPECT_THROW((void)group.all_reduce(at::zeros({2, 3}, group.device()).t(), ReduceOp::kSum), ConfigError);
+    EXPECT_THROW((void)group.all_reduce(at::zeros({3}, options_of(group, at::kLong)), ReduceOp::kAvg), ConfigError);
+    EXPECT_THROW((void)group.all_gather(at::zeros({3 * group.size() + 1}, group.device()), three), ConfigError);
+    EXPECT_THROW((void)group.reduce_scatter(three, at::zeros({3 * group.size()}, options_of(group, at::kDouble)),
+                                            ReduceOp::kSum),
                  ConfigError);
     EXPECT_THROW((void)group.all_to_all(three, three, {}, {}), ConfigError);
     EXPECT_THROW((void)group.broadcast(three, group.size()), ConfigError);
@@ -285,9 +322,15 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Collective, ::testing::ValuesIn(all_cases()), [](const auto& param_info) {
-  return cat(to_string(param_info.param.backend), "_", param_info.param.num_ranks);
-});
+std::string name_of(const ::testing::TestParamInfo<Case>& info) {
+  return cat(to_string(info.param.backend), "_", info.param.num_ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Collective, ::testing::ValuesIn(all_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Nccl, Collective,
+                         ::testing::Values(Case{RankBackend::kNccl, 1}, Case{RankBackend::kNccl, 2},
+                                           Case{RankBackend::kNccl, 4}, Case{RankBackend::kNccl, 8}),
+                         name_of);
 
 }  // namespace
 }  // namespace d9d::test
