@@ -1,10 +1,13 @@
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
 
+#include <cmath>
 #include <limits>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/forwarding_communicator.h"
+#include "tests/support/gpu_ranks.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -14,11 +17,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // A parameter of a mesh pp x ep x tp whose stored part has gradients of `value`.
 ParameterPtr with_gradient(const DeviceMesh& mesh, const std::vector<std::pair<std::string, Placement>>& placements,
-                           double value) {
+                           double value, at::Device device = at::kCPU) {
   auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {8, 8}, .init = init::ones()});
   for (const auto& [axis, placement] : placements) parameter->place(mesh, axis, placement, placement);
   parameter->to(at::kDouble);
-  parameter->materialize(at::kCPU);
+  parameter->materialize(device);
   parameter->stored().mutable_grad() = at::full_like(parameter->stored(), value);
   return parameter;
 }
@@ -42,6 +45,53 @@ TEST_P(DistributedGradNorm, Counts_every_element_of_any_layout_once) {
         distributed_grad_norm(group_parameters_for_norm(parameters), GetParam(), mesh.slice({"pp"}));
     const at::Tensor all = at::cat({at::full({64}, 2.0), at::full({64}, 3.0), at::full({64}, 5.0)}).to(at::kDouble);
     EXPECT_NEAR(norm.item<double>(), at::linalg_vector_norm(all, GetParam()).item<double>(), 1e-12);
+  });
+}
+
+// Its maximum passes over NaN, as fmax does.
+struct MaximumWithoutNan : ForwardingCommunicator {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
+    if (op == ReduceOp::kMax) tensor.masked_fill_(tensor.isnan(), -kInfinity);
+    return inner().all_reduce(tensor, op);
+  }
+};
+
+TEST_P(DistributedGradNorm, Is_NaN_on_all_ranks_when_it_is_on_one) {
+  for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {
+    for (const std::int64_t sick : {0, 1, 2, 3}) {
+      run_ranks(backend, 4, [&](World& world) {
+        const auto lossy = world_of<MaximumWithoutNan>(world);
+        const DeviceMesh mesh("m", {{"pp", 2}, {"tp", 2}}, lossy);
+        const double value = world.rank() == sick ? std::numeric_limits<double>::quiet_NaN() : 5.0;
+        const auto groups = group_parameters_for_norm({with_gradient(mesh, {{"tp", Shard{0}}}, value)});
+        EXPECT_TRUE(std::isnan(distributed_grad_norm(groups, GetParam(), mesh.slice({"pp"})).item<double>()))
+            << "rank " << world.rank() << " with NaN on " << sick;
+      });
+    }
+  }
+}
+
+class NormOverGpus : public ::testing::TestWithParam<double> {
+ protected:
+  void SetUp() override {
+    if (!has_gpus(2)) GTEST_SKIP() << "needs 2 GPUs";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Nccl, NormOverGpus, ::testing::Values(1.0, 2.0, 3.0, kInfinity));
+
+TEST_P(NormOverGpus, Is_the_largest_of_all_ranks_and_NaN_when_one_is) {
+  run_ranks(RankBackend::kNccl, 2, [](World& world) {
+    const DeviceMesh mesh("m", {{"tp", 2}}, borrowed(world));
+    const auto norm_with = [&](double value) {
+      const auto parameter = with_gradient(mesh, {{"tp", Shard{0}}}, value, world.device());
+      return distributed_grad_norm(group_parameters_for_norm({parameter}), GetParam(), DeviceMesh()).item<double>();
+    };
+    const at::Tensor all = at::cat({at::full({32}, 3.0), at::full({32}, 5.0)}).to(at::kDouble);
+    EXPECT_NEAR(norm_with(world.rank() == 0 ? 3.0 : 5.0), at::linalg_vector_norm(all, GetParam()).item<double>(), 1e-9);
+    for (const std::int64_t sick : {0, 1}) {
+      EXPECT_TRUE(std::isnan(norm_with(world.rank() == sick ? std::numeric_limits<double>::quiet_NaN() : 5.0)));
+    }
   });
 }
 

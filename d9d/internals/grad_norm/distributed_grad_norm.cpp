@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <ATen/ATen.h>
 
@@ -21,6 +22,35 @@ DeviceMesh sharded_axes(const Parameter& parameter) {
 // The usual order without at::pow: the library of its kernels takes a GPU some hundredths of a second to load.
 at::Tensor power(const at::Tensor& norm, double order) { return order == 2 ? norm * norm : norm.pow(order); }
 at::Tensor root(const at::Tensor& sum, double order) { return order == 2 ? sum.sqrt() : sum.pow(1 / order); }
+
+// The largest of all ranks, NaN if one has it. Some backends' maximum passes over NaN, so that it travels as a number
+// of its own: [2] magnitude, whether it is none.
+at::Tensor with_nan_apart(const at::Tensor& norm) {
+  const at::Tensor is_nan = norm.isnan();
+  return at::stack({norm.masked_fill(is_nan, 0), is_nan.to(norm.scalar_type())});
+}
+at::Tensor with_nan_inside(const at::Tensor& parts) {
+  return parts[0].masked_fill(parts[1] > 0, std::numeric_limits<double>::quiet_NaN());
+}
+
+// What a rank has of the norm, on its way to the others.
+class Part {
+ public:
+  Part(const at::Tensor& norm, double order)
+      : is_max_(std::isinf(order)), values_(is_max_ ? with_nan_apart(norm) : power(norm, order)) {}
+
+  [[nodiscard]] Work reduce(const DeviceMesh& ranks) {
+    return ranks.communicator()->all_reduce(values_, is_max_ ? ReduceOp::kMax : ReduceOp::kSum);
+  }
+  void join(const Part& other) { values_ = is_max_ ? at::maximum(values_, other.values_) : values_ + other.values_; }
+  [[nodiscard]] at::Tensor norm(double order) const {
+    return is_max_ ? with_nan_inside(values_) : root(values_, order);
+  }
+
+ private:
+  bool is_max_;
+  at::Tensor values_;
+};
 
 }  // namespace
 
@@ -44,9 +74,7 @@ std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<Parameter
 
 at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order, const DeviceMesh& stages) {
   const at::NoGradGuard no_grad;
-  const bool is_max = std::isinf(order);
-  const ReduceOp op = is_max ? ReduceOp::kMax : ReduceOp::kSum;
-  std::vector<at::Tensor> parts;
+  std::vector<Part> parts;
   std::vector<Work> reductions;
   for (const GradNormGroup& group : groups) {
     std::vector<at::Tensor> grads;
@@ -54,17 +82,15 @@ at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, doubl
       if (parameter->stored().grad().defined()) grads.push_back(parameter->stored().grad());
     }
     const at::Device device = group.parameters.front()->stored().device();
-    const at::Tensor norm = global_grad_norm(grads, order).to(device);
-    parts.push_back(is_max ? norm : power(norm, order));
-    if (group.shards.num_ranks() > 1) {
-      reductions.push_back(group.shards.communicator()->all_reduce(parts.back(), op));
-    }
+    parts.emplace_back(global_grad_norm(grads, order).to(device), order);
+    if (group.shards.num_ranks() > 1) reductions.push_back(parts.back().reduce(group.shards));
   }
   for (Work& reduction : reductions) reduction.wait();
-  at::Tensor total = parts.empty() ? at::zeros({}, at::kDouble) : parts.front();
-  for (std::size_t i = 1; i < parts.size(); ++i) total = is_max ? at::maximum(total, parts[i]) : total + parts[i];
-  if (stages.num_ranks() > 1) stages.communicator()->all_reduce(total, op).wait();
-  return is_max ? total : root(total, order);
+  if (parts.empty()) parts.emplace_back(at::zeros({}, at::kDouble), order);
+  Part& total = parts.front();
+  for (std::size_t i = 1; i < parts.size(); ++i) total.join(parts[i]);
+  if (stages.num_ranks() > 1) total.reduce(stages).wait();
+  return total.norm(order);
 }
 
 }  // namespace d9d
