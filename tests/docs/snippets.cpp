@@ -100,7 +100,7 @@ using namespace d9d;  // as a test of the library is written
 using namespace d9d::test;
 
 void test_on_ranks() {
-  run_ranks(RankBackend::kThreads, 4, [](World& world) {  // or RankBackend::kGloo
+  run_ranks(RankBackend::kThreads, 4, [](World& world) {  // or RankBackend::kGloo, kNccl
     EXPECT_EQ(world.size(), 4);
   });
 }

@@ -176,7 +176,7 @@ class Failures(ProgramTest):
         self.assert_nothing_half_written(job)
 
     def test_a_rank_that_hangs_ends_the_job_in_time_and_is_named(self):
-        timeout, grace = 3, 5 if DEVICE == "cuda" else 15  # seconds; 5 are promised, a busy machine may need more
+        timeout, grace = 3, 5  # seconds, as promised: 1 to ask who is where, the rest to end
         for gather in GATHERS:
             with self.subTest(gather):
                 job, process = self.started("mesh.data_parallel_shard=2", f"trainer.timeout.step_timeout={timeout}",

@@ -200,7 +200,9 @@ class Supervisor {
 
   void kill_all(int signal) {
     for (const Child& child : children_) {
-      if (!child.status) ::kill(-child.process, signal);
+      if (child.status) continue;
+      ::kill(-child.process, signal);
+      ::kill(-child.process, SIGCONT);  // one that is stopped would not hear it
     }
   }
 

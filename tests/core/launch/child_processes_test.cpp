@@ -53,10 +53,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Runs `body` in each of three ranks.
-int run_as_three_ranks(const std::function<void(World&)>& body) {
+int run_as_three_ranks(const std::function<void(World&)>& body,
+                       std::chrono::milliseconds patience = std::chrono::seconds(2)) {
   return exit_code_of([&] {
     const auto here = rank_environment();
-    if (!here) return run_child_processes({.num_ranks = 3, .patience = std::chrono::seconds(2)});
+    if (!here) return run_child_processes({.num_ranks = 3, .patience = patience});
     World world(connect_ranks(*here, {.job = "test", .timeout = std::chrono::seconds(30)}));
     try {
       body(world);
@@ -175,6 +176,24 @@ TEST(ChildProcesses, Of_a_rank_that_fails_the_others_are_killed_if_they_do_not_e
   EXPECT_THAT(result.errors, HasSubstr("rank 0 of 3"));
   EXPECT_LT(result.seconds, 20);
   for (const int rank : {1, 2}) EXPECT_TRUE(ends_soon(id_of_rank(result.errors, rank)));
+}
+
+const TestProgram kStoppedRank("stopped_rank", [] {
+  return run_as_three_ranks(
+      [](World& world) {
+        expect_sum(world);
+        if (world.rank() == 1) ::raise(SIGSTOP);
+        D9D_CHECK(world.rank() != 0, ConfigError, "[test] rank 0 is tired.");
+        all_of(world)->barrier();
+      },
+      /*patience=*/std::chrono::seconds(50));
+});
+
+TEST(ChildProcesses, That_are_stopped_end_with_the_others) {
+  const Result result = Program("stopped_rank", {}).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("[test] rank 0 is tired."));
+  EXPECT_LT(result.seconds, 30);
 }
 
 const TestProgram kAllHang("all_hang", [] { return run_as_three_ranks(write_id_and_hang); });
