@@ -61,9 +61,12 @@ void ThreadCommunicator::meet(Contribution contribution, const Read& read) {
   const std::vector<Contribution>& all = meeting_->arrive(rank(), std::move(contribution), timeout_);
   try {
     read(all);
+  } catch (const CommunicationError& error) {
+    meeting_->abort(error.what());
+    throw;
   } catch (const std::exception& error) {
-    meeting_->abort(
-        cat("rank ", group().ranks[static_cast<std::size_t>(rank())], " failed in ", operation, ": ", error.what()));
+    meeting_->abort(cat("[core::communicator] rank ", group().ranks[static_cast<std::size_t>(rank())], " failed in ",
+                        operation, " of group '", group().name, "': ", error.what()));
     throw;
   }
   meeting_->leave(rank(), timeout_);
@@ -110,8 +113,10 @@ Work ThreadCommunicator::all_to_all(const at::Tensor& output, const at::Tensor& 
          for (std::int64_t i = 0; i < size(); ++i) {
            const std::vector<std::int64_t>& theirs = all[i].splits;
            const std::int64_t begin = std::accumulate(theirs.begin(), theirs.begin() + rank(), std::int64_t{0});
-           D9D_CHECK(theirs[rank()] == output_splits[i], CommunicationError, "expected ", output_splits[i],
-                     " rows from rank ", group().ranks[static_cast<std::size_t>(i)], ", got ", theirs[rank()], ".");
+           D9D_CHECK(theirs[rank()] == output_splits[i], CommunicationError, "[core::communicator] rank ",
+                     group().ranks[static_cast<std::size_t>(rank())], " in all_to_all of group '", group().name,
+                     "' expected ", output_splits[i], " rows from rank ", group().ranks[static_cast<std::size_t>(i)],
+                     ", got ", theirs[rank()], ".");
            output.narrow(0, row, output_splits[i]).copy_(all[i].input.narrow(0, begin, output_splits[i]));
            row += output_splits[i];
          }
