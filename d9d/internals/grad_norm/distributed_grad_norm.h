@@ -25,8 +25,8 @@ struct GradNormGroup {
 
 // Collective over the ranks of the groups and over `stages`, which hold different parameters. Reads stored().grad(),
 // whose sums over ranks are done; parameters without one count as zeros. Otherwise as global_grad_norm: fp64, 0-dim,
-// the same on all ranks, one reduction a group that is cut. NaN on one rank is NaN on all, whatever the backend's maximum
-// makes of it.
+// the same on all ranks, one reduction a group that is cut. NaN on one rank is NaN on all, whatever the backend's
+// maximum makes of it.
 [[nodiscard]] at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order,
                                                const DeviceMesh& stages);
 
