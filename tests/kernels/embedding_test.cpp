@@ -56,11 +56,11 @@ TEST(Embedding, Adds_to_where_gradients_are_kept_without_rounding) {
   const auto table = leaf(values({kRows, kHidden}, 1).to(at::kBFloat16));
   const at::Tensor kept = at::full({kRows, kHidden}, 100.0, at::kFloat);
   bool has_values = false;
-  on_gradient(table, {.arrived = [](const at::Tensor&) {},
-                      .place =
-                          [&] {
-                            return GradientPlace{kept, std::exchange(has_values, true)};
-                          }});
+  const GradientHookHandle hook = on_gradient(table, {.arrived = [](const at::Tensor&) {},
+                                                      .place =
+                                                          [&] {
+                                                            return GradientPlace{kept, std::exchange(has_values, true)};
+                                                          }});
   const at::Tensor grad_out = positive_gradient(at::kBFloat16), expected = expected_gradient(grad_out);
   for (const int times : {1, 2}) {
     embedding_rows(table, kIds).backward(grad_out);

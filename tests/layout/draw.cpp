@@ -81,12 +81,16 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job) {
     std::int64_t Mesh::*degree;
     std::vector<std::int64_t> sizes;
   };
-  std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}},
-                            {&Mesh::data_parallel_replicate, {1, 2, 3}},
-                            {&Mesh::context_parallel_shard, {1, 2, 4}},
-                            {&Mesh::context_parallel_replicate, {1, 2}}};
-  const bool is_refused = refusal({.job = job, .layout = {.mesh = {.tensor_parallel = 2}}}).has_value();
-  if (!is_refused || one_in(20)) axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, {1, 2}});
+  std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}}, {&Mesh::data_parallel_replicate, {1, 2, 3}}};
+  // What is refused comes up now and then: the refusal is looked at.
+  const auto may_have = [&](const Mesh& mesh) {
+    return !refusal({.job = job, .layout = {.mesh = mesh}}).has_value() || one_in(20);
+  };
+  if (may_have({.tensor_parallel = 2})) axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, {1, 2}});
+  if (may_have({.context_parallel_shard = 2})) {
+    axes.push_back({&Mesh::context_parallel_shard, {1, 2, 4}});
+    axes.push_back({&Mesh::context_parallel_replicate, {1, 2}});
+  }
   const std::int64_t first = number(0, std::ssize(axes));  // so that each has its turn while there are ranks left
   Mesh mesh;
   for (std::int64_t i = 0; i < std::ssize(axes); ++i) {

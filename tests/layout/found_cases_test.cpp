@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"
-#include "tests/layout/mended_later.h"
 
 namespace d9d::test {
 namespace {
@@ -45,7 +44,6 @@ INSTANTIATE_TEST_SUITE_P(Once, FoundCases, ::testing::ValuesIn(kFound),
                          [](const auto& found) { return found.param.name; });
 
 TEST_P(FoundCases, Train_as_one_rank_does) {
-  if (const auto fault = is_mended_later(GetParam().drawn)) GTEST_SKIP() << *fault;
   const std::string fault = fault_of(GetParam().drawn);
   EXPECT_TRUE(fault.empty()) << fault;
 }

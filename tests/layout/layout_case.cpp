@@ -59,6 +59,7 @@ class RankJob {
     mutate_placements(*model_, mutation);
     model_->materialize(at::kCPU);
     model_->reset_parameters(/*base_seed=*/11);
+    clock_->num_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
     model_->set_random_clock(clock_);
     if (job.starves_experts) starve_experts();
   }
@@ -80,7 +81,7 @@ class RankJob {
       }
       if (report.is_usable) optimizer.step(report.norm);
       phase_.begin(Phase::kFinish);
-      model_->finish_step();
+      model_->finish_step(report.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
       manager.reset();
     }
     for (const auto& [name, parameter] : model_->named_parameters()) shared.parameters.add(name, parameter->dtensor());

@@ -10,7 +10,6 @@
 #include "tests/layout/draw.h"
 #include "tests/layout/fuzz_params.h"
 #include "tests/layout/layout_case.h"
-#include "tests/layout/mended_later.h"
 
 namespace d9d::test {
 namespace {
@@ -18,7 +17,6 @@ namespace {
 void check_layouts(const rc::detail::TestParams& params) {
   const auto property = [] {
     const LayoutCase drawn = draw_case();
-    if (is_mended_later(drawn)) return;
     const std::string fault = fault_of(drawn);
     if (!fault.empty()) throw std::runtime_error(cat("LayoutCase", to_source(drawn), "\n", fault));
   };

@@ -24,8 +24,11 @@ bool is_rounded_to_float(const LayoutCase& drawn) {
 
 std::optional<std::string> refusal(const LayoutCase& drawn) {
   const LayoutJob& job = drawn.job;
-  if (drawn.layout.mesh.tensor_parallel == 1) return std::nullopt;
+  const DeviceMeshParameters& mesh = drawn.layout.mesh;
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
+  if (has_other_heads && mesh.context_parallel_shard * mesh.context_parallel_replicate > 1)
+    return "mesh.context_parallel";
+  if (mesh.tensor_parallel == 1) return std::nullopt;
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
   return is_refused ? std::optional<std::string>("mesh.tensor_parallel") : std::nullopt;
 }

@@ -18,7 +18,7 @@ Sequence make_sequence(Labels labels, std::int64_t number) {
   const at::Tensor tokens = (position * position * 31 + position * 7 + number) % kLayoutVocabulary;
   Sequence sequence{.ids = tokens.narrow(0, 0, kLayoutSequence),
                     .labels = tokens.narrow(0, 1, kLayoutSequence).clone()};
-  std::int64_t num_ignored = 0;  // the first ones
+  std::int64_t num_ignored = 0;                              // the first ones
   if (labels == Labels::kUnequal) num_ignored = number % 7;  // in some all of the first half
   if (labels == Labels::kSecondHalf) num_ignored = kLayoutSequence / 2;
   if (labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = kLayoutSequence;

@@ -7,7 +7,6 @@
 #include "tests/layout/draw.h"
 #include "tests/layout/fuzz_params.h"
 #include "tests/layout/layout_case.h"
-#include "tests/layout/mended_later.h"
 
 namespace d9d::test {
 namespace {
@@ -24,7 +23,7 @@ TEST_P(Mutations, Are_found_by_the_cases_of_continuous_integration) {
   const auto property = [&] {
     const LayoutCase drawn = draw_case();
     ++num_draws;
-    if (is_mended_later(drawn) || !can_show(GetParam(), drawn)) return;
+    if (!can_show(GetParam(), drawn)) return;
     const std::string fault = fault_of(drawn, GetParam());
     if (fault.empty()) return;
     found = cat(to_source(drawn), "\n", fault.substr(0, fault.find('\n')));

@@ -213,7 +213,7 @@ def trainer_rows():
                                                          "A_nan_is_skipped_if_asked_and_training_goes_on"),
         "trainer.profiling": Row({"traces_dir": "t", "period_steps": 3, "warmup_steps": 1, "active_steps": 1},
                                  look=unbuilt("trainer.profiling")),
-        "trainer.gradient_manager.grad_dtype": Row("float32", look=numbers, given={"model_provider.dtype": "bfloat16"}),
+        "trainer.gradient_manager.grad_dtype": Row("bfloat16", look=numbers, given={"model_provider.dtype": "bfloat16"}),
         "trainer.gradient_manager.bucket_size_mb": tests(
             "tests/internals/gradient_synchronizer_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
         "trainer.timeout.init_timeout": tests("tests/program/layouts_test.py", hangs),

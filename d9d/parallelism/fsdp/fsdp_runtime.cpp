@@ -102,14 +102,15 @@ std::size_t FsdpRuntime::index_of(const FsdpUnit& unit) const {
 
 // Gathers ------------------------------------------------------------------------------------------------------------
 
-void FsdpRuntime::request(FsdpUnit& unit, bool is_ordered) {
+void FsdpRuntime::request(FsdpUnit& unit, Pass pass) {
   D9D_CHECK(arena_.has_value(), StateError, "[parallelism::fsdp] expected materialize() before the forward of '",
             unit.name(), "'.");
   D9D_CHECK(!is_offloaded_, StateError, "[parallelism::fsdp] expected onload() before the forward of '", unit.name(),
             "'.");
   const std::size_t index = index_of(unit);
+  const bool is_ordered = pass != Pass::kWithoutGradients;
   if (is_ordered) {
-    advance(index);
+    advance(index, pass);
     begin_reading();
   }
   if (!unit.is_gathered()) gather(index);
@@ -119,9 +120,13 @@ void FsdpRuntime::request(FsdpUnit& unit, bool is_ordered) {
   if (ahead && !entries_[*ahead].unit->is_gathered()) gather(*ahead);
 }
 
-void FsdpRuntime::advance(std::size_t index) {
+void FsdpRuntime::advance(std::size_t index, Pass pass) {
   if (!is_recorded_) {
     order_.push_back(index);
+  } else if (pass == Pass::kBackward) {
+    const auto found = std::find(order_.begin() + static_cast<std::ptrdiff_t>(position_), order_.end(), index);
+    if (found == order_.end()) return;
+    position_ = static_cast<std::size_t>(found - order_.begin());
   } else {
     const bool is_expected = position_ < order_.size() && order_[position_] == index;
     D9D_CHECK(is_expected, StateError, "[parallelism::fsdp] expected units in the order of the first microbatch, ",

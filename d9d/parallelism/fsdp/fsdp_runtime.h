@@ -14,8 +14,9 @@
 // written in any way, and a forward without gradients then sees them.
 //
 // Units are declared in the order in which forward uses them. The order of gathers is recorded in the first microbatch;
-// from then on the next unit is gathered while one computes, and another order is a StateError. A forward without
-// gradients gathers as it goes and is not part of the order.
+// from then on the next unit is gathered while one computes, and a forward in another order is a StateError. Backward
+// may leave out units and modules that no loss uses, and come to some that the first microbatch left out: those are
+// gathered when they are needed. A forward without gradients gathers as it goes and is not part of the order.
 #pragma once
 
 #include <cstdint>
@@ -66,9 +67,10 @@ class FsdpRuntime final : public GradientReduction,
   FsdpUnit& add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, std::size_t num_modules,
                      bool stays_gathered);
   void materialize(at::Device device);  // Collective; once, whoever asks
-  // Collective unless gathered: local() of the unit's parameters can be used when it returns. is_ordered: part of the
-  // recorded order, with the next unit gathered ahead.
-  void request(FsdpUnit& unit, bool is_ordered);
+  enum class Pass : std::uint8_t { kForward, kBackward, kWithoutGradients };
+  // Collective unless gathered: local() of the unit's parameters can be used when it returns. With gradients the next
+  // unit of the recorded order is gathered ahead.
+  void request(FsdpUnit& unit, Pass pass);
   void forward_ended(FsdpUnit& unit);
   void backward_ended(FsdpUnit& unit);     // Collective
   void provide_gradients(FsdpUnit& unit);  // memory for the unit's full gradient
@@ -97,7 +99,7 @@ class FsdpRuntime final : public GradientReduction,
   void begin_reading();
   void end_reading();
   [[nodiscard]] std::size_t index_of(const FsdpUnit& unit) const;
-  void advance(std::size_t index);
+  void advance(std::size_t index, Pass pass);
   [[nodiscard]] std::optional<std::size_t> next() const;  // in the recorded order
   void gather(std::size_t index);
   void release(std::size_t index);

@@ -52,7 +52,7 @@ FlatGroup& FsdpUnit::gradient_group(FlatGroup& group) {
 
 void FsdpUnit::before_forward(const TensorRefs& inputs) {
   const bool has_backward = at::GradMode::is_enabled() && !is_recomputing();
-  runtime_.request(*this, has_backward);
+  runtime_.request(*this, has_backward ? FsdpRuntime::Pass::kForward : FsdpRuntime::Pass::kWithoutGradients);
   if (!has_backward) return;
   took_part_ = true;
   on_backward(inputs, [this, keep = runtime_.shared_from_this()] { end_module_backward(); });
@@ -71,7 +71,7 @@ void FsdpUnit::begin_backward() {
     num_ended_ = 0;
     at_end_of_backward([this] { end_backward(); });  // for a module whose inputs need no gradient
   }
-  runtime_.request(*this, /*is_ordered=*/true);
+  runtime_.request(*this, FsdpRuntime::Pass::kBackward);
 }
 
 void FsdpUnit::end_module_backward() {
