@@ -14,10 +14,12 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/base/enum_names.h"
 #include "d9d/core/dist_context/dist_context.h"
 
 namespace d9d {
@@ -59,6 +61,14 @@ class OffloadedTensors {
 // Allocates on the devices where the storages were, copies, and waits for the copies; `offloaded` is empty afterwards.
 // If it throws (no device memory), what is not back yet is still in `offloaded`: free memory and call it again.
 void onload_tensors(OffloadedTensors& offloaded);
+
+// What a job gives up while it sleeps.
+enum class SleepTag { kTensorStates, kComms };
+constexpr auto enum_names(SleepTag) {
+  return std::to_array<EnumName<SleepTag>>({{SleepTag::kTensorStates, "tensor_states"}, {SleepTag::kComms, "comms"}});
+}
+using SleepTags = std::set<SleepTag>;
+[[nodiscard]] inline SleepTags default_sleep_tags() { return {SleepTag::kTensorStates}; }
 
 struct OffloadContext {
   const DistContext& dist_context;
