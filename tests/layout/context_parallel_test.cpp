@@ -52,14 +52,17 @@ TEST(ContextParallelExperts, Train_as_on_one_rank) {
 }
 
 TEST(ContextParallelExperts, Are_balanced_as_on_one_rank) {
-  for (const bool checkpoints : {false, true}) {
-    const LayoutJob job{.family = ModelFamily::kMoE, .checkpoints = checkpoints, .balances_experts = true};
+  for (const DecoderFamily& family : decoder_families()) {
+    if (!family.has_experts) continue;
+    const LayoutJob job{.family = family.name, .balances_by_loss = true};
     const LayoutResult expected = train({}, job);
-    for (const DeviceMeshParameters& mesh :
-         {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_replicate = 2},
-          DeviceMeshParameters{.context_parallel_replicate = 2, .context_parallel_shard = 2},
-          DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_shard = 2, .expert_parallel = 2}}) {
-      expect_same(train(mesh, job), expected, tolerance("fp64"));
+    for (const Checkpoints checkpoints : {Checkpoints::kNone, Checkpoints::kLayers}) {
+      for (const DeviceMeshParameters& mesh :
+           {DeviceMeshParameters{.context_parallel_shard = 2}, DeviceMeshParameters{.context_parallel_replicate = 2},
+            DeviceMeshParameters{.context_parallel_replicate = 2, .context_parallel_shard = 2},
+            DeviceMeshParameters{.data_parallel_shard = 2, .context_parallel_shard = 2, .expert_parallel = 2}}) {
+        expect_same(train({.mesh = mesh, .checkpoints = checkpoints}, job), expected, tolerance("fp64"));
+      }
     }
   }
 }

@@ -76,11 +76,11 @@ const std::vector<Architecture>& architectures() {
 
 const std::vector<Architecture>& published_layers() {
   static const std::vector<Architecture> table = {
-      {"qwen3_0_6b", qwen3_dense(), Json::parse(R"({"model_type": "qwen3",
+      {"qwen3_0_6b", decoder_family("qwen3_dense"), nlohmann::json::parse(R"({"model_type": "qwen3",
         "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 1, "num_attention_heads": 16,
         "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 67, "max_position_embeddings": 40960,
         "rope_theta": 1000000, "rms_norm_eps": 1e-6, "initializer_range": 0.05, "tie_word_embeddings": true})")},
-      {"qwen3_30b_a3b", qwen3_moe(), Json::parse(R"({"model_type": "qwen3_moe",
+      {"qwen3_30b_a3b", decoder_family("qwen3_moe"), nlohmann::json::parse(R"({"model_type": "qwen3_moe",
         "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 1, "num_attention_heads": 32,
         "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 67, "max_position_embeddings": 40960,
         "rope_theta": 1000000, "rms_norm_eps": 1e-6, "initializer_range": 0.05, "tie_word_embeddings": false,
