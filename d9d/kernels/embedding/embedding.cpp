@@ -18,11 +18,24 @@ void add_rows(const at::Tensor& sums, const at::Tensor& ids, const at::Tensor& r
   sums.index_add_(0, ids.reshape({-1}), rows.reshape({-1, rows.size(-1)}).to(sums.scalar_type()));
 }
 
+// On a device LibTorch sorts more ids than this, and sums the rows of each in the opmath dtype; of fewer it adds sums
+// of 32 rows up in that of the rows.
+constexpr std::int64_t kMaxUnsortedIds = 3072;
+
+// The whole gradient, rounded once to the dtype of the rows.
+at::Tensor device_gradient(const at::Tensor& ids, const at::Tensor& rows, std::int64_t num_rows) {
+  at::Tensor all_ids = ids.reshape({-1}), all_rows = rows.reshape({-1, rows.size(-1)});
+  const std::int64_t num_missing = kMaxUnsortedIds + 1 - all_ids.numel();
+  if (num_missing > 0 && at::toOpMathType(rows.scalar_type()) != rows.scalar_type()) {
+    all_ids = at::constant_pad_nd(all_ids, {0, num_missing});  // zeros for the first row
+    all_rows = at::constant_pad_nd(all_rows, {0, 0, 0, num_missing});
+  }
+  return at::embedding_dense_backward(all_rows, all_ids, num_rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+}
+
 // The whole gradient in the opmath dtype on the CPU, in that of the rows on CUDA.
 at::Tensor dense_gradient(const at::Tensor& ids, const at::Tensor& rows, std::int64_t num_rows) {
-  if (!rows.is_cpu()) {
-    return at::embedding_dense_backward(rows, ids, num_rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
-  }
+  if (!rows.is_cpu()) return device_gradient(ids, rows, num_rows);
   const auto dtype = at::toOpMathType(rows.scalar_type());
   const at::Tensor sums = at::zeros({num_rows, rows.size(-1)}, rows.options().dtype(dtype));
   add_rows(sums, ids, rows);
