@@ -10,8 +10,8 @@ namespace d9d::kernels {
 
 // table [V, H] floating, ids [...] int64 in [0, V) -> [..., H]. On the CPU a row's gradient is the sum over its ids in
 // the opmath dtype (float for bfloat16 and half), rounded once, or added straight to where the table's gradients are
-// kept (core/autograd/leaf_gradient.h). On CUDA it is LibTorch's embedding_dense_backward over sorted ids: the same sum,
-// rounded once to the table's dtype. Does not wait for the device. First-order gradients only.
+// kept (core/autograd/leaf_gradient.h). On CUDA it is LibTorch's embedding_dense_backward over sorted ids: the same
+// sum, rounded once to the table's dtype. Does not wait for the device. First-order gradients only.
 [[nodiscard]] at::Tensor embedding_rows(const at::Tensor& table, const at::Tensor& ids);
 
 }  // namespace d9d::kernels
