@@ -188,7 +188,8 @@ class TrainingRun {
       metric->reset();
     }
     if (names.empty()) return std::nullopt;
-    return LoggedValues{.names = std::move(names), .values = HostCopy(at::cat(values), copies_, parts_.context.world())};
+    return LoggedValues{.names = std::move(names),
+                        .values = HostCopy(at::cat(values), copies_, parts_.context.world())};
   }
 
   void write(const std::string& name, double value) {
