@@ -148,11 +148,12 @@ TEST(GradientSynchronizer, Gives_zeros_to_parameters_without_a_gradient) {
 TEST(GradientSynchronizer, Leaves_the_parameters_to_autograd_when_it_goes) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, false});
-    std::optional<GradientSynchronizer> first(std::in_place, parameters,
-                                              GradientSynchronizerConfig{.keeps_memory = true});
-    std::optional<GradientSynchronizer> second(std::in_place, parameters,
-                                               GradientSynchronizerConfig{.keeps_memory = true});
-    first.reset();  // the hooks of the second stay
+    const GradientSynchronizerConfig config{.keeps_memory = true};
+    std::optional<GradientSynchronizer> first(std::in_place, parameters, config);
+    EXPECT_THAT([&] { GradientSynchronizer(parameters, config); },
+                ThrowsMessage<StateError>(HasSubstr("expected one owner of a parameter's gradient")));
+    first.reset();
+    std::optional<GradientSynchronizer> second(std::in_place, parameters, config);
     second->begin_microbatch(/*is_last=*/true);
     backward(parameters, 1.0);
     second->end_microbatch();

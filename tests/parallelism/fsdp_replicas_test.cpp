@@ -26,13 +26,14 @@ class Recurrent : public Module {
   const ModulePtr<Linear> first = register_module<Linear>("first", LinearConfig{4, 5});
   const ModulePtr<Linear> again = register_module<Linear>("again", LinearConfig{5, 5});
   const ModulePtr<Linear> last = register_module<Linear>("last", LinearConfig{5, 3});
-  const ModulePtr<Linear> unused = register_module<Linear>("unused", LinearConfig{5, 3});
+  const ModulePtr<Linear> aside = register_module<Linear>("aside", LinearConfig{4, 3});
 };
 
 struct Case {
   std::int64_t num_replicas = 2;
   int num_microbatches = 1;
   bool runs_pairs = false;  // two forwards before one backward
+  bool uses_aside = false;  // in every second microbatch, from the first on
   FsdpConfig fsdp = {};
 };
 
@@ -41,10 +42,16 @@ at::Tensor input(std::int64_t rank, int microbatch) {
   return values({2, 4}, static_cast<double>(10 * rank + microbatch));
 }
 
-at::Tensor loss_of(const ModulePtr<Recurrent>& model, const at::Tensor& x, bool is_pair) {
-  if (!is_pair) return model(x).square().sum();
-  const at::Tensor chosen = model(x), rejected = model(-x.cos());
-  return at::sigmoid(chosen - rejected).log().sum();
+at::Tensor loss_of(const ModulePtr<Recurrent>& model, const Case& test, std::int64_t rank, int microbatch) {
+  const at::Tensor x = input(rank, microbatch);
+  at::Tensor loss;
+  if (test.runs_pairs) {
+    const at::Tensor chosen = model(x), rejected = model(-x.cos());
+    loss = at::sigmoid(chosen - rejected).log().sum();
+  } else {
+    loss = model(x).square().sum();
+  }
+  return test.uses_aside && microbatch % 2 == 0 ? loss + model->aside(x).square().sum() : loss;
 }
 
 struct Sharded {
@@ -67,7 +74,7 @@ struct Sharded {
 ModulePtr<Recurrent> summed_gradients(const Case& test) {
   const auto model = initialized(make_module<Recurrent>());
   for (std::int64_t rank = 0; rank < 2 * test.num_replicas; ++rank) {
-    for (int i = 0; i < test.num_microbatches; ++i) loss_of(model, input(rank, i), test.runs_pairs).backward();
+    for (int i = 0; i < test.num_microbatches; ++i) loss_of(model, test, rank, i).backward();
   }
   return model;
 }
@@ -79,7 +86,7 @@ void expect_gradients_of_one_rank(const Case& test) {
     for (int step = 0; step < 2; ++step) {
       for (int i = 0; i < test.num_microbatches; ++i) {
         sharded.runtime->begin_microbatch(/*is_last=*/i + 1 == test.num_microbatches);
-        loss_of(sharded.model, input(world.rank(), i), test.runs_pairs).backward();
+        loss_of(sharded.model, test, world.rank(), i).backward();
         sharded.runtime->end_microbatch();
       }
       sharded.runtime->wait();
@@ -125,6 +132,15 @@ TEST(FsdpReplicas, Sum_alike_however_and_whenever_shards_are_reduced) {
                                       .runs_pairs = runs_pairs,
                                       .fsdp = {.reduce_on_last_microbatch = on_last, .reduce = method}});
       }
+    }
+  }
+}
+
+TEST(FsdpReplicas, Sum_a_unit_that_the_last_microbatch_leaves_out) {
+  for (const bool on_last : {false, true}) {
+    for (const int num_microbatches : {2, 3, 4}) {
+      expect_gradients_of_one_rank(
+          {.num_microbatches = num_microbatches, .uses_aside = true, .fsdp = {.reduce_on_last_microbatch = on_last}});
     }
   }
 }

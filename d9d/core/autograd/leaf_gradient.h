@@ -35,7 +35,7 @@ struct GradientHook {
   std::function<GradientPlace()> place = nullptr;
 };
 
-// Keeps a hook on its leaf; the hook goes with it, unless another has taken its place.
+// Keeps a hook on its leaf; the hook goes with it.
 class [[nodiscard]] GradientHookHandle {
  public:
   GradientHookHandle() = default;
@@ -57,7 +57,8 @@ class [[nodiscard]] GradientHookHandle {
   const void* hook_ = nullptr;  // null: none
 };
 
-// One hook a leaf: a second replaces it. The hook may use whatever lives as long as the handle.
+// Throws StateError while another handle keeps a hook there: gradients cannot go to two places. The hook may use
+// whatever lives as long as the handle.
 GradientHookHandle on_gradient(const at::Tensor& leaf, GradientHook hook);
 
 // In the backward of an operator: where the gradient of its input `index` (counted over its tensors) is to be added.

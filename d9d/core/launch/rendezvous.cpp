@@ -1,6 +1,5 @@
 #include "d9d/core/launch/rendezvous.h"
 
-#include <csignal>
 #include <exception>
 #include <numeric>
 #include <thread>
@@ -10,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/communicator/process_group/arrivals.h"
+#include "d9d/core/communicator/process_group/closed_connections.h"
 #include "d9d/core/communicator/process_group/failure_watch.h"
 #include "d9d/core/communicator/process_group/gloo_group.h"
 #include "d9d/core/communicator/process_group/nccl_group.h"
@@ -149,13 +149,6 @@ class Membership {
   RankEnvironment here_;
   bool is_host_;
 };
-
-// Gloo and the store write to connections that a rank which ends may have closed: an error to tell, as from a read, and
-// not the end of this process without a word. A program that handles the signal keeps its way.
-void survive_closed_connections() {
-  struct sigaction now = {};
-  if (::sigaction(SIGPIPE, nullptr, &now) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
-}
 
 }  // namespace
 

@@ -141,6 +141,13 @@ void FlatGroup::reduce_gradients(bool over_replicas) {
   if (!sum.is_same(shard_grad_)) shard_grad_.add_(sum);
 }
 
+void FlatGroup::sum_over_replicas() {
+  if (replica_ranks_ == nullptr || !has_shard_grad_ || is_summed_over_replicas_) return;
+  const at::NoGradGuard no_grad;
+  replica_ranks_->all_reduce(shard_grad_, ReduceOp::kSum).wait();
+  is_summed_over_replicas_ = true;
+}
+
 void FlatGroup::allocate_shard_gradient() {
   if (shard_grad_.defined()) return;
   shard_grad_ = at::empty({padded_numel_ / shard_ranks_->size()}, shard_.options().dtype(gradient_dtype_));

@@ -68,6 +68,9 @@ class FlatGroup {
   // any number of reductions in a step gives the same. The full gradient's memory is free afterwards. Throws StateError
   // without `over_replicas` after a sum over replicas in the same step.
   void reduce_gradients(bool over_replicas);
+  // Collective over the replicate axes, after the last microbatch: sums over them what no reduction has, where the
+  // group was reduced in earlier microbatches alone.
+  void sum_over_replicas();
   // Local: stored().grad() of each parameter becomes its part of the reduced slice; zeros, if nothing was reduced.
   void publish_gradients();
   // Local: forgets full, reduced and published gradients.

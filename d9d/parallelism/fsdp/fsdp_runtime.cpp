@@ -122,15 +122,17 @@ void FsdpRuntime::request(FsdpUnit& unit, Pass pass) {
 
 void FsdpRuntime::advance(std::size_t index, Pass pass) {
   if (!is_recorded_) {
-    order_.push_back(index);
+    order_.push_back({.index = index, .pass = pass});
   } else if (pass == Pass::kBackward) {
-    const auto found = std::find(order_.begin() + static_cast<std::ptrdiff_t>(position_), order_.end(), index);
-    if (found == order_.end()) return;
-    position_ = static_cast<std::size_t>(found - order_.begin());
+    std::size_t found = position_;  // in this backward: another forward may follow it
+    while (found < order_.size() && order_[found].pass == Pass::kBackward && order_[found].index != index) ++found;
+    if (found == order_.size() || order_[found].pass != Pass::kBackward) return;
+    position_ = found;
   } else {
-    const bool is_expected = position_ < order_.size() && order_[position_] == index;
+    while (position_ < order_.size() && order_[position_].pass == Pass::kBackward) ++position_;  // left out
+    const bool is_expected = position_ < order_.size() && order_[position_].index == index;
     D9D_CHECK(is_expected, StateError, "[parallelism::fsdp] expected units in the order of the first microbatch, ",
-              position_ < order_.size() ? cat("next '", entries_[order_[position_]].unit->name(), "'") : "none",
+              position_ < order_.size() ? cat("next '", entries_[order_[position_].index].unit->name(), "'") : "none",
               ", got '", entries_[index].unit->name(),
               "'. A forward without backward needs NoGradGuard; a model whose order of layers changes cannot be "
               "gathered ahead.");
@@ -140,7 +142,7 @@ void FsdpRuntime::advance(std::size_t index, Pass pass) {
 
 std::optional<std::size_t> FsdpRuntime::next() const {
   if (!is_recorded_ || position_ >= order_.size()) return std::nullopt;
-  return order_[position_];
+  return order_[position_].index;
 }
 
 void FsdpRuntime::gather(std::size_t index) {
@@ -238,6 +240,17 @@ void FsdpRuntime::end_microbatch() {
     if (unit.took_part()) backward_ended(unit);  // backward did not come by
     unit.end_microbatch();
   }
+  if (is_last_microbatch_) complete_step();
+}
+
+// Units that took no part in the last microbatch still owe what earlier ones left.
+void FsdpRuntime::complete_step() {
+  for (const Entry& entry : entries_) {
+    if (entry.unit->has_gradients()) reduce(*entry.unit);
+  }
+  reduced_ = reduce_stream_->run([&] {
+    for (const Entry& entry : entries_) entry.unit->sum_over_replicas();
+  });
 }
 
 void FsdpRuntime::wait() {

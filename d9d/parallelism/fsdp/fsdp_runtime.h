@@ -104,6 +104,13 @@ class FsdpRuntime final : public GradientReduction,
   void gather(std::size_t index);
   void release(std::size_t index);
   void reduce(FsdpUnit& unit);
+  void complete_step();
+
+  // Of requests in a microbatch.
+  struct Request {
+    std::size_t index;
+    Pass pass;
+  };
 
   FsdpConfig config_;
   std::optional<Logger> log_;
@@ -114,7 +121,7 @@ class FsdpRuntime final : public GradientReduction,
   std::optional<SideStream> reduce_stream_;
   at::Device device_ = at::kCPU;
 
-  std::vector<std::size_t> order_;  // of requests in a microbatch
+  std::vector<Request> order_;
   std::size_t position_ = 0;
   bool is_recorded_ = false;
   bool is_last_microbatch_ = true;

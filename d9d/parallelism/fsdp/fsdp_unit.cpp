@@ -115,6 +115,10 @@ void FsdpUnit::reduce_gradients(bool over_replicas) {
   }
 }
 
+void FsdpUnit::sum_over_replicas() {
+  for (const auto& group : groups_) group->sum_over_replicas();
+}
+
 void FsdpUnit::publish_gradients() {
   for (const auto& group : groups_) group->publish_gradients();
 }

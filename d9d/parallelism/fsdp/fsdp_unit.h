@@ -43,6 +43,7 @@ class FsdpUnit {
   void release();
   void begin_gradients(const std::function<at::Tensor(const FlatGroup& group)>& memory_for);
   void reduce_gradients(bool over_replicas);
+  void sum_over_replicas();
   void publish_gradients();
   void clear_gradients();
   [[nodiscard]] bool has_gradients() const;

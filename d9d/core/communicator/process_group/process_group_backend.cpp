@@ -8,6 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/communicator/process_group/arrivals.h"
+#include "d9d/core/communicator/process_group/closed_connections.h"
 #include "d9d/core/communicator/process_group/fnv1a.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/process_group_communicator.h"
@@ -27,7 +28,9 @@ constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(60);
 
 ProcessGroupBackend::ProcessGroupBackend(Options options)
     : options_(std::move(options)),
-      watch_(std::make_shared<FailureWatch>(*options_.store, options_.rank, options_.world_size)) {}
+      watch_(std::make_shared<FailureWatch>(*options_.store, options_.rank, options_.world_size)) {
+  survive_closed_connections();
+}
 
 ProcessGroupBackend::~ProcessGroupBackend() = default;
 

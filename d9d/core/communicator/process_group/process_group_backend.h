@@ -5,7 +5,7 @@
 //       .store = store, .rank = 1, .world_size = 4, .make_group = gloo_groups("127.0.0.1")}));
 //
 // failure_watch.h says what a rank learns of the failure of another, and when. Errors of ranks that only suffer are
-// PeerFailedError.
+// PeerFailedError. The process ignores SIGPIPE from the first backend on (closed_connections.h).
 #pragma once
 
 #include <map>
