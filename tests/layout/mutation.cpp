@@ -4,6 +4,8 @@
 
 #include "d9d/core/communicator/communicator.h"
 
+#include "tests/layout/layout_model.h"
+
 namespace d9d::test {
 namespace {
 
@@ -18,11 +20,12 @@ class MutatedCommunicator final : public Communicator {
     const bool is_first_sum = phase_.phase == Phase::kSum && phase_.num_sums++ == 0;  // of losses and weights
     const bool is_gradient = phase_.phase == Phase::kBackward && tensor.is_floating_point();
     const bool counts_tokens = tensor.scalar_type() == at::kLong;
+    const bool balances = tensor.numel() == 2 * kLayoutExperts;  // counts of tokens and sums of probabilities
     if (mutation_ == Mutation::kReplicaMean && is_gradient) return whole_->all_reduce(tensor, ReduceOp::kAvg);
     if (mutation_ == Mutation::kTotalsMean && is_first_sum) return whole_->all_reduce(tensor, ReduceOp::kAvg);
     const bool is_dropped =
         (mutation_ == Mutation::kReplicaDropped && is_gradient && !std::exchange(has_dropped_, true)) ||
-        (mutation_ == Mutation::kAuxiliaryDropped && phase_.phase == Phase::kForward && counts_tokens) ||
+        (mutation_ == Mutation::kAuxiliaryDropped && phase_.phase == Phase::kForward && balances) ||
         (mutation_ == Mutation::kBalanceDropped && phase_.phase == Phase::kFinish && counts_tokens) ||
         (mutation_ == Mutation::kNormDropped && phase_.phase == Phase::kSum && !is_first_sum);
     return is_dropped ? Work() : whole_->all_reduce(tensor, op);

@@ -35,8 +35,12 @@ std::string text_of(const char* format, double value) {
 
 // What a step logs beside its loss, on its way from the device.
 struct LoggedValues {
-  std::vector<std::string> names;
-  HostCopy values;  // [names] fp64
+  struct Series {
+    std::string name;
+    std::int64_t size = 1;  // more than 1: counts
+  };
+  std::vector<Series> series;
+  HostCopy values;  // [sum of sizes] fp64
 };
 
 // What one step reports.
@@ -168,17 +172,19 @@ class TrainingRun {
     write("num_tokens", static_cast<double>(report.gradients.num_tokens));
     write("step_seconds", report.seconds);
     if (!report.logged) return;
-    const at::Tensor& values = report.logged->values.wait();
-    for (std::size_t i = 0; i < report.logged->names.size(); ++i)
-      write(report.logged->names[i], values.const_data_ptr<double>()[i]);
+    const double* value = report.logged->values.wait().const_data_ptr<double>();
+    for (const auto& [name, size] : report.logged->series) {
+      size == 1 ? write(name, *value) : write(name, CountHistogram{{value, value + size}});
+      value += size;
+    }
   }
 
   // Before the optimiser has work: the host need not wait for that.
   std::optional<LoggedValues> collect_values() const {
-    std::vector<std::string> names;
+    std::vector<LoggedValues::Series> series;
     std::vector<at::Tensor> values;
     const auto add = [&](const std::string& name, const at::Tensor& value) {
-      for (std::int64_t i = 0; i < value.numel(); ++i) names.push_back(value.numel() == 1 ? name : cat(name, "/", i));
+      series.push_back({.name = name, .size = value.numel()});
       values.push_back(value.detach().to(parts_.context.device(), at::kDouble).flatten());
     };
     for (const auto& [name, value] : parts_.module.step_statistics()) add(name, value);
@@ -187,12 +193,12 @@ class TrainingRun {
       add(name, metric->compute());
       metric->reset();
     }
-    if (names.empty()) return std::nullopt;
-    return LoggedValues{.names = std::move(names),
+    if (series.empty()) return std::nullopt;
+    return LoggedValues{.series = std::move(series),
                         .values = HostCopy(at::cat(values), copies_, parts_.context.world())};
   }
 
-  void write(const std::string& name, double value) {
+  void write(const std::string& name, const TrackerValue& value) {
     run_->write({.name = name, .step = parts_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
   }
 

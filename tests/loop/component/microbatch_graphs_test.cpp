@@ -241,7 +241,8 @@ TEST(MicrobatchGraphs, Captures_anew_when_the_memory_of_a_parameter_was_exchange
   const at::Tensor& weights = job.parameter()->local();
   const void* const before = weights.const_data_ptr();
   OffloadedTensors asleep = offload_storages({weights.storage()});
-  const at::Tensor in_between = at::zeros_like(x(0));  // takes the memory that is free now
+  std::vector<at::Tensor> in_between;  // take the memory that is free now
+  for (int i = 0; i < 64; ++i) in_between.push_back(at::zeros(weights.sizes(), weights.options()));
   onload_tensors(asleep);
   ASSERT_NE(weights.const_data_ptr(), before);
   for (int i = 0; i < 3; ++i) EXPECT_STEP(job, Ones{{x(i)}});
