@@ -115,7 +115,7 @@ class Module {
   // no state of the model. Collective: on all ranks alike.
   void finish_step(StepOutcome outcome);
   // Collective, as finish_step. Tensors about the step, for logging; names are "<dotted path>/<name>", and of a tensor
-  // of several elements "<dotted path>/<name>/<i>". Call before finish_step().
+  // of several elements counts. Call before finish_step().
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
 
   // The clock that random layers below read; every module below shares it.
