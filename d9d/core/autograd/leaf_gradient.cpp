@@ -55,8 +55,8 @@ void GradientHookHandle::remove() noexcept {
 GradientHookHandle on_gradient(const at::Tensor& leaf, GradientHook hook) {
   const auto* const other = dynamic_cast<const LeafHook*>(ag::impl::post_acc_grad_hooks(leaf).get());
   D9D_CHECK(other == nullptr, StateError,
-            "[core::autograd] expected one owner of a parameter's gradient, got a second "
-            "while the first lives, for a parameter of ",
+            "[core::autograd] expected one owner of a parameter's gradient, got a second while the first lives, for a "
+            "parameter of ",
             leaf.sizes(),
             ". End the first Trainer, GradientManager or GradientSynchronizer of the model before the next.");
   auto installed = std::make_unique<LeafHook>(std::move(hook));

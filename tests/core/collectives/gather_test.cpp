@@ -91,23 +91,23 @@ TEST_P(Gathers, Take_scalars_and_strides) {
   });
 }
 
-TEST_P(Gathers, Let_the_sender_overwrite_its_tensor_at_once) {
-  for_groups_and_roots([](Communicator& group, std::int64_t root) {
-    const std::int64_t expected = group.rank() == root ? group.size() : 0;
-    const auto check = [&](const auto& start, std::int64_t size, Expected values) {
-      const at::Tensor tensor = on(group, values(group.rank())).clone();
-      PendingTensors pending = start(tensor);
-      tensor.fill_(-1);
-      require_all(pending.wait(), size, values);
-    };
-    check([&](const at::Tensor& x) { return gather_async(x, group, root); }, expected, of_rank);
-    check([&](const at::Tensor& x) { return all_gather_async(x, group); }, group.size(), of_rank);
-    check([&](const at::Tensor& x) { return gather_variadic_shape_async(x, group, root); }, expected,
-          of_rank_and_shape);
-    check([&](const at::Tensor& x) { return all_gather_variadic_shape_async(x, group); }, group.size(),
-          of_rank_and_shape);
-  });
+// Each asynchronous form, with a tensor that its rank writes before it waits.
+void overwrite_what_was_sent(Communicator& group, std::int64_t root) {
+  const std::int64_t expected = group.rank() == root ? group.size() : 0;
+  const auto check = [&](const auto& start, std::int64_t size, Expected values) {
+    const at::Tensor tensor = on(group, values(group.rank())).clone();
+    PendingTensors pending = start(tensor);
+    tensor.fill_(-1);
+    require_all(pending.wait(), size, values);
+  };
+  check([&](const at::Tensor& x) { return gather_async(x, group, root); }, expected, of_rank);
+  check([&](const at::Tensor& x) { return all_gather_async(x, group); }, group.size(), of_rank);
+  check([&](const at::Tensor& x) { return gather_variadic_shape_async(x, group, root); }, expected, of_rank_and_shape);
+  check([&](const at::Tensor& x) { return all_gather_variadic_shape_async(x, group); }, group.size(),
+        of_rank_and_shape);
 }
+
+TEST_P(Gathers, Let_the_sender_overwrite_its_tensor_at_once) { for_groups_and_roots(overwrite_what_was_sent); }
 
 // The thread backend copies before it returns. This one only keeps what it was given, as a device would, and does the
 // work in wait().
@@ -157,20 +157,7 @@ class LazyCommunicator final : public Communicator {
 TEST(Gather, Lets_the_sender_overwrite_its_tensor_before_work_begins) {
   on_group(4, [](const auto& inner) {
     LazyCommunicator group(inner);
-    const std::int64_t root = 3;
-    const std::int64_t expected = group.rank() == root ? group.size() : 0;
-    const auto check = [&](const auto& start, std::int64_t size, Expected values) {
-      const at::Tensor tensor = values(group.rank()).clone();
-      PendingTensors pending = start(tensor);
-      tensor.fill_(-1);
-      require_all(pending.wait(), size, values);
-    };
-    check([&](const at::Tensor& x) { return gather_async(x, group, root); }, expected, of_rank);
-    check([&](const at::Tensor& x) { return all_gather_async(x, group); }, group.size(), of_rank);
-    check([&](const at::Tensor& x) { return gather_variadic_shape_async(x, group, root); }, expected,
-          of_rank_and_shape);
-    check([&](const at::Tensor& x) { return all_gather_variadic_shape_async(x, group); }, group.size(),
-          of_rank_and_shape);
+    overwrite_what_was_sent(group, /*root=*/3);
   });
 }
 
