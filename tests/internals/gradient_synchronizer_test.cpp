@@ -7,6 +7,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"
 
+#include "tests/support/gpu_ranks.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -20,14 +21,14 @@ constexpr std::int64_t kNumRanks = 4;
 
 // Parameters of ones, summed over dp where `is_summed` says so.
 NamedParameters make_parameters(World& world, at::ScalarType dtype, const std::vector<bool>& is_summed) {
-  const DeviceMesh mesh("m", {{"dp", kNumRanks}}, borrowed(world));
+  const DeviceMesh mesh("m", {{"dp", world.size()}}, borrowed(world));
   NamedParameters parameters;
   for (std::size_t i = 0; i < is_summed.size(); ++i) {
     const auto size = static_cast<std::int64_t>(3 + 20 * i);
     auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {size, 2}, .init = init::ones()});
     parameter->to(dtype);
     if (is_summed[i]) parameter->place(mesh, "dp", Replicate{}, Partial{});
-    parameter->materialize(at::kCPU);
+    parameter->materialize(world.device());
     parameter->reset({});
     parameters.emplace_back("p" + std::to_string(i), parameter);
   }
@@ -36,7 +37,7 @@ NamedParameters make_parameters(World& world, at::ScalarType dtype, const std::v
 
 // The gradient of every element becomes `value`.
 void backward(const NamedParameters& parameters, double value) {
-  at::Tensor sum = at::zeros({}, at::kDouble);
+  at::Tensor sum = at::zeros({}, parameters.front().second->local().options().dtype(at::kDouble));
   for (const auto& [name, parameter] : parameters) sum = sum + parameter->local().to(at::kDouble).sum() * value;
   sum.backward();
 }
@@ -168,8 +169,25 @@ TEST(GradientSynchronizer, Leaves_the_parameters_to_autograd_when_it_goes) {
   });
 }
 
-TEST(GradientSynchronizer, Refuses_gradients_that_come_after_their_sum) {
+TEST(GradientSynchronizer, Sums_several_backwards_of_the_last_microbatch_on_cpus) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true});
+    GradientSynchronizer sync(parameters, {});
+    sync.begin_microbatch(/*is_last=*/true);
+    for (int i = 0; i < 3; ++i) backward(parameters, 1.0);
+    sync.end_microbatch();
+    sync.wait();
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), 3.0 * kNumRanks);
+  });
+}
+
+// On GPUs sums run beside the backward.
+class SumsOverGpus : public ::testing::TestWithParam<std::int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Nccl, SumsOverGpus, ::testing::Values(2));
+
+TEST_P(SumsOverGpus, Refuse_gradients_that_come_after_them) {
+  if (!has_gpus(GetParam())) GTEST_SKIP() << "needs " << GetParam() << " GPUs";
+  run_ranks(RankBackend::kNccl, GetParam(), [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true});
     GradientSynchronizer sync(parameters, {});
     sync.begin_microbatch(/*is_last=*/true);
@@ -181,7 +199,7 @@ TEST(GradientSynchronizer, Refuses_gradients_that_come_after_their_sum) {
     backward(parameters, 2.0);
     sync.end_microbatch();
     sync.wait();
-    EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), 2.0 * kNumRanks);
+    EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), 4.0);
   });
 }
 

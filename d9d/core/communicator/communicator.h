@@ -27,11 +27,20 @@
 
 namespace d9d {
 
+// What crosses a communicator. Operations of one kind come in one order on all ranks; how they lie between those of
+// another kind depends on when gradients come, which may differ over ranks. So each kind has communicators of its own.
+enum class Traffic : std::uint8_t {
+  kCompute,     // of forward, backward and what the loop asks of all ranks
+  kParameters,  // sharded parameters that are gathered and their gradients (FSDP)
+  kGradients,   // of parameters that ranks hold whole
+};
+
 // Which ranks of the job belong together, and which of them this one is.
 struct RankGroup {
   std::string name;                 // for messages: "dense:dp_cp_shard"
   std::vector<std::int64_t> ranks;  // of the job; their order is the order in the group
   std::int64_t index = 0;           // ranks[index] is this rank
+  Traffic traffic = Traffic::kCompute;
 };
 
 // One message of a batch.

@@ -7,7 +7,7 @@
 namespace d9d {
 
 std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
-  const auto found = communicators_.find(group.ranks);
+  const auto found = communicators_.find({group.ranks, group.traffic});
   if (found != communicators_.end()) return found->second;
   const std::set<std::int64_t> distinct(group.ranks.begin(), group.ranks.end());
   D9D_CHECK(distinct.size() == group.ranks.size() && !distinct.empty() && *distinct.begin() >= 0 &&
@@ -18,16 +18,17 @@ std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
                 group.ranks[static_cast<std::size_t>(group.index)] == rank(),
             ConfigError, "[core::world] expected index of rank ", rank(), " in group '", group.name, "', got ",
             group.index, ". Only its members make a group.");
-  return communicators_.emplace(group.ranks, backend_->connect(group, timeout_)).first->second;
+  return communicators_.emplace(std::pair(group.ranks, group.traffic), backend_->connect(group, timeout_))
+      .first->second;
 }
 
 void World::throw_if_failed() const {
-  for (const auto& [ranks, communicator] : communicators_) communicator->throw_if_failed();
+  for (const auto& [key, communicator] : communicators_) communicator->throw_if_failed();
 }
 
 void World::set_timeout(std::chrono::milliseconds timeout) {
   timeout_ = timeout;
-  for (const auto& [ranks, communicator] : communicators_) communicator->set_timeout(timeout);
+  for (const auto& [key, communicator] : communicators_) communicator->set_timeout(timeout);
 }
 
 }  // namespace d9d

@@ -1,11 +1,12 @@
-// How the ranks of a job reach each other: makes the communicators of groups of ranks, one a set of ranks.
+// How the ranks of a job reach each other: makes the communicators of groups of ranks, one a set of ranks
+// and kind of traffic.
 //
 // Example
 //   World world(backend);
 //   const auto pair = world.communicator({.name = "pair", .ranks = {0, 3}, .index = 0});
 //
 // A communicator is made at its first use, with the timeout that is set then; two groups of the same ranks in the same
-// order share it, under the name of the first.
+// order with the same traffic share it, under the name of the first.
 #pragma once
 
 #include <chrono>
@@ -56,7 +57,7 @@ class World {
  private:
   std::unique_ptr<CommunicatorBackend> backend_;
   std::chrono::milliseconds timeout_ = kDefaultTimeout;
-  std::map<std::vector<std::int64_t>, std::shared_ptr<Communicator>> communicators_;
+  std::map<std::pair<std::vector<std::int64_t>, Traffic>, std::shared_ptr<Communicator>> communicators_;
 };
 
 }  // namespace d9d

@@ -5,6 +5,21 @@
 #include "d9d/base/check.h"
 
 namespace d9d {
+namespace {
+
+std::string_view suffix_of(Traffic traffic) {
+  switch (traffic) {
+    case Traffic::kCompute:
+      return "";
+    case Traffic::kParameters:
+      return " (parameters)";
+    case Traffic::kGradients:
+      return " (gradients)";
+  }
+  return "";
+}
+
+}  // namespace
 
 DeviceMesh::DeviceMesh(std::string name, std::vector<MeshAxis> axes, std::shared_ptr<World> world)
     : name_(std::move(name)),
@@ -90,10 +105,11 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
   return part;
 }
 
-std::shared_ptr<Communicator> DeviceMesh::communicator() const {
+std::shared_ptr<Communicator> DeviceMesh::communicator(Traffic traffic) const {
   D9D_CHECK(world_ != nullptr, StateError, "[core::mesh] expected a mesh of a job, got mesh '", name_,
             "' without ranks to talk to. Take the meshes of DistContext.");
-  return world_->communicator({.name = name_, .ranks = ranks(), .index = index()});
+  return world_->communicator(
+      {.name = cat(name_, suffix_of(traffic)), .ranks = ranks(), .index = index(), .traffic = traffic});
 }
 
 bool DeviceMesh::operator==(const DeviceMesh& other) const {

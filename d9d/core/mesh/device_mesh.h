@@ -51,10 +51,11 @@ class DeviceMesh {
   [[nodiscard]] DeviceMesh slice(const std::vector<std::string>& axes) const;
 
   // Of all ranks of the mesh as one group. Throws StateError for a mesh without a world.
-  [[nodiscard]] std::shared_ptr<Communicator> communicator() const;
+  [[nodiscard]] std::shared_ptr<Communicator> communicator(Traffic traffic = Traffic::kCompute) const;
   // Of the ranks along one axis.
-  [[nodiscard]] std::shared_ptr<Communicator> communicator(const std::string& axis) const {
-    return slice({axis}).communicator();
+  [[nodiscard]] std::shared_ptr<Communicator> communicator(const std::string& axis,
+                                                           Traffic traffic = Traffic::kCompute) const {
+    return slice({axis}).communicator(traffic);
   }
 
   // The same axes over the same ranks, with this rank at the same place.

@@ -46,7 +46,7 @@ class GradientSynchronizer::Bucket {
 
   void allocate(const std::function<void()>& on_complete) {
     buffer_ = at::empty({numel_}, parameters_.front()->local().options().dtype(dtype_));
-    if (ranks_.num_ranks() > 1) communicator_ = ranks_.communicator();
+    if (ranks_.num_ranks() > 1) communicator_ = ranks_.communicator(Traffic::kGradients);
     has_come_.resize(parameters_.size());
     has_values_.resize(parameters_.size());
     std::int64_t end = numel_;  // the last added first in memory: as declared, as a product of several weights wants it
@@ -142,10 +142,11 @@ GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::stri
     }
   }
   if (buckets_.empty()) return;
-  stream_.emplace(parameters.front().second->local().device());
+  const at::Device device = parameters.front().second->local().device();
+  stream_.emplace(device);
   for (const auto& bucket : buckets_) {
-    bucket->allocate([this] {
-      if (is_last_microbatch_) reduce_ready(/*all=*/false);
+    bucket->allocate([this, runs_beside_backward = !device.is_cpu()] {
+      if (is_last_microbatch_ && runs_beside_backward) reduce_ready(/*all=*/false);
     });
   }
 }

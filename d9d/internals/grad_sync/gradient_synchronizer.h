@@ -7,8 +7,10 @@
 // Takes the trained parameters that no other reduction has (FSDP), and reads gradient placements: over axes where the
 // gradient is Partial(sum) it is summed. Gradients wait in flat buckets, in the reverse order of declaration, as
 // backward makes them; a bucket is reduced when all its gradients of the last microbatch have come, buckets always in
-// the same order. Without such axes, and where gradients have the parameter's dtype, nothing is copied, unless memory
-// is kept. Before the synchroniser goes it takes its hooks off the parameters.
+// the same order. On CPUs, where a sum keeps backward waiting, all are reduced after it: ranks whose gradients come at
+// other times would wait for each other in different groups. Without such axes, and where gradients have the
+// parameter's dtype, nothing is copied, unless memory is kept. Before the synchroniser goes it takes its hooks off the
+// parameters.
 #pragma once
 
 #include <memory>
@@ -37,7 +39,7 @@ class GradientSynchronizer final : public GradientReduction {
   ~GradientSynchronizer() override;
 
   // In the last microbatch gradients must come from one backward: those of a second, whose buckets are summed already,
-  // are a StateError.
+  // are a StateError on GPUs.
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
   void wait() override;

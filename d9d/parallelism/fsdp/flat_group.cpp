@@ -64,9 +64,9 @@ void FlatGroup::check_unchanged() const {
 
 void FlatGroup::connect() {
   check_unchanged();
-  shard_ranks_ = axes_.mesh.communicator(axes_.shard_axis);
+  shard_ranks_ = axes_.mesh.communicator(axes_.shard_axis, Traffic::kParameters);
   const DeviceMesh replicas = axes_.mesh.slice(axes_.replicate_axes);
-  if (replicas.num_ranks() > 1) replica_ranks_ = replicas.communicator();
+  if (replicas.num_ranks() > 1) replica_ranks_ = replicas.communicator(Traffic::kParameters);
 }
 
 void FlatGroup::materialize(std::shared_ptr<ShardGather> gather, std::shared_ptr<ShardReduce> reduce) {

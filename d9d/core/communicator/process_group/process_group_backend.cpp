@@ -17,8 +17,9 @@ namespace d9d {
 namespace {
 
 // Short, since keys of a store have a limit.
-std::string name_of(const std::vector<std::int64_t>& ranks) {
-  return cat(ranks.front(), "+", ranks.size(), "-", std::hex, fnv1a(cat(at::IntArrayRef(ranks))));
+std::string name_of(const RankGroup& group) {
+  return cat(group.ranks.front(), "+", group.ranks.size(), "-", std::hex, fnv1a(cat(at::IntArrayRef(group.ranks))), "-",
+             static_cast<int>(group.traffic));
 }
 
 // Once all ranks of a group have come.
@@ -35,7 +36,8 @@ ProcessGroupBackend::ProcessGroupBackend(Options options)
 ProcessGroupBackend::~ProcessGroupBackend() = default;
 
 std::shared_ptr<Communicator> ProcessGroupBackend::connect(RankGroup group, std::chrono::milliseconds timeout) {
-  const std::string key = cat(name_of(group.ranks), "-", num_connects_[group.ranks]++);
+  const std::string name = name_of(group);
+  const std::string key = cat(name, "-", num_connects_[name]++);
   const std::string who = cat("[core::communicator] rank ", rank(), " connecting group '", group.name, "'");
   wait_for_members(who, key, group, timeout);
   try {

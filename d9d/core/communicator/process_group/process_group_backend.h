@@ -48,7 +48,7 @@ class ProcessGroupBackend final : public CommunicatorBackend {
 
   Options options_;
   std::shared_ptr<FailureWatch> watch_;
-  std::map<std::vector<std::int64_t>, std::int64_t> num_connects_;  // by ranks
+  std::map<std::string, std::int64_t> num_connects_;  // by ranks and traffic
 };
 
 }  // namespace d9d

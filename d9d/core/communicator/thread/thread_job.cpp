@@ -6,7 +6,7 @@ namespace d9d {
 
 std::shared_ptr<Meeting> ThreadJob::meeting(const RankGroup& group) {
   const std::lock_guard lock(mutex_);
-  auto& meeting = meetings_[group.ranks];
+  auto& meeting = meetings_[{group.ranks, group.traffic}];
   if (meeting == nullptr) {
     meeting = std::make_shared<Meeting>(group.name, group.ranks);
     if (!abort_reason_.empty()) meeting->abort(abort_reason_);
@@ -17,7 +17,7 @@ std::shared_ptr<Meeting> ThreadJob::meeting(const RankGroup& group) {
 void ThreadJob::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (abort_reason_.empty()) abort_reason_ = reason;
-  for (const auto& [ranks, meeting] : meetings_) meeting->abort(reason);
+  for (const auto& [key, meeting] : meetings_) meeting->abort(reason);
 }
 
 std::shared_ptr<Communicator> ThreadBackend::connect(RankGroup group, std::chrono::milliseconds timeout) {

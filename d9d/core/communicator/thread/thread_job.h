@@ -25,7 +25,7 @@ class ThreadJob {
   explicit ThreadJob(std::int64_t world_size) : world_size_(world_size) {}
 
   [[nodiscard]] std::int64_t world_size() const { return world_size_; }
-  // The meeting point of these ranks; the same object for each of them.
+  // The meeting point of these ranks for this traffic; the same object for each of them.
   [[nodiscard]] std::shared_ptr<Meeting> meeting(const RankGroup& group);
   // Fails all meetings, present and future. The first reason stays.
   void abort(const std::string& reason);
@@ -33,7 +33,7 @@ class ThreadJob {
  private:
   const std::int64_t world_size_;
   std::mutex mutex_;
-  std::map<std::vector<std::int64_t>, std::shared_ptr<Meeting>> meetings_;
+  std::map<std::pair<std::vector<std::int64_t>, Traffic>, std::shared_ptr<Meeting>> meetings_;
   std::string abort_reason_;  // empty: none
 };
 
