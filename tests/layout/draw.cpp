@@ -65,7 +65,8 @@ LayoutJob draw_job() {
   }
   job.heads = draw_heads();
   job.head_dropout = one_in(4) ? 0.25 : 0.0;
-  job.leaves_out_a_head = one_in(3);
+  using enum LeftOut;
+  job.leaves_out = any_of<LeftOut>({kNothing, kNothing, kOddSteps, kEvenSteps, kMicrobatches, kMicrobatches});
   job.pooling = any_of<Pooling>({Pooling::kAll, Pooling::kSome, Pooling::kLast});
   job.labels = any_of<Labels>({Labels::kAll, Labels::kUnequal, Labels::kSecondHalf, Labels::kSomeSequences});
   job.weights = any_of<Weights>({Weights::kCounted, Weights::kScaled, Weights::kSomeZero});
@@ -127,6 +128,8 @@ Layout draw_layout(const LayoutJob& job) {
   layout.fsdp = draw_fsdp();
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;
   layout.bucket_size_mb = one_in(2) ? 0 : 32;
+  layout.renews_manager = one_in(6);
+  layout.abandons = !job.balances_by_bias && !job.starves_experts && one_in(6);  // counts of tokens are not taken back
   return layout;
 }
 

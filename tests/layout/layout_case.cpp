@@ -65,15 +65,17 @@ class RankJob {
   }
 
   void train(Shared& shared) {
-    GradientManager manager(context_, *model_,
-                            {.grad_dtype = layout_.grad_dtype, .bucket_size_mb = layout_.bucket_size_mb}, {});
+    std::optional<GradientManager> manager;
+    const GradientManagerConfig config{.grad_dtype = layout_.grad_dtype, .bucket_size_mb = layout_.bucket_size_mb};
+    manager.emplace(context_, *model_, config, GradientClippingConfig{});
     std::vector<NamedParameter> trained;
     for (const auto& [name, parameter] : model_->named_parameters()) {
       if (parameter->requires_grad()) trained.push_back({name, parameter->stored()});
     }
     Optimizer optimizer(trained, job_.update_rule);
     for (std::int64_t step = 0; step < job_.num_steps; ++step) {
-      const StepGradients report = run_step(manager, step);
+      if (layout_.abandons) abandon_microbatch(*manager, step);
+      const StepGradients report = run_step(*manager, step);
       add_gradients(shared.gradients, cat("step ", step, " "));
       if (context_.is_main_process()) {
         shared.result.losses.push_back(report.loss);
@@ -82,12 +84,15 @@ class RankJob {
       if (report.is_usable) optimizer.step(report.norm);
       phase_.begin(Phase::kFinish);
       model_->finish_step(report.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
+      manager->reset();
+      if (!layout_.renews_manager) continue;
       manager.reset();
+      manager.emplace(context_, *model_, config, GradientClippingConfig{});
     }
     for (const auto& [name, parameter] : model_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
     const auto state = model_->full_state_dict();
     if (context_.is_main_process()) shared.result.buffers = state;
-    manager.close();
+    manager->close();
   }
 
  private:
@@ -111,17 +116,33 @@ class RankJob {
     return context_.data_parallel_rank() * share + i;
   }
 
+  // The i-th of this rank's microbatches: its forward.
+  LayoutLoss forward(std::int64_t step, std::int64_t i) {
+    const std::int64_t share = job_.num_microbatches / context_.data_parallel_size();
+    const std::int64_t number = number_in_step(i, share);
+    clock_->step = static_cast<std::uint64_t>(step);
+    clock_->microbatch = static_cast<std::uint64_t>(mutation_ == Mutation::kLocalMicrobatch ? i : number);
+    model_->begin_microbatch(step, number);
+    phase_.begin(Phase::kForward);
+    return microbatch_loss(model_, job_, step, step * job_.num_microbatches + number,
+                           context_.mesh(MeshDomain::kBatch).slice({"cp"}));
+  }
+
+  void abandon_microbatch(GradientManager& manager, std::int64_t step) {
+    manager.begin_microbatch(/*is_last=*/false);
+    {
+      const auto [loss, weight] = forward(step, 0);
+      manager.add_loss_with_weight(loss, weight);
+      if (step > 0) (loss * weight).backward();
+    }
+    manager.abandon();
+  }
+
   StepGradients run_step(GradientManager& manager, std::int64_t step) {
     const std::int64_t share = job_.num_microbatches / context_.data_parallel_size();
-    const DeviceMesh positions = context_.mesh(MeshDomain::kBatch).slice({"cp"});
     for (std::int64_t i = 0; i < share; ++i) {
-      const std::int64_t number = number_in_step(i, share);
-      clock_->step = static_cast<std::uint64_t>(step);
-      clock_->microbatch = static_cast<std::uint64_t>(mutation_ == Mutation::kLocalMicrobatch ? i : number);
-      model_->begin_microbatch(step, number);
-      phase_.begin(Phase::kForward);
       manager.begin_microbatch(/*is_last=*/i + 1 == share);
-      const auto [loss, weight] = microbatch_loss(model_, job_, step, step * job_.num_microbatches + number, positions);
+      const auto [loss, weight] = forward(step, i);
       manager.add_loss_with_weight(loss, weight);
       phase_.begin(Phase::kBackward);
       (loss * weight).backward();

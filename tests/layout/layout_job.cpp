@@ -57,6 +57,9 @@ std::string source(Labels value) {
 }
 std::string source(Weights value) { return source_of("Weights", {"kCounted", "kScaled", "kSomeZero"}, value); }
 std::string source(UpdateRule value) { return source_of("UpdateRule", {"kAdamW", "kSgd"}, value); }
+std::string source(LeftOut value) {
+  return source_of("LeftOut", {"kNothing", "kOddSteps", "kEvenSteps", "kMicrobatches"}, value);
+}
 std::string source(Checkpoints value) {
   return source_of("Checkpoints", {"kNone", "kLayers", "kNested", "kOuter", "kOuterNested"}, value);
 }
@@ -127,7 +130,7 @@ std::string source(const LayoutJob& job) {
       .member("starves_experts", &LayoutJob::starves_experts)
       .member("heads", &LayoutJob::heads)
       .member("head_dropout", &LayoutJob::head_dropout)
-      .member("leaves_out_a_head", &LayoutJob::leaves_out_a_head)
+      .member("leaves_out", &LayoutJob::leaves_out)
       .member("pooling", &LayoutJob::pooling)
       .member("labels", &LayoutJob::labels)
       .member("weights", &LayoutJob::weights)
@@ -170,6 +173,8 @@ std::string source(const Layout& layout) {
       .part("fsdp", source(layout.fsdp))
       .member("grad_dtype", &Layout::grad_dtype)
       .member("bucket_size_mb", &Layout::bucket_size_mb)
+      .member("renews_manager", &Layout::renews_manager)
+      .member("abandons", &Layout::abandons)
       .text();
 }
 

@@ -38,6 +38,13 @@ struct OwnLayers {
 };
 
 enum class Head : std::uint8_t { kCausalLM, kClassification, kEmbedding };
+// The losses that do not use one of several heads, which runs all the same.
+enum class LeftOut : std::uint8_t {
+  kNothing,
+  kOddSteps,      // the last head in steps 1, 3, ...
+  kEvenSteps,     // the last head in steps 0, 2, ...
+  kMicrobatches,  // microbatch n, which counts through the job, head n % number of heads: ranks leave out others
+};
 enum class Pooling : std::uint8_t { kAll, kSome, kLast };  // positions of the pooled heads
 enum class Labels : std::uint8_t {
   kAll,
@@ -68,8 +75,8 @@ struct LayoutJob {
   bool starves_experts = false;  // all tokens go to the first two of eight; with a bias
   // The loss.
   std::vector<Head> heads = {Head::kCausalLM};
-  double head_dropout = 0.0;       // of the classification head
-  bool leaves_out_a_head = false;  // the last of several, in every second step
+  double head_dropout = 0.0;  // of the classification head
+  LeftOut leaves_out = LeftOut::kNothing;
   Pooling pooling = Pooling::kAll;
   Labels labels = Labels::kUnequal;
   Weights weights = Weights::kCounted;
@@ -103,6 +110,8 @@ struct Layout {
   FsdpConfig fsdp = {};
   std::optional<Dtype> grad_dtype = {};
   std::int64_t bucket_size_mb = 32;  // 0: a bucket a parameter
+  bool renews_manager = false;       // the gradient manager, after each step
+  bool abandons = false;             // a microbatch before each step: in the first after its forward, then its backward
 };
 
 struct LayoutCase {

@@ -95,7 +95,8 @@ double factor_of(Weights weights, std::int64_t number) {
 
 // One forward, and the sums over what it predicts.
 struct Forward {
-  Forward(const ModulePtr<LayoutModel>& model, const LayoutJob& job, const Inputs& inputs, std::size_t num_heads) {
+  Forward(const ModulePtr<LayoutModel>& model, const LayoutJob& job, const Inputs& inputs,
+          const std::vector<Head>& used) {
     SequenceHeadsShared shared{.sequence = {.position_ids = inputs.positions, .hidden_states_agg_mask = {}},
                                .heads = {}};
     for (const Head head : job.heads) {
@@ -104,9 +105,9 @@ struct Forward {
       if (head != Head::kCausalLM) own = PoolingShared{inputs.mask};
     }
     output = model(SequenceInput{inputs.ids}, shared);
-    for (std::size_t i = 0; i < num_heads; ++i) {
-      const Sum sum = std::visit([&](const auto& of_head) { return loss_of(of_head, inputs); },
-                                 output.heads.at(name_of(job.heads[i])));
+    for (const Head head : used) {
+      const Sum sum =
+          std::visit([&](const auto& of_head) { return loss_of(of_head, inputs); }, output.heads.at(name_of(head)));
       losses = losses + sum.of_losses.to(at::kDouble);
       counts = counts + sum.of_counts.to(at::kDouble);
     }
@@ -120,20 +121,27 @@ at::Tensor cross_entropy(const Forward& forward) {
   return std::get<LanguageModellingOutput>(forward.output.heads.at(name_of(Head::kCausalLM))).cross_entropy;
 }
 
+std::vector<Head> used_heads(const LayoutJob& job, std::int64_t step, std::int64_t number) {
+  std::vector<Head> heads = job.heads;
+  if (heads.size() == 1) return heads;
+  if (job.leaves_out == (step % 2 == 0 ? LeftOut::kEvenSteps : LeftOut::kOddSteps)) heads.pop_back();
+  if (job.leaves_out == LeftOut::kMicrobatches) heads.erase(heads.begin() + number % std::ssize(heads));
+  return heads;
+}
+
 }  // namespace
 
 LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob& job, std::int64_t step,
                            std::int64_t number, const DeviceMesh& positions) {
-  const bool leaves_out_last = job.leaves_out_a_head && job.heads.size() > 1 && step % 2 == 1;
-  const std::size_t num_heads = job.heads.size() - (leaves_out_last ? 1 : 0);
-  const Forward first(model, job, make_inputs(job, number, 0, positions), num_heads);
+  const std::vector<Head> used = used_heads(job, step, number);
+  const Forward first(model, job, make_inputs(job, number, 0, positions), used);
   at::Tensor losses = first.losses;
   std::optional<at::Tensor> auxiliary_loss = first.output.auxiliary_loss;
   if (job.has_pairs) {
     const Inputs inputs = make_inputs(job, number, 1, positions);
-    const Forward second(model, job, inputs, num_heads);
+    const Forward second(model, job, inputs, used);
     losses = losses + 0.5 * second.losses;
-    if (job.heads.front() == Head::kCausalLM) {
+    if (used.front() == Head::kCausalLM) {
       const at::Tensor margins = (cross_entropy(first) - cross_entropy(second)).to(at::kDouble);
       losses = losses + (at::softplus(margins) * inputs.labels.ne(kIgnoreIndex)).sum();
     }

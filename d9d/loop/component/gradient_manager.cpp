@@ -1,6 +1,7 @@
 #include "d9d/loop/component/gradient_manager.h"
 
 #include <cmath>
+#include <limits>
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -12,7 +13,14 @@ namespace d9d {
 namespace {
 
 // Indices of PendingStep::totals.
-constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kNorm = 4, kScale = 5;
+constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kPrints = 4, kSquares = 5, kNorm = 6, kScale = 7;
+
+// What the squares of fingerprints sum to beyond equal ones: 0, or at least 0.5; numbers or tensors.
+template <class Value>
+Value spread_of(const Value& prints, const Value& squares, std::int64_t num_ranks) {
+  return squares - prints * prints / static_cast<double>(num_ranks);
+}
+constexpr double kMaxSpread = 0.25;
 
 }  // namespace
 
@@ -60,28 +68,34 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-// The first four of PendingStep's totals, fp64, on the device: one reduction.
+// The first six of PendingStep's totals, fp64, on the device: one reduction.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor zero = at::zeros({}, options);
   const bool has_loss = counts_ && total_weight_.defined();
+  double fingerprint = 0.0;
+  for (const auto& reduction : reductions_) fingerprint += static_cast<double>(reduction->fingerprint());
   at::Tensor totals =
       at::stack({has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
                  at::full({}, counts_ ? static_cast<double>(report.num_tokens) : 0.0, options),
-                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options)});
+                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options), at::full({}, fingerprint, options),
+                 at::full({}, fingerprint * fingerprint, options)});
   if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals;
 }
 
-// Clip coefficient over total weight; NaN where loss or norm are not finite, which a total weight of 0 makes them.
+// Clip coefficient over total weight; NaN where loss or norm are not finite, which a total weight of 0 makes them, or
+// where ranks have not reduced the same.
 at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const {
   const at::Tensor weight = sums[kWeight];
   const at::Tensor loss = sums[kLoss] / weight, norm_of_step = norm / weight.abs();
   const at::Tensor clip =
       clipping_.max_norm ? clip_coefficient(norm_of_step, *clipping_.max_norm) : at::ones_like(norm);
-  return clip / weight + 0 * loss + 0 * norm_of_step;
+  const at::Tensor spread = spread_of(sums[kPrints], sums[kSquares], ranks_.num_ranks());
+  const at::Tensor scale = clip / weight + 0 * loss + 0 * norm_of_step;
+  return scale.masked_fill(spread > kMaxSpread, std::numeric_limits<double>::quiet_NaN());
 }
 
 PendingStep GradientManager::sum_step(const RankReport& report) {
@@ -95,6 +109,10 @@ PendingStep GradientManager::sum_step(const RankReport& report) {
 
 StepGradients GradientManager::read_step(const PendingStep& pending) const {
   const double* const total = pending.totals.wait().const_data_ptr<double>();
+  D9D_CHECK(
+      spread_of(total[kPrints], total[kSquares], ranks_.num_ranks()) <= kMaxSpread, StateError,
+      "[loop::gradients] expected all ranks to run the same sharded modules in the forward of a step, got others on "
+      "some. Run all modules on all ranks; a rank's loss may leave out what it does not need.");
   StepGradients step{.total_weight = total[kWeight],
                      .num_tokens = static_cast<std::int64_t>(total[kTokens]),
                      .stops = total[kStops] > 0};

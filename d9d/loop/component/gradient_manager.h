@@ -50,7 +50,9 @@ struct PendingStep {
   // fp64, 0-dim: what the gradients in .grad() are still to be multiplied by; divides by the total weight and clips.
   // NaN where the step is not usable.
   at::Tensor grad_scale;
-  HostCopy totals;  // [6] fp64: weighted loss, weight, tokens, wishes to stop, norm of the sum, grad_scale
+  // [8] fp64: weighted loss, weight, tokens, wishes to stop, fingerprints and their squares; norm of the sum,
+  // grad_scale
+  HostCopy totals;
 };
 
 // The same on all ranks.
@@ -96,7 +98,8 @@ class GradientManager {
   // and does not wait for it.
   [[nodiscard]] PendingStep sum_step(const RankReport& report);
   // Waits until the device knows, not for what it was given after sum_step(). Throws CommunicationError, and nothing
-  // about loss or norm, where a communication failed on the way.
+  // about loss or norm, where a communication failed on the way; StateError on all ranks where they have not reduced
+  // the same, so that the sums are of different things.
   [[nodiscard]] StepGradients read_step(const PendingStep& pending) const;
   // Throws StateError, on all ranks, if the step is not finite and the policy is to stop.
   void refuse_non_finite(const StepGradients& step) const;

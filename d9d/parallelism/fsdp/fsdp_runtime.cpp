@@ -16,12 +16,10 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + u
 
 }  // namespace
 
-FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
-                                std::size_t num_modules, bool stays_gathered) {
+FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered) {
   D9D_CHECK(!arena_, StateError, "[parallelism::fsdp] expected unit '", name,
             "' before materialize(), got it afterwards.");
-  entries_.push_back(
-      {.unit = std::make_unique<FsdpUnit>(*this, std::move(name), std::move(groups), num_modules, stays_gathered)});
+  entries_.push_back({.unit = std::make_unique<FsdpUnit>(*this, std::move(name), std::move(groups), stays_gathered)});
   return *entries_.back().unit;
 }
 
@@ -102,51 +100,41 @@ std::size_t FsdpRuntime::index_of(const FsdpUnit& unit) const {
 
 // Gathers ------------------------------------------------------------------------------------------------------------
 
-void FsdpRuntime::request(FsdpUnit& unit, Pass pass) {
+void FsdpRuntime::check_ready(const FsdpUnit& unit) const {
   D9D_CHECK(arena_.has_value(), StateError, "[parallelism::fsdp] expected materialize() before the forward of '",
             unit.name(), "'.");
   D9D_CHECK(!is_offloaded_, StateError, "[parallelism::fsdp] expected onload() before the forward of '", unit.name(),
             "'.");
+}
+
+UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
+  check_ready(unit);
   const std::size_t index = index_of(unit);
-  const bool is_ordered = pass != Pass::kWithoutGradients;
-  if (is_ordered) {
-    advance(index, pass);
-    begin_reading();
-  }
-  if (!unit.is_gathered()) gather(index);
+  const auto expected = order_.next_in_forward();
+  const auto call = order_.enter(index);
+  D9D_CHECK(call.has_value(), StateError, "[parallelism::fsdp] expected units in the order of the first microbatch, ",
+            expected ? cat("next '", entries_[*expected].unit->name(), "'") : "none", ", got '", unit.name(),
+            "'. A forward without backward needs NoGradGuard; a model whose order of layers changes cannot be "
+            "gathered ahead.");
+  entries_[index].owes_reduction = true;
+  note(index, /*what=*/0);
+  begin_reading();
+  gather(index);
+  if (const auto ahead = order_.next_in_forward()) gather(*ahead);
   entries_[index].ready.wait();
-  if (!is_ordered) return;
-  const auto ahead = next();
-  if (ahead && !entries_[*ahead].unit->is_gathered()) gather(*ahead);
+  return *call;
 }
 
-void FsdpRuntime::advance(std::size_t index, Pass pass) {
-  if (!is_recorded_) {
-    order_.push_back({.index = index, .pass = pass});
-  } else if (pass == Pass::kBackward) {
-    std::size_t found = position_;  // in this backward: another forward may follow it
-    while (found < order_.size() && order_[found].pass == Pass::kBackward && order_[found].index != index) ++found;
-    if (found == order_.size() || order_[found].pass != Pass::kBackward) return;
-    position_ = found;
-  } else {
-    while (position_ < order_.size() && order_[position_].pass == Pass::kBackward) ++position_;  // left out
-    const bool is_expected = position_ < order_.size() && order_[position_].index == index;
-    D9D_CHECK(is_expected, StateError, "[parallelism::fsdp] expected units in the order of the first microbatch, ",
-              position_ < order_.size() ? cat("next '", entries_[order_[position_].index].unit->name(), "'") : "none",
-              ", got '", entries_[index].unit->name(),
-              "'. A forward without backward needs NoGradGuard; a model whose order of layers changes cannot be "
-              "gathered ahead.");
-  }
-  ++position_;
-}
-
-std::optional<std::size_t> FsdpRuntime::next() const {
-  if (!is_recorded_ || position_ >= order_.size()) return std::nullopt;
-  return order_[position_].index;
+void FsdpRuntime::gather_for_forward(FsdpUnit& unit) {
+  check_ready(unit);
+  const std::size_t index = index_of(unit);
+  gather(index);
+  entries_[index].ready.wait();
 }
 
 void FsdpRuntime::gather(std::size_t index) {
   Entry& entry = entries_[index];
+  if (entry.unit->is_gathered()) return;
   at::Tensor memory = entry.own_memory;
   if (entry.arena_index) {
     memory = arena_->acquire(*entry.arena_index);
@@ -165,15 +153,60 @@ void FsdpRuntime::release(std::size_t index) {
   if (entry.arena_index) arena_->release(*entry.arena_index);
 }
 
-void FsdpRuntime::forward_ended(FsdpUnit& unit) {
-  const std::size_t index = index_of(unit);
-  if (!at::GradMode::is_enabled()) return release(index);
-  if (!entries_[index].arena_index) return;
-  if (config_.reshard_after_forward == ReshardAfterForward::kExceptLast) {
-    const bool is_last = is_recorded_ ? next() == index : index + 1 == entries_.size();
-    if (is_last) return;
+void FsdpRuntime::leave(const UnitOrder::Call& call, bool has_backward) {
+  if (has_backward) {
+    order_.leave(call);
+  } else {
+    order_.forget(call);
   }
-  release(index);
+  const auto next = order_.next_in_forward();
+  if (!entries_[call.unit].arena_index || next == call.unit) return;
+  const bool is_last = order_.is_recorded() ? !next : call.unit + 1 == entries_.size();
+  if (is_last && config_.reshard_after_forward == ReshardAfterForward::kExceptLast) return;
+  release(call.unit);
+}
+
+void FsdpRuntime::release_after_forward(FsdpUnit& unit) {
+  const std::size_t index = index_of(unit);
+  const Entry& entry = entries_[index];
+  if (!at::GradMode::is_enabled() || (entry.arena_index && !entry.in_backward)) release(index);
+}
+
+// Backward -----------------------------------------------------------------------------------------------------------
+
+void FsdpRuntime::begin_backward(const UnitOrder::Call& call) {
+  order_.turn();
+  while (order_.lies_ahead(call, UnitOrder::Side::kEnd)) step_back();
+  gather(call.unit);  // where backward came by before
+  entries_[call.unit].in_backward = true;
+  entries_[call.unit].ready.wait();
+}
+
+void FsdpRuntime::end_backward(const UnitOrder::Call& call) {
+  if (order_.lies_ahead(call, UnitOrder::Side::kStart)) {
+    while (order_.lies_ahead(call, UnitOrder::Side::kStart)) step_back();
+  } else if (entries_[call.unit].unit->has_gradients()) {
+    finish(call.unit);
+  }
+}
+
+void FsdpRuntime::step_back() {
+  const auto [index, side] = order_.step_back();
+  if (side == UnitOrder::Side::kStart) return finish(index);
+  entries_[index].in_backward = true;
+  take_gradient_slot(index);
+  gather(index);
+  if (const auto ahead = order_.next_in_backward()) gather(*ahead);
+}
+
+void FsdpRuntime::finish(std::size_t index) {
+  Entry& entry = entries_[index];
+  const bool stays = entry.unit->stays_gathered();
+  if (order_.goes_on_with(index)) return;
+  entry.in_backward = false;
+  if (stays && order_.comes_again_to(index)) return;
+  if (entry.arena_index || stays) release(index);
+  if (reduces_now()) reduce(index);
 }
 
 // Gradients ----------------------------------------------------------------------------------------------------------
@@ -190,64 +223,69 @@ void FsdpRuntime::open_gradient_slots() {
   }
 }
 
-void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
+// When backward comes to the unit, and not when a gradient does: ranks that hold gradients in other ways would add them
+// up in other ways.
+void FsdpRuntime::take_gradient_slot(std::size_t index) {
+  Entry& entry = entries_[index];
+  if (slot_is_free_.empty() || entry.gradient_slot || entry.unit->gradient_bytes() == 0) return;
   const bool is_taken =
-      std::ranges::any_of(entries_, [&](const Entry& entry) { return entry.gradient_slot == next_slot_; });
-  if (slot_is_free_.empty() || is_taken) {  // taken: by a unit whose backward is not over
+      std::ranges::any_of(entries_, [&](const Entry& each) { return each.gradient_slot == next_slot_; });
+  if (is_taken) return;  // by a unit whose backward is not over
+  entry.gradient_slot = next_slot_;
+  next_slot_ = (next_slot_ + 1) % slot_is_free_.size();
+}
+
+void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
+  const auto slot = entries_[index_of(unit)].gradient_slot;
+  if (!slot) {
     return unit.begin_gradients([&](const FlatGroup& group) {
       return at::empty({group.gradient_bytes()}, at::TensorOptions(device_).dtype(at::kByte));
     });
   }
-  slot_is_free_[next_slot_].wait();
+  slot_is_free_[*slot].wait();
   std::map<const Exchange*, std::int64_t> used;
   unit.begin_gradients([&](const FlatGroup& group) {
     const Exchange& exchange = exchange_of(group);
     const std::int64_t offset = used[&exchange];
     used[&exchange] += group.gradient_bytes();
-    return exchange.gradient_slots.select(0, static_cast<std::int64_t>(next_slot_))
+    return exchange.gradient_slots.select(0, static_cast<std::int64_t>(*slot))
         .narrow(0, offset, group.gradient_bytes());
   });
-  entries_[index_of(unit)].gradient_slot = next_slot_;
-  next_slot_ = (next_slot_ + 1) % slot_is_free_.size();
 }
 
-void FsdpRuntime::reduce(FsdpUnit& unit) {
-  if (unit.gradient_bytes() == 0) return;
-  if (!unit.has_gradients()) provide_gradients(unit);
-  reduced_ = reduce_stream_->run([&] { unit.reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
-  if (auto& slot = entries_[index_of(unit)].gradient_slot) {
-    slot_is_free_[*slot] = reduced_;
-    slot.reset();
+void FsdpRuntime::reduce(std::size_t index) {
+  Entry& entry = entries_[index];
+  entry.owes_reduction = false;
+  if (entry.unit->gradient_bytes() == 0) return;
+  if (!entry.unit->has_gradients()) provide_gradients(*entry.unit);
+  reduced_ = reduce_stream_->run([&] { entry.unit->reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
+  if (entry.gradient_slot) {
+    slot_is_free_[*entry.gradient_slot] = reduced_;
+    entry.gradient_slot.reset();
   }
   ++num_reductions_;
+  note(index, /*what=*/1);
 }
 
-void FsdpRuntime::backward_ended(FsdpUnit& unit) {
-  const std::size_t index = index_of(unit);
-  if (entries_[index].arena_index || unit.stays_gathered()) release(index);
-  if (is_last_microbatch_ || !config_.reduce_on_last_microbatch) reduce(unit);
+void FsdpRuntime::note(std::size_t index, int what) {
+  constexpr std::int64_t kPrime = 65521;
+  fingerprint_ = (fingerprint_ * 31 + 2 * static_cast<std::int64_t>(index) + what + 1) % kPrime;
 }
 
 void FsdpRuntime::begin_microbatch(bool is_last) {
   is_last_microbatch_ = is_last;
-  position_ = 0;
+  order_.begin_microbatch();
 }
 
 void FsdpRuntime::end_microbatch() {
-  is_recorded_ = is_recorded_ || !order_.empty();
+  while (!order_.is_at_start()) step_back();  // backward did not come by
+  order_.end_microbatch();
   for (std::size_t index = 0; index < entries_.size(); ++index) {
-    FsdpUnit& unit = *entries_[index].unit;
-    if (unit.took_part()) backward_ended(unit);  // backward did not come by
-    unit.end_microbatch();
+    const Entry& entry = entries_[index];
+    if (entry.arena_index || entry.unit->stays_gathered()) release(index);
+    if (reduces_now() && (entry.owes_reduction || entry.unit->has_gradients())) reduce(index);
   }
-  if (is_last_microbatch_) complete_step();
-}
-
-// Units that took no part in the last microbatch still owe what earlier ones left.
-void FsdpRuntime::complete_step() {
-  for (const Entry& entry : entries_) {
-    if (entry.unit->has_gradients()) reduce(*entry.unit);
-  }
+  if (!is_last_microbatch_) return;
   reduced_ = reduce_stream_->run([&] {
     for (const Entry& entry : entries_) entry.unit->sum_over_replicas();
   });
@@ -266,7 +304,9 @@ void FsdpRuntime::clear() {
   for (Entry& entry : entries_) {
     entry.unit->clear_gradients();
     entry.gradient_slot.reset();
+    entry.owes_reduction = false;
   }
+  fingerprint_ = 0;
 }
 
 void FsdpRuntime::offload(const OffloadContext& context) {
@@ -301,10 +341,12 @@ void FsdpRuntime::abandon() {
     if (entries_[index].unit->is_gathered()) release(index);
     entries_[index].unit->abandon();
     entries_[index].gradient_slot.reset();
+    entries_[index].in_backward = false;
+    entries_[index].owes_reduction = false;
   }
-  position_ = 0;
+  order_.abandon();
+  fingerprint_ = 0;
   next_slot_ = 0;  // other ranks may have come further
-  if (!is_recorded_) order_.clear();
   is_reading_ = false;
   for (const Exchange& each : exchanges_) each.gather->abandon();
 }

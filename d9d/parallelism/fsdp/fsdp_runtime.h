@@ -13,10 +13,11 @@
 // together by copies (fsdp_config.h) a rank reads those of others while these compute. Between steps they may be
 // written in any way, and a forward without gradients then sees them.
 //
-// Units are declared in the order in which forward uses them. The order of gathers is recorded in the first microbatch;
-// from then on the next unit is gathered while one computes, and a forward in another order is a StateError. Backward
-// may leave out units and modules that no loss uses, and come to some that the first microbatch left out: those are
-// gathered when they are needed. A forward without gradients gathers as it goes and is not part of the order.
+// Units are declared in the order in which forward uses them. The order of forward is recorded in the first microbatch;
+// from then on the next unit is gathered while one computes, and a forward in another order is a StateError. All ranks
+// run the same units in forward; fingerprint() tells them apart where they do not. Losses may use others on each rank:
+// what a backward leaves out is gathered and reduced, as zeros, where the other ranks do so (unit_order.h). A forward
+// without gradients gathers as it goes and is not part of the order.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,7 @@
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
 #include "d9d/parallelism/fsdp/gather_arena.h"
 #include "d9d/parallelism/fsdp/shard_gather.h"
+#include "d9d/parallelism/fsdp/unit_order.h"
 
 namespace d9d {
 
@@ -50,6 +52,7 @@ class FsdpRuntime final : public GradientReduction,
   void wait() override;
   void clear() override;
   void abandon() override;
+  [[nodiscard]] std::int64_t fingerprint() const override { return fingerprint_; }
 
   // Slices go to the host; memory of gathers and gradients is given back. Collective where slices are copied from
   // peers. Offloading forgets gradients.
@@ -64,15 +67,17 @@ class FsdpRuntime final : public GradientReduction,
   [[nodiscard]] std::int64_t num_reductions() const { return num_reductions_; }
 
   // For parallelize_fsdp and for units.
-  FsdpUnit& add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, std::size_t num_modules,
-                     bool stays_gathered);
+  FsdpUnit& add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered);
   void materialize(at::Device device);  // Collective; once, whoever asks
-  enum class Pass : std::uint8_t { kForward, kBackward, kWithoutGradients };
-  // Collective unless gathered: local() of the unit's parameters can be used when it returns. With gradients the next
-  // unit of the recorded order is gathered ahead.
-  void request(FsdpUnit& unit, Pass pass);
-  void forward_ended(FsdpUnit& unit);
-  void backward_ended(FsdpUnit& unit);     // Collective
+  // Collective unless gathered: local() of the unit's parameters can be used when it returns, until the forward ended.
+  [[nodiscard]] UnitOrder::Call enter(FsdpUnit& unit);  // of a forward with a backward: gathers the next unit ahead
+  void gather_for_forward(FsdpUnit& unit);              // of one without, and of a recomputation
+  void leave(const UnitOrder::Call& call, bool has_backward);
+  void release_after_forward(FsdpUnit& unit);  // of one without, and of a recomputation
+  // Collective. Of a call's module: before its backward, when its parameters can be used, and when their gradients have
+  // come.
+  void begin_backward(const UnitOrder::Call& call);
+  void end_backward(const UnitOrder::Call& call);
   void provide_gradients(FsdpUnit& unit);  // memory for the unit's full gradient
 
  private:
@@ -81,7 +86,9 @@ class FsdpRuntime final : public GradientReduction,
     std::optional<std::size_t> arena_index;  // none: stays gathered in memory of its own
     at::Tensor own_memory;
     StreamEvent ready;                         // of the last gather
-    std::optional<std::size_t> gradient_slot;  // while its full gradient lies there
+    std::optional<std::size_t> gradient_slot;  // for its full gradient, from the begin of its backward to its reduction
+    bool in_backward = false;
+    bool owes_reduction = false;  // was in a forward with a backward since the last one
   };
   // What crosses between the ranks over which some groups are cut.
   struct Exchange {
@@ -99,18 +106,15 @@ class FsdpRuntime final : public GradientReduction,
   void begin_reading();
   void end_reading();
   [[nodiscard]] std::size_t index_of(const FsdpUnit& unit) const;
-  void advance(std::size_t index, Pass pass);
-  [[nodiscard]] std::optional<std::size_t> next() const;  // in the recorded order
-  void gather(std::size_t index);
+  void check_ready(const FsdpUnit& unit) const;
+  void gather(std::size_t index);  // unless it is
   void release(std::size_t index);
-  void reduce(FsdpUnit& unit);
-  void complete_step();
-
-  // Of requests in a microbatch.
-  struct Request {
-    std::size_t index;
-    Pass pass;
-  };
+  void step_back();
+  void take_gradient_slot(std::size_t index);  // if there is a free one
+  void finish(std::size_t index);
+  [[nodiscard]] bool reduces_now() const { return is_last_microbatch_ || !config_.reduce_on_last_microbatch; }
+  void reduce(std::size_t index);
+  void note(std::size_t index, int what);  // in the fingerprint
 
   FsdpConfig config_;
   std::optional<Logger> log_;
@@ -121,9 +125,8 @@ class FsdpRuntime final : public GradientReduction,
   std::optional<SideStream> reduce_stream_;
   at::Device device_ = at::kCPU;
 
-  std::vector<Request> order_;
-  std::size_t position_ = 0;
-  bool is_recorded_ = false;
+  UnitOrder order_;
+  std::int64_t fingerprint_ = 0;
   bool is_last_microbatch_ = true;
   bool is_reading_ = false;  // ranks may read each other's slices
 

@@ -9,12 +9,8 @@
 namespace d9d {
 
 FsdpUnit::FsdpUnit(FsdpRuntime& runtime, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
-                   std::size_t num_modules, bool stays_gathered)
-    : runtime_(runtime),
-      name_(std::move(name)),
-      groups_(std::move(groups)),
-      num_modules_(num_modules),
-      stays_gathered_(stays_gathered) {}
+                   bool stays_gathered)
+    : runtime_(runtime), name_(std::move(name)), groups_(std::move(groups)), stays_gathered_(stays_gathered) {}
 
 std::int64_t FsdpUnit::gathered_bytes() const {
   std::int64_t bytes = 0;
@@ -52,39 +48,25 @@ FlatGroup& FsdpUnit::gradient_group(FlatGroup& group) {
 
 void FsdpUnit::before_forward(const TensorRefs& inputs) {
   const bool has_backward = at::GradMode::is_enabled() && !is_recomputing();
-  runtime_.request(*this, has_backward ? FsdpRuntime::Pass::kForward : FsdpRuntime::Pass::kWithoutGradients);
-  if (!has_backward) return;
-  took_part_ = true;
-  on_backward(inputs, [this, keep = runtime_.shared_from_this()] { end_module_backward(); });
+  if (!has_backward) return runtime_.gather_for_forward(*this);
+  const UnitOrder::Call call = runtime_.enter(*this);
+  // At this boundary all gradients of the parameters are there: the engine runs later-made nodes first, and
+  // accumulations before all others.
+  const bool inputs_have_backward =
+      on_backward(inputs, [keep = runtime_.shared_from_this(), call] { keep->end_backward(call); });
+  open_calls_.push_back({.call = call, .inputs_have_backward = inputs_have_backward});
 }
 
 void FsdpUnit::after_forward(const TensorRefs& outputs) {
-  if (at::GradMode::is_enabled() && !is_recomputing()) {
-    on_backward(outputs, [this, keep = runtime_.shared_from_this()] { begin_backward(); });
-  }
-  if (!in_backward_) runtime_.forward_ended(*this);  // in backward: a recomputation that encloses the unit
-}
-
-void FsdpUnit::begin_backward() {
-  if (!in_backward_) {
-    in_backward_ = true;
-    num_ended_ = 0;
-    at_end_of_backward([this] { end_backward(); });  // for a module whose inputs need no gradient
-  }
-  runtime_.request(*this, FsdpRuntime::Pass::kBackward);
-}
-
-void FsdpUnit::end_module_backward() {
-  if (++num_ended_ == num_modules_) end_backward();
-}
-
-// At the input boundary all gradients of the parameters are there: the engine runs later-made nodes first, and
-// accumulations before all others.
-void FsdpUnit::end_backward() {
-  if (!in_backward_) return;
-  in_backward_ = false;
-  runtime_.backward_ended(*this);
-  took_part_ = false;
+  const bool has_backward = at::GradMode::is_enabled() && !is_recomputing();
+  if (!has_backward) return runtime_.release_after_forward(*this);
+  const OpenCall open = open_calls_.back();
+  open_calls_.pop_back();
+  const bool outputs_have_backward = on_backward(outputs, [keep = runtime_.shared_from_this(), open] {
+    if (!open.inputs_have_backward) at_end_of_backward([keep, open] { keep->end_backward(open.call); });
+    keep->begin_backward(open.call);
+  });
+  runtime_.leave(open.call, outputs_have_backward);
 }
 
 void FsdpUnit::gather(const at::Tensor& memory) {
@@ -128,8 +110,7 @@ void FsdpUnit::clear_gradients() {
 }
 
 void FsdpUnit::abandon() {
-  in_backward_ = false;
-  took_part_ = false;
+  open_calls_.clear();
   clear_gradients();
   if (is_gathered()) release();
 }

@@ -13,6 +13,7 @@
 #include "d9d/core/device/side_stream.h"
 #include "d9d/modules/base/module.h"
 #include "d9d/parallelism/fsdp/flat_group.h"
+#include "d9d/parallelism/fsdp/unit_order.h"
 
 namespace d9d {
 
@@ -21,8 +22,7 @@ class FsdpRuntime;
 // Part of FsdpRuntime, which decides where memory comes from and when units are gathered ahead.
 class FsdpUnit {
  public:
-  FsdpUnit(FsdpRuntime& runtime, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
-           std::size_t num_modules, bool stays_gathered);
+  FsdpUnit(FsdpRuntime& runtime, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered);
   FsdpUnit(const FsdpUnit&) = delete;
   FsdpUnit& operator=(const FsdpUnit&) = delete;
 
@@ -47,24 +47,21 @@ class FsdpUnit {
   void publish_gradients();
   void clear_gradients();
   [[nodiscard]] bool has_gradients() const;
-  [[nodiscard]] bool took_part() const { return took_part_; }
-  void end_microbatch() { took_part_ = false; }
   void abandon();
 
  private:
+  // A call of one of its modules.
+  struct OpenCall {
+    UnitOrder::Call call;
+    bool inputs_have_backward;
+  };
   FlatGroup& gradient_group(FlatGroup& group);  // with memory for its gradients
-  void begin_backward();
-  void end_backward();
-  void end_module_backward();
 
   FsdpRuntime& runtime_;
   std::string name_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
-  std::size_t num_modules_;
   bool stays_gathered_;
-  std::size_t num_ended_ = 0;  // modules whose backward is over
-  bool in_backward_ = false;
-  bool took_part_ = false;  // in a forward of this microbatch that has a backward, and has not been reduced since
+  std::vector<OpenCall> open_calls_;       // the outermost first
   std::vector<GradientHookHandle> hooks_;  // of the parameters; they use what stands above
 };
 

@@ -76,7 +76,7 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
     axes.replicate_axes = std::get<std::vector<std::string>>(key);
     groups.push_back(std::make_unique<FlatGroup>(std::move(members), std::move(axes), gradient_dtype));
   }
-  FsdpUnit& added = runtime->add_unit(unit.name, std::move(groups), unit.modules.size(), unit.stays_gathered);
+  FsdpUnit& added = runtime->add_unit(unit.name, std::move(groups), unit.stays_gathered);
   for (const auto& module : unit.modules) module->add_hook(std::make_shared<FsdpHook>(runtime, added));
 }
 

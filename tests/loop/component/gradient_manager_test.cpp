@@ -7,12 +7,16 @@
 
 #include "d9d/base/check.h"
 #include "d9d/modules/blocks/normalization/rms_norm.h"
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
 #include "tests/support/forwarding_communicator.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // One step on each rank of dp = 2, tp = 2, with one microbatch of weight `weights[dp]`; `visit` sees what it reports.
 void run_steps(const std::function<RankReport(const DistContext&)>& report,
@@ -43,6 +47,42 @@ TEST(GradientManager, Counts_a_loss_that_tensor_parallel_ranks_share_once) {
               EXPECT_EQ(step.num_tokens, 10);
               EXPECT_NEAR(step.loss, (4.0 * 1 + 12.0 * 3) / 4.0, 1e-4);
             });
+}
+
+class Pair : public Module {
+ public:
+  at::Tensor forward(std::int64_t which, const at::Tensor& x) const { return which == 0 ? first(x) : second(x); }
+
+  const ModulePtr<RMSNorm> first = register_module<RMSNorm>("first", RMSNormConfig{.hidden_size = 4});
+  const ModulePtr<RMSNorm> second = register_module<RMSNorm>("second", RMSNormConfig{.hidden_size = 4});
+};
+
+// Two sharded layers of one shape, of which each rank runs one, where nothing compares what is copied.
+TEST(GradientManager, Refuses_a_step_whose_ranks_ran_other_sharded_modules) {
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context(
+        {.mesh = {.data_parallel_shard = 2}, .world = borrowed(world), .local_rank = world.rank()});
+    const auto pair = make_module<Pair>();
+    const auto fsdp = std::make_shared<FsdpRuntime>(
+        FsdpConfig{.gather = ExchangeMethod::kCopyEngine, .reduce = ExchangeMethod::kCopyEngine});
+    for (const auto& [name, child] : pair->named_children()) {
+      parallelize_fsdp(fsdp, {.name = name,
+                              .modules = {child},
+                              .axes = {{.mesh = context.mesh(MeshDomain::kDense), .shard_axis = "dp_cp_shard"}}});
+    }
+    pair->materialize(at::kCPU);
+    pair->reset_parameters(/*base_seed=*/1);
+    GradientManager gradients(context, *pair, {}, {});
+    gradients.begin_microbatch(/*is_last=*/true);
+    const at::Tensor loss = pair(world.rank(), at::ones({1, 4})).sum();
+    gradients.add_loss_with_weight(loss, at::ones({}));
+    loss.backward();
+    gradients.end_microbatch();
+    const PendingStep pending = gradients.sum_step({});
+    EXPECT_TRUE(std::isnan(pending.grad_scale.item<double>()));
+    EXPECT_THAT([&] { (void)gradients.read_step(pending); },
+                ThrowsMessage<StateError>(HasSubstr("expected all ranks to run the same sharded modules")));
+  });
 }
 
 TEST(GradientManager, Leaves_out_ranks_whose_losses_weigh_nothing) {
