@@ -6,6 +6,7 @@
 #include "d9d/modules/blocks/linear/linear.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
+#include "tests/support/forwarding_communicator.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test {
@@ -237,6 +238,21 @@ TEST(Fsdp, Goes_on_after_an_exception_in_the_first_microbatch) {
     }
     EXPECT_TRUE(at::equal(sharded.model->first->weight->stored().grad(), fresh.model->first->weight->stored().grad()));
   });
+}
+
+// As NCCL after a peer has died: the operation leaves anything, and who asks hears why.
+struct AbortedGather : ForwardingCommunicator {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  [[nodiscard]] Work all_gather(const at::Tensor&, const at::Tensor&) override { return {}; }
+  void throw_if_failed() override { throw CommunicationError("rank 1 is gone"); }
+};
+
+TEST(Fsdp, Does_not_hand_out_weights_that_a_failed_communication_left) {
+  const auto thread = lone_rank(0, 2);
+  const auto world = world_of<AbortedGather>(*thread);
+  Sharded sharded(*world);
+  sharded.shard().fill();
+  EXPECT_THAT([&] { (void)sharded.model->full_state_dict(); }, ThrowsMessage<CommunicationError>("rank 1 is gone"));
 }
 
 TEST(Fsdp, Refuses_to_thaw_parameters_after_sharding) {

@@ -58,6 +58,11 @@ class DeviceMesh {
     return slice({axis}).communicator(traffic);
   }
 
+  // Local. As World's, for what crossed ranks of the mesh.
+  void throw_if_failed() const {
+    if (world_ != nullptr) world_->throw_if_failed();
+  }
+
   // The same axes over the same ranks, with this rank at the same place.
   bool operator==(const DeviceMesh& other) const;
 

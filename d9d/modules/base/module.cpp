@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
@@ -84,7 +85,12 @@ std::map<std::string, at::Tensor> Module::state_dict() const {
 
 std::map<std::string, at::Tensor> Module::full_state_dict() const {
   std::map<std::string, at::Tensor> state = state_dict();
-  for (const auto& [name, parameter] : named_parameters()) state[name] = full_tensor(parameter->dtensor());
+  const auto parameters = named_parameters();
+  for (const auto& [name, parameter] : parameters) state[name] = full_tensor(parameter->dtensor());
+  if (parameters.empty()) return state;
+  const at::Device device = state.at(parameters.back().first).device();
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  for (const auto& [name, parameter] : parameters) parameter->mesh().throw_if_failed();
   return state;
 }
 

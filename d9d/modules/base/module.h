@@ -86,7 +86,8 @@ class Module {
 
   // What this rank keeps of parameters, and persistent buffers, by name: aliases, not copies.
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
-  // Collective: the same with whole tensors on every rank, copies where a rank keeps a part.
+  // Collective: the same with whole tensors on every rank, copies where a rank keeps a part. Waits for the device, and
+  // throws CommunicationError where ranks failed on the way: what was gathered then is not to be written anywhere.
   [[nodiscard]] std::map<std::string, at::Tensor> full_state_dict() const;
 
   void to(at::ScalarType dtype);        // floating parameters and buffers; before or after materialize
