@@ -38,6 +38,7 @@ struct LayoutResult {
 void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance);
 
 // Trains on the layout and on one rank without any setting, or asks for the refusal that is due. Empty: as it must be.
+// What a mutated training throws is no finding, and is thrown on.
 [[nodiscard]] std::string fault_of(const LayoutCase& drawn, Mutation mutation = Mutation::kNone);
 
 }  // namespace d9d::test

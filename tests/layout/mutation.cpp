@@ -22,6 +22,7 @@ class MutatedCommunicator final : public Communicator {
     const bool counts_tokens = tensor.scalar_type() == at::kLong;
     const bool balances = tensor.numel() == 2 * kLayoutExperts;  // counts of tokens and sums of probabilities
     if (mutation_ == Mutation::kReplicaMean && is_gradient) return whole_->all_reduce(tensor, ReduceOp::kAvg);
+    if (mutation_ == Mutation::kReplicaTwice && is_gradient) whole_->all_reduce(tensor, op).wait();
     if (mutation_ == Mutation::kTotalsMean && is_first_sum) return whole_->all_reduce(tensor, ReduceOp::kAvg);
     const bool is_dropped =
         (mutation_ == Mutation::kReplicaDropped && is_gradient && !std::exchange(has_dropped_, true)) ||
@@ -99,12 +100,14 @@ constexpr Description kDescriptions[] = {
      "the first gradient that is declared Partial is declared Replicate"},
     {Mutation::kReplicaMean, "replica_mean", "replicated gradients are averaged"},
     {Mutation::kShardMean, "shard_mean", "sharded gradients are averaged"},
+    {Mutation::kReplicaTwice, "replica_twice", "replicated gradients are summed over their sums"},
     {Mutation::kReplicaDropped, "replica_dropped", "the first sum of replicated gradients of each group is left out"},
     {Mutation::kAuxiliaryDropped, "auxiliary_dropped", "the auxiliary loss counts the tokens of one rank"},
     {Mutation::kBalanceDropped, "balance_dropped", "the loss-free balance counts the tokens of one rank"},
     {Mutation::kNormDropped, "norm_dropped", "the norm of gradients is that of one rank's shards"},
     {Mutation::kTotalsMean, "totals_mean", "losses and weights are averaged over ranks"},
     {Mutation::kLocalMicrobatch, "local_microbatch", "dropout knows the number of a microbatch on its rank"},
+    {Mutation::kSeedOfRank, "seed_of_rank", "dropout has another seed on each rank"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
@@ -132,7 +135,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mesh.world_size() == 1 || refusal(drawn)) return false;
   if (mutation == Mutation::kAuxiliaryDropped) return has_context && has_experts(job) && job.balances_by_loss;
   if (mutation == Mutation::kBalanceDropped) return has_experts(job) && job.balances_by_bias;
-  if (mutation == Mutation::kLocalMicrobatch) return has_dropout(job);
+  if (mutation == Mutation::kLocalMicrobatch || mutation == Mutation::kSeedOfRank) return has_dropout(job);
   return true;
 }
 

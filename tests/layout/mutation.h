@@ -18,12 +18,14 @@ enum class Mutation : std::uint8_t {
   kGradientPlacement,  // the first gradient that is declared Partial is declared Replicate
   kReplicaMean,        // replicated gradients are averaged
   kShardMean,          // sharded gradients are averaged
+  kReplicaTwice,       // replicated gradients are summed over their sums
   kReplicaDropped,     // the first sum of replicated gradients of each group is left out
   kAuxiliaryDropped,   // the auxiliary loss counts the tokens of one rank
   kBalanceDropped,     // the loss-free balance counts the tokens of one rank
   kNormDropped,        // the norm of gradients is that of one rank's shards
   kTotalsMean,         // losses and weights are averaged over ranks
   kLocalMicrobatch,    // dropout knows the number of a microbatch on its rank
+  kSeedOfRank,         // dropout has another seed on each rank
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);

@@ -24,7 +24,11 @@ TEST_P(Mutations, Are_found_by_the_cases_of_continuous_integration) {
     const LayoutCase drawn = draw_case();
     ++num_draws;
     if (!can_show(GetParam(), drawn)) return;
-    const std::string fault = fault_of(drawn, GetParam());
+    std::string fault;
+    try {
+      fault = fault_of(drawn, GetParam());
+    } catch (const std::exception&) {  // a fault that its own message tells: another case must show wrong numbers
+    }
     if (fault.empty()) return;
     found = cat(to_source(drawn), "\n", fault.substr(0, fault.find('\n')));
     RC_FAIL("found");

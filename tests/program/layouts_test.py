@@ -130,7 +130,7 @@ class Layouts(ProgramTest):
         result = self.job().run("mesh.data_parallel_shard=2", "launch.ranks=processes", "launch.device=cpu",
                                 "model_provider.fsdp.gather=copy_engine")
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, "error: .*'dense:dp_cp_shard' .*gather = copy_engine.*are processes on CPUs")
+        self.assertRegex(result.stderr, "error: .*'dense:dp_cp_shard \(parameters\)' .*gather = copy_engine.*are processes on CPUs")
 
     def test_a_checkpoint_loads_into_shards(self):
         source = self.run_job("dense")
