@@ -172,7 +172,10 @@ std::any ReplayLog::next(const std::function<std::any()>& compute) {
   if (position_ == values_.size()) {
     D9D_CHECK(!current_scope.is_recomputing, StateError, "[core::checkpoint] expected the recomputation to replay ",
               values_.size(), " values as the first run did, got more. The body must compute the same again.");
-    values_.push_back(compute());
+    // What compute() itself replays is part of its value: a recomputation does not call it.
+    BodyScope scope = current_scope;
+    scope.log = nullptr;
+    run_in_scope(scope, [&] { values_.push_back(compute()); });
   }
   return values_[position_++];
 }

@@ -61,6 +61,7 @@ void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody reco
 }  // namespace detail
 
 // compute(), and in a recomputation the value that the first run got: for a random stream's next position, a clock.
+// compute() may call replayed() itself.
 template <class Compute>
 [[nodiscard]] auto replayed(const Compute& compute) {
   using Value = decltype(compute());

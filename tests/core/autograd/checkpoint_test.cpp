@@ -81,6 +81,29 @@ TEST(Checkpoint, Replayed_values_are_those_of_the_first_run) {
   EXPECT_EQ(seen, (std::vector<int>{1, 2, 1, 2}));
 }
 
+TEST(Checkpoint, Replays_a_value_whose_computation_replays_others) {
+  for (const bool is_nested : {false, true}) {
+    int counter = 0;
+    std::vector<int> seen;
+    const auto body = [&](const at::Tensor& input) {
+      seen.push_back(replayed([&] {
+        const int first = replayed([&] { return ++counter; });
+        return 10 * first + replayed([&] { return replayed([&] { return ++counter; }); });
+      }));
+      seen.push_back(replayed([&] { return ++counter; }));
+      return at::exp(input);
+    };
+    const at::Tensor x = random_leaf({3}, 1);
+    const auto outer = [&](const at::Tensor& input) { return is_nested ? checkpoint(body, input) : body(input); };
+    checkpoint(outer, x).sum().backward();
+    const std::vector<int> first_run = {12, 3};
+    ASSERT_EQ(seen.size() % 2, 0U);
+    for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i], first_run[i % 2]) << is_nested << " " << i;
+    EXPECT_GE(seen.size(), 4U);
+    EXPECT_EQ(counter, 3);
+  }
+}
+
 // A tree of checkpoints: each body replays a number, has two checkpoints inside, and replays another.
 at::Tensor nested(int depth, int& counter, const at::Tensor& x, bool is_checkpointed) {
   const auto body = [depth, &counter, is_checkpointed](const at::Tensor& input) {
