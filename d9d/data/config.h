@@ -39,7 +39,7 @@ struct AutoDataConfig {
   bool pin_memory = true;
   bool persistent_workers = false;
   std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
-  double timeout = 0.0;                              // seconds to wait for a worker; 0: for ever
+  double timeout = 0.0;                              // LoaderOptions::timeout_seconds
 
   void validate(const ConfigPath& path) const;
 

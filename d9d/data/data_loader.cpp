@@ -3,6 +3,15 @@
 #include <exception>
 
 namespace d9d::detail {
+namespace {
+
+std::string list_of(const std::vector<std::int64_t>& samples) {
+  std::string list;
+  for (const std::int64_t sample : samples) list += cat(list.empty() ? "" : ", ", sample);
+  return list;
+}
+
+}  // namespace
 
 void check_loader_options(const LoaderOptions& options) {
   D9D_CHECK(options.num_workers >= 0, ConfigError, "[data::DataLoader] expected num_workers >= 0, got ",
@@ -19,10 +28,18 @@ void throw_sample_error(std::int64_t sample, const char* what) {
 }
 
 void throw_timeout(const std::vector<std::int64_t>& samples, double seconds) {
-  std::string list;
-  for (const std::int64_t sample : samples) list += cat(list.empty() ? "" : ", ", sample);
-  throw IoError(cat("[data::DataLoader] expected to read samples ", list, " of the dataset within ", seconds,
-                    " seconds, got none. Check the storage that is read, or raise the timeout of the data."));
+  throw IoError(cat("[data::DataLoader] expected to read samples ", list_of(samples), " of the dataset within ",
+                    seconds, " seconds, got none. Check the storage that is read, or raise the timeout of the data."));
+}
+
+double patience_seconds(const LoaderOptions& options) {
+  return options.timeout_seconds > 0 ? options.timeout_seconds
+                                     : std::chrono::duration<double>(kDefaultPatience).count();
+}
+
+void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples) {
+  options.log.warning("data: left the reading of samples ", list_of(samples), " behind, which did not end within ",
+                      patience_seconds(options), " seconds. Check the storage that is read.");
 }
 
 }  // namespace d9d::detail

@@ -22,6 +22,7 @@ struct StreamOptions {
   DataParallelRank rank = {};
   std::uint64_t seed = 0;  // of the shuffled order
   bool repeat = false;     // epoch after epoch without end, for jobs that count steps; total_steps() is then unknown
+  Logger log = Logger();   // LoaderOptions::log
 };
 
 // What the keys of a configuration mean for a loader. Throws ConfigError where workers are configured and there is
@@ -52,7 +53,9 @@ template <TensorTree Batch, class AnyDataset, class Collate>
     const Batch batch = collate(samples);
     return pin ? tree_map(detail::pin_memory, batch) : batch;
   };
-  DataLoader<Batch> loader(std::move(dataset), std::move(read), sampler, loader_options(config));
+  LoaderOptions loading = loader_options(config);
+  loading.log = options.log;
+  DataLoader<Batch> loader(std::move(dataset), std::move(read), sampler, loading);
   return std::make_unique<FixedCountMicrobatchPacker<DataLoader<Batch>>>(
       std::move(loader), PackerOptions{.microbatches_per_pack = num_microbatches_for_global_batch(
                                            {.data_parallel_size = options.rank.size,

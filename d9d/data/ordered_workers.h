@@ -7,6 +7,7 @@
 //   for (int i = 0; i < 100; ++i) train(workers.take());
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -23,6 +24,8 @@
 
 namespace d9d {
 
+inline constexpr std::chrono::seconds kDefaultPatience{5};
+
 namespace detail {
 
 // What the threads of OrderedWorkers share with their owner, and keep when they outlive it.
@@ -34,15 +37,19 @@ class OrderedWork {
     std::optional<std::int64_t> end = {};  // unset: for ever
     std::int64_t num_workers = 1;
     std::int64_t num_ahead = 1;  // results computed or being computed that were not taken yet, at most
+    // How long the destructor waits for calls of make() that have begun; who is told of those, in order, that it leaves
+    // behind.
+    std::chrono::duration<double> patience = kDefaultPatience;
+    std::function<void(const std::vector<std::int64_t>& indices)> on_left_behind = {};
   };
 
   OrderedWork(std::function<Result(std::int64_t)> make, Options options)
       : make_(std::move(make)),
-        options_(options),
-        next_to_take_(options.first),
-        next_to_make_(options.first),
-        slots_(static_cast<std::size_t>(options.num_ahead)),
-        is_making_(static_cast<std::size_t>(options.num_workers)) {}
+        options_(std::move(options)),
+        next_to_take_(options_.first),
+        next_to_make_(options_.first),
+        slots_(static_cast<std::size_t>(options_.num_ahead)),
+        making_(static_cast<std::size_t>(options_.num_workers)) {}
 
   std::optional<Result> take(std::chrono::duration<double> timeout) {
     std::unique_lock lock(mutex_);
@@ -70,20 +77,23 @@ class OrderedWork {
     while (room_.wait(lock, stop, [&] { return is_at_end() || has_room(); }) && !stop.stop_requested() &&
            !is_at_end()) {
       const std::int64_t index = next_to_make_++;
-      is_making_[worker] = true;
+      making_[worker] = index;
       lock.unlock();
       Slot made = compute(index);
       lock.lock();
-      is_making_[worker] = false;
+      making_[worker].reset();
       slot_of(index) = std::move(made);
       ready_.notify_one();
     }
   }
 
-  // Whether this thread, which was asked to stop, may never do so.
-  bool is_stuck(std::size_t worker) {
-    const std::lock_guard lock(mutex_);
-    return is_stuck_ && is_making_[worker];
+  // After all workers were asked to stop: what each, if any, still makes when the patience is over. A take() that
+  // waited in vain has had it.
+  std::vector<std::optional<std::int64_t>> still_making() {
+    std::unique_lock lock(mutex_);
+    const auto is_over = [this] { return std::ranges::none_of(making_, &std::optional<std::int64_t>::has_value); };
+    if (!is_stuck_) ready_.wait_for(lock, options_.patience, is_over);
+    return making_;
   }
 
  private:
@@ -106,9 +116,9 @@ class OrderedWork {
   std::condition_variable ready_;
   std::int64_t next_to_take_;
   std::int64_t next_to_make_;
-  std::vector<Slot> slots_;      // result i waits in slot i mod num_ahead
-  std::vector<bool> is_making_;  // by worker
-  bool is_stuck_ = false;        // the last take() waited in vain
+  std::vector<Slot> slots_;                          // result i waits in slot i mod num_ahead
+  std::vector<std::optional<std::int64_t>> making_;  // by worker
+  bool is_stuck_ = false;                            // the last take() waited in vain
 };
 
 }  // namespace detail
@@ -120,20 +130,27 @@ class OrderedWorkers {
 
   // `make` is called from the workers, at the same time for different indices.
   OrderedWorkers(std::function<Result(std::int64_t)> make, Options options)
-      : work_(std::make_shared<detail::OrderedWork<Result>>(std::move(make), options)) {
+      : work_(std::make_shared<detail::OrderedWork<Result>>(std::move(make), options)),
+        on_left_behind_(options.on_left_behind) {
     D9D_ASSERT(options.num_workers >= 1 && options.num_ahead >= 1, "no workers");
     for (std::size_t i = 0; i < static_cast<std::size_t>(options.num_workers); ++i) {
       threads_.emplace_back([work = work_, i](const std::stop_token& stop) { work->work(i, stop); });
     }
   }
 
-  // Waits for the calls of `make` that have begun; begins no other. After a take_within() that got nothing it waits for
-  // none: threads that hang in `make` keep it, and what it owns, for as long as they do.
+  // Waits for the calls of `make` that have begun, at most for Options::patience, and after a take_within() that got
+  // nothing for none; begins no other. Threads that it leaves behind keep `make`, and what it owns, until they return.
   ~OrderedWorkers() {
     for (std::jthread& thread : threads_) thread.request_stop();
+    const std::vector<std::optional<std::int64_t>> still_making = work_->still_making();
+    std::vector<std::int64_t> left_behind;
     for (std::size_t i = 0; i < threads_.size(); ++i) {
-      if (work_->is_stuck(i)) threads_[i].detach();
+      if (!still_making[i]) continue;
+      threads_[i].detach();
+      left_behind.push_back(*still_making[i]);
     }
+    std::ranges::sort(left_behind);
+    if (!left_behind.empty() && on_left_behind_) on_left_behind_(left_behind);
   }
   OrderedWorkers(const OrderedWorkers&) = delete;
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;
@@ -147,6 +164,7 @@ class OrderedWorkers {
 
  private:
   std::shared_ptr<detail::OrderedWork<Result>> work_;
+  std::function<void(const std::vector<std::int64_t>&)> on_left_behind_;
   std::vector<std::jthread> threads_;
 };
 

@@ -83,7 +83,8 @@ class TokenDataProvider : public d9d::DataProvider<d9d::TokenBatch> {
                                     .max_positions = limits_.max_positions,
                                     .stream = {.rank = {context.data_parallel_rank(), context.data_parallel_size()},
                                                .seed = static_cast<std::uint64_t>(base_seed_),
-                                               .repeat = total_steps.has_value()}});
+                                               .repeat = total_steps.has_value(),
+                                               .log = context.log()}});
   }
 
  private:

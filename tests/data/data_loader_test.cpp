@@ -1,5 +1,6 @@
 #include "d9d/data/data_loader.h"
 
+#include <atomic>
 #include <functional>
 #include <future>
 #include <latch>
@@ -168,46 +169,55 @@ TEST(DataLoader, Goes_to_a_position_after_it_is_started) {
   EXPECT_EQ(resumed.next(), loader.next());
 }
 
-// Storage that does not answer until it is told to.
+// Does not answer until it is told to.
+struct Storage {
+  std::latch answers{1};
+  std::atomic<bool> hangs = false;
+};
+using StoragePtr = std::shared_ptr<Storage>;
+
 class Hanging final : public Dataset<std::int64_t> {
  public:
-  explicit Hanging(std::shared_ptr<std::latch> answers) : answers_(std::move(answers)) {}
+  explicit Hanging(StoragePtr storage) : storage_(std::move(storage)) {}
   std::int64_t size() const override { return 40; }
   std::int64_t get(std::int64_t index) const override {
-    if (index >= 6) answers_->wait();
+    if (index < 6) return 10 * index;
+    storage_->hangs = true;
+    storage_->hangs.notify_all();
+    storage_->answers.wait();
     return 10 * index;
   }
 
  private:
-  const std::shared_ptr<std::latch> answers_;
+  const StoragePtr storage_;
 };
 
-constexpr LoaderOptions kImpatient{.num_workers = 2, .timeout_seconds = 0.05};
+const LoaderOptions kImpatient{.num_workers = 2, .timeout_seconds = 0.05};
 
-DataLoader<Batch> make_hanging_loader(const std::shared_ptr<std::latch>& answers) {
+DataLoader<Batch> make_hanging_loader(const StoragePtr& storage, const LoaderOptions& loading = kImpatient) {
   const GlobalBatchSampler sampler({.dataset_size = 40, .global_batch_size = 4, .microbatch_size = 2});
-  return {std::make_shared<const Hanging>(answers), collect, sampler, kImpatient};
+  return {std::make_shared<const Hanging>(storage), collect, sampler, loading};
 }
 
 // What `body` throws, while storage does not answer. A body that waits for storage fails after a while.
-std::string error_without_storage(const std::function<void(const std::shared_ptr<std::latch>&)>& body) {
-  const auto answers = std::make_shared<std::latch>(1);
+std::string error_without_storage(const std::function<void(const StoragePtr&)>& body) {
+  const auto storage = std::make_shared<Storage>();
   auto ending = std::async(std::launch::async, [&]() -> std::string {
     try {
-      body(answers);
+      body(storage);
     } catch (const std::exception& error) {
       return error.what();
     }
     return "no error";
   });
   EXPECT_EQ(ending.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "waited for the read that hangs";
-  answers->count_down();
+  storage->answers.count_down();
   return ending.get();
 }
 
 TEST(DataLoader, Names_what_does_not_come_in_time_and_does_not_wait_for_it_in_the_end) {
-  EXPECT_THAT(error_without_storage([](const std::shared_ptr<std::latch>& answers) {
-                FixedCountMicrobatchPacker packs(make_hanging_loader(answers), {.microbatches_per_pack = 2});
+  EXPECT_THAT(error_without_storage([](const StoragePtr& storage) {
+                FixedCountMicrobatchPacker packs(make_hanging_loader(storage), {.microbatches_per_pack = 2});
                 EXPECT_EQ(packs.next(), (std::vector<Batch>{{0, 10}, {20, 30}}));
                 const nlohmann::json before = packs.state();
                 EXPECT_THROW((void)packs.next(), IoError);
@@ -219,11 +229,11 @@ TEST(DataLoader, Names_what_does_not_come_in_time_and_does_not_wait_for_it_in_th
 }
 
 TEST(DataLoader, Hands_out_what_came_late_when_it_is_asked_again) {
-  const auto answers = std::make_shared<std::latch>(1);
-  auto loader = make_hanging_loader(answers);
+  const auto storage = std::make_shared<Storage>();
+  auto loader = make_hanging_loader(storage);
   (void)take(loader, 3);
   EXPECT_THROW((void)loader.next(), IoError);
-  answers->count_down();
+  storage->answers.count_down();
   std::optional<Batch> batch;
   while (!batch) {
     try {
@@ -234,13 +244,32 @@ TEST(DataLoader, Hands_out_what_came_late_when_it_is_asked_again) {
   EXPECT_EQ(batch, (Batch{60, 70}));
 }
 
+// After an exception of another kind, or Ctrl-C: nobody asks for what hangs.
+TEST(DataLoader, Does_not_wait_long_in_the_end_for_a_read_that_hangs_and_says_so_once) {
+  for (const double timeout : {0.05, 0.0}) {
+    std::vector<std::string> lines;
+    const Logger log({.sink = [&](std::string_view line) { lines.emplace_back(line); }});
+    EXPECT_EQ(error_without_storage([&](const StoragePtr& storage) {
+                auto loader = make_hanging_loader(
+                    storage, {.num_workers = 1, .prefetch_factor = 1, .timeout_seconds = timeout, .log = log});
+                (void)take(loader, 3);
+                storage->hangs.wait(false);
+                throw std::runtime_error("of another kind");
+              }),
+              "of another kind");
+    EXPECT_THAT(lines, ElementsAre(HasSubstr(cat("WARNING - data: left the reading of samples 6, 7 behind, which did "
+                                                 "not end within ",
+                                                 timeout > 0 ? "0.05" : "5", " seconds. Check the storage"))));
+  }
+}
+
 TEST(DataLoader, Tells_other_ranks_of_the_storage_that_hangs) {
   std::string told;
-  const std::string error = error_without_storage([&](const std::shared_ptr<std::latch>& answers) {
+  const std::string error = error_without_storage([&](const StoragePtr& storage) {
     run_thread_ranks(2, [&](const std::shared_ptr<World>& world) {
       const auto all = world->communicator({.name = "all", .ranks = {0, 1}, .index = world->rank()});
       try {
-        auto loader = make_hanging_loader(answers);
+        auto loader = make_hanging_loader(storage);
         if (world->rank() == 1) (void)take(loader, 4);
         all->barrier();
       } catch (const CommunicationError& failure) {

@@ -98,6 +98,50 @@ TEST(OrderedWorkers, End_without_a_call_that_hangs_after_a_timeout) {
   has_returned->wait();
 }
 
+TEST(OrderedWorkers, End_without_calls_that_outlast_the_patience_and_tell_which) {
+  const auto have_begun = std::make_shared<std::latch>(2), allowed = std::make_shared<std::latch>(1),
+             have_returned = std::make_shared<std::latch>(2);
+  std::vector<std::int64_t> left_behind;
+  {
+    Workers workers(
+        [=](std::int64_t index) {
+          if (index == 0) return square(index);
+          have_begun->count_down();
+          allowed->wait();
+          have_returned->count_down();
+          return square(index);
+        },
+        {.num_workers = 2,
+         .num_ahead = 2,
+         .patience = 1ms,
+         .on_left_behind = [&](const std::vector<std::int64_t>& indices) { left_behind = indices; }});
+    EXPECT_EQ(*workers.take(), 0);
+    have_begun->wait();
+  }
+  EXPECT_EQ(left_behind, (std::vector<std::int64_t>{1, 2}));
+  allowed->count_down();
+  have_returned->wait();
+}
+
+TEST(OrderedWorkers, Wait_in_the_end_for_a_call_that_returns_in_time) {
+  std::latch has_begun(1), allowed(1);
+  std::atomic<bool> has_returned = false, left_behind = false;
+  {
+    Workers workers(
+        [&](std::int64_t index) {
+          has_begun.count_down();
+          allowed.wait();
+          has_returned = true;
+          return square(index);
+        },
+        {.end = 1, .patience = 60s, .on_left_behind = [&](const auto&) { left_behind = true; }});
+    has_begun.wait();
+    allowed.count_down();
+  }
+  EXPECT_TRUE(has_returned);
+  EXPECT_FALSE(left_behind);
+}
+
 TEST(OrderedWorkers, End_while_results_wait_and_while_there_is_no_room) {
   Workers workers(square, {.num_workers = 4, .num_ahead = 2});
   (void)workers.take();
