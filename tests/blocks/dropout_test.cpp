@@ -60,7 +60,9 @@ TEST(Dropout, Draws_anew_for_each_layer_step_microbatch_and_seed) {
   network->set_random_clock(clock);
   const at::Tensor mask = mask_of(network->first);
   EXPECT_FALSE(at::equal(mask_of(network->second), mask));
-  for (const RandomClock& other : {RandomClock{1, 1, 0}, RandomClock{1, 0, 1}, RandomClock{2, 0, 0}}) {
+  for (const RandomClock& other :
+       {RandomClock{.base_seed = 1, .microbatch = {.step = 1}},
+        RandomClock{.base_seed = 1, .microbatch = {.number = 1}}, RandomClock{.base_seed = 2}}) {
     *clock = other;
     EXPECT_FALSE(at::equal(mask_of(network->first), mask));
   }
@@ -68,21 +70,57 @@ TEST(Dropout, Draws_anew_for_each_layer_step_microbatch_and_seed) {
   EXPECT_TRUE(at::equal(mask_of(network->first), mask));
 }
 
-TEST(Dropout, Has_the_same_mask_in_a_recomputation_although_the_clock_went_on) {
-  std::vector<test::Tensors> gradients;
-  for (const bool checkpointing : {false, true}) {
+TEST(Dropout, Draws_anew_in_each_call_of_a_microbatch_and_alike_in_another_run) {
+  std::vector<std::vector<at::Tensor>> runs;
+  for (int run = 0; run < 2; ++run) {
     const auto network = make_network();
-    network->set_activation_checkpointing(checkpointing);
     const auto clock = std::make_shared<RandomClock>();
     network->set_random_clock(clock);
+    std::vector<at::Tensor> masks;
+    for (std::uint64_t number = 0; number < 2; ++number) {
+      clock->microbatch = {.number = run == 0 ? number : 1 - number};  // whichever comes first
+      for (int call = 0; call < 3; ++call) masks.push_back(mask_of(network->first));
+      EXPECT_FALSE(at::equal(mask_of(network->second), masks.back()));
+    }
+    if (run == 1) std::ranges::rotate(masks, masks.begin() + 3);
+    runs.push_back(masks);
+  }
+  for (std::size_t i = 0; i < runs[0].size(); ++i) {
+    EXPECT_TRUE(at::equal(runs[0][i], runs[1][i])) << i;
+    for (std::size_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(runs[0][i], runs[0][j])) << i << " " << j;
+  }
+}
+
+// A model that calls one block several times: for two inputs, and twice for the first.
+struct Siamese : Module {
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const { return block(block(x)) * block(x.cos()); }
+  const ModulePtr<Network> block = register_module<Network>("block", /*probability=*/0.3);
+};
+
+TEST(Dropout, Has_the_same_masks_in_a_recomputation_although_the_clock_went_on) {
+  struct Checkpoints {
+    bool of_model, of_block;
+  };
+  std::vector<test::Tensors> gradients;
+  for (const auto& [of_model, of_block] :
+       {Checkpoints{false, false}, Checkpoints{true, false}, Checkpoints{false, true}, Checkpoints{true, true}}) {
+    const auto model = test::initialized(make_module<Siamese>());
+    model->set_activation_checkpointing(of_model);
+    model->block->set_activation_checkpointing(of_block);
+    const auto clock = std::make_shared<RandomClock>();
+    model->set_random_clock(clock);
     const at::Tensor x = test::normal_leaf({8, 16}, 1);
-    const at::Tensor y = network(x);
-    clock->microbatch = 5;
+    const at::Tensor y = model(x);
+    clock->microbatch = {.number = 5};
+    (void)model(x.detach());
     test::backward(y, test::normal({8, 16}, 2));
-    gradients.push_back(test::gradients_of(*network));
+    EXPECT_EQ(clock->microbatch.num_draws.at("block.first"), 3U) << "a recomputation counts";
+    gradients.push_back(test::gradients_of(*model));
     gradients.back().emplace("x", x.grad());
   }
-  for (const auto& [name, gradient] : gradients[0]) EXPECT_TRUE(at::equal(gradient, gradients[1].at(name))) << name;
+  for (std::size_t i = 1; i < gradients.size(); ++i) {
+    for (const auto& [name, gradient] : gradients[0]) EXPECT_TRUE(at::equal(gradient, gradients[i].at(name))) << name;
+  }
 }
 
 // The part of a tensor that a rank of a mesh has, when `axes` cut dims of it one after the other.

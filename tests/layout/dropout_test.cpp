@@ -25,29 +25,32 @@ constexpr std::int64_t kSequence = 8;
 constexpr std::int64_t kVocabulary = 23;
 constexpr std::int64_t kNumLabels = 3;
 
-// ---- A decoder whose layers drop what they add. ----
+// ---- A decoder whose layers drop what they add, once or several times. ----
 
 class DroppingLayer : public DecoderLayer {
  public:
-  explicit DroppingLayer(const Qwen3DenseLayerParameters& parameters)
-      : block(register_module<Qwen3DenseLayer>("block", parameters)),
+  DroppingLayer(const Qwen3DenseLayerParameters& parameters, int num_repetitions)
+      : num_rounds(num_repetitions),
+        block(register_module<Qwen3DenseLayer>("block", parameters)),
         dropout(register_module<Dropout>("dropout", /*probability=*/0.3)) {}
   [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables) const override {
-    return {.hidden_states = hidden_states + dropout(block(hidden_states, tables).hidden_states),
-            .auxiliary_loss = std::nullopt};
+    at::Tensor sum = hidden_states;
+    for (int i = 0; i < num_rounds; ++i) sum = sum + dropout(block(sum, tables).hidden_states);
+    return {.hidden_states = sum, .auxiliary_loss = std::nullopt};
   }
+  const int num_rounds;
   const ModulePtr<Qwen3DenseLayer> block;
   const ModulePtr<Dropout> dropout;
 };
 
 class DroppingDecoder : public PreNormDecoder {
  public:
-  explicit DroppingDecoder(const Qwen3DenseParameters& parameters)
+  DroppingDecoder(const Qwen3DenseParameters& parameters, int num_rounds)
       : PreNormDecoder(pre_norm_decoder_config(parameters), {.enable_checkpointing = true},
-                       [&](std::int64_t) { return make_module<DroppingLayer>(parameters.layer); }) {}
+                       [&](std::int64_t) { return make_module<DroppingLayer>(parameters.layer, num_rounds); }) {}
 };
 
-ModulePtr<PreNormDecoder> make_backbone() {
+ModulePtr<PreNormDecoder> make_backbone(int num_rounds) {
   Qwen3DenseParameters parameters;
   parameters.layer = {
       .hidden_size = 16, .intermediate_size = 13, .num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 8};
@@ -55,7 +58,7 @@ ModulePtr<PreNormDecoder> make_backbone() {
   parameters.max_position_ids = kSequence;
   parameters.split_vocab_size = {{"regular", kVocabulary}};
   parameters.split_vocab_order = {"regular"};
-  return make_module<DroppingDecoder>(parameters);
+  return make_module<DroppingDecoder>(parameters, num_rounds);
 }
 
 // ---- Data: sample n is the same whoever reads it. ----
@@ -94,6 +97,7 @@ struct Job {
   DeviceMeshParameters mesh = {};
   std::int64_t microbatch_size = 2;
   ShardIndexingMode mode = ShardIndexingMode::kChunked;
+  int num_rounds = 1;  // of a layer's block and its dropout
 };
 
 template <class Head>
@@ -128,7 +132,7 @@ class Parts : public TrainTask<Types<Head>>, public ModelProvider<Types<Head>>, 
   }
 
   ModelStage<Types<Head>> initialize_model_stage(const DistContext&, const PipelineStageInfo&) override {
-    backbone_ = make_backbone();
+    backbone_ = make_backbone(job_.num_rounds);
     if constexpr (kPools) {
       model_ = make_decoder_for_classification(backbone_, {.num_labels = kNumLabels, .dropout = 0.4});
     } else {
@@ -193,6 +197,14 @@ TEST(DropoutLayouts, Train_a_decoder_as_one_rank_does) {
     SCOPED_TRACE(cat("replicate ", mesh.data_parallel_replicate, " shard ", mesh.data_parallel_shard, " cp ",
                      mesh.context_parallel_shard, " ", mesh.context_parallel_replicate, " tp ", mesh.tensor_parallel));
     expect_all_close(trained<LanguageModellingHead>({.mesh = mesh}), expected, tolerance("fp64"));
+  }
+}
+
+TEST(DropoutLayouts, Train_layers_that_call_their_block_twice_as_one_rank_does) {
+  const auto expected = trained<LanguageModellingHead>({.num_rounds = 2});
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.data_parallel_replicate = 2, .data_parallel_shard = 2},
+                                           DeviceMeshParameters{.context_parallel_shard = 2, .tensor_parallel = 2}}) {
+    expect_all_close(trained<LanguageModellingHead>({.mesh = mesh, .num_rounds = 2}), expected, tolerance("fp64"));
   }
 }
 

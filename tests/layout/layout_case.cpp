@@ -120,9 +120,9 @@ class RankJob {
   LayoutLoss forward(std::int64_t step, std::int64_t i) {
     const std::int64_t share = job_.num_microbatches / context_.data_parallel_size();
     const std::int64_t number = number_in_step(i, share);
-    clock_->step = static_cast<std::uint64_t>(step);
     clock_->base_seed = mutation_ == Mutation::kSeedOfRank ? 3 + static_cast<std::uint64_t>(context_.rank()) : 3;
-    clock_->microbatch = static_cast<std::uint64_t>(mutation_ == Mutation::kLocalMicrobatch ? i : number);
+    clock_->microbatch = {.step = static_cast<std::uint64_t>(step),
+                          .number = static_cast<std::uint64_t>(mutation_ == Mutation::kLocalMicrobatch ? i : number)};
     model_->begin_microbatch(step, number);
     phase_.begin(Phase::kForward);
     return microbatch_loss(model_, job_, step, step * job_.num_microbatches + number,

@@ -22,9 +22,9 @@ void check_layouts(const DistContext& context, const Module& module) {
 }
 
 RandomClockPtr share_random_clock(const DistContext& context, Module& module, const TrainerConfig& config) {
-  auto clock = std::make_shared<RandomClock>(
-      RandomClock{.base_seed = static_cast<std::uint64_t>(config.determinism.base_seed),
-                  .num_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks()});
+  const auto clock = std::make_shared<RandomClock>();
+  clock->base_seed = static_cast<std::uint64_t>(config.determinism.base_seed);
+  clock->num_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
   module.set_random_clock(clock);
   return clock;
 }

@@ -161,8 +161,8 @@ class Trainer {
       }
       pack_.clear();
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        trainer_.clock_->step = static_cast<std::uint64_t>(schedule.current_step());
-        trainer_.clock_->microbatch = numbers_[i];
+        trainer_.clock_->microbatch = {.step = static_cast<std::uint64_t>(schedule.current_step()),
+                                       .number = numbers_[i]};
         const auto index = static_cast<std::int64_t>(i);
         states_.with(index, [&](typename Types::State& state) {
           Microbatch<Types> microbatch(std::move(inputs[i].first), std::move(inputs[i].second), std::move(state));

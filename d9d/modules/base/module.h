@@ -53,13 +53,19 @@ struct BufferSpec {
   bool follows_dtype = true;
 };
 
+// The microbatch that a model computes.
+struct RandomMicrobatch {
+  std::uint64_t step = 0;                               // optimiser step
+  std::uint64_t number = 0;                             // within the step, among those of all ranks
+  std::map<std::string, std::uint64_t> num_draws = {};  // in it so far, of each layer by its canonical name
+};
+
 // Position in training that random layers (dropout) derive their numbers from. One object a model, set by the loop.
 struct RandomClock {
   std::uint64_t base_seed = 0;
-  std::uint64_t step = 0;        // optimiser step
-  std::uint64_t microbatch = 0;  // its number within the step, among those of all ranks
-  bool is_captured = false;      // a graph is recorded that would keep the numbers: asking for the clock is an error
-  std::int64_t num_ranks = 1;    // that work on one microbatch together, each on its part
+  RandomMicrobatch microbatch = {};  // a new one for each, from where draws count anew
+  bool is_captured = false;          // a graph is recorded that would keep the numbers: asking for the clock throws
+  std::int64_t num_ranks = 1;        // that work on one microbatch together, each on its part
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
 

@@ -51,7 +51,7 @@ class Model : public Module {
  public:
   Model() { to(at::kDouble); }
   virtual at::Tensor forward(const at::Tensor& x, const std::monostate&) {
-    clocks.emplace_back(random_clock()->step, random_clock()->microbatch);
+    clocks.emplace_back(random_clock()->microbatch.step, random_clock()->microbatch.number);
     return second(at::tanh(first(x)));
   }
   const ModulePtr<Linear> first = register_module<Linear>("first", LinearConfig{2, 3, true});

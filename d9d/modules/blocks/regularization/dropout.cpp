@@ -44,12 +44,19 @@ void Dropout::check_cuts(const RandomClock& clock) const {
             "Dropout::add_cut().");
 }
 
+// Of the next call in this microbatch.
+RandomStream Dropout::next_stream() const {
+  RandomClock& clock = *random_clock();
+  check_cuts(clock);
+  RandomMicrobatch& microbatch = clock.microbatch;
+  const std::string purpose =
+      cat("dropout ", microbatch.num_draws[canonical_name()]++, " of microbatch ", microbatch.number);
+  return {.key = philox_key(clock.base_seed, purpose, canonical_name()), .step = microbatch.step};
+}
+
 at::Tensor Dropout::forward(const at::Tensor& x) const {
   if (!is_training() || probability == 0.0) return x;
-  const RandomClock clock = replayed([this] { return *random_clock(); });
-  check_cuts(clock);
-  const std::string purpose = cat("dropout of microbatch ", clock.microbatch);
-  const RandomStream stream{.key = philox_key(clock.base_seed, purpose, canonical_name()), .step = clock.step};
+  const RandomStream stream = replayed([this] { return next_stream(); });
   const at::Tensor mask = at::empty(x.sizes(), x.options().dtype(at::kBool));
   fill_bernoulli(mask, window_of(mask), stream, 1.0 - probability);
   return x * mask / (1.0 - probability);

@@ -1,8 +1,9 @@
 // Zeroes elements with a probability and scales the rest up, in training only.
 //
-// The mask is a function of (base seed, this module's name, step, microbatch, element): the same in a recomputation, on
-// every device, in every repetition of the run, and on every layout that has the same microbatches. Microbatches are
-// numbered over all ranks, elements over the whole tensor where ranks share one.
+// The mask is a function of (base seed, this module's name, step, microbatch, call, element): the same in a
+// recomputation, on every device, in every repetition of the run, and on every layout that has the same microbatches.
+// Microbatches are numbered over all ranks, calls of this module within a microbatch (its second forward has another
+// mask than its first), elements over the whole tensor where ranks share one.
 //
 // Example
 //   x = dropout(x);                                                        // [B, S, H]
@@ -39,6 +40,7 @@ class Dropout : public Module {
 
  private:
   [[nodiscard]] ElementWindow window_of(const at::Tensor& x) const;
+  [[nodiscard]] RandomStream next_stream() const;
   void check_cuts(const RandomClock& clock) const;
 
   std::vector<TensorCut> cuts_;  // from the outermost on
