@@ -1,18 +1,13 @@
 #include "d9d/loop/run/trainer.h"
 
-#include <cmath>
-#include <limits>
-#include <numeric>
-
 #include <gmock/gmock.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 
 #include "d9d/base/check.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
-#include "d9d/modules/blocks/moe/moe_layer.h"
 
-#include "tests/loop/run/toy_job.h"
+#include "tests/loop/run/toy_values.h"
 
 namespace d9d {
 namespace {
@@ -23,20 +18,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 using ::testing::ThrowsMessage;
+using toy::all_equal;
 using toy::Job;
+using toy::poisoned;
 using toy::samples;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-std::vector<at::Tensor> values_of(const Module& module) {
-  std::vector<at::Tensor> values;
-  for (const auto& [name, tensor] : module.state_dict()) values.push_back(tensor.clone());
-  return values;
-}
-
-bool all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
-}
+using toy::values_of;
 
 // The model as plain tensors in the order of its parameters.
 std::vector<at::Tensor> plain_leaves(at::ScalarType dtype = at::kDouble) {
@@ -127,12 +113,6 @@ TEST(Trainer, A_step_of_total_weight_zero_changes_nothing_and_is_said) {
   EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
 }
 
-toy::Batch poisoned() {
-  toy::Batch batch = samples(0, 2);
-  batch.y.fill_(kNan);
-  return batch;
-}
-
 TEST(Trainer, A_nan_stops_the_run_names_the_parameter_and_leaves_values_alone) {
   Job job({{poisoned()}});
   auto trainer = job.make_trainer();
@@ -179,95 +159,6 @@ TEST(Trainer, A_nan_that_stops_the_run_leaves_an_optimiser_that_scales_gradients
       [&] { (void)trainer.train(); },
       ThrowsMessage<StateError>(AllOf(HasSubstr("loss nan"), HasSubstr("first in the gradient of first.weight"))));
   EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
-}
-
-// A model with experts: what happens to their balance.
-struct Routed : toy::Model {
-  Routed() { to(at::kDouble); }
-  at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
-    return toy::Model::forward(x + experts(x).hidden_states, shared);
-  }
-  const ModulePtr<MoELayer> experts = register_module<MoELayer>(
-      "experts",
-      MoELayerConfig{
-          .hidden_size = 2, .intermediate_size = 3, .num_experts = 4, .top_k = 2, .expert_bias_update_rate = 0.1});
-};
-
-struct RoutedJob : Job {
-  explicit RoutedJob(std::vector<std::vector<toy::Batch>> packs) : Job(std::move(packs)) {
-    provider.make_model = [] { return make_module<Routed>(); };
-    config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
-    optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.5});
-  }
-};
-
-TEST(Trainer, A_step_that_changes_nothing_leaves_the_balance_of_experts_and_its_counts_end) {
-  toy::Batch weightless = samples(0, 2);
-  weightless.weights.zero_();
-  for (const toy::Batch& useless : {weightless, poisoned()}) {
-    RoutedJob job({{useless}});
-    auto trainer = job.make_trainer();
-    const auto before = values_of(trainer.module());
-    ::testing::internal::CaptureStderr();
-    (void)trainer.train();
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("step 0 changed nothing"));
-    EXPECT_TRUE(all_equal(before, values_of(trainer.module())));
-    for (const auto& [name, buffer] : trainer.module().named_buffers()) {
-      EXPECT_TRUE(!name.ends_with("tokens_per_expert") || buffer->local.eq(0).all().item<bool>());
-    }
-  }
-}
-
-TEST(Trainer, Logs_how_many_tokens_each_expert_got_in_the_step) {
-  RoutedJob job({{samples(0, 3), samples(3, 2)}, {samples(5, 4)}});
-  auto trainer = job.make_trainer();
-  const auto routed = std::dynamic_pointer_cast<Routed>(job.provider.model.shared());
-  const at::Tensor chosen = routed->experts->router(at::cat({samples(0, 3).x, samples(3, 2).x})).indices;
-  const at::Tensor expected = at::bincount(chosen.flatten(), {}, 4);
-  (void)trainer.train();
-  const auto lines = Job::logged();
-  ASSERT_EQ(lines.size(), 2U);
-  const auto tokens_of = [&](std::size_t step) {
-    return lines[step].at("experts/tokens_per_expert").get<std::vector<double>>();
-  };
-  ASSERT_EQ(tokens_of(0).size(), 4U);
-  for (std::size_t e = 0; e < 4; ++e) EXPECT_EQ(tokens_of(0)[e], expected[static_cast<int>(e)].item<double>()) << e;
-  const std::vector<double> second = tokens_of(1);
-  const double sum = std::accumulate(second.begin(), second.end(), 0.0);
-  EXPECT_EQ(lines[0].at("experts/expert_load_max").get<double>(), expected.max().item<double>() / (5 * 2 / 4.0));
-  EXPECT_EQ(sum, 4 * 2);  // counts begin anew
-}
-
-// A loss in bfloat16, of weight 257, which bfloat16 does not have.
-struct NarrowTask : toy::Task {
-  explicit NarrowTask(std::int64_t loss_weight) : weight(loss_weight) {}
-  LossResult compute_loss(const Output& output, toy::State& state, const JobSchedule&) override {
-    state.output = output;
-    return {.loss = output.square().sum(), .loss_weight = at::full({}, weight, at::kLong)};
-  }
-  std::int64_t weight;
-};
-
-TEST(Trainer, Weights_of_a_narrow_loss_divide_its_gradients_as_they_multiply_them) {
-  std::vector<std::vector<at::Tensor>> gradients;
-  for (const std::int64_t weight : {1, 257}) {
-    Job job({{tree_map([](const at::Tensor& leaf) { return leaf.to(at::kBFloat16); }, samples(0, 2))}});
-    job.provider.make_model = [] {
-      auto model = make_module<toy::Model>();
-      model->to(at::kBFloat16);
-      return model;
-    };
-    NarrowTask task(weight);
-    Trainer<toy::Types>(job.context, job.config,
-                        {.task = task,
-                         .model = job.provider,
-                         .data = job.provider,
-                         .optimizer = *job.optimizer,
-                         .lr_scheduler = job.lr_scheduler})
-        .train();
-    gradients.push_back(job.descent->steps->at(0).gradients);
-  }
-  EXPECT_TRUE(all_equal(gradients[0], gradients[1]));
 }
 
 TEST(Trainer, Clips_as_torch_does) {
