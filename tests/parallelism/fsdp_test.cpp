@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/modules/blocks/linear/linear.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
@@ -103,6 +104,30 @@ TEST(Fsdp, Gathers_once_a_step_when_it_never_reshards) {
     sharded.runtime->wait();
     sharded.run_microbatch(input());
     EXPECT_EQ(sharded.runtime->num_gathers(), 6);
+  });
+}
+
+TEST(Fsdp, Sums_in_the_dtype_of_the_loop_unless_it_names_one_and_keeps_it_while_memory_is_held) {
+  on_two_ranks([](World& world) {
+    for (const std::optional<Dtype> own : {std::optional<Dtype>(), std::optional(Dtype::kFloat32)}) {
+      Sharded sharded(world, {.gradient_dtype = own});
+      sharded.shard().fill();
+      FsdpRuntime& runtime = *sharded.runtime;
+      for (const Dtype of_loop : {Dtype::kBFloat16, Dtype::kFloat64}) {
+        runtime.set_gradient_dtype(of_loop);
+        sharded.run_microbatch(input());
+        runtime.wait();
+        for (const auto& [name, parameter] : sharded.model->named_parameters()) {
+          EXPECT_EQ(parameter->stored().grad().scalar_type(), to_scalar_type(own.value_or(of_loop))) << name;
+        }
+        runtime.clear();
+        if (!own) {
+          EXPECT_THAT([&] { runtime.set_gradient_dtype(Dtype::kFloat32); },
+                      ThrowsMessage<StateError>(HasSubstr("Call close() first")));
+        }
+        runtime.close();
+      }
+    }
   });
 }
 

@@ -39,6 +39,7 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
                                                 .gradient_dtype = config.grad_dtype,
                                                 .keeps_memory = memory == GradientMemory::kKept};
   synchronizer_ = std::make_shared<GradientSynchronizer>(parameters_, synchronizer);
+  for (const auto& reduction : reductions_) reduction->set_gradient_dtype(config.grad_dtype);
   reductions_.push_back(synchronizer_);
   std::vector<ParameterPtr> parameters;
   for (const auto& [name, parameter] : parameters_) parameters.push_back(parameter);

@@ -76,7 +76,8 @@ enum class GradientMemory {
 
 class GradientManager {
  public:
-  // The module has storage and layouts.
+  // The module has storage and layouts. Its reductions sum in config.grad_dtype unless their own configuration names
+  // another.
   GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
                   const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep);
 

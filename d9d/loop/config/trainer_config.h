@@ -154,8 +154,8 @@ struct ProfilingConfig {
 };
 
 struct GradientManagerConfig {
-  // Of sums over microbatches and ranks. null: float32, or float64 for float64 parameters. bfloat16 saves memory and
-  // rounds each sum.
+  // Of sums over microbatches and ranks, of all parameters but those whose FsdpConfig names another. null: float32, or
+  // float64 for float64 parameters. bfloat16 saves memory and rounds each sum.
   std::optional<Dtype> grad_dtype = {};
   std::int64_t bucket_size_mb = 32;  // size of one reduction
 

@@ -13,8 +13,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "d9d/base/dtype.h"
 #include "d9d/modules/base/module.h"
 
 namespace d9d {
@@ -22,6 +24,10 @@ namespace d9d {
 class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
+
+  // Local, before the first step or after close(): the dtype of sums, as gradient_dtype_of() of core/dtype takes it,
+  // where the reduction's own configuration names none.
+  virtual void set_gradient_dtype(std::optional<Dtype> /*dtype*/) {}
 
   // Local. Before the forward of a microbatch that will have a backward.
   virtual void begin_microbatch(bool is_last) = 0;

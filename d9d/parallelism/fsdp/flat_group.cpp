@@ -4,11 +4,12 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/side_stream.h"
+#include "d9d/core/dtype/scalar_type.h"
 
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kAlignmentBytes = 256;
+constexpr std::int64_t kAlignment = 128;  // in elements
 
 std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
@@ -20,19 +21,17 @@ std::int64_t largest_numel(const Parameter& parameter) {
 
 }  // namespace
 
-FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes, c10::ScalarType gradient_dtype)
+FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes)
     : parameters_(std::move(parameters)),
       axes_(std::move(axes)),
       dtype_(parameters_.front().second->local().scalar_type()),
-      gradient_dtype_(gradient_dtype),
+      gradient_dtype_(gradient_dtype_of(dtype_, std::nullopt)),
       requires_grad_(parameters_.front().second->requires_grad()) {
-  const std::int64_t alignment =
-      kAlignmentBytes / static_cast<std::int64_t>(std::min(elementSize(dtype_), elementSize(gradient_dtype)));
   for (const auto& [name, parameter] : parameters_) {
     offsets_.push_back(padded_numel_);
-    padded_numel_ += round_up(largest_numel(*parameter), alignment);
+    padded_numel_ += round_up(largest_numel(*parameter), kAlignment);
   }
-  padded_numel_ = round_up(padded_numel_, alignment * axes_.mesh.axis_size(axes_.shard_axis));
+  padded_numel_ = round_up(padded_numel_, kAlignment * axes_.mesh.axis_size(axes_.shard_axis));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i].second;
     const FlatShard flat{.padded_numel = padded_numel_, .offset_in_unit = offsets_[i]};
@@ -41,6 +40,12 @@ FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes, c10::ScalarType 
       parameter.place(axes_.mesh, axis, Replicate{}, Partial{ReduceOp::kSum});
     }
   }
+}
+
+void FlatGroup::set_gradient_dtype(c10::ScalarType dtype) {
+  if (gradient_dtype_ == dtype) return;
+  free_gradients();
+  gradient_dtype_ = dtype;
 }
 
 std::int64_t FlatGroup::gathered_bytes() const {

@@ -1,7 +1,7 @@
 // Parameters that are gathered and reduced together: one dtype, all trained or none, over the same axes. Concatenated
-// in the order of declaration, each at a multiple of 256 bytes, the whole padded to equal slices; rank r of the shard
-// axis keeps slice r. Where other axes cut a parameter unevenly all ranks leave the room that the largest part needs,
-// so that every rank knows what every other holds.
+// in the order of declaration, each at a multiple of 128 elements, 256 bytes or more in every dtype, the whole padded
+// to equal slices; rank r of the shard axis keeps slice r. Where other axes cut a parameter unevenly all ranks leave
+// the room that the largest part needs, so that every rank knows what every other holds.
 //
 // Legend   N padded elements of the group, W ranks of the shard axis
 #pragma once
@@ -35,10 +35,14 @@ class FlatGroup {
   using NamedParameters = std::vector<std::pair<std::string, ParameterPtr>>;
 
   // Places the parameters: FlatShard on the shard axis; their gradients too, and Partial(sum) on replicate axes.
-  FlatGroup(NamedParameters parameters, FsdpAxes axes, c10::ScalarType gradient_dtype);
+  FlatGroup(NamedParameters parameters, FsdpAxes axes);
 
   [[nodiscard]] const NamedParameters& parameters() const { return parameters_; }
   [[nodiscard]] bool requires_grad() const { return requires_grad_; }
+  // Local: of gradients; gradient_dtype_of() of the parameters' dtype before. Forgets gradients where it changes.
+  void set_gradient_dtype(c10::ScalarType dtype);
+  [[nodiscard]] c10::ScalarType gradient_dtype() const { return gradient_dtype_; }
+  [[nodiscard]] c10::ScalarType dtype() const { return dtype_; }  // of the parameters
   [[nodiscard]] std::int64_t gathered_bytes() const;
   [[nodiscard]] std::int64_t gradient_bytes() const;  // of the full gradient; 0 for frozen parameters
 

@@ -34,7 +34,8 @@ constexpr auto enum_names(ExchangeMethod) {
 
 struct FsdpConfig {
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::kExceptLast;
-  // Of gradients, on the wire too. None: float32, or float64 for float64 parameters.
+  // Of the gradients of sharded parameters, on the wire too. None: what GradientManagerConfig::grad_dtype of the loop
+  // says for all others; in a loop without GradientManager float32, or float64 for float64 parameters.
   std::optional<Dtype> gradient_dtype = {};
   // Keep the full gradients of all units until the last microbatch of the step, and reduce once. Default: reduce after
   // each microbatch, one full gradient of a unit at a time.

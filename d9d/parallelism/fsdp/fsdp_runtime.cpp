@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtype/scalar_type.h"
 
 namespace d9d {
 namespace {
@@ -19,6 +20,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + u
 FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered) {
   D9D_CHECK(!arena_, StateError, "[parallelism::fsdp] expected unit '", name,
             "' before materialize(), got it afterwards.");
+  for (const auto& group : groups) group->set_gradient_dtype(gradient_dtype_of(group->dtype(), config_.gradient_dtype));
   entries_.push_back({.unit = std::make_unique<FsdpUnit>(*this, std::move(name), std::move(groups), stays_gathered)});
   return *entries_.back().unit;
 }
@@ -51,13 +53,6 @@ void FsdpRuntime::make_exchanges() {
     }
   }
   for (Exchange& exchange : exchanges_) {
-    for (const Entry& entry : entries_) {
-      std::int64_t bytes = 0;
-      for (const auto& group : entry.unit->groups()) {
-        if (group->shard_ranks() == exchange.ranks) bytes += group->gradient_bytes();
-      }
-      exchange.gradient_bytes = std::max(exchange.gradient_bytes, bytes);
-    }
     exchange.gather = make_shard_gather(config_.gather, exchange.ranks, exchange.slice_bytes);
     exchange.reduce = std::make_shared<ShardReduce>(config_.reduce, exchange.ranks);
     if (log_) {
@@ -211,12 +206,40 @@ void FsdpRuntime::finish(std::size_t index) {
 
 // Gradients ----------------------------------------------------------------------------------------------------------
 
+void FsdpRuntime::set_gradient_dtype(std::optional<Dtype> dtype) {
+  if (config_.gradient_dtype) return;
+  for (const Entry& entry : entries_) {
+    for (const auto& group : entry.unit->groups()) {
+      const c10::ScalarType wanted = gradient_dtype_of(group->dtype(), dtype);
+      const bool is_open = group->shard_ranks() != nullptr && exchange_of(*group).gradient_slots.defined();
+      D9D_CHECK(wanted == group->gradient_dtype() || !is_open, StateError,
+                "[parallelism::fsdp] expected gradients of '", entry.unit->name(), "' in ", group->gradient_dtype(),
+                " as in the steps before, got ", wanted, ". Call close() first.");
+      group->set_gradient_dtype(wanted);
+    }
+  }
+}
+
+// Of the unit with most.
+std::int64_t FsdpRuntime::slot_bytes(const Exchange& exchange) const {
+  std::int64_t most = 0;
+  for (const Entry& entry : entries_) {
+    std::int64_t bytes = 0;
+    for (const auto& group : entry.unit->groups()) {
+      if (group->shard_ranks() == exchange.ranks) bytes += group->gradient_bytes();
+    }
+    most = std::max(most, bytes);
+  }
+  return most;
+}
+
 void FsdpRuntime::open_gradient_slots() {
   if (slot_is_free_.empty()) return;
   for (Exchange& each : exchanges_) {
     if (each.gradient_slots.defined()) continue;
     const auto num_slots = static_cast<std::int64_t>(slot_is_free_.size());
-    each.gradient_slots = each.reduce->allocate(num_slots * each.gradient_bytes).view({num_slots, each.gradient_bytes});
+    const std::int64_t num_bytes = slot_bytes(each);
+    each.gradient_slots = each.reduce->allocate(num_slots * num_bytes).view({num_slots, num_bytes});
     if (log_) {
       log_->info("gradients of group '", each.ranks->group().name, "' are summed ", each.reduce->description());
     }

@@ -47,6 +47,8 @@ class FsdpRuntime final : public GradientReduction,
   explicit FsdpRuntime(FsdpConfig config, std::optional<Logger> log = std::nullopt)
       : config_(config), log_(std::move(log)) {}
 
+  // Throws StateError where memory of gradients of another dtype is there.
+  void set_gradient_dtype(std::optional<Dtype> dtype) override;
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
   void wait() override;
@@ -93,14 +95,14 @@ class FsdpRuntime final : public GradientReduction,
   // What crosses between the ranks over which some groups are cut.
   struct Exchange {
     std::shared_ptr<Communicator> ranks;
-    std::int64_t slice_bytes = 0;     // of parameters, of all groups
-    std::int64_t gradient_bytes = 0;  // of the unit with most
+    std::int64_t slice_bytes = 0;  // of parameters, of all groups
     std::shared_ptr<ShardGather> gather;
     std::shared_ptr<ShardReduce> reduce;
-    at::Tensor gradient_slots;  // kByte [slots, gradient_bytes]; undefined: not allocated
+    at::Tensor gradient_slots;  // kByte [slots, bytes of the unit with most]; undefined: not allocated
   };
   void make_exchanges();
   [[nodiscard]] Exchange& exchange_of(const FlatGroup& group);
+  [[nodiscard]] std::int64_t slot_bytes(const Exchange& exchange) const;
   void open_gradient_slots();
   void close_exchanges();
   void begin_reading();

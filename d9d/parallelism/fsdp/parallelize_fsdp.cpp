@@ -7,7 +7,6 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/dtype/scalar_type.h"
 
 namespace d9d {
 namespace {
@@ -70,11 +69,9 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
             "', got none that another unit has not.");
   std::vector<std::unique_ptr<FlatGroup>> groups;
   for (auto& [key, members] : parameters) {
-    const c10::ScalarType gradient_dtype =
-        gradient_dtype_of(members.front().second->local().scalar_type(), runtime->config().gradient_dtype);
     FsdpAxes axes = unit.axes[std::get<std::size_t>(key)];
     axes.replicate_axes = std::get<std::vector<std::string>>(key);
-    groups.push_back(std::make_unique<FlatGroup>(std::move(members), std::move(axes), gradient_dtype));
+    groups.push_back(std::make_unique<FlatGroup>(std::move(members), std::move(axes)));
   }
   FsdpUnit& added = runtime->add_unit(unit.name, std::move(groups), unit.stays_gathered);
   for (const auto& module : unit.modules) module->add_hook(std::make_shared<FsdpHook>(runtime, added));

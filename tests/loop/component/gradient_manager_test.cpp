@@ -110,6 +110,55 @@ TEST(GradientManager, Stops_all_ranks_when_any_one_wants_to) {
   }
 }
 
+// In which dtype a step leaves the gradient of a bfloat16 parameter that FSDP cuts.
+c10::ScalarType dtype_of_sharded_gradient(World& world, const FsdpConfig& fsdp,
+                                          const std::vector<std::optional<Dtype>>& grad_dtypes) {
+  const DistContext context({.mesh = {.data_parallel_shard = 2}, .world = borrowed(world), .local_rank = world.rank()});
+  const auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 300});
+  module->to(at::kBFloat16);
+  parallelize_fsdp(std::make_shared<FsdpRuntime>(fsdp),
+                   {.name = "norm",
+                    .modules = {module.shared()},
+                    .axes = {{.mesh = context.mesh(MeshDomain::kDense), .shard_axis = "dp_cp_shard"}}});
+  module->materialize(at::kCPU);
+  module->reset_parameters(/*base_seed=*/1);
+  at::Tensor gradient;
+  for (const std::optional<Dtype> grad_dtype : grad_dtypes) {  // one manager after the other
+    GradientManager gradients(context, *module, {.grad_dtype = grad_dtype}, {});
+    for (const bool is_last : {false, true}) {
+      gradients.begin_microbatch(is_last);
+      const at::Tensor loss = module(at::ones({1, 300}, at::kBFloat16)).sum();
+      gradients.add_loss_with_weight(loss, at::ones({}));
+      loss.backward();
+      gradients.end_microbatch();
+    }
+    (void)gradients.sum_step({});
+    gradient = module->weight->stored().grad();
+    EXPECT_TRUE(gradient.eq(4).all().item<bool>());  // of two ranks in two microbatches
+    gradients.reset();
+    gradients.close();
+  }
+  return gradient.scalar_type();
+}
+
+TEST(GradientManager, Sums_in_its_dtype_what_is_sharded_unless_fsdp_names_another) {
+  struct Case {
+    std::optional<Dtype> of_manager, of_fsdp;
+    c10::ScalarType expected;
+  };
+  run_ranks(RankBackend::kThreads, 2, [](World& world) {
+    for (const auto& [of_manager, of_fsdp, expected] :
+         {Case{{}, {}, at::kFloat}, Case{Dtype::kBFloat16, {}, at::kBFloat16}, Case{Dtype::kFloat64, {}, at::kDouble},
+          Case{{}, Dtype::kBFloat16, at::kBFloat16}, Case{Dtype::kBFloat16, Dtype::kFloat32, at::kFloat}}) {
+      for (const bool reduces_once : {false, true}) {
+        const FsdpConfig fsdp{.gradient_dtype = of_fsdp, .reduce_on_last_microbatch = reduces_once};
+        EXPECT_EQ(dtype_of_sharded_gradient(world, fsdp, {of_manager}), expected);
+      }
+    }
+    EXPECT_EQ(dtype_of_sharded_gradient(world, {}, {std::nullopt, Dtype::kBFloat16}), at::kBFloat16);
+  });
+}
+
 // As NCCL after a peer has died: the operation leaves garbage, and who asks hears why.
 struct AbortedCommunicator : ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
