@@ -8,6 +8,9 @@
 
 namespace d9d::kernels::detail {
 
+// Of at::parallel_for: less is not worth another thread.
+inline constexpr std::int64_t kElementsPerTask = 16384;
+
 [[nodiscard]] inline bool has_cpu_loops(const at::TensorBase& tensor) {
   const at::ScalarType dtype = tensor.scalar_type();
   return tensor.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble || dtype == at::kBFloat16);

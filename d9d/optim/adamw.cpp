@@ -8,23 +8,23 @@
 namespace d9d {
 namespace {
 
-constexpr std::string_view kName = "AdamW";
+constexpr std::string_view kAdamW = "AdamW";
 
 }  // namespace
 
 AdamW::AdamW(const std::vector<NamedParameter>& parameters, const AdamWConfig& config) : config_(config) {
-  detail::check_adam_numbers(config.lr, config.betas, config.eps, config.weight_decay, kName);
+  detail::check_adam_numbers(config.lr, config.betas, config.eps, config.weight_decay, kAdamW);
   const auto dtype = [](const NamedParameter& parameter) { return at::toOpMathType(parameter.tensor.scalar_type()); };
-  moments_ = detail::make_moments(parameters, {.optimizer = kName, .dtype = dtype, .amsgrad = config.amsgrad});
+  moments_ = detail::make_moments(parameters, {.optimizer = kAdamW, .dtype = dtype, .amsgrad = config.amsgrad});
 }
 
 void AdamW::step(double learning_rate) { step(learning_rate, at::ones({}, at::kDouble)); }
 
 void AdamW::step(double learning_rate, const at::Tensor& grad_scale) {
-  detail::check_learning_rate(learning_rate, kName);
+  detail::check_learning_rate(learning_rate, kAdamW);
   std::vector<kernels::AdamWTensors> tensors;
   for (const detail::Moments& moments : moments_) {
-    if (moments.parameter.tensor.grad().defined()) tensors.push_back(detail::begin_step(moments, kName));
+    if (moments.parameter.tensor.grad().defined()) tensors.push_back(detail::begin_step(moments, kAdamW));
   }
   kernels::adamw_(tensors,
                   {.learning_rate = learning_rate,
@@ -37,7 +37,7 @@ void AdamW::step(double learning_rate, const at::Tensor& grad_scale) {
 }
 
 void AdamW::load_state_dict(const std::map<std::string, at::Tensor>& state) {
-  detail::copy_state(state, state_dict(), kName);
+  detail::copy_state(state, state_dict(), kAdamW);
 }
 
 }  // namespace d9d

@@ -9,7 +9,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::string_view kName = "StochasticAdamW";
+constexpr std::string_view kStochasticAdamW = "StochasticAdamW";
 
 bool is_rounded(const NamedParameter& parameter) { return parameter.tensor.scalar_type() == at::kBFloat16; }
 
@@ -18,7 +18,7 @@ bool is_rounded(const NamedParameter& parameter) { return parameter.tensor.scala
 StochasticAdamW::StochasticAdamW(const std::vector<NamedParameter>& parameters, const StochasticAdamWConfig& config,
                                  std::uint64_t seed)
     : config_(config), seed_(at::scalar_tensor(static_cast<std::int64_t>(seed), at::kLong)) {
-  detail::check_adam_numbers(config.lr, config.betas, config.eps, config.weight_decay, kName);
+  detail::check_adam_numbers(config.lr, config.betas, config.eps, config.weight_decay, kStochasticAdamW);
   D9D_CHECK(config.state_dtype == Dtype::kFloat32 || config.state_dtype == Dtype::kBFloat16, ConfigError,
             "[optim::StochasticAdamW] expected state_dtype \"bfloat16\" or \"float32\", got \"",
             enum_name(config.state_dtype), "\". Change optimizer.state_dtype.");
@@ -28,19 +28,19 @@ StochasticAdamW::StochasticAdamW(const std::vector<NamedParameter>& parameters, 
               "' in bfloat16 or wider, got float16. Train it in bfloat16.");
     return is_rounded(parameter) ? to_scalar_type(config.state_dtype) : own;
   };
-  moments_ = detail::make_moments(parameters, {.optimizer = kName, .dtype = dtype});
+  moments_ = detail::make_moments(parameters, {.optimizer = kStochasticAdamW, .dtype = dtype});
 }
 
 void StochasticAdamW::step(double learning_rate) { step(learning_rate, at::ones({}, at::kDouble)); }
 
 void StochasticAdamW::step(double learning_rate, const at::Tensor& grad_scale) {
-  detail::check_learning_rate(learning_rate, kName);
+  detail::check_learning_rate(learning_rate, kStochasticAdamW);
   const auto seed = static_cast<std::uint64_t>(seed_.item<std::int64_t>());
   std::vector<kernels::AdamWTensors> tensors;
   for (const detail::Moments& moments : moments_) {
     const NamedParameter& parameter = moments.parameter;
     if (!parameter.tensor.grad().defined()) continue;
-    tensors.push_back(detail::begin_step(moments, kName));
+    tensors.push_back(detail::begin_step(moments, kStochasticAdamW));
     if (is_rounded(parameter)) {
       tensors.back().rounding = kernels::StochasticRounding{
           .key = philox_key(seed, "stochastic_rounding", parameter.name), .rows = parameter.rows};
@@ -62,7 +62,7 @@ std::map<std::string, at::Tensor> StochasticAdamW::state_dict() const {
 }
 
 void StochasticAdamW::load_state_dict(const std::map<std::string, at::Tensor>& state) {
-  detail::copy_state(state, state_dict(), kName);
+  detail::copy_state(state, state_dict(), kStochasticAdamW);
 }
 
 }  // namespace d9d

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "d9d/base/check.h"
+#include "d9d/base/system_error.h"
 
 namespace d9d::detail {
 namespace {
@@ -34,8 +35,8 @@ std::string_view remedy(int error) {
 
 void throw_system_error(std::string_view action, const std::filesystem::path& path) {
   const int error = errno;
-  throw IoError(cat("[base::io] expected ", action, " '", path.string(), "', got ",
-                    std::generic_category().message(error), ". ", remedy(error), "."));
+  throw IoError(cat("[base::io] expected ", action, " '", path.string(), "', got ", system_error_text(error), ". ",
+                    remedy(error), "."));
 }
 
 std::filesystem::path claim_temporary_name(const std::filesystem::path& path,

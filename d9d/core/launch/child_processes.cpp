@@ -25,6 +25,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/environment.h"
 #include "d9d/base/log.h"
+#include "d9d/base/system_error.h"
 #include "d9d/core/launch/tcp.h"
 
 namespace d9d {
@@ -33,8 +34,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kErrorFileVariable = "D9D_ERROR_FILE";  // number of an open file
-
-std::string reason_of(int error) { return std::generic_category().message(error); }
 
 // SIGINT, SIGTERM and SIGCHLD wait to be taken while this lives.
 class BlockedSignals {
@@ -172,7 +171,7 @@ class Supervisor {
       const pid_t process = ::fork();
       if (process == 0) become_rank(parent, signals_.before(), error_file, arguments.data(), environment.data());
       D9D_CHECK(process > 0, IoError, "[core::child_processes] expected to start rank ", rank, " of ",
-                options_.num_ranks, ", got: ", reason_of(errno), ". Raise the limit of processes (ulimit -u).");
+                options_.num_ranks, ", got: ", system_error_text(errno), ". Raise the limit of processes (ulimit -u).");
       ::setpgid(process, process);  // the child does so too: the group is there before either is told to end
       children_.push_back({.rank = rank, .process = process, .error_file = error_file});
     }

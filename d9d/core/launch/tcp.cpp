@@ -14,13 +14,12 @@
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/base/system_error.h"
 
 namespace d9d {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string reason_of(int error) { return std::generic_category().message(error); }
 
 class Descriptor {
  public:
@@ -40,17 +39,17 @@ class Descriptor {
 // An empty reason, or why this address cannot be reached now.
 std::string connect_reason(const addrinfo& address, Clock::time_point deadline, std::string& own_address) {
   const Descriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.get() < 0) return reason_of(errno);
+  if (socket.get() < 0) return system_error_text(errno);
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS) return reason_of(errno);
+    if (errno != EINPROGRESS) return system_error_text(errno);
     pollfd waiting{.fd = socket.get(), .events = POLLOUT, .revents = 0};
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (::poll(&waiting, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 2000))) != 1)
-      return reason_of(ETIMEDOUT);
+      return system_error_text(ETIMEDOUT);
     int error = 0;
     socklen_t size = sizeof(error);
     ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return reason_of(error);
+    if (error != 0) return system_error_text(error);
   }
   sockaddr_storage own{};
   socklen_t size = sizeof(own);
@@ -68,7 +67,7 @@ ListeningSocket::ListeningSocket(std::uint16_t port, Reach reach) {
   const bool has_ipv6 = socket.get() >= 0 && reach == Reach::kAllMachines;
   Descriptor ipv4(has_ipv6 ? -1 : ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int descriptor = has_ipv6 ? socket.get() : ipv4.get();
-  if (descriptor < 0) throw IoError(reason_of(errno));
+  if (descriptor < 0) throw IoError(system_error_text(errno));
   const int on = 1;
   const int off = 0;
   ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -82,7 +81,7 @@ ListeningSocket::ListeningSocket(std::uint16_t port, Reach reach) {
     address.sin_addr.s_addr = htonl(reach == Reach::kThisMachine ? INADDR_LOOPBACK : INADDR_ANY);
     status = ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address));
   }
-  if (status != 0 || ::listen(descriptor, SOMAXCONN) != 0) throw IoError(reason_of(errno));
+  if (status != 0 || ::listen(descriptor, SOMAXCONN) != 0) throw IoError(system_error_text(errno));
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&bound), &size);

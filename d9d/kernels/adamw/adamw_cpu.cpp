@@ -3,13 +3,12 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/adamw/adamw_impl.h"
+#include "d9d/kernels/cpu_loops.h"
 #include "d9d/kernels/simd.h"
 #include "d9d/kernels/stochastic/copy_stochastic_impl.h"
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr std::int64_t kElementsPerTask = 32768;
 
 // Arrays of one parameter; max_exp_avg_sq is null without amsgrad.
 template <class P, class G>

@@ -7,12 +7,11 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "d9d/kernels/cpu_loops.h"
 #include "d9d/kernels/simd.h"
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr std::int64_t kElementsPerTask = 16384;
 
 std::int64_t rows_per_task(const at::Tensor& logits) { return 1 + kElementsPerTask / (1 + logits.size(1)); }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/linear/product.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
@@ -12,9 +13,6 @@ namespace {
 
 constexpr std::int64_t kRowUnit = 8;               // of aligned products
 constexpr std::int64_t kWideLogits = 2048 * 8448;  // products of 2048 rows of so many columns fill an H200 four times
-
-std::int64_t divide_up(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
-std::int64_t round_up(std::int64_t size, std::int64_t unit) { return divide_up(size, unit) * unit; }
 
 // A chunk of rows on its way through the vocabulary.
 class Chunk {

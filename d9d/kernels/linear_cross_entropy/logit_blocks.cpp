@@ -3,16 +3,12 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/linear/product.h"
 
 namespace d9d::kernels::detail {
-namespace {
-
-std::int64_t divide_up(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
-std::int64_t round_up(std::int64_t size, std::int64_t unit) { return divide_up(size, unit) * unit; }
-
-}  // namespace
+namespace {}  // namespace
 
 LogitBlocks::LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks& chunks, std::int64_t min_numbers)
     : input_(input), hidden_(input.hidden.contiguous()) {

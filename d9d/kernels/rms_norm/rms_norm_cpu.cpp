@@ -6,12 +6,11 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "d9d/kernels/cpu_loops.h"
 #include "d9d/kernels/simd.h"
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr std::int64_t kElementsPerTask = 16384;
 
 // Rows are added into at most this many partial weight gradients. It depends on the shape alone, never on the number of
 // threads, so that the order of additions does not either.

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/kernels/device/row_tensor.h"
 #include "d9d/kernels/rotary/slots.h"
 
 namespace d9d::kernels::detail {
@@ -11,10 +12,6 @@ namespace {
 
 constexpr std::int64_t kBytesOfPiece = 16;
 constexpr std::int64_t kMaxSlots = 32;  // a warp has a thread for each
-
-bool is_aligned(const at::Tensor& tensor) {
-  return reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr()) % kBytesOfPiece == 0;
-}
 
 std::int64_t bytes_of_stride(const at::Tensor& heads, std::int64_t dim) {
   return heads.stride(dim) * heads.element_size();

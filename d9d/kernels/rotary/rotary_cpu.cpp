@@ -4,12 +4,11 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "d9d/kernels/cpu_loops.h"
 #include "d9d/kernels/simd.h"
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr std::int64_t kElementsPerTask = 16384;
 
 // The heads of one token: [num_heads, head_dim], read with a stride, written contiguously.
 struct Heads {

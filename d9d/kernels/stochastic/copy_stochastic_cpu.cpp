@@ -1,13 +1,12 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
+#include "d9d/kernels/cpu_loops.h"
 #include "d9d/kernels/stochastic/copy_stochastic_impl.h"
 #include "d9d/kernels/stochastic/stochastic_rounding.h"
 
 namespace d9d::kernels::detail {
 namespace {
-
-constexpr std::int64_t kElementsPerTask = 16384;
 
 c10::BFloat16 rounded(float value, std::uint32_t noise) {
   return {static_cast<std::uint16_t>(stochastic_bits(value, noise) >> 16), c10::BFloat16::from_bits()};

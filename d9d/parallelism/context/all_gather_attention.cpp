@@ -4,11 +4,11 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
+#include "d9d/parallelism/positions.h"
 
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kPositions = 1;
 constexpr std::int64_t kHeads = 2;
 
 }  // namespace

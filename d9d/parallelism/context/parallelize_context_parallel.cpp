@@ -8,13 +8,10 @@
 #include "d9d/modules/blocks/head/embedding_head.h"
 #include "d9d/modules/blocks/regularization/dropout.h"
 #include "d9d/parallelism/context/all_gather_attention.h"
+#include "d9d/parallelism/positions.h"
 
 namespace d9d {
-namespace {
-
-constexpr std::int64_t kPositions = 1;
-
-}  // namespace
+namespace {}  // namespace
 
 void parallelize_context_parallel(Module& module, const DeviceMesh& ranks) {
   const auto context = std::make_shared<AllGatherAttentionContext>(ranks);

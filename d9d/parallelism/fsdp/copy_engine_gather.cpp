@@ -5,15 +5,13 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 #include "d9d/core/offload/storage_memory.h"
+#include "d9d/parallelism/fsdp/flat_alignment.h"
 #include "d9d/parallelism/fsdp/peer_exchange.h"
 
 namespace d9d {
-namespace {
-
-constexpr std::int64_t kAlignmentBytes = 256;
-
-}  // namespace
+namespace {}  // namespace
 
 CopyEngineGather::CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers)
     : ranks_(std::move(ranks)),
@@ -28,7 +26,7 @@ at::Tensor CopyEngineGather::allocate(std::int64_t num_bytes) {
   D9D_ASSERT(num_allocated_ + num_bytes <= slices_.numel(), "[parallelism::fsdp] slices of ", slices_.numel(),
              " bytes in all");
   const at::Tensor slice = slices_.narrow(0, num_allocated_, num_bytes);
-  num_allocated_ += (num_bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  num_allocated_ += round_up(num_bytes, kFlatAlignmentBytes);
   return slice;
 }
 

@@ -3,15 +3,13 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/core/dtype/scalar_type.h"
+#include "d9d/parallelism/fsdp/flat_alignment.h"
 
 namespace d9d {
 namespace {
-
-constexpr std::int64_t kAlignment = 128;  // in elements
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // Of local() on the rank that has most: the first of each axis.
 std::int64_t largest_numel(const Parameter& parameter) {
@@ -29,9 +27,9 @@ FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes)
       requires_grad_(parameters_.front().second->requires_grad()) {
   for (const auto& [name, parameter] : parameters_) {
     offsets_.push_back(padded_numel_);
-    padded_numel_ += round_up(largest_numel(*parameter), kAlignment);
+    padded_numel_ += round_up(largest_numel(*parameter), kFlatAlignment);
   }
-  padded_numel_ = round_up(padded_numel_, kAlignment * axes_.mesh.axis_size(axes_.shard_axis));
+  padded_numel_ = round_up(padded_numel_, kFlatAlignment * axes_.mesh.axis_size(axes_.shard_axis));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i].second;
     const FlatShard flat{.padded_numel = padded_numel_, .offset_in_unit = offsets_[i]};

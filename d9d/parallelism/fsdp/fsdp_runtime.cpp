@@ -6,17 +6,11 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 #include "d9d/core/dtype/scalar_type.h"
+#include "d9d/parallelism/fsdp/flat_alignment.h"
 
 namespace d9d {
-namespace {
-
-constexpr std::int64_t kAlignmentBytes = 256;
-
-std::int64_t round_up(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-}  // namespace
-
 FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered) {
   D9D_CHECK(!arena_, StateError, "[parallelism::fsdp] expected unit '", name,
             "' before materialize(), got it afterwards.");
@@ -49,7 +43,7 @@ void FsdpRuntime::make_exchanges() {
   for (const Entry& entry : entries_) {
     for (const auto& group : entry.unit->groups()) {
       group->connect();
-      exchange_of(*group).slice_bytes += round_up(group->slice_bytes(), kAlignmentBytes);
+      exchange_of(*group).slice_bytes += round_up(group->slice_bytes(), kFlatAlignmentBytes);
     }
   }
   for (Exchange& exchange : exchanges_) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "d9d/base/check.h"
+#include "d9d/parallelism/positions.h"
 #include "d9d/parallelism/tensor/sequence_sharded_context.h"
 #include "d9d/parallelism/tensor/vocabulary_parallel_context.h"
 
@@ -89,7 +90,6 @@ void parallelize_sequence_parallel(RMSNorm& norm, const DeviceMesh& mesh, const 
 }
 
 void parallelize_sequence_parallel(Dropout& dropout, const DeviceMesh& mesh, const std::string& axis) {
-  constexpr std::int64_t kPositions = 1;
   dropout.add_cut({.ranks = mesh.slice({axis}), .dim = kPositions});
 }
 

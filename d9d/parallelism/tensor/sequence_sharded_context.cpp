@@ -2,13 +2,10 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
+#include "d9d/parallelism/positions.h"
 
 namespace d9d {
-namespace {
-
-constexpr std::int64_t kPositions = 1;
-
-}  // namespace
+namespace {}  // namespace
 
 at::Tensor SequenceShardedTensorParallelContext::enter(const at::Tensor& x) const {
   return all_gather_along(x, kPositions, ranks_.communicator());

@@ -9,11 +9,10 @@
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "d9d/parallelism/positions.h"
 
 namespace d9d {
 namespace {
-
-constexpr std::int64_t kPositions = 1;
 
 // Labels as rows of the local weights, one after the other.
 struct LocalLabels {

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+#include <system_error>
+
+namespace d9d {
+
+// What the system says of an errno.
+[[nodiscard]] inline std::string system_error_text(int error) { return std::generic_category().message(error); }
+
+}  // namespace d9d

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <cstdint>
+
+namespace d9d {
+
+// The dim that context and sequence parallelism cut: positions in [B, S, ...].
+inline constexpr std::int64_t kPositions = 1;
+
+}  // namespace d9d
