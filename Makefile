@@ -4,7 +4,7 @@ PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 # `make test` runs the labels that need no GPU and end within minutes; `make test-full` runs everything.
-.PHONY: help bootstrap build run test test-full gpu-bundle lint format tidy bench info install clean
+.PHONY: help bootstrap configure build run test test-full gpu-bundle lint format tidy bench info install clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -12,12 +12,15 @@ help:  ## Show this list
 bootstrap:  ## Install what is missing (packages when root, wheels into .venv)
 	@tools/bootstrap
 
-build: bootstrap  ## Configure and build everything
+configure: bootstrap
 	@mkdir -p build
 	@cmake --preset $(PRESET) >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
+
+build: configure  ## Configure and build everything
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
-run: build  ## Train the example Qwen3-MoE on text found on this machine, export it, sample from it
+run: configure  ## Train the example Qwen3-MoE on text found on this machine, export it, sample from it; builds that much
+	@cmake --build $(BUILD) --parallel $(JOBS) --target qwen3_moe_pretrain
 	@$(BUILD)/bin/qwen3_moe_pretrain examples/qwen3_moe/pretrain/pretrain.json
 
 test: build  ## Everything that runs without a GPU in minutes

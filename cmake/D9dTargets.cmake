@@ -32,6 +32,11 @@ if(D9D_SANITIZE)
   target_link_options(d9d_options INTERFACE -fsanitize=${D9D_SANITIZE})
 endif()
 
+# Files of a target share unnamed namespaces then: names in them are unique in an area.
+function(d9d_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${D9D_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+endfunction()
+
 set(CMAKE_CXX_FLAGS_DEV "-O1 -g1")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_CUDA_FLAGS_DEV "-O2")
@@ -101,6 +106,7 @@ function(d9d_library area)
     target_link_libraries(d9d_${name} PUBLIC d9d::torch_cpu)
     target_precompile_headers(d9d_${name} REUSE_FROM d9d_pch)
   endif()
+  d9d_unity(d9d_${name})
   set_property(GLOBAL APPEND PROPERTY D9D_LIBRARIES d9d_${name})
 endfunction()
 
