@@ -35,6 +35,9 @@ endif()
 # Files of a target share unnamed namespaces then: names in them are unique in an area.
 function(d9d_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${D9D_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "/no_[a-z_]+\\.cpp$")  # stubs: each refuses in its own words
+  set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
 set(CMAKE_CXX_FLAGS_DEV "-O1 -g1")

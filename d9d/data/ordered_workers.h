@@ -25,6 +25,7 @@
 namespace d9d {
 
 inline constexpr std::chrono::seconds kDefaultPatience{5};
+inline constexpr std::chrono::duration<double> kLongestWait{1e8};  // years; clocks overflow beyond
 
 namespace detail {
 
@@ -57,7 +58,7 @@ class OrderedWork {
     Slot& slot = slot_of(next_to_take_);
     const auto is_ready = [&slot] { return !std::holds_alternative<std::monostate>(slot); };
     if (timeout.count() > 0) {
-      is_stuck_ = !ready_.wait_for(lock, timeout, is_ready);
+      is_stuck_ = !ready_.wait_for(lock, std::min(timeout, kLongestWait), is_ready);
       if (is_stuck_) return std::nullopt;
     } else {
       ready_.wait(lock, is_ready);
@@ -92,7 +93,7 @@ class OrderedWork {
   std::vector<std::optional<std::int64_t>> still_making() {
     std::unique_lock lock(mutex_);
     const auto is_over = [this] { return std::ranges::none_of(making_, &std::optional<std::int64_t>::has_value); };
-    if (!is_stuck_) ready_.wait_for(lock, options_.patience, is_over);
+    if (!is_stuck_) ready_.wait_for(lock, std::min(options_.patience, kLongestWait), is_over);
     return making_;
   }
 
@@ -150,7 +151,10 @@ class OrderedWorkers {
       left_behind.push_back(*still_making[i]);
     }
     std::ranges::sort(left_behind);
-    if (!left_behind.empty() && on_left_behind_) on_left_behind_(left_behind);
+    try {
+      if (!left_behind.empty() && on_left_behind_) on_left_behind_(left_behind);
+    } catch (...) {  // a log that fails must not end the program
+    }
   }
   OrderedWorkers(const OrderedWorkers&) = delete;
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;

@@ -139,9 +139,10 @@ LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob&
   std::optional<at::Tensor> auxiliary_loss = first.output.auxiliary_loss;
   if (job.has_pairs) {
     const Inputs inputs = make_inputs(job, number, 1, positions);
-    const Forward second(model, job, inputs, used);
+    const std::vector<Head> used_by_second = used_heads(job, step, number + 1);
+    const Forward second(model, job, inputs, used_by_second);
     losses = losses + 0.5 * second.losses;
-    if (used.front() == Head::kCausalLM) {
+    if (used.front() == Head::kCausalLM && used_by_second.front() == Head::kCausalLM) {
       const at::Tensor margins = (cross_entropy(first) - cross_entropy(second)).to(at::kDouble);
       losses = losses + (at::softplus(margins) * inputs.labels.ne(kIgnoreIndex)).sum();
     }

@@ -1,5 +1,6 @@
 #include "d9d/loop/component/gradient_manager.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -8,19 +9,14 @@
 
 #include "d9d/base/check.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
+#include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 namespace d9d {
 namespace {
 
 // Indices of PendingStep::totals.
-constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kPrints = 4, kSquares = 5, kNorm = 6, kScale = 7;
-
-// What the squares of fingerprints sum to beyond equal ones: 0, or at least 0.5; numbers or tensors.
-template <class Value>
-Value spread_of(const Value& prints, const Value& squares, std::int64_t num_ranks) {
-  return squares - prints * prints / static_cast<double>(num_ranks);
-}
-constexpr double kMaxSpread = 0.25;
+constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kNorm = 5, kScale = 6;
+constexpr double kMaxDisagreement = 0.25;  // of rounding; GradientReduction::disagreement() is 0, or 0.5 and more
 
 }  // namespace
 
@@ -38,6 +34,11 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
   const GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20,
                                                 .gradient_dtype = config.grad_dtype,
                                                 .keeps_memory = memory == GradientMemory::kKept};
+  const auto is_fsdp = [](const auto& each) { return dynamic_cast<const FsdpRuntime*>(each.get()) != nullptr; };
+  D9D_CHECK(
+      std::ranges::count_if(reductions_, is_fsdp) <= 1, ConfigError,
+      "[loop::gradients] expected one FsdpRuntime for all sharded units of a model, got several, whose collectives "
+      "would mix. Give parallelize_fsdp() the same one.");
   synchronizer_ = std::make_shared<GradientSynchronizer>(parameters_, synchronizer);
   for (const auto& reduction : reductions_) reduction->set_gradient_dtype(config.grad_dtype);
   reductions_.push_back(synchronizer_);
@@ -69,20 +70,21 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-// The first six of PendingStep's totals, fp64, on the device: one reduction.
+// The first five of PendingStep's totals, fp64, on the device: one reduction.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor zero = at::zeros({}, options);
   const bool has_loss = counts_ && total_weight_.defined();
-  double fingerprint = 0.0;
-  for (const auto& reduction : reductions_) fingerprint += static_cast<double>(reduction->fingerprint());
+  at::Tensor disagreement = zero;
+  for (const auto& reduction : reductions_) {
+    if (const at::Tensor own = reduction->disagreement(); own.defined()) disagreement = disagreement + own.to(device_);
+  }
   at::Tensor totals =
       at::stack({has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
                  at::full({}, counts_ ? static_cast<double>(report.num_tokens) : 0.0, options),
-                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options), at::full({}, fingerprint, options),
-                 at::full({}, fingerprint * fingerprint, options)});
+                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options), disagreement});
   if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals;
 }
@@ -94,9 +96,8 @@ at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tens
   const at::Tensor loss = sums[kLoss] / weight, norm_of_step = norm / weight.abs();
   const at::Tensor clip =
       clipping_.max_norm ? clip_coefficient(norm_of_step, *clipping_.max_norm) : at::ones_like(norm);
-  const at::Tensor spread = spread_of(sums[kPrints], sums[kSquares], ranks_.num_ranks());
   const at::Tensor scale = clip / weight + 0 * loss + 0 * norm_of_step;
-  return scale.masked_fill(spread > kMaxSpread, std::numeric_limits<double>::quiet_NaN());
+  return scale.masked_fill(sums[kDisagreement] > kMaxDisagreement, std::numeric_limits<double>::quiet_NaN());
 }
 
 PendingStep GradientManager::sum_step(const RankReport& report) {
@@ -111,9 +112,10 @@ PendingStep GradientManager::sum_step(const RankReport& report) {
 StepGradients GradientManager::read_step(const PendingStep& pending) const {
   const double* const total = pending.totals.wait().const_data_ptr<double>();
   D9D_CHECK(
-      spread_of(total[kPrints], total[kSquares], ranks_.num_ranks()) <= kMaxSpread, StateError,
-      "[loop::gradients] expected all ranks to run the same sharded modules in the forward of a step, got others on "
-      "some. Run all modules on all ranks; a rank's loss may leave out what it does not need.");
+      total[kDisagreement] <= kMaxDisagreement, StateError,
+      "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
+      "some. Run all modules on all ranks; a rank's loss may leave out what it does not need, but not a part of what "
+      "a checkpoint around several sharded modules computes again.");
   StepGradients step{.total_weight = total[kWeight],
                      .num_tokens = static_cast<std::int64_t>(total[kTokens]),
                      .stops = total[kStops] > 0};

@@ -50,8 +50,7 @@ struct PendingStep {
   // fp64, 0-dim: what the gradients in .grad() are still to be multiplied by; divides by the total weight and clips.
   // NaN where the step is not usable.
   at::Tensor grad_scale;
-  // [8] fp64: weighted loss, weight, tokens, wishes to stop, fingerprints and their squares; norm of the sum,
-  // grad_scale
+  // [7] fp64: weighted loss, weight, tokens, wishes to stop, disagreement; norm of the sum, grad_scale
   HostCopy totals;
 };
 

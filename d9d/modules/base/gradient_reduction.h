@@ -41,9 +41,9 @@ class GradientReduction {
   // Local. After an exception in forward or backward: as before begin_microbatch, gradients forgotten. Parameters may
   // be written once all ranks have come here: until then others may still read them.
   virtual void abandon() = 0;
-  // Local. Of what this rank has reduced in the step, in its order, below 2^16: ranks that differ did not reduce the
-  // same. 0: there is nothing that could differ, as after clear().
-  [[nodiscard]] virtual std::int64_t fingerprint() const { return 0; }
+  // After wait(): fp64, 0-dim, on the device: 0 where the ranks that sum together have summed the same things in this
+  // step, else 0.5 or more, so that the sums mean nothing. Undefined: there is nothing that could differ.
+  [[nodiscard]] virtual at::Tensor disagreement() const { return {}; }
   // Collective, between steps, where the job goes on without the module or offloads its parameters: lets go of what
   // ranks hold of each other's memory. The next step takes it again.
   virtual void close() {}

@@ -89,7 +89,8 @@ std::map<std::string, at::Tensor> Module::full_state_dict() const {
   for (const auto& [name, parameter] : parameters) state[name] = full_tensor(parameter->dtensor());
   if (parameters.empty()) return state;
   const at::Device device = state.at(parameters.back().first).device();
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  if (!device.is_cpu() && !device.is_meta())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   for (const auto& [name, parameter] : parameters) parameter->mesh().throw_if_failed();
   return state;
 }

@@ -18,6 +18,7 @@ class CopyEngineGather final : public ShardGather {
 
   [[nodiscard]] std::string description() const override;
   [[nodiscard]] at::Tensor allocate(std::int64_t num_bytes) override;
+  [[nodiscard]] bool is_collective() const override { return !is_reading_; }
   void begin() override;
   void gather(const at::Tensor& full, const at::Tensor& slice) override;
   void end() override;

@@ -50,6 +50,7 @@ class FlatGroup {
   // requires_grad changed since construction; so does gather.
   void connect();
   [[nodiscard]] const std::shared_ptr<Communicator>& shard_ranks() const { return shard_ranks_; }
+  [[nodiscard]] const std::shared_ptr<Communicator>& replica_ranks() const { return replica_ranks_; }  // null: none
   [[nodiscard]] std::int64_t slice_bytes() const { return gathered_bytes() / shard_ranks_->size(); }
   // Local. Allocates this rank's slice there and attaches the parameters to it. Both over shard_ranks().
   void materialize(std::shared_ptr<ShardGather> gather, std::shared_ptr<ShardReduce> reduce);
@@ -57,6 +58,7 @@ class FlatGroup {
   // Collective over the shard axis: fills memory (kByte, gathered_bytes()) with all slices; local() of the parameters
   // reads it. On the current stream.
   void gather(const at::Tensor& memory);
+  [[nodiscard]] bool gathers_by_collective() const { return gather_->is_collective(); }
   void release() { flat_->detach(); }
   [[nodiscard]] bool is_gathered() const { return flat_.has_value() && flat_->is_attached(); }
 

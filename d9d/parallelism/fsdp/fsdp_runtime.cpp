@@ -99,6 +99,9 @@ void FsdpRuntime::check_ready(const FsdpUnit& unit) const {
 UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
   check_ready(unit);
   const std::size_t index = index_of(unit);
+  if (order_.begins_forward()) {
+    while (!order_.is_at_start()) step_back();  // what the backward before this forward left out
+  }
   const auto expected = order_.next_in_forward();
   const auto call = order_.enter(index);
   D9D_CHECK(call.has_value(), StateError, "[parallelism::fsdp] expected units in the order of the first microbatch, ",
@@ -106,7 +109,7 @@ UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
             "'. A forward without backward needs NoGradGuard; a model whose order of layers changes cannot be "
             "gathered ahead.");
   entries_[index].owes_reduction = true;
-  note(index, /*what=*/0);
+  step_.add(index, OrderPrint::What::kEntered);
   begin_reading();
   gather(index);
   if (const auto ahead = order_.next_in_forward()) gather(*ahead);
@@ -131,6 +134,7 @@ void FsdpRuntime::gather(std::size_t index) {
     const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kByte);
     memory = entry.own_memory = at::empty({entry.unit->gathered_bytes()}, options);
   }
+  if (entry.unit->gathers_by_collective()) step_.add(index, OrderPrint::What::kGathered);
   entry.ready = gather_stream_->run([&] { entry.unit->gather(memory); });
   ++num_gathers_;
 }
@@ -158,7 +162,8 @@ void FsdpRuntime::leave(const UnitOrder::Call& call, bool has_backward) {
 void FsdpRuntime::release_after_forward(FsdpUnit& unit) {
   const std::size_t index = index_of(unit);
   const Entry& entry = entries_[index];
-  if (!at::GradMode::is_enabled() || (entry.arena_index && !entry.in_backward)) release(index);
+  if (entry.in_backward) return;
+  if (!at::GradMode::is_enabled() || entry.arena_index) release(index);
 }
 
 // Backward -----------------------------------------------------------------------------------------------------------
@@ -171,12 +176,9 @@ void FsdpRuntime::begin_backward(const UnitOrder::Call& call) {
   entries_[call.unit].ready.wait();
 }
 
+// Where backward came by before, end_microbatch() releases and reduces: others may not know of it yet.
 void FsdpRuntime::end_backward(const UnitOrder::Call& call) {
-  if (order_.lies_ahead(call, UnitOrder::Side::kStart)) {
-    while (order_.lies_ahead(call, UnitOrder::Side::kStart)) step_back();
-  } else if (entries_[call.unit].unit->has_gradients()) {
-    finish(call.unit);
-  }
+  while (order_.lies_ahead(call, UnitOrder::Side::kStart)) step_back();
 }
 
 void FsdpRuntime::step_back() {
@@ -189,10 +191,10 @@ void FsdpRuntime::step_back() {
 }
 
 void FsdpRuntime::finish(std::size_t index) {
-  Entry& entry = entries_[index];
-  const bool stays = entry.unit->stays_gathered();
   if (order_.goes_on_with(index)) return;
+  Entry& entry = entries_[index];
   entry.in_backward = false;
+  const bool stays = entry.unit->stays_gathered();
   if (stays && order_.comes_again_to(index)) return;
   if (entry.arena_index || stays) release(index);
   if (reduces_now()) reduce(index);
@@ -205,7 +207,8 @@ void FsdpRuntime::set_gradient_dtype(std::optional<Dtype> dtype) {
   for (const Entry& entry : entries_) {
     for (const auto& group : entry.unit->groups()) {
       const c10::ScalarType wanted = gradient_dtype_of(group->dtype(), dtype);
-      const bool is_open = group->shard_ranks() != nullptr && exchange_of(*group).gradient_slots.defined();
+      const bool is_open =
+          group->has_gradients() || (group->shard_ranks() != nullptr && exchange_of(*group).gradient_slots.defined());
       D9D_CHECK(wanted == group->gradient_dtype() || !is_open, StateError,
                 "[parallelism::fsdp] expected gradients of '", entry.unit->name(), "' in ", group->gradient_dtype(),
                 " as in the steps before, got ", wanted, ". Call close() first.");
@@ -281,12 +284,8 @@ void FsdpRuntime::reduce(std::size_t index) {
     entry.gradient_slot.reset();
   }
   ++num_reductions_;
-  note(index, /*what=*/1);
-}
-
-void FsdpRuntime::note(std::size_t index, int what) {
-  constexpr std::int64_t kPrime = 65521;
-  fingerprint_ = (fingerprint_ * 31 + 2 * static_cast<std::int64_t>(index) + what + 1) % kPrime;
+  step_.add(index, OrderPrint::What::kReduced);
+  if (is_last_microbatch_) last_.add(index, OrderPrint::What::kReduced);
 }
 
 void FsdpRuntime::begin_microbatch(bool is_last) {
@@ -305,7 +304,24 @@ void FsdpRuntime::end_microbatch() {
   if (!is_last_microbatch_) return;
   reduced_ = reduce_stream_->run([&] {
     for (const Entry& entry : entries_) entry.unit->sum_over_replicas();
+    compare_ranks();
   });
+}
+
+void FsdpRuntime::compare_ranks() {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> spreads;
+  std::vector<std::shared_ptr<Communicator>> replicas;
+  for (const Exchange& each : exchanges_) spreads.push_back(step_.spread(*each.ranks));
+  for (const Entry& entry : entries_) {
+    for (const auto& group : entry.unit->groups()) {
+      const auto& ranks = group->replica_ranks();
+      if (ranks == nullptr || std::ranges::find(replicas, ranks) != replicas.end()) continue;
+      replicas.push_back(ranks);
+      spreads.push_back(last_.spread(*ranks));
+    }
+  }
+  if (!spreads.empty()) disagreement_ = at::stack(spreads).sum();
 }
 
 void FsdpRuntime::wait() {
@@ -323,7 +339,9 @@ void FsdpRuntime::clear() {
     entry.gradient_slot.reset();
     entry.owes_reduction = false;
   }
-  fingerprint_ = 0;
+  step_.clear();
+  last_.clear();
+  disagreement_ = at::Tensor();
 }
 
 void FsdpRuntime::offload(const OffloadContext& context) {
@@ -362,7 +380,9 @@ void FsdpRuntime::abandon() {
     entries_[index].owes_reduction = false;
   }
   order_.abandon();
-  fingerprint_ = 0;
+  step_.clear();
+  last_.clear();
+  disagreement_ = at::Tensor();
   next_slot_ = 0;  // other ranks may have come further
   is_reading_ = false;
   for (const Exchange& each : exchanges_) each.gather->abandon();

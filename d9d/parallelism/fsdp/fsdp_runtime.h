@@ -15,9 +15,13 @@
 //
 // Units are declared in the order in which forward uses them. The order of forward is recorded in the first microbatch;
 // from then on the next unit is gathered while one computes, and a forward in another order is a StateError. All ranks
-// run the same units in forward; fingerprint() tells them apart where they do not. Losses may use others on each rank:
-// what a backward leaves out is gathered and reduced, as zeros, where the other ranks do so (unit_order.h). A forward
-// without gradients gathers as it goes and is not part of the order.
+// run the same units in forward; disagreement() tells where they do not. Losses may use others on each rank: what a
+// backward leaves out is gathered and reduced, as zeros, where the other ranks do so (unit_order.h). Not so where a
+// checkpoint encloses sharded units: what it computes again is gathered when it does, which with all_gather the ranks
+// must do alike. Several backwards of one forward come to the same units on all ranks. A forward without gradients
+// gathers as it goes and is not part of the order.
+//
+// One runtime a model: two would have an order each on the same communicators.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +37,7 @@
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
 #include "d9d/parallelism/fsdp/gather_arena.h"
+#include "d9d/parallelism/fsdp/order_print.h"
 #include "d9d/parallelism/fsdp/shard_gather.h"
 #include "d9d/parallelism/fsdp/unit_order.h"
 
@@ -54,7 +59,7 @@ class FsdpRuntime final : public GradientReduction,
   void wait() override;
   void clear() override;
   void abandon() override;
-  [[nodiscard]] std::int64_t fingerprint() const override { return fingerprint_; }
+  [[nodiscard]] at::Tensor disagreement() const override { return disagreement_; }
 
   // Slices go to the host; memory of gathers and gradients is given back. Collective where slices are copied from
   // peers. Offloading forgets gradients.
@@ -74,8 +79,8 @@ class FsdpRuntime final : public GradientReduction,
   // Collective unless gathered: local() of the unit's parameters can be used when it returns, until the forward ended.
   [[nodiscard]] UnitOrder::Call enter(FsdpUnit& unit);  // of a forward with a backward: gathers the next unit ahead
   void gather_for_forward(FsdpUnit& unit);              // of one without, and of a recomputation
-  void leave(const UnitOrder::Call& call, bool has_backward);
-  void release_after_forward(FsdpUnit& unit);  // of one without, and of a recomputation
+  void leave(const UnitOrder::Call& call, bool has_backward);  // whether backward comes to its outputs
+  void release_after_forward(FsdpUnit& unit);                  // of one without, and of a recomputation
   // Collective. Of a call's module: before its backward, when its parameters can be used, and when their gradients have
   // come.
   void begin_backward(const UnitOrder::Call& call);
@@ -116,7 +121,7 @@ class FsdpRuntime final : public GradientReduction,
   void finish(std::size_t index);
   [[nodiscard]] bool reduces_now() const { return is_last_microbatch_ || !config_.reduce_on_last_microbatch; }
   void reduce(std::size_t index);
-  void note(std::size_t index, int what);  // in the fingerprint
+  void compare_ranks();
 
   FsdpConfig config_;
   std::optional<Logger> log_;
@@ -128,7 +133,9 @@ class FsdpRuntime final : public GradientReduction,
   at::Device device_ = at::kCPU;
 
   UnitOrder order_;
-  std::int64_t fingerprint_ = 0;
+  OrderPrint step_;          // of what crosses the ranks of the exchanges
+  OrderPrint last_;          // of what crosses replicas, in the last microbatch alone
+  at::Tensor disagreement_;  // of the step
   bool is_last_microbatch_ = true;
   bool is_reading_ = false;  // ranks may read each other's slices
 

@@ -69,6 +69,10 @@ void FsdpUnit::after_forward(const TensorRefs& outputs) {
   runtime_.leave(open.call, outputs_have_backward);
 }
 
+bool FsdpUnit::gathers_by_collective() const {
+  return std::ranges::any_of(groups_, [](const auto& group) { return group->gathers_by_collective(); });
+}
+
 void FsdpUnit::gather(const at::Tensor& memory) {
   std::int64_t offset = 0;
   for (const auto& group : groups_) {

@@ -38,6 +38,8 @@ class FsdpUnit {
   void before_forward(const TensorRefs& inputs);
   void after_forward(const TensorRefs& outputs);
 
+  // Whether a gather now is one that all ranks must take part in: nobody copies then.
+  [[nodiscard]] bool gathers_by_collective() const;
   // For the runtime. Collective: gather, reduce.
   void gather(const at::Tensor& memory);
   void release();

@@ -34,6 +34,8 @@ class ShardGather {
   // Memory for a slice: kByte [num_bytes], zeros, at a multiple of 256 bytes. In the same order on all ranks.
   [[nodiscard]] virtual at::Tensor allocate(std::int64_t num_bytes) = 0;
 
+  // Local. Whether gather() now waits for the other ranks' gather().
+  [[nodiscard]] virtual bool is_collective() const { return true; }
   // Collective. Later work of the current stream sees what the current streams of all ranks have written so far.
   virtual void begin() = 0;
   // Collective. full [W * n] <- slice [n] of all ranks; slice is a whole allocation. Views of any dtype.

@@ -18,6 +18,10 @@ void UnitOrder::abandon() {
   if (!is_recorded_) recorded_.clear();
 }
 
+bool UnitOrder::begins_forward() const {
+  return !in_forward_ || (is_recorded_ && position_ < recorded_.size() && recorded_[position_] == kTurn);
+}
+
 std::optional<UnitOrder::Call> UnitOrder::enter(std::size_t unit) {
   if (!is_recorded_) {
     recorded_.push_back(unit);

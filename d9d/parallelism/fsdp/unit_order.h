@@ -37,6 +37,8 @@ class UnitOrder {
   void end_microbatch();
   void abandon();
 
+  // Whether the next enter() begins a forward: after a backward, or where one was when the order was recorded.
+  [[nodiscard]] bool begins_forward() const;
   // Forward. None: the unit is not the next one.
   [[nodiscard]] std::optional<Call> enter(std::size_t unit);
   void leave(const Call& call);

@@ -80,8 +80,26 @@ TEST(GradientManager, Refuses_a_step_whose_ranks_ran_other_sharded_modules) {
     gradients.end_microbatch();
     const PendingStep pending = gradients.sum_step({});
     EXPECT_TRUE(std::isnan(pending.grad_scale.item<double>()));
-    EXPECT_THAT([&] { (void)gradients.read_step(pending); },
-                ThrowsMessage<StateError>(HasSubstr("expected all ranks to run the same sharded modules")));
+    EXPECT_THAT(
+        [&] { (void)gradients.read_step(pending); },
+        ThrowsMessage<StateError>(HasSubstr("expected all ranks to gather and reduce the same sharded modules")));
+  });
+}
+
+TEST(GradientManager, Refuses_sharded_modules_of_several_runtimes) {
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context(
+        {.mesh = {.data_parallel_shard = 2}, .world = borrowed(world), .local_rank = world.rank()});
+    const auto pair = make_module<Pair>();
+    for (const auto& [name, child] : pair->named_children()) {
+      parallelize_fsdp(std::make_shared<FsdpRuntime>(FsdpConfig{}),
+                       {.name = name,
+                        .modules = {child},
+                        .axes = {{.mesh = context.mesh(MeshDomain::kDense), .shard_axis = "dp_cp_shard"}}});
+    }
+    pair->materialize(at::kCPU);
+    EXPECT_THAT([&] { GradientManager(context, *pair, {}, {}); },
+                ThrowsMessage<ConfigError>(HasSubstr("expected one FsdpRuntime")));
   });
 }
 

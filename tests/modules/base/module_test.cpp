@@ -61,6 +61,7 @@ TEST(Module, State_dict_has_persistent_tensors_only) {
 TEST(Module, Construction_allocates_nothing) {
   const auto model = make_module<Twice>();
   for (const auto& [name, parameter] : model->named_parameters()) EXPECT_TRUE(parameter->local().is_meta()) << name;
+  EXPECT_EQ(model->full_state_dict().size(), model->state_dict().size());
 }
 
 TEST(Module, Values_depend_on_seed_and_name_alone) {
