@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 
 namespace d9d {
 
@@ -18,7 +19,7 @@ at::Tensor pad_stack_1d(const std::vector<at::Tensor>& items, PadOptions options
               item.scalar_type(), " ", item.sizes(), ". Flatten or convert it.");
     length = std::max(length, item.size(0));
   }
-  length = (length + multiple - 1) / multiple * multiple;
+  length = round_up(length, multiple);
   const at::Tensor stacked = at::full({std::ssize(items), length}, options.pad_value, items.front().options());
   for (std::int64_t row = 0; row < std::ssize(items); ++row) {
     const std::int64_t count = items[row].size(0);

@@ -5,13 +5,14 @@
 #include <c10/util/accumulate.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 
 namespace d9d {
 
 std::int64_t LocalBox::numel() const { return c10::multiply_integers(sizes); }
 
 FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts) {
-  const std::int64_t chunk = (size + num_parts - 1) / num_parts;
+  const std::int64_t chunk = divide_up(size, num_parts);
   return {.begin = std::min(index * chunk, size), .end = std::min((index + 1) * chunk, size)};
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "d9d/base/rounding.h"
+
 namespace d9d {
 namespace {
 
@@ -24,7 +26,7 @@ void append_boxes(const LocalBox& box, std::size_t dim, FlatRange range, std::ve
     append_boxes(rows(first, first + 1), dim + 1, {range.begin - first * row, range.end - first * row}, result);
     return;
   }
-  const std::int64_t first_whole = (range.begin + row - 1) / row;
+  const std::int64_t first_whole = divide_up(range.begin, row);
   const std::int64_t last_whole = range.end / row;
   append_boxes(rows(first, first + 1), dim + 1, {range.begin - first * row, (first_whole - first) * row}, result);
   append_boxes(rows(first_whole, last_whole), dim, {0, (last_whole - first_whole) * row}, result);

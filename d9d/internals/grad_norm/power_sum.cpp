@@ -4,6 +4,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/kernels/simd.h"
 
 namespace d9d::detail {
@@ -50,7 +51,7 @@ template <class T, Power power>
 double power_sum(const at::Tensor& x) {
   const auto* data = x.const_data_ptr<T>();
   const std::int64_t size = x.numel();
-  std::vector<double> blocks(static_cast<std::size_t>((size + kBlockSize - 1) / kBlockSize));
+  std::vector<double> blocks(static_cast<std::size_t>(divide_up(size, kBlockSize)));
   at::parallel_for(0, static_cast<std::int64_t>(blocks.size()), 32, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t block = begin; block < end; ++block)
       blocks[static_cast<std::size_t>(block)] =

@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/device/cuda_kernels.h"
@@ -25,9 +26,8 @@ at::Tensor by_kernel(const at::Tensor& grad_out, const at::Tensor& grad_logsumex
   const at::Tensor logsumexp = rows_of(forward.logsumexp), float_sinks = sinks.to(at::kFloat).contiguous();
   const at::Tensor grad = grad_logsumexp.defined() ? rows_of(grad_logsumexp.to(at::kFloat)) : at::Tensor();
   const std::int64_t num_rows = grad_out.size(0) * grad_out.size(1), num_heads = grad_out.size(2);
-  const std::int64_t rows_per_chunk = std::max<std::int64_t>(8, (num_rows + kChunks - 1) / kChunks);
-  const at::Tensor partial =
-      at::empty({(num_rows + rows_per_chunk - 1) / rows_per_chunk, num_heads}, logsumexp.options());
+  const std::int64_t rows_per_chunk = std::max<std::int64_t>(8, divide_up(num_rows, kChunks));
+  const at::Tensor partial = at::empty({divide_up(num_rows, rows_per_chunk), num_heads}, logsumexp.options());
   launch_sink_gradient({.dtype = dtype_of(grad_out),
                         .num_rows = num_rows,
                         .num_heads = num_heads,

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/global_norm/global_norm_kernel.h"
@@ -29,7 +30,7 @@ at::Tensor global_norm_cuda(at::TensorList tensors, NormOrder order) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == 0) continue;
     of_dtype[dtype_of(tensor)].push_back(tensor.contiguous());
-    num_partial += (tensor.numel() + kNormChunkSize - 1) / kNormChunkSize;
+    num_partial += divide_up(tensor.numel(), kNormChunkSize);
   }
   const at::TensorOptions options = at::TensorOptions(device).dtype(at::kDouble);
   const at::Tensor partial = at::empty({num_partial}, options);

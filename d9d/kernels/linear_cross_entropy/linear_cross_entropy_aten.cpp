@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/kernels/cpu_loops.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cpu.h"
 
@@ -22,7 +23,7 @@ struct Range {
 
 // `size` cut into the fewest pieces of at most `max_size`, of even length but for multiples of `unit`.
 std::vector<Range> cut(std::int64_t size, std::int64_t max_size, std::int64_t unit) {
-  const std::int64_t num_pieces = (size + max_size - 1) / max_size;
+  const std::int64_t num_pieces = divide_up(size, max_size);
   const auto border = [&](std::int64_t piece) {
     const std::int64_t even = size * piece / num_pieces;
     return piece == num_pieces ? size : std::min(even / unit * unit, size);

@@ -8,7 +8,6 @@
 #include "d9d/kernels/linear/product.h"
 
 namespace d9d::kernels::detail {
-namespace {}  // namespace
 
 LogitBlocks::LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks& chunks, std::int64_t min_numbers)
     : input_(input), hidden_(input.hidden.contiguous()) {

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/moe_permute/token_permutation.h"
 #include "d9d/kernels/moe_permute/token_permutation_kernel.h"
@@ -13,7 +14,7 @@ TokenPermutation build_token_permutation_cuda(const TokenPermutationRequest& req
   const at::TensorOptions wide = ids.options();
   const at::TensorOptions narrow = wide.dtype(at::kInt);
   const std::int64_t num_rows = request.num_rows ? *request.num_rows : ids.ge(0).sum().item<std::int64_t>();
-  const std::int64_t num_sort_blocks = (ids.numel() + kSlotsOfSortBlock - 1) / kSlotsOfSortBlock;
+  const std::int64_t num_sort_blocks = divide_up(ids.numel(), kSlotsOfSortBlock);
   const at::Tensor counts = at::empty({num_sort_blocks, request.num_experts}, narrow);
   const at::Tensor offsets = at::empty({request.num_experts + 1}, narrow);
   TokenPermutation result{.row_to_slot = at::empty({num_rows}, wide),

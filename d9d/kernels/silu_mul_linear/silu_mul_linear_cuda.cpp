@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/device/column_slices.h"
 #include "d9d/kernels/device/cuda_kernels.h"
@@ -42,7 +43,6 @@ bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, c
 bool pays_silu_mul_linear_kernel(std::int64_t num_rows, std::int64_t num_features) {
   constexpr std::int64_t kTile = 256, kTilesAtOnce = 132 / 2;
   constexpr double kLeastFilled = 0.85;
-  const auto divide_up = [](std::int64_t size, std::int64_t by) { return (size + by - 1) / by; };
   const std::int64_t num_rounds = divide_up(divide_up(num_rows, kTile) * divide_up(num_features, kTile), kTilesAtOnce);
   return static_cast<double>(num_rows) * static_cast<double>(num_features) >=
          kLeastFilled * static_cast<double>(num_rounds * kTilesAtOnce * kTile * kTile);

@@ -11,7 +11,6 @@
 #include "d9d/parallelism/positions.h"
 
 namespace d9d {
-namespace {}  // namespace
 
 void parallelize_context_parallel(Module& module, const DeviceMesh& ranks) {
   const auto context = std::make_shared<AllGatherAttentionContext>(ranks);

@@ -11,7 +11,6 @@
 #include "d9d/parallelism/fsdp/peer_exchange.h"
 
 namespace d9d {
-namespace {}  // namespace
 
 CopyEngineGather::CopyEngineGather(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> peers)
     : ranks_(std::move(ranks)),

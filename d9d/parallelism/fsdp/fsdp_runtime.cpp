@@ -11,6 +11,7 @@
 #include "d9d/parallelism/fsdp/flat_alignment.h"
 
 namespace d9d {
+
 FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered) {
   D9D_CHECK(!arena_, StateError, "[parallelism::fsdp] expected unit '", name,
             "' before materialize(), got it afterwards.");
@@ -373,16 +374,12 @@ void FsdpRuntime::abandon() {
   reduced_.wait();
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     entries_[index].ready.wait();  // a gather may still write memory that is about to be free
-    if (entries_[index].unit->is_gathered()) release(index);
+    release(index);
     entries_[index].unit->abandon();
-    entries_[index].gradient_slot.reset();
     entries_[index].in_backward = false;
-    entries_[index].owes_reduction = false;
   }
+  clear();
   order_.abandon();
-  step_.clear();
-  last_.clear();
-  disagreement_ = at::Tensor();
   next_slot_ = 0;  // other ranks may have come further
   is_reading_ = false;
   for (const Exchange& each : exchanges_) each.gather->abandon();

@@ -113,10 +113,4 @@ void FsdpUnit::clear_gradients() {
   for (const auto& group : groups_) group->clear_gradients();
 }
 
-void FsdpUnit::abandon() {
-  open_calls_.clear();
-  clear_gradients();
-  if (is_gathered()) release();
-}
-
 }  // namespace d9d

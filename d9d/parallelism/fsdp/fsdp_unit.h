@@ -49,7 +49,7 @@ class FsdpUnit {
   void publish_gradients();
   void clear_gradients();
   [[nodiscard]] bool has_gradients() const;
-  void abandon();
+  void abandon() { open_calls_.clear(); }  // forwards that an exception ended
 
  private:
   // A call of one of its modules.

@@ -5,7 +5,6 @@
 #include "d9d/parallelism/positions.h"
 
 namespace d9d {
-namespace {}  // namespace
 
 at::Tensor SequenceShardedTensorParallelContext::enter(const at::Tensor& x) const {
   return all_gather_along(x, kPositions, ranks_.communicator());
