@@ -29,6 +29,7 @@ struct FirstStepConfig {
   bool checkpointing = false;
   Dtype dtype = Dtype::kFloat64;  // of weights that bfloat16 can hold, whatever it is
   FsdpConfig fsdp = {};
+  GradientManagerConfig gradients = {};
   std::optional<std::filesystem::path> routing = {};  // a file of this program: its tokens go to the same experts
   std::filesystem::path output = {};
 
@@ -37,8 +38,8 @@ struct FirstStepConfig {
     return record<Config>(defaulted("launch", &Config::launch), defaulted("mesh", &Config::mesh),
                           defaulted("has_experts", &Config::has_experts),
                           defaulted("checkpointing", &Config::checkpointing), defaulted("dtype", &Config::dtype),
-                          defaulted("fsdp", &Config::fsdp), defaulted("routing", &Config::routing),
-                          required("output", &Config::output));
+                          defaulted("fsdp", &Config::fsdp), defaulted("gradients", &Config::gradients),
+                          defaulted("routing", &Config::routing), required("output", &Config::output));
   }
 };
 
@@ -106,7 +107,8 @@ Sequence sequence(std::int64_t number) {
 
 class FirstStep {
  public:
-  FirstStep(const FirstStepConfig& config, const DistContext& context) : context_(context) {
+  FirstStep(const FirstStepConfig& config, const DistContext& context)
+      : context_(context), gradients_(config.gradients) {
     const auto backbone = make_backbone(config);
     model_ = make_decoder_for_causal_lm(backbone);
     model_->to(to_scalar_type(config.dtype));
@@ -126,7 +128,7 @@ class FirstStep {
 
   // Collective. What the program writes; on the first rank whole.
   std::vector<TensorSource> run() {
-    GradientManager manager(context_, *model_, {}, {});
+    GradientManager manager(context_, *model_, gradients_, {});
     const std::int64_t share = kSequences / context_.data_parallel_size();
     for (std::int64_t i = 0; i < share; ++i) {
       manager.begin_microbatch(i + 1 == share);
@@ -172,6 +174,7 @@ class FirstStep {
   }
 
   const DistContext& context_;
+  const GradientManagerConfig gradients_;
   ModulePtr<DecoderForCausalLM> model_;
   std::vector<std::shared_ptr<SequenceRouting>> routers_;  // of the layers, in order
   std::optional<SafetensorsFile> routing_;

@@ -4,12 +4,14 @@
 
 first_step.cpp makes the gradients of one step. All runs begin with the same weights, which bfloat16 holds; tokens of
 experts go where one GPU in bfloat16 sends them, so that runs differ by rounding and not by ties of the router. Prints a
-line a layout: its error over that of one GPU. D9D_TEST_DEVICE=cpu runs the same on threads of a CPU.
+line a layout: its error over that of one GPU. D9D_TEST_DEVICE=cpu runs the same on threads of a CPU; D9D_FUZZ_CASES and
+D9D_FUZZ_SEED are those of the random layouts.
 """
 
 import json
 import math
 import os
+import random
 import re
 import subprocess
 import unittest
@@ -67,7 +69,8 @@ class Rounding(ProgramTest):
         self.assertEqual(result.returncode, 0, f"{name}: {result.stderr}")
         return load_file(folder / "step.safetensors"), str(folder / "step.safetensors")
 
-    def assert_rounds_as_one_gpu(self, layouts, **model):
+    def on_one_gpu(self, **model):
+        """What layouts of the model are compared with."""
         one, routing = self.run_step("one rank", dtype="bfloat16", **model)
         if model["has_experts"]:
             model["routing"] = routing
@@ -75,22 +78,49 @@ class Rounding(ProgramTest):
         own = error(one, exact)
         print(f"one GPU: gradients {own:.3e} from float64, loss {abs((one['loss'] - exact['loss']).item()):.1e}", flush=True)
         self.assertGreater(own, 1e-4, "one GPU did not compute in bfloat16")
+        return model, exact, own
+
+    def assert_rounds_as_one_gpu(self, name, reference, mesh, **settings):
+        model, exact, own = reference
+        with self.subTest(name):
+            result, _ = self.run_step(name, mesh, dtype="bfloat16", **settings, **model)
+            ratio, distance = error(result, exact) / own, abs((result["loss"] - exact["loss"]) / exact["loss"]).item()
+            print(f"{name}: {ratio:.3f} times that, loss {distance:.1e}", flush=True)
+            self.assertLessEqual(ratio, tolerance("bf16 layout"))
+            self.assertLessEqual(distance, tolerance("bf16 mean loss"))
+
+    def assert_layouts_round_as_one_gpu(self, layouts, **model):
+        reference = self.on_one_gpu(**model)
         for name, mesh in layouts.items():
             if num_ranks(mesh) > NUM_RANKS:
                 continue
             for method in METHODS if name in ("FSDP", "hybrid") else METHODS[:1]:
-                with self.subTest(name, method=method):
-                    result, _ = self.run_step(name, mesh, dtype="bfloat16", fsdp={"gather": method, "reduce": method}, **model)
-                    ratio, distance = error(result, exact) / own, abs((result["loss"] - exact["loss"]) / exact["loss"]).item()
-                    print(f"{name}, {method}: {ratio:.3f} times that, loss {distance:.1e}", flush=True)
-                    self.assertLessEqual(ratio, tolerance("bf16 layout"))
-                    self.assertLessEqual(distance, tolerance("bf16 mean loss"))
+                self.assert_rounds_as_one_gpu(f"{name}, {method}", reference, mesh, fsdp={"gather": method, "reduce": method})
 
     def test_dense_layers(self):
-        self.assert_rounds_as_one_gpu(DENSE, has_experts=False)
+        self.assert_layouts_round_as_one_gpu(DENSE, has_experts=False)
 
     def test_experts(self):
-        self.assert_rounds_as_one_gpu(EXPERTS, has_experts=True)
+        self.assert_layouts_round_as_one_gpu(EXPERTS, has_experts=True)
+
+    def test_random_layouts(self):
+        """A layout that fails is named by its settings, which are keys of first_step.cpp."""
+        seed = int(os.environ.get("D9D_FUZZ_SEED", "1"))
+        draw, references = random.Random(seed), {}
+        for number in range(int(os.environ.get("D9D_FUZZ_CASES", "8"))):
+            model = {"has_experts": draw.random() < 0.5, "checkpointing": draw.random() < 0.5}
+            key = tuple(model.values())
+            if key not in references:
+                references[key] = self.on_one_gpu(**model)
+            mesh = draw.choice([mesh for mesh in (EXPERTS if model["has_experts"] else DENSE).values()
+                                if num_ranks(mesh) <= NUM_RANKS])
+            fsdp = {"reshard_after_forward": draw.choice(["except_last", "always", "never"]),
+                    "gradient_dtype": draw.choice([None, None, "float32"]),
+                    "reduce_on_last_microbatch": draw.random() < 0.4,
+                    "gather": draw.choice(METHODS), "reduce": draw.choice(METHODS)}
+            gradients = {"bucket_size_mb": draw.choice([0, 1, 32])}
+            name = f"seed {seed}, {number}: {json.dumps({**model, 'mesh': mesh, 'fsdp': fsdp, 'gradients': gradients})}"
+            self.assert_rounds_as_one_gpu(name, references[key], mesh, fsdp=fsdp, gradients=gradients)
 
 
 if __name__ == "__main__":
