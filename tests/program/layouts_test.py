@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 
 # Of the largest layout; even.
 NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4" if DEVICE == "cpu" or num_gpus() > 3 else "2"))
-TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--no-python", "--nproc-per-node", str(NUM_RANKS)]
+# Standalone: on a port of its own, as two runs of this test may go side by side.
+TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--no-python", "--nproc-per-node", str(NUM_RANKS)]
 EXACT = 1e-9  # fp64: the same mathematics in another order
 GATHERS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # processes on CPUs share no memory
 
