@@ -141,16 +141,16 @@ function(d9d_test area)
   endif()
   file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/tmp")
   set(environment "TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/")  # testing::TempDir(): two builds share no files
-  if(ARG_ONE_PROCESS)  # one ctest entry for the binary: its suites share what an oracle computed
-    add_test(NAME ${name} COMMAND ${name}_test WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
-    return()
-  endif()
   set(discovery DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" TEST_PREFIX "${name}.")
   set(properties TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
-  if(ARG_TORCH)  # suites whose name ends in Cuda need a GPU, one at a time; those that begin with Nccl/ several
+  if(ARG_ONE_PROCESS)  # one ctest entry for what needs no GPU: its suites share what an oracle computed
+    add_test(NAME ${name} COMMAND ${name}_test "--gtest_filter=-*Cuda.*:Nccl/*" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" ${properties})
+  elseif(ARG_TORCH)
     gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "-*Cuda.*:Nccl/*" PROPERTIES LABELS "${ARG_LABELS}"
       ${properties})
+  endif()
+  if(ARG_TORCH)  # suites whose name ends in Cuda need a GPU, one at a time; those that begin with Nccl/ several
     gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "Nccl/*" TEST_LIST ${name}_nccl_tests
       PROPERTIES LABELS gpuN RESOURCE_LOCK gpu ${properties})
     gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "*Cuda.*" TEST_LIST ${name}_gpu_tests

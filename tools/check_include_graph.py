@@ -35,18 +35,18 @@ AREAS = {
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),
     "kernels/linear/cuda_library": Area(("kernels",), ("cublasLt.h",)),
     "kernels/attention/cudnn_library": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
-    "modules/base": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
+    "modules": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
     "metrics": Area(("core",), TORCH),
     "data": Area(("core",), TORCH + JSON + POSIX),
     "optim": Area(("core", "kernels"), TORCH),
-    "modules/blocks": Area(("modules/base", "core", "kernels"), TORCH),
-    "model_state": Area(("modules/base", "core"), TORCH + JSON),
-    "parallelism": Area(("modules/base", "modules/blocks", "core", "kernels"), TORCH),
-    "internals": Area(("core", "kernels", "metrics", "modules/base", "pipelining/api"), TORCH),
-    "modules/models": Area(("modules/base", "modules/blocks", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
+    "blocks": Area(("modules", "core", "kernels"), TORCH),
+    "model_state": Area(("modules", "core"), TORCH + JSON),
+    "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),
+    "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
+    "models": Area(("modules", "blocks", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
-        ("core", "kernels", "modules", "parallelism", "pipelining", "internals", "model_state")
-        + ("data", "metrics", "optim", "tracker", "lr_scheduler"),
+        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining", "internals")
+        + ("model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),
 }
@@ -62,7 +62,7 @@ def within(path: str, names: tuple[str, ...]) -> bool:
 
 
 def area_of(path: str) -> str | None:
-    """`modules/blocks/x.h` -> `modules/blocks`."""
+    """`pipelining/api/x.h` -> `pipelining/api`."""
     return max((name for name in AREAS if within(path, (name,))), key=len, default=None)
 
 

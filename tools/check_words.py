@@ -47,7 +47,7 @@ RULES = [
          unless=r"^d9d/core/autograd/"),
     Rule("version-branch", r"\b(TORCH_VERSION\w*|CUDA(RT)?_VERSION|__GNUC__|__clang_major__)\b", LIBRARY,
          "one version of each dependency is supported: configure refuses the others"),
-    Rule("bool-parameter", r"[(,]\s*(const\s+)?bool\s+\w+\s*[,)=]", r"^d9d/modules/blocks/.*\.h$",
+    Rule("bool-parameter", r"[(,]\s*(const\s+)?bool\s+\w+\s*[,)=]", r"^d9d/blocks/.*\.h$",
          "a block with a switch is two blocks: write two types, or take an enum or a config struct"),
     Rule("suppression",
          r"\bNOLINT(NEXTLINE|BEGIN|END)?\b(\([^)]*\))?(?!\([^)]*\))(?!: *\S)|lint: allow\([\w-]*\)(?!: *\S)",

@@ -1,4 +1,4 @@
-#include "d9d/modules/models/qwen3_dense/model.h"
+#include "d9d/models/qwen3_dense/model.h"
 
 #include "benchmarks/training_step/train.h"
 

@@ -3,7 +3,7 @@
 // remedy.
 //
 // Example
-//   D9D_CHECK(hidden % heads == 0, ConfigError, "[modules::attention] expected hidden_size to be divisible by num_heads
+//   D9D_CHECK(hidden % heads == 0, ConfigError, "[blocks::attention] expected hidden_size to be divisible by num_heads
 //   = ",
 //             heads, ", got hidden_size = ", hidden, ". Change one of the two.");
 #pragma once

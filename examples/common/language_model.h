@@ -9,7 +9,7 @@
 #include "d9d/data/token_stream.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
-#include "d9d/modules/models/decoder/decoder_with_head.h"
+#include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace examples {

@@ -11,8 +11,8 @@
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
-#include "d9d/modules/models/decoder/generate.h"
-#include "d9d/modules/models/decoder/parallelize.h"
+#include "d9d/models/decoder/generate.h"
+#include "d9d/models/decoder/parallelize.h"
 
 #include "examples/common/language_model.h"
 

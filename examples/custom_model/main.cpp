@@ -9,14 +9,14 @@
 #include <torch/nn/modules/conv.h>
 
 #include "d9d/base/philox.h"
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/data/match_files.h"
 #include "d9d/data/num_microbatches.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
-#include "d9d/modules/base/adopt.h"
-#include "d9d/modules/blocks/linear/linear.h"
+#include "d9d/modules/adopt.h"
 
 namespace {
 

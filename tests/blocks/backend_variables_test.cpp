@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/modules/blocks/attention/sdpa.h"
-#include "d9d/modules/blocks/moe/grouped_linear.h"
+#include "d9d/blocks/attention/sdpa.h"
+#include "d9d/blocks/moe/grouped_linear.h"
 
-#include "tests/blocks/tiny.h"
 #include "tests/support/io_faults.h"
+#include "tests/support/tiny_blocks.h"
 
 namespace d9d {
 namespace {

@@ -10,15 +10,15 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/modules/blocks/attention/grouped_query_attention.h"
-#include "d9d/modules/blocks/embedding/split_token_embeddings.h"
-#include "d9d/modules/blocks/ffn/swiglu.h"
-#include "d9d/modules/blocks/head/classification_head.h"
-#include "d9d/modules/blocks/head/embedding_head.h"
-#include "d9d/modules/blocks/head/language_modelling_head.h"
-#include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/blocks/attention/grouped_query_attention.h"
+#include "d9d/blocks/embedding/split_token_embeddings.h"
+#include "d9d/blocks/ffn/swiglu.h"
+#include "d9d/blocks/head/classification_head.h"
+#include "d9d/blocks/head/embedding_head.h"
+#include "d9d/blocks/head/language_modelling_head.h"
+#include "d9d/blocks/moe/moe_layer.h"
 
-#include "tests/blocks/tiny.h"
+#include "tests/support/tiny_blocks.h"
 
 namespace d9d {
 namespace {

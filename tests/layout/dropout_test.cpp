@@ -1,5 +1,5 @@
 // Jobs of the trainer with dropout train as one rank does, when their layouts have the same microbatches.
-#include "d9d/modules/blocks/regularization/dropout.h"
+#include "d9d/blocks/regularization/dropout.h"
 
 #include <mutex>
 #include <span>
@@ -10,9 +10,9 @@
 #include "d9d/data/make_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
-#include "d9d/modules/models/decoder/decoder_with_head.h"
-#include "d9d/modules/models/decoder/parallelize.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
+#include "d9d/models/decoder/decoder_with_head.h"
+#include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/qwen3_dense/model.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 #include "tests/support/compare.h"

@@ -7,9 +7,9 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/component/gradient_manager.h"
-#include "d9d/modules/models/decoder/decoder_with_head.h"
-#include "d9d/modules/models/decoder/parallelize.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
+#include "d9d/models/decoder/decoder_with_head.h"
+#include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/qwen3_dense/model.h"
 
 #include "tests/support/memory_peak.h"
 #include "tests/support/ranks.h"

@@ -2,8 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/core/autograd/checkpoint.h"
-#include "d9d/modules/blocks/moe/moe_layer.h"
 
 #include "tests/layout/own_layer.h"
 #include "tests/support/decoder_families.h"

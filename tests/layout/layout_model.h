@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/modules/models/decoder/decoder_with_heads.h"
-#include "d9d/modules/models/decoder/pre_norm_decoder.h"
+#include "d9d/models/decoder/decoder_with_heads.h"
+#include "d9d/models/decoder/pre_norm_decoder.h"
 
 #include "tests/layout/layout_job.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "d9d/core/communicator/world.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 
 #include "tests/layout/layout_job.h"
 

@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/modules/models/qwen3_dense/model.h"
+#include "d9d/models/qwen3_dense/model.h"
 
 namespace d9d::test {
 namespace {

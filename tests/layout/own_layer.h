@@ -2,11 +2,11 @@
 // leave out, a factor from state that moves with every call, a parameter of its own.
 #pragma once
 
-#include "d9d/modules/blocks/attention/grouped_query_attention.h"
-#include "d9d/modules/blocks/ffn/swiglu.h"
-#include "d9d/modules/blocks/moe/moe_layer.h"
-#include "d9d/modules/blocks/regularization/dropout.h"
-#include "d9d/modules/models/decoder/pre_norm_decoder.h"
+#include "d9d/blocks/attention/grouped_query_attention.h"
+#include "d9d/blocks/ffn/swiglu.h"
+#include "d9d/blocks/moe/moe_layer.h"
+#include "d9d/blocks/regularization/dropout.h"
+#include "d9d/models/decoder/pre_norm_decoder.h"
 
 #include "tests/layout/layout_job.h"
 #include "tests/support/decoder_families.h"

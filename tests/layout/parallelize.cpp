@@ -1,8 +1,8 @@
 // The layout of a model: the library's default, or composed by hand from its parts.
-#include "d9d/modules/models/decoder/parallelize.h"
+#include "d9d/models/decoder/parallelize.h"
 
 #include "d9d/base/check.h"
-#include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 #include "d9d/parallelism/expert/parallelize_expert_parallel.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"

@@ -1,4 +1,4 @@
-#include "d9d/modules/models/qwen3_moe/config.h"
+#include "d9d/models/qwen3_moe/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

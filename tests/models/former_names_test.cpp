@@ -1,4 +1,4 @@
-#include "d9d/modules/models/former_names.h"
+#include "d9d/models/former_names.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>

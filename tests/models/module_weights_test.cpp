@@ -1,4 +1,4 @@
-#include "d9d/modules/models/huggingface/module_weights.h"
+#include "d9d/models/huggingface/module_weights.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -6,11 +6,11 @@
 
 #include "d9d/base/check.h"
 #include "d9d/model_state/io/safetensors.h"
-#include "d9d/modules/models/decoder/decoder_with_head.h"
-#include "d9d/modules/models/qwen3_dense/huggingface.h"
+#include "d9d/models/decoder/decoder_with_head.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
 
-#include "tests/blocks/tiny.h"
 #include "tests/support/io_faults.h"
+#include "tests/support/tiny_blocks.h"
 
 namespace d9d {
 namespace {

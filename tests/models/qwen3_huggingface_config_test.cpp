@@ -6,8 +6,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
-#include "d9d/modules/models/qwen3_dense/huggingface.h"
-#include "d9d/modules/models/qwen3_moe/huggingface.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/models/qwen3_moe/huggingface.h"
 
 #include "tests/support/io_faults.h"
 

@@ -7,11 +7,11 @@
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/io/atomic_file.h"
-#include "d9d/modules/models/decoder/decoder_with_head.h"
-#include "d9d/modules/models/qwen3_dense/huggingface.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
-#include "d9d/modules/models/qwen3_moe/huggingface.h"
-#include "d9d/modules/models/qwen3_moe/model.h"
+#include "d9d/models/decoder/decoder_with_head.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/models/qwen3_dense/model.h"
+#include "d9d/models/qwen3_moe/huggingface.h"
+#include "d9d/models/qwen3_moe/model.h"
 
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
@@ -29,7 +29,7 @@ const std::vector<Published> kMoE = {{"30B-A3B", 30'532'122'624}, {"235B-A22B", 
 
 template <class Parameters>
 Parameters load_preset(const std::string& family, const std::string& name) {
-  return load_record<Parameters>(D9D_SOURCE_DIR "/d9d/modules/models/" + family + "/presets/" + name + ".json");
+  return load_record<Parameters>(D9D_SOURCE_DIR "/d9d/models/" + family + "/presets/" + name + ".json");
 }
 
 std::int64_t num_elements(const std::vector<TensorMapping>& mappings) {

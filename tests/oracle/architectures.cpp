@@ -2,7 +2,7 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/modules/models/decoder/decoder_with_head.h"
+#include "d9d/models/decoder/decoder_with_head.h"
 
 namespace d9d::test {
 namespace {

@@ -11,8 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "d9d/modules/blocks/head/head_config.h"
-#include "d9d/modules/models/decoder/decoder_backbone.h"
+#include "d9d/blocks/head/head_config.h"
+#include "d9d/models/decoder/decoder_backbone.h"
 
 #include "tests/support/decoder_families.h"
 

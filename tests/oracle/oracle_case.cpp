@@ -8,7 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"
-#include "d9d/modules/models/huggingface/module_weights.h"
+#include "d9d/models/huggingface/module_weights.h"
 
 #include "tests/support/python.h"
 

@@ -12,7 +12,7 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/modules/blocks/moe/router.h"
+#include "d9d/blocks/moe/router.h"
 
 namespace d9d::test {
 

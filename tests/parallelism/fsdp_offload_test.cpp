@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/core/communicator/thread/thread_job.h"
-#include "d9d/modules/blocks/linear/linear.h"
 #include "d9d/optim/adamw.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/core/autograd/checkpoint.h"
-#include "d9d/modules/blocks/linear/linear.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
 #include "tests/parallelism/one_rank.h"

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/core/dtype/scalar_type.h"
-#include "d9d/modules/blocks/linear/linear.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
 #include "tests/support/forwarding_communicator.h"

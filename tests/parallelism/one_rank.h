@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 
 #include "tests/support/compare.h"
 #include "tests/support/ranks.h"

@@ -249,7 +249,7 @@ def optimizer_rows():
 
 def rows():
     model = "model_provider.model"
-    stages, partition = "tests/blocks/decoder_stages_test.cpp", "Partition_the_state_and_start_from_the_values_of_the_whole"
+    stages, partition = "tests/models/decoder/decoder_stages_test.cpp", "Partition_the_state_and_start_from_the_values_of_the_whole"
     dataset = {"dataset": "d", "split": "s", "text_column": "t", "use_samples": 1, "shuffle_seed": 1, "tokenizer": "t",
                "num_proc": 1, "presort_buffer_size": 1, "global_batch_size": 8, "microbatch_size": 4, "num_workers": 0}
     tokens = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
@@ -276,7 +276,7 @@ def rows():
         f"{model}.pipeline_num_virtual_layers_post": tests(stages, partition),
         f"{model}.tie_word_embeddings": Row(True, look=numbers),
         "model_provider.checkpointing": tests(
-            "tests/blocks/checkpointing_memory_test.cpp",
+            "tests/models/decoder/checkpointing_memory_test.cpp",
             "Of_a_layer_is_what_its_backward_reads_without_and_its_input_with"),
         "model_provider.dtype": Row("bfloat16", look=numbers),
         "lr_scheduler": Row({"name": "piecewise", "scheduler": CURVE}, look=numbers),

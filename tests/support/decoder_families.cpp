@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "d9d/modules/models/qwen3_dense/huggingface.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
-#include "d9d/modules/models/qwen3_moe/huggingface.h"
-#include "d9d/modules/models/qwen3_moe/model.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/models/qwen3_dense/model.h"
+#include "d9d/models/qwen3_moe/huggingface.h"
+#include "d9d/models/qwen3_moe/model.h"
 
 namespace d9d::test {
 namespace {

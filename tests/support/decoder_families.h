@@ -1,4 +1,4 @@
-// The families of decoders under d9d/modules/models, one entry each. An entry is all that tests of models need: with it
+// The families of decoders under d9d/models, one entry each. An entry is all that tests of models need: with it
 // a family is compared with transformers (tests/oracle), cut into stages and recomputed (tests/blocks), and trained
 // over every layout (tests/layout).
 //
@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/dtype.h"
+#include "d9d/blocks/head/head_config.h"
 #include "d9d/model_state/tensor_mapping.h"
-#include "d9d/modules/blocks/head/head_config.h"
-#include "d9d/modules/models/decoder/pre_norm_decoder.h"
+#include "d9d/models/decoder/pre_norm_decoder.h"
 
 namespace d9d::test {
 
@@ -67,7 +67,7 @@ template <class Parameters>
   return parameters;
 }
 
-// What a folder of d9d/modules/models offers.
+// What a folder of d9d/models offers.
 struct DecoderFamily {
   using Json = nlohmann::json;
   using Mappings = std::vector<TensorMapping>;

@@ -2,7 +2,7 @@
 //
 // Example
 //   GradientSynchronizer sync(module->named_parameters(), {.bucket_size_bytes = 25 << 20});
-//   // then as core of modules/base/gradient_reduction.h says
+//   // then as core of modules/gradient_reduction.h says
 //
 // Takes the trained parameters that no other reduction has (FSDP), and reads gradient placements: over axes where the
 // gradient is Partial(sum) it is summed. Gradients wait in flat buckets, in the reverse order of declaration, as
@@ -21,7 +21,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/core/device/side_stream.h"
-#include "d9d/modules/base/gradient_reduction.h"
+#include "d9d/modules/gradient_reduction.h"
 
 namespace d9d {
 

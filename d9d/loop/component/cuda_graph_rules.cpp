@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "d9d/base/check.h"
-#include "d9d/modules/base/gradient_reduction.h"
+#include "d9d/modules/gradient_reduction.h"
 
 namespace d9d {
 

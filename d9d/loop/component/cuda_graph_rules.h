@@ -3,7 +3,7 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 

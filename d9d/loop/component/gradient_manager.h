@@ -35,7 +35,7 @@
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
 #include "d9d/internals/grad_sync/gradient_synchronizer.h"
 #include "d9d/loop/config/trainer_config.h"
-#include "d9d/modules/base/gradient_reduction.h"
+#include "d9d/modules/gradient_reduction.h"
 
 namespace d9d {
 

@@ -25,7 +25,7 @@
 #include "d9d/loop/component/microbatch_kind.h"
 #include "d9d/loop/component/weighted_loss.h"
 #include "d9d/loop/config/trainer_config.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 

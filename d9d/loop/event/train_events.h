@@ -9,7 +9,7 @@
 #include "d9d/loop/control/job_schedule.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
 #include "d9d/tracker/tracker.h"
 

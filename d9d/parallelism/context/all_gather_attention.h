@@ -2,8 +2,8 @@
 // (as in Llama 3, arXiv:2407.21783, section 3.3.2).
 #pragma once
 
+#include "d9d/blocks/attention/attention_context.h"
 #include "d9d/core/mesh/device_mesh.h"
-#include "d9d/modules/blocks/attention/attention_context.h"
 
 namespace d9d {
 

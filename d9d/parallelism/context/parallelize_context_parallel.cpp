@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/modules/blocks/attention/sdpa.h"
-#include "d9d/modules/blocks/head/classification_head.h"
-#include "d9d/modules/blocks/head/embedding_head.h"
-#include "d9d/modules/blocks/regularization/dropout.h"
+#include "d9d/blocks/attention/sdpa.h"
+#include "d9d/blocks/head/classification_head.h"
+#include "d9d/blocks/head/embedding_head.h"
+#include "d9d/blocks/regularization/dropout.h"
 #include "d9d/parallelism/context/all_gather_attention.h"
 #include "d9d/parallelism/positions.h"
 

@@ -13,7 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/mesh/device_mesh.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 

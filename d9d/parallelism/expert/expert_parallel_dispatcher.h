@@ -1,8 +1,8 @@
 // Sends each token to the ranks of its experts and brings the outputs back, by all_to_all.
 #pragma once
 
+#include "d9d/blocks/moe/token_dispatcher.h"
 #include "d9d/core/mesh/device_mesh.h"
-#include "d9d/modules/blocks/moe/token_dispatcher.h"
 
 namespace d9d {
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/blocks/moe/moe_layer.h"
 
 namespace d9d {
 

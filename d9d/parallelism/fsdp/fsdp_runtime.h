@@ -33,7 +33,7 @@
 #include "d9d/base/log.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/core/offload/offload.h"
-#include "d9d/modules/base/gradient_reduction.h"
+#include "d9d/modules/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
 #include "d9d/parallelism/fsdp/gather_arena.h"

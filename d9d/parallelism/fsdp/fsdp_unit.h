@@ -11,7 +11,7 @@
 
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/device/side_stream.h"
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 #include "d9d/parallelism/fsdp/flat_group.h"
 #include "d9d/parallelism/fsdp/unit_order.h"
 

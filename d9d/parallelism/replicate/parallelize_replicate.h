@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "d9d/modules/base/module.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 

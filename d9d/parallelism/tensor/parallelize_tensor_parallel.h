@@ -21,13 +21,13 @@
 
 #include <string>
 
+#include "d9d/blocks/attention/grouped_query_attention.h"
+#include "d9d/blocks/embedding/split_token_embeddings.h"
+#include "d9d/blocks/ffn/swiglu.h"
+#include "d9d/blocks/head/language_modelling_head.h"
+#include "d9d/blocks/normalization/rms_norm.h"
+#include "d9d/blocks/regularization/dropout.h"
 #include "d9d/core/mesh/device_mesh.h"
-#include "d9d/modules/blocks/attention/grouped_query_attention.h"
-#include "d9d/modules/blocks/embedding/split_token_embeddings.h"
-#include "d9d/modules/blocks/ffn/swiglu.h"
-#include "d9d/modules/blocks/head/language_modelling_head.h"
-#include "d9d/modules/blocks/normalization/rms_norm.h"
-#include "d9d/modules/blocks/regularization/dropout.h"
 
 namespace d9d {
 

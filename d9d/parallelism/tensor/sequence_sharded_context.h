@@ -1,8 +1,8 @@
 // Tensor parallelism with shards of the sequence between blocks: all_gather in, reduce_scatter out.
 #pragma once
 
+#include "d9d/blocks/linear/tensor_parallel_context.h"
 #include "d9d/core/mesh/device_mesh.h"
-#include "d9d/modules/blocks/linear/tensor_parallel_context.h"
 
 namespace d9d {
 

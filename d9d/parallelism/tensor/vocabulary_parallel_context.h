@@ -2,8 +2,8 @@
 // only sums of one number a position travel beside the hidden states. No rank ever has the logits.
 #pragma once
 
+#include "d9d/blocks/head/vocabulary_context.h"
 #include "d9d/core/mesh/device_mesh.h"
-#include "d9d/modules/blocks/head/vocabulary_context.h"
 
 namespace d9d {
 

@@ -2,9 +2,9 @@
 //
 //   qwen3_dense_pretrain examples/qwen3_dense/pretrain/pretrain.json [key.path=value ...]
 #include "d9d/model_state/io/huggingface_directory.h"
-#include "d9d/modules/models/huggingface/module_weights.h"
-#include "d9d/modules/models/qwen3_dense/huggingface.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
+#include "d9d/models/huggingface/module_weights.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/models/qwen3_dense/model.h"
 
 #include "examples/common/pretrain.h"
 

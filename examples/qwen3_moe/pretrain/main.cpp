@@ -3,9 +3,9 @@
 //
 //   qwen3_moe_pretrain examples/qwen3_moe/pretrain/pretrain.json [key.path=value ...]
 #include "d9d/model_state/io/huggingface_directory.h"
-#include "d9d/modules/models/huggingface/module_weights.h"
-#include "d9d/modules/models/qwen3_moe/huggingface.h"
-#include "d9d/modules/models/qwen3_moe/model.h"
+#include "d9d/models/huggingface/module_weights.h"
+#include "d9d/models/qwen3_moe/huggingface.h"
+#include "d9d/models/qwen3_moe/model.h"
 
 #include "examples/common/pretrain.h"
 

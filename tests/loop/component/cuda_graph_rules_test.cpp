@@ -4,10 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/blocks/normalization/rms_norm.h"
 #include "d9d/core/communicator/thread/thread_job.h"
-#include "d9d/modules/base/gradient_reduction.h"
-#include "d9d/modules/base/module_hook.h"
-#include "d9d/modules/blocks/normalization/rms_norm.h"
+#include "d9d/modules/gradient_reduction.h"
+#include "d9d/modules/module_hook.h"
 
 #include "tests/support/ranks.h"
 

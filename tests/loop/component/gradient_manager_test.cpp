@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/modules/blocks/normalization/rms_norm.h"
+#include "d9d/blocks/normalization/rms_norm.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
 #include "tests/support/forwarding_communicator.h"

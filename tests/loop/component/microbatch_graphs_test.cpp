@@ -6,10 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/blocks/normalization/rms_norm.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/offload/offload.h"
 #include "d9d/loop/control/replicate_over_data.h"
-#include "d9d/modules/blocks/normalization/rms_norm.h"
 
 #include "tests/support/ranks.h"
 

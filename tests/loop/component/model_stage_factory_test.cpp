@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/modules/blocks/linear/linear.h"
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 
 #include "tests/loop/run/toy_job.h"

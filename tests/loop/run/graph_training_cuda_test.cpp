@@ -11,9 +11,9 @@
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
-#include "d9d/modules/models/decoder/parallelize.h"
-#include "d9d/modules/models/qwen3_dense/model.h"
-#include "d9d/modules/models/qwen3_moe/model.h"
+#include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/qwen3_dense/model.h"
+#include "d9d/models/qwen3_moe/model.h"
 
 #include "examples/common/language_model.h"
 #include "tests/support/cuda_test.h"

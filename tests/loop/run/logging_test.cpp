@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "d9d/base/check.h"
-#include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/tracker/run_info.h"
 
 #include "tests/loop/run/toy_job.h"

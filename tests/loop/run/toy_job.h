@@ -11,11 +11,11 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "d9d/blocks/linear/linear.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
-#include "d9d/modules/blocks/linear/linear.h"
 
 namespace d9d::toy {
 

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "d9d/modules/blocks/moe/moe_layer.h"
+#include "d9d/blocks/moe/moe_layer.h"
 
 #include "tests/loop/run/toy_values.h"
 

@@ -1,8 +1,8 @@
 // The balance of experts over ranks that hold parts of one sequence.
 #include <gtest/gtest.h>
 
+#include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/core/autograd/checkpoint.h"
-#include "d9d/modules/blocks/moe/moe_layer.h"
 
 #include "tests/parallelism/one_rank.h"
 #include "tests/support/recording_world.h"

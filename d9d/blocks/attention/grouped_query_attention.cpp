@@ -1,0 +1,95 @@
+#include "d9d/blocks/attention/grouped_query_attention.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/kernels/norm_rotary/norm_rotary.h"
+
+namespace d9d {
+namespace {
+
+const GroupedQueryAttentionConfig& checked(const GroupedQueryAttentionConfig& config) {
+  D9D_CHECK(config.hidden_size > 0 && config.head_dim > 0 && config.num_key_value_heads > 0, ConfigError,
+            "[blocks::attention] expected positive hidden_size, head_dim and num_key_value_heads, got ",
+            config.hidden_size, ", ", config.head_dim, " and ", config.num_key_value_heads, ".");
+  D9D_CHECK(config.num_attention_heads > 0 && config.num_attention_heads % config.num_key_value_heads == 0, ConfigError,
+            "[blocks::attention] expected num_attention_heads to be a multiple of num_key_value_heads = ",
+            config.num_key_value_heads, ", got ", config.num_attention_heads, ".");
+  const std::int64_t rope_dim = config.rope_dim.value_or(config.head_dim);
+  D9D_CHECK(rope_dim > 0 && rope_dim <= config.head_dim && rope_dim % 2 == 0, ConfigError,
+            "[blocks::attention] expected an even rope_dim in (0, head_dim = ", config.head_dim, "], got ", rope_dim,
+            ".");
+  return config;
+}
+
+}  // namespace
+
+GroupedQueryAttention::GroupedQueryAttention(const GroupedQueryAttentionConfig& configuration)
+    : config(checked(configuration)),
+      q_proj(register_module<Linear>("q_proj",
+                                     LinearConfig{config.hidden_size, config.num_attention_heads * config.head_dim})),
+      k_proj(register_module<Linear>("k_proj",
+                                     LinearConfig{config.hidden_size, config.num_key_value_heads * config.head_dim})),
+      v_proj(register_module<Linear>("v_proj",
+                                     LinearConfig{config.hidden_size, config.num_key_value_heads * config.head_dim})),
+      o_proj(register_module<Linear>("o_proj",
+                                     LinearConfig{config.num_attention_heads * config.head_dim, config.hidden_size})),
+      gate_proj(config.has_output_gate
+                    ? register_module<Linear>(
+                          "gate_proj", LinearConfig{config.hidden_size, config.num_attention_heads * config.head_dim})
+                    : nullptr),
+      q_norm(config.qk_norm_eps ? register_module<RMSNorm>("q_norm", RMSNormConfig{config.head_dim, *config.qk_norm_eps,
+                                                                                   config.qk_norm_zero_centered})
+                                : nullptr),
+      k_norm(config.qk_norm_eps ? register_module<RMSNorm>("k_norm", RMSNormConfig{config.head_dim, *config.qk_norm_eps,
+                                                                                   config.qk_norm_zero_centered})
+                                : nullptr),
+      kernel(register_module<Sdpa>(
+          "kernel",
+          SdpaParameters{.num_sinks = config.has_sinks ? std::optional(config.num_attention_heads) : std::nullopt,
+                         .window_left = config.window_left,
+                         .window_right = config.window_right,
+                         .softcap = config.softcap,
+                         .needs_attention_mask = config.needs_attention_mask,
+                         .backend = config.sdpa_backend})) {}
+
+std::vector<ModulePtr<Linear>> GroupedQueryAttention::projections() const {
+  std::vector<ModulePtr<Linear>> linears = {q_proj, k_proj, v_proj};
+  if (gate_proj) linears.push_back(gate_proj);
+  return linears;
+}
+
+void GroupedQueryAttention::after_materialize(at::Device device) {
+  if (device.is_cuda()) join_weights(projections());
+}
+
+at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
+                                          const std::optional<at::Tensor>& attention_mask,
+                                          const std::optional<kernels::PackedSequences>& packed) const {
+  D9D_CHECK(!attention_mask || config.needs_attention_mask, ConfigError,
+            "[blocks::attention] expected no attention mask, got one. Build the layer with needs_attention_mask.");
+  const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());
+  const auto heads_of = [&](const at::Tensor& columns) { return columns.unflatten(-1, {-1, config.head_dim}); };
+  at::Tensor q = heads_of(projected[0]);
+  at::Tensor k = heads_of(projected[1]);
+  at::Tensor v = heads_of(projected[2]);
+  if (q_norm && q_norm->is_plain() && k_norm->is_plain()) {
+    std::tie(q, k, v) = kernels::norm_rotary(
+        q, k, v, q_norm->weight->local(), k_norm->weight->local(), tables.cos, tables.sin,
+        {.style = config.rope_style, .eps = *config.qk_norm_eps, .zero_centered = config.qk_norm_zero_centered});
+  } else {
+    if (q_norm) q = q_norm(q);
+    if (k_norm) k = k_norm(k);
+    std::tie(q, k) = kernels::apply_rotary(q, k, tables.cos, tables.sin, config.rope_style);
+  }
+  at::Tensor out =
+      kernel->forward({.query = q, .key = k, .value = v, .mask = attention_mask, .packed = packed},
+                      {.causal = config.is_causal, .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim))});
+  out = out.flatten(-2);
+  if (gate_proj) out = out * at::sigmoid(projected[3]);
+  return tensor_parallel_->row_linear(out, o_proj);
+}
+
+}  // namespace d9d

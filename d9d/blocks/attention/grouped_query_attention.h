@@ -1,0 +1,68 @@
+// Self-attention with grouped key and value heads (Ainslie et al., arXiv:2305.13245); multi-head and multi-query
+// attention are its ends. Optional: normalised queries and keys, rotation of a slice of each head, a sigmoid output
+// gate, sinks, a sliding window, a softcap.
+//
+// Legend   B batch, S sequence, H hidden size, Hq query heads, Hkv key and value heads, D head dim.
+#pragma once
+
+#include <optional>
+
+#include "d9d/blocks/attention/sdpa.h"
+#include "d9d/blocks/linear/tensor_parallel_context.h"
+#include "d9d/blocks/normalization/rms_norm.h"
+#include "d9d/blocks/positional/rotary_embedding.h"
+
+namespace d9d {
+
+struct GroupedQueryAttentionConfig {
+  std::int64_t hidden_size = 0;
+  std::int64_t num_attention_heads = 0;  // Hq, a multiple of Hkv
+  std::int64_t num_key_value_heads = 0;  // Hkv
+  std::int64_t head_dim = 0;             // D
+  std::optional<double> qk_norm_eps;     // set: queries and keys are RMS-normalised over D before rotation
+  bool qk_norm_zero_centered = false;
+  bool is_causal = true;
+  RotaryStyle rope_style = RotaryStyle::kHalf;
+  std::optional<std::int64_t> rope_dim;  // rotate the first rope_dim features of each head; none: all D
+  bool has_output_gate = false;          // multiply by sigmoid(gate_proj(x)) before the output projection
+  bool has_sinks = false;
+  std::optional<std::int64_t> window_left;  // sliding window, see SdpaParameters
+  std::optional<std::int64_t> window_right;
+  std::optional<double> softcap;  // bound of the logits
+  bool needs_attention_mask = false;
+  std::optional<SdpaConfig> sdpa_backend;
+};
+
+// State: {q,k,v,o}_proj.weight, gate_proj.weight with a gate, {q,k}_norm.weight with norms, kernel.sinks with sinks.
+class GroupedQueryAttention : public Module {
+ public:
+  explicit GroupedQueryAttention(const GroupedQueryAttentionConfig& config);
+
+  // hidden_states [B, S, H], tables [B, S, rope_dim or D], mask as in kernels/attention/sdpa.h -> [B, S, H]. Under
+  // tensor parallelism hidden states are shards of the sequence, tables whole. How many heads are here follows from the
+  // weights. packed: B is 1, and the tables count the positions of each sequence from 0.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
+                                   const std::optional<at::Tensor>& attention_mask = std::nullopt,
+                                   const std::optional<kernels::PackedSequences>& packed = std::nullopt) const;
+
+  // Puts another context in the place of the local one (tensor parallelism).
+  void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
+
+  const GroupedQueryAttentionConfig config;
+  const ModulePtr<Linear> q_proj;
+  const ModulePtr<Linear> k_proj;
+  const ModulePtr<Linear> v_proj;
+  const ModulePtr<Linear> o_proj;
+  const ModulePtr<Linear> gate_proj;  // null without a gate
+  const ModulePtr<RMSNorm> q_norm;    // null without norms
+  const ModulePtr<RMSNorm> k_norm;
+  const ModulePtr<Sdpa> kernel;
+
+ private:
+  [[nodiscard]] std::vector<ModulePtr<Linear>> projections() const;  // of hidden states
+  void after_materialize(at::Device device) override;
+
+  TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();
+};
+
+}  // namespace d9d

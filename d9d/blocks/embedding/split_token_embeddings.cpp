@@ -1,0 +1,62 @@
+#include "d9d/blocks/embedding/split_token_embeddings.h"
+
+#include <cmath>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/blocks/embedding/split_weights.h"
+#include "d9d/kernels/embedding/embedding.h"
+
+namespace d9d {
+
+namespace {
+
+void check_ids(const at::Tensor& ids, std::int64_t size) {
+  if (ids.device().is_cpu() && ids.numel() > 0) {
+    const auto [low, high] = at::aminmax(ids);
+    D9D_CHECK(low.item<std::int64_t>() >= 0 && high.item<std::int64_t>() < size, ConfigError,
+              "[blocks::embedding] expected token ids in [0, ", size, "), got ids from ", low.item<std::int64_t>(),
+              " to ", high.item<std::int64_t>(), ". Check the tokenizer against split_vocab_size.");
+  }
+}
+
+// Rows of one table [n, H] whose ids begin at `start`; `others` [..., 1] for ids of other tables.
+at::Tensor rows_of(const at::Tensor& table, const at::Tensor& ids, std::int64_t start, const at::Tensor& others) {
+  const std::int64_t size = table.size(0);
+  const at::Tensor is_inside = ids.ge(start).logical_and(ids.lt(start + size));
+  const at::Tensor rows = size == 0 ? table.sum(0)  // zeros, and yet a gradient
+                                    : kernels::embedding_rows(table, at::where(is_inside, ids - start, 0));
+  return at::where(is_inside.unsqueeze(-1), rows, others);
+}
+
+// The first row of the whole table that is here.
+std::int64_t first_row(const Parameter& weight) {
+  return local_box(weight.global_shape(), weight.mesh(), weight.placements()).start[0];
+}
+
+}  // namespace
+
+SplitTokenEmbeddings::SplitTokenEmbeddings(VocabularySplits splits, std::int64_t hidden_size)
+    : vocabulary(std::move(splits)),
+      weights(register_module<SplitWeights>("token_embedding", vocabulary, hidden_size, init::normal(1.0))->weights) {}
+
+at::Tensor SplitTokenEmbeddings::forward(const at::Tensor& ids) const {
+  check_ids(ids, vocabulary.total());
+  const bool has_all_rows = weights.front()->local().size(0) == vocabulary.total();
+  if (has_all_rows) return tensor_parallel_->leave(kernels::embedding_rows(weights.front()->local(), ids));
+  // 0, and NaN for ids of no table: on a GPU nobody looks at the ids.
+  const at::Tensor is_known = ids.ge(0).logical_and(ids.lt(vocabulary.total())).unsqueeze(-1);
+  const at::Tensor others =
+      at::zeros_like(is_known, weights.front()->local().options()).masked_fill_(is_known.logical_not(), std::nan(""));
+  at::Tensor sum;
+  std::int64_t start = 0;
+  for (const ParameterPtr& weight : weights) {
+    const at::Tensor part = rows_of(weight->local(), ids, start + first_row(*weight), others);
+    sum = sum.defined() ? sum + part : part;
+    start += weight->global_shape()[0];
+  }
+  return tensor_parallel_->leave(sum);
+}
+
+}  // namespace d9d

@@ -1,0 +1,28 @@
+#include "d9d/blocks/ffn/swiglu.h"
+
+#include "d9d/kernels/silu_mul/silu_mul.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
+
+namespace d9d {
+
+SwiGLU::SwiGLU(const SwiGLUConfig& config)
+    : gate_proj(register_module<Linear>("gate_proj",
+                                        LinearConfig{config.hidden_size, config.intermediate_size, config.has_bias})),
+      up_proj(register_module<Linear>("up_proj",
+                                      LinearConfig{config.hidden_size, config.intermediate_size, config.has_bias})),
+      down_proj(register_module<Linear>("down_proj",
+                                        LinearConfig{config.intermediate_size, config.hidden_size, config.has_bias})) {}
+
+void SwiGLU::after_materialize(at::Device device) {
+  if (device.is_cuda()) join_weights({gate_proj, up_proj});
+}
+
+at::Tensor SwiGLU::forward(const at::Tensor& x) const {
+  const std::vector<at::Tensor> columns = tensor_parallel_->column_linears(x, {gate_proj, up_proj});
+  if (down_proj->is_product()) {
+    return tensor_parallel_->leave(kernels::silu_mul_linear(columns[0], columns[1], down_proj->weight->local()));
+  }
+  return tensor_parallel_->row_linear(kernels::silu_mul(columns[0], columns[1]), down_proj);
+}
+
+}  // namespace d9d

@@ -1,0 +1,28 @@
+#include "d9d/blocks/head/language_modelling_head.h"
+
+#include <cmath>
+
+#include "d9d/blocks/embedding/split_weights.h"
+
+namespace d9d {
+
+LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::int64_t hidden_size)
+    : vocabulary(std::move(splits)),
+      weights(register_module<SplitWeights>("lm_head", vocabulary, hidden_size,
+                                            init::uniform(1.0 / std::sqrt(static_cast<double>(hidden_size))))
+                  ->weights) {}
+
+LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vector<ParameterPtr> embedding_weights)
+    : vocabulary(std::move(splits)),
+      weights(register_module<SplitWeights>("lm_head", vocabulary, embedding_weights)->weights) {}
+
+LanguageModellingOutput LanguageModellingHead::forward(const at::Tensor& hidden_states,
+                                                       const LanguageModellingShared& shared) const {
+  return {.cross_entropy = context_->cross_entropy(hidden_states, weights, shared.labels)};
+}
+
+at::Tensor LanguageModellingHead::forward(const at::Tensor& hidden_states) const {
+  return context_->logits(hidden_states, weights);
+}
+
+}  // namespace d9d

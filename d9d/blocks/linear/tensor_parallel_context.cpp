@@ -1,0 +1,14 @@
+#include "d9d/blocks/linear/tensor_parallel_context.h"
+
+namespace d9d {
+
+std::vector<at::Tensor> TensorParallelContext::column_linears(const at::Tensor& x,
+                                                              const std::vector<ModulePtr<Linear>>& linears) const {
+  return linears_of(enter(x), linears);
+}
+
+at::Tensor TensorParallelContext::row_linear(const at::Tensor& y, const ModulePtr<Linear>& linear) const {
+  return leave(linear(y));
+}
+
+}  // namespace d9d

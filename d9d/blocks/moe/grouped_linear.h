@@ -1,0 +1,49 @@
+// One linear map a group of rows: the experts of a mixture.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "d9d/blocks/moe/grouped_mm_config.h"
+#include "d9d/kernels/grouped_mm/grouped_mm.h"
+#include "d9d/modules/module.h"
+#include "d9d/modules/module_ptr.h"
+
+namespace d9d {
+
+struct GroupedLinearConfig {
+  std::int64_t num_groups = 0;
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+  std::optional<GroupedMMConfig> backend;  // none: D9D_BACKEND_AUTO_GROUPED_MM (JSON of one), else the best that fits
+};
+
+// State: weight [G, in, out] (transposed against Linear), from U(-1/sqrt(in), 1/sqrt(in)).
+class GroupedLinear : public Module {
+ public:
+  explicit GroupedLinear(const GroupedLinearConfig& config);
+  // x [N, in] sorted by group -> [N, out].
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x, const kernels::ExpertTokenGroups& groups) const;
+  // A sibling with the same groups and backend.
+  [[nodiscard]] GroupedLinearConfig with_features(std::int64_t in_features, std::int64_t out_features) const;
+
+  // What its product runs on; chosen at materialize().
+  [[nodiscard]] kernels::GroupedMMBackend backend() const { return backend_; }
+
+  const GroupedLinearConfig config;
+  const ParameterPtr weight;
+
+ protected:
+  void after_materialize(at::Device device) override;
+
+ private:
+  kernels::GroupedMMBackend backend_ = kernels::GroupedMMBackend::kEager;
+};
+
+// x through two linears of the same sizes: in one op where neither has hooks of its own (kernels/grouped_mm).
+[[nodiscard]] std::pair<at::Tensor, at::Tensor> grouped_linears_of(const at::Tensor& x,
+                                                                   const kernels::ExpertTokenGroups& groups,
+                                                                   const ModulePtr<GroupedLinear>& first,
+                                                                   const ModulePtr<GroupedLinear>& second);
+
+}  // namespace d9d

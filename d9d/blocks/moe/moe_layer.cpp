@@ -1,0 +1,90 @@
+#include "d9d/blocks/moe/moe_layer.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/collectives/differentiable.h"
+#include "d9d/kernels/router/expert_counts.h"
+#include "d9d/kernels/router/load_balancing.h"
+
+namespace d9d {
+namespace {
+
+at::Tensor summed_over(const DeviceMesh& ranks, const at::Tensor& counts) {
+  if (ranks.num_ranks() == 1) return counts;
+  at::Tensor sum = counts.clone();
+  ranks.communicator()->all_reduce(sum, ReduceOp::kSum).wait();
+  return sum;
+}
+
+}  // namespace
+
+MoELayer::MoELayer(const MoELayerConfig& configuration)
+    : config(configuration),
+      router(register_module<TopKRouter>("router",
+                                         TopKRouterConfig{.hidden_size = config.hidden_size,
+                                                          .num_experts = config.num_experts,
+                                                          .top_k = config.top_k,
+                                                          .renormalize_probabilities = config.renormalize_probabilities,
+                                                          .has_expert_bias = config.expert_bias_update_rate > 0.0})),
+      grouped_experts(register_module<GroupedSwiGLU>(
+          "grouped_experts", GroupedSwiGLUConfig{config.hidden_size, config.intermediate_size, config.num_experts,
+                                                 config.grouped_mm_backend})),
+      shared_expert(config.shared_expert
+                        ? register_module<SharedSwiGLU>("shared_expert", config.hidden_size, *config.shared_expert)
+                        : nullptr),
+      tokens_per_expert(register_buffer(
+          "tokens_per_expert",
+          {.shape = {config.num_experts}, .dtype = at::kLong, .init = init::zeros(), .is_persistent = false})),
+      dispatcher_(std::make_unique<LocalTokenDispatcher>(config.num_experts)) {}
+
+MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
+  const at::Tensor tokens = hidden_states.reshape({-1, config.hidden_size});
+  const RoutedTokens routed = router(tokens);
+  count_tokens(routed.indices);
+  const auto dispatched = dispatcher_->dispatch(tokens, routed.indices, routed.probs);
+  at::Tensor out = dispatched->combine(grouped_experts(dispatched->rows, dispatched->probs, dispatched->groups));
+  if (shared_expert) out = out + shared_expert(tokens);
+  MoEOutput output{.hidden_states = out.view(hidden_states.sizes()), .auxiliary_loss = std::nullopt};
+  if (config.auxiliary_loss_coefficient > 0.0) {
+    output.auxiliary_loss = balance_loss(routed) * config.auxiliary_loss_coefficient;
+  }
+  return output;
+}
+
+void MoELayer::count_tokens(const at::Tensor& expert_indices) const {
+  if (is_recomputing() || !is_training()) return;
+  kernels::add_expert_counts_(tokens_per_expert->local, expert_indices);
+}
+
+at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
+  at::Tensor probabilities = kernels::expert_probability_sums(routed.logits);
+  at::Tensor counts = replayed([&] {
+    at::Tensor here = at::zeros_like(tokens_per_expert->local);
+    kernels::add_expert_counts_(here, routed.indices);
+    return here;
+  });
+  if (ranks_.of_positions.num_ranks() > 1) {
+    const at::Tensor here = at::stack({probabilities, counts.to(probabilities.scalar_type())});
+    const std::vector<at::Tensor> sums = all_reduce_both(here, ranks_.of_positions.communicator()).unbind();
+    probabilities = sums[0];
+    counts = sums[1];
+  }
+  return kernels::load_balancing_loss({.probability_sums = probabilities, .counts = counts, .top_k = config.top_k});
+}
+
+at::Tensor MoELayer::step_counts() const { return summed_over(ranks_.of_tokens, tokens_per_expert->local); }
+
+void MoELayer::on_step_finished(StepOutcome outcome) {
+  if (router->expert_bias && outcome == StepOutcome::kUpdated) {
+    kernels::update_expert_bias_(router->expert_bias->local, step_counts(), config.expert_bias_update_rate);
+  }
+  tokens_per_expert->local.zero_();
+}
+
+std::map<std::string, at::Tensor> MoELayer::own_step_statistics() const {
+  const at::Tensor counts = step_counts().to(at::kDouble);
+  const at::Tensor mean = counts.mean().clamp_min(1e-9);  // 0 before anything was routed
+  return {{"expert_load_max", counts.max() / mean}, {"tokens_per_expert", counts}};
+}
+
+}  // namespace d9d

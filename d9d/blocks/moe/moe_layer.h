@@ -1,0 +1,87 @@
+// A dropless mixture of experts: router, dispatch, experts, combine, optional shared expert, and the balance of its
+// experts.
+//
+// Example
+//   auto moe = make_module<MoELayer>(MoELayerConfig{.hidden_size = 1024, .intermediate_size = 512, .num_experts = 64,
+//   .top_k = 8}); const MoEOutput output = moe(hidden_states);      // [B, S, H] -> [B, S, H]
+//   ...                                               // backward, optimiser step
+//   model->finish_step(StepOutcome::kUpdated);        // loss-free balancing from the counts of the whole step; counts
+//                                                     // anew
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "d9d/blocks/moe/grouped_swiglu.h"
+#include "d9d/blocks/moe/router.h"
+#include "d9d/blocks/moe/shared_swiglu.h"
+#include "d9d/blocks/moe/token_dispatcher.h"
+
+namespace d9d {
+
+struct MoELayerConfig {
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;  // of one expert
+  std::int64_t num_experts = 0;
+  std::int64_t top_k = 0;
+  bool renormalize_probabilities = true;
+  std::optional<SharedExpertParameters> shared_expert;
+  std::optional<GroupedMMConfig> grouped_mm_backend;
+  double auxiliary_loss_coefficient = 0.0;  // of the load-balancing loss; 0: none is computed
+  double expert_bias_update_rate = 0.0;     // of the loss-free balance; 0: the router has no bias
+};
+
+struct MoEOutput {
+  at::Tensor hidden_states;                  // as the input
+  std::optional<at::Tensor> auxiliary_loss;  // scalar, coefficient applied; to be added to the loss
+  static constexpr auto fields() {
+    return record<MoEOutput>(field("hidden_states", &MoEOutput::hidden_states),
+                             field("auxiliary_loss", &MoEOutput::auxiliary_loss));
+  }
+};
+
+// Children: router, grouped_experts, shared_expert. Buffer tokens_per_expert [E] int64, not in the state dict: tokens
+// that chose each (global) expert in this step, counted once under activation checkpointing.
+class MoELayer : public Module {
+ public:
+  explicit MoELayer(const MoELayerConfig& config);
+
+  // hidden_states [..., H]. The auxiliary loss is that of this microbatch, all of its positions: the ranks of positions
+  // have the same, and its gradient is that of the sum of what they make of it, whatever weights their losses have.
+  // Collective over them, forward and backward, if there is a coefficient.
+  [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states) const;
+
+  // Whose tokens count together for the balance of experts. Default: this rank's.
+  struct CountRanks {
+    DeviceMesh of_tokens = {};     // all ranks with other tokens
+    DeviceMesh of_positions = {};  // those among them with other positions of the same microbatch
+  };
+  void set_count_ranks(CountRanks ranks) { ranks_ = std::move(ranks); }
+
+  // Puts another dispatcher in the place of the local one (expert parallelism).
+  void set_token_dispatcher(std::unique_ptr<TokenDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
+
+  const MoELayerConfig config;
+  const ModulePtr<TopKRouter> router;
+  const ModulePtr<GroupedSwiGLU> grouped_experts;
+  const ModulePtr<SharedSwiGLU> shared_expert;  // null without
+  const BufferPtr tokens_per_expert;
+
+ protected:
+  // Moves the router's bias towards balance if there is an update rate and the step was not skipped, and starts
+  // counting anew. Collective over the ranks of tokens, if it moves the bias.
+  void on_step_finished(StepOutcome outcome) override;
+  // tokens_per_expert [E]: tokens of the step that chose each expert. expert_load_max: those of the busiest over the
+  // mean; 1 is perfect balance. Collective over the ranks of tokens, once.
+  [[nodiscard]] std::map<std::string, at::Tensor> own_step_statistics() const override;
+
+ private:
+  void count_tokens(const at::Tensor& expert_indices) const;
+  [[nodiscard]] at::Tensor balance_loss(const RoutedTokens& routed) const;
+  [[nodiscard]] at::Tensor step_counts() const;
+
+  std::unique_ptr<TokenDispatcher> dispatcher_;
+  CountRanks ranks_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,39 @@
+// Chooses experts for tokens: softmax over a projection, the k best, optionally renormalised.
+#pragma once
+
+#include "d9d/blocks/linear/linear.h"
+#include "d9d/kernels/router/topk_router.h"
+
+namespace d9d {
+
+struct TopKRouterConfig {
+  std::int64_t hidden_size = 0;
+  std::int64_t num_experts = 0;
+  std::int64_t top_k = 0;
+  bool renormalize_probabilities = true;
+  bool has_expert_bias = false;  // a bias that affects the choice only; load balancing moves it
+};
+
+struct RoutedTokens {
+  at::Tensor logits;   // [T, E]
+  at::Tensor indices;  // [T, k] int64
+  at::Tensor probs;    // [T, k], at least fp32
+  static constexpr auto fields() {
+    return record<RoutedTokens>(field("logits", &RoutedTokens::logits), field("indices", &RoutedTokens::indices),
+                                field("probs", &RoutedTokens::probs));
+  }
+};
+
+// State: gate.weight [E, H], and expert_bias [E] (a float32 buffer, zeros at first) if asked for.
+class TopKRouter : public Module {
+ public:
+  explicit TopKRouter(const TopKRouterConfig& config);
+  // x [T, H].
+  [[nodiscard]] RoutedTokens forward(const at::Tensor& x) const;
+
+  const TopKRouterConfig config;
+  const ModulePtr<Linear> gate;
+  const BufferPtr expert_bias;  // null without
+};
+
+}  // namespace d9d

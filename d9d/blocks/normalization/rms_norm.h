@@ -1,0 +1,39 @@
+// Root-mean-square normalisation of the last dim with a learned scale.
+#pragma once
+
+#include <optional>
+
+#include "d9d/modules/module.h"
+
+namespace d9d {
+
+struct RMSNormConfig {
+  std::int64_t hidden_size = 0;
+  double eps = 1e-6;
+  bool zero_centered = false;  // the factor is 1 + weight, and weight starts at zero
+};
+
+// A residual connection and the norm behind it.
+struct NormedSum {
+  at::Tensor sum;   // [..., hidden_size]
+  at::Tensor norm;  // [..., hidden_size]
+  static constexpr auto fields() {
+    return record<NormedSum>(field("sum", &NormedSum::sum), field("norm", &NormedSum::norm));
+  }
+};
+
+// State: weight [hidden_size].
+class RMSNorm : public Module {
+ public:
+  explicit RMSNorm(const RMSNormConfig& config);
+  // x [..., hidden_size] -> the same shape and dtype.
+  [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
+  // x, residual [..., hidden_size] -> x + residual and its norm. Without a residual x and its norm: where a residual
+  // branch begins, whose gradients are then summed within the norm's backward (kernels/rms_norm/add_rms_norm.h).
+  [[nodiscard]] NormedSum forward(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
+
+  const RMSNormConfig config;
+  const ParameterPtr weight;
+};
+
+}  // namespace d9d

@@ -1,0 +1,35 @@
+#include "d9d/models/decoder/decoder_with_head.h"
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+ModulePtr<LanguageModellingHead> make_language_modelling_head(const DecoderBackbone& backbone) {
+  D9D_CHECK(!backbone.ties_word_embeddings() || backbone.stage().num_stages == 1, ConfigError,
+            "[models::decoder] expected one pipeline stage with tie_word_embeddings, got ", backbone.stage().num_stages,
+            ": tied embeddings over several stages are not built in this version.");
+  if (!backbone.stage().is_last()) return nullptr;
+  if (backbone.ties_word_embeddings()) {
+    return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.embedding_weights());
+  }
+  return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.hidden_size());
+}
+
+ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone) {
+  return make_module<DecoderForCausalLM>(backbone, make_language_modelling_head(*backbone));
+}
+
+ModulePtr<DecoderForClassification> make_decoder_for_classification(const ModulePtr<DecoderBackbone>& backbone,
+                                                                    const ClassificationHeadConfig& config) {
+  return make_module<DecoderForClassification>(
+      backbone,
+      backbone->stage().is_last() ? make_module<ClassificationHead>(config, backbone->hidden_size()) : nullptr);
+}
+
+ModulePtr<DecoderForEmbedding> make_decoder_for_embedding(const ModulePtr<DecoderBackbone>& backbone,
+                                                          const EmbeddingHeadConfig& config) {
+  return make_module<DecoderForEmbedding>(
+      backbone, backbone->stage().is_last() ? make_module<EmbeddingHead>(config, backbone->hidden_size()) : nullptr);
+}
+
+}  // namespace d9d

@@ -1,0 +1,82 @@
+#include "d9d/models/decoder/generate.h"
+
+#include <algorithm>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/philox.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
+namespace d9d {
+namespace {
+
+// Inverse transform sampling from the softmax of logits [V].
+std::int64_t sample(const at::Tensor& logits, double temperature, RandomStream stream) {
+  if (temperature == 0.0) return logits.argmax().item<std::int64_t>();
+  const at::Tensor cumulative =
+      at::softmax(logits.to(at::kDouble) / temperature, -1).cpu().cumsum(0);  // has no deterministic kernel on GPUs
+  const PhiloxWords words = philox4x32({.low = 0, .high = stream.step}, stream.key);
+  const at::Tensor point = at::full({1}, uniform_double(words[0], words[1]), at::kDouble);
+  return std::min(at::searchsorted(cumulative, point).item<std::int64_t>(), cumulative.numel() - 1);
+}
+
+// ids [1, length] -> logits [V] of the last position, on all ranks. What pads the sequence to equal shards comes behind
+// it, where it is not seen.
+at::Tensor last_logits(const DecoderForCausalLM& model, const at::Tensor& ids, const DeviceMesh& ranks) {
+  const std::int64_t length = ids.size(1);
+  const std::int64_t shard = (length + ranks.num_ranks() - 1) / ranks.num_ranks();
+  const std::int64_t num_padding = shard * ranks.num_ranks() - length;
+  const DeviceMesh positions = ranks.has_axis("cp") ? ranks.slice({"cp"}) : DeviceMesh();
+  const auto of_this_rank = [&](const at::Tensor& row) {
+    return context_parallel_shard(at::constant_pad_nd(row, {0, num_padding}), /*dim=*/1, positions);
+  };
+  const SequenceShared shared{.position_ids = of_this_rank(at::arange(length, ids.options()).unsqueeze(0)),
+                              .hidden_states_agg_mask = std::nullopt};
+  const at::Tensor hidden = model.model(SequenceInput{of_this_rank(ids)}, shared).hidden_states;
+  // Each rank gives the row that would be the last one, were the shard its own: tensor parallelism gathers them.
+  const at::Tensor candidates = model.head(hidden.narrow(1, (length - 1) % shard, 1));
+  const std::int64_t owner = (length - 1) / shard;
+  const at::Tensor logits = candidates.select(1, owner % candidates.size(1)).squeeze(0).contiguous();
+  if (positions.num_ranks() > 1) positions.communicator()->broadcast(logits, owner / candidates.size(1)).wait();
+  return logits;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model, std::vector<std::int64_t> prompt,
+                                   const GenerateOptions& options) {
+  D9D_CHECK(!prompt.empty(), ConfigError, "[models::generate] expected a prompt of at least one token, got none.");
+  D9D_CHECK(model->head, ConfigError, "[models::generate] expected a model of one stage, got one without a head.");
+  struct EvalScope {
+    Module& module;
+    bool was_training;
+    ~EvalScope() { module.train(was_training); }
+  } eval_scope{*model, model->is_training()};
+  model->eval();
+  const at::NoGradGuard no_grad;
+  const c10::Device device = model->head->weights.front()->stored().device();
+  std::vector<std::int64_t> tokens = std::move(prompt);
+  std::vector<std::int64_t> generated;
+  for (std::int64_t i = 0; i < options.num_tokens; ++i) {
+    const std::int64_t length = std::min<std::int64_t>(std::ssize(tokens), options.max_sequence);
+    const at::Tensor ids =
+        at::from_blob(tokens.data() + std::ssize(tokens) - length, {1, length}, at::kLong).to(device);
+    const at::Tensor logits = last_logits(*model, ids, options.sequence_ranks);
+    const RandomStream stream{.key = philox_key(options.seed, "generate", ""), .step = static_cast<std::uint64_t>(i)};
+    tokens.push_back(sample(logits, options.temperature, stream));
+    generated.push_back(tokens.back());
+  }
+  return generated;
+}
+
+std::string generate_bytes(const ModulePtr<DecoderForCausalLM>& model, std::string_view prompt,
+                           const GenerateOptions& options) {
+  std::vector<std::int64_t> ids;
+  for (const char character : prompt) ids.push_back(static_cast<unsigned char>(character));
+  std::string text;
+  for (const std::int64_t id : generate(model, std::move(ids), options)) text += id < 256 ? static_cast<char>(id) : '?';
+  return text;
+}
+
+}  // namespace d9d

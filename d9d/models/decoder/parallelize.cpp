@@ -1,0 +1,122 @@
+#include "d9d/models/decoder/parallelize.h"
+
+#include "d9d/base/check.h"
+#include "d9d/blocks/moe/moe_layer.h"
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+#include "d9d/parallelism/expert/parallelize_expert_parallel.h"
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+#include "d9d/parallelism/replicate/parallelize_replicate.h"
+#include "d9d/parallelism/tensor/parallelize_tensor_parallel.h"
+
+namespace d9d {
+namespace {
+
+template <class Visit>
+void for_each_moe_layer(Module& module, const Visit& visit) {
+  module.for_each_module([&](const std::string&, Module& each) {
+    if (auto* const layer = dynamic_cast<MoELayer*>(&each)) visit(*layer);
+  });
+}
+
+std::vector<std::shared_ptr<Module>> without_null(std::vector<std::shared_ptr<Module>> modules) {
+  std::erase(modules, nullptr);
+  return modules;
+}
+
+void check_no_snapshots(const PreNormDecoder& decoder, const char* key, std::int64_t degree) {
+  D9D_CHECK(decoder.options.snapshot_mode == HiddenStatesAggregationMode::kNo, ConfigError,
+            "[models::parallelize_decoder] hidden-state snapshots are not built in this version with mesh.", key, " = ",
+            degree, ". Set snapshot_mode to kNo, or the degree to 1.");
+}
+
+// Every parameter must belong to a block that knows how to work with shards of the sequence.
+void check_tensor_parallel(const Module& module, std::int64_t degree) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    D9D_CHECK(!parameter->mesh().axes().empty(), ConfigError,
+              "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
+              " is not built in this version for the block of '", name, "'. Set it to 1.");
+  }
+}
+
+void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
+                     const DeviceMesh& dense) {
+  const std::int64_t degree = dense.axis_size("tp");
+  check_no_snapshots(decoder, "tensor_parallel", degree);
+  decoder.for_each_module([&](const std::string&, Module& each) {
+    if (auto* const norm = dynamic_cast<RMSNorm*>(&each)) parallelize_sequence_parallel(*norm, dense);
+    if (auto* const dropout = dynamic_cast<Dropout*>(&each)) parallelize_sequence_parallel(*dropout, dense);
+    if (auto* const attention = dynamic_cast<GroupedQueryAttention*>(&each)) {
+      parallelize_tensor_parallel(*attention, dense);
+    }
+    if (auto* const feed_forward = dynamic_cast<SwiGLU*>(&each)) parallelize_tensor_parallel(*feed_forward, dense);
+    if (auto* const embedding = dynamic_cast<SplitTokenEmbeddings*>(&each)) {
+      parallelize_tensor_parallel(*embedding, dense);
+    }
+  });
+  check_tensor_parallel(decoder, degree);
+  for (const auto& head : heads) {
+    auto* const language_modelling = dynamic_cast<LanguageModellingHead*>(head.get());
+    D9D_CHECK(language_modelling != nullptr, ConfigError,
+              "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
+              " is not built in this version for heads other than the language-modelling head. Set it to 1.");
+    parallelize_tensor_parallel(*language_modelling, dense);
+  }
+}
+
+void shard(const DistContext& context, PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
+           const FsdpConfig& config) {
+  const auto runtime =
+      std::make_shared<FsdpRuntime>(config, context.is_main_process() ? std::optional(context.log()) : std::nullopt);
+  const std::vector<FsdpAxes> axes = {{.mesh = context.mesh(MeshDomain::kDense),
+                                       .shard_axis = "dp_cp_shard",
+                                       .replicate_axes = {"dp_replicate", "cp_replicate"}},
+                                      {.mesh = context.mesh(MeshDomain::kExpert), .shard_axis = "ep_replicate"}};
+  std::vector<std::shared_ptr<Module>> last = {decoder.norm.shared()};
+  last.insert(last.end(), heads.begin(), heads.end());
+  last = without_null(std::move(last));
+  const bool is_tied = decoder.ties_word_embeddings() && decoder.embed_tokens && !last.empty();
+  if (is_tied) {
+    last.insert(last.begin(), decoder.embed_tokens.shared());
+    parallelize_fsdp(runtime, {.name = "embed_tokens and head", .modules = last, .axes = axes, .stays_gathered = true});
+  } else if (decoder.embed_tokens) {
+    parallelize_fsdp(runtime, {.name = "embed_tokens", .modules = {decoder.embed_tokens.shared()}, .axes = axes});
+  }
+  for (std::size_t i = 0; i < decoder.layers().size(); ++i) {
+    const std::int64_t index = decoder.layer_range.begin + static_cast<std::int64_t>(i);
+    parallelize_fsdp(runtime, {.name = cat("layers.", index), .modules = {decoder.layers()[i].shared()}, .axes = axes});
+  }
+  if (!is_tied && !last.empty()) {
+    parallelize_fsdp(runtime, {.name = "norm and head", .modules = last, .axes = axes});
+  }
+}
+
+}  // namespace
+
+void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
+                         const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp) {
+  const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
+  const DeviceMesh& expert = context.mesh(MeshDomain::kExpert);
+  const DeviceMesh positions = context.mesh(MeshDomain::kBatch).slice({"cp"});
+  if (positions.num_ranks() > 1) {
+    check_no_snapshots(decoder, "context_parallel_shard x context_parallel_replicate", positions.num_ranks());
+    parallelize_context_parallel(decoder, positions);
+    for (const auto& head : without_null(heads)) parallelize_context_parallel(*head, positions);
+  }
+  if (dense.axis_size("tp") > 1) tensor_parallel(decoder, without_null(heads), dense);
+  for_each_moe_layer(decoder, [&](MoELayer& layer) {
+    layer.set_count_ranks(
+        {.of_tokens = context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}), .of_positions = positions});
+    if (expert.axis_size("ep_shard") > 1) parallelize_expert_parallel(layer, expert);
+  });
+  if (dense.axis_size("dp_cp_shard") > 1) {
+    shard(context, decoder, heads, fsdp);
+    return;
+  }
+  for_each_moe_layer(decoder, [&](MoELayer& layer) {
+    if (expert.axis_size("ep_shard") > 1) parallelize_replicate(*layer.grouped_experts, expert, {"ep_replicate"});
+  });
+  parallelize_replicate(decoder, dense, dense_data_axes());
+  for (const auto& head : without_null(heads)) parallelize_replicate(*head, dense, dense_data_axes());
+}
+
+}  // namespace d9d

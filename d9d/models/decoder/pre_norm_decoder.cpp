@@ -1,0 +1,91 @@
+#include "d9d/models/decoder/pre_norm_decoder.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+// Children by global layer index.
+class LayerList : public Module {
+ public:
+  void add(std::int64_t global_index, const ModulePtr<DecoderLayer>& layer) {
+    register_module(std::to_string(global_index), layer);
+  }
+};
+
+}  // namespace
+
+PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const DecoderStageOptions& stage_options,
+                               const MakeLayer& make_layer)
+    : config(std::move(configuration)),
+      options(stage_options),
+      layer_range(layers_of_stage(config.layers, options.stage)),
+      embed_tokens(options.stage.is_first()
+                       ? register_module<SplitTokenEmbeddings>("embed_tokens", config.vocabulary, config.hidden_size)
+                       : nullptr),
+      rope_provider(register_module<RotaryEmbeddingProvider>("rope_provider", config.rope)),
+      norm(options.stage.is_last()
+               ? register_module<RMSNorm>("norm", RMSNormConfig{config.hidden_size, config.rms_norm_eps})
+               : nullptr) {
+  const auto list = register_module<LayerList>("layers");
+  for (std::int64_t i = layer_range.begin; i < layer_range.end; ++i) {
+    const ModulePtr<DecoderLayer> layer = make_layer(i);
+    layer->set_activation_checkpointing(options.enable_checkpointing);
+    list->add(i, layer);
+    layers_.push_back(layer);
+  }
+}
+
+SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const SequenceShared& shared) const {
+  D9D_CHECK(
+      std::holds_alternative<SequenceInput>(input) == options.stage.is_first(), ConfigError,
+      "[models::decoder] expected token ids on the first stage and a transfer on the others, got the other on stage ",
+      options.stage.current_stage, " of ", options.stage.num_stages, ".");
+  HiddenStatesAggregator aggregator(options.snapshot_mode, shared.hidden_states_agg_mask);
+  SequenceTransfer state;
+  if (const auto* ids = std::get_if<SequenceInput>(&input)) {
+    state.hidden_states = embed_tokens(ids->input_ids);
+    aggregator.add(state.hidden_states);
+  } else {
+    state = std::get<SequenceTransfer>(input);
+  }
+  const RotaryTables tables = rope_provider(shared.position_ids);
+  for (const ModulePtr<DecoderLayer>& layer : layers_) {
+    const DecoderLayerOutput output = layer(state.hidden_states, tables);
+    state.hidden_states = output.hidden_states;
+    if (output.auxiliary_loss) {
+      state.auxiliary_loss =
+          state.auxiliary_loss ? *state.auxiliary_loss + *output.auxiliary_loss : *output.auxiliary_loss;
+    }
+    aggregator.add(state.hidden_states);
+  }
+  if (norm) state.hidden_states = norm(state.hidden_states);
+  state.hidden_states_snapshot = aggregator.pack_with_snapshot(state.hidden_states_snapshot);
+  return state;
+}
+
+SequenceTransferSpec PreNormDecoder::stage_transfer_spec(const SequenceInput& pipeline_input,
+                                                         StageBoundary boundary) const {
+  const std::int64_t batch = pipeline_input.input_ids.size(0);
+  const std::int64_t sequence = pipeline_input.input_ids.size(1);
+  const at::ScalarType dtype = layers_.front()->named_parameters().front().second->local().scalar_type();
+  SequenceTransferSpec spec{.hidden_states = {{batch, sequence, config.hidden_size}, dtype},
+                            .hidden_states_snapshot = std::nullopt,
+                            .auxiliary_loss = std::nullopt};
+  const std::int64_t layers_done = boundary == StageBoundary::kIncoming ? layer_range.begin : layer_range.end;
+  if (options.snapshot_mode != HiddenStatesAggregationMode::kNo) {
+    spec.hidden_states_snapshot = TensorSpec{{layers_done + 1, batch, config.hidden_size}, dtype};
+  }
+  if (config.has_auxiliary_loss) {
+    spec.auxiliary_loss = TensorSpec{{}, at::promote_types(dtype, at::kFloat)};
+  }
+  return spec;
+}
+
+std::vector<ParameterPtr> PreNormDecoder::embedding_weights() const {
+  return embed_tokens ? embed_tokens->weights : std::vector<ParameterPtr>{};
+}
+
+}  // namespace d9d

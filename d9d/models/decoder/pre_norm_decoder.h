@@ -1,0 +1,105 @@
+// The decoder that Qwen3 and its relatives share: embedding, residual layers with norms before them, a final norm. A
+// model family brings its layer class; a pipeline stage builds its own part and nothing else.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "d9d/blocks/attention/grouped_query_attention.h"
+#include "d9d/blocks/embedding/split_token_embeddings.h"
+#include "d9d/blocks/hidden_states_aggregator/hidden_states_aggregator.h"
+#include "d9d/blocks/normalization/rms_norm.h"
+#include "d9d/blocks/positional/rotary_embedding.h"
+#include "d9d/models/decoder/decoder_backbone.h"
+
+namespace d9d {
+
+struct DecoderLayerOutput {
+  at::Tensor hidden_states;                  // [B, S, H]
+  std::optional<at::Tensor> auxiliary_loss;  // scalar
+  static constexpr auto fields() {
+    return record<DecoderLayerOutput>(field("hidden_states", &DecoderLayerOutput::hidden_states),
+                                      field("auxiliary_loss", &DecoderLayerOutput::auxiliary_loss));
+  }
+};
+
+class DecoderLayer : public Module {
+ public:
+  [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states,
+                                                   const RotaryTables& tables) const = 0;
+};
+
+// How a stage of any family is built.
+struct DecoderStageOptions {
+  PipelineStageInfo stage;
+  HiddenStatesAggregationMode snapshot_mode = HiddenStatesAggregationMode::kNo;
+  bool enable_checkpointing = false;  // activation checkpointing of every layer
+};
+
+struct PreNormDecoderConfig {
+  std::int64_t hidden_size = 0;
+  LayerDistribution layers;
+  double rms_norm_eps = 1e-6;
+  VocabularySplits vocabulary;
+  RotaryEmbeddingConfig rope;
+  bool ties_word_embeddings = false;
+  bool has_auxiliary_loss = false;  // some layer returns one
+};
+
+// What parameter records of all families say about it.
+template <class Parameters>
+[[nodiscard]] PreNormDecoderConfig pre_norm_decoder_config(const Parameters& parameters) {
+  return {.hidden_size = parameters.layer.hidden_size,
+          .layers = {.num_layers = parameters.num_hidden_layers,
+                     .num_virtual_layers_pre = parameters.pipeline_num_virtual_layers_pre,
+                     .num_virtual_layers_post = parameters.pipeline_num_virtual_layers_post},
+          .rms_norm_eps = parameters.layer.rms_norm_eps,
+          .vocabulary = {.sizes = parameters.split_vocab_size, .order = parameters.split_vocab_order},
+          .rope = {.base = parameters.rope_base,
+                   .head_dim = parameters.layer.head_dim,
+                   .max_position_ids = parameters.max_position_ids,
+                   .scaling = parameters.rope_scaling},
+          .ties_word_embeddings = parameters.tie_word_embeddings};
+}
+
+// What their layer records say about causal attention with normalised queries and keys.
+template <class LayerParameters>
+[[nodiscard]] GroupedQueryAttentionConfig qk_norm_attention_config(const LayerParameters& layer) {
+  return {.hidden_size = layer.hidden_size,
+          .num_attention_heads = layer.num_attention_heads,
+          .num_key_value_heads = layer.num_key_value_heads,
+          .head_dim = layer.head_dim,
+          .qk_norm_eps = layer.rms_norm_eps,
+          .sdpa_backend = layer.sdpa_backend};
+}
+
+// Children: embed_tokens (first stage), layers.<global index>, rope_provider, norm (last stage).
+class PreNormDecoder : public DecoderBackbone {
+ public:
+  using MakeLayer = std::function<ModulePtr<DecoderLayer>(std::int64_t global_index)>;
+  PreNormDecoder(PreNormDecoderConfig config, const DecoderStageOptions& options, const MakeLayer& make_layer);
+
+  [[nodiscard]] SequenceTransfer forward(const SequenceStageInput& input, const SequenceShared& shared) const override;
+  [[nodiscard]] SequenceTransferSpec stage_transfer_spec(const SequenceInput& pipeline_input,
+                                                         StageBoundary boundary) const override;
+  [[nodiscard]] std::int64_t hidden_size() const override { return config.hidden_size; }
+  [[nodiscard]] const VocabularySplits& vocabulary() const override { return config.vocabulary; }
+  [[nodiscard]] const PipelineStageInfo& stage() const override { return options.stage; }
+  [[nodiscard]] std::vector<ParameterPtr> embedding_weights() const override;
+  [[nodiscard]] bool ties_word_embeddings() const override { return config.ties_word_embeddings; }
+
+  // The activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
+  [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_; }
+
+  const PreNormDecoderConfig config;
+  const DecoderStageOptions options;
+  const LayerRange layer_range;
+  const ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null beyond the first stage
+  const ModulePtr<RotaryEmbeddingProvider> rope_provider;
+  const ModulePtr<RMSNorm> norm;  // null before the last stage
+
+ private:
+  std::vector<ModulePtr<DecoderLayer>> layers_;
+};
+
+}  // namespace d9d

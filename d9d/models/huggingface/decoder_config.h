@@ -1,0 +1,150 @@
+// The keys of a Hugging Face config.json that say how a decoder of the Qwen3 kind is built, as a record, and what they
+// are in our parameters. What transformers knows beyond them (token ids, initialisation, caches) does not shape a
+// model.
+//
+// Example
+//   const auto config = d9d::read_known_keys<d9d::HuggingFaceDecoderConfig>(directory.read_config());
+//   d9d::check_buildable(config, "qwen3");
+//   auto parameters = d9d::decoder_parameters<d9d::Qwen3DenseParameters>(config);
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/config/record_json.h"
+#include "d9d/base/dtype.h"
+#include "d9d/base/record.h"
+#include "d9d/blocks/head/head_config.h"
+#include "d9d/blocks/positional/rope_scaling_config.h"
+#include "d9d/models/huggingface/decoder_mapping.h"
+
+namespace d9d {
+
+// Fields that are not required have the defaults of transformers.
+struct HuggingFaceDecoderConfig {
+  std::string model_type = {};
+  std::int64_t vocab_size = 1;
+  std::int64_t hidden_size = 1;
+  std::int64_t intermediate_size = 1;
+  std::int64_t num_hidden_layers = 1;
+  std::int64_t num_attention_heads = 1;
+  std::int64_t num_key_value_heads = 1;
+  std::int64_t head_dim = 2;
+  std::int64_t max_position_embeddings = 1;
+  double rms_norm_eps = 1e-6;
+  bool tie_word_embeddings = false;
+  std::optional<double> rope_theta = {};               // published checkpoints; null: in rope_parameters
+  std::optional<nlohmann::json> rope_scaling = {};     // published checkpoints
+  std::optional<nlohmann::json> rope_parameters = {};  // transformers 5: both of the above
+  std::string hidden_act = "silu";
+  bool attention_bias = false;
+  double attention_dropout = 0.0;
+  bool use_sliding_window = false;
+  double partial_rotary_factor = 1.0;
+  std::optional<std::vector<std::string>> layer_types = {};
+  std::optional<nlohmann::json> quantization_config = {};
+
+  static constexpr auto fields() {
+    using Config = HuggingFaceDecoderConfig;
+    return record<Config>(
+        required("model_type", &Config::model_type), required("vocab_size", &Config::vocab_size, at_least(1)),
+        required("hidden_size", &Config::hidden_size, at_least(1)),
+        required("intermediate_size", &Config::intermediate_size, at_least(1)),
+        required("num_hidden_layers", &Config::num_hidden_layers, at_least(1)),
+        required("num_attention_heads", &Config::num_attention_heads, at_least(1)),
+        required("num_key_value_heads", &Config::num_key_value_heads, at_least(1)),
+        required("head_dim", &Config::head_dim, at_least(2)),
+        required("max_position_embeddings", &Config::max_position_embeddings, at_least(1)),
+        required("rms_norm_eps", &Config::rms_norm_eps, at_least(0)),
+        defaulted("tie_word_embeddings", &Config::tie_word_embeddings), defaulted("rope_theta", &Config::rope_theta),
+        defaulted("rope_scaling", &Config::rope_scaling), defaulted("rope_parameters", &Config::rope_parameters),
+        defaulted("hidden_act", &Config::hidden_act), defaulted("attention_bias", &Config::attention_bias),
+        defaulted("attention_dropout", &Config::attention_dropout),
+        defaulted("use_sliding_window", &Config::use_sliding_window),
+        defaulted("partial_rotary_factor", &Config::partial_rotary_factor),
+        defaulted("layer_types", &Config::layer_types), defaulted("quantization_config", &Config::quantization_config));
+  }
+};
+
+// Where messages place what is wrong with a config.json.
+[[nodiscard]] ConfigPath huggingface_config_path();
+
+// Reads the keys that record T has and drops the others. ConfigError names a missing key, a wrong type or range.
+template <Record T>
+[[nodiscard]] T read_known_keys(const nlohmann::json& config) {
+  Json known = Json::object();
+  for (const std::string_view key : record_type<T>().keys()) {
+    if (const auto found = config.find(key); found != config.end()) known[std::string(key)] = *found;
+  }
+  return parse_record<T>(known, huggingface_config_path());
+}
+
+// ConfigError unless config.json's `key` is what we build.
+void check_key(bool is_buildable, const std::string& key, const std::string& expected, const std::string& found);
+
+// check_key for everything in the record; model_type as given.
+void check_buildable(const HuggingFaceDecoderConfig& config, const std::string& model_type);
+
+// Base and scaling of the rotary embedding. ConfigError for types and keys that we lack, and a base that is no integer.
+struct Rope {
+  std::int64_t base;
+  std::optional<RopeScalingConfig> scaling;
+};
+[[nodiscard]] Rope rope_from_huggingface(const HuggingFaceDecoderConfig& config);
+
+// The value of "rope_scaling", in the words of published checkpoints. ConfigError for a scaling that transformers
+// lacks.
+[[nodiscard]] std::optional<nlohmann::json> rope_scaling_to_huggingface(
+    const std::optional<RopeScalingConfig>& scaling);
+
+// The record as config.json, without nulls, with architecture, dtype and labels; `family` is "Qwen3" or "Qwen3Moe".
+[[nodiscard]] nlohmann::json finish_config(const Json& record, const std::string& family,
+                                           const std::optional<HeadConfig>& head, Dtype dtype);
+
+// The fields that parameter records of all families share. The vocabulary becomes one split, "regular".
+template <class Parameters>
+[[nodiscard]] Parameters decoder_parameters(const HuggingFaceDecoderConfig& config) {
+  Rope rope = rope_from_huggingface(config);
+  Parameters parameters;
+  parameters.layer.hidden_size = config.hidden_size;
+  parameters.layer.intermediate_size = config.intermediate_size;
+  parameters.layer.num_attention_heads = config.num_attention_heads;
+  parameters.layer.num_key_value_heads = config.num_key_value_heads;
+  parameters.layer.rms_norm_eps = config.rms_norm_eps;
+  parameters.layer.head_dim = config.head_dim;
+  parameters.num_hidden_layers = config.num_hidden_layers;
+  parameters.rope_base = rope.base;
+  parameters.rope_scaling = std::move(rope.scaling);
+  parameters.max_position_ids = config.max_position_embeddings;
+  parameters.split_vocab_size = {{"regular", config.vocab_size}};
+  parameters.split_vocab_order = {"regular"};
+  parameters.tie_word_embeddings = config.tie_word_embeddings;
+  return parameters;
+}
+
+// The reverse. ConfigError for a rope scaling that transformers lacks.
+template <class Parameters>
+[[nodiscard]] HuggingFaceDecoderConfig decoder_config(const Parameters& parameters, const std::string& model_type) {
+  std::int64_t vocab_size = 0;
+  for (const auto& [split, rows] : decoder_sizes(parameters).vocabulary) vocab_size += rows;
+  return {.model_type = model_type,
+          .vocab_size = vocab_size,
+          .hidden_size = parameters.layer.hidden_size,
+          .intermediate_size = parameters.layer.intermediate_size,
+          .num_hidden_layers = parameters.num_hidden_layers,
+          .num_attention_heads = parameters.layer.num_attention_heads,
+          .num_key_value_heads = parameters.layer.num_key_value_heads,
+          .head_dim = parameters.layer.head_dim,
+          .max_position_embeddings = parameters.max_position_ids,
+          .rms_norm_eps = parameters.layer.rms_norm_eps,
+          .tie_word_embeddings = parameters.tie_word_embeddings,
+          .rope_theta = static_cast<double>(parameters.rope_base),
+          .rope_scaling = rope_scaling_to_huggingface(parameters.rope_scaling)};
+}
+
+}  // namespace d9d

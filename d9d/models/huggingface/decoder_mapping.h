@@ -1,0 +1,86 @@
+// Names and shapes that decoders of the Qwen3 kind have in a Hugging Face checkpoint, to and from ours. What differs
+// from family to family, the MLP, comes as a function; qwen3_dense/huggingface.h and qwen3_moe/huggingface.h fill it
+// in.
+//
+// Example
+//   const d9d::DecoderStateLayout layout = {
+//       .sizes = d9d::decoder_sizes(parameters), .map_mlp = map_dense_mlp, .head = d9d::CausalLMHeadConfig{}};
+//   const std::vector<d9d::TensorMapping> mappings = d9d::decoder_from_huggingface(layout, directory.names());
+//
+// A checkpoint holds the vocabulary as one matrix; we hold it in splits: rows are cut and joined in the order of the
+// splits. With tied embeddings the head is read from the embedding and not written.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d9d/blocks/head/head_config.h"
+#include "d9d/model_state/tensor_mapping.h"
+
+namespace d9d {
+
+// What a decoder's own prefixes are: those of DecoderWithHead here. A backbone that stands alone has none; one head
+// among several has "heads.<name>.".
+struct DecoderNames {
+  std::string backbone = "model.";
+  std::string head = "head.";
+};
+
+struct DecoderSizes {
+  std::int64_t hidden_size;
+  std::int64_t num_hidden_layers;
+  std::int64_t num_attention_heads;
+  std::int64_t num_key_value_heads;
+  std::int64_t head_dim;
+  std::vector<std::pair<std::string, std::int64_t>> vocabulary;  // splits in order, with their rows
+  bool tie_word_embeddings;
+};
+
+struct DecoderStateLayout {
+  DecoderSizes sizes;
+  // Mappings of one layer's MLP; `prefix` is "layers.3.mlp." on both sides.
+  std::function<std::vector<TensorMapping>(const std::string& prefix)> map_mlp;
+  std::optional<HeadConfig> head;  // null: the backbone alone
+  DecoderNames names;
+};
+
+// The prefix of the backbone's tensors in a checkpoint with these tensors: "model.", or "" if it was saved without a
+// head.
+[[nodiscard]] std::string huggingface_backbone_prefix(const std::vector<std::string>& checkpoint_names);
+
+// Mappings from a checkpoint to our state. An embedding head's projection has no counterpart there and is left out.
+[[nodiscard]] std::vector<TensorMapping> decoder_from_huggingface(const DecoderStateLayout& layout,
+                                                                  const std::vector<std::string>& checkpoint_names);
+
+// Mappings from our state to a checkpoint, in the order of the model. ConfigError for an embedding head with a
+// projection.
+[[nodiscard]] std::vector<TensorMapping> decoder_to_huggingface(const DecoderStateLayout& layout);
+
+// The head's part of the two above, for a model with several heads. `backbone_prefix`: in the checkpoint.
+[[nodiscard]] std::vector<TensorMapping> head_from_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
+                                                               const std::string& backbone_prefix,
+                                                               const DecoderNames& names);
+[[nodiscard]] std::vector<TensorMapping> head_to_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
+                                                             const DecoderNames& names);
+
+// The sizes in a parameter record of either family.
+template <class Parameters>
+[[nodiscard]] DecoderSizes decoder_sizes(const Parameters& parameters) {
+  DecoderSizes sizes = {.hidden_size = parameters.layer.hidden_size,
+                        .num_hidden_layers = parameters.num_hidden_layers,
+                        .num_attention_heads = parameters.layer.num_attention_heads,
+                        .num_key_value_heads = parameters.layer.num_key_value_heads,
+                        .head_dim = parameters.layer.head_dim,
+                        .vocabulary = {},
+                        .tie_word_embeddings = parameters.tie_word_embeddings};
+  for (const std::string& split : parameters.split_vocab_order) {
+    sizes.vocabulary.emplace_back(split, parameters.split_vocab_size.at(split));
+  }
+  return sizes;
+}
+
+}  // namespace d9d

@@ -1,0 +1,25 @@
+#include "d9d/models/qwen3_dense/model.h"
+
+namespace d9d {
+
+Qwen3DenseLayer::Qwen3DenseLayer(const Qwen3DenseLayerParameters& parameters)
+    : input_layernorm(
+          register_module<RMSNorm>("input_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
+      self_attn(register_module<GroupedQueryAttention>("self_attn", qk_norm_attention_config(parameters))),
+      post_attention_layernorm(register_module<RMSNorm>(
+          "post_attention_layernorm", RMSNormConfig{parameters.hidden_size, parameters.rms_norm_eps})),
+      mlp(register_module<SwiGLU>("mlp", SwiGLUConfig{parameters.hidden_size, parameters.intermediate_size})) {}
+
+DecoderLayerOutput Qwen3DenseLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables) const {
+  const auto [residual, normed_input] = input_layernorm(hidden_states, std::optional<at::Tensor>());
+  const at::Tensor attention = self_attn(normed_input, tables);
+  const auto [attended, normed] = post_attention_layernorm(residual, attention);
+  return {.hidden_states = attended + mlp(normed), .auxiliary_loss = std::nullopt};
+}
+
+Qwen3DenseModel::Qwen3DenseModel(const Qwen3DenseParameters& model_parameters, const DecoderStageOptions& stage_options)
+    : PreNormDecoder(pre_norm_decoder_config(model_parameters), stage_options,
+                     [&](std::int64_t) { return make_module<Qwen3DenseLayer>(model_parameters.layer); }),
+      parameters(model_parameters) {}
+
+}  // namespace d9d

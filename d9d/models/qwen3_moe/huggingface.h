@@ -1,0 +1,42 @@
+// Qwen3 mixture-of-experts models from and to the Hugging Face hub's folders. qwen3_dense/huggingface.h has the
+// example; the functions here differ by the experts' two formats.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "d9d/base/dtype.h"
+#include "d9d/blocks/head/head_config.h"
+#include "d9d/model_state/tensor_mapping.h"
+#include "d9d/models/huggingface/decoder_mapping.h"
+#include "d9d/models/qwen3_moe/config.h"
+
+namespace d9d {
+
+// How a checkpoint stores the experts of a layer. Ours: {gate,up,down}_proj.weight [experts, in, out].
+enum class Qwen3MoEExpertsFormat {
+  kModuleList,  // experts.<e>.{gate,up,down}_proj.weight [out, in]: published checkpoints, and what transformers saves
+  kFused,       // experts.gate_up_proj [experts, 2 x intermediate, hidden] and experts.down_proj: as in memory there
+};
+
+// As qwen3_dense_parameters_from_huggingface; also refuses dense layers among the sparse ones (decoder_sparse_step,
+// mlp_only_layers).
+[[nodiscard]] Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& config);
+
+[[nodiscard]] nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters,
+                                                          const std::optional<HeadConfig>& head, Dtype dtype);
+
+// `checkpoint_names` also tell the format of the experts.
+[[nodiscard]] std::vector<TensorMapping> qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters,
+                                                                    const std::optional<HeadConfig>& head,
+                                                                    const std::vector<std::string>& checkpoint_names,
+                                                                    const DecoderNames& names = {});
+
+[[nodiscard]] std::vector<TensorMapping> qwen3_moe_to_huggingface(
+    const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
+    Qwen3MoEExpertsFormat experts_format = Qwen3MoEExpertsFormat::kModuleList, const DecoderNames& names = {});
+
+}  // namespace d9d

@@ -1,0 +1,120 @@
+#include "d9d/modules/adopt.h"
+
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/philox.h"
+
+namespace d9d::detail {
+namespace {
+
+using TorchModulePtr = std::shared_ptr<torch::nn::Module>;
+
+void check_distinct(const torch::nn::Module& module) {
+  std::unordered_map<const void*, std::string> names;
+  for (const auto& entry : module.named_parameters()) {
+    const auto [known, is_new] = names.emplace(entry.value().unsafeGetTensorImpl(), entry.key());
+    D9D_CHECK(is_new, ConfigError, "[modules::adopt] expected distinct parameters, got one tensor as '", known->second,
+              "' and '", entry.key(), "': tied parameters inside an adopted module are not built in this version.");
+  }
+}
+
+// Runs `factory` while nobody else does, and leaves ATen's default generator as it was.
+TorchModulePtr make_seeded(const AdoptedModule::Factory& factory, std::uint64_t seed) {
+  // lint: allow(mutable-global): it guards ATen's generator, of which a process has one
+  static std::mutex one_at_a_time;
+  const std::lock_guard guard(one_at_a_time);
+  struct Restored {
+    at::Generator generator = at::globalContext().defaultGenerator(at::kCPU);
+    at::Tensor state = generator.get_state();
+    ~Restored() { generator.set_state(state); }
+  } restored;
+  restored.generator.set_current_seed(seed);
+  const at::AutoGradMode as_torch_constructs(true);
+  TorchModulePtr module = factory();
+  D9D_CHECK(module != nullptr, ConfigError, "[modules::adopt] expected a torch::nn module, got null.");
+  check_distinct(*module);
+  return module;
+}
+
+// Values come from a whole module at once: AdoptedModule::after_reset.
+void leave_as_is(const at::Tensor&, const ElementWindow&, RandomStream) {}
+
+}  // namespace
+
+AdoptedTensors::AdoptedTensors(const torch::nn::Module& source) {
+  for (const auto& entry : source.named_parameters(/*recurse=*/false)) {
+    const at::Tensor& tensor = entry.value();
+    const ParameterPtr parameter =
+        register_parameter(entry.key(), ParameterSpec{.shape = tensor.sizes().vec(), .init = leave_as_is});
+    parameter->to(tensor.scalar_type());
+    parameter->set_requires_grad(tensor.requires_grad());
+  }
+  for (const auto& entry : source.named_buffers(/*recurse=*/false)) {
+    const at::Tensor& tensor = entry.value();
+    register_buffer(entry.key(), {.shape = tensor.sizes().vec(), .dtype = tensor.scalar_type(), .init = leave_as_is});
+  }
+  for (const auto& entry : source.named_children()) register_module<AdoptedTensors>(entry.key(), *entry.value());
+}
+
+AdoptedModule::AdoptedModule(Factory factory)
+    : AdoptedTensors(*make_seeded(factory, /*seed=*/0)), factory_(std::move(factory)) {}
+
+void AdoptedModule::after_materialize(at::Device /*device*/) {
+  module_ = make_seeded(factory_, /*seed=*/0);
+  const at::NoGradGuard no_grad;
+  auto leaves = module_->named_parameters();
+  for (const auto& [name, parameter] : named_parameters()) {
+    at::Tensor& leaf = leaves[name];
+    if (!parameter->local().is_meta()) leaf.set_data(parameter->local().detach());  // meta: comes with its flat group
+    parameter->replace_local(leaf);
+  }
+  auto buffers = module_->named_buffers();
+  for (const auto& [name, buffer] : named_buffers()) {
+    at::Tensor& tensor = buffers[name];
+    tensor.set_data(buffer->local);
+    buffer->local = tensor;
+  }
+}
+
+void AdoptedModule::after_reset(std::uint64_t base_seed, const std::string& name) {
+  const TorchModulePtr fresh = make_seeded(factory_, philox_key(base_seed, "init", name));
+  const auto values = fresh->named_parameters();
+  for (const auto& [own_name, parameter] : named_parameters()) parameter->copy_from(values[own_name]);
+  const auto buffer_values = fresh->named_buffers();
+  for (const auto& [own_name, buffer] : named_buffers()) buffer->local.copy_(buffer_values[own_name]);
+}
+
+torch::nn::Module& AdoptedModule::ready_module() const {
+  D9D_CHECK(module_ != nullptr, StateError, "[modules::adopt] expected storage for ", canonical_name(),
+            " before forward, got none. Call materialize() and reset_parameters().");
+  const auto leaves = module_->named_parameters();
+  for (const auto& [name, parameter] : named_parameters()) {
+    D9D_CHECK(leaves[name].is_same(parameter->local()), StateError, "[modules::adopt] expected ", canonical_name(), ".",
+              name,
+              " to be the tensor that the torch::nn module computes with, got another: replacing the leaves of an "
+              "adopted module is not built in this version.");
+  }
+  if (module_->is_training() != is_training()) module_->train(is_training());
+  return *module_;
+}
+
+at::Tensor AdoptedModule::generator_state() const {
+  const auto parameters = named_parameters();
+  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().second->local().device();
+  return at::globalContext().defaultGenerator(device).get_state();
+}
+
+void AdoptedModule::check_drew_nothing_since(const at::Tensor& state) const {
+  const at::Tensor now = generator_state();
+  D9D_CHECK(std::memcmp(now.data_ptr(), state.data_ptr(), state.nbytes()) == 0, StateError,
+            "[modules::adopt] expected ", canonical_name(), " (", module_->name(),
+            ") to draw no random numbers in forward, but it did. Set its dropout to 0 and put d9d::Dropout beside it.");
+}
+
+}  // namespace d9d::detail

@@ -1,0 +1,99 @@
+// A module of torch::nn, or any class derived from torch::nn::Module, as a module of ours.
+//
+// Example
+//   #include <torch/nn/modules/normalization.h>            // the one header that declares what you adopt
+//
+//   class Block : public Module {
+//    public:
+//     Block() : norm(register_module("norm", adopt([] { return torch::nn::LayerNorm(LayerNormOptions({64})); }))) {}
+//     at::Tensor forward(const at::Tensor& x) { return norm(x); }
+//     const ModulePtr<Adopted<torch::nn::LayerNormImpl>> norm;
+//   };
+//
+// torch::nn's constructors allocate and draw numbers, so `adopt` takes a function that makes the module. It runs when
+// the adopted module is constructed (only names, shapes and dtypes are kept), when storage is allocated (that module
+// computes), and in reset_parameters(), seeded by (base seed, dotted name), for the values. ATen's default generator is
+// as before afterwards.
+//
+// Parameters are those of torch::nn with its names, and the torch::nn module computes with them: what an optimiser, a
+// checkpoint or to(dtype) does to them is seen by both. A forward that draws numbers itself (dropout) is refused: the
+// numbers would depend on what else ran. Use our Dropout beside it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "d9d/modules/module.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace d9d {
+
+namespace detail {
+
+// The parameters and buffers of one torch::nn module, and below it those of its children.
+class AdoptedTensors : public Module {
+ public:
+  explicit AdoptedTensors(const torch::nn::Module& source);
+};
+
+class AdoptedModule : public AdoptedTensors {
+ public:
+  using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
+  explicit AdoptedModule(Factory factory);
+
+ protected:
+  void after_materialize(at::Device device) override;
+  void after_reset(std::uint64_t base_seed, const std::string& name) override;
+
+  // In the mode of this module. Throws StateError before materialize(), and when parameters are no longer shared.
+  [[nodiscard]] torch::nn::Module& ready_module() const;
+
+  // Where ATen's default generator of this module's device is, so that a forward that draws from it is noticed.
+  [[nodiscard]] at::Tensor generator_state() const;
+  void check_drew_nothing_since(const at::Tensor& state) const;
+
+ private:
+  const Factory factory_;
+  std::shared_ptr<torch::nn::Module> module_;  // its tensors are our parameters' and buffers'; null until materialized
+};
+
+// std::shared_ptr<Impl>, or a holder of torch::nn such as torch::nn::Linear.
+template <class Factory>
+using AdoptedImpl = std::remove_reference_t<decltype(*std::declval<Factory&>()())>;
+
+}  // namespace detail
+
+template <class Impl>
+class Adopted : public detail::AdoptedModule {
+ public:
+  using AdoptedModule::AdoptedModule;
+
+  // As Impl's forward.
+  template <class... Args>
+  auto forward(const Args&... args) const -> decltype(std::declval<Impl&>().forward(args...)) {
+    auto& module = static_cast<Impl&>(ready_module());
+    const at::Tensor state = generator_state();
+    auto output = module.forward(args...);
+    check_drew_nothing_since(state);
+    return output;
+  }
+};
+
+// make() returns std::shared_ptr<Impl> or a holder, a new one each time.
+template <class Make>
+[[nodiscard]] ModulePtr<Adopted<detail::AdoptedImpl<Make>>> adopt(Make make) {
+  return make_module<Adopted<detail::AdoptedImpl<Make>>>([make = std::move(make)] {
+    auto made = make();
+    if constexpr (requires { made.ptr(); }) {
+      return std::shared_ptr<torch::nn::Module>(made.ptr());
+    } else {
+      return std::shared_ptr<torch::nn::Module>(std::move(made));
+    }
+  });
+}
+
+}  // namespace d9d

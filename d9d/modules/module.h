@@ -1,0 +1,176 @@
+// The base of every model part: registration, walking, late initialisation. An ordinary class, no layer description.
+//
+// Example
+//   class FeedForward : public Module {
+//    public:
+//     explicit FeedForward(std::int64_t hidden)
+//         : up(register_module<Linear>("up", LinearConfig{hidden, 4 * hidden})),
+//           down(register_module<Linear>("down", LinearConfig{4 * hidden, hidden})) {}
+//     at::Tensor forward(const at::Tensor& x) { return down(at::gelu(up(x))); }
+//     const ModulePtr<Linear> up, down;
+//   };
+//   auto model = make_module<FeedForward>(64);          // on the meta device: shapes, no memory
+//   model->materialize(at::kCPU);                       // after parallelize_*: storage
+//   model->reset_parameters(/*base_seed=*/42);          // values
+//
+// Late initialisation: constructors never allocate or draw numbers. Every parameter and buffer names its initializer
+// where it is registered, so none can be forgotten, and its numbers depend on (base seed, dotted name, element) alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/core/dtensor/parameter.h"
+#include "d9d/modules/module_hook.h"
+
+namespace d9d {
+
+template <class T>
+class ModulePtr;
+
+// A tensor that is no parameter: a table, a counter. Not trained.
+struct Buffer {
+  at::Tensor local;
+  Initializer init;
+  bool is_persistent = true;  // part of the state dict
+  bool follows_dtype = true;  // Module::to() converts it, if floating
+  bool is_initialized = false;
+};
+using BufferPtr = std::shared_ptr<Buffer>;
+
+struct BufferSpec {
+  std::vector<std::int64_t> shape;
+  at::ScalarType dtype = at::ScalarType::Float;
+  Initializer init;
+  bool is_persistent = true;
+  bool follows_dtype = true;
+};
+
+// The microbatch that a model computes.
+struct RandomMicrobatch {
+  std::uint64_t step = 0;                               // optimiser step
+  std::uint64_t number = 0;                             // within the step, among those of all ranks
+  std::map<std::string, std::uint64_t> num_draws = {};  // in it so far, of each layer by its canonical name
+};
+
+// Position in training that random layers (dropout) derive their numbers from. One object a model, set by the loop.
+struct RandomClock {
+  std::uint64_t base_seed = 0;
+  RandomMicrobatch microbatch = {};  // a new one for each, from where draws count anew
+  bool is_captured = false;          // a graph is recorded that would keep the numbers: asking for the clock throws
+  std::int64_t num_ranks = 1;        // that work on one microbatch together, each on its part
+};
+using RandomClockPtr = std::shared_ptr<RandomClock>;
+
+// What an optimiser step did.
+enum class StepOutcome : std::uint8_t {
+  kUpdated,
+  kSkipped,  // nothing: its gradients were not finite, or its total weight was 0
+};
+
+class Module {
+ public:
+  Module() = default;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+  virtual ~Module() = default;
+
+  // Depth first, in the order of registration; names are dotted paths from this module. A parameter that is registered
+  // under several names (tied) is listed under the first.
+  [[nodiscard]] std::vector<std::pair<std::string, ParameterPtr>> named_parameters() const;
+  [[nodiscard]] std::vector<std::pair<std::string, BufferPtr>> named_buffers() const;
+  [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Module>>> named_children() const;
+  // Calls visit(name, module) for this module (name "") and everything below.
+  void for_each_module(const std::function<void(const std::string& name, Module& module)>& visit);
+
+  // What this rank keeps of parameters, and persistent buffers, by name: aliases, not copies.
+  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
+  // Collective: the same with whole tensors on every rank, copies where a rank keeps a part. Waits for the device, and
+  // throws CommunicationError where ranks failed on the way: what was gathered then is not to be written anywhere.
+  [[nodiscard]] std::map<std::string, at::Tensor> full_state_dict() const;
+
+  void to(at::ScalarType dtype);        // floating parameters and buffers; before or after materialize
+  void materialize(at::Device device);  // storage with undefined values
+  void reset_parameters(std::uint64_t base_seed);
+  // Throws StateError that lists the names of parameters and buffers without values.
+  void check_initialized() const;
+
+  void train(bool is_training = true);
+  void eval() { train(false); }
+  [[nodiscard]] bool is_training() const { return is_training_; }
+  void set_requires_grad(bool requires_grad);  // of all parameters below
+
+  // Recompute this module's activations in backward instead of keeping them (core/autograd/checkpoint.h).
+  void set_activation_checkpointing(bool enabled) { checkpoints_activations_ = enabled; }
+  [[nodiscard]] bool checkpoints_activations() const { return checkpoints_activations_; }
+
+  // Hooks run in the order added before forward, in reverse after. A module keeps its hooks alive.
+  void add_hook(std::shared_ptr<ModuleHook> hook) { hooks_.push_back(std::move(hook)); }
+  [[nodiscard]] const std::vector<std::shared_ptr<ModuleHook>>& hooks() const { return hooks_; }
+
+  // Whether a call is forward() and nothing else: a block may then compute this module's result together with others.
+  [[nodiscard]] bool is_plain() const { return hooks_.empty() && !checkpoints_activations_; }
+
+  // After each optimiser step, for this module and everything below: balance, counters. A step that was skipped changes
+  // no state of the model. Collective: on all ranks alike.
+  void finish_step(StepOutcome outcome);
+  // Collective, as finish_step. Tensors about the step, for logging; names are "<dotted path>/<name>", and of a tensor
+  // of several elements counts. Call before finish_step().
+  [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
+
+  // The clock that random layers below read; every module below shares it.
+  void set_random_clock(const RandomClockPtr& clock);
+  // Throws ConfigError while a CUDA graph of this module is captured.
+  [[nodiscard]] const RandomClockPtr& random_clock() const;
+
+ protected:
+  // Names must be new in this module, not empty and without dots (ConfigError).
+  ParameterPtr register_parameter(const std::string& name, ParameterSpec spec);
+  ParameterPtr register_parameter(const std::string& name, ParameterPtr shared);  // tied to another module's
+  BufferPtr register_buffer(const std::string& name, BufferSpec spec);
+  template <class T>
+  ModulePtr<T> register_module(const std::string& name, ModulePtr<T> child) {
+    register_child(name, child.shared());
+    return child;
+  }
+  template <class T, class... Args>
+  ModulePtr<T> register_module(const std::string& name, Args&&... args) {
+    return register_module(name, ModulePtr<T>(std::make_shared<T>(std::forward<Args>(args)...)));
+  }
+
+  // Called after this module's own parameters and buffers were filled: for what an initializer cannot say.
+  virtual void after_reset(std::uint64_t /*base_seed*/, const std::string& /*name*/) {}
+  // Called after storage was allocated on `device` with the parameters' final dtype.
+  virtual void after_materialize(at::Device /*device*/) {}
+
+  // This module's part of finish_step() and of step_statistics().
+  virtual void on_step_finished(StepOutcome /*outcome*/) {}
+  [[nodiscard]] virtual std::map<std::string, at::Tensor> own_step_statistics() const { return {}; }
+
+  // The dotted name under which the root was reset; "" before. Keys random streams.
+  [[nodiscard]] const std::string& canonical_name() const { return canonical_name_; }
+
+ private:
+  void register_child(const std::string& name, std::shared_ptr<Module> child);
+  void check_new_name(const std::string& name) const;
+
+  std::vector<std::pair<std::string, ParameterPtr>> parameters_;
+  std::vector<std::pair<std::string, BufferPtr>> buffers_;
+  std::vector<std::pair<std::string, std::shared_ptr<Module>>> children_;
+  std::vector<std::shared_ptr<ModuleHook>> hooks_;
+  RandomClockPtr random_clock_ = std::make_shared<RandomClock>();
+  std::string canonical_name_;
+  bool is_training_ = true;
+  bool checkpoints_activations_ = false;
+};
+
+}  // namespace d9d
+
+#include "d9d/modules/module_ptr.h"

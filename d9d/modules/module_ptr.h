@@ -1,0 +1,71 @@
+// A shared handle to a module. Calling it runs forward through the module's hooks and, if asked for, activation
+// checkpointing; `->` reaches the module itself.
+#pragma once
+
+#include <memory>
+#include <tuple>
+#include <utility>
+
+#include "d9d/core/autograd/checkpoint.h"
+#include "d9d/core/tree/tree.h"
+#include "d9d/modules/module.h"
+
+namespace d9d {
+
+namespace detail {
+
+template <class Tree>
+[[nodiscard]] TensorRefs tensor_refs(Tree& tree) {
+  TensorRefs refs;
+  if constexpr (TensorTree<Tree>) tree_for_each_leaf(tree, [&](at::Tensor& leaf) { refs.emplace_back(leaf); });
+  return refs;
+}
+
+}  // namespace detail
+
+template <class T>
+class ModulePtr {
+ public:
+  ModulePtr() = default;
+  ModulePtr(std::nullptr_t) {}  // NOLINT: an absent optional child
+  explicit ModulePtr(std::shared_ptr<T> module) : module_(std::move(module)) {}
+  template <class Derived>
+  requires std::is_base_of_v<T, Derived> ModulePtr(const ModulePtr<Derived>& other)
+      : module_(other.shared()) {}  // NOLINT: as shared_ptr converts
+
+  [[nodiscard]] T* operator->() const { return module_.get(); }
+  [[nodiscard]] T& operator*() const { return *module_; }
+  [[nodiscard]] const std::shared_ptr<T>& shared() const { return module_; }
+  explicit operator bool() const { return module_ != nullptr; }
+
+  // Tensors may stand anywhere in the arguments and the result (core/tree).
+  template <class Self = T, class... Args>
+  auto operator()(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
+    if (module_->hooks().empty()) return run(args...);
+    std::tuple<Args...> arguments(args...);
+    const TensorRefs inputs = detail::tensor_refs(arguments);
+    for (const auto& hook : module_->hooks()) hook->before_forward(*module_, inputs);
+    auto output = std::apply([this](const Args&... arg) { return run(arg...); }, arguments);
+    const TensorRefs outputs = detail::tensor_refs(output);
+    for (auto hook = module_->hooks().rbegin(); hook != module_->hooks().rend(); ++hook) {
+      (*hook)->after_forward(*module_, outputs);
+    }
+    return output;
+  }
+
+ private:
+  template <class Self = T, class... Args>
+  auto run(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
+    if (!module_->checkpoints_activations()) return module_->forward(args...);
+    return checkpoint([module = module_](const Args&... arg) { return module->forward(arg...); }, args...);
+  }
+
+  std::shared_ptr<T> module_;
+};
+
+template <class T, class... Args>
+[[nodiscard]] ModulePtr<T> make_module(Args&&... args) {
+  return ModulePtr<T>(std::make_shared<T>(std::forward<Args>(args)...));
+}
+
+}  // namespace d9d
