@@ -32,7 +32,8 @@ if(D9D_SANITIZE)
   target_link_options(d9d_options INTERFACE -fsanitize=${D9D_SANITIZE})
 endif()
 
-# Files of a target share unnamed namespaces then: names in them are unique in an area.
+# Files of a target share unnamed namespaces then: names in them are unique in an area. A test file's namespace is its own,
+# `d9d::<its name>` (tools/check_tests.py).
 function(d9d_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${D9D_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   get_target_property(sources ${target} SOURCES)
@@ -136,6 +137,7 @@ function(d9d_test area)
     target_link_libraries(${name}_test PRIVATE d9d_test_ranks)
     target_precompile_headers(${name}_test REUSE_FROM d9d_pch)
   endif()
+  d9d_unity(${name}_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()

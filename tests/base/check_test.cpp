@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::check_test {
 namespace {
 
 TEST(Check, Throws_the_named_error_with_all_parts) {
@@ -17,4 +17,4 @@ TEST(Check, Throws_the_named_error_with_all_parts) {
 TEST(Check, Is_silent_when_the_condition_holds) { EXPECT_NO_THROW(D9D_CHECK(true, IoError, "unused")); }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::check_test

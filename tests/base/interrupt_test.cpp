@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::interrupt_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -105,4 +105,4 @@ TEST(InterruptScope, Shares_the_flag_with_scopes_that_live_at_the_same_time) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::interrupt_test

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::log_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -38,4 +38,4 @@ TEST(Logger, Writes_to_standard_error_by_default) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::log_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::philox_test {
 namespace {
 
 TEST(Philox, Equals_the_published_words) {
@@ -32,4 +32,4 @@ TEST(Philox, Doubles_lie_in_the_half_open_unit_interval) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::philox_test

@@ -11,7 +11,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::backend_variables_test {
 namespace {
 
 using test::message_of;
@@ -92,4 +92,4 @@ TEST(BackendVariable, Of_grouped_products_is_refused_by_its_name) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::backend_variables_test

@@ -20,7 +20,7 @@
 
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::initial_distributions_test {
 namespace {
 
 struct Distribution {
@@ -174,4 +174,4 @@ TEST(InitialDistribution, Of_heads_depends_on_the_hidden_size) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::initial_distributions_test

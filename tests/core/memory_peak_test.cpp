@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::memory_peak_test {
 namespace {
 using test::MemoryPeak;
 
@@ -61,4 +61,4 @@ TEST(MemoryPeak, Counts_backward) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::memory_peak_test

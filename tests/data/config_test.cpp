@@ -6,7 +6,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 
-namespace d9d {
+namespace d9d::config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -55,4 +55,4 @@ TEST(DataConfig, Refuses_loader_keys_that_contradict_each_other) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::config_test

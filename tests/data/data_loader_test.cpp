@@ -13,7 +13,7 @@
 #include "d9d/core/launch/thread_ranks.h"
 #include "d9d/data/fixed_count_packer.h"
 
-namespace d9d {
+namespace d9d::data_loader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -291,4 +291,4 @@ TEST(DataLoader, Rejects_options_out_of_range) {
 TEST(DataLoader, Is_a_loader_for_packers) { static_assert(MicrobatchLoader<DataLoader<Batch>>); }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::data_loader_test

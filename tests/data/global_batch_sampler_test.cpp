@@ -8,7 +8,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::global_batch_sampler_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -208,4 +208,4 @@ TEST(GlobalBatchSampler, Numbers_a_rest_without_gaps_when_chunked) {  // 6 sampl
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::global_batch_sampler_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::match_files_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -53,4 +53,4 @@ TEST_F(MatchFiles, Names_the_pattern_that_matches_no_file) {
 TEST_F(MatchFiles, Rejects_an_empty_list) { EXPECT_THROW((void)match_files({}), ConfigError); }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::match_files_test

@@ -6,7 +6,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::num_microbatches_test {
 namespace {
 
 TEST(NumMicrobatches, Shares_the_global_batch_among_data_parallel_ranks) {
@@ -44,4 +44,4 @@ TEST(NumMicrobatches, Survives_sizes_whose_product_overflows) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::num_microbatches_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::ordered_workers_test {
 namespace {
 
 using Workers = OrderedWorkers<std::unique_ptr<std::int64_t>>;  // results need only be movable
@@ -148,4 +148,4 @@ TEST(OrderedWorkers, End_while_results_wait_and_while_there_is_no_room) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::ordered_workers_test

@@ -6,7 +6,7 @@
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/data/fixed_count_packer.h"
 
-namespace d9d {
+namespace d9d::pack_stream_test {
 namespace {
 
 // A loader as a user might write one: counts to `size`, inherits nothing.
@@ -142,4 +142,4 @@ TEST(FixedCountMicrobatchPacker, Knows_the_numbers_of_loaders_that_number_microb
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::pack_stream_test

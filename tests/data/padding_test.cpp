@@ -8,7 +8,7 @@
 
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::padding_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -130,4 +130,4 @@ TEST(Padding, Agrees_with_PyTorch) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::padding_test

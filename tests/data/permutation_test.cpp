@@ -9,7 +9,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::permutation_test {
 namespace {
 
 std::vector<std::int64_t> all(const Permutation& permutation) {
@@ -86,4 +86,4 @@ TEST(Permutation, Keeps_the_order_of_earlier_builds) {
 TEST(Permutation, Rejects_an_empty_range) { EXPECT_THROW(Permutation(0, {}), ConfigError); }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::permutation_test

@@ -9,7 +9,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::token_dataset_test {
 namespace {
 
 using ::testing::AllOf;
@@ -124,4 +124,4 @@ TEST_F(TokenFiles, Reject_a_separator_outside_the_vocabulary) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::token_dataset_test

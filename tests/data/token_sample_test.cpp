@@ -5,7 +5,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/tree/tree.h"
 
-namespace d9d {
+namespace d9d::token_sample_test {
 namespace {
 
 at::Tensor tokens(const std::vector<std::int64_t>& values) { return at::tensor(values, at::kLong); }
@@ -53,4 +53,4 @@ TEST(TokenBatch, Is_a_tree_of_its_three_tensors) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::token_sample_test

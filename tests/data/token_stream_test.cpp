@@ -11,7 +11,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::token_stream_test {
 namespace {
 
 using ::testing::AllOf;
@@ -153,4 +153,4 @@ TEST_F(TokenStream, Refuses_persistent_workers_by_name) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::token_stream_test

@@ -16,10 +16,10 @@
 #include "d9d/kernels/router/topk_router.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 
-#include "tests/kernels/attention_testing.h"
+#include "tests/kernels/attention/attention_testing.h"
 #include "tests/kernels/cuda_testing.h"
 
-namespace d9d::kernels {
+namespace d9d::kernels::graph_capture_cuda_test {
 namespace {
 
 using ::d9d::testing::device_values;
@@ -117,7 +117,7 @@ TEST_F(GraphCaptureCuda, Linears_of_one_input) {
 }
 
 TEST_F(GraphCaptureCuda, Causal_attention) {
-  const testing::Deterministic deterministic;
+  const attention_testing::Deterministic deterministic;
   expect_same_bits(
       [](const Tensors& in) {
         return scaled_dot_product_attention({.query = in[0], .key = in[1], .value = in[2]}, {.causal = true});
@@ -174,4 +174,4 @@ TEST_F(GraphCaptureCuda, Embedding) {
 }
 
 }  // namespace
-}  // namespace d9d::kernels
+}  // namespace d9d::kernels::graph_capture_cuda_test

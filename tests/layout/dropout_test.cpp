@@ -18,7 +18,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::dropout_test {
 namespace {
 
 constexpr std::int64_t kSequence = 8;
@@ -86,7 +86,7 @@ Batch collate(std::span<const at::Tensor> samples) {
 
 template <class Head>
 struct Types {
-  using Batch = test::Batch;
+  using Batch = dropout_test::Batch;
   using Input = SequenceInput;
   using Shared = typename DecoderWithHead<Head>::Shared;
   using Output = DecoderOutput<Head>;
@@ -225,4 +225,4 @@ TEST(DropoutLayouts, Refuse_a_pooled_head_over_parts_of_sequences) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::dropout_test

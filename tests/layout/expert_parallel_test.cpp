@@ -4,7 +4,7 @@
 #include "tests/layout/layout_case.h"
 #include "tests/support/decoder_families.h"
 
-namespace d9d::test {
+namespace d9d::test::expert_parallel_test {
 namespace {
 
 struct NamedMesh {
@@ -75,4 +75,4 @@ TEST(ExpertParallelOverGloo, Trains_as_one_rank_does) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::expert_parallel_test

@@ -3,7 +3,7 @@
 
 #include "tests/layout/layout_case.h"
 
-namespace d9d::test {
+namespace d9d::test::found_cases_test {
 namespace {
 
 struct Found {
@@ -70,4 +70,4 @@ TEST_P(FoundCases, Train_as_one_rank_does) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::found_cases_test

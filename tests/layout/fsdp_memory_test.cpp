@@ -14,7 +14,7 @@
 #include "tests/support/memory_peak.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::fsdp_memory_test {
 namespace {
 
 // Layers of 3.4 MB and little else: activations of four positions hardly count.
@@ -101,4 +101,4 @@ TEST_P(FsdpMemory, Has_all_full_gradients_when_it_reduces_once_a_step) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::fsdp_memory_test

@@ -4,7 +4,7 @@
 #include "tests/layout/layout_case.h"
 #include "tests/support/decoder_families.h"
 
-namespace d9d::test {
+namespace d9d::test::heads_test {
 namespace {
 
 struct NamedMesh {
@@ -55,4 +55,4 @@ TEST(HeadsOfOtherKinds, Are_refused_with_tensor_parallelism_but_for_causal_langu
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::heads_test

@@ -11,7 +11,7 @@
 #include "tests/layout/fuzz_params.h"
 #include "tests/layout/layout_case.h"
 
-namespace d9d::test {
+namespace d9d::test::layout_fuzz_test {
 namespace {
 
 void check_layouts(const rc::detail::TestParams& params) {
@@ -36,4 +36,4 @@ void check_layouts(const rc::detail::TestParams& params) {
 TEST(LayoutFuzz, Any_layout_trains_as_one_rank_does) { check_layouts(fuzz_params()); }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::layout_fuzz_test

@@ -8,7 +8,7 @@
 #include "tests/layout/fuzz_params.h"
 #include "tests/layout/layout_case.h"
 
-namespace d9d::test {
+namespace d9d::test::mutation_test {
 namespace {
 
 class Mutations : public ::testing::TestWithParam<Mutation> {};
@@ -39,4 +39,4 @@ TEST_P(Mutations, Are_found_by_the_cases_of_continuous_integration) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::mutation_test

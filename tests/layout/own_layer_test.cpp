@@ -9,7 +9,7 @@
 #include "tests/layout/layout_model.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::own_layer_test {
 namespace {
 
 constexpr OwnLayers kExperts = {.has_experts = true, .has_shared_expert = true};
@@ -80,4 +80,4 @@ TEST(OwnLayersByHand, Train_as_on_one_rank) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::own_layer_test

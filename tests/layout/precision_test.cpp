@@ -8,7 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/decoder_families.h"
 
-namespace d9d::test {
+namespace d9d::test::precision_test {
 namespace {
 
 constexpr Layout kHybrid = {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2}};
@@ -56,4 +56,4 @@ TEST(MixedLayouts, Train_as_one_rank_does) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::precision_test

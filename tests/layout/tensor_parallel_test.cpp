@@ -4,7 +4,7 @@
 #include "tests/layout/layout_case.h"
 #include "tests/support/decoder_families.h"
 
-namespace d9d::test {
+namespace d9d::test::tensor_parallel_test {
 namespace {
 
 struct NamedMesh {
@@ -51,4 +51,4 @@ TEST(TensorParallelOverGloo, Trains_as_one_rank_does) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::tensor_parallel_test

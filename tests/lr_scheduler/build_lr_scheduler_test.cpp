@@ -12,7 +12,7 @@
 
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::build_lr_scheduler_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -153,4 +153,4 @@ TEST(BuildLrScheduler, Needs_the_total_only_for_fractions) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::build_lr_scheduler_test

@@ -5,7 +5,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 
-namespace d9d {
+namespace d9d::config_test {
 namespace {
 
 constexpr const char* kCurve = R"({"initial_multiplier": 0, "phases": [
@@ -39,4 +39,4 @@ TEST(LRSchedulerConfig, Refuses_phases_that_cannot_last) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::config_test

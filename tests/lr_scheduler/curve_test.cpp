@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::curve_test {
 namespace {
 
 constexpr double kTolerance = 1e-12;
@@ -46,4 +46,4 @@ TEST(Curve, Exponential_takes_zero_as_a_very_small_value) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::curve_test

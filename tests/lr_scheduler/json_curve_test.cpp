@@ -10,7 +10,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
 
-namespace d9d {
+namespace d9d::json_curve_test {
 namespace {
 
 constexpr double kTolerance = 1e-15;  // of multipliers of about 1: another order of a few operations
@@ -82,4 +82,4 @@ TEST(LRSchedulerJson, Of_each_curve_follows_its_formula) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::json_curve_test

@@ -5,7 +5,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::learning_rate_scheduler_test {
 namespace {
 
 double one_tenth_a_step(std::int64_t step) { return 0.1 * static_cast<double>(step); }
@@ -40,4 +40,4 @@ TEST(LearningRateScheduler, Refuses_a_state_that_is_not_its_own) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::learning_rate_scheduler_test

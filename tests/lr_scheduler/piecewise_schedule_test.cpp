@@ -10,7 +10,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::piecewise_schedule_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -138,4 +138,4 @@ TEST(PiecewiseBuilder, Refuses_a_power_that_starts_at_infinity) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::piecewise_schedule_test

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::metric_test {
 namespace {
 
 TEST(SumMetric, Adds_all_elements_until_reset) {
@@ -17,4 +17,4 @@ TEST(SumMetric, Adds_all_elements_until_reset) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::metric_test

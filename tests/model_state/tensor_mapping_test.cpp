@@ -10,7 +10,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::tensor_mapping_test {
 namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -86,4 +86,4 @@ TEST(TensorMapping, Tells_which_names_are_unused) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::tensor_mapping_test

@@ -6,7 +6,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 
-namespace d9d {
+namespace d9d::config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -87,4 +87,4 @@ TEST(Qwen3MoEParameters, Refuse_rope_scaling_that_makes_no_curve) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::config_test

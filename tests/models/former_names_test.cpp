@@ -8,7 +8,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::former_names_test {
 namespace {
 
 FindTensor find_in(std::map<std::string, at::Tensor> state) {
@@ -49,4 +49,4 @@ TEST(FormerNames, Do_not_hide_that_a_tensor_is_missing) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::former_names_test

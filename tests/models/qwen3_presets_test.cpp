@@ -16,7 +16,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::qwen3_presets_test {
 namespace {
 
 struct Published {
@@ -93,4 +93,4 @@ TEST(Qwen3Presets, Make_transformers_build_as_many) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::qwen3_presets_test

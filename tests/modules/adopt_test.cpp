@@ -13,7 +13,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
 
-namespace d9d {
+namespace d9d::adopt_test {
 namespace {
 
 namespace nn = torch::nn;
@@ -207,4 +207,4 @@ TEST(Adopt, Refuses_parameters_that_are_tied_inside) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::adopt_test

@@ -6,7 +6,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::module_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -144,4 +144,4 @@ TEST(Module, Converts_floating_tensors_only_where_they_follow) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::module_test

@@ -8,7 +8,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::adamw_cuda_test {
 namespace {
 
 class OptimizerCuda : public test::GpuTest {};
@@ -79,4 +79,4 @@ TEST_F(OptimizerCuda, Marks_its_writes_for_autograd) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::adamw_cuda_test

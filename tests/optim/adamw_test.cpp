@@ -11,7 +11,7 @@
 
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::adamw_test {
 namespace {
 
 at::Tensor parameter(const std::vector<double>& values, at::ScalarType dtype = at::kDouble) {
@@ -203,4 +203,4 @@ TEST(AdamW, Refuses_options_and_parameters_that_break_a_rule) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::adamw_test

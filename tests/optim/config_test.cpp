@@ -5,7 +5,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 
-namespace d9d {
+namespace d9d::config_test {
 namespace {
 
 OptimizerConfig parse(const std::string& text) { return parse_record<OptimizerConfig>(Json::parse(text)); }
@@ -33,4 +33,4 @@ TEST(OptimizerConfig, Refuses_what_torch_refuses) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::config_test

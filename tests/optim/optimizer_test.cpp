@@ -9,7 +9,7 @@
 #include "d9d/optim/build_optimizer.h"
 #include "d9d/optim/stochastic_adamw.h"
 
-namespace d9d {
+namespace d9d::optimizer_test {
 namespace {
 
 // Written outside the library, inherits nothing.
@@ -81,4 +81,4 @@ TEST(BuildOptimizer, Refuses_by_name_what_is_not_built) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::optimizer_test

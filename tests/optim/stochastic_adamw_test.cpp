@@ -15,7 +15,7 @@
 #include "tests/core/dtensor/layout_oracle.h"
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::stochastic_adamw_test {
 namespace {
 
 constexpr Dtype kDtypes[] = {Dtype::kFloat32, Dtype::kBFloat16};
@@ -214,4 +214,4 @@ TEST(StochasticAdamW, Refuses_options_and_parameters_that_break_a_rule) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::stochastic_adamw_test

@@ -9,7 +9,7 @@
 #include "tests/oracle/oracle_case.h"
 #include "tests/support/compare.h"
 
-namespace d9d {
+namespace d9d::published_layers_test {
 namespace {
 
 TEST(PublishedLayers, Equal_transformers_in_output_loss_and_every_gradient) {
@@ -31,4 +31,4 @@ TEST(PublishedLayers, Equal_transformers_in_output_loss_and_every_gradient) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::published_layers_test

@@ -13,7 +13,7 @@
 #include "tests/support/compare_rounded.h"
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::transformers_parity_test {
 namespace {
 using test::LoadedModel;
 using test::OracleCase;
@@ -123,4 +123,4 @@ TEST(TransformersReload, Of_an_export_gives_identical_weights_and_the_same_outpu
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::transformers_parity_test

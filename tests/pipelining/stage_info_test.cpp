@@ -7,7 +7,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::stage_info_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -39,4 +39,4 @@ TEST(StageInfo, Rejects_stages_without_layers) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::stage_info_test

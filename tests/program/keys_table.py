@@ -160,7 +160,7 @@ def mesh_rows():
 
 
 def fsdp_rows():
-    fsdp, tests_of = "model_provider.fsdp", "tests/parallelism/fsdp_test.cpp"
+    fsdp, tests_of = "model_provider.fsdp", "tests/parallelism/fsdp/fsdp_test.cpp"
     sharded = {"mesh.data_parallel_shard": 2, "model_provider.dtype": "bfloat16"}
     processes = {"mesh.data_parallel_shard": 2, "launch.ranks": "processes"}
     return {
@@ -215,7 +215,7 @@ def trainer_rows():
                                  look=unbuilt("trainer.profiling")),
         "trainer.gradient_manager.grad_dtype": Row("bfloat16", look=numbers, given={"model_provider.dtype": "bfloat16"}),
         "trainer.gradient_manager.bucket_size_mb": tests(
-            "tests/internals/gradient_synchronizer_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
+            "tests/internals/grad_sync/gradient_synchronizer_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
         "trainer.timeout.init_timeout": tests("tests/program/layouts_test.py", hangs),
         "trainer.timeout.step_timeout": tests("tests/program/layouts_test.py", hangs),
         "trainer.cuda_graph": Row({}, look=refused("trainer.cuda_graph", "got cpu")),

@@ -12,7 +12,7 @@
 #include "d9d/base/check.h"
 #include "d9d/tracker/run_info.h"
 
-namespace d9d {
+namespace d9d::jsonl_tracker_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -161,4 +161,4 @@ TEST(JsonlTracker, Names_the_path_when_the_disk_is_full) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::jsonl_tracker_test

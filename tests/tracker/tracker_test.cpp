@@ -13,7 +13,7 @@
 #include "d9d/tracker/null_tracker.h"
 #include "d9d/tracker/run_info.h"
 
-namespace d9d {
+namespace d9d::tracker_test {
 namespace {
 
 using ::testing::AllOf;
@@ -200,4 +200,4 @@ TEST(BuildTracker, Builds_a_tracker_of_trackers_that_prints_to_the_logger) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::tracker_test

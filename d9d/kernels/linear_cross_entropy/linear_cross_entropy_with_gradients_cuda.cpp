@@ -32,7 +32,7 @@ class Chunk {
   }
 
   // Afterwards the gradient of a logit is factor times exponential.
-  void compute(const RowRange& rows, LinearCrossEntropyForward& result) {
+  void compute(const TokenRange& rows, LinearCrossEntropyForward& result) {
     rows_ = rows;
     for (std::size_t index = 0; index < logits_.columns().size(); ++index) compute_block(index);
     for (std::size_t split = 0; split < input_.weights.size(); ++split) rescale(split);
@@ -122,7 +122,7 @@ class Chunk {
   at::Tensor exponentials_;        // [rows, padded vocabulary] bf16
   at::Tensor reference_of_block_;  // [rows, blocks] fp32
   at::Tensor scaled_hidden_;
-  RowRange rows_ = {};
+  TokenRange rows_ = {};
 };
 
 // Sums over rows of factor times exponential; the factors as two numbers of half precision each.
@@ -161,7 +161,7 @@ LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(const L
                                                      .lse = at::empty({num_rows}, logits.wide_options())},
                                          .backward = empty_gradients(input, wanted, weight_dtype)};
   Chunk chunk(input, logits, chunk_rows, wants_weight);
-  for (const RowRange& rows : logits.rows()) {
+  for (const TokenRange& rows : logits.rows()) {
     chunk.compute(rows, result.forward);
     at::Tensor grad_hidden;  // over factor
     for (std::size_t split = 0; split < input.weights.size(); ++split) {

@@ -7,7 +7,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::json_text_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,4 +64,4 @@ TEST(JsonExcerpt, Cuts_between_characters) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::json_text_test

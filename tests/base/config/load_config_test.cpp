@@ -8,7 +8,7 @@
 #include "tests/base/config/drawing.h"
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::load_config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -114,4 +114,4 @@ TEST(LoadConfig, Rewrites_the_json_after_the_overrides_and_prints_the_notes) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::load_config_test

@@ -15,7 +15,7 @@
 
 #include "tests/base/config/drawing.h"
 
-namespace d9d {
+namespace d9d::pydantic_parity_test {
 namespace {
 
 // The parsed value as JSON, or nothing when the text is refused.
@@ -150,4 +150,4 @@ TEST(PydanticParity, Refuses_what_no_setting_means) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::pydantic_parity_test

@@ -9,7 +9,7 @@
 
 #include "tests/base/config/drawing.h"
 
-namespace d9d {
+namespace d9d::record_json_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -207,4 +207,4 @@ TEST(JsonSchema, Lists_flattened_keys_beside_the_record_s_own) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::record_json_test

@@ -9,7 +9,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::append_file_test {
 namespace {
 
 using ::testing::AllOf;
@@ -69,4 +69,4 @@ TEST(AppendFile, Refuses_writes_after_close) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::append_file_test

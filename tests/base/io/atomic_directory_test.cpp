@@ -10,7 +10,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::atomic_directory_test {
 namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -90,4 +90,4 @@ TEST(AtomicDirectory, Names_path_and_cause_when_the_parent_is_missing) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::atomic_directory_test

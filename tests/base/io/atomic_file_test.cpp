@@ -11,7 +11,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::atomic_file_test {
 namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -109,4 +109,4 @@ TEST(AtomicFile, Keeps_the_old_file_and_no_temporary_when_the_disk_is_full) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::atomic_file_test

@@ -11,7 +11,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::mapped_file_test {
 namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -54,4 +54,4 @@ TEST(MappedFile, Refuses_a_folder) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::mapped_file_test

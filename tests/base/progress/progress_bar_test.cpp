@@ -13,7 +13,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::progress_bar_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -254,4 +254,4 @@ TEST(ProgressBar, Refuses_a_loop_without_steps) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::progress_bar_test

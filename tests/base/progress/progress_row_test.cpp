@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::progress_row_test {
 namespace {
 
 const ProgressRow kRow = {.label = "train",
@@ -62,4 +62,4 @@ TEST(ProgressRow, Writes_numbers_with_three_digits_and_a_unit) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::progress_row_test

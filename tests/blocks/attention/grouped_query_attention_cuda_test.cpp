@@ -10,7 +10,7 @@
 #include "tests/support/gpu_test.h"
 #include "tests/support/tolerances.h"
 
-namespace d9d {
+namespace d9d::grouped_query_attention_cuda_test {
 namespace {
 
 class AttentionCuda : public test::GpuTest {};
@@ -111,4 +111,4 @@ TEST_F(AttentionCuda, With_a_window_and_sinks_does_not_wait_for_the_device) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::grouped_query_attention_cuda_test

@@ -10,7 +10,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::grouped_query_attention_test {
 namespace {
 using test::Tensors;
 using ::testing::HasSubstr;
@@ -202,4 +202,4 @@ TEST(Attention, Refuses_query_heads_that_are_no_multiple_of_key_heads) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::grouped_query_attention_test

@@ -6,7 +6,7 @@
 #include "tests/support/device.h"
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::split_token_embeddings_cuda_test {
 namespace {
 
 constexpr std::int64_t kHidden = 64;
@@ -59,4 +59,4 @@ TEST_F(EmbeddingCuda, Gives_nan_for_an_id_outside_of_several_tables_and_waits_fo
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::split_token_embeddings_cuda_test

@@ -12,7 +12,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::vocabulary_splits_test {
 namespace {
 using test::tolerance;
 using ::testing::AllOf;
@@ -186,4 +186,4 @@ TEST(LanguageModellingHead, Tied_to_the_embedding_shares_its_parameters_and_adds
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::vocabulary_splits_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/block_oracle.h"
 
-namespace d9d {
+namespace d9d::swiglu_test {
 namespace {
 using test::Tensors;
 
@@ -150,4 +150,4 @@ TEST(RMSNorm, Starts_as_a_factor_of_one) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::swiglu_test

@@ -11,7 +11,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::pooled_heads_test {
 namespace {
 using test::tolerance;
 using ::testing::AllOf;
@@ -141,4 +141,4 @@ TEST(EmbeddingHead, Normalises_a_zero_vector_to_zeros_with_finite_gradients) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::pooled_heads_test

@@ -6,7 +6,7 @@
 #include "tests/support/device.h"
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::pooled_rows_cuda_test {
 namespace {
 
 class PooledRowsCuda : public test::GpuTest {
@@ -47,4 +47,4 @@ TEST_F(PooledRowsCuda, Are_nan_for_a_mask_that_selects_another_number) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::pooled_rows_cuda_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::hidden_states_aggregator_test {
 namespace {
 using Mode = HiddenStatesAggregationMode;
 
@@ -88,4 +88,4 @@ TEST(HiddenStatesAggregator, Asks_for_a_mask_for_the_mean) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::hidden_states_aggregator_test

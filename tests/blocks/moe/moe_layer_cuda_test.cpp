@@ -6,7 +6,7 @@
 #include "tests/support/device.h"
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::moe_layer_cuda_test {
 namespace {
 
 class MoELayerCuda : public test::GpuTest {};
@@ -31,4 +31,4 @@ TEST_F(MoELayerCuda, Does_not_wait_for_the_device) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::moe_layer_cuda_test

@@ -9,7 +9,7 @@
 #include "tests/support/compare.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::moe_layer_test {
 namespace {
 using test::Tensors;
 using Layer = ModulePtr<MoELayer>;
@@ -172,4 +172,4 @@ TEST(MoELayer, Sends_tokens_where_a_dispatcher_of_its_own_says) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::moe_layer_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::rope_tables_test {
 namespace {
 
 using kernels::RotaryStyle;
@@ -140,4 +140,4 @@ TEST(RopeTables, Reject_odd_heads_ntk_without_dims_and_factor_lists_of_another_l
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::rope_tables_test

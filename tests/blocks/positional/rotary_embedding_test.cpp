@@ -12,7 +12,7 @@
 #include "tests/support/block_oracle.h"
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::rotary_embedding_test {
 namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST(RotaryEmbedding, Is_stretched_in_a_model_whose_json_asks_for_it) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::rotary_embedding_test

@@ -11,7 +11,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::dropout_test {
 namespace {
 
 using ::testing::AllOf;
@@ -179,4 +179,4 @@ TEST(Dropout, Refuses_a_graph_that_would_keep_its_mask) {
 TEST(Dropout, Refuses_to_drop_everything) { EXPECT_THROW((void)make_module<Dropout>(1.0), ConfigError); }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::dropout_test

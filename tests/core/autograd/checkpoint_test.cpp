@@ -6,7 +6,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/rng/element_random.h"
 
-namespace d9d {
+namespace d9d::checkpoint_test {
 namespace {
 
 at::Tensor random_leaf(at::IntArrayRef shape, std::uint64_t key) {
@@ -175,4 +175,4 @@ TEST(Checkpoint, Refuses_in_place_changes_of_saved_tensors) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::checkpoint_test

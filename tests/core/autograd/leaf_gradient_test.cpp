@@ -6,7 +6,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::leaf_gradient_test {
 namespace {
 
 namespace ag = torch::autograd;
@@ -133,4 +133,4 @@ TEST_F(LeafGradient, Goes_through_the_hooks_of_a_user_in_every_backward) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::leaf_gradient_test

@@ -11,7 +11,7 @@
 #include "tests/core/collectives/group.h"
 #include "tests/support/compare.h"
 
-namespace d9d {
+namespace d9d::differentiable_test {
 namespace {
 
 using test::on_group;
@@ -202,4 +202,4 @@ TEST(DifferentiableCollectives, Refuse_sizes_that_do_not_divide) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::differentiable_test

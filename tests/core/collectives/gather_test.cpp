@@ -11,7 +11,7 @@
 #include "tests/core/collectives/group.h"
 #include "tests/support/gpu_ranks.h"
 
-namespace d9d {
+namespace d9d::gather_test {
 namespace {
 
 using test::has_gpus;
@@ -223,4 +223,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, Gathers, ::testing::Values(RankBackend::kThre
 INSTANTIATE_TEST_SUITE_P(Nccl, Gathers, ::testing::Values(RankBackend::kNccl), name_of);
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::gather_test

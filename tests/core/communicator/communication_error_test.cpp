@@ -11,7 +11,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::communication_error_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -210,4 +210,4 @@ TEST(ProcessGroupFailure, Ranks_that_do_not_connect_are_named) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::communication_error_test

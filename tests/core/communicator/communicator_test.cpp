@@ -10,7 +10,7 @@
 #include "tests/support/gpu_ranks.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::communicator_test {
 namespace {
 
 struct Case {
@@ -333,4 +333,4 @@ INSTANTIATE_TEST_SUITE_P(Nccl, Collective,
                          name_of);
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::communicator_test

@@ -17,7 +17,7 @@
 #include "tests/support/program.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::every_failure_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -120,4 +120,4 @@ INSTANTIATE_TEST_SUITE_P(At, EveryKill, ::testing::Range(std::size_t{0}, every_o
                          [](const auto& param_info) { return every_operation().at(param_info.param).name; });
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::every_failure_test

@@ -13,7 +13,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::nccl_group_test {
 namespace {
 
 std::filesystem::path library() {
@@ -57,4 +57,4 @@ TEST(NcclGroups, The_library_opens_on_a_machine_without_a_device_and_says_that_t
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::nccl_group_test

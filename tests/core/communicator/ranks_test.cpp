@@ -8,7 +8,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d::test {
+namespace d9d::test::ranks_test {
 namespace {
 
 TEST(RunRanks, Runs_the_body_once_a_rank) {
@@ -46,4 +46,4 @@ TEST(RunRanks, Ranks_meet_in_groups) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::ranks_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::cuda_runtime_test {
 namespace {
 
 std::string mapped_files() {
@@ -52,4 +52,4 @@ TEST_F(LoadCuda, Gives_LibTorch_tensors_and_backward_on_a_device) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::cuda_runtime_test

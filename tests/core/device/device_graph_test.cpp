@@ -10,7 +10,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d::test {
+namespace d9d::test::device_graph_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -121,4 +121,4 @@ TEST_F(DeviceGraphCuda, Refuses_the_default_stream) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::device_graph_test

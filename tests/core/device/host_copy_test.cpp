@@ -6,7 +6,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::host_copy_test {
 namespace {
 
 TEST(HostCopy, Of_a_CPU_is_the_tensor) {
@@ -32,4 +32,4 @@ TEST_F(HostCopyCuda, Has_the_numbers_of_its_moment_while_the_device_goes_on) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::host_copy_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::start_cudnn_test {
 namespace {
 
 TEST(StartCudnn, On_a_CPU_is_nothing) { EXPECT_FALSE(start_cudnn(at::kCPU).joinable()); }
@@ -21,4 +21,4 @@ TEST_F(StartCudnnCuda, Shares_the_context_with_LibTorch_and_may_run_twice) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::start_cudnn_test

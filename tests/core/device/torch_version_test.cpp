@@ -9,7 +9,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::torch_version_test {
 namespace {
 
 using ::testing::ThrowsMessage;
@@ -50,4 +50,4 @@ TEST(TorchVersion, Is_told_in_one_line) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::torch_version_test

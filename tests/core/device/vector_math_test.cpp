@@ -29,7 +29,7 @@ extern "C" __attribute__((visibility("default"))) int mkl_serv_vml_cpu_detect() 
   return original();
 }
 
-namespace d9d::test {
+namespace d9d::test::vector_math_test {
 namespace {
 
 constexpr int kChosenBefore = 10, kChosenByThreads = 11;
@@ -75,4 +75,4 @@ INSTANTIATE_TEST_SUITE_P(Of, FirstExponential,
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::vector_math_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::dist_context_test {
 namespace {
 
 using test::lone_rank;
@@ -196,4 +196,4 @@ TEST(DistContext, Tells_all_machines_when_the_first_process_of_one_failed) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::dist_context_test

@@ -7,7 +7,7 @@
 
 #include "tests/core/dtensor/layout_oracle.h"
 
-namespace d9d {
+namespace d9d::element_rows_test {
 namespace {
 
 // Nothing is communicated.
@@ -58,4 +58,4 @@ TEST(ElementRows, Refuse_two_cuts_behind_the_first_dim) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::element_rows_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::overlap_test {
 namespace {
 
 using test::lone_rank;
@@ -53,4 +53,4 @@ TEST(ContiguousBegin, Is_where_a_box_lies_without_gaps) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::overlap_test

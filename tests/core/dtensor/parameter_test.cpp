@@ -9,7 +9,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::parameter_test {
 namespace {
 
 using test::lone_rank;
@@ -142,4 +142,4 @@ TEST(Parameter, Frozen_parameters_stay_frozen) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::parameter_test

@@ -12,7 +12,7 @@
 
 #include "tests/core/dtensor/layout_oracle.h"
 
-namespace d9d {
+namespace d9d::redistribute_fuzz_test {
 namespace {
 
 constexpr std::int64_t kDivisible = 840;  // by every number of ranks up to 8: averages stay integers
@@ -200,4 +200,4 @@ TEST(RedistributeFuzz, Gradients_arrive_exactly) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::redistribute_fuzz_test

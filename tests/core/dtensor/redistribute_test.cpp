@@ -13,7 +13,7 @@
 #include "tests/core/dtensor/layout_oracle.h"
 #include "tests/support/compare.h"
 
-namespace d9d {
+namespace d9d::redistribute_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -279,4 +279,4 @@ TEST(Redistribute, Refuses_gradients_of_gradients) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::redistribute_test

@@ -45,7 +45,7 @@ extern "C" int setpgid(pid_t process, pid_t group) noexcept {
   return static_cast<int>(::syscall(SYS_setpgid, process, group));
 }
 
-namespace d9d::test {
+namespace d9d::test::child_processes_test {
 namespace {
 
 using ::testing::AllOf;
@@ -262,4 +262,4 @@ const TestProgram kAllBarriers("all_barriers", [] {
 });
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::child_processes_test

@@ -15,7 +15,7 @@
 #include "tests/support/program.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::peer_failure_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -66,4 +66,4 @@ TEST(PeerFailure, Goes_before_what_a_rank_finds_wrong_afterwards) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::peer_failure_test

@@ -7,7 +7,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::rank_environment_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST(SlurmLists, Have_a_first_host_and_tasks_of_each_node) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::rank_environment_test

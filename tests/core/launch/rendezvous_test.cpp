@@ -16,7 +16,7 @@
 #include "tests/support/program.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::rendezvous_test {
 namespace {
 
 using ::testing::AllOf;
@@ -163,4 +163,4 @@ TEST(Rendezvous, Of_a_process_that_is_killed_all_others_hear_soon_and_by_name) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::rendezvous_test

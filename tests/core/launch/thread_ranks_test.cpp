@@ -6,7 +6,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::thread_ranks_test {
 namespace {
 
 using ::testing::AllOf;
@@ -75,4 +75,4 @@ TEST(ThreadRanks, End_the_process_when_a_rank_is_stuck) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::thread_ranks_test

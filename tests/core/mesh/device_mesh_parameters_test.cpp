@@ -6,7 +6,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 
-namespace d9d {
+namespace d9d::device_mesh_parameters_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -78,4 +78,4 @@ TEST(DeviceMeshParameters, Are_validated_when_parsed) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::device_mesh_parameters_test

@@ -9,7 +9,7 @@
 #include "tests/support/python.h"
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::device_mesh_test {
 namespace {
 
 using test::lone_rank;
@@ -94,4 +94,4 @@ TEST(DeviceMesh, Cannot_communicate_without_a_world) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::device_mesh_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::offload_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -178,4 +178,4 @@ TEST_F(OffloadCuda, Gives_back_memory_of_the_device) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::offload_test

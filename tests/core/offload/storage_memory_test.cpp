@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::storage_memory_test {
 namespace {
 
 TEST(StorageMemory, Taken_and_given_back_is_the_same_memory) {
@@ -30,4 +30,4 @@ TEST(StorageMemory, May_be_borrowed_from_another_tensor) {  // a parameter that 
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::storage_memory_test

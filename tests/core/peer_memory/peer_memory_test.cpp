@@ -8,7 +8,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::peer_memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST_P(PeerMemoryOf, After_close_only_a_rank_s_own_block_is_left) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::peer_memory_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::element_random_cuda_test {
 namespace {
 
 const ElementWindow kWindow{.global_shape = {70, 50, 40}, .start = {3, 0, 5}};
@@ -45,4 +45,4 @@ TEST_F(ElementRandomCuda, Draws_the_masks_of_the_CPU) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::element_random_cuda_test

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::element_random_test {
 namespace {
 
 TEST(ElementRandom, A_shard_holds_the_elements_of_the_whole) {
@@ -59,4 +59,4 @@ TEST(ElementRandom, Scalars_and_empty_tensors_are_legal) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::element_random_test

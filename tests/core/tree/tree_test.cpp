@@ -5,7 +5,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::tree_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -213,4 +213,4 @@ TEST(Tree, Knows_at_compile_time_what_can_hold_tensors) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::tree_test

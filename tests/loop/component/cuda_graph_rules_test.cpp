@@ -11,7 +11,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::cuda_graph_rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -74,4 +74,4 @@ TEST(CudaGraphRules, Name_sums_of_gradients_that_the_loop_does_not_make) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::cuda_graph_rules_test

@@ -12,7 +12,7 @@
 #include "tests/support/forwarding_communicator.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::gradient_manager_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -210,4 +210,4 @@ TEST(GradientManager, Reports_a_failed_communication_and_not_the_loss_that_it_le
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::gradient_manager_test

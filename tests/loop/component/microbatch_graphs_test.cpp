@@ -13,7 +13,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::microbatch_graphs_test {
 namespace {
 
 using ::testing::AllOf;
@@ -34,7 +34,7 @@ struct State {
 struct Types {
   using Input = at::Tensor;  // x, [n] double
   using Shared = std::monostate;
-  using State = d9d::State;
+  using State = microbatch_graphs_test::State;
 };
 
 // What a device would do of captured work, told by the work itself.
@@ -296,4 +296,4 @@ TEST(MicrobatchGraphs, Refuses_states_that_it_cannot_compare) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::microbatch_graphs_test

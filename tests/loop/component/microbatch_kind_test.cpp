@@ -5,7 +5,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace d9d {
+namespace d9d::microbatch_kind_test {
 namespace {
 
 enum class Mode { kA, kB };
@@ -74,4 +74,4 @@ TEST(MicrobatchKind, Is_none_for_tensors_that_a_graph_cannot_read) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::microbatch_kind_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::microbatch_numbers_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -36,4 +36,4 @@ TEST(MicrobatchNumbers, Are_those_of_the_stream_where_it_has_some) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::microbatch_numbers_test

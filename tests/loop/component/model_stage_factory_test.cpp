@@ -10,7 +10,7 @@
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::model_stage_factory_test {
 namespace {
 
 using ::testing::ThrowsMessage;
@@ -70,4 +70,4 @@ TEST(ModelStageFactory, A_trainer_on_one_rank_refuses_a_provider_that_places_not
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::model_stage_factory_test

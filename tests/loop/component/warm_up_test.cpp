@@ -6,7 +6,7 @@
 
 #include "tests/support/gpu_test.h"
 
-namespace d9d {
+namespace d9d::warm_up_test {
 namespace {
 
 TEST(WarmUp, Of_a_CPU_is_nothing) { EXPECT_FALSE(start_warm_up(at::kCPU).joinable()); }
@@ -27,4 +27,4 @@ TEST_F(WarmUpCuda, Works_beside_the_program_without_a_word_and_keeps_little_memo
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::warm_up_test

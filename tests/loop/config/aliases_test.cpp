@@ -7,7 +7,7 @@
 
 #include "tests/loop/config/job_config.h"
 
-namespace d9d {
+namespace d9d::aliases_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -97,4 +97,4 @@ TEST(Aliases, Refuse_a_head_in_both_places) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::aliases_test

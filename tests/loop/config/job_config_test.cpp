@@ -9,7 +9,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/loop/config/aliases.h"
 
-namespace d9d {
+namespace d9d::job_config_test {
 namespace {
 
 TEST(JobConfig, Parses_a_file_of_d9d_0_24) {
@@ -175,4 +175,4 @@ TEST(JobConfig, Parses_or_refuses_every_truncation_and_changed_byte) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::job_config_test

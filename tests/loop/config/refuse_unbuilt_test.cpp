@@ -7,7 +7,7 @@
 
 #include "tests/loop/config/job_config.h"
 
-namespace d9d {
+namespace d9d::refuse_unbuilt_test {
 namespace {
 
 using ::testing::MatchesRegex;
@@ -109,4 +109,4 @@ TEST(RefuseUnbuilt, Names_the_optimiser) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::refuse_unbuilt_test

@@ -7,7 +7,7 @@
 
 #include "tests/loop/config/job_config.h"
 
-namespace d9d {
+namespace d9d::trainer_config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -151,4 +151,4 @@ TEST(StepActionPeriod, Reads_steps_and_modes_as_pydantic_reads_an_integer_or_an_
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::trainer_config_test

@@ -10,7 +10,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::job_schedule_test {
 namespace {
 
 using ::testing::AllOf;
@@ -136,4 +136,4 @@ TEST(JobSchedule, Without_step_refuses_to_tell_it) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::job_schedule_test

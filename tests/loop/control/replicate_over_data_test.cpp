@@ -8,7 +8,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::replicate_over_data_test {
 namespace {
 
 using ::testing::Contains;
@@ -44,4 +44,4 @@ TEST(ReplicateOverData, Refuses_degrees_that_cut_a_model_or_its_sequences) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::replicate_over_data_test

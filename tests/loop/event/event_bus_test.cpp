@@ -8,7 +8,7 @@
 
 #include "d9d/base/check.h"
 
-namespace d9d {
+namespace d9d::event_bus_test {
 namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -100,4 +100,4 @@ TEST(EventBus, Refuses_two_contexts_for_one_id) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::event_bus_test

@@ -10,7 +10,7 @@
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
 
-namespace d9d {
+namespace d9d::failing_rank_test {
 namespace {
 
 using test::RankBackend;
@@ -152,4 +152,4 @@ INSTANTIATE_TEST_SUITE_P(Each, FailingStage,
                          });
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::failing_rank_test

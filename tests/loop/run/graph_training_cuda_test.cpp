@@ -18,7 +18,7 @@
 #include "examples/common/language_model.h"
 #include "tests/support/cuda_test.h"
 
-namespace d9d {
+namespace d9d::graph_training_cuda_test {
 namespace {
 
 using examples::LanguageModelState;
@@ -314,4 +314,4 @@ TEST_F(GraphTrainingCuda, Refuses_random_layers) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::graph_training_cuda_test

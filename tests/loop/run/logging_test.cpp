@@ -11,7 +11,7 @@
 
 #include "tests/loop/run/toy_job.h"
 
-namespace d9d {
+namespace d9d::logging_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -244,10 +244,10 @@ TEST(FreedMemory, Goes_back_to_the_system_at_the_period_of_gc) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::logging_test
 
 // Instead of libc's: the library's calls come here.
 extern "C" int malloc_trim(std::size_t) noexcept {
-  ++d9d::num_trims;
+  ++d9d::logging_test::num_trims;
   return 1;
 }

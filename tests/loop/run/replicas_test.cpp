@@ -7,7 +7,7 @@
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::replicas_test {
 namespace {
 
 constexpr std::int64_t kNumRanks = 2;
@@ -160,4 +160,4 @@ TEST(Replicas, Train_in_a_loop_of_ones_own_as_in_the_trainer) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::replicas_test

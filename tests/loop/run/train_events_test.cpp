@@ -9,7 +9,7 @@
 
 #include "tests/loop/run/toy_job.h"
 
-namespace d9d {
+namespace d9d::train_events_test {
 namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -179,4 +179,4 @@ TEST(TrainEvents, Of_the_optimiser_show_finished_gradients_and_change_nothing) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::train_events_test

@@ -7,7 +7,7 @@
 
 #include "tests/loop/run/toy_values.h"
 
-namespace d9d {
+namespace d9d::trainer_balance_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -74,4 +74,4 @@ TEST(Trainer, Logs_how_many_tokens_each_expert_got_in_the_step) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::trainer_balance_test

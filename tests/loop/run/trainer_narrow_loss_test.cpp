@@ -1,7 +1,7 @@
 // Losses in a dtype that does not have their weights.
 #include "tests/loop/run/toy_values.h"
 
-namespace d9d {
+namespace d9d::trainer_narrow_loss_test {
 namespace {
 
 using toy::all_equal;
@@ -41,4 +41,4 @@ TEST(Trainer, Weights_of_a_narrow_loss_divide_its_gradients_as_they_multiply_the
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::trainer_narrow_loss_test

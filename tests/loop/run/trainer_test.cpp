@@ -9,7 +9,7 @@
 
 #include "tests/loop/run/toy_values.h"
 
-namespace d9d {
+namespace d9d::trainer_test {
 namespace {
 
 using ::testing::AllOf;
@@ -361,4 +361,4 @@ TEST(Trainer, Follows_a_plain_loop_in_double) { expect_curve_of_plain_loop(at::k
 TEST(Trainer, Follows_a_plain_loop_in_float) { expect_curve_of_plain_loop(at::kFloat, 1e-6); }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::trainer_test

@@ -15,7 +15,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::huggingface_directory_test {
 namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -210,4 +210,4 @@ TEST(HuggingFaceDirectory, Names_path_and_cause_when_the_place_is_not_writable) 
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::huggingface_directory_test

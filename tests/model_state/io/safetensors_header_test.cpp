@@ -12,7 +12,7 @@
 
 #include "tests/support/io_faults.h"
 
-namespace d9d {
+namespace d9d::safetensors_header_test {
 namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -229,4 +229,4 @@ TEST(SafetensorsHeader, Of_any_shapes_and_dtypes_round_trips) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::safetensors_header_test

@@ -13,7 +13,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::safetensors_test {
 namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
@@ -205,4 +205,4 @@ TEST(Safetensors, Leave_no_file_on_a_full_disk) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::safetensors_test

@@ -8,7 +8,7 @@
 #include "tests/support/block_oracle.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::activation_checkpointing_test {
 namespace {
 using test::Tensors;
 using ::testing::ElementsAre;
@@ -83,4 +83,4 @@ TEST(ActivationCheckpointing, Is_chosen_layer_by_layer) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::activation_checkpointing_test

@@ -7,7 +7,7 @@
 #include "tests/support/memory_peak.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::checkpointing_memory_test {
 namespace {
 
 constexpr std::int64_t kBatch = 2, kSequence = 24, kTokens = kBatch * kSequence;
@@ -70,4 +70,4 @@ TEST(CheckpointingMemory, Of_a_layer_with_experts_is_its_input) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::checkpointing_memory_test

@@ -15,7 +15,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::decoder_heads_test {
 namespace {
 using test::Tensors;
 using test::tolerance;
@@ -147,4 +147,4 @@ TEST(Generate, Samples_the_same_tokens_for_the_same_seed) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::decoder_heads_test

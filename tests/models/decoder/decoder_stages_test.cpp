@@ -11,7 +11,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::decoder_stages_test {
 namespace {
 using test::Tensors;
 using ::testing::HasSubstr;
@@ -196,4 +196,4 @@ TEST(DecoderState, Has_the_names_of_d9d_0_24) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::decoder_stages_test

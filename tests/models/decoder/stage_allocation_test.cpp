@@ -9,7 +9,7 @@
 #include "tests/support/memory_peak.h"
 #include "tests/support/tiny_blocks.h"
 
-namespace d9d {
+namespace d9d::stage_allocation_test {
 namespace {
 
 // Counts the elements of every tensor that an `aten::empty...` of this thread makes, on any device.
@@ -86,4 +86,4 @@ TEST(StageAllocation, Trace_sees_what_is_built_and_deleted) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::stage_allocation_test

@@ -12,7 +12,7 @@
 #include "tests/parallelism/one_rank.h"
 #include "tests/support/io_faults.h"
 
-namespace d9d::test {
+namespace d9d::test::context_parallel_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -116,4 +116,4 @@ TEST(ContextParallel, Refuses_heads_that_pool_positions) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::context_parallel_test

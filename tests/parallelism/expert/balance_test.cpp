@@ -7,7 +7,7 @@
 #include "tests/parallelism/one_rank.h"
 #include "tests/support/recording_world.h"
 
-namespace d9d::test {
+namespace d9d::test::balance_test {
 namespace {
 
 ModulePtr<MoELayer> layer() {
@@ -61,4 +61,4 @@ TEST(ExpertBalance, Communicates_no_more_under_checkpoints_of_any_depth) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::balance_test

@@ -8,7 +8,7 @@
 #include "tests/parallelism/one_rank.h"
 #include "tests/support/io_faults.h"
 
-namespace d9d::test {
+namespace d9d::test::tensor_parallel_blocks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -103,4 +103,4 @@ TEST(TensorParallelErrors, Name_a_bias_that_all_ranks_would_add) {
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::tensor_parallel_blocks_test

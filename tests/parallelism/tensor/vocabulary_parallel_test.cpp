@@ -9,7 +9,7 @@
 #include "tests/parallelism/one_rank.h"
 #include "tests/support/io_faults.h"
 
-namespace d9d::test {
+namespace d9d::test::vocabulary_parallel_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -138,4 +138,4 @@ TEST(VocabularyParallelErrors, Name_a_vocabulary_that_leaves_a_rank_without_rows
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::vocabulary_parallel_test

@@ -17,7 +17,7 @@
 
 #include "tests/support/python.h"
 
-namespace d9d {
+namespace d9d::tensorboard_tracker_test {
 namespace {
 
 using ::testing::AllOf;
@@ -158,4 +158,4 @@ TEST(RunMarkdown, Keeps_bars_and_line_ends_from_breaking_the_table) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::tensorboard_tracker_test

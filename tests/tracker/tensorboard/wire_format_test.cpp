@@ -6,7 +6,7 @@
 
 #include "d9d/tracker/tensorboard/crc32c.h"
 
-namespace d9d {
+namespace d9d::wire_format_test {
 namespace {
 
 using namespace std::string_literals;
@@ -37,4 +37,4 @@ TEST(TfRecord, Frames_the_payload_with_its_length_and_two_checksums) {
 }
 
 }  // namespace
-}  // namespace d9d
+}  // namespace d9d::wire_format_test

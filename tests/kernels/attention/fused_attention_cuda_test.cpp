@@ -1,0 +1,275 @@
+// The fused kernels of a GPU against eager attention in fp64.
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/kernels/attention/attention_testing.h"
+#include "tests/support/device.h"
+
+namespace d9d::kernels::fused_attention_cuda_test {
+namespace {
+
+using attention_testing::bands;
+using attention_testing::error_of;
+using attention_testing::function_of;
+using attention_testing::inputs_of;
+using attention_testing::is_near;
+using attention_testing::on_gpu;
+using attention_testing::packed_of;
+using ::d9d::testing::outputs_and_gradients;
+using ::d9d::testing::values;
+using Case = attention_testing::AttentionCase;
+using Tensors = std::vector<at::Tensor>;
+
+class FusedAttentionCuda : public ::d9d::testing::CudaTest, public ::testing::WithParamInterface<FusedSdpaKernel> {};
+INSTANTIATE_TEST_SUITE_P(With, FusedAttentionCuda, ::testing::Values(FusedSdpaKernel::kCudnn, FusedSdpaKernel::kFlash),
+                         [](const auto& kernel) {
+                           return kernel.param == FusedSdpaKernel::kCudnn ? "cudnn" : "flash";
+                         });
+
+// cuDNN takes tenths of a second for the first plan of a kernel: few combinations of shapes and options.
+TEST_P(FusedAttentionCuda, Equals_eager_for_all_bands) {
+  for (Case each : bands()) {
+    EXPECT_EQ(error_of(each, GetParam()), "") << each.name;
+    each.num_features = 128;
+    EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << each.name << " half";
+  }
+}
+
+TEST_P(FusedAttentionCuda, Equals_eager_for_all_head_dims) {
+  for (const auto& lengths : {std::vector<int>{}, std::vector<int>{64, 128, 32}}) {
+    for (const std::int64_t num_features : {8, 64, 80, 96, 128, 192}) {
+      const Case each{.options = {.causal = true, .window_left = 40}, .lengths = lengths, .num_features = num_features};
+      EXPECT_EQ(error_of(each, GetParam()), "") << num_features << " packed " << lengths.size();
+      EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << num_features << " half, packed " << lengths.size();
+    }
+  }
+}
+
+TEST_P(FusedAttentionCuda, Equals_eager_for_all_head_counts) {
+  for (const auto& [num_heads, num_kv_heads] :
+       std::vector<std::pair<int, int>>{{8, 8}, {8, 2}, {8, 1}, {1, 1}, {6, 3}}) {
+    Case each{.options = {.causal = true, .window_left = 40}, .num_heads = num_heads, .num_kv_heads = num_kv_heads};
+    EXPECT_EQ(error_of(each, GetParam()), "") << num_heads << " " << num_kv_heads;
+    each.lengths = {64, 128, 32};
+    EXPECT_EQ(error_of(each, GetParam()), "") << num_heads << " " << num_kv_heads << " packed";
+  }
+}
+
+TEST_P(FusedAttentionCuda, Equals_eager_for_lengths_around_a_tile) {
+  for (const std::int64_t length : {1, 2, 31, 33, 64, 65, 127, 129, 257}) {
+    Case each{.options = {.causal = true}, .num_queries = length, .num_keys = length};
+    EXPECT_EQ(error_of(each, GetParam()), "") << length;
+    each.options.window_left = 50;
+    each.has_sinks = true;
+    EXPECT_EQ(error_of(each, GetParam()), "") << length << " window and sinks";
+  }
+}
+
+TEST_P(FusedAttentionCuda, Of_a_part_of_the_queries_equals_eager) {
+  for (Case each : bands()) {
+    each.num_queries = 60;
+    for (const std::int64_t first : {0, 143}) {
+      each.options.first_query = first;
+      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " from " << first;
+    }
+  }
+}
+
+TEST_P(FusedAttentionCuda, Equals_eager_for_packed_sequences) {
+  for (const auto& lengths : {std::vector<int>{64, 128, 32}, {224}, {0, 1, 0, 100, 33, 0}, {5, 6, 7, 8, 9}}) {
+    for (Case each : bands()) {
+      each.lengths = lengths;
+      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " " << lengths.size();
+    }
+  }
+}
+
+TEST_P(FusedAttentionCuda, Equals_eager_with_sinks_and_their_gradient) {
+  for (Case each : bands()) {
+    each.has_sinks = true;
+    EXPECT_EQ(error_of(each, GetParam()), "") << each.name;
+    each.lengths = {64, 128, 32};
+    EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " packed";
+  }
+  Case each{.options = {.causal = true}, .has_sinks = true};
+  for (const std::int64_t num_features : {8, 80, 128}) {
+    each.num_features = num_features;
+    EXPECT_EQ(error_of(each, GetParam(), at::kHalf), "") << num_features;
+  }
+}
+
+TEST_P(FusedAttentionCuda, Returns_the_logsumexp_and_takes_its_gradient) {
+  for (Case each : bands()) {
+    each.returns_logsumexp = true;
+    for (const bool has_sinks : {false, true}) {
+      each.has_sinks = has_sinks;
+      each.lengths = {};
+      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " sinks " << has_sinks;
+      each.lengths = {64, 128, 32};
+      EXPECT_EQ(error_of(each, GetParam()), "") << each.name << " packed, sinks " << has_sinks;
+    }
+  }
+}
+
+TEST_P(FusedAttentionCuda, Runs_on_eager_where_a_query_sees_no_key) {
+  const Case beyond{.options = {.window_left = 10, .first_query = 180}, .num_queries = 60};
+  EXPECT_EQ(error_of(beyond, GetParam()), "");
+  const Case all_beyond{.options = {.window_left = 10, .first_query = 300}, .has_sinks = true, .num_queries = 60};
+  EXPECT_EQ(error_of(all_beyond, GetParam()), "");
+}
+
+TEST_P(FusedAttentionCuda, Takes_views_of_a_fused_projection_and_unaligned_ones) {
+  for (const auto& lengths : {std::vector<int>{}, std::vector<int>{30, 70}}) {
+    for (const std::int64_t offset : {0, 1}) {
+      const auto run = [&](const auto& core, at::Device device) {
+        return [&, device](const Tensors& in) {
+          const auto qkv = in[0].narrow(0, offset, 100 * 512).view({1, 100, 8, 64});
+          const auto query = qkv.narrow(2, 0, 4), key = qkv.narrow(2, 4, 2), value = qkv.narrow(2, 6, 2);
+          const SdpaInputs inputs{.query = query, .key = key, .value = value, .packed = packed_of(lengths, device)};
+          return Tensors{core(inputs, SdpaOptions{.causal = true}).out};
+        };
+      };
+      const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
+        return fused_attention(inputs, options, GetParam());
+      };
+      const auto flat = values({100 * 512 + 1}, 1, at::kBFloat16);
+      const auto actual = outputs_and_gradients(run(fused, at::kCUDA), {flat.cuda()});
+      const auto exact = outputs_and_gradients(run(eager_attention, at::kCPU), {flat.to(at::kDouble)});
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        EXPECT_TRUE(is_near(actual[i].cpu(), exact[i])) << lengths.size() << " packed, " << offset << " " << i;
+      }
+    }
+  }
+}
+
+// With sequences whose rows are far apart too: what a batch of a fused projection is.
+TEST_P(FusedAttentionCuda, Takes_batches_of_views_of_a_fused_projection) {
+  const auto run = [&](const auto& core) {
+    return [&](const Tensors& in) {
+      const auto query = in[0].narrow(2, 0, 4), key = in[0].narrow(2, 4, 2), value = in[0].narrow(2, 6, 2);
+      return Tensors{core(SdpaInputs{.query = query, .key = key, .value = value}, SdpaOptions{.causal = true}).out};
+    };
+  };
+  const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
+    return fused_attention(inputs, options, GetParam());
+  };
+  const auto qkv = values({3, 200, 8, 64}, 1, at::kBFloat16);
+  const auto actual = outputs_and_gradients(run(fused), {qkv.cuda()});
+  const auto exact = outputs_and_gradients(run(eager_attention), {qkv.to(at::kDouble)});
+  for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_TRUE(is_near(actual[i].cpu(), exact[i])) << i;
+}
+
+TEST_P(FusedAttentionCuda, Computes_only_the_gradients_asked_for) {
+  const Case each{.options = {.causal = true}, .has_sinks = true};
+  const Tensors inputs = on_gpu(inputs_of(each, at::kBFloat16));
+  const auto sinks = ::d9d::testing::leaf(inputs[3]);
+  const auto out = fused_attention({.query = inputs[0], .key = inputs[1], .value = inputs[2], .sinks = sinks},
+                                   each.options, GetParam())
+                       .out;
+  ::d9d::testing::backward({out}, {at::ones_like(out)});
+  EXPECT_TRUE(sinks.grad().isfinite().all().item<bool>());
+  EXPECT_GT(sinks.grad().abs().max().item<double>(), 0);
+}
+
+// Both kernels give wrong gradients there.
+TEST_P(FusedAttentionCuda, Refuses_two_to_the_31_elements) {
+  const bool fits = ::d9d::testing::fits_into_memory([] {
+    const at::Tensor query = at::zeros({1, 1 << 18, 64, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
+    const at::Tensor key = query.narrow(2, 0, 1);
+    const SdpaInputs inputs{.query = query, .key = key, .value = key};
+    EXPECT_THROW((void)fused_attention(inputs, {.causal = true, .window_left = 100}, GetParam()), ConfigError);
+  });
+  if (!fits) GTEST_SKIP() << "the device has too little memory";
+}
+
+TEST_P(FusedAttentionCuda, Does_not_wait_for_the_device) {
+  for (const auto& lengths : {std::vector<int>{}, std::vector<int>{64, 128, 32}}) {
+    const Case each{.options = {.causal = true, .window_left = 40}, .lengths = lengths, .has_sinks = true};
+    const Tensors inputs = on_gpu(inputs_of(each, at::kBFloat16));
+    const auto packed = packed_of(lengths, at::kCUDA);
+    Tensors leaves;
+    for (const auto& input : inputs) leaves.push_back(::d9d::testing::leaf(input));
+    EXPECT_FALSE(test::waits_for_device([&] {
+      const SdpaInputs all{
+          .query = leaves[0], .key = leaves[1], .value = leaves[2], .sinks = leaves[3], .packed = packed};
+      const auto out = fused_attention(all, each.options, GetParam()).out;
+      ::d9d::testing::backward({out}, {at::zeros_like(out)});
+    })) << lengths.size();
+  }
+}
+
+class CudnnAttentionCuda : public ::d9d::testing::CudaTest {
+ protected:
+  // Values that lie behind `count` columns, and queries and keys of their own: [3, 200, 4 or 2 heads, 64].
+  [[nodiscard]] static Tensors leaves_with_values_behind(std::int64_t count) {
+    const auto rows = ::d9d::testing::device_values({3, 200, count + 4 * 64}, 3, at::kBFloat16);  // some are behind
+    const auto leaf = [](std::int64_t heads, std::uint64_t seed) {
+      return ::d9d::testing::leaf(::d9d::testing::device_values({3, 200, heads, 64}, seed, at::kBFloat16));
+    };
+    return {leaf(4, 1), leaf(2, 2), rows.narrow(-1, count, 2 * 64).unflatten(-1, {2, 64}).requires_grad_()};
+  }
+};
+
+TEST_F(CudnnAttentionCuda, Leaves_room_before_the_gradient_of_values_behind_queries_and_keys) {
+  for (const std::int64_t count : {0, 64, 6 * 64}) {
+    const bool has_room = count == 6 * 64;
+    const Tensors leaves = leaves_with_values_behind(count);
+    const auto run = [&](const auto& core, const Tensors& in) {
+      const at::Tensor out =
+          core(SdpaInputs{.query = in[0], .key = in[1], .value = in[2]}, SdpaOptions{.causal = true}).out;
+      const auto grad = ::d9d::testing::device_values(out.sizes(), 4, at::kBFloat16).to(out.scalar_type());
+      return torch::autograd::grad({out}, in, {grad});
+    };
+    const auto fused = [](const SdpaInputs& inputs, const SdpaOptions& options) {
+      return fused_attention(inputs, options, FusedSdpaKernel::kCudnn);
+    };
+    const Tensors actual = run(fused, leaves);
+    EXPECT_EQ(actual[2].stride(1), (has_room ? 8 : 2) * 64) << count;
+    EXPECT_EQ(actual[2].storage_offset(), has_room ? count : 0);
+    EXPECT_EQ(actual[2].storage().nbytes(), 3 * 200 * static_cast<std::size_t>(actual[2].stride(1)) * 2);
+    EXPECT_EQ(actual[2].storage().use_count(), 1U) << count;
+    EXPECT_TRUE(actual[0].is_contiguous() && actual[1].is_contiguous());
+    Tensors exact_leaves;
+    for (const at::Tensor& each : leaves) exact_leaves.push_back(::d9d::testing::leaf(each.detach().to(at::kDouble)));
+    const Tensors exact = run(eager_attention, exact_leaves);
+    for (std::size_t i = 0; i < exact.size(); ++i) EXPECT_TRUE(is_near(actual[i], exact[i])) << count << " " << i;
+  }
+}
+
+TEST_F(CudnnAttentionCuda, Gives_packed_values_a_contiguous_gradient) {
+  const auto qkv = ::d9d::testing::device_values({1, 224, 8, 64}, 1, at::kBFloat16);
+  const Tensors leaves = {qkv.narrow(2, 0, 4).requires_grad_(), qkv.narrow(2, 4, 2).requires_grad_(),
+                          qkv.narrow(2, 6, 2).requires_grad_()};
+  const SdpaInputs inputs{
+      .query = leaves[0], .key = leaves[1], .value = leaves[2], .packed = packed_of({64, 128, 32}, at::kCUDA)};
+  const auto out = fused_attention(inputs, {.causal = true}, FusedSdpaKernel::kCudnn).out;
+  EXPECT_TRUE(torch::autograd::grad({out}, leaves, {at::ones_like(out)})[2].is_contiguous());
+}
+
+TEST_F(CudnnAttentionCuda, Equals_eager_with_a_softcap) {
+  for (const auto& options : std::vector<SdpaOptions>{{}, {.causal = true}, {.causal = true, .window_left = 40}}) {
+    Case each{.options = options, .has_sinks = options.causal};
+    each.options.softcap = 2.0;
+    EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << options.causal;
+    each.lengths = {64, 128, 32};
+    EXPECT_EQ(error_of(each, FusedSdpaKernel::kCudnn), "") << options.causal << " packed";
+  }
+}
+
+// Without limits of its own a kernel for whole rows would read beyond the band.
+TEST_F(CudnnAttentionCuda, Equals_eager_for_long_rows) {
+  const Case window{.options = {.causal = true, .window_left = 1023},
+                    .num_features = 128,
+                    .batch = 1,
+                    .num_queries = 3000,
+                    .num_keys = 3000};
+  EXPECT_EQ(error_of(window, FusedSdpaKernel::kCudnn), "");
+  const Case packed{.options = {.causal = true}, .lengths = {1500, 3, 900, 0, 700}, .num_features = 128};
+  EXPECT_EQ(error_of(packed, FusedSdpaKernel::kCudnn), "");
+}
+
+}  // namespace
+}  // namespace d9d::kernels::fused_attention_cuda_test

@@ -1,0 +1,152 @@
+// Packed sequences: each as if it were alone, on both cores of a CPU and for every option.
+#include <numeric>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+
+#include "d9d/base/check.h"
+#include "d9d/kernels/attention/scaled_dot_product_attention.h"
+
+#include "tests/kernels/op_testing.h"
+#include "tests/support/tolerances.h"
+
+namespace d9d::kernels::packed_attention_test {
+namespace {
+
+using ::d9d::testing::difference;
+using ::d9d::testing::values;
+using ::d9d::testing::worst_difference;
+using Tensors = std::vector<at::Tensor>;
+
+PackedSequences packed_of(const std::vector<int>& lengths) {
+  std::vector<int> ends(lengths.size() + 1);
+  std::partial_sum(lengths.begin(), lengths.end(), ends.begin() + 1);
+  return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = *std::max_element(lengths.begin(), lengths.end())};
+}
+
+Tensors inputs_of(const std::vector<int>& lengths, std::int64_t num_features, at::ScalarType dtype = at::kDouble) {
+  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), 0);
+  return {values({1, total, 4, num_features}, 1, dtype), values({1, total, 2, num_features}, 2, dtype),
+          values({1, total, 2, num_features}, 3, dtype), values({4}, 4)};
+}
+
+std::vector<std::pair<std::string, SdpaOptions>> all_options() {
+  return {{"full", {}},
+          {"causal", {.causal = true}},
+          {"window", {.causal = true, .window_left = 9}},
+          {"window both ways", {.window_left = 3, .window_right = 5}},
+          {"softcap", {.causal = true, .softcap = 1.5}}};
+}
+
+// Dense attention of each sequence, with ATen's own causality where there is nothing else to it.
+Tensors each_alone(const Tensors& in, const std::vector<int>& lengths, const SdpaOptions& options, bool has_sinks) {
+  Tensors outs, logsumexps;
+  std::int64_t begin = 0;
+  for (const int length : lengths) {
+    const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, length); };
+    const auto query = part(in[0]), key = part(in[1]), value = part(in[2]);
+    const auto [out, logsumexp] = eager_attention(
+        {.query = query, .key = key, .value = value, .sinks = has_sinks ? std::optional(in[3]) : std::nullopt},
+        options);
+    outs.push_back(out);
+    logsumexps.push_back(logsumexp);
+    begin += length;
+  }
+  return {at::cat(outs, 1), at::cat(logsumexps, 2)};
+}
+
+const std::vector<std::vector<int>> kLengths = {{64, 128, 32}, {5}, {0, 7, 0, 1, 20, 0}};
+
+TEST(PackedAttention, Is_dense_attention_of_each_sequence) {
+  for (const auto& lengths : kLengths) {
+    for (const auto& [name, options] : all_options()) {
+      const auto packed = packed_of(lengths);
+      for (const bool has_sinks : {false, true}) {
+        Tensors inputs = inputs_of(lengths, 16);
+        if (!has_sinks) inputs.pop_back();
+        const auto actual = [&](const Tensors& in) {
+          const auto [out, logsumexp] =
+              scaled_dot_product_attention_with_logsumexp({.query = in[0],
+                                                           .key = in[1],
+                                                           .value = in[2],
+                                                           .sinks = has_sinks ? std::optional(in[3]) : std::nullopt,
+                                                           .packed = packed},
+                                                          options);
+          return Tensors{out, logsumexp};
+        };
+        const auto expected = [&](const Tensors& in) { return each_alone(in, lengths, options, has_sinks); };
+        EXPECT_LT(worst_difference(actual, expected, inputs), test::tolerance("fp64").value)
+            << name << " sinks " << has_sinks;
+      }
+    }
+  }
+}
+
+// What a GPU without a fused kernel for the call does: one mask.
+TEST(PackedAttention, Hides_other_sequences) {
+  const std::vector<int> lengths = {2, 0, 3, 1};
+  const auto packed = packed_of(lengths);
+  const auto x = at::zeros({1, 6, 1, 1});
+  const auto seen = detail::hidden_by_position({.query = x, .key = x, .value = x, .packed = packed}, {.causal = true})
+                        .logical_not()
+                        .to(at::kInt);
+  const auto expected =
+      at::block_diag({at::ones({2, 2}).tril(), at::ones({3, 3}).tril(), at::ones({1, 1})}).to(at::kInt);
+  EXPECT_TRUE(at::equal(seen, expected)) << seen;
+}
+
+TEST(PackedAttention, With_torch_equals_atens_attention_of_each_sequence_for_all_head_dims) {
+  const std::vector<int> lengths = {64, 128, 32};
+  const auto packed = packed_of(lengths);
+  for (const std::int64_t num_features : {64, 80, 96, 128}) {
+    const auto actual = [&](const Tensors& in) {
+      return Tensors{
+          torch_attention({.query = in[0], .key = in[1], .value = in[2], .packed = packed}, {.causal = true})};
+    };
+    const auto expected = [&](const Tensors& in) {
+      Tensors outs;
+      std::int64_t begin = 0;
+      for (const int length : lengths) {
+        const auto part = [&](const at::Tensor& x) { return x.narrow(1, begin, length).transpose(1, 2); };
+        outs.push_back(at::scaled_dot_product_attention(part(in[0]), part(in[1]), part(in[2]), std::nullopt, 0.0, true,
+                                                        std::nullopt, /*enable_gqa=*/true)
+                           .transpose(1, 2));
+        begin += length;
+      }
+      return Tensors{at::cat(outs, 1)};
+    };
+    Tensors inputs = inputs_of(lengths, num_features, at::kFloat);
+    inputs.pop_back();
+    EXPECT_LT(worst_difference(actual, expected, inputs), 1e-5) << num_features;
+    const auto eager = [&](const Tensors& in) {
+      return Tensors{
+          eager_attention({.query = in[0], .key = in[1], .value = in[2], .packed = packed}, {.causal = true}).out};
+    };
+    EXPECT_LT(worst_difference(eager, expected, inputs), 1e-5) << num_features;
+  }
+}
+
+TEST(PackedAttention, Of_no_positions_is_empty) {
+  const auto x = values({1, 0, 2, 8}, 1);
+  const PackedSequences packed{.cu_seqlens = at::zeros({3}, at::kInt)};
+  EXPECT_EQ(scaled_dot_product_attention({.query = x, .key = x, .value = x, .packed = packed}, {}).sizes(), x.sizes());
+}
+
+TEST(PackedAttention, Rejects_sequences_that_do_not_fit) {
+  const auto x = values({1, 6, 2, 8}, 1);
+  const auto two_rows = values({2, 3, 2, 8}, 1);
+  const auto attend = [](const at::Tensor& input, const at::Tensor& cu_seqlens, std::int64_t max_length) {
+    const PackedSequences packed{.cu_seqlens = cu_seqlens, .max_length = max_length};
+    (void)scaled_dot_product_attention({.query = input, .key = input, .value = input, .packed = packed}, {});
+  };
+  EXPECT_NO_THROW(attend(x, at::tensor({0, 4, 6}, at::kInt), 4));
+  EXPECT_THROW(attend(two_rows, at::tensor({0, 4, 6}, at::kInt), 4), ConfigError);
+  EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kLong), 4), ConfigError);
+  EXPECT_THROW(attend(x, at::tensor({0, 4, 5}, at::kInt), 4), ConfigError);
+  EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kInt), 3), ConfigError);
+  EXPECT_THROW(attend(x, at::tensor({0, 4, 6}, at::kInt), 0), ConfigError);
+  EXPECT_THROW(attend(x, at::tensor({0, 4, 3, 6}, at::kInt), 4), ConfigError);
+}
+
+}  // namespace
+}  // namespace d9d::kernels::packed_attention_test

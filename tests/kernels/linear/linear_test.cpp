@@ -1,0 +1,163 @@
+#include "d9d/kernels/linear/linear.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/kernels/linear/joined.h"
+#include "d9d/kernels/linear/products.h"
+
+#include "tests/kernels/op_testing.h"
+
+namespace d9d::kernels::linear_test {
+namespace {
+
+using ::d9d::testing::difference;
+using ::d9d::testing::leaf;
+using ::d9d::testing::values;
+using ::d9d::testing::worst_difference;
+
+std::vector<at::Tensor> composition(const std::vector<at::Tensor>& in) {
+  std::vector<at::Tensor> outputs;
+  for (std::size_t i = 1; i < in.size(); ++i) outputs.push_back(at::linear(in[0], in[i]));
+  return outputs;
+}
+
+std::vector<at::Tensor> ours(const std::vector<at::Tensor>& in) { return linears(in[0], {in.begin() + 1, in.end()}); }
+
+// Matrices of `rows` rows each, one after another in one buffer.
+std::vector<at::Tensor> stacked(const std::vector<std::int64_t>& rows, std::int64_t columns, std::uint64_t seed) {
+  std::int64_t sum = 0;
+  for (const std::int64_t each : rows) sum += each;
+  return values({sum, columns}, seed).split_with_sizes(rows, 0);
+}
+std::vector<at::Tensor> side_by_side(std::int64_t rows, const std::vector<std::int64_t>& columns, std::uint64_t seed) {
+  std::int64_t sum = 0;
+  for (const std::int64_t each : columns) sum += each;
+  return values({rows, sum}, seed).split_with_sizes(columns, 1);
+}
+
+TEST(Linear, Equals_that_of_ATen_for_every_shape) {
+  for (const std::vector<std::int64_t>& lead :
+       std::vector<std::vector<std::int64_t>>{{}, {0}, {1}, {5}, {2, 3}, {2, 0}}) {
+    std::vector<std::int64_t> shape = lead;
+    shape.push_back(7);
+    EXPECT_LT(worst_difference(ours, composition, {values(shape, 1), values({4, 7}, 2)}), 1e-13)
+        << at::IntArrayRef(lead);
+    EXPECT_LT(worst_difference(ours, composition,
+                               {values(shape, 1), values({4, 7}, 2), values({1, 7}, 3), values({6, 7}, 4)}),
+              1e-13)
+        << at::IntArrayRef(lead);
+  }
+}
+
+TEST(Linear, Takes_rows_with_strides_and_gradients_that_are_expanded) {
+  const at::Tensor x = values({3, 4, 10}, 1).narrow(2, 2, 7);
+  const at::Tensor w = leaf(values({5, 7}, 2));
+  kernels::linear(x, w).sum().backward();
+  EXPECT_LT(difference(w.grad(), x.flatten(0, 1).sum(0).expand({5, 7})), 1e-13);
+}
+
+TEST(Linear, Skips_outputs_that_nothing_used) {
+  const at::Tensor x = leaf(values({3, 7}, 1));
+  const at::Tensor a = leaf(values({4, 7}, 2));
+  const at::Tensor b = leaf(values({2, 7}, 3));
+  linears(x, {a, b})[1].sum().backward();
+  EXPECT_FALSE(a.grad().defined());
+  EXPECT_LT(difference(x.grad(), b.detach().sum(0).expand({3, 7})), 1e-13);
+}
+
+TEST(Linear, Keeps_its_input_only_for_trained_weights) {
+  const at::Tensor frozen = values({4, 7}, 2);
+  const at::Tensor x = leaf(values({3, 7}, 1));
+  at::Tensor hidden = x * 1;
+  const at::Tensor y = kernels::linear(hidden, frozen);
+  const c10::weak_intrusive_ptr<c10::TensorImpl> watched(hidden.getIntrusivePtr());
+  hidden.reset();
+  EXPECT_TRUE(watched.expired());
+  y.sum().backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
+TEST(Linear, Refuses_shapes_and_dtypes_that_do_not_fit) {
+  EXPECT_THROW((void)kernels::linear(values({3, 7}, 1), values({4, 6}, 2)), ConfigError);
+  EXPECT_THROW((void)kernels::linear(values({3, 7}, 1), values({4, 7}, 2, at::kFloat)), ConfigError);
+}
+
+TEST(LinearGradient, Is_added_to_its_place_in_that_dtype) {
+  const at::Tensor x = values({6, 7}, 1, at::kFloat);
+  const at::Tensor w = leaf(values({4, 7}, 2, at::kFloat));
+  const at::Tensor place = at::empty({4, 7}, at::kDouble);
+  bool has_values = false;
+  const GradientHookHandle hook = on_gradient(w, {.arrived = [](const at::Tensor&) {},
+                                                  .place =
+                                                      [&] {
+                                                        return GradientPlace{place, std::exchange(has_values, true)};
+                                                      }});
+  const at::Tensor expected = x.sum(0).expand({4, 7});
+  kernels::linear(x, w).sum().backward();
+  EXPECT_LT(difference(place, expected), 1e-6);
+  kernels::linear(x, w).sum().backward();
+  EXPECT_LT(difference(place, 2 * expected), 1e-6);
+  EXPECT_FALSE(w.grad().defined());
+}
+
+// What a GPU does, on a CPU: weights, gradients and places that lie together are multiplied at once.
+TEST(LinearProducts, Of_joined_weights_are_slices_of_one) {
+  const at::Tensor x = values({3, 7}, 1);
+  std::vector<at::Tensor> weights = stacked({4, 2, 6}, 7, 2);
+  weights.push_back(values({5, 7}, 3));
+  const std::vector<at::Tensor> outputs = detail::linears_forward(x, weights, /*joins=*/true);
+  EXPECT_TRUE(detail::follows_in_columns(outputs[0], outputs[1]) && detail::follows_in_columns(outputs[1], outputs[2]));
+  EXPECT_FALSE(detail::follows_in_columns(outputs[2], outputs[3]));
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_LT(difference(outputs[i], at::mm(x, weights[i].t())), 1e-13) << i;
+}
+
+TEST(LinearProducts, Of_joined_gradients_equal_those_of_each) {
+  const at::Tensor x = values({3, 7}, 1);
+  std::vector<at::Tensor> weights = stacked({4, 2, 6}, 7, 2);
+  std::vector<at::Tensor> grads = side_by_side(3, {4, 2, 6}, 3);
+  at::Tensor expected = at::zeros({3, 7}, at::kDouble);
+  for (std::size_t i = 0; i < 3; ++i) expected += at::mm(grads[i], weights[i]);
+  EXPECT_LT(difference(detail::linears_input_gradient(grads, weights), expected), 1e-13);
+
+  const std::vector<at::Tensor> of_weights = detail::linears_weight_gradients(grads, x, {{}, {}, {}});
+  std::vector<at::Tensor> places = stacked({4, 2, 6}, 7, 4);
+  std::vector<at::Tensor> sums;
+  for (std::size_t i = 0; i < 3; ++i) sums.push_back(places[i] + at::mm(grads[i].t(), x));
+  const auto added = detail::linears_weight_gradients(
+      grads, x, {GradientPlace{places[0], true}, GradientPlace{places[1], true}, GradientPlace{places[2], true}});
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_LT(difference(of_weights[i], at::mm(grads[i].t(), x)), 1e-13) << i;
+    EXPECT_LT(difference(places[i], sums[i]), 1e-13) << i;
+    EXPECT_FALSE(added[i].defined());
+  }
+}
+
+TEST(LinearProducts, Of_places_in_different_states_are_apart) {
+  const at::Tensor x = values({3, 7}, 1);
+  const std::vector<at::Tensor> grads = side_by_side(3, {4, 2}, 3);
+  std::vector<at::Tensor> places = stacked({4, 2}, 7, 4);
+  const at::Tensor sum = places[0] + at::mm(grads[0].t(), x);
+  (void)detail::linears_weight_gradients(grads, x, {GradientPlace{places[0], true}, GradientPlace{places[1], false}});
+  EXPECT_LT(difference(places[0], sum), 1e-13);
+  EXPECT_LT(difference(places[1], at::mm(grads[1].t(), x)), 1e-13);
+}
+
+TEST(Joined, Are_matrices_that_lie_together_and_no_others) {
+  const at::Tensor buffer = values({6, 10}, 1);
+  using detail::follows_in_columns;
+  using detail::follows_in_rows;
+  EXPECT_TRUE(follows_in_rows(buffer.narrow(0, 0, 2), buffer.narrow(0, 2, 4)));
+  EXPECT_FALSE(follows_in_rows(buffer.narrow(0, 0, 2), buffer.narrow(0, 3, 3)));          // a gap
+  EXPECT_FALSE(follows_in_rows(buffer.narrow(0, 2, 4), buffer.narrow(0, 0, 2)));          // the other way
+  EXPECT_FALSE(follows_in_rows(buffer.narrow(0, 0, 2), buffer.clone().narrow(0, 2, 4)));  // other memory
+  EXPECT_FALSE(follows_in_rows(buffer.narrow(1, 0, 2), buffer.narrow(1, 2, 2)));          // not contiguous
+  EXPECT_TRUE(follows_in_columns(buffer.narrow(1, 0, 4), buffer.narrow(1, 4, 6)));
+  EXPECT_FALSE(follows_in_columns(buffer.narrow(1, 0, 4), buffer.narrow(1, 5, 5)));  // a gap
+  EXPECT_FALSE(follows_in_columns(buffer.view(-1).narrow(0, 0, 20).view({2, 10}),
+                                  buffer.view(-1).narrow(0, 10, 20).view({2, 10})));  // would overlap
+}
+
+}  // namespace
+}  // namespace d9d::kernels::linear_test

@@ -1,0 +1,47 @@
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
+
+#include "tests/kernels/op_testing.h"
+
+namespace d9d::kernels::silu_mul_linear_test {
+namespace {
+
+using ::d9d::testing::values;
+using ::d9d::testing::worst_difference;
+using Tensors = std::vector<at::Tensor>;
+
+Tensors ours(const Tensors& in) { return {silu_mul_linear(in[0], in[1], in[2])}; }
+Tensors composition(const Tensors& in) { return {at::linear(at::silu(in[0]) * in[1], in[2])}; }
+
+TEST(SiluMulLinear, Equals_its_parts_for_every_shape) {
+  for (const std::vector<std::int64_t>& shape :
+       std::vector<std::vector<std::int64_t>>{{7}, {0, 7}, {1, 7}, {2, 3, 7}, {2, 0, 7}})
+    EXPECT_LT(worst_difference(ours, composition, {values(shape, 1), values(shape, 2), values({4, 7}, 3)}), 1e-13)
+        << at::IntArrayRef(shape);
+}
+
+TEST(SiluMulLinear, Refuses_shapes_and_dtypes_that_do_not_fit) {
+  EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 6}, 2), values({4, 7}, 3)), ConfigError);
+  EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 6}, 3)), ConfigError);
+  EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 7}, 3, at::kFloat)), ConfigError);
+}
+
+// Beside benchmarks/results/products_h200_2026-11-22.md.
+TEST(SiluMulLinear, Has_a_kernel_where_its_tiles_fill_the_device) {
+  using detail::pays_silu_mul_linear_kernel;
+  EXPECT_TRUE(pays_silu_mul_linear_kernel(8192, 6144));
+  EXPECT_TRUE(pays_silu_mul_linear_kernel(2048, 6144));
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(1400, 6144));  // two rounds and a sixth
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(128, 6144));
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(8192, 8));
+  EXPECT_FALSE(pays_silu_mul_linear_kernel(1, 1));
+  EXPECT_TRUE(pays_silu_mul_linear_kernel(std::int64_t{1} << 30, 65536));
+}
+
+}  // namespace
+}  // namespace d9d::kernels::silu_mul_linear_test

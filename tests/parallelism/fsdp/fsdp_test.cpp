@@ -1,0 +1,306 @@
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/blocks/linear/linear.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+
+#include "tests/support/forwarding_communicator.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test::fsdp_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Throws;
+using ::testing::ThrowsMessage;
+
+class Stack : public Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) const { return third(second(at::tanh(first(x)))); }
+
+  const ModulePtr<Linear> first = register_module<Linear>("first", LinearConfig{4, 5});
+  const ModulePtr<Linear> second = register_module<Linear>("second", LinearConfig{5, 5});
+  const ModulePtr<Linear> third = register_module<Linear>("third", LinearConfig{5, 3});
+};
+
+struct Sharded {
+  explicit Sharded(World& world, const FsdpConfig& config = {})
+      : runtime(std::make_shared<FsdpRuntime>(config)),
+        axes{{.mesh = DeviceMesh("dense", {{"dp", world.size()}}, borrowed(world)), .shard_axis = "dp"}} {
+    model->to(at::kDouble);
+  }
+  Sharded& shard() {
+    for (const auto& [name, child] : model->named_children()) {
+      parallelize_fsdp(runtime, {.name = name, .modules = {child}, .axes = axes});
+    }
+    return *this;
+  }
+  Sharded& fill() {
+    model->materialize(at::kCPU);
+    model->reset_parameters(/*base_seed=*/1);
+    return *this;
+  }
+  void run_microbatch(const at::Tensor& x) {
+    runtime->begin_microbatch(/*is_last=*/true);
+    model(x).sum().backward();
+    runtime->end_microbatch();
+  }
+
+  ModulePtr<Stack> model = make_module<Stack>();
+  std::shared_ptr<FsdpRuntime> runtime;
+  std::vector<FsdpAxes> axes;
+};
+
+at::Tensor input() { return at::arange(8, at::kDouble).view({2, 4}) / 8; }
+
+void on_two_ranks(const std::function<void(World&)>& body) { run_ranks(RankBackend::kThreads, 2, body); }
+
+TEST(Fsdp, Keeps_a_slice_a_rank_and_says_how_parameters_lie) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    std::int64_t stored = 0;
+    for (const auto& [name, parameter] : sharded.model->named_parameters()) {
+      EXPECT_TRUE(has_flat_shard(parameter->placements())) << name;
+      EXPECT_TRUE(has_flat_shard(parameter->gradient_placements())) << name;
+      stored += parameter->stored().numel();
+    }
+    EXPECT_LE(stored, 4 * 5 + 5 * 5 + 5 * 3);
+    const at::Tensor total = at::full({}, stored, at::kLong);
+    world.communicator(group_of(world, "all"))->all_reduce(total, ReduceOp::kSum).wait();
+    EXPECT_EQ(total.item<std::int64_t>(), 4 * 5 + 5 * 5 + 5 * 3);
+  });
+}
+
+// Forward and backward of each unit but the last, which stays gathered in between; one reduction each.
+TEST(Fsdp, Gathers_twice_and_reduces_once_a_unit_and_microbatch) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    for (int i = 0; i < 3; ++i) sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 3 * (2 + 2 + 1));
+    EXPECT_EQ(sharded.runtime->num_reductions(), 3 * 3);
+  });
+}
+
+TEST(Fsdp, Gathers_all_again_when_it_always_reshards) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world, {.reshard_after_forward = ReshardAfterForward::kAlways});
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 2 * 3);
+  });
+}
+
+TEST(Fsdp, Gathers_once_a_step_when_it_never_reshards) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world, {.reshard_after_forward = ReshardAfterForward::kNever});
+    sharded.shard().fill();
+    for (int i = 0; i < 3; ++i) sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 3);
+    sharded.runtime->wait();
+    sharded.run_microbatch(input());
+    EXPECT_EQ(sharded.runtime->num_gathers(), 6);
+  });
+}
+
+TEST(Fsdp, Sums_in_the_dtype_of_the_loop_unless_it_names_one_and_keeps_it_while_memory_is_held) {
+  on_two_ranks([](World& world) {
+    for (const std::optional<Dtype> own : {std::optional<Dtype>(), std::optional(Dtype::kFloat32)}) {
+      Sharded sharded(world, {.gradient_dtype = own});
+      sharded.shard().fill();
+      FsdpRuntime& runtime = *sharded.runtime;
+      for (const Dtype of_loop : {Dtype::kBFloat16, Dtype::kFloat64}) {
+        runtime.set_gradient_dtype(of_loop);
+        sharded.run_microbatch(input());
+        runtime.wait();
+        for (const auto& [name, parameter] : sharded.model->named_parameters()) {
+          EXPECT_EQ(parameter->stored().grad().scalar_type(), to_scalar_type(own.value_or(of_loop))) << name;
+        }
+        runtime.clear();
+        if (!own) {
+          EXPECT_THAT([&] { runtime.set_gradient_dtype(Dtype::kFloat32); },
+                      ThrowsMessage<StateError>(HasSubstr("Call close() first")));
+        }
+        runtime.close();
+      }
+    }
+  });
+}
+
+TEST(Fsdp, Has_no_gradient_buffer_for_frozen_parameters) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.model->second->set_requires_grad(false);
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    sharded.runtime->wait();
+    EXPECT_EQ(sharded.runtime->num_reductions(), 2);
+    for (const auto& [name, parameter] : sharded.model->named_parameters()) {
+      EXPECT_EQ(parameter->stored().grad().defined(), parameter->requires_grad()) << name;
+    }
+  });
+}
+
+TEST(Fsdp, Says_why_a_parameter_cannot_be_used_outside_its_unit) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    EXPECT_THAT([&] { (void)(sharded.model->first->weight->local() + 1); },
+                ThrowsMessage<c10::Error>(HasSubstr("used while its unit is not gathered")));
+  });
+}
+
+// However slices come together, whatever is written between steps is what the next forward computes with.
+TEST(Fsdp, Sees_what_is_written_between_steps) {
+  for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
+    on_two_ranks([&](World& world) {
+      Sharded sharded(world, {.gather = method, .reduce = method});
+      sharded.shard().fill();
+      const auto evaluate = [&] {
+        const at::NoGradGuard no_grad;
+        return sharded.model(input()).abs().sum().item<double>();
+      };
+      const auto scale = [&](double factor) {
+        const at::NoGradGuard no_grad;
+        for (const auto& [name, parameter] : sharded.model->named_parameters()) parameter->stored().mul_(factor);
+      };
+      for (int step = 0; step < 5; ++step) {
+        sharded.run_microbatch(input());
+        sharded.runtime->wait();
+        EXPECT_GT(evaluate(), 0);  // before the optimiser
+        scale(0.0);
+        EXPECT_EQ(evaluate(), 0);  // after it
+        sharded.model->reset_parameters(static_cast<std::uint64_t>(step));
+        EXPECT_GT(evaluate(), 0);
+        scale(0.0);
+        const at::Tensor x = input();
+        sharded.runtime->begin_microbatch(/*is_last=*/true);
+        const at::Tensor y = sharded.model(x);
+        EXPECT_EQ(y.abs().sum().item<double>(), 0);
+        y.sum().backward();
+        sharded.runtime->end_microbatch();
+        sharded.runtime->wait();
+        sharded.runtime->clear();
+        sharded.model->reset_parameters(static_cast<std::uint64_t>(step));
+        if (step == 2) sharded.runtime->close();
+      }
+    });
+  }
+}
+
+TEST(Fsdp, Goes_on_with_copied_slices_after_an_exception) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world, {.gather = ExchangeMethod::kCopyEngine, .reduce = ExchangeMethod::kCopyEngine});
+    sharded.shard().fill();
+    for (int i = 0; i < 3; ++i) {
+      sharded.runtime->begin_microbatch(/*is_last=*/true);
+      EXPECT_THAT([&] { (void)sharded.model(at::ones({2, 7}, at::kDouble)); }, Throws<ConfigError>());
+      sharded.runtime->abandon();
+      world.communicator(group_of(world, "all"))->barrier();  // the other rank may still copy
+      sharded.model->reset_parameters(static_cast<std::uint64_t>(i));
+      sharded.run_microbatch(input());
+      sharded.runtime->wait();
+      sharded.runtime->clear();
+    }
+    Sharded fresh(world);
+    fresh.shard().fill();
+    fresh.model->reset_parameters(2);
+    for (Sharded* each : {&sharded, &fresh}) {
+      each->run_microbatch(input());
+      each->runtime->wait();
+    }
+    EXPECT_TRUE(at::equal(sharded.model->first->weight->stored().grad(), fresh.model->first->weight->stored().grad()));
+  });
+}
+
+TEST(Fsdp, Evaluates_between_steps) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    const at::Tensor expected = [&] {
+      const at::NoGradGuard no_grad;
+      return sharded.model(input());
+    }();
+    sharded.run_microbatch(input());
+    const at::NoGradGuard no_grad;
+    EXPECT_TRUE(at::equal(sharded.model(input()), expected));
+  });
+}
+
+TEST(Fsdp, Refuses_another_order_of_units_by_their_names) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    sharded.run_microbatch(input());
+    sharded.runtime->begin_microbatch(/*is_last=*/true);
+    EXPECT_THAT(
+        [&] {
+          (void)sharded.model->second(at::ones({2, 5}, at::kDouble));
+        },
+        ThrowsMessage<StateError>(HasSubstr("next 'first', got 'second'")));
+    sharded.runtime->abandon();
+    sharded.run_microbatch(input());
+  });
+}
+
+TEST(Fsdp, Goes_on_after_an_exception_in_the_first_microbatch) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.shard().fill();
+    sharded.runtime->begin_microbatch(/*is_last=*/true);
+    EXPECT_THAT([&] { (void)sharded.model(at::ones({2, 7}, at::kDouble)); }, Throws<ConfigError>());
+    sharded.runtime->abandon();
+    Sharded fresh(world);
+    fresh.shard().fill();
+    for (Sharded* each : {&sharded, &fresh}) {
+      each->run_microbatch(input());
+      each->runtime->wait();
+    }
+    EXPECT_TRUE(at::equal(sharded.model->first->weight->stored().grad(), fresh.model->first->weight->stored().grad()));
+  });
+}
+
+// As NCCL after a peer has died: the operation leaves anything, and who asks hears why.
+struct AbortedGather : ForwardingCommunicator {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  [[nodiscard]] Work all_gather(const at::Tensor&, const at::Tensor&) override { return {}; }
+  void throw_if_failed() override { throw CommunicationError("rank 1 is gone"); }
+};
+
+TEST(Fsdp, Does_not_hand_out_weights_that_a_failed_communication_left) {
+  const auto thread = lone_rank(0, 2);
+  const auto world = world_of<AbortedGather>(*thread);
+  Sharded sharded(*world);
+  sharded.shard().fill();
+  EXPECT_THAT([&] { (void)sharded.model->full_state_dict(); }, ThrowsMessage<CommunicationError>("rank 1 is gone"));
+}
+
+TEST(Fsdp, Refuses_to_thaw_parameters_after_sharding) {
+  on_two_ranks([](World& world) {
+    Sharded sharded(world);
+    sharded.model->second->set_requires_grad(false);
+    sharded.shard().fill();
+    sharded.model->second->set_requires_grad(true);
+    EXPECT_THAT([&] { sharded.run_microbatch(input()); },
+                ThrowsMessage<StateError>(HasSubstr("expected requires_grad = 0 of second.weight")));
+  });
+}
+
+TEST(Fsdp, Refuses_modules_that_have_storage_or_nothing_to_shard) {
+  on_two_ranks([](World& world) {
+    Sharded filled(world);
+    filled.fill();
+    EXPECT_THAT([&] { filled.shard(); }, ThrowsMessage<StateError>(HasSubstr("first.weight without storage")));
+    Sharded twice(world);
+    twice.shard();
+    EXPECT_THAT([&] { twice.shard(); }, ThrowsMessage<ConfigError>(HasSubstr("none that another unit has not")));
+  });
+}
+
+}  // namespace
+}  // namespace d9d::test::fsdp_test
