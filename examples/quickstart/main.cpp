@@ -11,6 +11,7 @@
 #include "d9d/models/decoder/generate.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/optim/adamw.h"
+#include "d9d/optim/optimizer.h"
 
 namespace {
 
@@ -45,7 +46,7 @@ void learn_sentence(const d9d::DistContext& context) {
 
   std::vector<d9d::NamedParameter> parameters;
   for (const auto& [name, parameter] : model->named_parameters()) parameters.push_back({name, parameter->stored()});
-  d9d::AdamW optimizer(parameters, {.lr = 3e-3});
+  d9d::Optimizer optimizer(d9d::AdamW(parameters, {.lr = 3e-3}));
   d9d::GradientManager gradients(context, *model, {}, {.max_norm = 1.0});
 
   // Every byte predicts the next one.
@@ -62,8 +63,7 @@ void learn_sentence(const d9d::DistContext& context) {
     loss.backward();
     gradients.add_loss_with_weight(loss, at::ones({}));
     gradients.end_microbatch();
-    loss_value = gradients.finish_step({}).loss;  // clips
-    optimizer.step(optimizer.learning_rate());
+    loss_value = gradients.apply(optimizer, optimizer.learning_rate()).loss;  // clips, and steps the optimiser
     gradients.reset();
     if (step % 10 == 0) std::cout << "step " << step << ": loss " << loss_value << '\n';
   }

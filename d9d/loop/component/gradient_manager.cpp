@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-// Indices of PendingStep::totals.
+// Indices of Pending::totals.
 constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kNorm = 5, kScale = 6;
 constexpr double kMaxDisagreement = 0.25;  // of rounding; GradientReduction::disagreement() is 0, or 0.5 and more
 
@@ -70,7 +70,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-// The first five of PendingStep's totals, fp64, on the device: one reduction.
+// The first five of Pending::totals, fp64, on the device, by one reduction.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
@@ -100,7 +100,7 @@ at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tens
   return scale.masked_fill(sums[kDisagreement] > kMaxDisagreement, std::numeric_limits<double>::quiet_NaN());
 }
 
-PendingStep GradientManager::sum_step(const RankReport& report) {
+GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->wait();
   const at::Tensor sums = sum_over_ranks(report);
@@ -109,7 +109,7 @@ PendingStep GradientManager::sum_step(const RankReport& report) {
   return {.grad_scale = scale, .totals = HostCopy(at::cat({sums, norm.view(1), scale.view(1)}), copies_, world_)};
 }
 
-StepGradients GradientManager::read_step(const PendingStep& pending) const {
+StepGradients GradientManager::read_step(const Pending& pending) const {
   const double* const total = pending.totals.wait().const_data_ptr<double>();
   D9D_CHECK(
       total[kDisagreement] <= kMaxDisagreement, StateError,
@@ -151,10 +151,27 @@ void GradientManager::scale_gradients(const StepGradients& step) const {
 }
 
 StepGradients GradientManager::finish_step(const RankReport& report) {
-  const PendingStep pending = sum_step(report);
+  const Pending pending = sum_step(report);
   const StepGradients step = read_step(pending);
   refuse_non_finite(step);
   if (step.is_usable) scale_gradients(step);
+  return step;
+}
+
+StepGradients GradientManager::apply(Optimizer& optimizer, double learning_rate, const RankReport& report,
+                                     const AroundStep& around) {
+  if (optimizer.scales_gradients() && !around) {
+    const Pending pending = sum_step(report);
+    optimizer.step(learning_rate, pending.grad_scale);
+    const StepGradients step = read_step(pending);
+    if (!step.is_usable) optimizer.forget_step();
+    refuse_non_finite(step);
+    return step;
+  }
+  const StepGradients step = finish_step(report);
+  if (!step.is_usable) return step;
+  const auto step_optimizer = [&] { optimizer.step(learning_rate); };
+  around ? around(step_optimizer) : step_optimizer();
   return step;
 }
 

@@ -14,18 +14,11 @@
 //     (loss * weight).backward();
 //     gradients.end_microbatch();
 //   }
-//   const StepGradients step = gradients.finish_step({});          // waits for the device
-//   if (step.is_usable) optimizer.step(learning_rate);
+//   const StepGradients step = gradients.apply(optimizer, learning_rate);
 //   gradients.reset();
-//
-// With an optimiser that scales gradients the host gives the device its step before it knows the loss:
-//   const PendingStep pending = gradients.sum_step({});
-//   optimizer.step(learning_rate, pending.grad_scale);             // changes nothing where that is NaN
-//   const StepGradients step = gradients.read_step(pending);       // the optimiser still runs
-//   if (!step.is_usable) optimizer.forget_step();
-//   gradients.refuse_non_finite(step);
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include <ATen/core/Tensor.h>
@@ -36,6 +29,7 @@
 #include "d9d/internals/grad_sync/gradient_synchronizer.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/gradient_reduction.h"
+#include "d9d/optim/optimizer.h"
 
 namespace d9d {
 
@@ -43,15 +37,6 @@ namespace d9d {
 struct RankReport {
   std::int64_t num_tokens = 0;
   bool wants_to_stop = false;
-};
-
-// What the device will know of a step; the same on all ranks.
-struct PendingStep {
-  // fp64, 0-dim: what the gradients in .grad() are still to be multiplied by; divides by the total weight and clips.
-  // NaN where the step is not usable.
-  at::Tensor grad_scale;
-  // [7] fp64: weighted loss, weight, tokens, wishes to stop, disagreement; norm of the sum, grad_scale
-  HostCopy totals;
 };
 
 // The same on all ranks.
@@ -63,9 +48,12 @@ struct StepGradients {
   bool stops = false;     // some rank wants to
   bool is_usable = true;  // false: total weight 0, or not finite
   bool is_finite = true;
-  double grad_scale = 1.0;  // as PendingStep's
+  double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
   std::string reason;  // why it is not usable; names the first of this rank's parameters with a gradient not finite
 };
+
+// Calls the optimiser's step, and does something before or after it.
+using AroundStep = std::function<void(const std::function<void()>& step)>;
 
 // Where the gradients of parameters lie.
 enum class GradientMemory {
@@ -94,19 +82,20 @@ class GradientManager {
   // Which gradients have values in this step: those that the next backward adds to and does not overwrite.
   [[nodiscard]] std::vector<bool> received() const { return synchronizer_->received(); }
 
-  // Collective. Sums gradients, losses and reports over ranks and leaves gradients undivided. Gives work to the device
-  // and does not wait for it.
-  [[nodiscard]] PendingStep sum_step(const RankReport& report);
-  // Waits until the device knows, not for what it was given after sum_step(). Throws CommunicationError, and nothing
-  // about loss or norm, where a communication failed on the way; StateError on all ranks where they have not reduced
-  // the same, so that the sums are of different things.
-  [[nodiscard]] StepGradients read_step(const PendingStep& pending) const;
-  // Throws StateError, on all ranks, if the step is not finite and the policy is to stop.
-  void refuse_non_finite(const StepGradients& step) const;
-  // Multiplies the gradients of all parameters by grad_scale, in at least float32: narrower ones make way for wider.
-  // An optimiser that scales gradients itself rounds alike, so that its step then is the same bit for bit.
-  void scale_gradients(const StepGradients& step) const;
-  // Collective: all of these.
+  // Collective, after the last microbatch: sums gradients, losses and reports over ranks and steps the optimiser,
+  // unless the step is not usable; then parameters and optimiser stay as they were.
+  //
+  // An optimiser that scales gradients (ScalesGradients) gets its step before the host knows the loss, divides and
+  // clips as it reads them, and the host waits only for the loss and the norm. Any other gets gradients that are
+  // divided and clipped, in at least float32, after that wait; so does one whose step `around` is called for. Both
+  // round alike: the parameters become the same bit for bit, and ranks may differ in whether they have an `around`.
+  //
+  // Throws CommunicationError, and says nothing about loss or norm, where a communication failed in the step. Throws
+  // StateError on all ranks if they have not reduced the same sharded modules, or if the step is not finite and the
+  // policy is to stop.
+  StepGradients apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
+                      const AroundStep& around = {});
+  // Collective: the same without an optimiser. Gradients are divided and clipped if the step is usable.
   [[nodiscard]] StepGradients finish_step(const RankReport& report);
 
   // Forgets gradients and loss.
@@ -117,6 +106,22 @@ class GradientManager {
   void close();
 
  private:
+  // What the device will know about a step; the same on all ranks.
+  struct Pending {
+    // fp64, 0-dim: divides the gradients in .grad() by the total weight and clips them. NaN where the step is not
+    // usable.
+    at::Tensor grad_scale;
+    // [7] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, norm, grad_scale
+    HostCopy totals;
+  };
+
+  // Does not wait for the device; gradients are summed and not divided.
+  [[nodiscard]] Pending sum_step(const RankReport& report);
+  // Waits until the device knows, but not for work that it was given after sum_step().
+  [[nodiscard]] StepGradients read_step(const Pending& pending) const;
+  void refuse_non_finite(const StepGradients& step) const;
+  // Multiplies the gradients of all parameters, in at least float32: narrower gradients are replaced by wider ones.
+  void scale_gradients(const StepGradients& step) const;
   [[nodiscard]] std::string first_non_finite() const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;

@@ -21,11 +21,14 @@
 
 namespace d9d {
 
+template <class Types>
+using ModelForward = std::function<typename Types::Output(const typename Types::Input&, const typename Types::Shared&)>;
+
 // A pipeline stage as the loop runs it.
 template <class Types>
 struct ModelStage {
   std::shared_ptr<Module> module;
-  std::function<typename Types::Output(const typename Types::Input&, const typename Types::Shared&)> forward;
+  ModelForward<Types> forward;
 };
 
 // model(input, shared) gives Output, or a variant that holds it.

@@ -9,6 +9,7 @@
 #include "d9d/blocks/normalization/rms_norm.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
+#include "tests/loop/component/idle_optimizer.h"
 #include "tests/support/forwarding_communicator.h"
 #include "tests/support/ranks.h"
 
@@ -78,11 +79,12 @@ TEST(GradientManager, Refuses_a_step_whose_ranks_ran_other_sharded_modules) {
     gradients.add_loss_with_weight(loss, at::ones({}));
     loss.backward();
     gradients.end_microbatch();
-    const PendingStep pending = gradients.sum_step({});
-    EXPECT_TRUE(std::isnan(pending.grad_scale.item<double>()));
+    const auto grad_scale = std::make_shared<at::Tensor>();
+    Optimizer optimizer{IdleOptimizer(grad_scale)};
     EXPECT_THAT(
-        [&] { (void)gradients.read_step(pending); },
+        [&] { (void)gradients.apply(optimizer, /*learning_rate=*/0.0); },
         ThrowsMessage<StateError>(HasSubstr("expected all ranks to gather and reduce the same sharded modules")));
+    EXPECT_TRUE(std::isnan(grad_scale->item<double>()));
   });
 }
 
@@ -150,7 +152,8 @@ c10::ScalarType dtype_of_sharded_gradient(World& world, const FsdpConfig& fsdp,
       loss.backward();
       gradients.end_microbatch();
     }
-    (void)gradients.sum_step({});
+    Optimizer optimizer{IdleOptimizer()};
+    (void)gradients.apply(optimizer, /*learning_rate=*/0.0);
     gradient = module->weight->stored().grad();
     EXPECT_TRUE(gradient.eq(4).all().item<bool>());  // of two ranks in two microbatches
     gradients.reset();
@@ -203,8 +206,7 @@ TEST(GradientManager, Reports_a_failed_communication_and_not_the_loss_that_it_le
     gradients.add_loss_with_weight(loss, at::ones({}));
     loss.backward();
     gradients.end_microbatch();
-    const PendingStep pending = gradients.sum_step({});
-    EXPECT_THAT([&] { (void)gradients.read_step(pending); },
+    EXPECT_THAT([&] { (void)gradients.finish_step({}); },
                 ::testing::ThrowsMessage<CommunicationError>("rank 1 is gone"));
   }
 }

@@ -11,6 +11,7 @@
 #include "d9d/core/offload/offload.h"
 #include "d9d/loop/control/replicate_over_data.h"
 
+#include "tests/loop/component/idle_optimizer.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::microbatch_graphs_test {
@@ -97,7 +98,8 @@ class Job {
       doubled.push_back(std::get<2>(microbatch).doubled);
       totals.push_back(std::get<2>(microbatch).total);
     }
-    (void)manager.sum_step({});
+    Optimizer optimizer{test::IdleOptimizer()};
+    (void)manager.apply(optimizer, /*learning_rate=*/0.0);
     const at::Tensor gradient = parameter()->stored().grad();
     manager.reset();
     return gradient;

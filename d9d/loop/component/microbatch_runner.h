@@ -1,0 +1,130 @@
+// Runs the microbatches of a pack one after the other, forward and backward of each before the next: the activations of
+// one microbatch are in memory.
+//
+//   pack -> to the device, TrainTask::build_forward_inputs        all microbatches
+//        -> forward -> compute_loss -> backward -> update_metrics  one microbatch at a time
+//
+// Example
+//   MicrobatchRunner<MyTypes> runner(job, task, stream, stage.forward);
+//   while (runner.fetch()) runner.run(gradients);
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "d9d/core/tree/tree.h"
+#include "d9d/data/pack_stream.h"
+#include "d9d/internals/pipeline_state/microbatch_states.h"
+#include "d9d/loop/component/microbatch_graphs.h"
+#include "d9d/loop/component/microbatch_numbers.h"
+#include "d9d/loop/component/pack_runner.h"
+#include "d9d/loop/component/training_job.h"
+#include "d9d/loop/control/providers.h"
+#include "d9d/loop/control/task.h"
+
+namespace d9d {
+
+template <class Types>
+class MicrobatchRunner final : public PackRunner {
+ public:
+  using Batch = typename Types::Batch;
+  using State = typename Types::State;
+
+  // All are borrowed.
+  MicrobatchRunner(const TrainingJob& job, TrainTask<Types>& task, PackStream<Batch>& stream,
+                   const ModelForward<Types>& forward)
+      : job_(job), task_(task), stream_(stream), forward_(forward) {
+    const c10::Device device = job.context.device();
+    if (job.config.cuda_graph) {
+      graphs_.emplace(*job.config.cuda_graph, cuda_graphs(device), device, *job.module);
+    }
+  }
+
+  [[nodiscard]] GraphCounts graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
+
+  bool fetch() override {
+    auto pack = stream_.next();
+    if (!pack) return false;
+    pack_ = std::move(*pack);
+    numbers_ = microbatch_numbers(job_.context, stream_.microbatch_numbers(), pack_.size());
+    return true;
+  }
+
+  std::int64_t run(GradientManager& gradients) override {
+    struct ResetStates {
+      MicrobatchStates<State>& states;
+      ~ResetStates() { states.reset(); }
+    } reset_states{states_};
+    std::int64_t num_tokens = 0;
+    std::vector<std::pair<typename Types::Input, typename Types::Shared>> inputs;
+    for (std::size_t i = 0; i < pack_.size(); ++i) {
+      auto built = task_.build_forward_inputs(to_device(pack_[i]));
+      num_tokens += built.num_tokens;
+      states_.store(static_cast<std::int64_t>(i), std::move(built.state));
+      inputs.emplace_back(std::move(built.input), std::move(built.shared));
+    }
+    pack_.clear();
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      job_.clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
+                                .number = numbers_[i]};
+      const auto index = static_cast<std::int64_t>(i);
+      states_.with(index, [&](State& state) {
+        Microbatch<Types> microbatch(std::move(inputs[i].first), std::move(inputs[i].second), std::move(state));
+        run_microbatch(microbatch, /*is_last=*/i + 1 == inputs.size(), gradients);
+        state = std::move(std::get<2>(microbatch));
+      });
+      states_.with(index, [&](const State& state) { task_.update_metrics(state, job_.metrics); });
+    }
+    return num_tokens;
+  }
+
+ private:
+  Batch to_device(const Batch& batch) const {
+    const c10::Device device = job_.context.device();
+    return tree_map([&](const at::Tensor& leaf) { return leaf.to(device, leaf.scalar_type(), /*non_blocking=*/true); },
+                    batch);
+  }
+
+  void run_microbatch(Microbatch<Types>& microbatch, bool is_last, GradientManager& gradients) {
+    if (graphs_) {
+      const WeightedLoss loss = graphs_->run(microbatch, is_last, gradients, [&](auto& one, bool is_captured) {
+        return is_captured ? capture(one) : forward_backward(one, job_.schedule);
+      });
+      gradients.add_loss_with_weight(loss.loss, loss.weight);
+      return;
+    }
+    gradients.begin_microbatch(is_last);
+    const WeightedLoss loss = forward_backward(microbatch, job_.schedule);
+    gradients.add_loss_with_weight(loss.loss, loss.weight);
+    gradients.end_microbatch();
+  }
+
+  WeightedLoss forward_backward(Microbatch<Types>& microbatch, const JobSchedule& schedule) {
+    auto& [input, shared, state] = microbatch;
+    const typename Types::Output output = forward_(input, shared);
+    const WeightedLoss weighted = weighted_loss(task_.compute_loss(output, state, schedule));
+    weighted.loss.mul(weighted.weight).backward();
+    return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach()};
+  }
+
+  // Refuses what a replay would not ask again: the step's number, and random numbers.
+  WeightedLoss capture(Microbatch<Types>& microbatch) {
+    struct EndCapture {
+      bool& is_captured;
+      ~EndCapture() { is_captured = false; }
+    } const end_capture{job_.clock->is_captured = true};
+    return forward_backward(microbatch, job_.schedule.without_step());
+  }
+
+  const TrainingJob& job_;
+  TrainTask<Types>& task_;
+  PackStream<Batch>& stream_;
+  const ModelForward<Types>& forward_;
+  std::vector<Batch> pack_;
+  std::vector<std::uint64_t> numbers_;  // of the pack's microbatches, among those of all ranks
+  MicrobatchStates<State> states_;
+  std::optional<MicrobatchGraphs<Types>> graphs_;  // none without trainer.cuda_graph
+};
+
+}  // namespace d9d

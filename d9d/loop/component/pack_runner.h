@@ -1,0 +1,20 @@
+// The part of a training step that knows the types of the task: fetches a pack, and runs forward and backward on it.
+#pragma once
+
+#include <cstdint>
+
+#include "d9d/loop/component/gradient_manager.h"
+
+namespace d9d {
+
+class PackRunner {
+ public:
+  virtual ~PackRunner() = default;
+  // Gets the next pack; false when the data ended.
+  [[nodiscard]] virtual bool fetch() = 0;
+  // Forward and backward of the fetched pack; gives losses and gradients to `gradients`. Returns the number of its
+  // tokens.
+  virtual std::int64_t run(GradientManager& gradients) = 0;
+};
+
+}  // namespace d9d

@@ -1,0 +1,34 @@
+// A training job without the types of its task: what the steps of a run use. The Trainer builds it.
+#pragma once
+
+#include <memory>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/control/job_schedule.h"
+#include "d9d/loop/event/event_bus.h"
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/metrics/metric.h"
+#include "d9d/modules/module.h"
+#include "d9d/optim/optimizer.h"
+#include "d9d/tracker/tracker.h"
+
+namespace d9d {
+
+struct TrainingJob {
+  const DistContext& context;  // borrowed
+  const TrainerConfig config;
+  const std::unique_ptr<EventBus> events;  // handlers may keep a reference to it
+  JobSchedule schedule;
+  const std::shared_ptr<Module> module;
+  const RandomClockPtr clock;  // of the module's random layers
+  const MetricMap metrics;
+  Optimizer optimizer;
+  LearningRateScheduler lr_scheduler;
+  nlohmann::json hparams;                        // of task and model, for the tracker
+  const std::shared_ptr<const Tracker> tracker;  // beside the configuration's; null: none
+};
+
+}  // namespace d9d
