@@ -1,7 +1,6 @@
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 #include <algorithm>
-#include <map>
 
 #include <ATen/ATen.h>
 
@@ -16,7 +15,9 @@ FsdpUnit& FsdpRuntime::add_unit(std::string name, std::vector<std::unique_ptr<Fl
   D9D_CHECK(!arena_, StateError, "[parallelism::fsdp] expected unit '", name,
             "' before materialize(), got it afterwards.");
   for (const auto& group : groups) group->set_gradient_dtype(gradient_dtype_of(group->dtype(), config_.gradient_dtype));
-  entries_.push_back({.unit = std::make_unique<FsdpUnit>(*this, std::move(name), std::move(groups), stays_gathered)});
+  const std::size_t index = entries_.size();
+  entries_.push_back(
+      {.unit = std::make_unique<FsdpUnit>(*this, index, std::move(name), std::move(groups), stays_gathered)});
   return *entries_.back().unit;
 }
 
@@ -45,6 +46,9 @@ void FsdpRuntime::make_exchanges() {
     for (const auto& group : entry.unit->groups()) {
       group->connect();
       exchange_of(*group).slice_bytes += round_up(group->slice_bytes(), kFlatAlignmentBytes);
+      const auto& replicas = group->replica_ranks();
+      if (replicas != nullptr && std::ranges::find(replicas_, replicas) == replicas_.end())
+        replicas_.push_back(replicas);
     }
   }
   for (Exchange& exchange : exchanges_) {
@@ -55,8 +59,8 @@ void FsdpRuntime::make_exchanges() {
                  exchange.gather->description());
     }
   }
-  // Where reductions run aside, the next unit fills another slot.
-  if (!config_.reduce_on_last_microbatch) slot_is_free_.resize(device_.is_cpu() ? 1 : 2);
+  // A second slot where reductions run beside backward: the next unit fills it meanwhile.
+  if (!config_.reduce_on_last_microbatch) gradient_slots_ = GradientSlots(device_.is_cpu() ? 1 : 2);
 }
 
 FsdpRuntime::Exchange& FsdpRuntime::exchange_of(const FlatGroup& group) {
@@ -83,13 +87,6 @@ void FsdpRuntime::end_reading() {
   ended.wait();
 }
 
-std::size_t FsdpRuntime::index_of(const FsdpUnit& unit) const {
-  const auto found = std::ranges::find_if(entries_, [&](const Entry& entry) { return entry.unit.get() == &unit; });
-  return static_cast<std::size_t>(found - entries_.begin());
-}
-
-// Gathers ------------------------------------------------------------------------------------------------------------
-
 void FsdpRuntime::check_ready(const FsdpUnit& unit) const {
   D9D_CHECK(arena_.has_value(), StateError, "[parallelism::fsdp] expected materialize() before the forward of '",
             unit.name(), "'.");
@@ -99,7 +96,7 @@ void FsdpRuntime::check_ready(const FsdpUnit& unit) const {
 
 UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
   check_ready(unit);
-  const std::size_t index = index_of(unit);
+  const std::size_t index = unit.index();
   if (order_.begins_forward()) {
     while (!order_.is_at_start()) step_back();  // what the backward before this forward left out
   }
@@ -120,7 +117,7 @@ UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
 
 void FsdpRuntime::gather_for_forward(FsdpUnit& unit) {
   check_ready(unit);
-  const std::size_t index = index_of(unit);
+  const std::size_t index = unit.index();
   gather(index);
   entries_[index].ready.wait();
 }
@@ -161,13 +158,11 @@ void FsdpRuntime::leave(const UnitOrder::Call& call, bool has_backward) {
 }
 
 void FsdpRuntime::release_after_forward(FsdpUnit& unit) {
-  const std::size_t index = index_of(unit);
+  const std::size_t index = unit.index();
   const Entry& entry = entries_[index];
   if (entry.in_backward) return;
   if (!at::GradMode::is_enabled() || entry.arena_index) release(index);
 }
-
-// Backward -----------------------------------------------------------------------------------------------------------
 
 void FsdpRuntime::begin_backward(const UnitOrder::Call& call) {
   order_.turn();
@@ -186,7 +181,9 @@ void FsdpRuntime::step_back() {
   const auto [index, side] = order_.step_back();
   if (side == UnitOrder::Side::kStart) return finish(index);
   entries_[index].in_backward = true;
-  take_gradient_slot(index);
+  // A slot is taken here and not when a gradient comes: ranks that hold gradients in other ways would add them up in
+  // other ways.
+  if (entries_[index].unit->gradient_bytes() > 0) gradient_slots_.take(index);
   gather(index);
   if (const auto ahead = order_.next_in_backward()) gather(*ahead);
 }
@@ -201,15 +198,13 @@ void FsdpRuntime::finish(std::size_t index) {
   if (reduces_now()) reduce(index);
 }
 
-// Gradients ----------------------------------------------------------------------------------------------------------
-
 void FsdpRuntime::set_gradient_dtype(std::optional<Dtype> dtype) {
   if (config_.gradient_dtype) return;
   for (const Entry& entry : entries_) {
     for (const auto& group : entry.unit->groups()) {
       const c10::ScalarType wanted = gradient_dtype_of(group->dtype(), dtype);
-      const bool is_open =
-          group->has_gradients() || (group->shard_ranks() != nullptr && exchange_of(*group).gradient_slots.defined());
+      const bool is_open = group->has_gradients() ||
+                           (group->shard_ranks() != nullptr && gradient_slots_.has_memory(*group->shard_ranks()));
       D9D_CHECK(wanted == group->gradient_dtype() || !is_open, StateError,
                 "[parallelism::fsdp] expected gradients of '", entry.unit->name(), "' in ", group->gradient_dtype(),
                 " as in the steps before, got ", wanted, ". Call close() first.");
@@ -232,45 +227,21 @@ std::int64_t FsdpRuntime::slot_bytes(const Exchange& exchange) const {
 }
 
 void FsdpRuntime::open_gradient_slots() {
-  if (slot_is_free_.empty()) return;
-  for (Exchange& each : exchanges_) {
-    if (each.gradient_slots.defined()) continue;
-    const auto num_slots = static_cast<std::int64_t>(slot_is_free_.size());
-    const std::int64_t num_bytes = slot_bytes(each);
-    each.gradient_slots = each.reduce->allocate(num_slots * num_bytes).view({num_slots, num_bytes});
+  if (gradient_slots_.size() == 0) return;
+  for (const Exchange& each : exchanges_) {
+    if (gradient_slots_.has_memory(*each.ranks)) continue;
+    gradient_slots_.set_memory(*each.ranks, each.reduce->allocate(gradient_slots_.size() * slot_bytes(each)));
     if (log_) {
       log_->info("gradients of group '", each.ranks->group().name, "' are summed ", each.reduce->description());
     }
   }
 }
 
-// When backward comes to the unit, and not when a gradient does: ranks that hold gradients in other ways would add them
-// up in other ways.
-void FsdpRuntime::take_gradient_slot(std::size_t index) {
-  Entry& entry = entries_[index];
-  if (slot_is_free_.empty() || entry.gradient_slot || entry.unit->gradient_bytes() == 0) return;
-  const bool is_taken =
-      std::ranges::any_of(entries_, [&](const Entry& each) { return each.gradient_slot == next_slot_; });
-  if (is_taken) return;  // by a unit whose backward is not over
-  entry.gradient_slot = next_slot_;
-  next_slot_ = (next_slot_ + 1) % slot_is_free_.size();
-}
-
 void FsdpRuntime::provide_gradients(FsdpUnit& unit) {
-  const auto slot = entries_[index_of(unit)].gradient_slot;
-  if (!slot) {
-    return unit.begin_gradients([&](const FlatGroup& group) {
-      return at::empty({group.gradient_bytes()}, at::TensorOptions(device_).dtype(at::kByte));
-    });
-  }
-  slot_is_free_[*slot].wait();
-  std::map<const Exchange*, std::int64_t> used;
+  const GradientSlots::Allocate allocate = gradient_slots_.memory_of(unit.index());
   unit.begin_gradients([&](const FlatGroup& group) {
-    const Exchange& exchange = exchange_of(group);
-    const std::int64_t offset = used[&exchange];
-    used[&exchange] += group.gradient_bytes();
-    return exchange.gradient_slots.select(0, static_cast<std::int64_t>(*slot))
-        .narrow(0, offset, group.gradient_bytes());
+    if (allocate) return allocate(*group.shard_ranks(), group.gradient_bytes());
+    return at::empty({group.gradient_bytes()}, at::TensorOptions(device_).dtype(at::kByte));
   });
 }
 
@@ -280,10 +251,7 @@ void FsdpRuntime::reduce(std::size_t index) {
   if (entry.unit->gradient_bytes() == 0) return;
   if (!entry.unit->has_gradients()) provide_gradients(*entry.unit);
   reduced_ = reduce_stream_->run([&] { entry.unit->reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
-  if (entry.gradient_slot) {
-    slot_is_free_[*entry.gradient_slot] = reduced_;
-    entry.gradient_slot.reset();
-  }
+  gradient_slots_.give_back(index, reduced_);
   ++num_reductions_;
   step_.add(index, OrderPrint::What::kReduced);
   if (is_last_microbatch_) last_.add(index, OrderPrint::What::kReduced);
@@ -312,16 +280,8 @@ void FsdpRuntime::end_microbatch() {
 void FsdpRuntime::compare_ranks() {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> spreads;
-  std::vector<std::shared_ptr<Communicator>> replicas;
   for (const Exchange& each : exchanges_) spreads.push_back(step_.spread(*each.ranks));
-  for (const Entry& entry : entries_) {
-    for (const auto& group : entry.unit->groups()) {
-      const auto& ranks = group->replica_ranks();
-      if (ranks == nullptr || std::ranges::find(replicas, ranks) != replicas.end()) continue;
-      replicas.push_back(ranks);
-      spreads.push_back(last_.spread(*ranks));
-    }
-  }
+  for (const auto& ranks : replicas_) spreads.push_back(last_.spread(*ranks));
   if (!spreads.empty()) disagreement_ = at::stack(spreads).sum();
 }
 
@@ -337,9 +297,9 @@ void FsdpRuntime::wait() {
 void FsdpRuntime::clear() {
   for (Entry& entry : entries_) {
     entry.unit->clear_gradients();
-    entry.gradient_slot.reset();
     entry.owes_reduction = false;
   }
+  gradient_slots_.clear();
   step_.clear();
   last_.clear();
   disagreement_ = at::Tensor();
@@ -352,12 +312,12 @@ void FsdpRuntime::offload(const OffloadContext& context) {
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     release(index);
     entries_[index].own_memory = at::Tensor();
-    entries_[index].gradient_slot.reset();
     for (const auto& group : entries_[index].unit->groups()) {
       group->free_gradients();
       slices.push_back(group->slice());
     }
   }
+  gradient_slots_.clear();
   arena_->free();
   close_exchanges();
   offloaded_ = offload_tensors(slices, context.options);
@@ -380,7 +340,7 @@ void FsdpRuntime::abandon() {
   }
   clear();
   order_.abandon();
-  next_slot_ = 0;  // other ranks may have come further
+  gradient_slots_.abandon();
   is_reading_ = false;
   for (const Exchange& each : exchanges_) each.gather->abandon();
 }
@@ -388,7 +348,7 @@ void FsdpRuntime::abandon() {
 void FsdpRuntime::close_exchanges() {
   for (Exchange& each : exchanges_) {
     each.gather->close();
-    each.gradient_slots = at::Tensor();
+    gradient_slots_.drop_memory(*each.ranks);
     each.reduce->close();
   }
 }

@@ -37,6 +37,7 @@
 #include "d9d/parallelism/fsdp/fsdp_config.h"
 #include "d9d/parallelism/fsdp/fsdp_unit.h"
 #include "d9d/parallelism/fsdp/gather_arena.h"
+#include "d9d/parallelism/fsdp/gradient_slots.h"
 #include "d9d/parallelism/fsdp/order_print.h"
 #include "d9d/parallelism/fsdp/shard_gather.h"
 #include "d9d/parallelism/fsdp/unit_order.h"
@@ -92,8 +93,7 @@ class FsdpRuntime final : public GradientReduction,
     std::unique_ptr<FsdpUnit> unit;
     std::optional<std::size_t> arena_index;  // none: stays gathered in memory of its own
     at::Tensor own_memory;
-    StreamEvent ready;                         // of the last gather
-    std::optional<std::size_t> gradient_slot;  // for its full gradient, from the begin of its backward to its reduction
+    StreamEvent ready;  // of the last gather
     bool in_backward = false;
     bool owes_reduction = false;  // was in a forward with a backward since the last one
   };
@@ -103,7 +103,6 @@ class FsdpRuntime final : public GradientReduction,
     std::int64_t slice_bytes = 0;  // of parameters, of all groups
     std::shared_ptr<ShardGather> gather;
     std::shared_ptr<ShardReduce> reduce;
-    at::Tensor gradient_slots;  // kByte [slots, bytes of the unit with most]; undefined: not allocated
   };
   void make_exchanges();
   [[nodiscard]] Exchange& exchange_of(const FlatGroup& group);
@@ -112,12 +111,10 @@ class FsdpRuntime final : public GradientReduction,
   void close_exchanges();
   void begin_reading();
   void end_reading();
-  [[nodiscard]] std::size_t index_of(const FsdpUnit& unit) const;
   void check_ready(const FsdpUnit& unit) const;
   void gather(std::size_t index);  // unless it is
   void release(std::size_t index);
   void step_back();
-  void take_gradient_slot(std::size_t index);  // if there is a free one
   void finish(std::size_t index);
   [[nodiscard]] bool reduces_now() const { return is_last_microbatch_ || !config_.reduce_on_last_microbatch; }
   void reduce(std::size_t index);
@@ -126,8 +123,9 @@ class FsdpRuntime final : public GradientReduction,
   FsdpConfig config_;
   std::optional<Logger> log_;
   std::vector<Entry> entries_;
-  std::vector<Exchange> exchanges_;   // by ranks, in the order of their first groups
-  std::optional<GatherArena> arena_;  // from materialize on
+  std::vector<Exchange> exchanges_;                      // by ranks, in the order of their first groups
+  std::vector<std::shared_ptr<Communicator>> replicas_;  // over which some groups are copied, in the same order
+  std::optional<GatherArena> arena_;                     // from materialize on
   std::optional<SideStream> gather_stream_;
   std::optional<SideStream> reduce_stream_;
   at::Device device_ = at::kCPU;
@@ -139,9 +137,8 @@ class FsdpRuntime final : public GradientReduction,
   bool is_last_microbatch_ = true;
   bool is_reading_ = false;  // ranks may read each other's slices
 
-  std::vector<StreamEvent> slot_is_free_;  // of gradient slots, which are taken in turn
-  std::size_t next_slot_ = 0;
-  StreamEvent reduced_;  // the last reduction
+  GradientSlots gradient_slots_;  // taken from the begin of a unit's backward to its reduction
+  StreamEvent reduced_;           // the last reduction
   bool is_offloaded_ = false;
   OffloadedTensors offloaded_;
   std::int64_t num_gathers_ = 0;

@@ -8,9 +8,13 @@
 
 namespace d9d {
 
-FsdpUnit::FsdpUnit(FsdpRuntime& runtime, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
-                   bool stays_gathered)
-    : runtime_(runtime), name_(std::move(name)), groups_(std::move(groups)), stays_gathered_(stays_gathered) {}
+FsdpUnit::FsdpUnit(FsdpRuntime& runtime, std::size_t index, std::string name,
+                   std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered)
+    : runtime_(runtime),
+      index_(index),
+      name_(std::move(name)),
+      groups_(std::move(groups)),
+      stays_gathered_(stays_gathered) {}
 
 std::int64_t FsdpUnit::gathered_bytes() const {
   std::int64_t bytes = 0;

@@ -22,10 +22,13 @@ class FsdpRuntime;
 // Part of FsdpRuntime, which decides where memory comes from and when units are gathered ahead.
 class FsdpUnit {
  public:
-  FsdpUnit(FsdpRuntime& runtime, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered);
+  // index: of the unit among those of the runtime.
+  FsdpUnit(FsdpRuntime& runtime, std::size_t index, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
+           bool stays_gathered);
   FsdpUnit(const FsdpUnit&) = delete;
   FsdpUnit& operator=(const FsdpUnit&) = delete;
 
+  [[nodiscard]] std::size_t index() const { return index_; }
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::int64_t gathered_bytes() const;
   [[nodiscard]] std::int64_t gradient_bytes() const;
@@ -60,6 +63,7 @@ class FsdpUnit {
   FlatGroup& gradient_group(FlatGroup& group);  // with memory for its gradients
 
   FsdpRuntime& runtime_;
+  std::size_t index_;
   std::string name_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
   bool stays_gathered_;
