@@ -5,7 +5,7 @@
 
 #include "tests/support/ranks.h"
 
-namespace d9d::test {
+namespace d9d::test::gradient_slots_test {
 namespace {
 
 // Slots of 100 bytes over one set of ranks, and of 40 bytes over another.
@@ -113,4 +113,4 @@ TEST(GradientSlots, Go_on_with_the_next_slot_after_a_step_and_with_the_first_aft
 }
 
 }  // namespace
-}  // namespace d9d::test
+}  // namespace d9d::test::gradient_slots_test
