@@ -43,7 +43,7 @@ AREAS = {
     "model_state": Area(("modules", "core"), TORCH + JSON),
     "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),
     "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
-    "models": Area(("modules", "blocks", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
+    "models": Area(("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
         ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining", "internals")
         + ("model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),

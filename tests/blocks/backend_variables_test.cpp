@@ -36,7 +36,7 @@ constexpr const char* kGroupedMM = "D9D_BACKEND_AUTO_GROUPED_MM";
 // What a core with these parameters would run on.
 kernels::SdpaChoice sdpa_choice(const SdpaParameters& parameters = {}) {
   const auto core = make_module<Sdpa>(parameters);
-  return kernels::resolve_sdpa({.configured = core->wishes.configured, .environment = core->wishes.environment});
+  return kernels::resolve_sdpa({.preferences = core->preferences});
 }
 
 TEST(BackendVariable, Of_attention_decides_where_the_configuration_is_silent) {
@@ -50,7 +50,7 @@ TEST(BackendVariable, Of_attention_may_name_kernels_of_torch) {
   const EnvironmentVariable variable(kSdpa, R"({"kind": "torch", "backends": ["MATH", "FLASH_ATTENTION"]})");
   const kernels::SdpaChoice choice = sdpa_choice();
   EXPECT_EQ(choice.backend, kernels::SdpaBackend::kTorch);
-  EXPECT_THAT(choice.kernels, ElementsAre(kernels::TorchSdpaKernel::kMath, kernels::TorchSdpaKernel::kFlash));
+  EXPECT_THAT(choice.kernels, ElementsAre(TorchSdpaKernel::kMath, TorchSdpaKernel::kFlash));
 }
 
 TEST(BackendVariable, Of_attention_gives_way_to_the_configuration) {

@@ -132,7 +132,7 @@ void print_grouped_mm(at::Device device) {
   const auto choice = d9d::kernels::resolve_grouped_mm(d9d::kernels::grouped_mm_request(device));
   const auto name_of = [](GroupedMMBackend backend) {
     switch (backend) {
-      case GroupedMMBackend::kCutlass:
+      case GroupedMMBackend::kHopper:
         return "own CUDA";
       case GroupedMMBackend::kTorch:
         return "LibTorch";

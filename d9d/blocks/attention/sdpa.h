@@ -1,11 +1,10 @@
-// The attention core of a layer: what is wished for, the window and softcap, and sinks if it has them. Which kernel
-// runs is decided by each call, from the device and dtype of the query.
+// The attention core of a layer: which kernel is preferred, the window and softcap, and sinks if it has them. Which
+// kernel runs is decided by each call, from the device and dtype of the query.
 #pragma once
 
 #include <optional>
 
 #include "d9d/blocks/attention/attention_context.h"
-#include "d9d/blocks/attention/sdpa_config.h"
 #include "d9d/kernels/attention/scaled_dot_product_attention.h"
 #include "d9d/modules/module.h"
 
@@ -33,7 +32,7 @@ class Sdpa : public Module {
   void set_attention_context(AttentionContextPtr context) { context_ = std::move(context); }
 
   const SdpaParameters parameters;
-  const kernels::SdpaWishes wishes;
+  const kernels::SdpaPreferences preferences;
   const ParameterPtr sinks;  // null without
 
  private:

@@ -2,25 +2,9 @@
 
 #include <cmath>
 
-#include "d9d/base/config/json_text.h"
-#include "d9d/base/config/record_json.h"
-#include "d9d/base/environment.h"
+#include "d9d/base/config/environment_record.h"
 
 namespace d9d {
-namespace {
-
-struct ToKind {
-  kernels::GroupedMMKind operator()(const TorchGroupedMMConfig&) const { return kernels::GroupedMMKind::kTorch; }
-  kernels::GroupedMMKind operator()(const QuackGroupedMMConfig&) const { return kernels::GroupedMMKind::kQuack; }
-  kernels::GroupedMMKind operator()(const GroupedGemmGroupedMMConfig&) const {
-    return kernels::GroupedMMKind::kGroupedGemm;
-  }
-  kernels::GroupedMMKind operator()(const CutlassGroupedMMConfig&) const { return kernels::GroupedMMKind::kCutlass; }
-  kernels::GroupedMMKind operator()(const EagerGroupedMMConfig&) const { return kernels::GroupedMMKind::kEager; }
-};
-
-}  // namespace
-
 GroupedLinear::GroupedLinear(const GroupedLinearConfig& configuration)
     : config(configuration),
       weight(register_parameter("weight",
@@ -29,12 +13,8 @@ GroupedLinear::GroupedLinear(const GroupedLinearConfig& configuration)
 
 void GroupedLinear::after_materialize(at::Device device) {
   kernels::GroupedMMRequest request = kernels::grouped_mm_request(device);
-  if (config.backend) request.configured = std::visit(ToKind{}, *config.backend);
-  if (const auto text = environment_variable("D9D_BACKEND_AUTO_GROUPED_MM")) {
-    request.environment =
-        std::visit(ToKind{}, parse_record<GroupedMMConfig>(parse_json_text(*text, "D9D_BACKEND_AUTO_GROUPED_MM"),
-                                                           {.source = "D9D_BACKEND_AUTO_GROUPED_MM"}));
-  }
+  request.configured = config.backend;
+  request.environment = environment_record<GroupedMMConfig>("D9D_BACKEND_AUTO_GROUPED_MM");
   backend_ = kernels::resolve_grouped_mm(request).backend;
 }
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "d9d/blocks/moe/grouped_mm_config.h"
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
 #include "d9d/modules/module.h"
 #include "d9d/modules/module_ptr.h"

@@ -61,41 +61,46 @@ void check_torch(const SdpaNeeds& needs, const char* source) {
             " with torch, which has none, got one asked for by ", source, ". Use eager.");
 }
 
-SdpaChoice resolve_torch(const SdpaSelection& selection, const SdpaRequest& request, const char* source) {
-  check_torch(request.needs, source);
-  const bool is_packed_on_gpu = request.needs.packed && request.device.is_cuda;
-  if (!is_packed_on_gpu && !request.needs.logsumexp) {
-    return {.backend = SdpaBackend::kTorch, .kernels = selection.kernels, .why = cat(source, " asks for torch")};
-  }
-  const char* const reason = why_not_fused(request.needs, request.device);
-  return {.backend = reason == nullptr ? SdpaBackend::kFlash : SdpaBackend::kEager,
-          .why = cat(source, " asks for torch, whose calls take no packed sequences on a GPU and return no logsumexp",
-                     reason == nullptr ? "; its FlashAttention-2 does" : "")};
-}
+// The choice for what `source` asks for.
+struct Resolve {
+  const SdpaRequest& request;
+  const char* source;
 
-SdpaChoice resolve_selection(const SdpaSelection& selection, const SdpaRequest& request, const char* source) {
-  const auto best_for = [&](const char* name) {
+  SdpaChoice operator()(const TorchSdpaConfig& torch) const {
+    check_torch(request.needs, source);
+    const bool is_packed_on_gpu = request.needs.packed && request.device.is_cuda;
+    if (!is_packed_on_gpu && !request.needs.logsumexp) {
+      return {.backend = SdpaBackend::kTorch,
+              .kernels = torch.backends.value_or(std::vector<TorchSdpaKernel>()),
+              .why = cat(source, " asks for torch")};
+    }
+    const char* const reason = why_not_fused(request.needs, request.device);
+    return {.backend = reason == nullptr ? SdpaBackend::kFlash : SdpaBackend::kEager,
+            .why = cat(source, " asks for torch, whose calls take no packed sequences on a GPU and return no logsumexp",
+                       reason == nullptr ? "; its FlashAttention-2 does" : "")};
+  }
+
+  SdpaChoice operator()(const EagerSdpaConfig&) const {
+    return {.backend = SdpaBackend::kEager, .why = cat(source, " asks for eager")};
+  }
+
+  SdpaChoice operator()(const FlashAttention2SdpaConfig&) const {
+    D9D_CHECK(!request.needs.sinks, ConfigError,
+              "[kernels::resolve_sdpa] expected no learnable sinks with flash_attention_2, which has none, got some "
+              "asked for by ",
+              source, ". Use flash_attention_4 or eager.");
+    return best_instead_of("flash_attention_2");
+  }
+
+  SdpaChoice operator()(const FlashAttention4SdpaConfig&) const { return best_instead_of("flash_attention_4"); }
+
+  SdpaChoice best_instead_of(const char* name) const {
     check_flash(request.needs, source, name);
     SdpaChoice choice = fastest(request.needs, request.device);
     choice.why = cat(source, " asks for ", name, ", which stands for the best kernel here: ", choice.why);
     return choice;
-  };
-  switch (selection.kind) {
-    case SdpaKind::kFlashAttention4:
-      return best_for("flash_attention_4");
-    case SdpaKind::kFlashAttention2:
-      D9D_CHECK(!request.needs.sinks, ConfigError,
-                "[kernels::resolve_sdpa] expected no learnable sinks with flash_attention_2, which has none, got some "
-                "asked for by ",
-                source, ". Use flash_attention_4 or eager.");
-      return best_for("flash_attention_2");
-    case SdpaKind::kTorch:
-      return resolve_torch(selection, request, source);
-    case SdpaKind::kEager:
-      return {.backend = SdpaBackend::kEager, .why = cat(source, " asks for eager")};
   }
-  throw InternalError("[kernels::resolve_sdpa] unknown kind");
-}
+};
 
 }  // namespace
 
@@ -111,8 +116,9 @@ SdpaDevice sdpa_device_of(const at::Tensor& query) {
 }
 
 SdpaChoice resolve_sdpa(const SdpaRequest& request) {
-  if (request.configured) return resolve_selection(*request.configured, request, "the configuration");
-  if (request.environment) return resolve_selection(*request.environment, request, "D9D_BACKEND_AUTO_SDPA");
+  const auto& [configured, environment] = request.preferences;
+  if (configured) return std::visit(Resolve{request, "the configuration"}, *configured);
+  if (environment) return std::visit(Resolve{request, "D9D_BACKEND_AUTO_SDPA"}, *environment);
   return fastest(request.needs, request.device);
 }
 

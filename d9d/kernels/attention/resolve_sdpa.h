@@ -1,4 +1,4 @@
-// Which attention core runs: a choice from what is wished for, what a call needs and where it runs.
+// Which attention core runs: a choice from what is preferred, what a call needs and where it runs.
 //
 // Example
 //   const auto choice = d9d::kernels::resolve_sdpa({.needs = {.window = true}, .device = device_of(query)});
@@ -22,13 +22,9 @@ enum class SdpaBackend : std::uint8_t {
   kEager,  // eager_attention
 };
 
-// What a configuration can ask for. The flash kinds name kernels of other packages; they run on the best kernel that is
-// here.
-enum class SdpaKind : std::uint8_t { kFlashAttention4, kFlashAttention2, kTorch, kEager };
-
-struct SdpaSelection {
-  SdpaKind kind;
-  std::vector<TorchSdpaKernel> kernels = {};  // for kTorch: the only ones allowed, in order; empty: all
+struct SdpaPreferences {
+  std::optional<SdpaConfig> configured = std::nullopt;   // by the model's configuration: wins
+  std::optional<SdpaConfig> environment = std::nullopt;  // by D9D_BACKEND_AUTO_SDPA: second
 };
 
 // What the core is handed.
@@ -58,8 +54,7 @@ struct SdpaDevice {
 struct SdpaRequest {
   SdpaNeeds needs = {};
   SdpaDevice device = {};
-  std::optional<SdpaSelection> configured = std::nullopt;   // from the model's configuration: wins
-  std::optional<SdpaSelection> environment = std::nullopt;  // from D9D_BACKEND_AUTO_SDPA: second
+  SdpaPreferences preferences = {};
 };
 
 struct SdpaChoice {
@@ -69,8 +64,8 @@ struct SdpaChoice {
 };
 
 // Configuration, then environment, then the fastest core that does what is needed on the device. Throws ConfigError for
-// a wish that cannot do what is needed, on whatever device: flash kinds with a mask, flash_attention_2 with sinks,
-// torch with sinks, a window or a softcap.
+// a preference that cannot do what is needed, on whatever device: flash kinds with a mask, flash_attention_2 with
+// sinks, torch with sinks, a window or a softcap.
 [[nodiscard]] SdpaChoice resolve_sdpa(const SdpaRequest& request);
 
 }  // namespace d9d::kernels

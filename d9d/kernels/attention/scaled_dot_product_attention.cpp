@@ -7,7 +7,7 @@
 namespace d9d::kernels {
 namespace {
 
-SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaWishes& wishes,
+SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const SdpaPreferences& preferences,
                   bool wants_logsumexp) {
   const SdpaNeeds needs{.mask = inputs.mask.has_value(),
                         .sinks = inputs.sinks.has_value(),
@@ -15,10 +15,8 @@ SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const Sd
                         .packed = inputs.packed.has_value(),
                         .softcap = options.softcap.has_value(),
                         .logsumexp = wants_logsumexp};
-  const auto choice = resolve_sdpa({.needs = needs,
-                                    .device = sdpa_device_of(inputs.query),
-                                    .configured = wishes.configured,
-                                    .environment = wishes.environment});
+  const auto choice =
+      resolve_sdpa({.needs = needs, .device = sdpa_device_of(inputs.query), .preferences = preferences});
   switch (choice.backend) {
     case SdpaBackend::kCudnn:
       return fused_attention(inputs, options, FusedSdpaKernel::kCudnn);
@@ -35,13 +33,13 @@ SdpaOutput attend(const SdpaInputs& inputs, const SdpaOptions& options, const Sd
 }  // namespace
 
 at::Tensor scaled_dot_product_attention(const SdpaInputs& inputs, const SdpaOptions& options,
-                                        const SdpaWishes& wishes) {
-  return attend(inputs, options, wishes, /*wants_logsumexp=*/false).out;
+                                        const SdpaPreferences& preferences) {
+  return attend(inputs, options, preferences, /*wants_logsumexp=*/false).out;
 }
 
 SdpaOutput scaled_dot_product_attention_with_logsumexp(const SdpaInputs& inputs, const SdpaOptions& options,
-                                                       const SdpaWishes& wishes) {
-  return attend(inputs, options, wishes, /*wants_logsumexp=*/true);
+                                                       const SdpaPreferences& preferences) {
+  return attend(inputs, options, preferences, /*wants_logsumexp=*/true);
 }
 
 }  // namespace d9d::kernels

@@ -9,18 +9,13 @@
 
 namespace d9d::kernels {
 
-struct SdpaWishes {
-  std::optional<SdpaSelection> configured = std::nullopt;
-  std::optional<SdpaSelection> environment = std::nullopt;
-};
-
 // What resolve_sdpa chooses for the call; shapes, gradients and errors as of the cores in sdpa.h.
 [[nodiscard]] at::Tensor scaled_dot_product_attention(const SdpaInputs& inputs, const SdpaOptions& options,
-                                                      const SdpaWishes& wishes = {});
+                                                      const SdpaPreferences& preferences = {});
 
 // Beside it the logsumexp, which torch_attention has not.
 [[nodiscard]] SdpaOutput scaled_dot_product_attention_with_logsumexp(const SdpaInputs& inputs,
                                                                      const SdpaOptions& options,
-                                                                     const SdpaWishes& wishes = {});
+                                                                     const SdpaPreferences& preferences = {});
 
 }  // namespace d9d::kernels

@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/kernels/attention/packed_sequences.h"
+#include "d9d/kernels/attention/sdpa_config.h"
 
 namespace d9d::kernels {
 
@@ -50,9 +51,6 @@ struct SdpaOutput {
   // where it sees nothing. Differentiable.
   at::Tensor logsumexp;
 };
-
-// LibTorch's attention kernels.
-enum class TorchSdpaKernel : std::uint8_t { kMath, kFlash, kEfficient, kCudnn };
 
 // The fused kernels of a GPU that know bands of keys, packed sequences and the logsumexp.
 enum class FusedSdpaKernel : std::uint8_t {

@@ -61,20 +61,6 @@ TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
   return call;
 }
 
-const char* name_of(TorchSdpaKernel kernel) {
-  switch (kernel) {
-    case TorchSdpaKernel::kMath:
-      return "MATH";
-    case TorchSdpaKernel::kFlash:
-      return "FLASH_ATTENTION";
-    case TorchSdpaKernel::kEfficient:
-      return "EFFICIENT_ATTENTION";
-    case TorchSdpaKernel::kCudnn:
-      return "CUDNN_ATTENTION";
-  }
-  throw InternalError("[kernels::torch_attention] unknown kernel");
-}
-
 // Why a kernel cannot compute the call; null if it can.
 const char* refusal(TorchSdpaKernel kernel, const TorchSdpaCall& call) {
   const bool is_half = call.query.scalar_type() == at::kBFloat16 || call.query.scalar_type() == at::kHalf;
@@ -143,7 +129,7 @@ TorchSdpaKernel first_that_takes(const TorchSdpaCall& call, const std::vector<To
   for (const auto kernel : kernels) {
     const auto* reason = refusal(kernel, call);
     if (!reason) return kernel;
-    reasons += cat(reasons.empty() ? "" : "; ", name_of(kernel), " ", reason);
+    reasons += cat(reasons.empty() ? "" : "; ", enum_name(kernel), " ", reason);
   }
   throw ConfigError(cat("[kernels::torch_attention] expected a kernel that takes these inputs, got: ", reasons,
                         ". Allow MATH, or leave the list empty."));

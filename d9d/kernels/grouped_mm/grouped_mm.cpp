@@ -147,7 +147,7 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
 
 // What runs when `wanted` is asked for.
 GroupedMMBackend backend_for(GroupedMMBackend wanted, const at::Tensor& x, const ExpertTokenGroups& groups) {
-  if (wanted == GroupedMMBackend::kCutlass && !detail::has_grouped_mm_kernels(x, groups.num_groups())) {
+  if (wanted == GroupedMMBackend::kHopper && !detail::has_grouped_mm_kernels(x, groups.num_groups())) {
     wanted = GroupedMMBackend::kTorch;
   }
   const bool has_kernel_of_torch = x.scalar_type() != at::kDouble;
@@ -169,7 +169,7 @@ std::vector<at::Tensor> grouped_mms(const at::Tensor& x, const std::vector<at::T
             ". Multiply by the others apart.");
   for (const at::Tensor& each : w) check_arguments(x, each, groups);
   switch (backend_for(backend, x, groups)) {
-    case GroupedMMBackend::kCutlass:
+    case GroupedMMBackend::kHopper:
       return GroupedMMOnDevice<OwnProducts>::apply(x, at::TensorList(w), OwnProducts::where(groups));
     case GroupedMMBackend::kTorch:
       return GroupedMMOnDevice<TorchProducts>::apply(x, at::TensorList(w), TorchProducts::where(groups));
@@ -192,7 +192,7 @@ void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tens
   check_gradient_arguments(gradient, x, grad, groups);
   const at::NoGradGuard no_grad;
   backend = backend_for(backend, x, groups);
-  if (backend == GroupedMMBackend::kCutlass) {
+  if (backend == GroupedMMBackend::kHopper) {
     return detail::write_rows_outer_rows_cuda(gradient, x, grad, groups.offsets(), write);
   }
   const at::Tensor values = weight_gradient(x, grad, groups, backend);

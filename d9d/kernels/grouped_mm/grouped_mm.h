@@ -17,15 +17,16 @@
 #include <c10/core/Device.h>
 
 #include "d9d/kernels/grouped_mm/expert_token_groups.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_config.h"
 
 namespace d9d::kernels {
 
 // What computes it.
 enum class GroupedMMBackend : std::uint8_t {
-  kTorch,    // LibTorch's grouped kernel: bf16 on a GPU without waiting for it; float and half by LibTorch's own loop;
-             // double, for which it has nothing, by kEager's
-  kEager,    // one product a group, written into its slice; reads the host counts
-  kCutlass,  // this library's kernels for Hopper: bf16 and up to 288 groups without waiting for the GPU; else kTorch's
+  kTorch,   // LibTorch's grouped kernel: bf16 on a GPU without waiting for it; float and half by LibTorch's own loop;
+            // double, for which it has nothing, by kEager's
+  kEager,   // one product a group, written into its slice; reads the host counts
+  kHopper,  // this library's kernels for Hopper: bf16 and up to 288 groups without waiting for the GPU; else kTorch's
 };
 
 // x: [N, in], w: [G, in, out] of the same dtype and device, rows sorted by group, counts of `groups` adding up to N
@@ -50,19 +51,15 @@ enum class GradientWrite : std::uint8_t { kReplace, kAdd };
 void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
                                       const ExpertTokenGroups& groups, GroupedMMBackend backend, GradientWrite write);
 
-// What a configuration can ask for. kQuack and kGroupedGemm name kernels of other packages; they run on what the device
-// gets without a wish.
-enum class GroupedMMKind : std::uint8_t { kTorch, kQuack, kGroupedGemm, kCutlass, kEager };
-
 struct GroupedMMRequest {
-  std::optional<GroupedMMKind> configured = std::nullopt;   // from the model's configuration: wins
-  std::optional<GroupedMMKind> environment = std::nullopt;  // from D9D_BACKEND_AUTO_GROUPED_MM: second
+  std::optional<GroupedMMConfig> configured = std::nullopt;   // by the model's configuration: wins
+  std::optional<GroupedMMConfig> environment = std::nullopt;  // by D9D_BACKEND_AUTO_GROUPED_MM: second
   bool is_cuda = false;
   int cuda_capability_major = 0;
   bool has_own_kernels = false;  // of this library for the device
 };
 
-// Of a device, without a wish. On a GPU load_cuda() has returned true.
+// Of a device, without a preference. On a GPU load_cuda() has returned true.
 [[nodiscard]] GroupedMMRequest grouped_mm_request(c10::Device device);
 
 struct GroupedMMChoice {
@@ -70,7 +67,7 @@ struct GroupedMMChoice {
   std::string why;  // one sentence for the log
 };
 
-// Configuration, then environment, then the device: kCutlass where its kernels are built, else kTorch on compute
+// Configuration, then environment, then the device: kHopper where its kernels are built, else kTorch on compute
 // capability 9 and 10, else kEager.
 [[nodiscard]] GroupedMMChoice resolve_grouped_mm(const GroupedMMRequest& request);
 

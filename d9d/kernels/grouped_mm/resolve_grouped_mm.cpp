@@ -14,33 +14,36 @@ std::string why_no_own_kernels(const GroupedMMRequest& request) {
 GroupedMMChoice choice_of_device(const GroupedMMRequest& request) {
   if (!request.is_cuda) return {GroupedMMBackend::kEager, "no GPU"};
   const auto capability = cat("compute capability ", request.cuda_capability_major);
-  if (request.has_own_kernels) return {GroupedMMBackend::kCutlass, cat(capability, ", bf16; other types by LibTorch")};
+  if (request.has_own_kernels) return {GroupedMMBackend::kHopper, cat(capability, ", bf16; other types by LibTorch")};
   if (request.cuda_capability_major == 9 || request.cuda_capability_major == 10) {
     return {GroupedMMBackend::kTorch, cat(capability, "; ", why_no_own_kernels(request))};
   }
   return {GroupedMMBackend::kEager, cat(capability, " has no grouped kernel, here or in LibTorch")};
 }
 
-GroupedMMChoice built_kernel_for(GroupedMMKind kind, const char* source, const GroupedMMRequest& request) {
-  const auto of_device = [&](const char* name) {
-    const GroupedMMChoice choice = choice_of_device(request);
-    return GroupedMMChoice{choice.backend, cat(source, " asks for ", name, ", which is not built in: ", choice.why)};
-  };
-  switch (kind) {
-    case GroupedMMKind::kTorch:
-      return {GroupedMMBackend::kTorch, cat(source, " asks for torch")};
-    case GroupedMMKind::kEager:
-      return {GroupedMMBackend::kEager, cat(source, " asks for eager")};
-    case GroupedMMKind::kQuack:
-      return of_device("quack");
-    case GroupedMMKind::kGroupedGemm:
-      return of_device("grouped_gemm");
-    case GroupedMMKind::kCutlass:
-      if (request.has_own_kernels) return {GroupedMMBackend::kCutlass, cat(source, " asks for cutlass")};
-      return of_device("cutlass");
+// The choice for what `source` asks for.
+struct Resolve {
+  const GroupedMMRequest& request;
+  const char* source;
+
+  GroupedMMChoice operator()(const TorchGroupedMMConfig&) const {
+    return {GroupedMMBackend::kTorch, cat(source, " asks for torch")};
   }
-  throw InternalError("[kernels::resolve_grouped_mm] unknown kind");
-}
+  GroupedMMChoice operator()(const EagerGroupedMMConfig&) const {
+    return {GroupedMMBackend::kEager, cat(source, " asks for eager")};
+  }
+  GroupedMMChoice operator()(const QuackGroupedMMConfig&) const { return choice_instead_of("quack"); }
+  GroupedMMChoice operator()(const GroupedGemmGroupedMMConfig&) const { return choice_instead_of("grouped_gemm"); }
+  GroupedMMChoice operator()(const HopperGroupedMMConfig&) const {
+    if (request.has_own_kernels) return {GroupedMMBackend::kHopper, cat(source, " asks for cutlass")};
+    return choice_instead_of("cutlass");
+  }
+
+  GroupedMMChoice choice_instead_of(const char* name) const {
+    const GroupedMMChoice choice = choice_of_device(request);
+    return {choice.backend, cat(source, " asks for ", name, ", which is not built in: ", choice.why)};
+  }
+};
 
 }  // namespace
 
@@ -53,8 +56,8 @@ GroupedMMRequest grouped_mm_request(c10::Device device) {
 }
 
 GroupedMMChoice resolve_grouped_mm(const GroupedMMRequest& request) {
-  if (request.configured) return built_kernel_for(*request.configured, "the configuration", request);
-  if (request.environment) return built_kernel_for(*request.environment, "D9D_BACKEND_AUTO_GROUPED_MM", request);
+  if (request.configured) return std::visit(Resolve{request, "the configuration"}, *request.configured);
+  if (request.environment) return std::visit(Resolve{request, "D9D_BACKEND_AUTO_GROUPED_MM"}, *request.environment);
   return choice_of_device(request);
 }
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "d9d/base/record.h"
-#include "d9d/blocks/attention/sdpa_config.h"
 #include "d9d/blocks/positional/rope_scaling_config.h"
+#include "d9d/kernels/attention/sdpa_config.h"
 
 namespace d9d {
 

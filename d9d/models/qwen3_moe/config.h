@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "d9d/base/record.h"
-#include "d9d/blocks/attention/sdpa_config.h"
-#include "d9d/blocks/moe/grouped_mm_config.h"
 #include "d9d/blocks/positional/rope_scaling_config.h"
+#include "d9d/kernels/attention/sdpa_config.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_config.h"
 
 namespace d9d {
 

@@ -24,7 +24,7 @@ SdpaDevice changed(SdpaDevice device, const std::function<void(SdpaDevice&)>& ch
 }
 
 // The table of d9d: both flash packages, one of them, or none, as GPUs with both of our fused kernels, one, or none.
-TEST(ResolveSdpa, Without_a_wish_follows_what_is_there_and_what_is_needed) {
+TEST(ResolveSdpa, Without_a_preference_follows_what_is_there_and_what_is_needed) {
   const std::vector<std::tuple<SdpaDevice, SdpaNeeds, SdpaBackend>> table = {
       {kHopper, {.sinks = true, .window = true}, SdpaBackend::kCudnn},
       {kAmpere, {.window = true}, SdpaBackend::kFlash},
@@ -77,60 +77,61 @@ TEST(ResolveSdpa, Says_why_no_fused_kernel_of_a_GPU_runs) {
 
 TEST(ResolveSdpa, Takes_packed_sequences_with_torch_on_a_CPU) {
   EXPECT_EQ(resolve_sdpa({.needs = {.packed = true}}).backend, SdpaBackend::kTorch);
-  const SdpaSelection torch{SdpaKind::kTorch};
-  EXPECT_EQ(resolve_sdpa({.needs = {.packed = true}, .configured = torch}).backend, SdpaBackend::kTorch);
-  EXPECT_EQ(resolve_sdpa({.needs = {.packed = true}, .device = kHopper, .configured = torch}).backend,
+  const SdpaPreferences torch{.configured = TorchSdpaConfig{}};
+  EXPECT_EQ(resolve_sdpa({.needs = {.packed = true}, .preferences = torch}).backend, SdpaBackend::kTorch);
+  EXPECT_EQ(resolve_sdpa({.needs = {.packed = true}, .device = kHopper, .preferences = torch}).backend,
             SdpaBackend::kFlash);
 }
 
 TEST(ResolveSdpa, Prefers_the_configuration_to_the_environment) {
-  const auto environment = resolve_sdpa({.environment = SdpaSelection{SdpaKind::kEager}});
+  const auto environment = resolve_sdpa({.preferences = {.environment = EagerSdpaConfig{}}});
   EXPECT_EQ(environment.backend, SdpaBackend::kEager);
   EXPECT_THAT(environment.why, HasSubstr("D9D_BACKEND_AUTO_SDPA"));
-  const auto both =
-      resolve_sdpa({.configured = SdpaSelection{SdpaKind::kTorch}, .environment = SdpaSelection{SdpaKind::kEager}});
+  const auto both = resolve_sdpa({.preferences = {.configured = TorchSdpaConfig{}, .environment = EagerSdpaConfig{}}});
   EXPECT_EQ(both.backend, SdpaBackend::kTorch);
   EXPECT_THAT(both.why, HasSubstr("configuration"));
 }
 
 TEST(ResolveSdpa, Hands_the_allowed_kernels_to_torch) {
-  const SdpaSelection selection{SdpaKind::kTorch, {TorchSdpaKernel::kFlash, TorchSdpaKernel::kMath}};
-  EXPECT_THAT(resolve_sdpa({.configured = selection}).kernels,
+  const TorchSdpaConfig allowed{{{TorchSdpaKernel::kFlash, TorchSdpaKernel::kMath}}};
+  EXPECT_THAT(resolve_sdpa({.preferences = {.configured = allowed}}).kernels,
               ElementsAre(TorchSdpaKernel::kFlash, TorchSdpaKernel::kMath));
   EXPECT_THAT(resolve_sdpa({}).kernels, IsEmpty());
 }
 
 TEST(ResolveSdpa, Runs_flash_kinds_on_what_is_built_and_says_so) {
-  for (const auto& [kind, name] : {std::pair{SdpaKind::kFlashAttention2, "flash_attention_2"},
-                                   std::pair{SdpaKind::kFlashAttention4, "flash_attention_4"}}) {
-    const auto plain = resolve_sdpa({.configured = SdpaSelection{kind}});
+  for (const auto& [config, name] : {std::pair{SdpaConfig(FlashAttention2SdpaConfig{}), "flash_attention_2"},
+                                     std::pair{SdpaConfig(FlashAttention4SdpaConfig{}), "flash_attention_4"}}) {
+    const SdpaPreferences flash{.configured = config};
+    const auto plain = resolve_sdpa({.preferences = flash});
     EXPECT_EQ(plain.backend, SdpaBackend::kTorch);
     EXPECT_THAT(plain.why, HasSubstr(name));
-    EXPECT_EQ(resolve_sdpa({.needs = {.window = true}, .configured = SdpaSelection{kind}}).backend,
-              SdpaBackend::kEager);
-    EXPECT_EQ(resolve_sdpa({.needs = {.window = true}, .device = kHopper, .configured = SdpaSelection{kind}}).backend,
+    EXPECT_EQ(resolve_sdpa({.needs = {.window = true}, .preferences = flash}).backend, SdpaBackend::kEager);
+    EXPECT_EQ(resolve_sdpa({.needs = {.window = true}, .device = kHopper, .preferences = flash}).backend,
               SdpaBackend::kCudnn);
   }
-  EXPECT_EQ(resolve_sdpa({.needs = {.sinks = true}, .configured = SdpaSelection{SdpaKind::kFlashAttention4}}).backend,
-            SdpaBackend::kEager);
+  EXPECT_EQ(
+      resolve_sdpa({.needs = {.sinks = true}, .preferences = {.configured = FlashAttention4SdpaConfig{}}}).backend,
+      SdpaBackend::kEager);
 }
 
 TEST(ResolveSdpa, Refuses_a_choice_that_cannot_do_what_the_layer_needs) {
-  const auto refuses = [](SdpaKind kind, const SdpaNeeds& needs) {
-    EXPECT_THROW((void)resolve_sdpa({.needs = needs, .configured = SdpaSelection{kind}}), ConfigError);
-    EXPECT_THROW((void)resolve_sdpa({.needs = needs, .environment = SdpaSelection{kind}}), ConfigError);
+  const auto refuses = [](const SdpaConfig& config, const SdpaNeeds& needs) {
+    EXPECT_THROW((void)resolve_sdpa({.needs = needs, .preferences = {.configured = config}}), ConfigError);
+    EXPECT_THROW((void)resolve_sdpa({.needs = needs, .preferences = {.environment = config}}), ConfigError);
   };
-  refuses(SdpaKind::kTorch, {.sinks = true});
-  refuses(SdpaKind::kTorch, {.window = true});
-  refuses(SdpaKind::kTorch, {.softcap = true});
-  refuses(SdpaKind::kFlashAttention2, {.sinks = true});
-  refuses(SdpaKind::kFlashAttention2, {.mask = true});
-  refuses(SdpaKind::kFlashAttention4, {.mask = true});
+  refuses(TorchSdpaConfig{}, {.sinks = true});
+  refuses(TorchSdpaConfig{}, {.window = true});
+  refuses(TorchSdpaConfig{}, {.softcap = true});
+  refuses(FlashAttention2SdpaConfig{}, {.sinks = true});
+  refuses(FlashAttention2SdpaConfig{}, {.mask = true});
+  refuses(FlashAttention4SdpaConfig{}, {.mask = true});
 }
 
 TEST(ResolveSdpa, Lets_eager_do_everything) {
   const SdpaNeeds all{.mask = true, .sinks = true, .window = true};
-  EXPECT_EQ(resolve_sdpa({.needs = all, .configured = SdpaSelection{SdpaKind::kEager}}).backend, SdpaBackend::kEager);
+  EXPECT_EQ(resolve_sdpa({.needs = all, .preferences = {.configured = EagerSdpaConfig{}}}).backend,
+            SdpaBackend::kEager);
 }
 
 }  // namespace

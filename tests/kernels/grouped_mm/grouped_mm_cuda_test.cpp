@@ -42,7 +42,7 @@ std::string worse_than_loop(const Counts& counts, std::int64_t in, std::int64_t 
   const auto groups = groups_of(counts);
   const auto num_groups = static_cast<std::int64_t>(counts.size());
   const auto ours = [&](const auto& inputs) {
-    return std::vector{grouped_mm(inputs[0], inputs[1], groups, GroupedMMBackend::kCutlass)};
+    return std::vector{grouped_mm(inputs[0], inputs[1], groups, GroupedMMBackend::kHopper)};
   };
   const auto loop = [&](const auto& inputs) { return std::vector{loop_of_products(inputs[0], inputs[1], counts)}; };
   return testing::worse_than_composition(
@@ -82,7 +82,7 @@ TEST_F(GroupedMMCuda, Of_two_weights_errs_no_more_than_two_loops) {
     const auto num_groups = static_cast<std::int64_t>(counts.size());
     return testing::worse_than_composition(
         [&](const auto& inputs) {
-          return grouped_mms(inputs[0], {inputs[1], inputs[2]}, groups, GroupedMMBackend::kCutlass);
+          return grouped_mms(inputs[0], {inputs[1], inputs[2]}, groups, GroupedMMBackend::kHopper);
         },
         [&](const auto& inputs) {
           return std::vector{loop_of_products(inputs[0], inputs[1], counts),
@@ -149,7 +149,7 @@ TEST_F(GroupedMMCuda, Takes_unaligned_strided_and_expanded_inputs) {
   const auto groups = groups_of(counts);
   const at::Tensor x = device_values({200, 72}, 1, at::kBFloat16), w = device_values({3, 72, 136}, 2, at::kBFloat16);
   const auto product = [&](const at::Tensor& rows, const at::Tensor& weights) {
-    return grouped_mm(rows, weights, groups, GroupedMMBackend::kCutlass);
+    return grouped_mm(rows, weights, groups, GroupedMMBackend::kHopper);
   };
   const at::Tensor expected = product(x, w);
   const auto unaligned = [](const at::Tensor& tensor) {
@@ -177,7 +177,7 @@ TEST_F(GroupedMMCuda, Adds_the_weight_gradient_to_float_with_one_rounding) {
         testing::backward({loop_of_products(x.to(at::kDouble), w, counts)}, {grad.to(at::kDouble)});
         const at::Tensor replaced = before.clone(), sum = before.clone(), again = before.clone();
         const auto write = [&](const at::Tensor& to, GradientWrite how) {
-          write_grouped_mm_weight_gradient(to, x, grad, groups, GroupedMMBackend::kCutlass, how);
+          write_grouped_mm_weight_gradient(to, x, grad, groups, GroupedMMBackend::kHopper, how);
         };
         write(replaced, GradientWrite::kReplace);
         write(sum, GradientWrite::kAdd);
@@ -200,7 +200,7 @@ TEST_F(GroupedMMCuda, Leaves_other_dtypes_to_LibTorch) {
   const Counts counts = {3, 0, 9};
   for (const auto dtype : {at::kDouble, at::kFloat, at::kHalf}) {
     const at::Tensor x = device_values({12, 16}, 1, dtype), w = device_values({3, 16, 24}, 2, dtype);
-    const at::Tensor y = grouped_mm(x, w, groups_of(counts), GroupedMMBackend::kCutlass);
+    const at::Tensor y = grouped_mm(x, w, groups_of(counts), GroupedMMBackend::kHopper);
     EXPECT_EQ(y.scalar_type(), dtype);
     EXPECT_LT(testing::difference(y, loop_of_products(x, w, counts)), dtype == at::kHalf ? 2e-3 : 1e-5);
   }
@@ -226,8 +226,8 @@ TEST_F(GroupedMMCuda, Does_not_wait_for_the_device) {
   const at::Tensor gradient = at::zeros({3, 64, 128}, grad.options().dtype(at::kFloat));
   EXPECT_FALSE(test::waits_for_device([&] {
     const auto groups = ExpertTokenGroups::from_counts(counts);
-    testing::backward({grouped_mm(x, w, groups, GroupedMMBackend::kCutlass)}, {grad});
-    write_grouped_mm_weight_gradient(gradient, x.detach(), grad, groups, GroupedMMBackend::kCutlass,
+    testing::backward({grouped_mm(x, w, groups, GroupedMMBackend::kHopper)}, {grad});
+    write_grouped_mm_weight_gradient(gradient, x.detach(), grad, groups, GroupedMMBackend::kHopper,
                                      GradientWrite::kAdd);
   }));
 }

@@ -75,7 +75,7 @@ TEST(GroupedMM, Torch_equals_a_loop_of_products_for_odd_features_and_empty_group
 class GroupedMMBackends : public ::testing::TestWithParam<GroupedMMBackend> {};
 INSTANTIATE_TEST_SUITE_P(All, GroupedMMBackends,
                          ::testing::Values(GroupedMMBackend::kTorch, GroupedMMBackend::kEager,
-                                           GroupedMMBackend::kCutlass),
+                                           GroupedMMBackend::kHopper),
                          [](const auto& backend) {
                            return backend.param == GroupedMMBackend::kTorch   ? "torch"
                                   : backend.param == GroupedMMBackend::kEager ? "eager"
@@ -174,7 +174,7 @@ TEST(GroupedMM, Eager_rejects_counts_that_do_not_add_up_to_the_rows) {
                ConfigError);
 }
 
-TEST(ResolveGroupedMM, Without_a_wish_follows_the_device) {
+TEST(ResolveGroupedMM, Without_a_preference_follows_the_device) {
   EXPECT_EQ(resolve_grouped_mm({}).backend, GroupedMMBackend::kEager);
   for (const auto& [capability, backend] : std::map<int, GroupedMMBackend>{{7, GroupedMMBackend::kEager},
                                                                            {8, GroupedMMBackend::kEager},
@@ -189,24 +189,25 @@ TEST(ResolveGroupedMM, Without_a_wish_follows_the_device) {
 TEST(ResolveGroupedMM, Prefers_the_configuration_to_the_environment_to_the_device) {
   const GroupedMMRequest on_hopper{.is_cuda = true, .cuda_capability_major = 9};
   auto request = on_hopper;
-  request.environment = GroupedMMKind::kEager;
+  request.environment = EagerGroupedMMConfig{};
   EXPECT_EQ(resolve_grouped_mm(request).backend, GroupedMMBackend::kEager);
   EXPECT_THAT(resolve_grouped_mm(request).why, HasSubstr("D9D_BACKEND_AUTO_GROUPED_MM"));
-  request.configured = GroupedMMKind::kTorch;
+  request.configured = TorchGroupedMMConfig{};
   EXPECT_EQ(resolve_grouped_mm(request).backend, GroupedMMBackend::kTorch);
   EXPECT_THAT(resolve_grouped_mm(request).why, HasSubstr("configuration"));
 }
 
 TEST(ResolveGroupedMM, Prefers_the_kernels_of_this_library_where_they_are_built) {
   const GroupedMMRequest on_hopper{.is_cuda = true, .cuda_capability_major = 9, .has_own_kernels = true};
-  EXPECT_EQ(resolve_grouped_mm(on_hopper).backend, GroupedMMBackend::kCutlass);
-  for (const auto kind : {GroupedMMKind::kCutlass, GroupedMMKind::kQuack, GroupedMMKind::kGroupedGemm}) {
+  EXPECT_EQ(resolve_grouped_mm(on_hopper).backend, GroupedMMBackend::kHopper);
+  for (const GroupedMMConfig& config :
+       std::vector<GroupedMMConfig>{HopperGroupedMMConfig{}, QuackGroupedMMConfig{}, GroupedGemmGroupedMMConfig{}}) {
     auto request = on_hopper;
-    request.environment = kind;
-    EXPECT_EQ(resolve_grouped_mm(request).backend, GroupedMMBackend::kCutlass);
+    request.environment = config;
+    EXPECT_EQ(resolve_grouped_mm(request).backend, GroupedMMBackend::kHopper);
   }
   auto request = on_hopper;
-  request.configured = GroupedMMKind::kTorch;
+  request.configured = TorchGroupedMMConfig{};
   EXPECT_EQ(resolve_grouped_mm(request).backend, GroupedMMBackend::kTorch);
 }
 
@@ -217,13 +218,14 @@ TEST(ResolveGroupedMM, Says_why_the_kernels_of_this_library_are_off) {
 }
 
 TEST(ResolveGroupedMM, Runs_kernels_that_are_not_built_on_those_that_are_and_says_so) {
-  for (const auto& [kind, name] : std::map<GroupedMMKind, std::string>{{GroupedMMKind::kQuack, "quack"},
-                                                                       {GroupedMMKind::kGroupedGemm, "grouped_gemm"},
-                                                                       {GroupedMMKind::kCutlass, "cutlass"}}) {
-    const auto on_gpu = resolve_grouped_mm({.configured = kind, .is_cuda = true, .cuda_capability_major = 9});
+  for (const auto& [name, config] :
+       std::map<std::string, GroupedMMConfig>{{"quack", QuackGroupedMMConfig{}},
+                                              {"grouped_gemm", GroupedGemmGroupedMMConfig{}},
+                                              {"cutlass", HopperGroupedMMConfig{}}}) {
+    const auto on_gpu = resolve_grouped_mm({.configured = config, .is_cuda = true, .cuda_capability_major = 9});
     EXPECT_EQ(on_gpu.backend, GroupedMMBackend::kTorch);
     EXPECT_THAT(on_gpu.why, HasSubstr(name));
-    EXPECT_EQ(resolve_grouped_mm({.configured = kind}).backend, GroupedMMBackend::kEager);
+    EXPECT_EQ(resolve_grouped_mm({.configured = config}).backend, GroupedMMBackend::kEager);
   }
 }
 

@@ -16,6 +16,7 @@ struct TorchGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "torch"};
   static constexpr auto fields() { return record<TorchGroupedMMConfig>(); }
 };
+// quack and grouped_gemm name kernels of other packages. What the device gets without a preference runs instead.
 struct QuackGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "quack"};
   static constexpr auto fields() { return record<QuackGroupedMMConfig>(); }
@@ -29,13 +30,13 @@ struct EagerGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "eager"};
   static constexpr auto fields() { return record<EagerGroupedMMConfig>(); }
 };
-// This library's kernel.
-struct CutlassGroupedMMConfig {
+// This library's kernels for Hopper (GroupedMMBackend::kHopper).
+struct HopperGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "cutlass"};
-  static constexpr auto fields() { return record<CutlassGroupedMMConfig>(); }
+  static constexpr auto fields() { return record<HopperGroupedMMConfig>(); }
 };
 
 using GroupedMMConfig = std::variant<TorchGroupedMMConfig, QuackGroupedMMConfig, GroupedGemmGroupedMMConfig,
-                                     EagerGroupedMMConfig, CutlassGroupedMMConfig>;
+                                     EagerGroupedMMConfig, HopperGroupedMMConfig>;
 
 }  // namespace d9d

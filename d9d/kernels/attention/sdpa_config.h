@@ -4,6 +4,7 @@
 //   {"kind": "torch", "backends": ["FLASH_ATTENTION", "MATH"]}
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -14,16 +15,16 @@
 namespace d9d {
 
 // The kernels that PyTorch's scaled_dot_product_attention chooses from.
-enum class TorchSdpaKernel { kMath, kFlashAttention, kEfficientAttention, kCudnnAttention };
+enum class TorchSdpaKernel : std::uint8_t { kMath, kFlash, kEfficient, kCudnn };
 constexpr auto enum_names(TorchSdpaKernel) {
   return std::to_array<EnumName<TorchSdpaKernel>>({{TorchSdpaKernel::kMath, "MATH"},
-                                                   {TorchSdpaKernel::kFlashAttention, "FLASH_ATTENTION"},
-                                                   {TorchSdpaKernel::kEfficientAttention, "EFFICIENT_ATTENTION"},
-                                                   {TorchSdpaKernel::kCudnnAttention, "CUDNN_ATTENTION"}});
+                                                   {TorchSdpaKernel::kFlash, "FLASH_ATTENTION"},
+                                                   {TorchSdpaKernel::kEfficient, "EFFICIENT_ATTENTION"},
+                                                   {TorchSdpaKernel::kCudnn, "CUDNN_ATTENTION"}});
 }
 
 struct TorchSdpaConfig {
-  std::optional<std::vector<TorchSdpaKernel>> backends = {};  // null: PyTorch chooses among all
+  std::optional<std::vector<TorchSdpaKernel>> backends = {};  // the first that fits; null: PyTorch chooses among all
 
   static constexpr Tag kTag = {"kind", "torch"};
   static constexpr auto fields() { return record<TorchSdpaConfig>(defaulted("backends", &TorchSdpaConfig::backends)); }
@@ -35,6 +36,7 @@ struct EagerSdpaConfig {
   static constexpr auto fields() { return record<EagerSdpaConfig>(); }
 };
 
+// The flash kinds name kernels of other packages. The best kernel of this build runs instead.
 struct FlashAttention2SdpaConfig {
   static constexpr Tag kTag = {"kind", "flash_attention_2"};
   static constexpr auto fields() { return record<FlashAttention2SdpaConfig>(); }
