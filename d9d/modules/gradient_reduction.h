@@ -7,7 +7,7 @@
 //     loss_of(model, microbatches[i]).backward();
 //     for (const auto& reduction : reductions) reduction->end_microbatch();
 //   }
-//   for (const auto& reduction : reductions) reduction->wait();      // .grad() of stored() is the sum over ranks
+//   for (const auto& reduction : reductions) reduction->finish();    // .grad() of stored() is the sum over ranks
 //   ...                                                             // divide, clip, optimiser
 //   for (const auto& reduction : reductions) reduction->clear();
 #pragma once
@@ -35,13 +35,13 @@ class GradientReduction {
   virtual void end_microbatch() = 0;
   // Collective. After the last microbatch: the current stream waits for the sums, and stored().grad() holds them.
   // Parameters that got no gradient in the step on any rank hold zeros. From then on parameters may be written.
-  virtual void wait() = 0;
+  virtual void finish() = 0;
   // Local. Forgets gradients.
   virtual void clear() = 0;
   // Local. After an exception in forward or backward: as before begin_microbatch, gradients forgotten. Parameters may
   // be written once all ranks have come here: until then others may still read them.
   virtual void abandon() = 0;
-  // After wait(): fp64, 0-dim, on the device: 0 where the ranks that sum together have summed the same things in this
+  // After finish(): fp64, 0-dim, on the device: 0 where the ranks that sum together have summed the same things in this
   // step, else 0.5 or more, so that the sums mean nothing. Undefined: there is nothing that could differ.
   [[nodiscard]] virtual at::Tensor disagreement() const { return {}; }
   // Collective, between steps, where the job goes on without the module or offloads its parameters: lets go of what

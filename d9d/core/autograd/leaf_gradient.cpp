@@ -58,7 +58,7 @@ GradientHookHandle on_gradient(const at::Tensor& leaf, GradientHook hook) {
             "[core::autograd] expected one owner of a parameter's gradient, got a second while the first lives, for a "
             "parameter of ",
             leaf.sizes(),
-            ". End the first Trainer, GradientManager or GradientSynchronizer of the model before the next.");
+            ". End the first Trainer, GradientManager or BucketedReduction of the model before the next.");
   auto installed = std::make_unique<LeafHook>(std::move(hook));
   GradientHookHandle handle(leaf, installed.get());
   ag::impl::set_post_acc_grad_hooks(leaf, std::move(installed));

@@ -31,17 +31,17 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
       copies_(device_),
       world_(context.world()),
       clipping_(clipping) {
-  const GradientSynchronizerConfig synchronizer{.bucket_size_bytes = config.bucket_size_mb << 20,
-                                                .gradient_dtype = config.grad_dtype,
-                                                .keeps_memory = memory == GradientMemory::kKept};
+  const BucketedReductionConfig buckets{.bucket_size_bytes = config.bucket_size_mb << 20,
+                                        .gradient_dtype = config.grad_dtype,
+                                        .keeps_memory = memory == GradientMemory::kKept};
   const auto is_fsdp = [](const auto& each) { return dynamic_cast<const FsdpRuntime*>(each.get()) != nullptr; };
   D9D_CHECK(
       std::ranges::count_if(reductions_, is_fsdp) <= 1, ConfigError,
       "[loop::gradients] expected one FsdpRuntime for all sharded units of a model, got several, whose collectives "
       "would mix. Give parallelize_fsdp() the same one.");
-  synchronizer_ = std::make_shared<GradientSynchronizer>(parameters_, synchronizer);
+  bucketed_reduction_ = std::make_shared<BucketedReduction>(parameters_, buckets);
   for (const auto& reduction : reductions_) reduction->set_gradient_dtype(config.grad_dtype);
-  reductions_.push_back(synchronizer_);
+  reductions_.push_back(bucketed_reduction_);
   std::vector<ParameterPtr> parameters;
   for (const auto& [name, parameter] : parameters_) parameters.push_back(parameter);
   norm_groups_ = group_parameters_for_norm(parameters);
@@ -58,7 +58,7 @@ void GradientManager::end_microbatch() {
 void GradientManager::begin_replay() { begin_microbatch(/*is_last=*/false); }
 
 void GradientManager::end_replay(bool is_last, const std::vector<bool>& received) {
-  synchronizer_->set_received(received);
+  bucketed_reduction_->set_received(received);
   begin_microbatch(is_last);
   end_microbatch();
 }
@@ -102,7 +102,7 @@ at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tens
 
 GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
-  for (const auto& reduction : reductions_) reduction->wait();
+  for (const auto& reduction : reductions_) reduction->finish();
   const at::Tensor sums = sum_over_ranks(report);
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_).to(sums.options());
   const at::Tensor scale = grad_scale_of(sums, norm);

@@ -26,7 +26,7 @@
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
-#include "d9d/internals/grad_sync/gradient_synchronizer.h"
+#include "d9d/internals/grad_sync/bucketed_reduction.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/optim/optimizer.h"
@@ -80,7 +80,7 @@ class GradientManager {
   void begin_replay();
   void end_replay(bool is_last, const std::vector<bool>& received);
   // Which gradients have values in this step: those that the next backward adds to and does not overwrite.
-  [[nodiscard]] std::vector<bool> received() const { return synchronizer_->received(); }
+  [[nodiscard]] std::vector<bool> received() const { return bucketed_reduction_->received(); }
 
   // Collective, after the last microbatch: sums gradients, losses and reports over ranks and steps the optimiser,
   // unless the step is not usable; then parameters and optimiser stay as they were.
@@ -127,7 +127,7 @@ class GradientManager {
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
-  std::shared_ptr<GradientSynchronizer> synchronizer_;
+  std::shared_ptr<BucketedReduction> bucketed_reduction_;
   std::vector<std::shared_ptr<GradientReduction>> reductions_;  // and it
   std::vector<GradNormGroup> norm_groups_;
   DeviceMesh stages_;  // ranks with other layers

@@ -179,7 +179,7 @@ void FsdpRuntime::end_backward(const UnitOrder::Call& call) {
 
 void FsdpRuntime::step_back() {
   const auto [index, side] = order_.step_back();
-  if (side == UnitOrder::Side::kStart) return finish(index);
+  if (side == UnitOrder::Side::kStart) return finish_backward(index);
   entries_[index].in_backward = true;
   // A slot is taken here and not when a gradient comes: ranks that hold gradients in other ways would add them up in
   // other ways.
@@ -188,7 +188,7 @@ void FsdpRuntime::step_back() {
   if (const auto ahead = order_.next_in_backward()) gather(*ahead);
 }
 
-void FsdpRuntime::finish(std::size_t index) {
+void FsdpRuntime::finish_backward(std::size_t index) {
   if (order_.goes_on_with(index)) return;
   Entry& entry = entries_[index];
   entry.in_backward = false;
@@ -285,7 +285,7 @@ void FsdpRuntime::compare_ranks() {
   if (!spreads.empty()) disagreement_ = at::stack(spreads).sum();
 }
 
-void FsdpRuntime::wait() {
+void FsdpRuntime::finish() {
   end_reading();
   reduced_.wait();
   for (std::size_t index = 0; index < entries_.size(); ++index) {

@@ -9,7 +9,7 @@
 //   model->materialize(device);                       // Collective: slices only
 //   model->reset_parameters(seed);                    // the numbers of one rank
 //
-// In one step, from its first forward with gradients to wait(), parameters must not be written: where the slices come
+// In one step, from its first forward with gradients to finish(), parameters must not be written: where the slices come
 // together by copies (fsdp_config.h) a rank reads those of others while these compute. Between steps they may be
 // written in any way, and a forward without gradients then sees them.
 //
@@ -57,7 +57,7 @@ class FsdpRuntime final : public GradientReduction,
   void set_gradient_dtype(std::optional<Dtype> dtype) override;
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
-  void wait() override;
+  void finish() override;
   void clear() override;
   void abandon() override;
   [[nodiscard]] at::Tensor disagreement() const override { return disagreement_; }
@@ -115,7 +115,7 @@ class FsdpRuntime final : public GradientReduction,
   void gather(std::size_t index);  // unless it is
   void release(std::size_t index);
   void step_back();
-  void finish(std::size_t index);
+  void finish_backward(std::size_t index);
   [[nodiscard]] bool reduces_now() const { return is_last_microbatch_ || !config_.reduce_on_last_microbatch; }
   void reduce(std::size_t index);
   void compare_ranks();

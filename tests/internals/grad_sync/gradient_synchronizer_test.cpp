@@ -1,11 +1,10 @@
-#include "d9d/internals/grad_sync/gradient_synchronizer.h"
-
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"
+#include "d9d/internals/grad_sync/bucketed_reduction.h"
 
 #include "tests/support/gpu_ranks.h"
 #include "tests/support/ranks.h"
@@ -46,8 +45,8 @@ struct Dtypes {
   at::ScalarType parameter;
   at::ScalarType gradient;
 };
-class GradientSynchronizerOf : public ::testing::TestWithParam<Dtypes> {};
-INSTANTIATE_TEST_SUITE_P(Dtypes, GradientSynchronizerOf,
+class BucketedReductionOf : public ::testing::TestWithParam<Dtypes> {};
+INSTANTIATE_TEST_SUITE_P(Dtypes, BucketedReductionOf,
                          ::testing::Values(Dtypes{at::kFloat, at::kFloat}, Dtypes{at::kBFloat16, at::kFloat},
                                            Dtypes{at::kBFloat16, at::kBFloat16}),
                          [](const auto& dtypes) {
@@ -55,11 +54,10 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, GradientSynchronizerOf,
                                   c10::toString(dtypes.param.gradient);
                          });
 
-TEST_P(GradientSynchronizerOf, Sums_over_microbatches_and_the_ranks_of_partial_axes) {
+TEST_P(BucketedReductionOf, Sums_over_microbatches_and_the_ranks_of_partial_axes) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, GetParam().parameter, {true, false, true, true, false});
-    GradientSynchronizer sync(parameters,
-                              {.bucket_size_bytes = 256, .gradient_dtype = find_dtype(GetParam().gradient)});
+    BucketedReduction sync(parameters, {.bucket_size_bytes = 256, .gradient_dtype = find_dtype(GetParam().gradient)});
     EXPECT_GT(sync.num_buckets(), 1);
     for (int step = 0; step < 3; ++step) {
       for (const bool is_last : {false, true}) {
@@ -67,7 +65,7 @@ TEST_P(GradientSynchronizerOf, Sums_over_microbatches_and_the_ranks_of_partial_a
         backward(parameters, static_cast<double>(world.rank()));
         sync.end_microbatch();
       }
-      sync.wait();
+      sync.finish();
       for (const auto& [name, parameter] : parameters) {
         const at::Tensor& grad = parameter->stored().grad();
         ASSERT_EQ(grad.scalar_type(), GetParam().gradient) << name;
@@ -82,10 +80,10 @@ TEST_P(GradientSynchronizerOf, Sums_over_microbatches_and_the_ranks_of_partial_a
 }
 
 // The reference never became ready in such a step.
-TEST(GradientSynchronizer, Tolerates_parameters_that_a_rank_did_not_use) {
+TEST(BucketedReduction, Tolerates_parameters_that_a_rank_did_not_use) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true});
-    GradientSynchronizer sync(parameters, {});
+    BucketedReduction sync(parameters, {});
     sync.begin_microbatch(/*is_last=*/true);
     if (world.rank() == 1) {
       backward(parameters, 1.0);
@@ -93,51 +91,51 @@ TEST(GradientSynchronizer, Tolerates_parameters_that_a_rank_did_not_use) {
       backward({parameters.front()}, 1.0);
     }
     sync.end_microbatch();
-    sync.wait();
+    sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), kNumRanks);
     EXPECT_EQ(parameters[1].second->stored().grad().max().item<double>(), 1.0);
   });
 }
 
-TEST(GradientSynchronizer, Leaves_parameters_of_one_rank_to_autograd) {
+TEST(BucketedReduction, Leaves_parameters_of_one_rank_to_autograd) {
   const NamedParameters parameters = {
       {"p", std::make_shared<Parameter>(ParameterSpec{.shape = {2}, .init = init::ones()})}};
   parameters[0].second->materialize(at::kCPU);
   parameters[0].second->reset({});
-  GradientSynchronizer sync(parameters, {});
+  BucketedReduction sync(parameters, {});
   EXPECT_EQ(sync.num_buckets(), 0);
   sync.begin_microbatch(true);
   backward(parameters, 3.0);
   sync.end_microbatch();
-  sync.wait();
+  sync.finish();
   EXPECT_TRUE(at::equal(parameters[0].second->stored().grad(), at::full({2}, 3.0)));
 }
 
-TEST(GradientSynchronizer, Sums_in_float32_unless_told_otherwise) {
+TEST(BucketedReduction, Sums_in_float32_unless_told_otherwise) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kBFloat16, {true, false});
-    GradientSynchronizer sync(parameters, {});
+    BucketedReduction sync(parameters, {});
     sync.begin_microbatch(/*is_last=*/false);
     backward(parameters, 256.0);
     sync.end_microbatch();
     sync.begin_microbatch(/*is_last=*/true);
     backward(parameters, 1.0);  // half of what bfloat16 resolves there
     sync.end_microbatch();
-    sync.wait();
+    sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), kNumRanks * 257.0);
     EXPECT_EQ(parameters[1].second->stored().grad().max().item<double>(), 257.0);
   });
 }
 
 // As on any layout, so on one rank: an optimiser sees the same parameters everywhere.
-TEST(GradientSynchronizer, Gives_zeros_to_parameters_without_a_gradient) {
+TEST(BucketedReduction, Gives_zeros_to_parameters_without_a_gradient) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true, false, false});
-    GradientSynchronizer sync(parameters, {});
+    BucketedReduction sync(parameters, {});
     sync.begin_microbatch(/*is_last=*/true);
     backward({parameters[0], parameters[2]}, 1.0);
     sync.end_microbatch();
-    sync.wait();
+    sync.finish();
     for (const std::size_t unused : {1U, 3U}) {
       const at::Tensor& grad = parameters[unused].second->stored().grad();
       ASSERT_TRUE(grad.defined()) << unused;
@@ -146,19 +144,19 @@ TEST(GradientSynchronizer, Gives_zeros_to_parameters_without_a_gradient) {
   });
 }
 
-TEST(GradientSynchronizer, Leaves_the_parameters_to_autograd_when_it_goes) {
+TEST(BucketedReduction, Leaves_the_parameters_to_autograd_when_it_goes) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, false});
-    const GradientSynchronizerConfig config{.keeps_memory = true};
-    std::optional<GradientSynchronizer> first(std::in_place, parameters, config);
-    EXPECT_THAT([&] { GradientSynchronizer(parameters, config); },
+    const BucketedReductionConfig config{.keeps_memory = true};
+    std::optional<BucketedReduction> first(std::in_place, parameters, config);
+    EXPECT_THAT([&] { BucketedReduction(parameters, config); },
                 ThrowsMessage<StateError>(HasSubstr("expected one owner of a parameter's gradient")));
     first.reset();
-    std::optional<GradientSynchronizer> second(std::in_place, parameters, config);
+    std::optional<BucketedReduction> second(std::in_place, parameters, config);
     second->begin_microbatch(/*is_last=*/true);
     backward(parameters, 1.0);
     second->end_microbatch();
-    second->wait();
+    second->finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), kNumRanks);
     second->clear();
     second.reset();
@@ -169,14 +167,14 @@ TEST(GradientSynchronizer, Leaves_the_parameters_to_autograd_when_it_goes) {
   });
 }
 
-TEST(GradientSynchronizer, Sums_several_backwards_of_the_last_microbatch_on_cpus) {
+TEST(BucketedReduction, Sums_several_backwards_of_the_last_microbatch_on_cpus) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true});
-    GradientSynchronizer sync(parameters, {});
+    BucketedReduction sync(parameters, {});
     sync.begin_microbatch(/*is_last=*/true);
     for (int i = 0; i < 3; ++i) backward(parameters, 1.0);
     sync.end_microbatch();
-    sync.wait();
+    sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), 3.0 * kNumRanks);
   });
 }
@@ -189,7 +187,7 @@ TEST_P(SumsOverGpus, Refuse_gradients_that_come_after_them) {
   if (!has_gpus(GetParam())) GTEST_SKIP() << "needs " << GetParam() << " GPUs";
   run_ranks(RankBackend::kNccl, GetParam(), [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true});
-    GradientSynchronizer sync(parameters, {});
+    BucketedReduction sync(parameters, {});
     sync.begin_microbatch(/*is_last=*/true);
     backward(parameters, 1.0);
     EXPECT_THAT([&] { backward(parameters, 1.0); },
@@ -198,12 +196,12 @@ TEST_P(SumsOverGpus, Refuse_gradients_that_come_after_them) {
     sync.begin_microbatch(/*is_last=*/true);
     backward(parameters, 2.0);
     sync.end_microbatch();
-    sync.wait();
+    sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), 4.0);
   });
 }
 
-TEST(GradientSynchronizer, Names_a_parameter_whose_gradient_cannot_be_summed) {
+TEST(BucketedReduction, Names_a_parameter_whose_gradient_cannot_be_summed) {
   run_ranks(RankBackend::kThreads, 2, [](World& world) {
     const DeviceMesh mesh("m", {{"dp", 2}}, borrowed(world));
     auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {2}, .init = init::ones()});
@@ -211,16 +209,16 @@ TEST(GradientSynchronizer, Names_a_parameter_whose_gradient_cannot_be_summed) {
     parameter->materialize(at::kCPU);
     EXPECT_THAT(
         [&] {
-          GradientSynchronizer({{"gate", parameter}}, {});
+          BucketedReduction({{"gate", parameter}}, {});
         },
         ThrowsMessage<ConfigError>(HasSubstr("partial(max) for gate over axis 'dp'")));
   });
 }
 
-TEST(GradientSynchronizer, Keeps_the_places_of_all_gradients_if_asked) {
+TEST(BucketedReduction, Keeps_the_places_of_all_gradients_if_asked) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, false, true});
-    GradientSynchronizer sync(parameters, {.keeps_memory = true});
+    BucketedReduction sync(parameters, {.keeps_memory = true});
     std::vector<const void*> places;
     for (int step = 0; step < 3; ++step) {
       for (const bool is_last : {false, true}) {
@@ -228,7 +226,7 @@ TEST(GradientSynchronizer, Keeps_the_places_of_all_gradients_if_asked) {
         backward(parameters, 1.0);
         sync.end_microbatch();
       }
-      sync.wait();
+      sync.finish();
       std::vector<const void*> now;
       for (const auto& [name, parameter] : parameters) {
         const double expected = parameter->mesh().axes().empty() ? 2.0 : 2.0 * kNumRanks;
@@ -242,10 +240,10 @@ TEST(GradientSynchronizer, Keeps_the_places_of_all_gradients_if_asked) {
   });
 }
 
-TEST(GradientSynchronizer, Takes_anothers_word_for_which_gradients_have_values) {
+TEST(BucketedReduction, Takes_anothers_word_for_which_gradients_have_values) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {false, false});
-    GradientSynchronizer sync(parameters, {.keeps_memory = true});
+    BucketedReduction sync(parameters, {.keeps_memory = true});
     const auto run = [&](const NamedParameters& used) {
       sync.begin_microbatch(/*is_last=*/true);
       backward(used, 1.0);
@@ -256,13 +254,13 @@ TEST(GradientSynchronizer, Takes_anothers_word_for_which_gradients_have_values) 
     const std::vector<bool> of_first = sync.received();
     EXPECT_EQ(std::ranges::count(of_first, true), 1);
     run(parameters);  // the second had zeros until then
-    sync.wait();
+    sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<float>(), 2);
     EXPECT_EQ(parameters[1].second->stored().grad().max().item<float>(), 1);
     sync.clear();
     sync.set_received(of_first);  // as if a graph had written it
     run(parameters);
-    sync.wait();
+    sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<float>(), 3);
     EXPECT_EQ(parameters[1].second->stored().grad().max().item<float>(), 1);
   });

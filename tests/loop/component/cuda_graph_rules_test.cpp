@@ -54,7 +54,7 @@ struct OwnSum final : ModuleHook {
   struct Reduction final : GradientReduction {
     void begin_microbatch(bool) override {}
     void end_microbatch() override {}
-    void wait() override {}
+    void finish() override {}
     void clear() override {}
     void abandon() override {}
   };

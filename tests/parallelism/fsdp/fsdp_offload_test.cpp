@@ -48,7 +48,7 @@ struct Job {
     runtime->begin_microbatch(/*is_last=*/true);
     model(input).square().sum().backward();
     runtime->end_microbatch();
-    runtime->wait();
+    runtime->finish();
     optimizer->step(1e-2);
     runtime->clear();
   }

@@ -123,7 +123,7 @@ std::string fault_of(const Case& drawn, const Program& program) {
         program(*model, world.rank(), i);
         runtime->end_microbatch();
       }
-      runtime->wait();
+      runtime->finish();
       const std::lock_guard lock(mutex);
       if (runtime->disagreement().item<double>() > 0.25) fault = "refused";
       const auto ours = model->named_parameters(), theirs = expected->named_parameters();

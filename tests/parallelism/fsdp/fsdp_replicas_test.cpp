@@ -89,7 +89,7 @@ void expect_gradients_of_one_rank(const Case& test) {
         loss_of(sharded.model, test, world.rank(), i).backward();
         sharded.runtime->end_microbatch();
       }
-      sharded.runtime->wait();
+      sharded.runtime->finish();
       const auto theirs = expected->named_parameters();
       const auto ours = sharded.model->named_parameters();
       for (std::size_t i = 0; i < ours.size(); ++i) {

@@ -101,7 +101,7 @@ TEST(Fsdp, Gathers_once_a_step_when_it_never_reshards) {
     sharded.shard().fill();
     for (int i = 0; i < 3; ++i) sharded.run_microbatch(input());
     EXPECT_EQ(sharded.runtime->num_gathers(), 3);
-    sharded.runtime->wait();
+    sharded.runtime->finish();
     sharded.run_microbatch(input());
     EXPECT_EQ(sharded.runtime->num_gathers(), 6);
   });
@@ -116,7 +116,7 @@ TEST(Fsdp, Sums_in_the_dtype_of_the_loop_unless_it_names_one_and_keeps_it_while_
       for (const Dtype of_loop : {Dtype::kBFloat16, Dtype::kFloat64}) {
         runtime.set_gradient_dtype(of_loop);
         sharded.run_microbatch(input());
-        runtime.wait();
+        runtime.finish();
         for (const auto& [name, parameter] : sharded.model->named_parameters()) {
           EXPECT_EQ(parameter->stored().grad().scalar_type(), to_scalar_type(own.value_or(of_loop))) << name;
         }
@@ -137,7 +137,7 @@ TEST(Fsdp, Has_no_gradient_buffer_for_frozen_parameters) {
     sharded.model->second->set_requires_grad(false);
     sharded.shard().fill();
     sharded.run_microbatch(input());
-    sharded.runtime->wait();
+    sharded.runtime->finish();
     EXPECT_EQ(sharded.runtime->num_reductions(), 2);
     for (const auto& [name, parameter] : sharded.model->named_parameters()) {
       EXPECT_EQ(parameter->stored().grad().defined(), parameter->requires_grad()) << name;
@@ -170,7 +170,7 @@ TEST(Fsdp, Sees_what_is_written_between_steps) {
       };
       for (int step = 0; step < 5; ++step) {
         sharded.run_microbatch(input());
-        sharded.runtime->wait();
+        sharded.runtime->finish();
         EXPECT_GT(evaluate(), 0);  // before the optimiser
         scale(0.0);
         EXPECT_EQ(evaluate(), 0);  // after it
@@ -183,7 +183,7 @@ TEST(Fsdp, Sees_what_is_written_between_steps) {
         EXPECT_EQ(y.abs().sum().item<double>(), 0);
         y.sum().backward();
         sharded.runtime->end_microbatch();
-        sharded.runtime->wait();
+        sharded.runtime->finish();
         sharded.runtime->clear();
         sharded.model->reset_parameters(static_cast<std::uint64_t>(step));
         if (step == 2) sharded.runtime->close();
@@ -203,7 +203,7 @@ TEST(Fsdp, Goes_on_with_copied_slices_after_an_exception) {
       world.communicator(group_of(world, "all"))->barrier();  // the other rank may still copy
       sharded.model->reset_parameters(static_cast<std::uint64_t>(i));
       sharded.run_microbatch(input());
-      sharded.runtime->wait();
+      sharded.runtime->finish();
       sharded.runtime->clear();
     }
     Sharded fresh(world);
@@ -211,7 +211,7 @@ TEST(Fsdp, Goes_on_with_copied_slices_after_an_exception) {
     fresh.model->reset_parameters(2);
     for (Sharded* each : {&sharded, &fresh}) {
       each->run_microbatch(input());
-      each->runtime->wait();
+      each->runtime->finish();
     }
     EXPECT_TRUE(at::equal(sharded.model->first->weight->stored().grad(), fresh.model->first->weight->stored().grad()));
   });
@@ -259,7 +259,7 @@ TEST(Fsdp, Goes_on_after_an_exception_in_the_first_microbatch) {
     fresh.shard().fill();
     for (Sharded* each : {&sharded, &fresh}) {
       each->run_microbatch(input());
-      each->runtime->wait();
+      each->runtime->finish();
     }
     EXPECT_TRUE(at::equal(sharded.model->first->weight->stored().grad(), fresh.model->first->weight->stored().grad()));
   });

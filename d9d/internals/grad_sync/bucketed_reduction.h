@@ -1,7 +1,7 @@
 // Sums the gradients of parameters that several ranks hold whole, while the last backward of a step runs.
 //
 // Example
-//   GradientSynchronizer sync(module->named_parameters(), {.bucket_size_bytes = 25 << 20});
+//   BucketedReduction reduction(module->named_parameters(), {.bucket_size_bytes = 25 << 20});
 //   // then as core of modules/gradient_reduction.h says
 //
 // Takes the trained parameters that no other reduction has (FSDP), and reads gradient placements: over axes where the
@@ -9,7 +9,7 @@
 // backward makes them; a bucket is reduced when all its gradients of the last microbatch have come, buckets always in
 // the same order. On CPUs, where a sum keeps backward waiting, all are reduced after it: ranks whose gradients come at
 // other times would wait for each other in different groups. Without such axes, and where gradients have the
-// parameter's dtype, nothing is copied, unless memory is kept. Before the synchroniser goes it takes its hooks off the
+// parameter's dtype, nothing is copied, unless memory is kept. Its destructor takes its hooks off the
 // parameters.
 #pragma once
 
@@ -25,24 +25,24 @@
 
 namespace d9d {
 
-struct GradientSynchronizerConfig {
+struct BucketedReductionConfig {
   std::int64_t bucket_size_bytes = std::int64_t{25} << 20;  // of what is stored and sent
   std::optional<Dtype> gradient_dtype = std::nullopt;       // as gradient_dtype_of() of core/dtype takes it
   bool keeps_memory = false;  // buckets for all parameters: gradients lie at the same places in all steps
 };
 
-class GradientSynchronizer final : public GradientReduction {
+class BucketedReduction final : public GradientReduction {
  public:
   // Parameters have storage. Throws ConfigError, naming the parameter, for a gradient placement that cannot be summed.
-  GradientSynchronizer(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
-                       const GradientSynchronizerConfig& config);
-  ~GradientSynchronizer() override;
+  BucketedReduction(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
+                    const BucketedReductionConfig& config);
+  ~BucketedReduction() override;
 
   // In the last microbatch gradients must come from one backward: those of a second, whose buckets are summed already,
   // are a StateError on GPUs.
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
-  void wait() override;
+  void finish() override;
   void clear() override;
   void abandon() override;
 

@@ -1,4 +1,4 @@
-#include "d9d/internals/grad_sync/gradient_synchronizer.h"
+#include "d9d/internals/grad_sync/bucketed_reduction.h"
 
 #include <algorithm>
 
@@ -29,7 +29,7 @@ DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
 }  // namespace
 
 // Gradients of some parameters in one buffer.
-class GradientSynchronizer::Bucket {
+class BucketedReduction::Bucket {
  public:
   Bucket(const DeviceMesh& ranks, c10::ScalarType dtype) : ranks_(ranks), dtype_(dtype) {}
 
@@ -120,8 +120,8 @@ class GradientSynchronizer::Bucket {
   std::vector<GradientHookHandle> hooks_;  // of the parameters; they use what stands above
 };
 
-GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
-                                           const GradientSynchronizerConfig& config) {
+BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
+                                     const BucketedReductionConfig& config) {
   for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
     const auto& [name, parameter] = *entry;
     if (!parameter->requires_grad() || has_flat_shard(parameter->placements())) continue;
@@ -151,10 +151,10 @@ GradientSynchronizer::GradientSynchronizer(const std::vector<std::pair<std::stri
   }
 }
 
-GradientSynchronizer::~GradientSynchronizer() = default;
+BucketedReduction::~BucketedReduction() = default;
 
 // In the order of buckets, so that all ranks agree, whatever order their gradients come in.
-void GradientSynchronizer::reduce_ready(bool all) {
+void BucketedReduction::reduce_ready(bool all) {
   while (num_reduced_ < buckets_.size() && (all || buckets_[num_reduced_]->is_complete())) {
     Bucket& bucket = *buckets_[num_reduced_];
     if (!bucket.is_reduced()) reduced_ = stream_->run([&] { bucket.reduce(); });
@@ -162,16 +162,16 @@ void GradientSynchronizer::reduce_ready(bool all) {
   }
 }
 
-void GradientSynchronizer::begin_microbatch(bool is_last) {
+void BucketedReduction::begin_microbatch(bool is_last) {
   is_last_microbatch_ = is_last;
   for (const auto& bucket : buckets_) bucket->begin_microbatch();
 }
 
-void GradientSynchronizer::end_microbatch() {
+void BucketedReduction::end_microbatch() {
   if (is_last_microbatch_) reduce_ready(/*all=*/true);  // parameters that had no gradient
 }
 
-void GradientSynchronizer::wait() {
+void BucketedReduction::finish() {
   reduced_.wait();
   for (const auto& bucket : buckets_) bucket->publish();
   for (const ParameterPtr& parameter : others_) {
@@ -180,13 +180,13 @@ void GradientSynchronizer::wait() {
   }
 }
 
-void GradientSynchronizer::clear() {
+void BucketedReduction::clear() {
   num_reduced_ = 0;
   for (const auto& bucket : buckets_) bucket->clear();
   for (const ParameterPtr& parameter : others_) parameter->stored().mutable_grad() = at::Tensor();
 }
 
-std::vector<bool> GradientSynchronizer::received() const {
+std::vector<bool> BucketedReduction::received() const {
   std::vector<bool> received;
   for (const auto& bucket : buckets_) {
     received.insert(received.end(), bucket->received().begin(), bucket->received().end());
@@ -194,7 +194,7 @@ std::vector<bool> GradientSynchronizer::received() const {
   return received;
 }
 
-void GradientSynchronizer::set_received(const std::vector<bool>& received) {
+void BucketedReduction::set_received(const std::vector<bool>& received) {
   auto next = received.begin();
   for (const auto& bucket : buckets_) {
     const auto end = next + std::ssize(bucket->received());
@@ -203,7 +203,7 @@ void GradientSynchronizer::set_received(const std::vector<bool>& received) {
   }
 }
 
-void GradientSynchronizer::abandon() {
+void BucketedReduction::abandon() {
   reduced_.wait();  // a sum may still write what the next step writes
   clear();
   begin_microbatch(/*is_last=*/true);
