@@ -61,7 +61,7 @@ void capture(DeviceGraph& graph, const std::function<void()>& work) {
   }
 }
 
-void refuse_kind() {
+void refuse_types() {
   throw ConfigError(
       "[loop::cuda_graph] expected inputs and state of tensors, numbers, strings and enums, got trainer.cuda_graph for "
       "a task with others. Set it to null.");

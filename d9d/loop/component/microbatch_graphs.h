@@ -22,7 +22,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/device/device_graph.h"
 #include "d9d/loop/component/gradient_manager.h"
-#include "d9d/loop/component/microbatch_kind.h"
+#include "d9d/loop/component/graph_key.h"
 #include "d9d/loop/component/weighted_loss.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/module.h"
@@ -36,7 +36,7 @@ using Microbatch = std::tuple<typename Types::Input, typename Types::Shared, typ
 struct GraphCounts {
   std::int64_t graphs = 0;   // that there are
   std::int64_t replays = 0;  // a capture is followed by one
-  std::int64_t others = 0;   // microbatches without a graph
+  std::int64_t eager = 0;    // microbatches without a graph
 };
 
 namespace detail {
@@ -64,7 +64,7 @@ class ModuleMemory {
 };
 // Captures; what LibTorch throws becomes one StateError that says what to do.
 void capture(DeviceGraph& graph, const std::function<void()>& work);
-[[noreturn]] void refuse_kind();
+[[noreturn]] void refuse_types();
 
 }  // namespace detail
 
@@ -80,7 +80,7 @@ class MicrobatchGraphs {
   // plain values.
   MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module)
       : config_(config), make_graph_(std::move(make_graph)), device_(device), memory_(module) {
-    if constexpr (!kCanCapture) detail::refuse_kind();
+    if constexpr (!kCanCapture) detail::refuse_types();
   }
 
   // Collective: begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and the work in between.
@@ -96,7 +96,7 @@ class MicrobatchGraphs {
         return loss;
       }
     }
-    ++counts_.others;
+    ++counts_.eager;
     gradients.begin_microbatch(is_last);
     const WeightedLoss loss = work(microbatch, /*is_captured=*/false);
     gradients.end_microbatch();
@@ -109,7 +109,7 @@ class MicrobatchGraphs {
   static constexpr std::int64_t kMaxWaiting = 64;
 
  private:
-  static constexpr bool kCanCapture = kHasKind<Microbatch<Types>> && TensorTree<Microbatch<Types>>;
+  static constexpr bool kCanCapture = kHasGraphKey<Microbatch<Types>> && TensorTree<Microbatch<Types>>;
 
   struct Captured {
     std::int64_t num_steps = 0;  // that had it
@@ -125,10 +125,10 @@ class MicrobatchGraphs {
   // Null: this microbatch runs as usual. Kinds that came together are captured in one step: what they needed to run as
   // usual is given back before the first of them takes memory for its graph.
   Captured* find(const Microbatch<Types>& microbatch, const GradientManager& gradients) {
-    const auto kind = microbatch_kind(std::pair(microbatch, gradients.received()), device_);
-    if (!kind) return nullptr;
+    const auto key = graph_key(std::pair(microbatch, gradients.received()), device_);
+    if (!key) return nullptr;
     if (memory_.has_moved()) drop_graphs();
-    auto found = captured_.find(*kind);
+    auto found = captured_.find(*key);
     if (found != captured_.end() && found->second.graph != nullptr) return &found->second;
     if (counts_.graphs == config_.max_graphs) {
       std::erase_if(captured_, [](const auto& entry) { return entry.second.graph == nullptr; });
@@ -136,7 +136,7 @@ class MicrobatchGraphs {
     }
     if (found == captured_.end()) {
       if (num_kinds() - counts_.graphs == kMaxWaiting) forget_oldest();
-      found = captured_.try_emplace(*kind).first;
+      found = captured_.try_emplace(*key).first;
     }
     Captured& captured = found->second;
     if (captured.last_step != step_) ++captured.num_steps;
@@ -194,7 +194,7 @@ class MicrobatchGraphs {
   MakeDeviceGraph make_graph_;
   c10::Device device_;
   detail::ModuleMemory memory_;
-  std::map<std::string, Captured> captured_;  // by kind
+  std::map<std::string, Captured> captured_;  // by key
   GraphCounts counts_;
   std::int64_t step_ = 0;  // that runs
 };

@@ -111,7 +111,7 @@ class Trainer {
 
   void log_graph_counts() const {
     job_.context.log().info("trainer.cuda_graph: ", graph_counts_.replays, " microbatches replayed from ",
-                            graph_counts_.graphs, " graphs, ", graph_counts_.others, " run as usual");
+                            graph_counts_.graphs, " graphs, ", graph_counts_.eager, " run as usual");
   }
 
   const TrainerParts<Types> parts_;

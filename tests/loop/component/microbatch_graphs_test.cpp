@@ -167,7 +167,7 @@ TEST(MicrobatchGraphs, Runs_a_kind_as_usual_then_captures_it_and_replays_it) {
   EXPECT_THAT(job.log, ElementsAre("run", "capture"));  // one more run when the job was made
   EXPECT_EQ(job.counts().graphs, 1);
   EXPECT_EQ(job.counts().replays, 4);
-  EXPECT_EQ(job.counts().others, 2);
+  EXPECT_EQ(job.counts().eager, 2);
 }
 
 TEST(MicrobatchGraphs, Overwrites_gradients_first_and_adds_to_them_then) {
@@ -192,14 +192,14 @@ TEST(MicrobatchGraphs, Runs_other_shapes_and_host_values_as_usual_in_between) {
   const at::Tensor matrix = at::arange(6, at::kDouble).view({2, 3}) + 1;
   for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}, {x(i + 2)}});
   ASSERT_EQ(job.counts().graphs, 2);
-  const std::int64_t others = job.counts().others;
+  const std::int64_t eager = job.counts().eager;
   for (int i = 0; i < 4; ++i) {
     EXPECT_STEP(job, Ones{{matrix}, {x(i + 2)}});
     EXPECT_STEP(job, Ones{{x(i + 1)}, {matrix}});
     EXPECT_STEP(job, Ones{{x(i + 1), /*exponent=*/2}, {x(i + 2)}});
   }
   EXPECT_EQ(job.counts().graphs, 2);
-  EXPECT_EQ(job.counts().others - others, 4 * 3);
+  EXPECT_EQ(job.counts().eager - eager, 4 * 3);
 }
 
 TEST(MicrobatchGraphs, Gives_values_that_later_replays_leave_alone) {

@@ -1,11 +1,11 @@
-#include "d9d/loop/component/microbatch_kind.h"
-
 #include <set>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace d9d::microbatch_kind_test {
+#include "d9d/loop/component/graph_key.h"
+
+namespace d9d::graph_key_test {
 namespace {
 
 enum class Mode { kA, kB };
@@ -32,11 +32,11 @@ struct Opaque {
   }
 };
 
-static_assert(kHasKind<Batch>);
-static_assert(kHasKind<std::tuple<Batch, std::monostate, std::vector<bool>>>);
-static_assert(!kHasKind<Opaque>);
+static_assert(kHasGraphKey<Batch>);
+static_assert(kHasGraphKey<std::tuple<Batch, std::monostate, std::vector<bool>>>);
+static_assert(!kHasGraphKey<Opaque>);
 
-std::optional<std::string> kind(const Batch& batch) { return microbatch_kind(batch, at::kCPU); }
+std::optional<std::string> kind(const Batch& batch) { return graph_key(batch, at::kCPU); }
 
 TEST(MicrobatchKind, Is_the_same_for_other_values_of_tensors) {
   EXPECT_EQ(kind({.ids = at::zeros({2, 3})}), kind({.ids = at::ones({2, 3})}));
@@ -70,8 +70,8 @@ TEST(MicrobatchKind, Differs_in_all_that_the_host_sees) {
 TEST(MicrobatchKind, Is_none_for_tensors_that_a_graph_cannot_read) {
   EXPECT_EQ(kind({.ids = at::zeros({2}).requires_grad_()}), std::nullopt);
   EXPECT_EQ(kind({.ids = at::zeros({2}, at::device(at::kMeta))}), std::nullopt);
-  EXPECT_EQ(microbatch_kind(Batch{.ids = at::zeros({2})}, at::kMeta), std::nullopt);
+  EXPECT_EQ(graph_key(Batch{.ids = at::zeros({2})}, at::kMeta), std::nullopt);
 }
 
 }  // namespace
-}  // namespace d9d::microbatch_kind_test
+}  // namespace d9d::graph_key_test

@@ -228,7 +228,7 @@ TEST_F(GraphTrainingCuda, Of_a_dense_model_over_two_microbatches) {
   const GraphCounts counts = expect_same_bits(kTwoMicrobatches, {});
   EXPECT_EQ(counts.graphs, 2);
   EXPECT_EQ(counts.replays, 8);
-  EXPECT_EQ(counts.others, 4);
+  EXPECT_EQ(counts.eager, 4);
 }
 
 TEST_F(GraphTrainingCuda, Of_experts_with_their_statistics) {

@@ -1,7 +1,8 @@
-// What distinguishes microbatches that one graph cannot stand for: structure, shapes and strides, dtypes, host values.
+// The key under which the graph of a microbatch is kept: structure, shapes and strides, dtypes, host values.
+// Microbatches with different keys need different graphs.
 //
 // Example
-//   if (const auto kind = microbatch_kind(batch, device)) ++num_seen[*kind];
+//   if (const auto key = graph_key(batch, device)) ++num_seen[*key];
 #pragma once
 
 #include <optional>
@@ -37,9 +38,9 @@ template <Record T>
 struct IsPlain<T> : IsPlain<decltype(T::fields())> {};
 
 // Writes a microbatch down.
-class KindWriter {
+class GraphKeyWriter {
  public:
-  explicit KindWriter(c10::Device device) : device_(device) { out_.precision(17); }
+  explicit GraphKeyWriter(c10::Device device) : device_(device) { out_.precision(17); }
 
   void write(const at::Tensor& tensor);
   template <class T>
@@ -70,27 +71,27 @@ class KindWriter {
   }
 
   // None where a tensor is not on the device, or wants a gradient.
-  [[nodiscard]] std::optional<std::string> kind() const;
+  [[nodiscard]] std::optional<std::string> key() const;
 
  private:
   std::ostringstream out_;
   c10::Device device_;
-  bool has_kind_ = true;
+  bool has_key_ = true;
 };
 
 }  // namespace detail
 
 // Whether values of T are tensors and plain values (numbers, strings, enums) alone.
 template <class T>
-inline constexpr bool kHasKind = detail::IsPlain<T>::value;
+inline constexpr bool kHasGraphKey = detail::IsPlain<T>::value;
 
 // Equal for microbatches that differ in the values of their tensors alone. None where a graph cannot read it: tensors
 // on the host, or that want a gradient.
 template <class T>
-[[nodiscard]] std::optional<std::string> microbatch_kind(const T& microbatch, c10::Device device) {
-  detail::KindWriter writer(device);
+[[nodiscard]] std::optional<std::string> graph_key(const T& microbatch, c10::Device device) {
+  detail::GraphKeyWriter writer(device);
   writer.write(microbatch);
-  return writer.kind();
+  return writer.key();
 }
 
 }  // namespace d9d
