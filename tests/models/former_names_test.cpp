@@ -1,10 +1,9 @@
-#include "d9d/models/former_names.h"
-
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/models/legacy_names.h"
 
 #include "tests/support/io_faults.h"
 
@@ -26,7 +25,7 @@ std::vector<TensorMapping> identities(const std::vector<std::string>& names) {
 }
 
 TEST(FormerNames, Of_all_three_heads_load_under_the_present_names) {
-  const FindTensor find = accept_former_head_names(find_in({{"lm_head.lm_head.regular.weight", at::full({1}, 1)},
+  const FindTensor find = accept_legacy_head_names(find_in({{"lm_head.lm_head.regular.weight", at::full({1}, 1)},
                                                             {"cls_head.score.weight", at::full({1}, 2)},
                                                             {"embedding_head.projection.weight", at::full({1}, 3)},
                                                             {"model.norm.weight", at::full({1}, 4)}}));
@@ -37,14 +36,14 @@ TEST(FormerNames, Of_all_three_heads_load_under_the_present_names) {
 }
 
 TEST(FormerNames, Give_way_to_present_ones) {
-  const FindTensor find = accept_former_head_names(
+  const FindTensor find = accept_legacy_head_names(
       find_in({{"heads.a.score.weight", at::full({1}, 1)}, {"cls_head.score.weight", at::full({1}, 2)}}), "heads.a.");
   EXPECT_EQ(map_tensors(identities({"heads.a.score.weight"}), find)[0].read().item<float>(), 1);
 }
 
 TEST(FormerNames, Do_not_hide_that_a_tensor_is_missing) {
   EXPECT_THAT(test::message_of<StateError>(
-                  [] { (void)map_tensors(identities({"head.score.weight"}), accept_former_head_names(find_in({}))); }),
+                  [] { (void)map_tensors(identities({"head.score.weight"}), accept_legacy_head_names(find_in({}))); }),
               ::testing::HasSubstr("'head.score.weight'"));
 }
 

@@ -1,13 +1,13 @@
 #include "d9d/loop/auto/auto_providers.h"
 
-#include "d9d/loop/config/refuse_unbuilt.h"
+#include "d9d/loop/config/unsupported.h"
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
 #include "d9d/optim/build_optimizer.h"
 
 namespace d9d {
 
 AutoOptimizerProvider::AutoOptimizerProvider(OptimizerConfig config) : config_(std::move(config)) {
-  refuse_unbuilt(config_);
+  refuse_unsupported(config_);
 }
 
 Optimizer AutoOptimizerProvider::build_optimizer(const DistContext& /*context*/, Module& module) {

@@ -16,7 +16,7 @@
 #include "d9d/loop/component/model_stage_factory.h"
 #include "d9d/loop/component/training_job.h"
 #include "d9d/loop/component/warm_up.h"
-#include "d9d/loop/config/refuse_unbuilt.h"
+#include "d9d/loop/config/unsupported.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
 #include "d9d/loop/event/train_events.h"
@@ -72,8 +72,8 @@ class Trainer {
 
  private:
   TrainingJob build_job(const DistContext& context, TrainerConfig config) {
-    refuse_unbuilt(context.mesh_parameters());
-    refuse_unbuilt(config);
+    refuse_unsupported(context.mesh_parameters());
+    refuse_unsupported(config);
     check_cuda_graph(context, config);
     warm_up_ = start_warm_up(context.device());
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "d9d/models/former_names.h"
+#include "d9d/models/legacy_names.h"
 
 namespace d9d {
 namespace {
@@ -25,7 +25,7 @@ std::vector<std::string> load_weights(Module& module, const std::vector<TensorMa
     parameters.emplace(name, parameter);
     wanted.push_back(name);
   }
-  const auto find = accept_former_head_names([&](const std::string& name) { return directory.find(name); });
+  const auto find = accept_legacy_head_names([&](const std::string& name) { return directory.find(name); });
   const bool has_own_names =
       std::ranges::all_of(wanted, [&](const std::string& name) { return find(name).has_value(); });
   const std::vector<TensorMapping> used =

@@ -1,9 +1,8 @@
-#include "d9d/loop/config/refuse_unbuilt.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/config/record_json.h"
+#include "d9d/loop/config/unsupported.h"
 
 #include "tests/loop/config/job_config.h"
 
@@ -23,13 +22,13 @@ std::string error_with(const std::string& pointer, const char* value) {
   Json trainer = built_trainer();
   trainer[Json::json_pointer(pointer)] = Json::parse(value);
   const auto config = parse_record<TrainerConfig>(trainer);
-  return config_error_of([&] { refuse_unbuilt(config); });
+  return config_error_of([&] { refuse_unsupported(config); });
 }
 
 TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
   const auto config = parse_record<TrainerConfig>(built_trainer());
-  EXPECT_NO_THROW(refuse_unbuilt(config));
-  EXPECT_NO_THROW(refuse_unbuilt(OptimizerConfig{AdamWConfig{.lr = 1e-3}}));
+  EXPECT_NO_THROW(refuse_unsupported(config));
+  EXPECT_NO_THROW(refuse_unsupported(OptimizerConfig{AdamWConfig{.lr = 1e-3}}));
 }
 
 TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
@@ -97,13 +96,13 @@ TEST(RefuseUnbuilt, Names_a_tracker_inside_several) {
 }
 
 TEST(RefuseUnbuilt, Names_the_degree_of_the_mesh) {
-  EXPECT_EQ(config_error_of([] { refuse_unbuilt(DeviceMeshParameters{.pipeline_parallel = 2}); }),
+  EXPECT_EQ(config_error_of([] { refuse_unsupported(DeviceMeshParameters{.pipeline_parallel = 2}); }),
             "[config] mesh.pipeline_parallel = 2: pipeline parallelism is not built in this version. Set it to 1.");
-  EXPECT_NO_THROW(refuse_unbuilt(DeviceMeshParameters{.data_parallel_shard = 2, .tensor_parallel = 2}));
+  EXPECT_NO_THROW(refuse_unsupported(DeviceMeshParameters{.data_parallel_shard = 2, .tensor_parallel = 2}));
 }
 
 TEST(RefuseUnbuilt, Names_the_optimiser) {
-  EXPECT_EQ(config_error_of([] { refuse_unbuilt(OptimizerConfig{SgdConfig{}}); }),
+  EXPECT_EQ(config_error_of([] { refuse_unsupported(OptimizerConfig{SgdConfig{}}); }),
             "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw' or "
             "'stochastic_adamw'.");
 }

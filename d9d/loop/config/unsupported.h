@@ -1,9 +1,9 @@
 // What a configuration may say and this version cannot do yet. Refused by name, never ignored.
 //
 // Example
-//   refuse_unbuilt(context.mesh_parameters());
-//   refuse_unbuilt(config.trainer);
-//   refuse_unbuilt(config.optimizer);
+//   refuse_unsupported(context.mesh_parameters());
+//   refuse_unsupported(config.trainer);
+//   refuse_unsupported(config.optimizer);
 //   // [config] trainer.profiling = {...}: profiling is not built in this version. Set it to null.
 #pragma once
 
@@ -15,8 +15,8 @@ namespace d9d {
 
 // Each throws ConfigError for the first setting that is not built. Messages name keys below `mesh`, `trainer` and
 // `optimizer`. (Data sources are refused where they are read: data/token_stream.h.)
-void refuse_unbuilt(const DeviceMeshParameters& mesh);
-void refuse_unbuilt(const TrainerConfig& trainer);
-void refuse_unbuilt(const OptimizerConfig& optimizer);
+void refuse_unsupported(const DeviceMeshParameters& mesh);
+void refuse_unsupported(const TrainerConfig& trainer);
+void refuse_unsupported(const OptimizerConfig& optimizer);
 
 }  // namespace d9d

@@ -1,7 +1,7 @@
 // Names that our own state had before heads were composed with backbones (d9d 0.16), so that old exports still load.
 //
 // Example
-//   const auto find = d9d::accept_former_head_names([&](const std::string& name) { return directory.find(name); });
+//   const auto find = d9d::accept_legacy_head_names([&](const std::string& name) { return directory.find(name); });
 //   for (const auto& tensor : d9d::map_tensors(mappings, find)) ...   // reads head.* from lm_head.*, cls_head.*, ...
 #pragma once
 
@@ -14,6 +14,6 @@ namespace d9d {
 // Looks for a tensor of a head under its present name, then under that of 0.16: lm_head.lm_head.<split>.weight,
 // cls_head.score.weight, embedding_head.projection.weight. Other names pass through. `head_prefix`: of the present
 // name.
-[[nodiscard]] FindTensor accept_former_head_names(FindTensor find, std::string head_prefix = "head.");
+[[nodiscard]] FindTensor accept_legacy_head_names(FindTensor find, std::string head_prefix = "head.");
 
 }  // namespace d9d

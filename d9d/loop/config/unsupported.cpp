@@ -1,4 +1,4 @@
-#include "d9d/loop/config/refuse_unbuilt.h"
+#include "d9d/loop/config/unsupported.h"
 
 #include <string_view>
 
@@ -56,13 +56,13 @@ void refuse_tracker(const auto& tracker) {
 
 }  // namespace
 
-void refuse_unbuilt(const DeviceMeshParameters& mesh) {
+void refuse_unsupported(const DeviceMeshParameters& mesh) {
   if (mesh.has_pipeline_parallel()) {
     refuse("mesh.pipeline_parallel", mesh.pipeline_parallel, "pipeline parallelism is", "Set it to 1.");
   }
 }
 
-void refuse_unbuilt(const TrainerConfig& trainer) {
+void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
   constexpr std::string_view kSaving = "saving and resuming a job is";
@@ -93,7 +93,7 @@ void refuse_unbuilt(const TrainerConfig& trainer) {
   }
 }
 
-void refuse_unbuilt(const OptimizerConfig& optimizer) {
+void refuse_unsupported(const OptimizerConfig& optimizer) {
   std::visit(
       []<class T>(const T&) {
         if constexpr (!is_one_of<T, AdamWConfig, StochasticAdamWConfig>()) {
