@@ -40,8 +40,8 @@ MoELayer::MoELayer(const MoELayerConfig& configuration)
 MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
   const at::Tensor tokens = hidden_states.reshape({-1, config.hidden_size});
   const RoutedTokens routed = router(tokens);
-  count_tokens(routed.indices);
-  const auto dispatched = dispatcher_->dispatch(tokens, routed.indices, routed.probs);
+  count_tokens(routed.expert_ids);
+  const auto dispatched = dispatcher_->dispatch(tokens, routed.expert_ids, routed.probs);
   at::Tensor out = dispatched->combine(grouped_experts(dispatched->rows, dispatched->probs, dispatched->groups));
   if (shared_expert) out = out + shared_expert(tokens);
   MoEOutput output{.hidden_states = out.view(hidden_states.sizes()), .auxiliary_loss = std::nullopt};
@@ -51,16 +51,16 @@ MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
   return output;
 }
 
-void MoELayer::count_tokens(const at::Tensor& expert_indices) const {
+void MoELayer::count_tokens(const at::Tensor& expert_ids) const {
   if (is_recomputing() || !is_training()) return;
-  kernels::add_expert_counts_(tokens_per_expert->local, expert_indices);
+  kernels::add_expert_counts_(tokens_per_expert->local, expert_ids);
 }
 
 at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
   at::Tensor probabilities = kernels::expert_probability_sums(routed.logits);
   at::Tensor counts = replayed([&] {
     at::Tensor here = at::zeros_like(tokens_per_expert->local);
-    kernels::add_expert_counts_(here, routed.indices);
+    kernels::add_expert_counts_(here, routed.expert_ids);
     return here;
   });
   if (ranks_.of_positions.num_ranks() > 1) {

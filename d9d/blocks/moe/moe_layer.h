@@ -76,7 +76,7 @@ class MoELayer : public Module {
   [[nodiscard]] std::map<std::string, at::Tensor> own_step_statistics() const override;
 
  private:
-  void count_tokens(const at::Tensor& expert_indices) const;
+  void count_tokens(const at::Tensor& expert_ids) const;
   [[nodiscard]] at::Tensor balance_loss(const RoutedTokens& routed) const;
   [[nodiscard]] at::Tensor step_counts() const;
 

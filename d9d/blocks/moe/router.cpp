@@ -28,7 +28,7 @@ RoutedTokens TopKRouter::forward(const at::Tensor& x) const {
                             .top_k = config.top_k,
                             .renormalize = config.renormalize_probabilities,
                             .expert_bias = expert_bias ? std::optional<at::Tensor>(expert_bias->local) : std::nullopt});
-  return {.logits = logits, .indices = routing.indices, .probs = routing.probs};
+  return {.logits = logits, .expert_ids = routing.indices, .probs = routing.probs};
 }
 
 }  // namespace d9d

@@ -15,11 +15,11 @@ struct TopKRouterConfig {
 };
 
 struct RoutedTokens {
-  at::Tensor logits;   // [T, E]
-  at::Tensor indices;  // [T, k] int64
-  at::Tensor probs;    // [T, k], at least fp32
+  at::Tensor logits;      // [T, E]
+  at::Tensor expert_ids;  // [T, k] int64
+  at::Tensor probs;       // [T, k], at least fp32
   static constexpr auto fields() {
-    return record<RoutedTokens>(field("logits", &RoutedTokens::logits), field("indices", &RoutedTokens::indices),
+    return record<RoutedTokens>(field("logits", &RoutedTokens::logits), field("expert_ids", &RoutedTokens::expert_ids),
                                 field("probs", &RoutedTokens::probs));
   }
 };

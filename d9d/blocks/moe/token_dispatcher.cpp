@@ -19,10 +19,10 @@ class LocallyDispatchedTokens final : public DispatchedTokens {
 
 }  // namespace
 
-std::unique_ptr<DispatchedTokens> LocalTokenDispatcher::dispatch(const at::Tensor& x, const at::Tensor& expert_indices,
+std::unique_ptr<DispatchedTokens> LocalTokenDispatcher::dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                                                  const at::Tensor& probs) const {
   kernels::TokenPermutation permutation = kernels::build_token_permutation(
-      {.expert_ids = expert_indices, .num_experts = num_experts_, .num_rows = expert_indices.numel()});
+      {.expert_ids = expert_ids, .num_experts = num_experts_, .num_rows = expert_ids.numel()});
   kernels::PermutedTokens tokens = kernels::permute(x, probs, permutation);
   return std::make_unique<LocallyDispatchedTokens>(std::move(tokens), std::move(permutation));
 }

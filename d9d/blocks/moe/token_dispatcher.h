@@ -29,9 +29,8 @@ class DispatchedTokens {
 class TokenDispatcher {
  public:
   virtual ~TokenDispatcher() = default;
-  // x [T, H], expert_indices [T, k] int64 global ids, probs [T, k].
-  [[nodiscard]] virtual std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x,
-                                                                   const at::Tensor& expert_indices,
+  // x [T, H], expert_ids [T, k] int64 global ids, probs [T, k].
+  [[nodiscard]] virtual std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                                                    const at::Tensor& probs) const = 0;
 };
 
@@ -39,7 +38,7 @@ class TokenDispatcher {
 class LocalTokenDispatcher final : public TokenDispatcher {
  public:
   explicit LocalTokenDispatcher(std::int64_t num_experts) : num_experts_(num_experts) {}
-  [[nodiscard]] std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_indices,
+  [[nodiscard]] std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                                            const at::Tensor& probs) const override;
 
  private:

@@ -54,12 +54,12 @@ ExpertParallelTokenDispatcher::ExpertParallelTokenDispatcher(std::int64_t num_ex
 }
 
 std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const at::Tensor& x,
-                                                                          const at::Tensor& expert_indices,
+                                                                          const at::Tensor& expert_ids,
                                                                           const at::Tensor& probs) const {
   const std::int64_t num_ranks = ranks_.num_ranks();
   Exchange exchange{.communicator = ranks_.communicator(), .sent = {}, .received = {}};
   kernels::TokenPermutation here = kernels::build_token_permutation(
-      {.expert_ids = expert_indices, .num_experts = num_experts_, .num_rows = expert_indices.numel()});
+      {.expert_ids = expert_ids, .num_experts = num_experts_, .num_rows = expert_ids.numel()});
   const kernels::PermutedTokens ours = kernels::permute(x, probs, here);
 
   const at::Tensor sent = here.groups.counts().to(at::kLong);  // [E], the experts of rank 0 first

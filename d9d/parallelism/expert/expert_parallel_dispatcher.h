@@ -13,7 +13,7 @@ class ExpertParallelTokenDispatcher final : public TokenDispatcher {
  public:
   // ranks: one axis. Throws ConfigError unless their number divides num_experts.
   ExpertParallelTokenDispatcher(std::int64_t num_experts, DeviceMesh ranks);
-  [[nodiscard]] std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_indices,
+  [[nodiscard]] std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                                            const at::Tensor& probs) const override;
 
  private:

@@ -83,7 +83,7 @@ TEST(MoELayer, Trains_its_router_when_input_and_experts_are_frozen) {
 
 TEST(MoELayer, Counts_the_tokens_of_each_expert_until_the_step_is_finished) {
   const Layer moe = make_layer(sizes());
-  const at::Tensor chosen = moe->router(kInput.reshape({-1, 24})).indices;
+  const at::Tensor chosen = moe->router(kInput.reshape({-1, 24})).expert_ids;
   const at::Tensor expected = at::bincount(chosen.reshape({-1}), {}, 6);
   (void)moe(kInput);
   EXPECT_TRUE(at::equal(moe->tokens_per_expert->local, expected));
@@ -145,18 +145,18 @@ TEST(TopKRouter, Lets_the_bias_choose_without_changing_probabilities) {
   auto router = test::initialized(make_module<TopKRouter>(TopKRouterConfig{
       .hidden_size = 24, .num_experts = 6, .top_k = 2, .renormalize_probabilities = false, .has_expert_bias = true}));
   const at::Tensor x = kInput.reshape({-1, 24});
-  EXPECT_FALSE(router(x).indices.eq(3).any(1).all().item<bool>());
+  EXPECT_FALSE(router(x).expert_ids.eq(3).any(1).all().item<bool>());
   router->expert_bias->local[3] = 10.0;
   const RoutedTokens routed = router(x);
-  EXPECT_TRUE(routed.indices.select(1, 0).eq(3).all().item<bool>());
-  EXPECT_TRUE(at::allclose(routed.probs, at::softmax(routed.logits, -1).gather(1, routed.indices), 1e-12, 1e-12));
+  EXPECT_TRUE(routed.expert_ids.select(1, 0).eq(3).all().item<bool>());
+  EXPECT_TRUE(at::allclose(routed.probs, at::softmax(routed.logits, -1).gather(1, routed.expert_ids), 1e-12, 1e-12));
 }
 
 // Sends every token to the expert after the one that was chosen.
 struct ShiftingDispatcher : TokenDispatcher {
-  std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_indices,
+  std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                              const at::Tensor& probs) const override {
-    return LocalTokenDispatcher(6).dispatch(x, (expert_indices + 1).remainder(6), probs);
+    return LocalTokenDispatcher(6).dispatch(x, (expert_ids + 1).remainder(6), probs);
   }
 };
 

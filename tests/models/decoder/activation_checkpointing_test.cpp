@@ -46,10 +46,10 @@ TEST(ActivationCheckpointing, Of_all_layers_changes_no_bit_of_the_gradients) {
 class RecomputationProbe : public TokenDispatcher {
  public:
   explicit RecomputationProbe(int& num_recomputations) : num_recomputations_(num_recomputations) {}
-  std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_indices,
+  std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                              const at::Tensor& probs) const override {
     if (is_recomputing()) ++num_recomputations_;
-    return LocalTokenDispatcher(4).dispatch(x, expert_indices, probs);
+    return LocalTokenDispatcher(4).dispatch(x, expert_ids, probs);
   }
 
  private:
