@@ -4,7 +4,7 @@ PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
 # `make test` runs the labels that need no GPU and end within minutes; `make test-full` runs everything.
-.PHONY: help bootstrap configure build run test test-full gpu-bundle lint format tidy bench info install clean
+.PHONY: help bootstrap configure build run test test-full bench-build gpu-bundle lint format tidy bench info install clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench: bootstrap  ## Run all benchmarks that this machine can, into runs/benchma
 	@cmake --preset $(PRESET) -DD9D_BUILD_BENCHMARKS=ON >$(BUILD)-configure.log 2>&1 || { cat $(BUILD)-configure.log; exit 1; }
 	@cmake --build $(BUILD) --parallel $(JOBS)
 	@.venv/bin/python benchmarks/run --programs $(BUILD)/bin
+
+bench-build: bootstrap  ## Build from nothing without ccache and print where the time goes
+	@tools/bench_build
 
 info: bootstrap  ## Versions, devices, and which kernels would run on them
 	@mkdir -p build

@@ -3,10 +3,11 @@
 
 A file belongs to the area with the longest matching name. It may include its own area, the areas (or parts of them)
 that its row lists, the third-party headers that its row lists, and the C++ standard library. tests/, examples/ and
-benchmarks/ stand above the library and are free.
+benchmarks/ stand above the library and are free. With --floors prints the areas, those that include others above them.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ AREAS = {
     "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
     "models": Area(("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
-        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining", "internals")
+        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining/api", "internals")
         + ("model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),
@@ -89,7 +90,28 @@ def is_heavy(source: Path, target: str) -> bool:
     return source.suffix == ".h" and within(target, TORCH + C10D) and not within(target, LIGHT)
 
 
+def floor_of(name: str) -> int:
+    """0 for base; of others one more than the highest that they include."""
+    if name == "base":
+        return 0
+    included = {area_of(target) for target in AREAS[name].includes} - {name}
+    return 1 + max((floor_of(area) for area in included if area), default=0)
+
+
+def floors() -> str:
+    """A line an area: its floor, and what it includes beside base, from the highest on."""
+    lines = []
+    names = [name for name in AREAS if "library" not in name]
+    for name in sorted(names, key=lambda name: (-floor_of(name), name)):
+        included = {str(area_of(target)) for target in AREAS[name].includes}
+        below = ", ".join(sorted(included, key=lambda area: (-floor_of(area), area)))
+        lines.append(f"{floor_of(name)}  {name:<15} {below}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--floors"]:
+        return print(floors(), end="")
     root = source_tree.root_from_arguments()
     report = source_tree.Report(root)
     for path in source_tree.files(root, folders=("d9d",)):

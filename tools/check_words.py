@@ -41,6 +41,8 @@ RULES = [
          LIBRARY, "use d9d/core/rng: ATen's generators depend on the device, the layout and the call order"),
     Rule("todo", r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))", EVERYWHERE, "name the issue, TODO(#12), or do it now",
          view="text"),
+    Rule("long-comment", r"^(?=.{121})[ \t]*//.*$", EVERYWHERE, "break it at 120 columns: clang-format leaves comments as they are",
+         view="text"),
     Rule("using-namespace", r"\busing\s+namespace\b", r"\.(h|cuh)$", "qualify, or use single names in a function"),
     Rule("main", r"\bmain\s*\(", LIBRARY, "programs live in examples/, benchmarks/ and tests/: this is a library"),
     Rule("thread-local", r"\bthread_local\b", LIBRARY, "pass it: backward runs on other threads than forward",

@@ -24,7 +24,7 @@ void check_distinct(const torch::nn::Module& module) {
   }
 }
 
-// Runs `factory` while nobody else does, and leaves ATen's default generator as it was.
+// Runs `factory`, one thread at a time, and leaves ATen's default generator as it was.
 TorchModulePtr make_seeded(const AdoptedModule::Factory& factory, std::uint64_t seed) {
   // lint: allow(mutable-global): it guards ATen's generator, of which a process has one
   static std::mutex one_at_a_time;
@@ -42,7 +42,7 @@ TorchModulePtr make_seeded(const AdoptedModule::Factory& factory, std::uint64_t 
   return module;
 }
 
-// Values come from a whole module at once: AdoptedModule::after_reset.
+// AdoptedModule::after_reset gives all parameters of the module their values together.
 void leave_as_is(const at::Tensor&, const ElementWindow&, RandomStream) {}
 
 }  // namespace

@@ -215,7 +215,7 @@ def trainer_rows():
                                  look=unbuilt("trainer.profiling")),
         "trainer.gradient_manager.grad_dtype": Row("bfloat16", look=numbers, given={"model_provider.dtype": "bfloat16"}),
         "trainer.gradient_manager.bucket_size_mb": tests(
-            "tests/internals/grad_sync/gradient_synchronizer_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
+            "tests/internals/grad_sync/bucketed_reduction_test.cpp", "Sums_over_microbatches_and_the_ranks_of_partial_axes"),
         "trainer.timeout.init_timeout": tests("tests/program/layouts_test.py", hangs),
         "trainer.timeout.step_timeout": tests("tests/program/layouts_test.py", hangs),
         "trainer.cuda_graph": Row({}, look=refused("trainer.cuda_graph", "got cpu")),

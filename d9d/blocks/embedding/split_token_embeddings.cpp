@@ -45,7 +45,7 @@ at::Tensor SplitTokenEmbeddings::forward(const at::Tensor& ids) const {
   check_ids(ids, vocabulary.total());
   const bool has_all_rows = weights.front()->local().size(0) == vocabulary.total();
   if (has_all_rows) return tensor_parallel_->leave(kernels::embedding_rows(weights.front()->local(), ids));
-  // 0, and NaN for ids of no table: on a GPU nobody looks at the ids.
+  // 0, and NaN for ids of no table: on a GPU the host does not see the ids.
   const at::Tensor is_known = ids.ge(0).logical_and(ids.lt(vocabulary.total())).unsqueeze(-1);
   const at::Tensor others =
       at::zeros_like(is_known, weights.front()->local().options()).masked_fill_(is_known.logical_not(), std::nan(""));

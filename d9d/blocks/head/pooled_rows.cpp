@@ -9,7 +9,7 @@
 namespace d9d {
 namespace {
 
-// Of `selected` [N] bool, of which there should be n.
+// The rows of `flat` where `selected` ([N] bool) is true. There should be n of them.
 at::Tensor counted_rows(const at::Tensor& flat, const at::Tensor& selected, std::int64_t n) {
   if (selected.is_cpu()) {
     const auto found = selected.sum().item<std::int64_t>();

@@ -2,11 +2,11 @@
 // experts.
 //
 // Example
-//   auto moe = make_module<MoELayer>(MoELayerConfig{.hidden_size = 1024, .intermediate_size = 512, .num_experts = 64,
-//   .top_k = 8}); const MoEOutput output = moe(hidden_states);      // [B, S, H] -> [B, S, H]
+//   auto moe = make_module<MoELayer>(
+//       MoELayerConfig{.hidden_size = 1024, .intermediate_size = 512, .num_experts = 64, .top_k = 8});
+//   const MoEOutput output = moe(hidden_states);      // [B, S, H] -> [B, S, H]
 //   ...                                               // backward, optimiser step
-//   model->finish_step(StepOutcome::kUpdated);        // loss-free balancing from the counts of the whole step; counts
-//                                                     // anew
+//   model->finish_step(StepOutcome::kUpdated);        // balances experts by the step's counts, and counts anew
 #pragma once
 
 #include <memory>

@@ -32,7 +32,8 @@ struct RopeFrequenciesRequest {
 
 enum class RopeTable : std::uint8_t { kCos, kSin };
 
-// Of angles position * frequency, [max_position_ids, D], computed in float32 and converted to dtype at the end. half:
+// Cosines or sines of the angles position * frequency, [max_position_ids, D], computed in float32 and converted to
+// dtype at the end. half:
 // row p = [angles, angles]; interleaved: each angle twice in a row.
 [[nodiscard]] at::Tensor rope_table(RopeTable table, const RopeFrequencies& frequencies, std::int64_t max_position_ids,
                                     kernels::RotaryStyle style, at::ScalarType dtype = at::kFloat);

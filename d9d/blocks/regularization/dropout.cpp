@@ -44,7 +44,7 @@ void Dropout::check_cuts(const RandomClock& clock) const {
             "Dropout::add_cut().");
 }
 
-// Of the next call in this microbatch.
+// The random numbers of the next call in this microbatch.
 RandomStream Dropout::next_stream() const {
   RandomClock& clock = *random_clock();
   check_cuts(clock);

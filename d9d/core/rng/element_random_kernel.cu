@@ -1,7 +1,6 @@
 // Random numbers of elements: one thread an element, in double, rounded once more through float as the CPU does.
 //
-// Numerics  the products and sums of uniform numbers are rounded one by one, without fused operations: bit for bit
-// those of
+// Numerics  Products and sums of uniform numbers are rounded one by one, without fused operations: bit for bit those of
 //           the CPU. Normal numbers take logarithm and cosine of this device, which may differ in the last bits of a
 //           double.
 #include <algorithm>

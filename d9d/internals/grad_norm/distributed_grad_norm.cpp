@@ -33,7 +33,7 @@ at::Tensor with_nan_inside(const at::Tensor& parts) {
   return parts[0].masked_fill(parts[1] > 0, std::numeric_limits<double>::quiet_NaN());
 }
 
-// What a rank has of the norm, on its way to the others.
+// A rank's contribution to the norm, in the form in which ranks add contributions up.
 class Part {
  public:
   Part(const at::Tensor& norm, double order)

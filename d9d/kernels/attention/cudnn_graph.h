@@ -1,9 +1,8 @@
 // Attention by cuDNN's graph API on plain pointers, exported by libd9d_cudnn.so as "d9d_cudnn_graph".
 // https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html
 //
-// Legend   B sequences, S queries, Skv keys, Hq and Hkv heads, D features. Of packed sequences S and Skv are the
-// longest
-//          that one may be, and all sequences lie behind each other.
+// Legend   B sequences, S queries, Skv keys, Hq and Hkv heads, D features. For packed sequences, S and Skv are the
+//          longest that one may be, and all sequences lie behind each other.
 #pragma once
 
 #include <array>

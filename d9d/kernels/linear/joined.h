@@ -1,8 +1,8 @@
 // Matrices that lie in one buffer so that they are parts of a larger one.
 //
 // Example
-//   for (const Run run : runs(weights.size(), [&](std::size_t i) { return follows_in_rows(weights[i], weights[i + 1]);
-//   }))
+//   const auto follow = [&](std::size_t i) { return follows_in_rows(weights[i], weights[i + 1]); };
+//   for (const Run run : runs(weights.size(), follow))
 //     const at::Tensor whole = joined_rows(std::span(weights).subspan(run.first, run.count));
 #pragma once
 

@@ -6,8 +6,8 @@
 //
 // Example
 //   const auto output = kernels::linear_cross_entropy(hidden, head->weight(), labels);      // loss [B, S], fp32
-//   const auto mean = kernels::linear_cross_entropy(hidden, {base, added}, labels, {.reduction =
-//   kernels::Reduction::kMean});
+//   const kernels::LinearCrossEntropyOptions options{.reduction = kernels::Reduction::kMean};
+//   const auto mean = kernels::linear_cross_entropy(hidden, {base, added}, labels, options);
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,7 @@
 // Moving token rows on a GPU.
 //
 // Legend   N rows, T tokens, k choices, H features; element = dtype of the rows, A = its accumulator: double for
-// double,
-//          otherwise float. Everything is contiguous.
+//          double, otherwise float. Everything is contiguous.
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,7 @@
 //
 // Example
 //   const auto [hidden, normed] = kernels::add_rms_norm(attended, hidden_before, norm_weight, 1e-6);
-//   const auto [same, normed_too] = kernels::add_rms_norm(hidden, std::nullopt, norm_weight, 1e-6);   // a branch
-//   begins
+//   const auto [same, normed_too] = kernels::add_rms_norm(hidden, std::nullopt, norm_weight, 1e-6);  // a branch begins
 #pragma once
 
 #include <optional>

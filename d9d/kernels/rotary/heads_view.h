@@ -6,8 +6,7 @@
 namespace d9d::kernels::detail {
 
 // Legend   B = batch, S = num_positions, D = head_dim, Dr = rotary_dim (even, <= D), T = their dtype, W = elements of T
-// in
-//          16 bytes. Addresses and strides are aligned to 16 bytes; D is a multiple of W, Dr of 2W, and a warp has a
+//          in 16 bytes. Addresses and strides are aligned to 16 bytes; D is a multiple of W, Dr of 2W, and a warp has a
 //          thread for each slot (slots.h) of a head.
 struct HeadsView {  // [B, S, heads, D] of T, whose channels lie side by side
   const void* data = nullptr;

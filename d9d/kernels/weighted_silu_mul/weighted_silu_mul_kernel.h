@@ -1,8 +1,7 @@
 // weighted_silu_mul on a GPU: forward a thread a piece of a row, backward a warp a row.
 //
 // Legend   T = dtype of gate and up; A = its accumulator: double for double, otherwise float. Contiguous where no
-// stride is
-//          beside it.
+//          stride is beside it.
 #pragma once
 
 #include <cstdint>

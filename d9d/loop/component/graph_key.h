@@ -14,7 +14,7 @@
 namespace d9d {
 namespace detail {
 
-// Of T: a tree of tensors and plain values, which can be written down.
+// Whether T is a tree of tensors and plain values, of which a key can be made.
 template <class T>
 struct IsPlain : std::bool_constant<std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string> ||
                                     std::is_same_v<T, std::monostate> || std::is_same_v<T, at::Tensor>> {};

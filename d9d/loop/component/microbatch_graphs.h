@@ -45,8 +45,8 @@ namespace detail {
 void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets);
 // How often each has been written in place; 0 of an undefined one.
 [[nodiscard]] std::vector<std::int64_t> versions_of(const std::vector<at::Tensor>& tensors);
-// Of `leaf`, which the graph writes, a copy that the next replay leaves alone; of a leaf that it only reads, this
-// microbatch's own. is_read_only: of graph_inputs.
+// What a replay's caller may keep of `leaf`. The graph writes a leaf again in its next replay, so the caller gets a
+// copy; for an input that the graph only reads, it gets this microbatch's input. is_read_only: one entry an input.
 [[nodiscard]] at::Tensor after_replay(const at::Tensor& leaf, const std::vector<at::Tensor>& graph_inputs,
                                       const std::vector<bool>& is_read_only, const std::vector<at::Tensor>& inputs);
 
@@ -149,7 +149,7 @@ class MicrobatchGraphs {
     counts_.graphs = 0;
   }
 
-  // Of the kinds that wait for a graph.
+  // Removes the oldest key that has no graph yet.
   void forget_oldest() {
     auto oldest = captured_.end();
     for (auto entry = captured_.begin(); entry != captured_.end(); ++entry) {

@@ -8,8 +8,9 @@
 
 namespace d9d {
 
-// Local. Of a pack of `num_microbatches`: those that its stream knows (PackStream::microbatch_numbers()); if it knows
-// none, dealt to the data-parallel ranks in turn. Throws ConfigError unless a stream has one for each.
+// Local. The numbers, within the step, of the `num_microbatches` of a pack: those that its stream gives
+// (PackStream::microbatch_numbers()). If it gives none, microbatch i of data-parallel rank r of R is number i R + r.
+// Throws ConfigError if a stream gives another number of them.
 [[nodiscard]] std::vector<std::uint64_t> microbatch_numbers(const DistContext& context,
                                                             const std::vector<std::int64_t>& of_stream,
                                                             std::size_t num_microbatches);

@@ -10,8 +10,8 @@ namespace d9d {
 // Throws StateError if the provider's module already has storage, or if a parameter or buffer has no value at the end.
 void check_late_initialized(const Module& module);
 
-// Throws StateError naming a parameter that nobody placed: on one rank, too, parameters lie on the job's mesh, whose
-// axes all have size 1 there, so that nothing that reads layouts has a case for one rank.
+// Throws StateError that names a parameter without a place on the job's mesh. On one rank parameters have places too,
+// on a mesh whose axes have size 1, so that code that reads layouts needs no case for one rank.
 void check_layouts(const DistContext& context, const Module& module);
 
 // One clock for all random layers of the module, with the job's seed and the ranks that share a microbatch.

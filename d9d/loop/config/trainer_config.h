@@ -131,7 +131,7 @@ struct GradientClippingConfig {
   }
 };
 
-// Of every period, the last warmup + active steps are watched and the last active ones recorded.
+// The profiler runs in the last warmup + active steps of every period and records the last active ones.
 struct ProfilingConfig {
   std::filesystem::path traces_dir = {};
   std::int64_t period_steps = 1;
@@ -154,8 +154,8 @@ struct ProfilingConfig {
 };
 
 struct GradientManagerConfig {
-  // Of sums over microbatches and ranks, of all parameters but those whose FsdpConfig names another. null: float32, or
-  // float64 for float64 parameters. bfloat16 saves memory and rounds each sum.
+  // The dtype in which gradients are summed over microbatches and ranks, unless FsdpConfig names another for sharded
+  // parameters. null: float32, or float64 for float64 parameters. bfloat16 saves memory and rounds each sum.
   std::optional<Dtype> grad_dtype = {};
   std::int64_t bucket_size_mb = 32;  // size of one reduction
 

@@ -6,8 +6,8 @@
 //     train_one_step();
 //     if (schedule.should_do_action(config.logging.period_steps, {.always_at_last_step = true})) log();
 //     schedule.advance();
-//     if (schedule.should_do_action(config.checkpointing.period_steps, {.always_at_last_step = true, .after_advance =
-//     true})) save();
+//     const auto& period = config.checkpointing.period_steps;
+//     if (schedule.should_do_action(period, {.always_at_last_step = true, .after_advance = true})) save();
 //   }
 #pragma once
 

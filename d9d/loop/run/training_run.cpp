@@ -35,7 +35,7 @@ std::string text_of(const char* format, double value) {
   return buffer;
 }
 
-// What a step logs beside its loss, on its way from the device.
+// What a step logs beside its loss. A copy from the device to the host is under way.
 struct LoggedValues {
   struct Series {
     std::string name;

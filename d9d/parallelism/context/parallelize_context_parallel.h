@@ -1,5 +1,5 @@
-// The positions of a sequence over ranks. A model is told where its attention finds the others' keys; who feeds the
-// model cuts what goes in.
+// Splits the positions of a sequence over ranks. The model's attention gathers the keys and values of the other ranks;
+// the caller gives the model this rank's positions of each input.
 //
 // Example
 //   const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"cp"});

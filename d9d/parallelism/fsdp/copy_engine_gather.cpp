@@ -39,7 +39,7 @@ void CopyEngineGather::begin() {
 void CopyEngineGather::gather(const at::Tensor& full, const at::Tensor& slice) {
   if (!is_reading_) return ranks_->all_gather(full, slice).wait();
   const std::int64_t offset = slice.storage_offset() * slice.element_size();
-  for (std::int64_t i = 1; i <= ranks_->size(); ++i) {  // each rank begins elsewhere, so that no one serves all at once
+  for (std::int64_t i = 1; i <= ranks_->size(); ++i) {  // each rank begins with another peer: no peer serves all
     const std::int64_t rank = (ranks_->rank() + i) % ranks_->size();
     peers_->read(full.narrow(0, rank * slice.numel(), slice.numel()), rank, offset);
   }

@@ -65,7 +65,7 @@ class FlatGroup {
   // memory (kByte, gradient_bytes()) takes the full gradient from now on.
   void begin_gradients(const at::Tensor& memory);
   [[nodiscard]] bool has_gradients() const { return full_grad_.defined(); }
-  // A parameter's part of the full gradient, for whoever writes or adds to it now.
+  // A parameter's part of the full gradient. The caller writes it, or adds to it.
   [[nodiscard]] GradientPlace gradient_place(std::size_t index);
   // Adds a parameter's .grad() to the full gradient and drops it.
   void take_gradient(std::size_t index);

@@ -70,7 +70,7 @@ FsdpRuntime::Exchange& FsdpRuntime::exchange_of(const FlatGroup& group) {
   return exchanges_.emplace_back(Exchange{.ranks = group.shard_ranks()});
 }
 
-// Of a step; the same order on all ranks.
+// Announces that this rank reads the slices of others in this step. All ranks do it in the same order.
 void FsdpRuntime::begin_reading() {
   if (std::exchange(is_reading_, true)) return;
   (void)gather_stream_->run([&] {
@@ -213,7 +213,7 @@ void FsdpRuntime::set_gradient_dtype(std::optional<Dtype> dtype) {
   }
 }
 
-// Of the unit with most.
+// The bytes that the unit with the largest gradients needs.
 std::int64_t FsdpRuntime::slot_bytes(const Exchange& exchange) const {
   std::int64_t most = 0;
   for (const Entry& entry : entries_) {

@@ -41,7 +41,7 @@ class FsdpUnit {
   void before_forward(const TensorRefs& inputs);
   void after_forward(const TensorRefs& outputs);
 
-  // Whether a gather now is one that all ranks must take part in: nobody copies then.
+  // Whether a gather now is a collective of all ranks. Otherwise this rank copies the slices by itself.
   [[nodiscard]] bool gathers_by_collective() const;
   // For the runtime. Collective: gather, reduce.
   void gather(const at::Tensor& memory);

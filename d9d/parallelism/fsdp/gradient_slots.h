@@ -1,5 +1,5 @@
-// Memory for the full gradients of sharded units: slots that units take in turn as backward comes to them. A slot can
-// be written again when the reduction that read it has ended.
+// Memory for the full gradients of sharded units. Backward gives each unit the next slot, the first one after the last.
+// A slot can be written again when the reduction that read it has ended.
 //
 // Example
 //   GradientSlots slots(2);

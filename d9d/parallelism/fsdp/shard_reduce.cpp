@@ -45,7 +45,7 @@ void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool
     return rank == ranks_->rank() ? full.narrow(0, rank * sum.numel(), sum.numel()) : copy_of(rank);
   };
   meet();
-  for (std::int64_t i = 1; i < num_ranks; ++i) {  // each rank begins elsewhere, so that no one serves all at once
+  for (std::int64_t i = 1; i < num_ranks; ++i) {  // each rank begins with another peer: no peer serves all
     const std::int64_t rank = (ranks_->rank() + i) % num_ranks;
     peers_->read(part_of(rank), rank, offset);
   }

@@ -52,9 +52,9 @@ class UnitOrder {
   [[nodiscard]] bool lies_ahead(const Call& call, Side side) const;
   [[nodiscard]] bool is_at_start() const { return way_.empty(); }
   Step step_back();  // not at the start
-  // The next unit that backward begins with; none: there is none.
+  // The unit whose backward begins next. nullopt: backward is at its end.
   [[nodiscard]] std::optional<std::size_t> next_in_backward() const;
-  // Whether the way goes on with another call of the unit; at once, or anywhere.
+  // Whether backward comes to another call of the unit: as its next step, or at any later one.
   [[nodiscard]] bool goes_on_with(std::size_t unit) const;
   [[nodiscard]] bool comes_again_to(std::size_t unit) const;
 

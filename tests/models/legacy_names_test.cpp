@@ -1,13 +1,14 @@
+#include "d9d/models/legacy_names.h"
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/models/legacy_names.h"
 
 #include "tests/support/io_faults.h"
 
-namespace d9d::former_names_test {
+namespace d9d::legacy_names_test {
 namespace {
 
 FindTensor find_in(std::map<std::string, at::Tensor> state) {
@@ -48,4 +49,4 @@ TEST(FormerNames, Do_not_hide_that_a_tensor_is_missing) {
 }
 
 }  // namespace
-}  // namespace d9d::former_names_test
+}  // namespace d9d::legacy_names_test

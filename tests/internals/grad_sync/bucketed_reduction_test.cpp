@@ -1,15 +1,16 @@
+#include "d9d/internals/grad_sync/bucketed_reduction.h"
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"
-#include "d9d/internals/grad_sync/bucketed_reduction.h"
 
 #include "tests/support/gpu_ranks.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::test::gradient_synchronizer_test {
+namespace d9d::test::bucketed_reduction_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -267,4 +268,4 @@ TEST(BucketedReduction, Takes_anothers_word_for_which_gradients_have_values) {
 }
 
 }  // namespace
-}  // namespace d9d::test::gradient_synchronizer_test
+}  // namespace d9d::test::bucketed_reduction_test

@@ -1,9 +1,9 @@
+#include "d9d/loop/component/graph_key.h"
+
 #include <set>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-
-#include "d9d/loop/component/graph_key.h"
 
 namespace d9d::graph_key_test {
 namespace {

@@ -1,12 +1,13 @@
+#include "d9d/loop/config/unsupported.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/config/record_json.h"
-#include "d9d/loop/config/unsupported.h"
 
 #include "tests/loop/config/job_config.h"
 
-namespace d9d::refuse_unbuilt_test {
+namespace d9d::unsupported_test {
 namespace {
 
 using ::testing::MatchesRegex;
@@ -108,4 +109,4 @@ TEST(RefuseUnbuilt, Names_the_optimiser) {
 }
 
 }  // namespace
-}  // namespace d9d::refuse_unbuilt_test
+}  // namespace d9d::unsupported_test
