@@ -55,6 +55,11 @@ AREAS = {
 # Of LibTorch, what a header may include (1.6 s at most): the rest takes 4 to 18 s of every file that includes it.
 LIGHT = ("ATen/core/Tensor.h", "ATen/core/TensorBase.h", "ATen/core/ATen_fwd.h", "c10/")
 
+# What one file may know of this library, and one class may hold.
+MOST_INCLUDES = 16
+MOST_CLASS_LINES = 170
+CLASS = re.compile(r"^(?:class|struct) (?P<name>\w+)[^;{]*\{[ \t]*\n(?P<body>.*?)^\};", re.MULTILINE | re.DOTALL)
+
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"]+)[>\"]", re.MULTILINE)
 
 
@@ -123,6 +128,14 @@ def main() -> None:
                 report.add(path, line, "include-graph", problem)
             elif is_heavy(path, target):
                 report.add(path, line, "heavy-header", f"<{target}> is slow. Include it in the .cpp")
+        num_includes = len({match[2] for match in INCLUDE.finditer(text) if match[2].startswith("d9d/")})
+        if num_includes > MOST_INCLUDES:
+            report.add(path, 1, "budget", f"expected at most {MOST_INCLUDES} headers of d9d, got {num_includes}. Cut the file")
+        for match in CLASS.finditer(text):
+            num_lines = match["body"].count("\n")
+            if num_lines > MOST_CLASS_LINES:
+                report.add(path, source_tree.line_of(text, match.start()), "budget",
+                           f"expected a class of at most {MOST_CLASS_LINES} lines, got {num_lines}. Cut {match['name']}")
     report.end()
 
 

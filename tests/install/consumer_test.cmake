@@ -1,21 +1,30 @@
 # Builds tests/install/consumer as a foreign project would and runs it.
 #   WAY=package       installs this build into a prefix and uses find_package
-#   WAY=subdirectory  adds the sources; builds one area only, since the others are compiled by the same rules
+#   WAY=subdirectory  adds the sources (FetchContent); builds one area only, since the others are compiled by the same rules
+#   WAY=linked_subdirectory  the same with all areas: minutes
 
 set(work "${BINARY_DIR}/install_test/${WAY}")
 file(REMOVE_RECURSE "${work}")
 set(configure "${CMAKE_COMMAND}" -G Ninja -S "${SOURCE_DIR}/tests/install/consumer" -B "${work}/build"
   -DCMAKE_BUILD_TYPE=Release "-DD9D_SITE_PACKAGES=${SITE_PACKAGES}")
 
+function(run_consumer)
+  execute_process(COMMAND "${work}/build/consumer" OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+  if(NOT output STREQUAL "consumer: sum = 6\n")
+    message(FATAL_ERROR "expected the consumer to print its sum, got '${output}'")
+  endif()
+endfunction()
+
 if(WAY STREQUAL "package")
   execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BINARY_DIR}" --prefix "${work}/prefix"
     OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND ${configure} "-DCMAKE_PREFIX_PATH=${work}/prefix" COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND "${CMAKE_COMMAND}" --build "${work}/build" COMMAND_ERROR_IS_FATAL ANY)
-  execute_process(COMMAND "${work}/build/consumer" OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
-  if(NOT output STREQUAL "consumer: sum = 6\n")
-    message(FATAL_ERROR "expected the consumer to print its sum, got '${output}'")
-  endif()
+  run_consumer()
+elseif(WAY STREQUAL "linked_subdirectory")
+  execute_process(COMMAND ${configure} "-DD9D_SOURCE_DIR=${SOURCE_DIR}" -DD9D_UNITY=ON COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND "${CMAKE_COMMAND}" --build "${work}/build" --target consumer COMMAND_ERROR_IS_FATAL ANY)
+  run_consumer()
 else()
   execute_process(COMMAND ${configure} "-DD9D_SOURCE_DIR=${SOURCE_DIR}" COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND "${CMAKE_COMMAND}" --build "${work}/build" --target d9d_base COMMAND_ERROR_IS_FATAL ANY)

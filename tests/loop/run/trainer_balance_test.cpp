@@ -57,7 +57,7 @@ TEST(Trainer, Logs_how_many_tokens_each_expert_got_in_the_step) {
   RoutedJob job({{samples(0, 3), samples(3, 2)}, {samples(5, 4)}});
   auto trainer = job.make_trainer();
   const auto routed = std::dynamic_pointer_cast<Routed>(job.provider.model.shared());
-  const at::Tensor chosen = routed->experts->router(at::cat({samples(0, 3).x, samples(3, 2).x})).indices;
+  const at::Tensor chosen = routed->experts->router(at::cat({samples(0, 3).x, samples(3, 2).x})).expert_ids;
   const at::Tensor expected = at::bincount(chosen.flatten(), {}, 4);
   (void)trainer.train();
   const auto lines = Job::logged();
