@@ -9,7 +9,7 @@ constexpr int kBlock = 256;
 constexpr int kWarps = kBlock / kWarpSize;
 
 __global__ void __launch_bounds__(kBlock) packed_offsets(const PackedOffsetsArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (n > args.num_offered) return;
   const auto begin_of = [&](std::int64_t sequence) {
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kBlock) packed_offsets(const PackedOffsetsArgs
 // A block a chunk of rows and a head; a warp takes every kWarps-th row.
 template <class T>
 __global__ void __launch_bounds__(kBlock) sink_gradient(const SinkGradientArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const std::int64_t chunk = blockIdx.x / args.num_heads, head = blockIdx.x % args.num_heads;
   const int lane = threadIdx.x % kWarpSize, warp = threadIdx.x / kWarpSize;
   const std::int64_t first = chunk * args.rows_per_chunk;
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kBlock) sink_gradient(const SinkGradientArgs a
 }  // namespace
 
 void launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream) {
-  launch_after(packed_offsets, {num_blocks(args.num_offered + 1, kBlock), kBlock}, stream, args);
+  launch_pdl(packed_offsets, {num_blocks(args.num_offered + 1, kBlock), kBlock}, stream, args);
   check_launch("attention");
 }
 
@@ -62,9 +62,9 @@ void launch_sink_gradient(const SinkGradientArgs& args, CUstream_st* stream) {
   const auto num_chunks = (args.num_rows + args.rows_per_chunk - 1) / args.rows_per_chunk;
   const Grid grid{static_cast<unsigned>(num_chunks * args.num_heads), kBlock};
   if (args.dtype == Dtype::kBFloat16) {
-    launch_after(sink_gradient<__nv_bfloat16>, grid, stream, args);
+    launch_pdl(sink_gradient<__nv_bfloat16>, grid, stream, args);
   } else {
-    launch_after(sink_gradient<__half>, grid, stream, args);
+    launch_pdl(sink_gradient<__half>, grid, stream, args);
   }
   check_launch("attention");
 }

@@ -1,9 +1,13 @@
-// What the host half of a .cu file needs beside core's cuda_launch.cuh: launches behind others, alignment, and the
-// check after a launch.
+// How a .cu file starts its kernels, beside core's cuda_launch.cuh: programmatic dependent launches (PDL), which hide
+// the microsecond that a start takes, alignment, and the check after a launch.
 //
 // Example
+//   __global__ void silu_mul_forward(SiluMulForwardArgs args) {
+//     pdl_wait_and_trigger();
+//     ...
+//   }
 //   with_element_type(args.dtype, [&]<class T>(Element<T>) {
-//     launch_after(silu_mul_forward<T>, {num_blocks(args.size, kBlock * kWidth<T>), kBlock}, stream, args);
+//     launch_pdl(silu_mul_forward<T>, {num_blocks(args.size, kBlock * kWidth<T>), kBlock}, stream, args);
 //   });
 //   check_launch("silu_mul");
 #pragma once
@@ -36,11 +40,18 @@ struct Grid {
   unsigned shared_bytes = 0;  // asked for at the launch, a block
 };
 
-// Starts a kernel whose first act is wait_for_kernel_before() while the one before it in the stream still ends, which
-// hides a microsecond of each start.
+// Each thread of a kernel that launch_pdl() starts calls this before it reads or writes global memory. It waits until
+// the kernel before it in the stream has ended and its writes are visible; then blocks of the next kernel may start
+// wherever blocks of this one end.
+__device__ __forceinline__ void pdl_wait_and_trigger() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+
+// Starts a kernel that calls pdl_wait_and_trigger() while the kernel before it in the stream still ends.
 template <class... Args>
-void launch_after(void (*kernel)(Args...), const Grid& grid, CUstream_st* stream,
-                  const std::type_identity_t<Args>&... args) {
+void launch_pdl(void (*kernel)(Args...), const Grid& grid, CUstream_st* stream,
+                const std::type_identity_t<Args>&... args) {
   constexpr unsigned kWithoutAsking = 32 * 1024;  // of 48 KiB, which are also the kernel's own variables'
   if (grid.shared_bytes > kWithoutAsking) {
     cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -101,11 +101,4 @@ __device__ __forceinline__ std::int64_t row_offset(const StridedRows& rows, std:
   return row / rows.inner_rows * rows.outer_stride + row % rows.inner_rows * rows.inner_stride;
 }
 
-// First in a kernel that launch_after() starts, on every thread: waits for the end of the kernel before it and for all
-// that it wrote. Then blocks of the next one may take the places that blocks of this one leave, to wait in their turn.
-__device__ __forceinline__ void wait_for_kernel_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
-}
-
 }  // namespace d9d::kernels::detail

@@ -3,11 +3,11 @@
 // 64 columns of A each. They stay a little apart, so that one computes while the other writes its result.
 #pragma once
 
-#include <cuda_bf16.h>
-
-#include "d9d/kernels/device/cluster_pipeline.cuh"
+#include "d9d/kernels/device/cluster.cuh"
 #include "d9d/kernels/device/launch.cuh"
-#include "d9d/kernels/device/warpgroup_product.cuh"
+#include "d9d/kernels/device/ldmatrix.cuh"
+#include "d9d/kernels/device/tma.cuh"
+#include "d9d/kernels/device/wgmma.cuh"
 #include "d9d/kernels/grouped_mm/grouped_tiles.h"
 #include "d9d/kernels/grouped_mm/tile_turns.cuh"
 
@@ -24,15 +24,15 @@ struct GroupedShared {
   unsigned char a[kStages][2][kBoxBytes];  // a box a computing warpgroup
   unsigned char b[kStages][4][kBoxBytes];
   unsigned char results[2][2][kBoxBytes];  // two pieces a computing warpgroup
-  Barrier full[kStages];
-  Barrier empty[kStages];
+  Mbarrier full[kStages];
+  Mbarrier empty[kStages];
   SharedTurns turns;
   TileOrder order;
 };
 static_assert(sizeof(GroupedShared) <= 227 * 1024);
 static_assert(sizeof(GroupTiles) * kMaxGroups <= sizeof(GroupedShared::results));
 
-using Ring = RingPosition<kStages>;
+using Ring = PipelineState<kStages>;
 
 struct Nothing {
   __device__ __forceinline__ void operator()() const {}
@@ -49,62 +49,62 @@ struct Consumer {
   __device__ __forceinline__ int thread() const { return threadIdx.x % kWarpgroup; }
   __device__ __forceinline__ int warp() const { return thread() / 32; }
   __device__ __forceinline__ int lane() const { return thread() % 32; }
-  __device__ __forceinline__ void meet() const { sync_threads(2 + warpgroup, kWarpgroup); }
+  __device__ __forceinline__ void meet() const { named_barrier_sync(2 + warpgroup, kWarpgroup); }
 
   // Where this warpgroup may write a piece of its result.
   __device__ __forceinline__ unsigned char* begin_piece() {
     unsigned char* const memory = shared.results[warpgroup][piece];
     piece ^= 1;
-    if (thread() == 0) wait_for_stored_boxes<1>();
+    if (thread() == 0) tma_store_wait_read<1>();
     meet();
     return memory;
   }
   // All of it is written; store() sends it on its way, by one thread.
   template <class Store>
   __device__ __forceinline__ void end_piece(const Store& store) const {
-    publish_shared_writes();
+    fence_proxy_async();
     meet();
     if (thread() != 0) return;
     store();
-    end_stores();
+    tma_store_commit();
   }
 
   __device__ __forceinline__ void release(int stage) const {
-    if (lane() < 2) arrive_at(shared.empty[stage], lane());
+    if (lane() < 2) mbarrier_arrive_cluster(shared.empty[stage], lane());
   }
 
-  template <int kColumns, Order kAOrder, Order kBOrder>
+  template <int kColumns, Major kAMajor, Major kBMajor>
   __device__ __forceinline__ void start_product(float (&sums)[128], int step, bool add) const {
-    multiply<kColumns, kAOrder, kBOrder>(
-        sums, matrix_at(shared.a[at.stage][warpgroup], kBoxBytes) + step * kInnerStep<kAOrder>,
-        matrix_at(shared.b[at.stage], kBoxBytes) + step * kInnerStep<kBOrder>, add);
+    wgmma<kColumns, kAMajor, kBMajor>(
+        sums, smem_descriptor(shared.a[at.stage][warpgroup], kBoxBytes) + step * kDescriptorStepK<kAMajor>,
+        smem_descriptor(shared.b[at.stage], kBoxBytes) + step * kDescriptorStepK<kBMajor>, add);
   }
 
   // sums = A @ B over whole stages, one or more. after_first() is called while the first of them is multiplied.
-  template <int kColumns, Order kAOrder, Order kBOrder, class AfterFirst = Nothing>
+  template <int kColumns, Major kAMajor, Major kBMajor, class AfterFirst = Nothing>
   __device__ __forceinline__ void add_up(float (&sums)[128], int num_stages, const AfterFirst& after_first = {}) {
     // With fewer stages the first could arrive twice before the second comes.
     const bool is_apart = num_stages >= kStages;
-    if (is_apart && warpgroup == 1) sync_threads(1, 2 * kWarpgroup);
+    if (is_apart && warpgroup == 1) named_barrier_sync(1, 2 * kWarpgroup);
     int previous = 0;
     for (int i = 0; i < num_stages; ++i) {
-      wait(shared.full[at.stage], at.phase);
-      begin_products();
+      mbarrier_wait_parity(shared.full[at.stage], at.phase);
+      wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < 4; ++step) start_product<kColumns, kAOrder, kBOrder>(sums, step, i > 0 || step > 0);
-      end_products();
+      for (int step = 0; step < 4; ++step) start_product<kColumns, kAMajor, kBMajor>(sums, step, i > 0 || step > 0);
+      wgmma_commit_group();
       if (i > 0) {
-        wait_for_products<1>();
+        wgmma_wait_group<1>();
         release(previous);
       } else {
         after_first();
       }
-      if (is_apart && warpgroup == 0 && i == kLead - 1) arrive_threads(1, 2 * kWarpgroup);
+      if (is_apart && warpgroup == 0 && i == kLead - 1) named_barrier_arrive(1, 2 * kWarpgroup);
       previous = at.stage;
       at.advance();
     }
-    wait_for_products<0>();
-    keep_sums(sums);
+    wgmma_wait_group<0>();
+    fence_accumulators(sums);
     release(previous);
   }
 };
@@ -123,7 +123,7 @@ __device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_gr
 
 // The body of a kernel. Product has
 //   GroupTiles tiles_of(int rows);       Tile tile_at(order, int group, int tile);      int num_stages(tile);
-//   int bytes_of_stage(tile, int i);     void load(tile, int i, a, b, Barrier&);  // the i-th stage
+//   int bytes_of_stage(tile, int i);     void load(tile, int i, a, b, Mbarrier&);  // the i-th stage
 //   void compute(tile, Consumer&);       // uses num_stages stages
 template <class Product, class Offsets>
 __device__ __forceinline__ void run_grouped(const Product& product, const Offsets& offsets, int num_groups,
@@ -132,11 +132,11 @@ __device__ __forceinline__ void run_grouped(const Product& product, const Offset
   GroupedShared& shared = *reinterpret_cast<GroupedShared*>(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(shared.full[stage], 1);
-      init_barrier(shared.empty[stage], 2 * 2 * kWarpgroup / 32);  // the computing warps of both blocks
+      mbarrier_init(shared.full[stage], 1);
+      mbarrier_init(shared.empty[stage], 2 * 2 * kWarpgroup / 32);  // the computing warps of both blocks
     }
     shared.turns.init(1 + 2 * kWarpgroup / 32);
-    publish_barriers();
+    fence_mbarrier_init();
   }
   order_tiles(
       shared.order, offsets, num_groups, static_cast<int>(threadIdx.x), kThreads,
@@ -145,7 +145,7 @@ __device__ __forceinline__ void run_grouped(const Product& product, const Offset
   cluster_sync();
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kWarpgroup / 32) {
-    give_registers<40>();
+    warpgroup_reg_dealloc<40>();
     if (warp == 0 && threadIdx.x % 32 == 0) {
       Ring at;
       TurnDrawer turns{.turns = shared.turns, .num_drawn = num_drawn};
@@ -154,22 +154,22 @@ __device__ __forceinline__ void run_grouped(const Product& product, const Offset
         const int num_stages = product.num_stages(tile);
         if (num_stages == 0) turns.draw();
         for (int i = 0; i < num_stages; ++i, at.advance()) {
-          wait(shared.empty[at.stage], at.phase ^ 1);
+          mbarrier_wait_parity(shared.empty[at.stage], at.phase ^ 1);
           if (i == larger(num_stages - kStages, 0)) turns.draw();
-          arrive_expecting(shared.full[at.stage], product.bytes_of_stage(tile, i));
+          mbarrier_arrive_expect_tx(shared.full[at.stage], product.bytes_of_stage(tile, i));
           product.load(tile, i, shared.a[at.stage], shared.b[at.stage], shared.full[at.stage]);
         }
       });
     }
     __syncwarp();
   } else {
-    take_registers<232>();
+    warpgroup_reg_alloc<232>();
     Consumer consumer{.shared = shared, .warpgroup = warp / (kWarpgroup / 32) - 1};
     TurnReader turns{.turns = shared.turns};
     for_each_tile(shared.order, num_groups, turns, [&](int group, int index) {
       product.compute(product.tile_at(shared.order, group, index), consumer);
     });
-    if (consumer.thread() == 0) wait_for_stored_boxes<0>();
+    if (consumer.thread() == 0) tma_store_wait_read<0>();
   }
   cluster_sync();  // the other block may still write and arrive here
 }
@@ -187,28 +187,5 @@ void prepare_grouped(void (*kernel)(Args...)) {
   cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
   return static_cast<unsigned>(num_multiprocessors) / 2 * 2;
 }
-
-// Four 8 x 8 matrices of bf16 to rows of 16 bytes in shared memory: lane l has the address of row l % 8 of matrix l
-// / 8.
-__device__ __forceinline__ std::uint32_t packed(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
-// The sums of two times 8 columns, of 16 rows.
-__device__ __forceinline__ void store_matrices(void* row, const float* sums) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-               "r"(packed(sums[0], sums[1])), "r"(packed(sums[2], sums[3])), "r"(packed(sums[4], sums[5])),
-               "r"(packed(sums[6], sums[7]))
-               : "memory");
-}
-__device__ __forceinline__ void store_matrices_transposed(void* row, const float* sums) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-               "r"(packed(sums[0], sums[1])), "r"(packed(sums[2], sums[3])), "r"(packed(sums[4], sums[5])),
-               "r"(packed(sums[6], sums[7]))
-               : "memory");
-}
-
-// Where piece `piece` of 16 bytes of a row of 128 bytes lies, so that neither rows nor columns of pieces share banks.
-__device__ __forceinline__ int swizzled(int row, int piece) { return row * 128 + ((piece ^ (row % 8)) * 16); }
 
 }  // namespace d9d::kernels::detail

@@ -34,12 +34,11 @@ struct RowsOuterRows {
 
   __device__ __forceinline__ OuterTile tile_at(const TileOrder& order, int g, int index) const {
     const int first_row = order.offset[g];
-    return {
-        .group = g,
-        .first_row = first_row,
-        .num_rows = order.offset[g + 1] - first_row,
-        .first_in = index / num_out_tiles() * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2,
-        .first_out = index % num_out_tiles() * kTileOut};
+    return {.group = g,
+            .first_row = first_row,
+            .num_rows = order.offset[g + 1] - first_row,
+            .first_in = index / num_out_tiles() * kTileFeatures + static_cast<int>(cta_rank()) * kTileFeatures / 2,
+            .first_out = index % num_out_tiles() * kTileOut};
   }
 
   __device__ __forceinline__ int num_stages(const OuterTile& tile) const {
@@ -48,21 +47,21 @@ struct RowsOuterRows {
   __device__ __forceinline__ int bytes_of_stage(const OuterTile&, int /*stage*/) const { return 6 * kBoxBytes; }
 
   __device__ __forceinline__ void load(const OuterTile& tile, int i, unsigned char (*a)[kBoxBytes],
-                                       unsigned char (*b)[kBoxBytes], Barrier& full) const {
+                                       unsigned char (*b)[kBoxBytes], Mbarrier& full) const {
     const int row = tile.first_row + i * kInnerOfBlock;
 #pragma unroll
-    for (int box = 0; box < 2; ++box) load_box(a[box], x_map, full, {tile.first_in + box * 64, row, 0});
-    const int half = static_cast<int>(block_of_cluster()) * 2;
+    for (int box = 0; box < 2; ++box) tma_load(a[box], x_map, full, {tile.first_in + box * 64, row, 0});
+    const int half = static_cast<int>(cta_rank()) * 2;
 #pragma unroll
     for (int box = half; box < half + 2; ++box)
-      load_box_for_both(b[box], y_map, full, {tile.first_out + box * 64, row, 0});
+      tma_load_multicast(b[box], y_map, full, {tile.first_out + box * 64, row, 0});
   }
 
   __device__ __forceinline__ void compute(const OuterTile& tile, Consumer& consumer) const {
     float sums[128];
     const int num_whole = tile.num_rows / kInnerOfBlock;
     if (num_whole > 0) {
-      consumer.add_up<kTileOut, Order::kByOuter, Order::kByOuter>(sums, num_whole);
+      consumer.add_up<kTileOut, Major::kMN, Major::kMN>(sums, num_whole);
     } else {
 #pragma unroll
       for (float& sum : sums) sum = 0;
@@ -82,7 +81,7 @@ struct RowsOuterRows {
     GroupedShared& shared = consumer.shared;
     const int num_steps = ceil_div(num_rows, kInnerOfProduct);
     const int stage = consumer.at.stage;
-    wait(shared.full[stage], consumer.at.phase);
+    mbarrier_wait_parity(shared.full[stage], consumer.at.phase);
     const int num_pieces = (num_steps * kInnerOfProduct - num_rows) * 8;  // of 16 bytes, a box
     for (int i = consumer.thread(); i < num_pieces; i += kWarpgroup) {
       const int at = num_rows * 128 + i * 16;
@@ -91,7 +90,7 @@ struct RowsOuterRows {
       for (int box = 0; box < 4; ++box) *reinterpret_cast<uint4*>(shared.b[stage][box] + at) = {};
     }
     if (num_pieces > 0) {
-      publish_shared_writes();
+      fence_proxy_async();
       consumer.meet();
     }
     switch (num_steps) {
@@ -113,14 +112,14 @@ struct RowsOuterRows {
 
   template <int kSteps>
   __device__ __forceinline__ void add_up_steps(const Consumer& consumer, float (&sums)[128]) const {
-    keep_sums(sums);
-    begin_products();
+    fence_accumulators(sums);
+    wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kSteps; ++step)
-      consumer.start_product<kTileOut, Order::kByOuter, Order::kByOuter>(sums, step, true);
-    end_products();
-    wait_for_products<0>();
-    keep_sums(sums);
+      consumer.start_product<kTileOut, Major::kMN, Major::kMN>(sums, step, true);
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    fence_accumulators(sums);
   }
 
   // What is in the result already. Slow: adding to bf16 is not what training does.
@@ -146,12 +145,12 @@ struct RowsOuterRows {
 
   __device__ __forceinline__ void end_piece(const OuterTile& tile, const Consumer& consumer, unsigned char* piece,
                                             int column) const {
-    const BoxOrigin at = {tile.first_out + column, tile.first_in + consumer.warpgroup * 64, tile.group};
+    const TmaCoordinates at = {tile.first_out + column, tile.first_in + consumer.warpgroup * 64, tile.group};
     consumer.end_piece([&] {
       if (kIsFloat && args.add) {
-        add_box(out_map, piece, at);
+        tma_reduce_add(out_map, piece, at);
       } else {
-        store_box(out_map, piece, at);
+        tma_store(out_map, piece, at);
       }
     });
   }
@@ -164,7 +163,7 @@ struct RowsOuterRows {
       unsigned char* const piece = consumer.begin_piece();
 #pragma unroll
       for (int j = 0; j < 8; j += 2)
-        store_matrices(piece + swizzled(consumer.warp() * 16 + lane % 16, j + lane / 16), sums + (column + 8 * j) / 2);
+        stmatrix_x4(piece + swizzle_128b(consumer.warp() * 16 + lane % 16, j + lane / 16), sums + (column + 8 * j) / 2);
       end_piece(tile, consumer, piece, column);
     }
   }
@@ -180,8 +179,8 @@ struct RowsOuterRows {
       for (int j = 0; j < 4; ++j) {
         const float* const four = sums + column / 2 + 4 * j;
         const int at = lane % 2 * 8, chunk = 2 * j + lane % 4 / 2;
-        *reinterpret_cast<float2*>(piece + swizzled(row, chunk) + at) = {four[0], four[1]};
-        *reinterpret_cast<float2*>(piece + swizzled(row + 8, chunk) + at) = {four[2], four[3]};
+        *reinterpret_cast<float2*>(piece + swizzle_128b(row, chunk) + at) = {four[0], four[1]};
+        *reinterpret_cast<float2*>(piece + swizzle_128b(row + 8, chunk) + at) = {four[2], four[3]};
       }
       end_piece(tile, consumer, piece, column);
     }
@@ -193,9 +192,9 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     rows_outer_rows(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap y_map,
                     const __grid_constant__ CUtensorMap out_map, const __grid_constant__ RowsOuterRowsArgs args) {
   if (threadIdx.x == 0) {
-    prefetch_map(x_map);
-    prefetch_map(y_map);
-    prefetch_map(out_map);
+    prefetch_tensor_map(x_map);
+    prefetch_tensor_map(y_map);
+    prefetch_tensor_map(out_map);
   }
   run_grouped(RowsOuterRows<T>{x_map, y_map, out_map, args}, args.offsets, args.num_groups, args.num_drawn);
 }

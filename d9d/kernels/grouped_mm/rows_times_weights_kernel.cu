@@ -17,7 +17,7 @@ struct RowsTile {
 
 // The tensor cores compute the transpose: A is 64 features of the weights, B the rows, of which a product takes any
 // multiple of 8.
-template <Order kWeightOrder>
+template <Major kWeightMajor>
 struct RowsTimesWeights {
   const CUtensorMap (&rows_maps)[2];
   const CUtensorMap (&weights_maps)[2];
@@ -37,7 +37,7 @@ struct RowsTimesWeights {
     return {.group = g,
             .first_row = first_row + rows.first,
             .num_rows = rows.count,
-            .first_feature = index % tiles * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2};
+            .first_feature = index % tiles * kTileFeatures + static_cast<int>(cta_rank()) * kTileFeatures / 2};
   }
 
   __device__ __forceinline__ int num_stages(const RowsTile&) const {
@@ -51,22 +51,22 @@ struct RowsTimesWeights {
   }
 
   __device__ __forceinline__ void load(const RowsTile& tile, int i, unsigned char (*a)[kBoxBytes],
-                                       unsigned char (*b)[kBoxBytes], Barrier& full) const {
+                                       unsigned char (*b)[kBoxBytes], Mbarrier& full) const {
     const int stages_of_term = ceil_div(args.inner, kInnerOfBlock);
     const int term = i < stages_of_term ? 0 : 1;
     const CUtensorMap& rows_map = rows_maps[term];
     const CUtensorMap& weights_map = weights_maps[term];
     const int inner = (i - term * stages_of_term) * kInnerOfBlock;
-    if constexpr (kWeightOrder == Order::kByOuter) {
-      load_box(a[0], weights_map, full, {tile.first_feature, inner, tile.group});
-      load_box(a[1], weights_map, full, {tile.first_feature + 64, inner, tile.group});
+    if constexpr (kWeightMajor == Major::kMN) {
+      tma_load(a[0], weights_map, full, {tile.first_feature, inner, tile.group});
+      tma_load(a[1], weights_map, full, {tile.first_feature + 64, inner, tile.group});
     } else {
-      load_box(a[0], weights_map, full, {inner, tile.first_feature, tile.group});
+      tma_load(a[0], weights_map, full, {inner, tile.first_feature, tile.group});
     }
     const int num_boxes = num_row_boxes(tile);
-    for (int box = static_cast<int>(block_of_cluster()); box < num_boxes; box += 2) {
-      load_box_for_both(b[0] + box * kTileRowStep * kRowBytes, rows_map, full,
-                        {inner, tile.first_row + box * kTileRowStep, 0});
+    for (int box = static_cast<int>(cta_rank()); box < num_boxes; box += 2) {
+      tma_load_multicast(b[0] + box * kTileRowStep * kRowBytes, rows_map, full,
+                         {inner, tile.first_row + box * kTileRowStep, 0});
     }
   }
 
@@ -102,7 +102,7 @@ struct RowsTimesWeights {
 
   template <int kRows>
   __device__ __forceinline__ void add_up(const RowsTile& tile, Consumer& consumer, float (&sums)[128]) const {
-    consumer.add_up<kRows, kWeightOrder, Order::kByInner>(sums, num_stages(tile));
+    consumer.add_up<kRows, kWeightMajor, Major::kK>(sums, num_stages(tile));
   }
 
   // 64 rows at a time: as boxes where all of them are the group's.
@@ -115,12 +115,12 @@ struct RowsTimesWeights {
       unsigned char* const piece = consumer.begin_piece();
 #pragma unroll
       for (int row = 0; row < kPieceRows; row += 16) {
-        store_matrices_transposed(piece + swizzled(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2),
-                                  sums + (first + row) / 2);
+        stmatrix_x4_trans(piece + swizzle_128b(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2),
+                          sums + (first + row) / 2);
       }
       const int num_rows = tile.num_rows - first;
       consumer.end_piece([&] {
-        if (num_rows >= kPieceRows) store_box(out_map, piece, {first_feature, tile.first_row + first, 0});
+        if (num_rows >= kPieceRows) tma_store(out_map, piece, {first_feature, tile.first_row + first, 0});
       });
       if (num_rows < kPieceRows) write_rows(tile.first_row + first, num_rows, first_feature, piece, consumer.thread());
     }
@@ -133,7 +133,7 @@ struct RowsTimesWeights {
     auto* const out = static_cast<__nv_bfloat16*>(args.out) + first_feature;
     for (int row = thread / 8; row < num_rows; row += kWarpgroup / 8) {
       *reinterpret_cast<uint4*>(out + static_cast<std::int64_t>(first_row + row) * args.features) =
-          *reinterpret_cast<const uint4*>(piece + swizzled(row, thread % 8));
+          *reinterpret_cast<const uint4*>(piece + swizzle_128b(row, thread % 8));
     }
   }
 };
@@ -144,17 +144,17 @@ struct Maps {
   CUtensorMap out;
 };
 
-template <Order kWeightOrder>
+template <Major kWeightMajor>
 __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     rows_times_weights(const __grid_constant__ Maps maps, const __grid_constant__ RowsTimesWeightsArgs args) {
   if (threadIdx.x == 0) {
     for (int term = 0; term < args.num_terms; ++term) {
-      prefetch_map(maps.rows[term]);
-      prefetch_map(maps.weights[term]);
+      prefetch_tensor_map(maps.rows[term]);
+      prefetch_tensor_map(maps.weights[term]);
     }
-    prefetch_map(maps.out);
+    prefetch_tensor_map(maps.out);
   }
-  run_grouped(RowsTimesWeights<kWeightOrder>{maps.rows, maps.weights, maps.out, args}, args.offsets, args.num_groups,
+  run_grouped(RowsTimesWeights<kWeightMajor>{maps.rows, maps.weights, maps.out, args}, args.offsets, args.num_groups,
               args.num_drawn);
 }
 
@@ -163,8 +163,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
 void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream) {
   const auto inner = static_cast<std::uint64_t>(args.inner), features = static_cast<std::uint64_t>(args.features),
              num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
-  auto* const kernel =
-      args.weights_are_transposed ? rows_times_weights<Order::kByInner> : rows_times_weights<Order::kByOuter>;
+  auto* const kernel = args.weights_are_transposed ? rows_times_weights<Major::kK> : rows_times_weights<Major::kMN>;
   prepare_grouped(kernel);  // gives the thread a context, which maps want
   Maps maps;
   for (int term = 0; term < args.num_terms; ++term) {

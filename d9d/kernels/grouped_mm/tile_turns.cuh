@@ -3,21 +3,21 @@
 // beside this one held their multiprocessors, take what is left. All who ask in a cluster get the same numbers.
 #pragma once
 
-#include "d9d/kernels/device/cluster_pipeline.cuh"
+#include "d9d/kernels/device/cluster.cuh"
 
 namespace d9d::kernels::detail {
 
 constexpr int kTurns = 4;  // that some have read and others have not, at most
 
 struct SharedTurns {
-  Barrier known[kTurns];
-  Barrier read[kTurns];  // by all readers of both blocks; the first block's
+  Mbarrier known[kTurns];
+  Mbarrier read[kTurns];  // by all readers of both blocks; the first block's
   int tile[kTurns];
 
   __device__ __forceinline__ void init(std::uint32_t num_readers_of_block) {
     for (int turn = 0; turn < kTurns; ++turn) {
-      init_barrier(known[turn], 1);
-      init_barrier(read[turn], 2 * num_readers_of_block);
+      mbarrier_init(known[turn], 1);
+      mbarrier_init(read[turn], 2 * num_readers_of_block);
     }
   }
 };
@@ -28,13 +28,13 @@ __device__ __forceinline__ int first_turn() { return static_cast<int>(blockIdx.x
 // A warp that asks.
 struct TurnReader {
   SharedTurns& turns;
-  RingPosition<kTurns> at = {};
+  PipelineState<kTurns> at = {};
 
   __device__ __forceinline__ int next() {
-    wait(turns.known[at.stage], at.phase);
+    mbarrier_wait_parity(turns.known[at.stage], at.phase);
     const int tile = *static_cast<const volatile int*>(&turns.tile[at.stage]);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive_at(turns.read[at.stage], 0);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_cluster(turns.read[at.stage], 0);
     at.advance();
     return tile;
   }
@@ -44,8 +44,8 @@ struct TurnReader {
 struct TurnDrawer {
   SharedTurns& turns;
   int* num_drawn;  // zero when the kernel starts
-  bool is_first_block = block_of_cluster() == 0;
-  RingPosition<kTurns> at = {};
+  bool is_first_block = cta_rank() == 0;
+  PipelineState<kTurns> at = {};
   int drawn = 0;
 
   // Once before each next(), early: the answer takes a microsecond.
@@ -54,15 +54,15 @@ struct TurnDrawer {
   }
 
   __device__ __forceinline__ int next() {
-    Barrier& known = turns.known[at.stage];
-    arrive_expecting(known, sizeof(int));
+    Mbarrier& known = turns.known[at.stage];
+    mbarrier_arrive_expect_tx(known, sizeof(int));
     if (is_first_block) {
-      wait(turns.read[at.stage], at.phase ^ 1);
-      for (std::uint32_t block = 0; block < 2; ++block) send_to(turns.tile[at.stage], known, block, drawn);
+      mbarrier_wait_parity(turns.read[at.stage], at.phase ^ 1);
+      for (std::uint32_t block = 0; block < 2; ++block) st_async(turns.tile[at.stage], known, block, drawn);
     }
-    wait(known, at.phase);
+    mbarrier_wait_parity(known, at.phase);
     const int tile = *static_cast<const volatile int*>(&turns.tile[at.stage]);
-    arrive_at(turns.read[at.stage], 0);
+    mbarrier_arrive_cluster(turns.read[at.stage], 0);
     at.advance();
     return tile;
   }

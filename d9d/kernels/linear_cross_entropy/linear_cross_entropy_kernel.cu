@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kBlock) check_targets(const CheckTargetsArgs a
 
 template <class T, int kTiles>
 __global__ void __launch_bounds__(kBlockOfStatistics) logit_statistics(const LogitStatisticsArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   __shared__ A scratch[kWarpSize];
   const std::int64_t row = blockIdx.x;
@@ -160,7 +160,7 @@ void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* strea
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
     constexpr int kTiles = sizeof(T) == 2 ? 4 : 1;
-    launch_after(logit_statistics<T, kTiles>, {num_blocks(args.block.num_rows, 1), kBlockOfStatistics}, stream, args);
+    launch_pdl(logit_statistics<T, kTiles>, {num_blocks(args.block.num_rows, 1), kBlockOfStatistics}, stream, args);
   });
   check_launch("linear_cross_entropy");
 }

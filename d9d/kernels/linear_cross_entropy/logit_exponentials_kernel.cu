@@ -51,7 +51,7 @@ __device__ __forceinline__ float greatest_logit(const LogitBlock& block, std::in
 // greatest logit before exponentials are written; where it turns out to be too far above, they are written again.
 template <bool kTransforms>
 __global__ void __launch_bounds__(kMaxBlock) logit_exponentials(const LogitExponentialsArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   __shared__ float scratch[kWarpSize];
   const LogitBlock& block = args.block;
   const std::int64_t row = blockIdx.x;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kMaxBlock) logit_exponentials(const LogitExpon
 
 // A block of threads a row, which most often has nothing to do.
 __global__ void __launch_bounds__(kBlockOfStatistics) rescale_exponentials(const RescaleExponentialsArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const std::int64_t row = blockIdx.x;
   const float reference = args.reference[row];
   const float* const of_block = args.reference_of_block + row * args.reference_of_block_stride;
@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) rescale_exponentials(const
 constexpr float kLeastSoftmaxFactor = 1e-6F;
 
 __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRowsArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const std::int64_t row = blockIdx.x;
   const bool is_ignored = args.targets[row] == kIgnored;
   const float sum = args.sum[row];
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRo
 
 // A block of threads a row.
 __global__ void __launch_bounds__(kBlockOfStatistics) scale_rows(const ScaleRowsArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const std::int64_t row = blockIdx.x;
   const float factor = args.factor[row];
   const float* const values = args.values + row * args.num_columns;
@@ -191,26 +191,26 @@ void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* s
   const unsigned num_warps = num_blocks(args.block.num_columns, kTiles * kGroup * kWarpSize);
   const unsigned block = std::min<unsigned>(num_warps * kWarpSize, kMaxBlock);
   const bool transforms = args.block.bias != nullptr || args.block.softcap > 0;
-  launch_after(transforms ? logit_exponentials<true> : logit_exponentials<false>,
-               {num_blocks(args.block.num_rows, 1), block}, stream, args);
+  launch_pdl(transforms ? logit_exponentials<true> : logit_exponentials<false>,
+             {num_blocks(args.block.num_rows, 1), block}, stream, args);
   check_launch("linear_cross_entropy");
 }
 
 void launch_rescale_exponentials(const RescaleExponentialsArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0 || args.num_columns == 0) return;
-  launch_after(rescale_exponentials, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
+  launch_pdl(rescale_exponentials, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
   check_launch("linear_cross_entropy");
 }
 
 void launch_finish_rows(const FinishRowsArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0) return;
-  launch_after(finish_rows, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
+  launch_pdl(finish_rows, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
   check_launch("linear_cross_entropy");
 }
 
 void launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream) {
   if (args.num_rows == 0 || args.num_columns == 0) return;
-  launch_after(scale_rows, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
+  launch_pdl(scale_rows, {num_blocks(args.num_rows, 1), kBlockOfStatistics}, stream, args);
   check_launch("linear_cross_entropy");
 }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "d9d/kernels/device/bulk_copy.cuh"
 #include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/tma.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/moe_permute/moe_permute_kernel.h"
 
@@ -75,7 +75,7 @@ __device__ __forceinline__ void scatter_values(const ScatterTokensArgs& args, st
 
 template <class P>
 __global__ void __launch_bounds__(kBlock) scatter_tokens(const ScatterTokensArgs args, std::int64_t pieces_of_row) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const auto [token, piece] = token_piece(pieces_of_row);
   if (token >= args.shape.num_tokens) return;
   const P value = static_cast<const P*>(args.tokens)[token * pieces_of_row + piece];
@@ -95,9 +95,9 @@ constexpr int kWarpsOfScatter = 8;
 __global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
     scatter_tokens_in_bulk(const ScatterTokensArgs args, std::int64_t row_bytes, unsigned parts_of_row,
                            unsigned part_bytes) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   extern __shared__ __align__(128) unsigned char parts[];
-  __shared__ std::uint64_t arrived_of_warps[kWarpsOfScatter];
+  __shared__ Mbarrier full_of_warps[kWarpsOfScatter];
   const unsigned warp = threadIdx.x / kWarpSize;
   const unsigned lane = threadIdx.x % kWarpSize;
   const auto [token, part_of_row] =
@@ -106,9 +106,13 @@ __global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
   const std::int64_t begin = part_of_row * part_bytes;
   const auto bytes = static_cast<std::uint32_t>(min(std::int64_t{part_bytes}, row_bytes - begin));
   unsigned char* const part = parts + warp * part_bytes;
-  if (lane == 0)
-    start_bulk_load(part, static_cast<const unsigned char*>(args.tokens) + token * row_bytes + begin, bytes,
-                    arrived_of_warps[warp]);
+  Mbarrier& full = full_of_warps[warp];
+  if (lane == 0) {
+    mbarrier_init(full, 1);
+    fence_mbarrier_init();
+    mbarrier_arrive_expect_tx(full, bytes);
+    tma_load_1d(part, static_cast<const unsigned char*>(args.tokens) + token * row_bytes + begin, bytes, full);
+  }
   const bool has_values = begin == 0 && args.value_size > 0;
   const auto row_of = [&](std::int64_t choice) {
     return choice < args.shape.num_choices ? args.shape.slot_to_row[token * args.shape.num_choices + choice] : -1;
@@ -121,16 +125,17 @@ __global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
   std::int64_t row = row_of(lane);
   std::uint64_t value = value_of(lane);
   __syncwarp();
-  wait_for_bulk_load(arrived_of_warps[warp]);
+  mbarrier_wait_parity(full, 0);
   for (std::int64_t choice = lane; choice < args.shape.num_choices; choice += kWarpSize) {
     if (row >= 0) {
-      start_bulk_store_of_much(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
+      tma_store_1d_evict_first(static_cast<unsigned char*>(args.rows) + row * row_bytes + begin, part, bytes);
       if (has_values) store_value(value, args.row_values, row, args.value_size);
     }
     row = row_of(choice + kWarpSize);
     value = value_of(choice + kWarpSize);
   }
-  finish_reading_for_bulk_stores();
+  tma_store_commit();
+  tma_store_wait_read<0>();
 }
 
 // 0 where there is no row.
@@ -146,7 +151,7 @@ constexpr int kBlocksOfCombine = kWeighs ? 3 : 4;
 template <class T, int kCount, bool kWeighs>
 __global__ void __launch_bounds__(kBlock, kBlocksOfCombine<kWeighs>)
     combine_rows(const CombineRowsArgs args, std::int64_t pieces_of_row) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   using P = Elements<T, kCount>;
   const auto [token, piece] = token_piece(pieces_of_row);
@@ -202,7 +207,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine<kWeighs>)
 template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock)
     combine_rows_backward(const CombineRowsBackwardArgs args, std::int64_t pieces_of_row) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   using P = Elements<T, kCount>;
   __shared__ A dots_of_warps[kRowsInFlight][kWarpsOfBlock];
@@ -254,7 +259,7 @@ __global__ void __launch_bounds__(kBlock)
 
 template <class T>
 __global__ void __launch_bounds__(kBlock) indices_to_multihot(const MultihotArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const auto [token, expert] = token_piece(args.num_experts);
   if (token >= args.num_tokens) return;
   bool is_chosen = false;
@@ -290,14 +295,14 @@ void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream) {
                  const std::int64_t row_bytes = shape.num_features * static_cast<std::int64_t>(sizeof(T));
                  const unsigned parts_of_row = num_blocks(row_bytes, kPartBytes);
                  const auto part_bytes = static_cast<unsigned>(std::min(kPartBytes, row_bytes));
-                 launch_after(scatter_tokens_in_bulk,
-                              {.num_blocks = num_blocks(shape.num_tokens * parts_of_row, kWarpsOfScatter),
-                               .block = kWarpsOfScatter * kWarpSize,
-                               .shared_bytes = kWarpsOfScatter * part_bytes},
-                              stream, args, row_bytes, parts_of_row, part_bytes);
+                 launch_pdl(scatter_tokens_in_bulk,
+                            {.num_blocks = num_blocks(shape.num_tokens * parts_of_row, kWarpsOfScatter),
+                             .block = kWarpsOfScatter * kWarpSize,
+                             .shared_bytes = kWarpsOfScatter * part_bytes},
+                            stream, args, row_bytes, parts_of_row, part_bytes);
                } else {
                  const unsigned grid = num_blocks(shape.num_tokens * shape.num_features, kBlock);
-                 launch_after(scatter_tokens<T>, {grid, kBlock}, stream, args, shape.num_features);
+                 launch_pdl(scatter_tokens<T>, {grid, kBlock}, stream, args, shape.num_features);
                }
              });
   check_launch("permute");
@@ -310,7 +315,7 @@ void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream) {
       shape, {args.tokens, args.rows}, [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
         const std::int64_t pieces = shape.num_features / kCount;
         const auto launch = [&](auto kernel) {
-          launch_after(kernel, {num_blocks(shape.num_tokens * pieces, kBlock), kBlock}, stream, args, pieces);
+          launch_pdl(kernel, {num_blocks(shape.num_tokens * pieces, kBlock), kBlock}, stream, args, pieces);
         };
         args.slot_weights == nullptr ? launch(combine_rows<T, kCount, false>) : launch(combine_rows<T, kCount, true>);
       });
@@ -322,8 +327,8 @@ void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_
   if (shape.num_tokens == 0) return;
   with_piece(shape, {args.rows, args.grad_tokens, args.grad_rows},
              [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
-               launch_after(combine_rows_backward<T, kCount>, {num_blocks(shape.num_tokens, 1), kBlock}, stream, args,
-                            shape.num_features / kCount);
+               launch_pdl(combine_rows_backward<T, kCount>, {num_blocks(shape.num_tokens, 1), kBlock}, stream, args,
+                          shape.num_features / kCount);
              });
   check_launch("unpermute");
 }
@@ -332,7 +337,7 @@ void launch_indices_to_multihot(const MultihotArgs& args, CUstream_st* stream) {
   const std::int64_t size = args.num_tokens * args.num_experts;
   if (size == 0) return;
   with_element_type(args.dtype, [&]<class T>(Element<T>) {
-    launch_after(indices_to_multihot<T>, {num_blocks(size, kBlock), kBlock}, stream, args);
+    launch_pdl(indices_to_multihot<T>, {num_blocks(size, kBlock), kBlock}, stream, args);
   });
   check_launch("indices_to_multihot");
 }

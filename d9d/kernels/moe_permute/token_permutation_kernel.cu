@@ -20,7 +20,7 @@ __device__ __forceinline__ int expert_of(const TokenPermutationArgs& args, std::
 }
 
 __global__ void __launch_bounds__(kBlock) count_slots(const TokenPermutationArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   extern __shared__ int count[];  // [num_experts]
   for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock) count[expert] = 0;
   __syncthreads();
@@ -76,7 +76,7 @@ __device__ __forceinline__ void sizes_to_offsets(int* sizes, int num_experts) {
 
 // Warps have consecutive slots, and walk over them 32 at a time: rows follow the order of slots.
 __global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs args, int num_sort_blocks) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   extern __shared__ int next_row[];  // [kWarps, num_experts]
   int* const offsets = next_row + kWarps * args.num_experts;
   int* const of_blocks_before = offsets + args.num_experts;
@@ -129,9 +129,9 @@ __global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs
 void launch_token_permutation(const TokenPermutationArgs& args, CUstream_st* stream) {
   const unsigned grid = num_blocks(args.num_slots, kSlotsOfSortBlock);
   const auto bytes = static_cast<unsigned>(args.num_experts * sizeof(int));
-  if (grid > 0) launch_after(count_slots, {.num_blocks = grid, .block = kBlock, .shared_bytes = bytes}, stream, args);
-  launch_after(place_slots, {.num_blocks = std::max(grid, 1U), .block = kBlock, .shared_bytes = bytes * (kWarps + 2)},
-               stream, args, static_cast<int>(grid));
+  if (grid > 0) launch_pdl(count_slots, {.num_blocks = grid, .block = kBlock, .shared_bytes = bytes}, stream, args);
+  launch_pdl(place_slots, {.num_blocks = std::max(grid, 1U), .block = kBlock, .shared_bytes = bytes * (kWarps + 2)},
+             stream, args, static_cast<int>(grid));
   check_launch("build_token_permutation");
 }
 

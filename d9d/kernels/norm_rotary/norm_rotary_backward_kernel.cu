@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "d9d/kernels/device/async_copy.cuh"
+#include "d9d/kernels/device/cp_async.cuh"
 #include "d9d/kernels/norm_rotary/factors.cuh"
 
 // With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, f the factors, and g the gradient turned
@@ -52,7 +52,7 @@ __device__ __forceinline__ void write_partial(const float (&sums)[2 * W], float*
 template <class T, class Table, bool kIsInterleaved>
 __global__ void __launch_bounds__(kBlock, 1)
     norm_rotary_backward(const NormRotaryBackwardArgs args, const HeadGrid grid) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   extern __shared__ __align__(16) unsigned char shared_memory[];
   constexpr int W = kWidth<T>;
   const NormRotaryInputs& inputs = args.inputs;
@@ -86,13 +86,13 @@ __global__ void __launch_bounds__(kBlock, 1)
 #pragma unroll
         for (int i = 0; i < kHeads; ++i) {
           const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
-          copy_async(ring.at(stage, source, i, 0), head + first_bytes, is_there);
-          copy_async(ring.at(stage, source, i, 1), head + second_bytes, is_there && channels.second >= 0);
+          cp_async(ring.at(stage, source, i, 0), head + first_bytes, is_there);
+          cp_async(ring.at(stage, source, i, 1), head + second_bytes, is_there && channels.second >= 0);
           head += views[source].head_bytes;
         }
       }
     }
-    end_batch();
+    cp_async_commit();
   };
 #pragma unroll
   for (unsigned i_step = 0; i_step < kStages; ++i_step) fetch(i_step);
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kBlock, 1)
       fill_unless(is_turning, cos, 1.0F);
       fill_unless(is_turning, sin, 0.0F);
     }
-    wait_for_batches<kStages - 1>();
+    cp_async_wait<kStages - 1>();
 
     float turned[kHeads][2 * W];
     float sums[2 * kHeads] = {};  // of squares, and of products with the gradient
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kBlock, 1)
     fetch(i_step + kStages);
   }
   if (args.partials == nullptr) return;
-  wait_for_batches<0>();
+  cp_async_wait<0>();
   write_partial<W>(factor_sums, reinterpret_cast<float*>(shared_memory), grid, shape, kIsInterleaved,
                    args.partials + blockIdx.x * shape.head_dim);
 }
@@ -183,7 +183,7 @@ constexpr int kWarpsOfSum = 4;
 template <class Weight>
 __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
     add_partials(const NormRotaryBackwardArgs args, const HeadGrid grid) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   __shared__ float of_warps[kWarpsOfSum][kWarpSize];
   const unsigned blocks_of_weight = gridDim.x / 2;
   const unsigned which = blockIdx.x / blocks_of_weight;
@@ -231,15 +231,15 @@ void launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st
                   [&]<class T, class Table, bool kIsInterleaved>() {
                     grid = head_grid<kHeads>(args.inputs.shape, kWidth<T>);
                     divide_blocks(grid);
-                    launch_after(norm_rotary_backward<T, Table, kIsInterleaved>,
-                                 {.num_blocks = grid.size(), .block = kBlock, .shared_bytes = kBytesOfRing}, stream,
-                                 args, grid);
+                    launch_pdl(norm_rotary_backward<T, Table, kIsInterleaved>,
+                               {.num_blocks = grid.size(), .block = kBlock, .shared_bytes = kBytesOfRing}, stream, args,
+                               grid);
                   });
   check_launch("norm_rotary");
   if (args.partials == nullptr) return;
   with_element_type(args.inputs.weight_dtype, [&]<class Weight>(Element<Weight>) {
-    launch_after(add_partials<Weight>, {2 * num_blocks(args.inputs.shape.head_dim, kWarpSize), kWarpSize * kWarpsOfSum},
-                 stream, args, grid);
+    launch_pdl(add_partials<Weight>, {2 * num_blocks(args.inputs.shape.head_dim, kWarpSize), kWarpSize * kWarpsOfSum},
+               stream, args, grid);
   });
   check_launch("norm_rotary");
 }

@@ -12,7 +12,7 @@ constexpr int kHeads = 4;  // of a thread group
 template <class T, class Table, bool kIsInterleaved>
 __global__ void __launch_bounds__(kBlock, 4)
     norm_rotary_forward(const NormRotaryForwardArgs args, const HeadGrid grid) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   constexpr int W = kWidth<T>;
   const NormRotaryInputs& inputs = args.inputs;
   const HeadsShape& shape = inputs.shape;
@@ -97,7 +97,7 @@ void launch_norm_rotary_forward(const NormRotaryForwardArgs& args, CUstream_st* 
       [&]<class T, class Table, bool kIsInterleaved>() {
         HeadGrid grid = head_grid<kHeads>(args.inputs.shape, kWidth<T>);
         for (int i = 0; i < 2; ++i) grid.num_blocks[i] = num_blocks(grid.num_groups[i], kBlock / grid.group);
-        launch_after(norm_rotary_forward<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
+        launch_pdl(norm_rotary_forward<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
       });
   check_launch("norm_rotary");
 }

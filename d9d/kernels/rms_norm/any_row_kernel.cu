@@ -39,7 +39,7 @@ __device__ __forceinline__ Accumulator<T> widen_bits(Bits<T> bits) {
 template <class T, int kBlock>
 __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
     backward_in_registers(const RmsNormBackwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   constexpr int kRows = kRowsAtOnce<T>;
   const auto column_of = [](int i) { return static_cast<int>(threadIdx.x) + i * kBlock; };
@@ -117,7 +117,7 @@ constexpr int kBlockOfLongRow = 1024;
 // columns in memory.
 template <class T>
 __global__ void __launch_bounds__(kBlockOfLongRow, 2) backward_in_memory(const RmsNormBackwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   A* const partial =
       args.partials == nullptr ? nullptr : static_cast<A*>(args.partials) + blockIdx.x * args.num_columns;
@@ -153,7 +153,7 @@ template <class T>
 unsigned launch(const RmsNormBackwardArgs& args, CUstream_st* stream) {
   const auto start = [&](auto kernel, int rows_at_once, unsigned block) {
     const unsigned blocks = std::min(num_blocks(args.num_rows, rows_at_once), static_cast<unsigned>(kRmsNormPartials));
-    launch_after(kernel, {blocks, block}, stream, args);
+    launch_pdl(kernel, {blocks, block}, stream, args);
     return blocks;
   };
   if (args.num_columns <= 512 * kColumnsOfThread) return start(backward_in_registers<T, 512>, kRowsAtOnce<T>, 512);

@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "d9d/kernels/device/cluster_pipeline.cuh"
 #include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/tma.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rms_norm/backward_launchers.h"
 #include "d9d/kernels/rms_norm/weights.cuh"
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   constexpr int kVectors = R::kVectors;
   constexpr int kSources = kAdds ? 3 : 2;
   extern __shared__ __align__(128) unsigned char shared_memory[];  // [kStages, kSources, kRows, kVectors, kThreads]
-  __shared__ Barrier arrived[kStages];
+  __shared__ Mbarrier arrived[kStages];
   __shared__ float sums_of_warps[2][R::kThreads / kWarpSize][2 * kRows];
   auto* const ring = reinterpret_cast<Vector<T>*>(shared_memory);
   const auto at = [&](int stage, int source, int row) {
@@ -126,26 +126,26 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   if (thread < kStages * kRows && thread % kRows < turns.num_rows(thread / kRows)) {
     // The forward's input has been there for long: its first rows come while the kernel before ends.
     const std::int64_t row = turns.first_row(thread / kRows) + thread % kRows;
-    prefetch_bulk(static_cast<const T*>(args.x) + row_offset(args.x_rows, row), row_bytes);
+    tma_prefetch_1d(static_cast<const T*>(args.x) + row_offset(args.x_rows, row), row_bytes);
   }
   if (thread == 0) {
-    for (Barrier& barrier : arrived) init_barrier(barrier, 1);
-    publish_barriers();
+    for (Mbarrier& barrier : arrived) mbarrier_init(barrier, 1);
+    fence_mbarrier_init();
   }
   __syncthreads();
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
 
   const auto fetch = [&](int turn, int stage) {  // by the first warp: a lane a row of a source
     const int num_rows = turns.num_rows(turn);
-    if (thread == 0) arrive_expecting(arrived[stage], kSources * num_rows * row_bytes);
+    if (thread == 0) mbarrier_arrive_expect_tx(arrived[stage], kSources * num_rows * row_bytes);
     __syncwarp();
     const int source = thread / kRows;
     const int i = thread % kRows;
     if (source >= kSources || i >= num_rows) return;
     const void* const data = source == 0 ? args.x : source == 1 ? args.grad_out : args.grad_sum;
     const StridedRows& rows = source == 0 ? args.x_rows : source == 1 ? args.grad_out_rows : args.grad_sum_rows;
-    copy_bulk_to_shared(at(stage, source, i), static_cast<const T*>(data) + row_offset(rows, turns.first_row(turn) + i),
-                        row_bytes, arrived[stage]);
+    tma_load_1d(at(stage, source, i), static_cast<const T*>(data) + row_offset(rows, turns.first_row(turn) + i),
+                row_bytes, arrived[stage]);
   };
   if (thread < kWarpSize)
     for (int stage = 0; stage < kStages; ++stage) fetch(stage, stage);
@@ -162,11 +162,11 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   }
   const float share = 1.0F / static_cast<float>(args.num_columns);
   const auto eps = static_cast<float>(args.eps);
-  RingPosition<kStages> position;
+  PipelineState<kStages> position;
   for (int turn = 0;; ++turn, position.advance()) {
     const int num_rows = turns.num_rows(turn);
     if (num_rows == 0) break;
-    wait(arrived[position.stage], position.phase);
+    mbarrier_wait_parity(arrived[position.stage], position.phase);
     Vector<T> x[kRows][kVectors];
     Vector<T> grad[kRows][kVectors];
     Vector<T> added[kRows][kVectors];
@@ -236,9 +236,9 @@ unsigned launch_rms_norm_backward_of_long_rows(const RmsNormBackwardArgs& args, 
       constexpr auto kMostBlocks = static_cast<unsigned>(kRmsNormPartials / 2 * R::kBlocks);
       blocks = std::min(num_blocks(args.num_rows, R::kRows), kMostBlocks);
       const auto launch = [&]<bool kAdds>(std::bool_constant<kAdds>) {
-        launch_after(backward_of_long_rows<T, Weight, R, kAdds>,
-                     {.num_blocks = blocks, .block = R::kThreads, .shared_bytes = kStages * kBytesOfStage<T, R, kAdds>},
-                     stream, args, RowTurns::of(args.num_rows, blocks, R::kRows));
+        launch_pdl(backward_of_long_rows<T, Weight, R, kAdds>,
+                   {.num_blocks = blocks, .block = R::kThreads, .shared_bytes = kStages * kBytesOfStage<T, R, kAdds>},
+                   stream, args, RowTurns::of(args.num_rows, blocks, R::kRows));
       };
       args.grad_sum == nullptr ? launch(std::false_type()) : launch(std::true_type());
     });

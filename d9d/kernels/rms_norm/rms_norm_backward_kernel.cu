@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "d9d/kernels/device/async_copy.cuh"
+#include "d9d/kernels/device/cp_async.cuh"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rms_norm/backward_launchers.h"
@@ -67,7 +67,7 @@ __device__ __forceinline__ void write_partials(const float (&sums)[Group::kVecto
 // What limits this kernel besides memory is the number of instructions.
 template <class T, class Weight, class Group, bool kAdds>
 __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(const RmsNormBackwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   extern __shared__ __align__(16) unsigned char shared_memory[];
   constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
   constexpr int kRows = Group::kRows;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
         const T* const begin = static_cast<const T*>(data) + row_offset(rows, row);
 #pragma unroll
         for (int v = 0; v < kVectors; ++v)
-          copy_async(&ring.at(stage, source, i, v), begin + column_of<Group, T>(thread, v), is_mine(row, v));
+          cp_async(&ring.at(stage, source, i, v), begin + column_of<Group, T>(thread, v), is_mine(row, v));
       }
     };
     if (first_row < args.num_rows) {
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
       fetch_source(1, args.grad_out, args.grad_out_rows);
       if constexpr (kAdds) fetch_source(2, args.grad_sum, args.grad_sum_rows);
     }
-    end_batch();
+    cp_async_commit();
   };
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kGroups * kRows;
   std::int64_t block_row = static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows;
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
   const auto eps = static_cast<float>(args.eps);
   int turn = 0;
   for (int stage = 0; block_row < args.num_rows; block_row += step, stage = (stage + 1) % kStages, turn ^= 1) {
-    wait_for_batches<kStages - 1>();
+    cp_async_wait<kStages - 1>();
     float sums[2 * kRows] = {};  // of squares, and of products with the gradient
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
     fetch(block_row + kStages * step, stage);
   }
   if (args.partials == nullptr) return;
-  wait_for_batches<0>();
+  cp_async_wait<0>();
   write_partials<T, Group>(factor_sums, reinterpret_cast<float*>(shared_memory),
                            static_cast<float*>(args.partials) + blockIdx.x * args.num_columns, args.num_columns);
 }
@@ -174,7 +174,7 @@ constexpr int kWarpsOfSum = 16;
 template <class A, class Weight>
 __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
     add_partials(const A* partials, unsigned num_partials, std::int64_t num_columns, Weight* grad_weight) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   __shared__ A of_warps[kWarpsOfSum][kWarpSize];
   const unsigned warp = threadIdx.x / kWarpSize;
   const unsigned lane = threadIdx.x % kWarpSize;
@@ -199,9 +199,9 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
 void launch_add_partials(const RmsNormBackwardArgs& args, unsigned num_partials, CUstream_st* stream) {
   const auto launch = [&]<class A>(Element<A>) {
     with_element_type(args.weight_dtype, [&]<class Weight>(Element<Weight>) {
-      launch_after(add_partials<A, Weight>, {num_blocks(args.num_columns, kWarpSize), kWarpSize * kWarpsOfSum}, stream,
-                   static_cast<const A*>(args.partials), num_partials, args.num_columns,
-                   static_cast<Weight*>(args.grad_weight));
+      launch_pdl(add_partials<A, Weight>, {num_blocks(args.num_columns, kWarpSize), kWarpSize * kWarpsOfSum}, stream,
+                 static_cast<const A*>(args.partials), num_partials, args.num_columns,
+                 static_cast<Weight*>(args.grad_weight));
     });
   };
   args.dtype == Dtype::kFloat64 ? launch(Element<double>()) : launch(Element<float>());
@@ -226,11 +226,11 @@ unsigned launch_aligned(const RmsNormBackwardArgs& args, CUstream_st* stream) {
       constexpr int kRowsAtOnce = kBlockOf<Group> / Group::kThreads * Group::kRows;
       blocks = std::min(num_blocks(args.num_rows, kRowsAtOnce), static_cast<unsigned>(kRmsNormPartials / 2));
       const auto launch = [&]<bool kAdds>(std::bool_constant<kAdds>) {
-        launch_after(backward_in_registers<T, Weight, Group, kAdds>,
-                     {.num_blocks = blocks,
-                      .block = kBlockOf<Group>,
-                      .shared_bytes = kStagesOf<T, Group, kAdds> * kBytesOfStage<T, Group, kAdds>},
-                     stream, args);
+        launch_pdl(backward_in_registers<T, Weight, Group, kAdds>,
+                   {.num_blocks = blocks,
+                    .block = kBlockOf<Group>,
+                    .shared_bytes = kStagesOf<T, Group, kAdds> * kBytesOfStage<T, Group, kAdds>},
+                   stream, args);
       };
       args.grad_sum == nullptr ? launch(std::false_type()) : launch(std::true_type());
     });

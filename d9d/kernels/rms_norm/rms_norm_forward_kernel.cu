@@ -14,7 +14,7 @@ constexpr int kBlockOf = Group::kThreads > 256 ? Group::kThreads : 256;
 // waits for a condition. kIsFull: a row has a vector for each of a group's.
 template <class T, class Weight, class Group, bool kAdds, bool kIsFull>
 __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const RmsNormForwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
   constexpr int kRows = Group::kRows;
   constexpr int kVectors = Group::kVectors;
@@ -105,7 +105,7 @@ constexpr int kBlock = 512;
 // A block for a row of any length and alignment, which it reads twice.
 template <class T>
 __global__ void __launch_bounds__(kBlock) forward_of_any_row(const RmsNormForwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   const std::int64_t row = blockIdx.x;
   const T* x = static_cast<const T*>(args.x) + row_offset(args.x_rows, row);
@@ -136,7 +136,7 @@ bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {
     is_launched = with_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
       constexpr int kRowsOfBlock = kBlockOf<Group> / Group::kThreads * Group::kRows;
       const auto launch = [&](auto kernel) {
-        launch_after(kernel, {num_blocks(args.num_rows, kRowsOfBlock), kBlockOf<Group>}, stream, args);
+        launch_pdl(kernel, {num_blocks(args.num_rows, kRowsOfBlock), kBlockOf<Group>}, stream, args);
       };
       const auto launch_for = [&]<bool kAdds>(std::bool_constant<kAdds>) {
         args.num_columns == Group::kThreads* Group::kVectors* kWidth<T>
@@ -154,7 +154,7 @@ bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {
 void launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream) {
   if (!launch_in_registers(args, stream)) {
     with_element_type(args.dtype, [&]<class T>(Element<T>) {
-      launch_after(forward_of_any_row<T>, {num_blocks(args.num_rows, 1), kBlock}, stream, args);
+      launch_pdl(forward_of_any_row<T>, {num_blocks(args.num_rows, 1), kBlock}, stream, args);
     });
   }
   check_launch("rms_norm");

@@ -4,6 +4,7 @@
 //   columns of a row:  | group * W | group * W | ...  kVectors times, W elements a thread each time
 #pragma once
 
+#include "d9d/kernels/device/cluster.cuh"
 #include "d9d/kernels/device/vector.cuh"
 
 namespace d9d::kernels::detail {
@@ -47,7 +48,7 @@ __device__ __forceinline__ void group_sum(float (&values)[kValues], int turn) {
 #pragma unroll
       for (int i = 0; i < kValues; ++i) of_warps[turn][warp][i] = values[i];
     }
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
+    named_barrier_sync(group + 1, kThreads);
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       values[i] = 0;

@@ -9,7 +9,7 @@ constexpr int kHeads = 4;  // of a thread group
 
 template <class T, class Table, bool kIsInterleaved>
 __global__ void __launch_bounds__(kBlock, 5) turn_heads(const TurnHeadsArgs args, const HeadGrid grid) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   constexpr int W = kWidth<T>;
   const HeadsShape& shape = args.shape;
   const bool are_keys = blockIdx.x >= grid.num_blocks[0];
@@ -74,7 +74,7 @@ void launch_turn_heads(const TurnHeadsArgs& args, CUstream_st* stream) {
   with_head_types(args.dtype, args.table_dtype, args.is_interleaved, [&]<class T, class Table, bool kIsInterleaved>() {
     HeadGrid grid = head_grid<kHeads>(args.shape, kWidth<T>);
     for (int i = 0; i < 2; ++i) grid.num_blocks[i] = num_blocks(grid.num_groups[i], kBlock / grid.group);
-    launch_after(turn_heads<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
+    launch_pdl(turn_heads<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
   });
   check_launch("apply_rotary");
 }

@@ -98,7 +98,7 @@ __device__ __forceinline__ Candidate<A> best_of_warp(Candidate<A> best) {
 
 template <class T, int kPerLane>
 __global__ void __launch_bounds__(kBlock) topk_router_forward(const TopkRouterForwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   const TopkRouterShape& shape = args.shape;
   const int lane = threadIdx.x % kWarpSize;
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kBlock) topk_router_forward(const TopkRouterFo
 //   dw = renormalised ? (dr - sum(dr * r)) / s : dr        dlogits = p * (dp - sum(p * dp)), dp = dw at the chosen
 template <class T, int kPerLane>
 __global__ void __launch_bounds__(kBlock) topk_router_backward(const TopkRouterBackwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   const TopkRouterShape& shape = args.shape;
   const int lane = threadIdx.x % kWarpSize;
@@ -195,7 +195,7 @@ void with_shape(const TopkRouterShape& shape, const Function& function) {
 }
 
 __global__ void __launch_bounds__(kBlock) count_experts(const ExpertCountArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   extern __shared__ int counts_of_block[];
   for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock) counts_of_block[expert] = 0;
   __syncthreads();
@@ -216,8 +216,8 @@ __global__ void __launch_bounds__(kBlock) count_experts(const ExpertCountArgs ar
 void launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* stream) {
   if (args.shape.num_tokens == 0) return;
   with_shape(args.shape, [&]<class T, int kPerLane>(Element<T>, std::integral_constant<int, kPerLane>) {
-    launch_after(topk_router_forward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
-                 args);
+    launch_pdl(topk_router_forward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
+               args);
   });
   check_launch("topk_router");
 }
@@ -225,8 +225,8 @@ void launch_topk_router_forward(const TopkRouterForwardArgs& args, CUstream_st* 
 void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st* stream) {
   if (args.shape.num_tokens == 0) return;
   with_shape(args.shape, [&]<class T, int kPerLane>(Element<T>, std::integral_constant<int, kPerLane>) {
-    launch_after(topk_router_backward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
-                 args);
+    launch_pdl(topk_router_backward<T, kPerLane>, {num_blocks(args.shape.num_tokens, kTokensOfBlock), kBlock}, stream,
+               args);
   });
   check_launch("topk_router");
 }
@@ -234,7 +234,7 @@ void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st
 void launch_expert_count(const ExpertCountArgs& args, CUstream_st* stream) {
   if (args.size == 0) return;
   const unsigned grid = std::min<unsigned>(num_blocks(args.size, kBlock), kMaxCountBlocks);
-  launch_after(
+  launch_pdl(
       count_experts,
       {.num_blocks = grid, .block = kBlock, .shared_bytes = static_cast<unsigned>(args.num_experts * sizeof(int))},
       stream, args);

@@ -48,7 +48,7 @@ __device__ __forceinline__ Elements<T, W> load(const void* data, const StridedRo
 
 template <class T, int W>
 __global__ void __launch_bounds__(kBlock) silu_mul_forward(const SiluMulForwardArgs args, std::int64_t num_pieces) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (index >= num_pieces) return;
   const Place place = place_of(index, args.inputs.num_columns / W, W);
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kBlock) silu_mul_forward(const SiluMulForwardA
 
 template <class T, int W>
 __global__ void __launch_bounds__(kBlock) silu_mul_backward(const SiluMulBackwardArgs args, std::int64_t num_pieces) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (index >= num_pieces) return;
   const Place place = place_of(index, args.inputs.num_columns / W, W);
@@ -109,7 +109,7 @@ void with_piece(const SiluMulInputs& inputs, bool is_rest_aligned, const Functio
 void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream) {
   with_piece(args.inputs, /*is_rest_aligned=*/true,
              [&]<class T, int W>(Element<T>, std::integral_constant<int, W>, std::int64_t num_pieces) {
-               launch_after(silu_mul_forward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
+               launch_pdl(silu_mul_forward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
              });
   check_launch("silu_mul");
 }
@@ -117,11 +117,10 @@ void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream
 void launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream) {
   const auto is_rest_aligned =
       is_aligned(args.grad_out, args.grad_out_rows, args.inputs.num_columns, size_of(args.inputs.dtype));
-  with_piece(
-      args.inputs, is_rest_aligned,
-      [&]<class T, int W>(Element<T>, std::integral_constant<int, W>, std::int64_t num_pieces) {
-        launch_after(silu_mul_backward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
-      });
+  with_piece(args.inputs, is_rest_aligned,
+             [&]<class T, int W>(Element<T>, std::integral_constant<int, W>, std::int64_t num_pieces) {
+               launch_pdl(silu_mul_backward<T, W>, {num_blocks(num_pieces, kBlock), kBlock}, stream, args, num_pieces);
+             });
   check_launch("silu_mul");
 }
 

@@ -29,14 +29,6 @@ struct Maps {
   CUtensorMap grad_up;
 };
 
-// Four 8 x 8 matrices of bf16 from where store_matrices_transposed() puts them.
-__device__ __forceinline__ void load_matrices_transposed(const void* row, std::uint32_t (&pairs)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
 // Both numbers of a pair.
 __device__ __forceinline__ float2 halves_of(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
@@ -69,10 +61,10 @@ struct SiluMulLinearBackward {
     const int in_band = index - band * num_row_tiles();
     const int width = smaller(kBand, num_feature_tiles() - band);
     const int first_row = in_band / width * kMaxTileRows;
-    return {.first_row = first_row,
-            .num_pieces = smaller(ceil_div(args.num_rows - first_row, kPieceRows), kMaxTileRows / kPieceRows),
-            .first_feature =
-                (band + in_band % width) * kTileFeatures + static_cast<int>(block_of_cluster()) * kTileFeatures / 2};
+    return {
+        .first_row = first_row,
+        .num_pieces = smaller(ceil_div(args.num_rows - first_row, kPieceRows), kMaxTileRows / kPieceRows),
+        .first_feature = (band + in_band % width) * kTileFeatures + static_cast<int>(cta_rank()) * kTileFeatures / 2};
   }
 
   __device__ __forceinline__ int num_stages(const Tile& tile) const { return num_inner_stages() + 2 * tile.num_pieces; }
@@ -81,29 +73,29 @@ struct SiluMulLinearBackward {
   }
 
   __device__ __forceinline__ void load(const Tile& tile, int i, unsigned char (*a)[kBoxBytes],
-                                       unsigned char (*b)[kBoxBytes], Barrier& full) const {
+                                       unsigned char (*b)[kBoxBytes], Mbarrier& full) const {
     if (i < num_inner_stages()) {
       const int inner = i * kInnerOfBlock;
-      const int half = static_cast<int>(block_of_cluster());
-      load_box(a[0], maps.weight, full, {tile.first_feature, inner, 0});
-      load_box(a[1], maps.weight, full, {tile.first_feature + 64, inner, 0});
-      load_box_for_both(b[2 * half], maps.grad_out, full, {inner, tile.first_row + half * kMaxTileRows / 2, 0});
+      const int half = static_cast<int>(cta_rank());
+      tma_load(a[0], maps.weight, full, {tile.first_feature, inner, 0});
+      tma_load(a[1], maps.weight, full, {tile.first_feature + 64, inner, 0});
+      tma_load_multicast(b[2 * half], maps.grad_out, full, {inner, tile.first_row + half * kMaxTileRows / 2, 0});
       return;
     }
     const int piece = i - num_inner_stages();
     const int warpgroup = piece < tile.num_pieces ? 0 : 1;
-    const BoxOrigin at = place_of(tile, warpgroup, piece - warpgroup * tile.num_pieces);
-    load_box(b[0], maps.gate, full, at);
-    load_box(b[2], maps.up, full, at);
+    const TmaCoordinates at = place_of(tile, warpgroup, piece - warpgroup * tile.num_pieces);
+    tma_load(b[0], maps.gate, full, at);
+    tma_load(b[2], maps.up, full, at);
   }
 
-  __device__ __forceinline__ BoxOrigin place_of(const Tile& tile, int warpgroup, int piece) const {
+  __device__ __forceinline__ TmaCoordinates place_of(const Tile& tile, int warpgroup, int piece) const {
     return {tile.first_feature + warpgroup * 64, tile.first_row + piece * kPieceRows, 0};
   }
 
   __device__ __forceinline__ void compute(const Tile& tile, Consumer& consumer) const {
     float sums[128];
-    consumer.add_up<kMaxTileRows, Order::kByOuter, Order::kByInner>(sums, num_inner_stages(), [&] {
+    consumer.add_up<kMaxTileRows, Major::kMN, Major::kK>(sums, num_inner_stages(), [&] {
       if (consumer.unreleased >= 0) release<0>(consumer, consumer.unreleased);
     });
     if (consumer.warpgroup == 1) skip(tile, consumer);
@@ -121,7 +113,7 @@ struct SiluMulLinearBackward {
   // The stages of the other warpgroup. They have come: an arrival before that would count for what was there earlier.
   __device__ __forceinline__ void skip(const Tile& tile, Consumer& consumer) const {
     for (int i = 0; i < tile.num_pieces; ++i, consumer.at.advance()) {
-      wait(consumer.shared.full[consumer.at.stage], consumer.at.phase);
+      mbarrier_wait_parity(consumer.shared.full[consumer.at.stage], consumer.at.phase);
       consumer.release(consumer.at.stage);
     }
   }
@@ -129,7 +121,7 @@ struct SiluMulLinearBackward {
   // A stage that stores read, all but the last kPending of which are to be done.
   template <int kPending>
   __device__ __forceinline__ void release(const Consumer& consumer, int stage) const {
-    if (consumer.thread() == 0) wait_for_stored_boxes<kPending>();
+    if (consumer.thread() == 0) tma_store_wait_read<kPending>();
     __syncwarp();
     consumer.release(stage);
   }
@@ -140,13 +132,13 @@ struct SiluMulLinearBackward {
     const int stage = consumer.at.stage, lane = consumer.lane();
     unsigned char* const gate = consumer.shared.b[stage][0];
     unsigned char* const up = consumer.shared.b[stage][2];
-    wait(consumer.shared.full[stage], consumer.at.phase);
+    mbarrier_wait_parity(consumer.shared.full[stage], consumer.at.phase);
 #pragma unroll
     for (int row = 0; row < kPieceRows; row += 16) {
-      const int at = swizzled(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2);
+      const int at = swizzle_128b(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2);
       std::uint32_t gates[4], ups[4];
-      load_matrices_transposed(gate + at, gates);
-      load_matrices_transposed(up + at, ups);
+      ldmatrix_x4_trans(gate + at, gates);
+      ldmatrix_x4_trans(up + at, ups);
       float of_gate[8], of_up[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -156,16 +148,16 @@ struct SiluMulLinearBackward {
         of_gate[i] = d * u * s * fmaf(g, 1.0F - s, 1.0F);
         of_up[i] = d * (g * s);
       }
-      store_matrices_transposed(gate + at, of_gate);
-      store_matrices_transposed(up + at, of_up);
+      stmatrix_x4_trans(gate + at, of_gate);
+      stmatrix_x4_trans(up + at, of_up);
     }
-    publish_shared_writes();
+    fence_proxy_async();
     consumer.meet();
     if (consumer.thread() != 0) return;
-    const BoxOrigin to = place_of(tile, consumer.warpgroup, piece);
-    store_box(maps.grad_gate, gate, to);
-    store_box(maps.grad_up, up, to);
-    end_stores();
+    const TmaCoordinates to = place_of(tile, consumer.warpgroup, piece);
+    tma_store(maps.grad_gate, gate, to);
+    tma_store(maps.grad_up, up, to);
+    tma_store_commit();
   }
 };
 
@@ -173,12 +165,12 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     silu_mul_linear_backward(const __grid_constant__ Maps maps,
                              const __grid_constant__ SiluMulLinearBackwardArgs args) {
   if (threadIdx.x == 0) {
-    prefetch_map(maps.grad_out);
-    prefetch_map(maps.weight);
-    prefetch_map(maps.gate);
-    prefetch_map(maps.up);
-    prefetch_map(maps.grad_gate);
-    prefetch_map(maps.grad_up);
+    prefetch_tensor_map(maps.grad_out);
+    prefetch_tensor_map(maps.weight);
+    prefetch_tensor_map(maps.gate);
+    prefetch_tensor_map(maps.up);
+    prefetch_tensor_map(maps.grad_gate);
+    prefetch_tensor_map(maps.grad_up);
   }
   run_grouped(SiluMulLinearBackward{maps, args}, OneGroup{args.num_rows}, 1, args.num_drawn);
 }

@@ -37,7 +37,7 @@ __device__ __forceinline__ Elements<T, kCount>& piece_at(void* data, std::int64_
 
 template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock) weighted_silu_mul_forward(const WeightedSiluMulForwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   using P = Elements<T, kCount>;
   const std::int64_t pieces_of_row = args.inputs.num_columns / kCount;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_forward(const Weight
 
 template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs args) {
-  wait_for_kernel_before();
+  pdl_wait_and_trigger();
   using A = Accumulator<T>;
   using P = Elements<T, kCount>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / kWarpSize;
@@ -116,7 +116,7 @@ void launch_weighted_silu_mul_forward(const WeightedSiluMulForwardArgs& args, CU
   with_piece(inputs, are_aligned({inputs.gate, inputs.up, args.out}),
              [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
                const unsigned grid = num_blocks(inputs.num_rows * (inputs.num_columns / kCount), kBlock);
-               launch_after(weighted_silu_mul_forward<T, kCount>, {grid, kBlock}, stream, args);
+               launch_pdl(weighted_silu_mul_forward<T, kCount>, {grid, kBlock}, stream, args);
              });
   check_launch("weighted_silu_mul");
 }
@@ -127,7 +127,7 @@ void launch_weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs& args, 
   with_piece(inputs, are_aligned({inputs.gate, inputs.up, args.grad_out, args.grad_gate, args.grad_up}),
              [&]<class T, int kCount>(Element<T>, std::integral_constant<int, kCount>) {
                const unsigned grid = num_blocks(inputs.num_rows, kWarpsOfBlock);
-               launch_after(weighted_silu_mul_backward<T, kCount>, {grid, kBlock}, stream, args);
+               launch_pdl(weighted_silu_mul_backward<T, kCount>, {grid, kBlock}, stream, args);
              });
   check_launch("weighted_silu_mul");
 }
