@@ -41,6 +41,7 @@ class ModulePtr {
   // Tensors may stand anywhere in the arguments and the result (core/tree).
   template <class Self = T, class... Args>
   auto operator()(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
+    if (module_->hooks().empty() && !module_->checkpoints_activations()) return module_->forward(args...);
     if (module_->hooks().empty()) return run(args...);
     std::tuple<Args...> arguments(args...);
     const TensorRefs inputs = detail::tensor_refs(arguments);

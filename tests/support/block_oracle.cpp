@@ -1,5 +1,7 @@
 #include "tests/support/block_oracle.h"
 
+#include <cerrno>
+
 #include <torch/csrc/autograd/autograd.h>
 
 #include "d9d/model_state/io/safetensors.h"
@@ -19,7 +21,9 @@ const SafetensorsFile& oracle_file() {
 
 const std::filesystem::path& oracle_folder() {
   static const std::filesystem::path folder = [] {
-    std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "d9d" / "blocks_oracle";
+    // Each program has a folder: several of them run at a time.
+    const std::string program = ::program_invocation_short_name;
+    std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "d9d" / (program + "_oracle");
     std::filesystem::remove_all(path);
     std::filesystem::create_directories(path);
     run_python("tests/blocks/blocks_oracle.py", {path.string()});

@@ -61,7 +61,7 @@ TEST(StackTrace, In_attention_shows_the_functions_of_the_model_and_at_most_three
   }
   using ::testing::Contains;
   using ::testing::HasSubstr;
-  for (const char* const part : {"GroupedQueryAttention", "DecoderLayer", "PreNormDecoder", "DecoderWithHead"}) {
+  for (const char* const part : {"GroupedQueryAttention", "Qwen3DenseLayer", "PreNormDecoder", "DecoderWithHead"}) {
     EXPECT_THAT(forwards, Contains(HasSubstr(part)));
   }
   EXPECT_LE(others.size(), 3U) << ::testing::PrintToString(others);
