@@ -29,8 +29,9 @@ function(d9d_opened_library name)
   add_dependencies(d9d_core ${name})  # whoever builds a program gets it
 endfunction()
 
-file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/core/cuda_library/*.cpp"
-  "${PROJECT_SOURCE_DIR}/d9d/kernels/*/cuda_library/*.cpp")
+# Each file beside the header that declares it: core/<folder>/cuda_plugin/, kernels/<op>/cuda_library/.
+file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/core/*.cpp" "${PROJECT_SOURCE_DIR}/d9d/kernels/*.cpp")
+list(FILTER cuda_sources INCLUDE REGEX "/(cuda_plugin|cuda_library)/[^/]+$")
 d9d_opened_library(d9d_cuda SOURCES ${cuda_sources} WHEELS nccl)
 target_compile_definitions(d9d_cuda PRIVATE USE_C10D_NCCL)
 target_link_libraries(d9d_cuda PRIVATE d9d::torch_cpu "${D9D_TORCH_LIB}/libtorch_cuda.so" "${D9D_TORCH_LIB}/libc10_cuda.so"

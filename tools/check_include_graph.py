@@ -29,7 +29,6 @@ class Area(NamedTuple):
 AREAS = {
     "base": Area((), JSON + POSIX),
     "core": Area((), TORCH + C10D + CUDA + JSON + POSIX),
-    "core/cuda_library": Area(("core",), TORCH + C10D + CUDA),
     "pipelining/api": Area(("core",)),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),

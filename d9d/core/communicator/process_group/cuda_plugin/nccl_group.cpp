@@ -1,4 +1,4 @@
-// The library libd9d_cuda.so: the one place that names symbols of the CUDA half of LibTorch.
+// Part of libd9d_cuda.so, which may name symbols of the CUDA half of LibTorch.
 #include "d9d/core/communicator/process_group/nccl_group.h"
 
 #include <cstdlib>
