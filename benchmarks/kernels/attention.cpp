@@ -97,11 +97,11 @@ void measure_attention(d9d::benchmarks::DeviceTable& table, const DeviceShape& s
       {"cuDNN, our graph", fused(kernels::FusedSdpaKernel::kCudnn)}};
   if (!shape.options.softcap) implementations.push_back({"FlashAttention-2", fused(kernels::FusedSdpaKernel::kFlash)});
   if (!shape.has_sinks && !packed && !shape.options.window_left && !shape.options.softcap) {
-    const auto torch = [&](TorchSdpaKernel kernel) {
+    const auto torch = [&](d9d::TorchSdpaKernel kernel) {
       return with([&, kernel](const auto& in) { return kernels::torch_attention(in, shape.options, {kernel}); });
     };
-    implementations.push_back({"ATen cuDNN", torch(TorchSdpaKernel::kCudnn)});
-    implementations.push_back({"ATen flash", torch(TorchSdpaKernel::kFlash)});
+    implementations.push_back({"ATen cuDNN", torch(d9d::TorchSdpaKernel::kCudnn)});
+    implementations.push_back({"ATen flash", torch(d9d::TorchSdpaKernel::kFlash)});
   }
   measure_forward_and_backward(
       table, {.operation = "attention",
