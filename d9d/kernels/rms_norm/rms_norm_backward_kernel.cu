@@ -3,12 +3,10 @@
 #include "d9d/kernels/device/cp_async.cuh"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
-#include "d9d/kernels/rms_norm/backward_launchers.h"
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
-#include "d9d/kernels/rms_norm/row_groups.cuh"
-#include "d9d/kernels/rms_norm/weights.cuh"
+#include "d9d/kernels/rms_norm/rms_norm_rows.cuh"
 
-// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, and f the factors:
+// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, and f the weights:
 //
 //   grad_x = grad * f * inv - x * inv^3 * mean(grad * f * x)      grad_f = sum over rows of grad * x * inv
 namespace d9d::kernels::detail {
@@ -43,7 +41,7 @@ class Ring {
 
 // Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
 template <class T, class Group>
-__device__ __forceinline__ void write_partials(const float (&sums)[Group::kVectors][kWidth<T>], float* of_groups,
+__device__ __forceinline__ void write_partials(const float (&sums)[Group::kVectors][kWidth<T>], float* group_sums,
                                                float* partial, std::int64_t num_columns) {
   constexpr int W = kWidth<T>;
   constexpr int kColumns = Group::kThreads * W;  // of the groups' vectors of one number
@@ -52,19 +50,19 @@ __device__ __forceinline__ void write_partials(const float (&sums)[Group::kVecto
   for (int v = 0; v < Group::kVectors; ++v) {
     __syncthreads();
 #pragma unroll
-    for (int j = 0; j < W; ++j) of_groups[threadIdx.x * W + j] = sums[v][j];
+    for (int j = 0; j < W; ++j) group_sums[threadIdx.x * W + j] = sums[v][j];
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < kColumns && v * kColumns + i < num_columns; i += kBlockOf<Group>) {
       float sum = 0;
 #pragma unroll 16
-      for (int group = 0; group < kGroups; ++group) sum += of_groups[group * kColumns + i];
+      for (int group = 0; group < kGroups; ++group) sum += group_sums[group * kColumns + i];
       partial[v * kColumns + i] = sum;
     }
   }
 }
 
-// Blocks take rows in turns. A thread keeps the factors of its columns, and the sums of their gradients over all rows.
-// What limits this kernel besides memory is the number of instructions.
+// Blocks take rows alternately. A thread keeps the weights of its columns, and the sums of their gradients over all
+// rows. What limits this kernel besides memory is the number of instructions.
 template <class T, class Weight, class Group, bool kAdds>
 __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(const RmsNormBackwardArgs args) {
   pdl_wait_and_trigger();
@@ -102,20 +100,20 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
   std::int64_t block_row = static_cast<std::int64_t>(blockIdx.x) * kGroups * kRows;
   for (int stage = 0; stage < kStages; ++stage) fetch(block_row + stage * step, stage);
 
-  float factors[kVectors][W] = {};
-  float factor_sums[kVectors][W] = {};
+  float weights[kVectors][W] = {};
+  float grad_weights[kVectors][W] = {};
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int column = column_of<Group, T>(thread, v);
     if (column >= args.num_columns) continue;
-    const auto weight = *reinterpret_cast<const Elements<Weight, W>*>(static_cast<const Weight*>(args.weight) + column);
+    const auto loaded = *reinterpret_cast<const Elements<Weight, W>*>(static_cast<const Weight*>(args.weight) + column);
 #pragma unroll
-    for (int j = 0; j < W; ++j) factors[v][j] = widen(weight.value[j]) + (args.zero_centered ? 1.0F : 0.0F);
+    for (int j = 0; j < W; ++j) weights[v][j] = widen(loaded.value[j]) + (args.zero_centered ? 1.0F : 0.0F);
   }
-  const float share = 1.0F / static_cast<float>(args.num_columns);
+  const float inv_n = 1.0F / static_cast<float>(args.num_columns);
   const auto eps = static_cast<float>(args.eps);
-  int turn = 0;
-  for (int stage = 0; block_row < args.num_rows; block_row += step, stage = (stage + 1) % kStages, turn ^= 1) {
+  int parity = 0;
+  for (int stage = 0; block_row < args.num_rows; block_row += step, stage = (stage + 1) % kStages, parity ^= 1) {
     cp_async_wait<kStages - 1>();
     float sums[2 * kRows] = {};  // of squares, and of products with the gradient
 #pragma unroll
@@ -130,18 +128,19 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
         for (int j = 0; j < W; ++j) {
           const float value = widen(x.value[j]);
           squares += value * value;
-          products += widen(grad.value[j]) * factors[v][j] * value;
+          products += widen(grad.value[j]) * weights[v][j] * value;
         }
         sums[2 * i] += squares;
         sums[2 * i + 1] += products;
       }
     }
-    group_sum<Group::kThreads, kBlockOf<Group>>(sums, turn);
+    group_sum<Group::kThreads, kBlockOf<Group>>(sums, parity);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const std::int64_t row = block_row + i * kGroups + group;
-      const float inv_rms = row < args.num_rows ? rsqrtf(sums[2 * i] * share + eps) : 0.0F;
-      const float projection = sums[2 * i + 1] * share * inv_rms * inv_rms * inv_rms;
+      const float inv_rms = row < args.num_rows ? rsqrtf(sums[2 * i] * inv_n + eps) : 0.0F;
+      const float mean_grad_dot_x = sums[2 * i + 1] * inv_n;
+      const float x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
         const Vector<T> x = ring.at(stage, 0, i, v);
@@ -152,9 +151,9 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
         for (int j = 0; j < W; ++j) {
           const float value = widen(x.value[j]);
           const float scaled = widen(grad.value[j]) * inv_rms;
-          factor_sums[v][j] += scaled * value;
-          const float of_norm = scaled * factors[v][j] - value * projection;
-          grad_x.value[j] = narrow<T>(kAdds ? of_norm + widen(grad_x.value[j]) : of_norm);
+          grad_weights[v][j] += scaled * value;
+          const float grad_of_norm = scaled * weights[v][j] - value * x_coefficient;
+          grad_x.value[j] = narrow<T>(kAdds ? grad_of_norm + widen(grad_x.value[j]) : grad_of_norm);
         }
         if (is_mine(row, v) && args.grad_x != nullptr)
           store_vector(grad_x, args.grad_x, row * args.num_columns + column_of<Group, T>(thread, v));
@@ -164,7 +163,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
   }
   if (args.partials == nullptr) return;
   cp_async_wait<0>();
-  write_partials<T, Group>(factor_sums, reinterpret_cast<float*>(shared_memory),
+  write_partials<T, Group>(grad_weights, reinterpret_cast<float*>(shared_memory),
                            static_cast<float*>(args.partials) + blockIdx.x * args.num_columns, args.num_columns);
 }
 
@@ -175,7 +174,7 @@ template <class A, class Weight>
 __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
     add_partials(const A* partials, unsigned num_partials, std::int64_t num_columns, Weight* grad_weight) {
   pdl_wait_and_trigger();
-  __shared__ A of_warps[kWarpsOfSum][kWarpSize];
+  __shared__ A warp_sums[kWarpsOfSum][kWarpSize];
   const unsigned warp = threadIdx.x / kWarpSize;
   const unsigned lane = threadIdx.x % kWarpSize;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarpSize + lane;
@@ -189,10 +188,10 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   A sum = 0;
 #pragma unroll
   for (int i = 0; i < kPartialsOfWarp; ++i) sum += read[i];
-  of_warps[warp][lane] = sum;
+  warp_sums[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || column >= num_columns) return;
-  for (int other = 1; other < kWarpsOfSum; ++other) sum += of_warps[other][lane];
+  for (int other = 1; other < kWarpsOfSum; ++other) sum += warp_sums[other][lane];
   grad_weight[column] = static_cast<Weight>(sum);
 }
 

@@ -1,8 +1,7 @@
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
-#include "d9d/kernels/rms_norm/row_groups.cuh"
-#include "d9d/kernels/rms_norm/weights.cuh"
+#include "d9d/kernels/rms_norm/rms_norm_rows.cuh"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -54,11 +53,12 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
     }
   }
 
-  Elements<Weight, kWidth<T>> weight[kVectors];  // on its way while the squares are summed
+  Elements<Weight, kWidth<T>> loaded_weight[kVectors];  // its load runs while the squares are summed
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int column = readable_column(v);
-    weight[v] = *reinterpret_cast<const Elements<Weight, kWidth<T>>*>(static_cast<const Weight*>(args.weight) + column);
+    loaded_weight[v] =
+        *reinterpret_cast<const Elements<Weight, kWidth<T>>*>(static_cast<const Weight*>(args.weight) + column);
   }
 
   float squares[kRows] = {};
@@ -73,28 +73,29 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
   group_sum<Group::kThreads, kBlockOf<Group>>(squares, 0);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    keep_packed(weight[v]);
+    keep_packed(loaded_weight[v]);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) keep_packed(x[i][v]);
   }
-  const float share = 1.0F / static_cast<float>(num_columns);
+  const float inv_n = 1.0F / static_cast<float>(num_columns);
   const auto eps = static_cast<float>(args.eps);
   float inv_rms[kRows];
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) inv_rms[i] = rsqrtf(squares[i] * share + eps);
+  for (int i = 0; i < kRows; ++i) inv_rms[i] = rsqrtf(squares[i] * inv_n + eps);
 
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!is_mine(v)) break;
-    float factor[kWidth<T>];
+    float weight[kWidth<T>];
 #pragma unroll
-    for (int j = 0; j < kWidth<T>; ++j) factor[j] = widen(weight[v].value[j]) + (args.zero_centered ? 1.0F : 0.0F);
+    for (int j = 0; j < kWidth<T>; ++j)
+      weight[j] = widen(loaded_weight[v].value[j]) + (args.zero_centered ? 1.0F : 0.0F);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       if (row_of(i) >= args.num_rows) continue;
       Vector<T> out;
 #pragma unroll
-      for (int j = 0; j < kWidth<T>; ++j) out.value[j] = narrow<T>(widen(x[i][v].value[j]) * inv_rms[i] * factor[j]);
+      for (int j = 0; j < kWidth<T>; ++j) out.value[j] = narrow<T>(widen(x[i][v].value[j]) * inv_rms[i] * weight[j]);
       store_vector(out, args.out, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
     }
   }
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kBlock) forward_of_any_row(const RmsNormForwar
   const A inv_rms = rsqrt(squares[0] / static_cast<A>(args.num_columns) + static_cast<A>(args.eps));
   T* out = static_cast<T*>(args.out) + row * args.num_columns;
   for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock)
-    out[i] = narrow<T>(widen(x[i]) * inv_rms * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered));
+    out[i] = narrow<T>(widen(x[i]) * inv_rms * weight_at<A>(args.weight, args.weight_dtype, i, args.zero_centered));
 }
 
 bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {

@@ -57,4 +57,11 @@ struct RmsNormBackwardArgs {
 void launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream);
 void launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream);
 
+// Parts of launch_rms_norm_backward(). Each starts all but the sum of `partials`, of which it writes as many as it
+// returns, one a block.
+// Rows and weights aligned to 16 bytes. Returns 0 and starts nothing where rows do not fit into registers.
+unsigned launch_rms_norm_backward_of_long_rows(const RmsNormBackwardArgs& args, CUstream_st* stream);
+// Any rows.
+unsigned launch_rms_norm_backward_of_any_row(const RmsNormBackwardArgs& args, CUstream_st* stream);
+
 }  // namespace d9d::kernels::detail

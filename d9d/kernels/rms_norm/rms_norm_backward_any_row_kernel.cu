@@ -3,8 +3,8 @@
 
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
-#include "d9d/kernels/rms_norm/backward_launchers.h"
-#include "d9d/kernels/rms_norm/weights.cuh"
+#include "d9d/kernels/rms_norm/rms_norm_kernel.h"
+#include "d9d/kernels/rms_norm/rms_norm_rows.cuh"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -51,11 +51,11 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
 #pragma unroll
     for (int i = 0; i < kColumnsOfThread; ++i) values[i] = load_bits(begin + min(column_of(i), num_columns - 1));
   };
-  A factors[kColumnsOfThread] = {};
-  A factor_sums[kColumnsOfThread] = {};
+  A weights[kColumnsOfThread] = {};
+  A grad_weights[kColumnsOfThread] = {};
 #pragma unroll
   for (int i = 0; i < kColumnsOfThread; ++i)
-    if (is_mine(i)) factors[i] = factor_at<A>(args.weight, args.weight_dtype, column_of(i), args.zero_centered);
+    if (is_mine(i)) weights[i] = weight_at<A>(args.weight, args.weight_dtype, column_of(i), args.zero_centered);
   Bits<T> x[kRows][kColumnsOfThread];
   Bits<T> grad_out[kRows][kColumnsOfThread];
   const auto load_rows = [&](std::int64_t first_row) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
       load(args.grad_out, args.grad_out_rows, first_row + r, grad_out[r]);
     }
   };
-  const A share = A{1} / static_cast<A>(args.num_columns);
+  const A inv_n = A{1} / static_cast<A>(args.num_columns);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kRows;
   std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * kRows;
   load_rows(first_row);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
         value[r][i] = is_mine(i) ? widen_bits<T>(x[r][i]) : A{0};
         grad[r][i] = is_mine(i) ? widen_bits<T>(grad_out[r][i]) : A{0};
         sums[2 * r] += value[r][i] * value[r][i];
-        sums[2 * r + 1] += grad[r][i] * factors[i] * value[r][i];
+        sums[2 * r + 1] += grad[r][i] * weights[i] * value[r][i];
       }
     }
     load_rows(first_row + step);
@@ -89,18 +89,19 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t row = first_row + r;
       if (row >= args.num_rows) break;
-      const A inv_rms = rsqrt(sums[2 * r] * share + static_cast<A>(args.eps));
-      const A projection = sums[2 * r + 1] * share * inv_rms * inv_rms * inv_rms;
+      const A inv_rms = rsqrt(sums[2 * r] * inv_n + static_cast<A>(args.eps));
+      const A mean_grad_dot_x = sums[2 * r + 1] * inv_n;
+      const A x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
       Bits<T> added[kColumnsOfThread] = {};
       if (args.grad_sum != nullptr) load(args.grad_sum, args.grad_sum_rows, row, added);
 #pragma unroll
       for (int i = 0; i < kColumnsOfThread; ++i) {
         const A scaled = grad[r][i] * inv_rms;
-        factor_sums[i] += scaled * value[r][i];
+        grad_weights[i] += scaled * value[r][i];
         if (is_mine(i) && args.grad_x != nullptr) {
-          const A of_norm = scaled * factors[i] - value[r][i] * projection;
+          const A grad_of_norm = scaled * weights[i] - value[r][i] * x_coefficient;
           static_cast<T*>(args.grad_x)[row * args.num_columns + column_of(i)] =
-              narrow<T>(of_norm + widen_bits<T>(added[i]));
+              narrow<T>(grad_of_norm + widen_bits<T>(added[i]));
         }
       }
     }
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
   if (args.partials == nullptr) return;
 #pragma unroll
   for (int i = 0; i < kColumnsOfThread; ++i)
-    if (is_mine(i)) static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + column_of(i)] = factor_sums[i];
+    if (is_mine(i)) static_cast<A*>(args.partials)[blockIdx.x * args.num_columns + column_of(i)] = grad_weights[i];
 }
 
 constexpr int kBlockOfLongRow = 1024;
@@ -129,19 +130,20 @@ __global__ void __launch_bounds__(kBlockOfLongRow, 2) backward_in_memory(const R
     for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlockOfLongRow) {
       const A value = widen(x[i]);
       squares += value * value;
-      products += widen(grad_out[i]) * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) * value;
+      products += widen(grad_out[i]) * weight_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) * value;
     }
     const auto num_columns = static_cast<A>(args.num_columns);
     A sums[2] = {squares, products};
     block_sum<kBlockOfLongRow>(sums);
     const A inv_rms = rsqrt(sums[0] / num_columns + static_cast<A>(args.eps));
-    const A projection = sums[1] / num_columns * inv_rms * inv_rms * inv_rms;
+    const A mean_grad_dot_x = sums[1] / num_columns;
+    const A x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
     for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlockOfLongRow) {
       const A value = widen(x[i]);
       const A scaled = widen(grad_out[i]) * inv_rms;
       if (partial != nullptr) partial[i] = (row == blockIdx.x ? 0 : partial[i]) + scaled * value;
       if (args.grad_x == nullptr) continue;
-      A grad = scaled * factor_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) - value * projection;
+      A grad = scaled * weight_at<A>(args.weight, args.weight_dtype, i, args.zero_centered) - value * x_coefficient;
       if (args.grad_sum != nullptr)
         grad += widen(static_cast<const T*>(args.grad_sum)[row_offset(args.grad_sum_rows, row) + i]);
       static_cast<T*>(args.grad_x)[row * args.num_columns + i] = narrow<T>(grad);

@@ -1,13 +1,49 @@
-// How the threads of rms_norm share rows: a group of threads holds a whole row in registers, so that a row is read
-// once. A group is half a warp, a warp, or some warps; a block has several, and each sums its rows by itself.
+// What the kernels of rms_norm share: their types, their weights, and how threads share rows: a group of threads holds
+// a whole row in registers, so that a row is read once. A group is half a warp, a warp, or some warps; a block has
+// several, and each sums its rows by itself.
 //
 //   columns of a row:  | group * W | group * W | ...  kVectors times, W elements a thread each time
 #pragma once
 
+#include "d9d/base/dtype.h"
 #include "d9d/kernels/device/cluster.cuh"
 #include "d9d/kernels/device/vector.cuh"
 
 namespace d9d::kernels::detail {
+
+// The weight of a column in A, plus 1 when zero-centred; its type is known only when the kernel runs.
+template <class A>
+__device__ __forceinline__ A weight_at(const void* weights, Dtype dtype, std::int64_t column, bool zero_centered) {
+  A weight = 0;
+  switch (dtype) {
+    case Dtype::kFloat64:
+      weight = static_cast<A>(static_cast<const double*>(weights)[column]);
+      break;
+    case Dtype::kFloat32:
+      weight = static_cast<const float*>(weights)[column];
+      break;
+    case Dtype::kBFloat16:
+      weight = static_cast<A>(widen(static_cast<const __nv_bfloat16*>(weights)[column]));
+      break;
+    case Dtype::kFloat16:
+      weight = static_cast<A>(widen(static_cast<const __half*>(weights)[column]));
+      break;
+  }
+  return zero_centered ? weight + 1 : weight;
+}
+
+// Calls `function(Element<T>, Element<Weight>)` for the pairs that have kernels of their own: equal types, and wide
+// weights of narrow rows. False: another pair.
+template <class Function>
+bool with_common_types(Dtype dtype, Dtype weight_dtype, const Function& function) {
+  if (dtype == Dtype::kFloat32 && weight_dtype == dtype) return function.template operator()<float, float>(), true;
+  if (dtype == Dtype::kBFloat16 && weight_dtype == dtype)
+    return function.template operator()<__nv_bfloat16, __nv_bfloat16>(), true;
+  if (dtype == Dtype::kBFloat16 && weight_dtype == Dtype::kFloat32)
+    return function.template operator()<__nv_bfloat16, float>(), true;
+  if (dtype == Dtype::kFloat16 && weight_dtype == dtype) return function.template operator()<__half, __half>(), true;
+  return false;
+}
 
 template <int kThreadsOfGroup, int kVectorsOfThread, int kRowsAtOnce>
 struct RowGroup {
@@ -31,9 +67,9 @@ bool with_row_group(std::int64_t num_vectors, const Function& function) {
 }
 
 // Sums over the threads of a group, on every thread of it, in an order that only the sizes decide. All threads of the
-// group call it together, with 0 and 1 in turns for `turn`; groups of the block do not wait for each other.
+// group call it together, alternately with 0 and 1 for `parity`; groups of the block do not wait for each other.
 template <int kThreads, int kBlock, int kValues>
-__device__ __forceinline__ void group_sum(float (&values)[kValues], int turn) {
+__device__ __forceinline__ void group_sum(float (&values)[kValues], int parity) {
 #pragma unroll
   for (int offset = (kThreads < kWarpSize ? kThreads : kWarpSize) / 2; offset > 0; offset /= 2) {
 #pragma unroll
@@ -41,19 +77,19 @@ __device__ __forceinline__ void group_sum(float (&values)[kValues], int turn) {
   }
   if constexpr (kThreads > kWarpSize) {
     constexpr int kWarps = kThreads / kWarpSize;
-    __shared__ float of_warps[2][kBlock / kWarpSize][kValues];
+    __shared__ float warp_sums[2][kBlock / kWarpSize][kValues];
     const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
     const int group = warp / kWarps;
     if (threadIdx.x % kWarpSize == 0) {
 #pragma unroll
-      for (int i = 0; i < kValues; ++i) of_warps[turn][warp][i] = values[i];
+      for (int i = 0; i < kValues; ++i) warp_sums[parity][warp][i] = values[i];
     }
     named_barrier_sync(group + 1, kThreads);
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
       values[i] = 0;
 #pragma unroll
-      for (int other = 0; other < kWarps; ++other) values[i] += of_warps[turn][group * kWarps + other][i];
+      for (int other = 0; other < kWarps; ++other) values[i] += warp_sums[parity][group * kWarps + other][i];
     }
   }
 }

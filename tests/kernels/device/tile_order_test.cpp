@@ -1,4 +1,4 @@
-#include "d9d/kernels/grouped_mm/grouped_tiles.h"
+#include "d9d/kernels/device/tile_order.h"
 
 #include <algorithm>
 #include <barrier>
@@ -10,7 +10,7 @@
 
 #include <gmock/gmock.h>
 
-namespace d9d::kernels::detail::grouped_tiles_test {
+namespace d9d::kernels::detail::tile_order_test {
 namespace {
 
 using ::testing::Each;
@@ -115,4 +115,4 @@ TEST(GroupedTiles, Are_ordered_alike_by_any_number_of_threads) {
 }
 
 }  // namespace
-}  // namespace d9d::kernels::detail::grouped_tiles_test
+}  // namespace d9d::kernels::detail::tile_order_test
