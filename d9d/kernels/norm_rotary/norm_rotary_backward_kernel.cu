@@ -1,10 +1,10 @@
 #include <algorithm>
 
 #include "d9d/kernels/device/cp_async.cuh"
-#include "d9d/kernels/norm_rotary/factors.cuh"
+#include "d9d/kernels/norm_rotary/norm_rotary_weights.cuh"
 
-// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, f the factors, and g the gradient turned
-// back:
+// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, f the weights, and g the gradient
+// rotated back:
 //
 //   grad_x = g * f * inv - x * inv^3 * mean(g * f * x)      grad_f = sum over heads of g * x * inv
 namespace d9d::kernels::detail {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void write_partial(const float (&sums)[2 * W], float*
   }
 }
 
-// Blocks take groups of heads in turns. A thread keeps the factors of its channels, and the sums of their gradients
+// Blocks take groups of heads alternately. A thread keeps the weights of its channels, and the sums of their gradients
 // over all heads.
 template <class T, class Table, bool kIsInterleaved>
 __global__ void __launch_bounds__(kBlock, 1)
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kBlock, 1)
   const int slot = static_cast<int>(threadIdx.x) % grid.group;
   const bool has_slot = slot < grid.num_slots;
   const Channels channels = channels_of<W>(shape.head_dim, shape.rotary_dim, has_slot ? slot : 0, kIsInterleaved);
-  const bool is_turning = channels.first < shape.rotary_dim;
+  const bool is_rotated = channels.first < shape.rotary_dim;
   const Ring ring(shared_memory);
 
   const unsigned groups_of_block = kBlock / grid.group;
@@ -97,27 +97,27 @@ __global__ void __launch_bounds__(kBlock, 1)
 #pragma unroll
   for (unsigned i_step = 0; i_step < kStages; ++i_step) fetch(i_step);
 
-  float factors[2 * W];
-  load_factors<T, W>(inputs, pick(inputs.weight, are_keys), channels, factors);
+  float weights[2 * W];
+  load_weights<T, W>(inputs, pick(inputs.weight, are_keys), channels, weights);
   auto* const grad_x_data = static_cast<T*>(pick(args.grad_x, are_keys));
   const std::uint32_t grad_x_stride = pick(args.grad_x_stride, are_keys);
-  float factor_sums[2 * W] = {};
-  const float share = __frcp_rn(static_cast<float>(shape.head_dim));
+  float grad_weights[2 * W] = {};
+  const float inv_n = __frcp_rn(static_cast<float>(shape.head_dim));
   const auto eps = static_cast<float>(inputs.eps);
   for (unsigned i_step = 0; i_step < num_steps; ++i_step) {
     const unsigned index = first + i_step * step;
     const int stage = static_cast<int>(i_step % kStages);
     const HeadGroup group = head_group<kHeads>(groups_of_token, min(index, num_groups - 1));
     const std::uint64_t table_row = table_row_of(shape, grid, group.token);
-    auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_turning);
-    auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_turning);
+    auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_rotated);
+    auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_rotated);
     if (shape.rotary_dim != shape.head_dim) {
-      fill_unless(is_turning, cos, 1.0F);
-      fill_unless(is_turning, sin, 0.0F);
+      fill_unless(is_rotated, cos, 1.0F);
+      fill_unless(is_rotated, sin, 0.0F);
     }
     cp_async_wait<kStages - 1>();
 
-    float turned[kHeads][2 * W];
+    float rotated[kHeads][2 * W];
     float sums[2 * kHeads] = {};  // of squares, and of products with the gradient
     Packed<T, W> x[kHeads][2];
     Packed<T, W> grad[kHeads][2];
@@ -137,21 +137,22 @@ __global__ void __launch_bounds__(kBlock, 1)
       for (int i = 0; i < kHeads; ++i) {
         const float grad_a = grad[i][at.a / W][at.a % W];
         const float grad_b = grad[i][at.b / W][at.b % W];
-        turned[i][at.a] = grad_a * cos_a + grad_b * sin_b;
-        turned[i][at.b] = grad_b * cos_b - grad_a * sin_a;
+        rotated[i][at.a] = grad_a * cos_a + grad_b * sin_b;
+        rotated[i][at.b] = grad_b * cos_b - grad_a * sin_a;
         const float x_a = x[i][at.a / W][at.a % W];
         const float x_b = x[i][at.b / W][at.b % W];
         sums[2 * i] += x_a * x_a;
         sums[2 * i] += x_b * x_b;
-        sums[2 * i + 1] += turned[i][at.a] * factors[at.a] * x_a;
-        sums[2 * i + 1] += turned[i][at.b] * factors[at.b] * x_b;
+        sums[2 * i + 1] += rotated[i][at.a] * weights[at.a] * x_a;
+        sums[2 * i + 1] += rotated[i][at.b] * weights[at.b] * x_b;
       }
     }
     sum_over_group(sums, grid.group);
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
-      const float inv_rms = rsqrtf(sums[2 * i] * share + eps);
-      const float projection = sums[2 * i + 1] * share * inv_rms * inv_rms * inv_rms;
+      const float inv_rms = rsqrtf(sums[2 * i] * inv_n + eps);
+      const float mean_grad_dot_x = sums[2 * i + 1] * inv_n;
+      const float x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
       const bool is_there = has_slot && index < num_groups && group.head + i < num_heads;
       T* const head =
           grad_x_data + static_cast<std::uint64_t>(group.token) * grad_x_stride + (group.head + i) * shape.head_dim;
@@ -161,9 +162,9 @@ __global__ void __launch_bounds__(kBlock, 1)
         float grad_x[W];
 #pragma unroll
         for (int j = 0; j < W; ++j) {
-          const float scaled = turned[i][p * W + j] * inv_rms;
-          factor_sums[p * W + j] += scaled * x[i][p][j];
-          grad_x[j] = scaled * factors[p * W + j] - x[i][p][j] * projection;
+          const float scaled = rotated[i][p * W + j] * inv_rms;
+          grad_weights[p * W + j] += scaled * x[i][p][j];
+          grad_x[j] = scaled * weights[p * W + j] - x[i][p][j] * x_coefficient;
         }
         const int channel = p == 0 ? channels.first : channels.second;
         if (is_there && channel >= 0 && grad_x_data != nullptr) store_packed(pack<T>(grad_x), head + channel);
@@ -173,7 +174,7 @@ __global__ void __launch_bounds__(kBlock, 1)
   }
   if (args.partials == nullptr) return;
   cp_async_wait<0>();
-  write_partial<W>(factor_sums, reinterpret_cast<float*>(shared_memory), grid, shape, kIsInterleaved,
+  write_partial<W>(grad_weights, reinterpret_cast<float*>(shared_memory), grid, shape, kIsInterleaved,
                    args.partials + blockIdx.x * shape.head_dim);
 }
 
@@ -184,7 +185,7 @@ template <class Weight>
 __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
     add_partials(const NormRotaryBackwardArgs args, const HeadGrid grid) {
   pdl_wait_and_trigger();
-  __shared__ float of_warps[kWarpsOfSum][kWarpSize];
+  __shared__ float warp_sums[kWarpsOfSum][kWarpSize];
   const unsigned blocks_of_weight = gridDim.x / 2;
   const unsigned which = blockIdx.x / blocks_of_weight;
   const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
@@ -204,10 +205,10 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kPartialsOfWarp; ++i) sum += read[i];
-  of_warps[warp][lane] = sum;
+  warp_sums[warp][lane] = sum;
   __syncthreads();
   if (warp != 0 || !is_mine) return;
-  for (int other = 1; other < kWarpsOfSum; ++other) sum += of_warps[other][lane];
+  for (int other = 1; other < kWarpsOfSum; ++other) sum += warp_sums[other][lane];
   static_cast<Weight*>(grad_weight)[column] = static_cast<Weight>(sum);
 }
 
@@ -215,9 +216,9 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
 void divide_blocks(HeadGrid& grid) {
   const auto total = static_cast<unsigned>(kNormRotaryPartials);
   const std::uint64_t all = std::uint64_t{grid.num_groups[0]} + grid.num_groups[1];
-  const auto share = static_cast<unsigned>((total * std::uint64_t{grid.num_groups[0]} + all / 2) / all);
+  const auto inv_n = static_cast<unsigned>((total * std::uint64_t{grid.num_groups[0]} + all / 2) / all);
   const unsigned of_first =
-      std::clamp(share, std::min(grid.num_groups[0], 1U), total - std::min(grid.num_groups[1], 1U));
+      std::clamp(inv_n, std::min(grid.num_groups[0], 1U), total - std::min(grid.num_groups[1], 1U));
   const unsigned groups_of_block = kBlock / static_cast<unsigned>(grid.group);
   grid.num_blocks[0] = std::min(num_blocks(grid.num_groups[0], groups_of_block), of_first);
   grid.num_blocks[1] = std::min(num_blocks(grid.num_groups[1], groups_of_block), total - of_first);

@@ -1,6 +1,6 @@
-#include "d9d/kernels/norm_rotary/factors.cuh"
+#include "d9d/kernels/norm_rotary/norm_rotary_weights.cuh"
 
-// With inv = rsqrt(mean(x^2) + eps) and f the factors, channels a and b that turn with each other become
+// With inv = rsqrt(mean(x^2) + eps) and f the weights, channels a and b that are rotated with each other become
 //
 //   out_a = y_a * cos_a - y_b * sin_a      out_b = y_b * cos_b + y_a * sin_b      y = x * inv * f
 namespace d9d::kernels::detail {
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   const Channels channels =
       channels_of<W>(shape.head_dim, shape.rotary_dim, slot < grid.num_slots ? slot : 0, kIsInterleaved);
   const int second = channels.second < 0 ? channels.first : channels.second;
-  const bool is_turning = channels.first < shape.rotary_dim;
+  const bool is_rotated = channels.first < shape.rotary_dim;
 
   Packed<T, W> x[kHeads][2];
   const HeadsView view = pick(inputs.x, are_keys);
@@ -40,11 +40,11 @@ __global__ void __launch_bounds__(kBlock, 4)
     x[i][1] = load_packed_from_global<T, W>(head + second);
   }
   const std::uint64_t table_row = table_row_of(shape, grid, group.token);
-  auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_turning);
-  auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_turning);
+  auto cos = load_table<Table, W>(inputs.cos, table_row, channels, is_rotated);
+  auto sin = load_table<Table, W>(inputs.sin, table_row, channels, is_rotated);
   if (shape.rotary_dim != shape.head_dim) {
-    fill_unless(is_turning, cos, 1.0F);
-    fill_unless(is_turning, sin, 0.0F);
+    fill_unless(is_rotated, cos, 1.0F);
+    fill_unless(is_rotated, sin, 0.0F);
   }
 
   float squares[kHeads] = {};
@@ -59,9 +59,9 @@ __global__ void __launch_bounds__(kBlock, 4)
   }
   sum_over_group(squares, grid.group);
   if (index >= num_groups || slot >= grid.num_slots) return;
-  float factors[2 * W];  // later than the rest: they are in the nearest cache
-  load_factors<T, W>(inputs, pick(inputs.weight, are_keys), channels, factors);
-  const float share = __frcp_rn(static_cast<float>(shape.head_dim));
+  float weights[2 * W];  // later than the rest: they are in the nearest cache
+  load_weights<T, W>(inputs, pick(inputs.weight, are_keys), channels, weights);
+  const float inv_n = __frcp_rn(static_cast<float>(shape.head_dim));
 
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
@@ -72,13 +72,13 @@ __global__ void __launch_bounds__(kBlock, 4)
       keep_packed(cos.piece[p]);
       keep_packed(sin.piece[p]);
     }
-    const float inv_rms = rsqrtf(squares[i] * share + static_cast<float>(inputs.eps));
+    const float inv_rms = rsqrtf(squares[i] * inv_n + static_cast<float>(inputs.eps));
     float out[2][W];
 #pragma unroll
     for (int j = 0; j < W; ++j) {
       const Pair<W, kIsInterleaved> at(j);
-      const float y_a = x[i][at.a / W][at.a % W] * inv_rms * factors[at.a];
-      const float y_b = x[i][at.b / W][at.b % W] * inv_rms * factors[at.b];
+      const float y_a = x[i][at.a / W][at.a % W] * inv_rms * weights[at.a];
+      const float y_b = x[i][at.b / W][at.b % W] * inv_rms * weights[at.b];
       out[at.a / W][at.a % W] = y_a * cos[at.a] - y_b * sin[at.a];
       out[at.b / W][at.b % W] = y_b * cos[at.b] + y_a * sin[at.b];
     }

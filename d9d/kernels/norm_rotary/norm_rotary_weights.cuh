@@ -6,10 +6,10 @@
 
 namespace d9d::kernels::detail {
 
-// The factors of a slot; 0 where it has no second piece.
+// The weights of a slot's channels, plus 1 when zero-centred; 0 where it has no second vector.
 template <class T, int W>
-__device__ __forceinline__ void load_factors(const NormRotaryInputs& inputs, const void* weight,
-                                             const Channels& channels, float (&factors)[2 * W]) {
+__device__ __forceinline__ void load_weights(const NormRotaryInputs& inputs, const void* weight,
+                                             const Channels& channels, float (&weights)[2 * W]) {
   const float base = inputs.zero_centered ? 1.0F : 0.0F;
   const auto load = [&]<class Weight>(Element<Weight>) {
     const auto first = load_packed<Weight, W>(static_cast<const Weight*>(weight) + channels.first);
@@ -17,8 +17,8 @@ __device__ __forceinline__ void load_factors(const NormRotaryInputs& inputs, con
                                                (channels.second < 0 ? channels.first : channels.second));
 #pragma unroll
     for (int j = 0; j < W; ++j) {
-      factors[j] = base + first[j];
-      factors[W + j] = channels.second < 0 ? 0.0F : base + second[j];
+      weights[j] = base + first[j];
+      weights[W + j] = channels.second < 0 ? 0.0F : base + second[j];
     }
   };
   if (sizeof(T) == 2 && inputs.weight_dtype == Dtype::kFloat32) {

@@ -1,24 +1,24 @@
-// Which channels of a head one thread turns.
+// Which channels of a head one thread rotates.
 #pragma once
 
 namespace d9d::kernels::detail {
 
-// Two pieces of W channels of a head: where they begin. Numbered through, channel j turns with W + j when halves turn
-// with each other, and 2j with 2j + 1 when neighbours do (which are of one piece, unless W is 1).
+// Where the two vectors of W channels of a slot begin. Their 2 W channels are numbered through: in the half style
+// channel j is rotated with W + j, in the interleaved style 2j with 2j + 1 (both in one vector, unless W is 1).
 struct Channels {
   int first;
   int second;  // -1: there is none
 };
 
-// Slots of a head: first the pairs of turning pieces, then pairs of those that pass through.
+// The channels of a slot (heads_view.h): slots of rotated pairs come first, then those that pass through.
 template <int W>
 __device__ __forceinline__ Channels channels_of(int head_dim, int rotary_dim, int slot, bool is_interleaved) {
-  const int num_turning = rotary_dim / 2 / W;
-  if (slot < num_turning) {
+  const int num_rotated = rotary_dim / 2 / W;
+  if (slot < num_rotated) {
     if (W == 1 && is_interleaved) return {2 * slot, 2 * slot + 1};
     return {slot * W, rotary_dim / 2 + slot * W};
   }
-  const int passing = rotary_dim + 2 * (slot - num_turning) * W;
+  const int passing = rotary_dim + 2 * (slot - num_rotated) * W;
   return {passing, passing + W < head_dim ? passing + W : -1};
 }
 

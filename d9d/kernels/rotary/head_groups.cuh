@@ -1,4 +1,4 @@
-// How threads that turn heads share them: a group of threads, at most a warp, for some heads of a token, so that
+// How threads share the heads that they rotate: a group of threads, at most a warp, has some heads of a token, so that
 // the tables of the token are read once for them. A thread holds one slot (rotary/channels.cuh) of each.
 #pragma once
 
@@ -8,7 +8,6 @@
 #include "d9d/kernels/device/packed.cuh"
 #include "d9d/kernels/rotary/channels.cuh"
 #include "d9d/kernels/rotary/heads_view.h"
-#include "d9d/kernels/rotary/slots.h"
 
 namespace d9d::kernels::detail {
 
@@ -91,8 +90,8 @@ __device__ __forceinline__ std::uint64_t table_row_of(const HeadsShape& shape, c
   return static_cast<std::uint64_t>(token) * static_cast<unsigned>(shape.rotary_dim);
 }
 
-// Both pieces of a table's row; channels that do not turn get `passing`. Reads without a branch, so that nothing waits
-// for what was read before.
+// Both vectors of a slot in a row of a table. It is read without a branch, so that no load waits for an earlier one; a
+// slot that is not rotated reads the first channels, which fill_unless() replaces.
 template <class Table, int W>
 struct TablePieces {
   Packed<Table, W> piece[2];
@@ -100,20 +99,20 @@ struct TablePieces {
 };
 template <class Table, int W>
 __device__ __forceinline__ TablePieces<Table, W> load_table(const void* table, std::uint64_t row,
-                                                            const Channels& channels, bool is_turning) {
+                                                            const Channels& channels, bool is_rotated) {
   const Table* const begin = static_cast<const Table*>(table) + row;
-  return {.piece = {load_packed_from_global<Table, W>(begin + (is_turning ? channels.first : 0)),
-                    load_packed_from_global<Table, W>(begin + (is_turning ? channels.second : 0))}};
+  return {.piece = {load_packed_from_global<Table, W>(begin + (is_rotated ? channels.first : 0)),
+                    load_packed_from_global<Table, W>(begin + (is_rotated ? channels.second : 0))}};
 }
 template <class Table, int W>
-__device__ __forceinline__ void fill_unless(bool is_turning, TablePieces<Table, W>& table, float passing) {
+__device__ __forceinline__ void fill_unless(bool is_rotated, TablePieces<Table, W>& table, float passing) {
   float values[W];
 #pragma unroll
   for (int j = 0; j < W; ++j) values[j] = passing;
   const auto packed = pack<Table>(values);
 #pragma unroll
   for (int i = 0; i < packed.kWords; ++i) {
-    if (!is_turning) table.piece[0].word[i] = table.piece[1].word[i] = packed.word[i];
+    if (!is_rotated) table.piece[0].word[i] = table.piece[1].word[i] = packed.word[i];
   }
 }
 

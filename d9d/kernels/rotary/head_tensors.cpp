@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include "d9d/kernels/device/row_tensor.h"
-#include "d9d/kernels/rotary/slots.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -1,6 +1,6 @@
 #include "d9d/base/check.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
-#include "d9d/kernels/rotary/turn_heads_kernel.h"
+#include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 
 namespace d9d::kernels::detail {
 
@@ -14,6 +14,6 @@ namespace {
 
 void launch_rotary(const RotaryArgs& /*args*/, CUstream_st* /*stream*/) { refuse(); }
 
-void launch_turn_heads(const TurnHeadsArgs& /*args*/, CUstream_st* /*stream*/) { refuse(); }
+void launch_rotary_vectorized(const RotaryVectorizedArgs& /*args*/, CUstream_st* /*stream*/) { refuse(); }
 
 }  // namespace d9d::kernels::detail

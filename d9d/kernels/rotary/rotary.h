@@ -13,7 +13,7 @@
 
 namespace d9d::kernels {
 
-// Which two channels turn together. The tables must be built for the same style.
+// Which two channels are rotated with each other. The tables must be built for the same style.
 enum class RotaryStyle : std::uint8_t {
   kHalf,         // i and i + Dr/2 (Llama, Qwen): rotated([a, b]) = [-b, a]
   kInterleaved,  // 2i and 2i + 1 (GPT-J): rotated(x0, x1) = (-x1, x0)

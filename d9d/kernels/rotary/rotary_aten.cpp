@@ -20,13 +20,14 @@ at::Tensor rotated(const at::Tensor& x, RotaryStyle style) {
 at::Tensor rotate_aten(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style,
                        RotaryPass pass) {
   const std::int64_t rotary_dim = cos.size(-1);
-  const at::Tensor turning = x.narrow(-1, 0, rotary_dim).to(cos.scalar_type());
+  const at::Tensor rotary_channels = x.narrow(-1, 0, rotary_dim).to(cos.scalar_type());
   const at::Tensor cos_heads = cos.unsqueeze(2);
   const at::Tensor sin_heads = sin.unsqueeze(2);
-  const at::Tensor turned = pass == RotaryPass::kForward ? turning * cos_heads + rotated(turning, style) * sin_heads
-                                                         : turning * cos_heads - rotated(turning * sin_heads, style);
+  const at::Tensor result = pass == RotaryPass::kForward
+                                ? rotary_channels * cos_heads + rotated(rotary_channels, style) * sin_heads
+                                : rotary_channels * cos_heads - rotated(rotary_channels * sin_heads, style);
   at::Tensor out = at::empty(x.sizes(), x.options());
-  out.narrow(-1, 0, rotary_dim).copy_(turned);
+  out.narrow(-1, 0, rotary_dim).copy_(result);
   const std::int64_t num_passing = x.size(-1) - rotary_dim;
   out.narrow(-1, rotary_dim, num_passing).copy_(x.narrow(-1, rotary_dim, num_passing));
   return out;

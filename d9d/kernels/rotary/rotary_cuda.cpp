@@ -12,7 +12,7 @@
 #include "d9d/kernels/device/cuda_kernels.h"
 #include "d9d/kernels/rotary/head_tensors.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
-#include "d9d/kernels/rotary/turn_heads_kernel.h"
+#include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -23,9 +23,9 @@ at::ScalarType table_dtype(const at::Tensor& cos, const at::Tensor& sin, at::Sca
   return are_of_heads ? heads_dtype : at::toOpMathType(heads_dtype);
 }
 
-// A tensor, and where it is turned to.
-struct Turn {
-  explicit Turn(const at::Tensor& strided) {
+// A tensor, and the result of its rotation.
+struct Rotation {
+  explicit Rotation(const at::Tensor& strided) {
     if (!strided.defined()) return;
     x = strided.stride(3) == 1 ? strided : strided.contiguous();
     out = at::empty(x.sizes(), x.options());
@@ -52,33 +52,33 @@ struct Tables {
   at::Tensor sin;
 };
 
-void turn_heads(const at::Tensor& like, const std::array<const Turn*, 2>& turns, const Tables& tables,
-                RotaryStyle style, RotaryPass pass) {
-  TurnHeadsArgs args{.dtype = dtype_of(like),
-                     .table_dtype = dtype_of(tables.cos),
-                     .shape = {.num_tokens = like.size(0) * like.size(1),
-                               .num_positions = like.size(1),
-                               .num_table_rows = tables.cos.size(0) * tables.cos.size(1),
-                               .head_dim = static_cast<int>(like.size(3)),
-                               .rotary_dim = static_cast<int>(tables.cos.size(2))},
-                     .is_interleaved = style == RotaryStyle::kInterleaved,
-                     .is_transposed = pass == RotaryPass::kBackward,
-                     .cos = tables.cos.const_data_ptr(),
-                     .sin = tables.sin.const_data_ptr()};
+void rotary_vectorized(const at::Tensor& like, const std::array<const Rotation*, 2>& rotations, const Tables& tables,
+                       RotaryStyle style, RotaryPass pass) {
+  RotaryVectorizedArgs args{.dtype = dtype_of(like),
+                            .table_dtype = dtype_of(tables.cos),
+                            .shape = {.num_tokens = like.size(0) * like.size(1),
+                                      .num_positions = like.size(1),
+                                      .num_table_rows = tables.cos.size(0) * tables.cos.size(1),
+                                      .head_dim = static_cast<int>(like.size(3)),
+                                      .rotary_dim = static_cast<int>(tables.cos.size(2))},
+                            .is_interleaved = style == RotaryStyle::kInterleaved,
+                            .is_transposed = pass == RotaryPass::kBackward,
+                            .cos = tables.cos.const_data_ptr(),
+                            .sin = tables.sin.const_data_ptr()};
   std::array<at::Tensor, 2> x;
   for (std::size_t i = 0; i < 2; ++i) {
-    if (turns[i]->is_empty()) continue;
-    x[i] = fitting_heads(turns[i]->x);
+    if (rotations[i]->is_empty()) continue;
+    x[i] = fitting_heads(rotations[i]->x);
     args.shape.num_heads[i] = static_cast<int>(x[i].size(2));
     args.x[i] = view_of(x[i]);
-    args.out[i] = turns[i]->out.mutable_data_ptr();
+    args.out[i] = rotations[i]->out.mutable_data_ptr();
   }
   join_batches(args.shape, {&args.x[0], &args.x[1]});
-  launch_turn_heads(args, current_cuda_stream(like.device()));
+  launch_rotary_vectorized(args, current_cuda_stream(like.device()));
 }
 
-void turn_any_heads(const at::Tensor& like, const std::array<const Turn*, 2>& turns, const Tables& tables,
-                    RotaryStyle style, RotaryPass pass) {
+void rotary_any(const at::Tensor& like, const std::array<const Rotation*, 2>& rotations, const Tables& tables,
+                RotaryStyle style, RotaryPass pass) {
   launch_rotary({.dtype = dtype_of(like),
                  .table_dtype = dtype_of(tables.cos),
                  .num_tokens = like.size(0) * like.size(1),
@@ -90,8 +90,8 @@ void turn_any_heads(const at::Tensor& like, const std::array<const Turn*, 2>& tu
                  .is_transposed = pass == RotaryPass::kBackward,
                  .cos = tables.cos.const_data_ptr(),
                  .sin = tables.sin.const_data_ptr(),
-                 .first = turns[0]->heads(),
-                 .second = turns[1]->heads()},
+                 .first = rotations[0]->heads(),
+                 .second = rotations[1]->heads()},
                 current_cuda_stream(like.device()));
 }
 
@@ -101,19 +101,19 @@ RotatedHeads rotate_cuda(const at::Tensor& first, const at::Tensor& second, cons
                          const at::Tensor& sin, RotaryStyle style, RotaryPass pass) {
   const at::Tensor& like = first.defined() ? first : second;
   const c10::DeviceGuard guard(like.device());
-  const Turn first_turn(first);
-  const Turn second_turn(second);
-  if (!first_turn.is_empty() || !second_turn.is_empty()) {
+  const Rotation first_rotation(first);
+  const Rotation second_rotation(second);
+  if (!first_rotation.is_empty() || !second_rotation.is_empty()) {
     const at::ScalarType dtype = table_dtype(cos, sin, like.scalar_type());
     const Tables tables{.cos = fitting_numbers(cos, dtype), .sin = fitting_numbers(sin, dtype)};
     const bool are_few = std::max(first.defined() ? first.numel() : 0, second.defined() ? second.numel() : 0) /
                              std::max<std::int64_t>(like.size(3), 1) <=
                          std::numeric_limits<std::int32_t>::max();
-    const auto turn =
-        are_few && has_heads_kernel(like.scalar_type(), like.size(3), cos.size(2)) ? turn_heads : turn_any_heads;
-    turn(like, {&first_turn, &second_turn}, tables, style, pass);
+    const auto rotate =
+        are_few && has_heads_kernel(like.scalar_type(), like.size(3), cos.size(2)) ? rotary_vectorized : rotary_any;
+    rotate(like, {&first_rotation, &second_rotation}, tables, style, pass);
   }
-  return {.first = first_turn.out, .second = second_turn.out};
+  return {.first = first_rotation.out, .second = second_rotation.out};
 }
 
 }  // namespace d9d::kernels::detail

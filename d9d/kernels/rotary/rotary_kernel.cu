@@ -1,17 +1,18 @@
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rotary/channels.cuh"
+#include "d9d/kernels/rotary/heads_view.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
-#include "d9d/kernels/rotary/slots.h"
 
 namespace d9d::kernels::detail {
 namespace {
 
 constexpr int kBlock = 256;
 
-// A thread turns two channels of a head, or passes them through.
+// A thread rotates two channels of a head, or passes them through.
 template <class T, class Table>
-__global__ void __launch_bounds__(kBlock) turn(const RotaryArgs args, std::int64_t num_items, std::int64_t num_slots) {
+__global__ void __launch_bounds__(kBlock)
+    rotary(const RotaryArgs args, std::int64_t num_items, std::int64_t num_slots) {
   pdl_wait_and_trigger();
   using A = Accumulator<T>;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
@@ -49,7 +50,7 @@ template <class T, class Table>
 void launch(const RotaryArgs& args, CUstream_st* stream) {
   const std::int64_t slots_of_head = num_slots(args.head_dim, args.rotary_dim, 1);
   const std::int64_t num_items = args.num_tokens * slots_of_head * (args.first.num_heads + args.second.num_heads);
-  launch_pdl(turn<T, Table>, {num_blocks(num_items, kBlock), kBlock}, stream, args, num_items, slots_of_head);
+  launch_pdl(rotary<T, Table>, {num_blocks(num_items, kBlock), kBlock}, stream, args, num_items, slots_of_head);
 }
 
 }  // namespace

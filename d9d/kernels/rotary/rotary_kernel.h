@@ -1,4 +1,5 @@
-// rotary_aten.h for two tensors of any dtype and strides, an element at a time: what turn_heads_kernel.h does not take.
+// rotary_aten.h for two tensors of any dtype and strides, an element at a time: those that rotary_vectorized_kernel.h
+// does not take.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@ namespace d9d::kernels::detail {
 
 // Legend   B = batch, S = num_positions, D = head_dim, Dr = rotary_dim (even, <= D).
 struct RotaryHeads {
-  std::int64_t num_heads = 0;  // 0: nothing to turn
+  std::int64_t num_heads = 0;  // 0: there is no tensor
   const void* x = nullptr;     // [B, S, num_heads, D] with these strides and 1
   std::int64_t batch_stride = 0;
   std::int64_t position_stride = 0;

@@ -1,5 +1,5 @@
 #include "d9d/kernels/rotary/head_groups.cuh"
-#include "d9d/kernels/rotary/turn_heads_kernel.h"
+#include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -8,7 +8,7 @@ constexpr int kBlock = 128;
 constexpr int kHeads = 4;  // of a thread group
 
 template <class T, class Table, bool kIsInterleaved>
-__global__ void __launch_bounds__(kBlock, 5) turn_heads(const TurnHeadsArgs args, const HeadGrid grid) {
+__global__ void __launch_bounds__(kBlock, 5) rotary_vectorized(const RotaryVectorizedArgs args, const HeadGrid grid) {
   pdl_wait_and_trigger();
   constexpr int W = kWidth<T>;
   const HeadsShape& shape = args.shape;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kBlock, 5) turn_heads(const TurnHeadsArgs args
   const HeadGroup group = head_group<kHeads>(pick(grid.groups_of_token, are_keys), index);
   const Channels channels = channels_of<W>(shape.head_dim, shape.rotary_dim, slot, kIsInterleaved);
   const int second = channels.second < 0 ? channels.first : channels.second;
-  const bool is_turning = channels.first < shape.rotary_dim;
+  const bool is_rotated = channels.first < shape.rotary_dim;
 
   Packed<T, W> x[kHeads][2];
   const HeadsView view = pick(args.x, are_keys);
@@ -34,11 +34,11 @@ __global__ void __launch_bounds__(kBlock, 5) turn_heads(const TurnHeadsArgs args
     x[i][1] = load_packed_from_global<T, W>(head + second);
   }
   const std::uint64_t table_row = table_row_of(shape, grid, group.token);
-  auto cos = load_table<Table, W>(args.cos, table_row, channels, is_turning);
-  auto sin = load_table<Table, W>(args.sin, table_row, channels, is_turning);
+  auto cos = load_table<Table, W>(args.cos, table_row, channels, is_rotated);
+  auto sin = load_table<Table, W>(args.sin, table_row, channels, is_rotated);
   if (shape.rotary_dim != shape.head_dim) {
-    fill_unless(is_turning, cos, 1.0F);
-    fill_unless(is_turning, sin, 0.0F);
+    fill_unless(is_rotated, cos, 1.0F);
+    fill_unless(is_rotated, sin, 0.0F);
   }
 
   T* head = static_cast<T*>(pick(args.out, are_keys)) +
@@ -70,11 +70,11 @@ __global__ void __launch_bounds__(kBlock, 5) turn_heads(const TurnHeadsArgs args
 
 }  // namespace
 
-void launch_turn_heads(const TurnHeadsArgs& args, CUstream_st* stream) {
+void launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream) {
   with_head_types(args.dtype, args.table_dtype, args.is_interleaved, [&]<class T, class Table, bool kIsInterleaved>() {
     HeadGrid grid = head_grid<kHeads>(args.shape, kWidth<T>);
     for (int i = 0; i < 2; ++i) grid.num_blocks[i] = num_blocks(grid.num_groups[i], kBlock / grid.group);
-    launch_pdl(turn_heads<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
+    launch_pdl(rotary_vectorized<T, Table, kIsInterleaved>, {grid.size(), kBlock}, stream, args, grid);
   });
   check_launch("apply_rotary");
 }

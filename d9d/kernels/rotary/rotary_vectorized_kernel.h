@@ -8,7 +8,7 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-struct TurnHeadsArgs {
+struct RotaryVectorizedArgs {
   Dtype dtype = Dtype::kBFloat16;        // not double
   Dtype table_dtype = Dtype::kBFloat16;  // dtype or float
   HeadsShape shape;
@@ -22,6 +22,6 @@ struct TurnHeadsArgs {
 
 // On the current device and `stream`, without waiting; num_tokens > 0. Throws StateError when the kernel does not
 // start, ConfigError in a build without CUDA.
-void launch_turn_heads(const TurnHeadsArgs& args, CUstream_st* stream);
+void launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail
