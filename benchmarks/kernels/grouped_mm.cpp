@@ -68,25 +68,23 @@ void measure_shape(DeviceTable& table, const Shape& shape) {
          .flop = 2.0 * kRows * static_cast<double>(shape.in * shape.out)},
         [&](std::int64_t call) { op(static_cast<std::size_t>(call) % kCopies); });
   };
-  using kernels::detail::rows_outer_rows_cuda;
-  using kernels::detail::rows_outer_rows_torch;
-  using kernels::detail::rows_times_weights_cuda;
-  using kernels::detail::rows_times_weights_torch;
-  row("forward", "ours", bytes, [&](std::size_t i) { (void)rows_times_weights_cuda(x[i], w[i], offsets); });
-  row("forward", "ATen", bytes, [&](std::size_t i) { (void)rows_times_weights_torch(x[i], w[i], ends); });
-  row("dInput", "ours", bytes,
-      [&](std::size_t i) { (void)rows_times_weights_cuda(y[i], w[i].transpose(1, 2), offsets); });
-  row("dInput", "ATen", bytes,
-      [&](std::size_t i) { (void)rows_times_weights_torch(y[i], w[i].transpose(1, 2), ends); });
-  row("dWeight", "ours", bytes, [&](std::size_t i) { (void)rows_outer_rows_cuda(x[i], y[i], offsets); });
-  row("dWeight", "ATen", bytes, [&](std::size_t i) { (void)rows_outer_rows_torch(x[i], y[i], ends); });
+  using kernels::detail::grouped_gemm_cuda;
+  using kernels::detail::grouped_gemm_torch;
+  using kernels::detail::grouped_gemm_wgrad_cuda;
+  using kernels::detail::grouped_gemm_wgrad_torch;
+  row("forward", "ours", bytes, [&](std::size_t i) { (void)grouped_gemm_cuda(x[i], w[i], offsets); });
+  row("forward", "ATen", bytes, [&](std::size_t i) { (void)grouped_gemm_torch(x[i], w[i], ends); });
+  row("dInput", "ours", bytes, [&](std::size_t i) { (void)grouped_gemm_cuda(y[i], w[i].transpose(1, 2), offsets); });
+  row("dInput", "ATen", bytes, [&](std::size_t i) { (void)grouped_gemm_torch(y[i], w[i].transpose(1, 2), ends); });
+  row("dWeight", "ours", bytes, [&](std::size_t i) { (void)grouped_gemm_wgrad_cuda(x[i], y[i], offsets); });
+  row("dWeight", "ATen", bytes, [&](std::size_t i) { (void)grouped_gemm_wgrad_torch(x[i], y[i], ends); });
   const double bytes_of_sum = bytes + 6.0 * static_cast<double>(w[0].numel());
   const at::Tensor sum = at::zeros(w[0].sizes(), table.device().dtype(at::kFloat));
   row("dWeight added to fp32", "ours", bytes_of_sum, [&](std::size_t i) {
-    kernels::detail::write_rows_outer_rows_cuda(sum, x[i], y[i], offsets, GradientWrite::kAdd);
+    kernels::detail::write_grouped_gemm_wgrad_cuda(sum, x[i], y[i], offsets, GradientWrite::kAdd);
   });
   row("dWeight added to fp32", "ATen", bytes_of_sum,
-      [&](std::size_t i) { sum.add_(rows_outer_rows_torch(x[i], y[i], ends)); });
+      [&](std::size_t i) { sum.add_(grouped_gemm_wgrad_torch(x[i], y[i], ends)); });
 }
 
 const bool kAdded = add_device_benchmark("grouped_mm", [](DeviceTable& table) {

@@ -1,97 +1,103 @@
-// What the grouped products share: a cluster of two blocks works on one tile of 256 columns of A (128 a block) and up
-// to 256 of B, which both blocks read; each loads half of B for both. In a block one warp loads, two warpgroups compute
-// 64 columns of A each. They stay a little apart, so that one computes while the other writes its result.
+// The main loop of GEMMs on Hopper's tensor cores: bf16 in, fp32 accumulators, warp-specialised and persistent.
+//
+//   cluster   two blocks, one tile of kClusterM of A (kBlockM a block) and up to kBlockN of B (tile_order.h) at a time;
+//             both read the same B, and each loads half of it for both
+//   block     one producer warp, whose first lane starts the TMA loads, and two consumer warpgroups of 64 of M each
+//   stage     kBlockK of the dim that is summed over; kStages of them are a ring in shared memory
+//
+// The first warpgroup stays kLead stages ahead of the second, so that one computes while the other runs its epilogue.
+// A kernel brings a problem: which tiles there are, what to load for a stage, and the epilogue (run_persistent_gemm).
 #pragma once
 
 #include "d9d/kernels/device/cluster.cuh"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/ldmatrix.cuh"
+#include "d9d/kernels/device/tile_order.h"
+#include "d9d/kernels/device/tile_scheduler.cuh"
 #include "d9d/kernels/device/tma.cuh"
 #include "d9d/kernels/device/wgmma.cuh"
-#include "d9d/kernels/grouped_mm/grouped_tiles.h"
-#include "d9d/kernels/grouped_mm/tile_turns.cuh"
 
-namespace d9d::kernels::detail {
+namespace d9d::kernels::detail::persistent_gemm {
 
 constexpr int kStages = 4;
-constexpr int kInnerOfBlock = 64;       // of the dim that is summed over, a stage
+constexpr int kBlockK = 64;
 constexpr int kBoxBytes = 64 * 64 * 2;  // of 64 x 64 elements
 constexpr int kWarpgroup = 128;
 constexpr int kThreads = 3 * kWarpgroup;
-constexpr int kLead = 2;  // stages that the first computing warpgroup is ahead of the second
+constexpr int kLead = 2;
 
-struct GroupedShared {
-  unsigned char a[kStages][2][kBoxBytes];  // a box a computing warpgroup
+struct SharedStorage {
+  unsigned char a[kStages][2][kBoxBytes];  // a box a consumer warpgroup
   unsigned char b[kStages][4][kBoxBytes];
-  unsigned char results[2][2][kBoxBytes];  // two pieces a computing warpgroup
+  unsigned char epilogue[2][2][kBoxBytes];  // two buffers a consumer warpgroup
   Mbarrier full[kStages];
   Mbarrier empty[kStages];
-  SharedTurns turns;
+  SchedulerStorage scheduler;
   TileOrder order;
 };
-static_assert(sizeof(GroupedShared) <= 227 * 1024);
-static_assert(sizeof(GroupTiles) * kMaxGroups <= sizeof(GroupedShared::results));
+static_assert(sizeof(SharedStorage) <= 227 * 1024);
+static_assert(sizeof(GroupTiles) * kMaxGroups <= sizeof(SharedStorage::epilogue));
 
-using Ring = PipelineState<kStages>;
-
-struct Nothing {
+struct NoOp {
   __device__ __forceinline__ void operator()() const {}
 };
 
-// The consumers' view: what to add up, and where a warpgroup's columns of A are.
+// A consumer warpgroup: its place in the ring, the products of a tile, and the buffers of its epilogue.
 struct Consumer {
-  GroupedShared& shared;
+  SharedStorage& shared;
   int warpgroup;  // 0 or 1
-  Ring at = {};
-  int piece = 0;        // of shared.results, to be written next
-  int unreleased = -1;  // a stage that stores of this warpgroup still read
+  PipelineState<kStages> state = {};
+  int epilogue_buffer = 0;      // of shared.epilogue, to be written next
+  int stage_being_stored = -1;  // a stage that stores of this warpgroup still read
 
   __device__ __forceinline__ int thread() const { return threadIdx.x % kWarpgroup; }
   __device__ __forceinline__ int warp() const { return thread() / 32; }
   __device__ __forceinline__ int lane() const { return thread() % 32; }
-  __device__ __forceinline__ void meet() const { named_barrier_sync(2 + warpgroup, kWarpgroup); }
+  __device__ __forceinline__ void sync() const { named_barrier_sync(2 + warpgroup, kWarpgroup); }
 
-  // Where this warpgroup may write a piece of its result.
-  __device__ __forceinline__ unsigned char* begin_piece() {
-    unsigned char* const memory = shared.results[warpgroup][piece];
-    piece ^= 1;
+  // Returns a buffer of 64 rows of 128 bytes that this warpgroup may write.
+  __device__ __forceinline__ unsigned char* begin_epilogue() {
+    unsigned char* const buffer = shared.epilogue[warpgroup][epilogue_buffer];
+    epilogue_buffer ^= 1;
     if (thread() == 0) tma_store_wait_read<1>();
-    meet();
-    return memory;
+    sync();
+    return buffer;
   }
-  // All of it is written; store() sends it on its way, by one thread.
+  // All threads have written their part of the buffer; one thread calls store(), which starts TMA stores.
   template <class Store>
-  __device__ __forceinline__ void end_piece(const Store& store) const {
+  __device__ __forceinline__ void end_epilogue(const Store& store) const {
     fence_proxy_async();
-    meet();
+    sync();
     if (thread() != 0) return;
     store();
     tma_store_commit();
   }
 
+  // The producers of both blocks may overwrite the stage as far as this warp is concerned.
   __device__ __forceinline__ void release(int stage) const {
     if (lane() < 2) mbarrier_arrive_cluster(shared.empty[stage], lane());
   }
 
-  template <int kColumns, Major kAMajor, Major kBMajor>
-  __device__ __forceinline__ void start_product(float (&sums)[128], int step, bool add) const {
-    wgmma<kColumns, kAMajor, kBMajor>(
-        sums, smem_descriptor(shared.a[at.stage][warpgroup], kBoxBytes) + step * kDescriptorStepK<kAMajor>,
-        smem_descriptor(shared.b[at.stage], kBoxBytes) + step * kDescriptorStepK<kBMajor>, add);
+  // Starts the product of 16 of the kBlockK of the current stage.
+  template <int kN, Major kAMajor, Major kBMajor>
+  __device__ __forceinline__ void start_wgmma(float (&accum)[128], int step, bool accumulate) const {
+    wgmma<kN, kAMajor, kBMajor>(
+        accum, smem_descriptor(shared.a[state.stage][warpgroup], kBoxBytes) + step * kDescriptorStepK<kAMajor>,
+        smem_descriptor(shared.b[state.stage], kBoxBytes) + step * kDescriptorStepK<kBMajor>, accumulate);
   }
 
-  // sums = A @ B over whole stages, one or more. after_first() is called while the first of them is multiplied.
-  template <int kColumns, Major kAMajor, Major kBMajor, class AfterFirst = Nothing>
-  __device__ __forceinline__ void add_up(float (&sums)[128], int num_stages, const AfterFirst& after_first = {}) {
-    // With fewer stages the first could arrive twice before the second comes.
+  // accum = A @ B over whole stages, one or more. after_first() is called while the first of them is multiplied.
+  template <int kN, Major kAMajor, Major kBMajor, class AfterFirst = NoOp>
+  __device__ __forceinline__ void main_loop(float (&accum)[128], int num_stages, const AfterFirst& after_first = {}) {
+    // With fewer stages the first warpgroup could arrive twice before the second comes.
     const bool is_apart = num_stages >= kStages;
     if (is_apart && warpgroup == 1) named_barrier_sync(1, 2 * kWarpgroup);
     int previous = 0;
     for (int i = 0; i < num_stages; ++i) {
-      mbarrier_wait_parity(shared.full[at.stage], at.phase);
+      mbarrier_wait_parity(shared.full[state.stage], state.phase);
       wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < 4; ++step) start_product<kColumns, kAMajor, kBMajor>(sums, step, i > 0 || step > 0);
+      for (int step = 0; step < 4; ++step) start_wgmma<kN, kAMajor, kBMajor>(accum, step, i > 0 || step > 0);
       wgmma_commit_group();
       if (i > 0) {
         wgmma_wait_group<1>();
@@ -100,64 +106,70 @@ struct Consumer {
         after_first();
       }
       if (is_apart && warpgroup == 0 && i == kLead - 1) named_barrier_arrive(1, 2 * kWarpgroup);
-      previous = at.stage;
-      at.advance();
+      previous = state.stage;
+      state.advance();
     }
     wgmma_wait_group<0>();
-    fence_accumulators(sums);
+    fence_accumulators(accum);
     release(previous);
   }
 };
 
 // Calls visit(group, tile within the group) for the tiles of this cluster.
-template <class Turns, class Visit>
-__device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_groups, Turns& turns,
+template <class Scheduler, class Visit>
+__device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_groups, Scheduler& scheduler,
                                               const Visit& visit) {
   const int num_tiles = order.first_tile[num_groups];
   int place = 0;
-  for (int tile = first_turn(); tile < num_tiles; tile = turns.next()) {
+  for (int tile = first_tile_of_cluster(); tile < num_tiles; tile = scheduler.next()) {
     place = order.place_of(tile, place);
     visit(static_cast<int>(order.group[place]), tile - order.first_tile[place]);
   }
 }
 
-// The body of a kernel. Product has
+// The offsets of a problem without groups, which is one group of all rows.
+struct OneGroup {
+  int num_rows;
+  __device__ __forceinline__ int operator[](int group) const { return group * num_rows; }
+};
+
+// The body of a kernel. tile_counter: zero when it starts. Problem has
 //   GroupTiles tiles_of(int rows);       Tile tile_at(order, int group, int tile);      int num_stages(tile);
-//   int bytes_of_stage(tile, int i);     void load(tile, int i, a, b, Mbarrier&);  // the i-th stage
-//   void compute(tile, Consumer&);       // uses num_stages stages
-template <class Product, class Offsets>
-__device__ __forceinline__ void run_grouped(const Product& product, const Offsets& offsets, int num_groups,
-                                            int* num_drawn) {
+//   int bytes_of_stage(tile, int i);     void load(tile, int i, a, b, Mbarrier&);       // the i-th stage
+//   void compute(tile, Consumer&);       // main loop and epilogue; uses num_stages stages
+template <class Problem, class Offsets>
+__device__ __forceinline__ void run_persistent_gemm(const Problem& problem, const Offsets& offsets, int num_groups,
+                                                    int* tile_counter) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  GroupedShared& shared = *reinterpret_cast<GroupedShared*>(memory);
+  SharedStorage& shared = *reinterpret_cast<SharedStorage*>(memory);
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(shared.full[stage], 1);
-      mbarrier_init(shared.empty[stage], 2 * 2 * kWarpgroup / 32);  // the computing warps of both blocks
+      mbarrier_init(shared.empty[stage], 2 * 2 * kWarpgroup / 32);  // the consumer warps of both blocks
     }
-    shared.turns.init(1 + 2 * kWarpgroup / 32);
+    shared.scheduler.init(1 + 2 * kWarpgroup / 32);
     fence_mbarrier_init();
   }
   order_tiles(
       shared.order, offsets, num_groups, static_cast<int>(threadIdx.x), kThreads,
-      [&](int rows) { return product.tiles_of(rows); }, reinterpret_cast<GroupTiles*>(shared.results),
+      [&](int rows) { return problem.tiles_of(rows); }, reinterpret_cast<GroupTiles*>(shared.epilogue),
       [] { __syncthreads(); });
   cluster_sync();
   const int warp = __shfl_sync(0xffffffffU, static_cast<int>(threadIdx.x) / 32, 0);
   if (warp < kWarpgroup / 32) {
     warpgroup_reg_dealloc<40>();
     if (warp == 0 && threadIdx.x % 32 == 0) {
-      Ring at;
-      TurnDrawer turns{.turns = shared.turns, .num_drawn = num_drawn};
-      for_each_tile(shared.order, num_groups, turns, [&](int group, int index) {
-        const auto tile = product.tile_at(shared.order, group, index);
-        const int num_stages = product.num_stages(tile);
-        if (num_stages == 0) turns.draw();
-        for (int i = 0; i < num_stages; ++i, at.advance()) {
-          mbarrier_wait_parity(shared.empty[at.stage], at.phase ^ 1);
-          if (i == larger(num_stages - kStages, 0)) turns.draw();
-          mbarrier_arrive_expect_tx(shared.full[at.stage], product.bytes_of_stage(tile, i));
-          product.load(tile, i, shared.a[at.stage], shared.b[at.stage], shared.full[at.stage]);
+      PipelineState<kStages> state;
+      ProducerScheduler scheduler{.storage = shared.scheduler, .tile_counter = tile_counter};
+      for_each_tile(shared.order, num_groups, scheduler, [&](int group, int index) {
+        const auto tile = problem.tile_at(shared.order, group, index);
+        const int num_stages = problem.num_stages(tile);
+        if (num_stages == 0) scheduler.fetch();
+        for (int i = 0; i < num_stages; ++i, state.advance()) {
+          mbarrier_wait_parity(shared.empty[state.stage], state.phase ^ 1);
+          if (i == larger(num_stages - kStages, 0)) scheduler.fetch();
+          mbarrier_arrive_expect_tx(shared.full[state.stage], problem.bytes_of_stage(tile, i));
+          problem.load(tile, i, shared.a[state.stage], shared.b[state.stage], shared.full[state.stage]);
         }
       });
     }
@@ -165,27 +177,28 @@ __device__ __forceinline__ void run_grouped(const Product& product, const Offset
   } else {
     warpgroup_reg_alloc<232>();
     Consumer consumer{.shared = shared, .warpgroup = warp / (kWarpgroup / 32) - 1};
-    TurnReader turns{.turns = shared.turns};
-    for_each_tile(shared.order, num_groups, turns, [&](int group, int index) {
-      product.compute(product.tile_at(shared.order, group, index), consumer);
+    ConsumerScheduler scheduler{.storage = shared.scheduler};
+    for_each_tile(shared.order, num_groups, scheduler, [&](int group, int index) {
+      problem.compute(problem.tile_at(shared.order, group, index), consumer);
     });
     if (consumer.thread() == 0) tma_store_wait_read<0>();
   }
   cluster_sync();  // the other block may still write and arrive here
 }
 
-// Makes a kernel startable; the tensor maps of its arguments come after it.
+// Lets a kernel have the shared memory that it needs, and gives the calling thread the context of the device, which
+// tensor maps want: call it before tensor_map().
 template <class... Args>
-void prepare_grouped(void (*kernel)(Args...)) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(GroupedShared));
+void prepare(void (*kernel)(Args...)) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
 }
 
-// Two blocks a cluster, on all multiprocessors of the current device.
-[[nodiscard]] inline unsigned num_blocks_of_device() {
+// One block for each multiprocessor of the current device, in clusters of two.
+[[nodiscard]] inline unsigned num_persistent_blocks() {
   int device = 0, num_multiprocessors = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device);
   return static_cast<unsigned>(num_multiprocessors) / 2 * 2;
 }
 
-}  // namespace d9d::kernels::detail
+}  // namespace d9d::kernels::detail::persistent_gemm

@@ -3,7 +3,7 @@
 // read them without bank conflicts. What lies outside of the tensor arrives as zeros.
 //
 // Example (host)
-//   const CUtensorMap map = tensor_map_bf16({.data = x, .sizes = {in, num_rows}, .box = {64, 128}});
+//   const CUtensorMap map = tensor_map({.data = x, .sizes = {in, num_rows}, .box = {64, 128}});
 #pragma once
 
 #include <cuda.h>

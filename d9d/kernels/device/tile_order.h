@@ -1,54 +1,58 @@
-// How the rows of groups are cut into tiles, and which tile is whose turn. The same code runs on the device, where
-// every block finds the tiles from the offsets itself, and on the host, where tests look at all of them.
+// The tiles of a persistent GEMM (persistent_gemm.cuh): how large they are, how the rows of groups are cut into them,
+// and in which order they are computed. The same code runs on the device, where every block finds the tiles from the
+// offsets itself, and on the host, where tests look at all of them.
 //
-// Tiles of a group are about equally high: 300 rows are 160 + 140, not 256 + 44. Groups with dear tiles come first, and
-// workers take turns there and back, so that all of them end at about the same time. Tiles of one group stay together,
-// so that they find its weights in the L2 cache.
+// Tiles of a group have about the same number of rows: 300 rows are 160 + 140, not 256 + 44. Groups with expensive
+// tiles come first, so that all workers end at about the same time. Tiles of one group stay together, so that they find
+// its weights in the L2 cache.
 #pragma once
 
 #include <cstdint>
 
-namespace d9d::kernels::detail {
+namespace d9d::kernels::detail::persistent_gemm {
 
-constexpr int kMaxTileRows = 256;
-constexpr int kTileRowStep = 32;    // the tensor cores' work grows in such steps
-constexpr int kTileFeatures = 256;  // of a cluster's two blocks together
-constexpr int kMaxGroups = 288;     // of which a block's shared memory can hold the order
+// What a cluster of two blocks computes at a time: each block has kBlockM of the result's M and both have up to kBlockN
+// of its N. Rows are on the N side, because wgmma takes an N of any multiple of 8 but only an M of 64.
+constexpr int kBlockM = 128;
+constexpr int kClusterM = 2 * kBlockM;
+constexpr int kBlockN = 256;
+constexpr int kStepN = 32;       // tiles are cut to multiples of this many rows
+constexpr int kMaxGroups = 288;  // of which a block's shared memory can hold the order
 
 [[nodiscard]] constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 [[nodiscard]] constexpr int smaller(int a, int b) { return a < b ? a : b; }
 [[nodiscard]] constexpr int larger(int a, int b) { return a < b ? b : a; }
 
-// Of a group with `rows` rows.
-[[nodiscard]] constexpr int num_row_tiles(int rows) { return ceil_div(rows, kMaxTileRows); }
-// Of each of its tiles but the last, which may have fewer.
+// The number of tiles of a group with `rows` rows.
+[[nodiscard]] constexpr int num_row_tiles(int rows) { return ceil_div(rows, kBlockN); }
+// The rows of each of them but the last, which may have fewer.
 [[nodiscard]] constexpr int rows_of_tile(int rows) {
-  return rows == 0 ? 0 : ceil_div(ceil_div(rows, num_row_tiles(rows)), kTileRowStep) * kTileRowStep;
+  return rows == 0 ? 0 : ceil_div(ceil_div(rows, num_row_tiles(rows)), kStepN) * kStepN;
 }
 
 struct RowRange {
   int first;
   int count;
 };
-// Within the group.
+// The rows of one tile, counted from the first of the group.
 [[nodiscard]] constexpr RowRange row_tile(int rows, int tile) {
   const int step = rows_of_tile(rows);
   return {tile * step, smaller(step, rows - tile * step)};
 }
 
-// What the tiles of one group are worth.
+// The tiles of one group.
 struct GroupTiles {
   int cost;  // of one tile, in any unit
   int count;
 };
 
-// Groups by falling cost of a tile.
+// Groups sorted by falling cost of a tile. A place is an index in this order.
 struct TileOrder {
-  int offset[kMaxGroups + 1];       // of a group's rows
-  int first_tile[kMaxGroups + 1];   // position of the first tile of the group at a place; the last: of all tiles
-  std::uint16_t group[kMaxGroups];  // at a place
+  int offset[kMaxGroups + 1];       // the first row of each group, and the end of the last one
+  int first_tile[kMaxGroups + 1];   // the position of a place's first tile; the last entry is the number of tiles
+  std::uint16_t group[kMaxGroups];  // the group at a place
 
-  // The place whose group has the tile at `position`, from an earlier answer on.
+  // The place whose group has the tile at `position`; `place` is the answer for an earlier position.
   [[nodiscard]] constexpr int place_of(int position, int place) const {
     while (position >= first_tile[place + 1]) ++place;
     return place;
@@ -83,4 +87,4 @@ constexpr void order_tiles(TileOrder& order, const Offsets& offsets, int num_gro
   sync();
 }
 
-}  // namespace d9d::kernels::detail
+}  // namespace d9d::kernels::detail::persistent_gemm

@@ -1,62 +1,69 @@
+// Formula: out[n, f] = sum over terms t and over i of rows_t[n, i] * weights_t[g, i, f], for the rows n of group g.
+// Legend:  N rows in G groups, i = inner, f = features; one or two terms; weights [G, inner, features] or transposed.
+// Mapping: persistent GEMM, M-grouped: a cluster of two blocks computes 256 features of up to 256 rows of one group.
+// The
+//          tensor cores compute the transpose: weights are A (M = features), rows are B (N = rows, any multiple of 8).
+// Numerics: bf16 in, fp32 accumulators over all terms, rounded once. Bits depend on nothing but the inputs.
+// Traffic: rows once for each 256 features and weights once for each 256 rows of a group, mostly from the L2 cache; the
+//          result once.
+#include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
-#include "d9d/kernels/grouped_mm/grouped_mm_kernel.h"
-#include "d9d/kernels/grouped_mm/grouped_pipeline.cuh"
+#include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr int kRowBytes = kInnerOfBlock * 2;
-constexpr int kPieceRows = 64;
+using namespace persistent_gemm;
 
-struct RowsTile {
+constexpr int kRowBytes = kBlockK * 2;
+constexpr int kEpilogueRows = 64;
+
+struct GemmTile {
   int group;
   int first_row;
   int num_rows;
   int first_feature;  // of this block
 };
 
-// The tensor cores compute the transpose: A is 64 features of the weights, B the rows, of which a product takes any
-// multiple of 8.
+// A problem of run_persistent_gemm().
 template <Major kWeightMajor>
-struct RowsTimesWeights {
+struct GroupedGemm {
   const CUtensorMap (&rows_maps)[2];
   const CUtensorMap (&weights_maps)[2];
   const CUtensorMap& out_map;
-  const RowsTimesWeightsArgs& args;
+  const GroupedGemmArgs& args;
 
-  __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.features, kTileFeatures); }
+  __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.features, kClusterM); }
 
   __device__ __forceinline__ GroupTiles tiles_of(int rows) const {
     return {.cost = rows_of_tile(rows), .count = num_row_tiles(rows) * num_feature_tiles()};
   }
 
-  __device__ __forceinline__ RowsTile tile_at(const TileOrder& order, int g, int index) const {
+  __device__ __forceinline__ GemmTile tile_at(const TileOrder& order, int g, int index) const {
     const int tiles = num_feature_tiles();
     const int first_row = order.offset[g];
     const RowRange rows = row_tile(order.offset[g + 1] - first_row, index / tiles);
     return {.group = g,
             .first_row = first_row + rows.first,
             .num_rows = rows.count,
-            .first_feature = index % tiles * kTileFeatures + static_cast<int>(cta_rank()) * kTileFeatures / 2};
+            .first_feature = index % tiles * kClusterM + static_cast<int>(cta_rank()) * kBlockM};
   }
 
-  __device__ __forceinline__ int num_stages(const RowsTile&) const {
-    return args.num_terms * ceil_div(args.inner, kInnerOfBlock);
+  __device__ __forceinline__ int num_stages(const GemmTile&) const {
+    return args.num_terms * ceil_div(args.inner, kBlockK);
   }
-  __device__ __forceinline__ int num_row_boxes(const RowsTile& tile) const {
-    return ceil_div(tile.num_rows, kTileRowStep);
-  }
-  __device__ __forceinline__ int bytes_of_stage(const RowsTile& tile, int /*stage*/) const {
-    return 2 * kBoxBytes + num_row_boxes(tile) * kTileRowStep * kRowBytes;
+  __device__ __forceinline__ int num_row_boxes(const GemmTile& tile) const { return ceil_div(tile.num_rows, kStepN); }
+  __device__ __forceinline__ int bytes_of_stage(const GemmTile& tile, int /*stage*/) const {
+    return 2 * kBoxBytes + num_row_boxes(tile) * kStepN * kRowBytes;
   }
 
-  __device__ __forceinline__ void load(const RowsTile& tile, int i, unsigned char (*a)[kBoxBytes],
+  __device__ __forceinline__ void load(const GemmTile& tile, int i, unsigned char (*a)[kBoxBytes],
                                        unsigned char (*b)[kBoxBytes], Mbarrier& full) const {
-    const int stages_of_term = ceil_div(args.inner, kInnerOfBlock);
+    const int stages_of_term = ceil_div(args.inner, kBlockK);
     const int term = i < stages_of_term ? 0 : 1;
     const CUtensorMap& rows_map = rows_maps[term];
     const CUtensorMap& weights_map = weights_maps[term];
-    const int inner = (i - term * stages_of_term) * kInnerOfBlock;
+    const int inner = (i - term * stages_of_term) * kBlockK;
     if constexpr (kWeightMajor == Major::kMN) {
       tma_load(a[0], weights_map, full, {tile.first_feature, inner, tile.group});
       tma_load(a[1], weights_map, full, {tile.first_feature + 64, inner, tile.group});
@@ -65,75 +72,75 @@ struct RowsTimesWeights {
     }
     const int num_boxes = num_row_boxes(tile);
     for (int box = static_cast<int>(cta_rank()); box < num_boxes; box += 2) {
-      tma_load_multicast(b[0] + box * kTileRowStep * kRowBytes, rows_map, full,
-                         {inner, tile.first_row + box * kTileRowStep, 0});
+      tma_load_multicast(b[0] + box * kStepN * kRowBytes, rows_map, full, {inner, tile.first_row + box * kStepN, 0});
     }
   }
 
-  __device__ __forceinline__ void compute(const RowsTile& tile, Consumer& consumer) const {
-    float sums[128];
+  __device__ __forceinline__ void compute(const GemmTile& tile, Consumer& consumer) const {
+    float accum[128];
     switch (num_row_boxes(tile)) {
       case 1:
-        add_up<32>(tile, consumer, sums);
+        main_loop<32>(tile, consumer, accum);
         break;
       case 2:
-        add_up<64>(tile, consumer, sums);
+        main_loop<64>(tile, consumer, accum);
         break;
       case 3:
-        add_up<96>(tile, consumer, sums);
+        main_loop<96>(tile, consumer, accum);
         break;
       case 4:
-        add_up<128>(tile, consumer, sums);
+        main_loop<128>(tile, consumer, accum);
         break;
       case 5:
-        add_up<160>(tile, consumer, sums);
+        main_loop<160>(tile, consumer, accum);
         break;
       case 6:
-        add_up<192>(tile, consumer, sums);
+        main_loop<192>(tile, consumer, accum);
         break;
       case 7:
-        add_up<224>(tile, consumer, sums);
+        main_loop<224>(tile, consumer, accum);
         break;
       default:
-        add_up<256>(tile, consumer, sums);
+        main_loop<256>(tile, consumer, accum);
     }
-    write(tile, consumer, sums);
+    epilogue(tile, consumer, accum);
   }
 
   template <int kRows>
-  __device__ __forceinline__ void add_up(const RowsTile& tile, Consumer& consumer, float (&sums)[128]) const {
-    consumer.add_up<kRows, kWeightMajor, Major::kK>(sums, num_stages(tile));
+  __device__ __forceinline__ void main_loop(const GemmTile& tile, Consumer& consumer, float (&accum)[128]) const {
+    consumer.main_loop<kRows, kWeightMajor, Major::kK>(accum, num_stages(tile));
   }
 
-  // 64 rows at a time: as boxes where all of them are the group's.
-  __device__ __forceinline__ void write(const RowsTile& tile, Consumer& consumer, const float (&sums)[128]) const {
+  // Stores 64 rows at a time, by TMA where all of them are of this tile.
+  __device__ __forceinline__ void epilogue(const GemmTile& tile, Consumer& consumer, const float (&accum)[128]) const {
     const int lane = consumer.lane();
     const int first_feature = tile.first_feature + consumer.warpgroup * 64;
 #pragma unroll
-    for (int first = 0; first < kMaxTileRows; first += kPieceRows) {
+    for (int first = 0; first < kBlockN; first += kEpilogueRows) {
       if (first >= tile.num_rows) continue;
-      unsigned char* const piece = consumer.begin_piece();
+      unsigned char* const buffer = consumer.begin_epilogue();
 #pragma unroll
-      for (int row = 0; row < kPieceRows; row += 16) {
-        stmatrix_x4_trans(piece + swizzle_128b(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2),
-                          sums + (first + row) / 2);
+      for (int row = 0; row < kEpilogueRows; row += 16) {
+        stmatrix_x4_trans(buffer + swizzle_128b(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2),
+                          accum + (first + row) / 2);
       }
       const int num_rows = tile.num_rows - first;
-      consumer.end_piece([&] {
-        if (num_rows >= kPieceRows) tma_store(out_map, piece, {first_feature, tile.first_row + first, 0});
+      consumer.end_epilogue([&] {
+        if (num_rows >= kEpilogueRows) tma_store(out_map, buffer, {first_feature, tile.first_row + first, 0});
       });
-      if (num_rows < kPieceRows) write_rows(tile.first_row + first, num_rows, first_feature, piece, consumer.thread());
+      if (num_rows < kEpilogueRows)
+        store_rows(tile.first_row + first, num_rows, first_feature, buffer, consumer.thread());
     }
   }
 
-  __device__ __forceinline__ void write_rows(int first_row, int num_rows, int first_feature, const unsigned char* piece,
-                                             int thread) const {
+  __device__ __forceinline__ void store_rows(int first_row, int num_rows, int first_feature,
+                                             const unsigned char* buffer, int thread) const {
     first_feature += thread % 8 * 8;
     if (first_feature >= args.features) return;
     auto* const out = static_cast<__nv_bfloat16*>(args.out) + first_feature;
     for (int row = thread / 8; row < num_rows; row += kWarpgroup / 8) {
       *reinterpret_cast<uint4*>(out + static_cast<std::int64_t>(first_row + row) * args.features) =
-          *reinterpret_cast<const uint4*>(piece + swizzle_128b(row, thread % 8));
+          *reinterpret_cast<const uint4*>(buffer + swizzle_128b(row, thread % 8));
     }
   }
 };
@@ -146,7 +153,7 @@ struct Maps {
 
 template <Major kWeightMajor>
 __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
-    rows_times_weights(const __grid_constant__ Maps maps, const __grid_constant__ RowsTimesWeightsArgs args) {
+    grouped_gemm(const __grid_constant__ Maps maps, const __grid_constant__ GroupedGemmArgs args) {
   if (threadIdx.x == 0) {
     for (int term = 0; term < args.num_terms; ++term) {
       prefetch_tensor_map(maps.rows[term]);
@@ -154,31 +161,29 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     }
     prefetch_tensor_map(maps.out);
   }
-  run_grouped(RowsTimesWeights<kWeightMajor>{maps.rows, maps.weights, maps.out, args}, args.offsets, args.num_groups,
-              args.num_drawn);
+  run_persistent_gemm(GroupedGemm<kWeightMajor>{maps.rows, maps.weights, maps.out, args}, args.offsets, args.num_groups,
+                      args.tile_counter);
 }
 
 }  // namespace
 
-void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream) {
+void launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream) {
   const auto inner = static_cast<std::uint64_t>(args.inner), features = static_cast<std::uint64_t>(args.features),
              num_rows = static_cast<std::uint64_t>(args.num_rows), groups = static_cast<std::uint64_t>(args.num_groups);
-  auto* const kernel = args.weights_are_transposed ? rows_times_weights<Major::kK> : rows_times_weights<Major::kMN>;
-  prepare_grouped(kernel);  // gives the thread a context, which maps want
+  auto* const kernel = args.weights_are_transposed ? grouped_gemm<Major::kK> : grouped_gemm<Major::kMN>;
+  prepare(kernel);
   Maps maps;
   for (int term = 0; term < args.num_terms; ++term) {
     const auto [rows, weights] = args.terms[term];
-    maps.rows[term] =
-        tensor_map({.data = rows, .sizes = {inner, num_rows, 1}, .box = {kInnerOfBlock, kTileRowStep, 1}});
+    maps.rows[term] = tensor_map({.data = rows, .sizes = {inner, num_rows, 1}, .box = {kBlockK, kStepN, 1}});
     maps.weights[term] =
         args.weights_are_transposed
-            ? tensor_map(
-                  {.data = weights, .sizes = {inner, features, groups}, .box = {kInnerOfBlock, kTileFeatures / 2, 1}})
-            : tensor_map({.data = weights, .sizes = {features, inner, groups}, .box = {64, kInnerOfBlock, 1}});
+            ? tensor_map({.data = weights, .sizes = {inner, features, groups}, .box = {kBlockK, kBlockM, 1}})
+            : tensor_map({.data = weights, .sizes = {features, inner, groups}, .box = {64, kBlockK, 1}});
   }
-  maps.out = tensor_map({.data = args.out, .sizes = {features, num_rows, 1}, .box = {64, kPieceRows, 1}});
-  cudaMemsetAsync(args.num_drawn, 0, sizeof(*args.num_drawn), stream);
-  kernel<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(maps, args);
+  maps.out = tensor_map({.data = args.out, .sizes = {features, num_rows, 1}, .box = {64, kEpilogueRows, 1}});
+  cudaMemsetAsync(args.tile_counter, 0, sizeof(*args.tile_counter), stream);
+  kernel<<<num_persistent_blocks(), kThreads, sizeof(SharedStorage), stream>>>(maps, args);
   check_launch("grouped_mm");
 }
 

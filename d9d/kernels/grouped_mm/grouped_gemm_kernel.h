@@ -13,28 +13,28 @@ struct CUstream_st;
 namespace d9d::kernels::detail {
 
 // What a product sums over.
-struct RowsAndWeights {
+struct GroupedGemmTerm {
   const void* rows;     // [N, inner] bf16
   const void* weights;  // [G, inner, features] bf16
 };
 
 // out[rows of g] = sum over num_terms of terms: rows[rows of g] @ weights[g]
-struct RowsTimesWeightsArgs {
+struct GroupedGemmArgs {
   std::int64_t num_rows;
   int num_groups;
   int inner;
   int features;                 // of the result
   bool weights_are_transposed;  // [G, features, inner]
   int num_terms;                // 1 or 2
-  RowsAndWeights terms[2];
+  GroupedGemmTerm terms[2];
   const std::int32_t* offsets;  // [G + 1]
-  std::int32_t* num_drawn;      // scratch: one number
+  std::int32_t* tile_counter;   // scratch: one number
   void* out;                    // [N, features] bf16; rows of no group are not written
 };
-void launch_rows_times_weights(const RowsTimesWeightsArgs& args, CUstream_st* stream);
+void launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream);
 
 // out[g] (+)= x[rows of g]^T @ y[rows of g]
-struct RowsOuterRowsArgs {
+struct GroupedGemmWgradArgs {
   std::int64_t num_rows;
   int num_groups;
   int in;
@@ -42,12 +42,12 @@ struct RowsOuterRowsArgs {
   const void* x;                // [N, in] bf16
   const void* y;                // [N, out_features] bf16
   const std::int32_t* offsets;  // [G + 1]
-  std::int32_t* num_drawn;      // scratch: one number
+  std::int32_t* tile_counter;   // scratch: one number
   void* out;                    // [G, in, out_features]
   bool out_is_float;            // else bf16
   bool add;  // to what is there; otherwise groups without rows become zero. Floats below the smallest
              // normal one then count as zero
 };
-void launch_rows_outer_rows(const RowsOuterRowsArgs& args, CUstream_st* stream);
+void launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

@@ -58,7 +58,7 @@ struct GroupedMMLoop : torch::autograd::Function<GroupedMMLoop> {
     context->set_materialize_grads(false);
     context->save_for_backward({w.requires_grad() ? x : at::Tensor(), x.requires_grad() ? w : at::Tensor()});
     context->saved_data["counts"] = counts;
-    return detail::rows_times_weights_loop(x, w, counts);
+    return detail::grouped_gemm_loop(x, w, counts);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -68,9 +68,9 @@ struct GroupedMMLoop : torch::autograd::Function<GroupedMMLoop> {
     const auto saved = context->get_saved_variables();
     const auto counts = context->saved_data["counts"].toIntVector();
     if (context->needs_input_grad(0)) {
-      inputs[0] = detail::rows_times_weights_loop(grads[0], saved[1].transpose(1, 2), counts);
+      inputs[0] = detail::grouped_gemm_loop(grads[0], saved[1].transpose(1, 2), counts);
     }
-    if (context->needs_input_grad(1)) inputs[1] = detail::rows_outer_rows_loop(saved[0], grads[0], counts);
+    if (context->needs_input_grad(1)) inputs[1] = detail::grouped_gemm_wgrad_loop(saved[0], grads[0], counts);
     return inputs;
   }
 };
@@ -82,15 +82,15 @@ struct TorchProducts {
     return groups.offsets().narrow(0, 1, groups.num_groups());  // ends
   }
   static at::Tensor times_weights(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w, const at::Tensor& where) {
-    at::Tensor sum = detail::rows_times_weights_torch(x[0], w[0], where);
-    return x.size() == 1 ? sum : sum.add_(detail::rows_times_weights_torch(x[1], w[1], where));
+    at::Tensor sum = detail::grouped_gemm_torch(x[0], w[0], where);
+    return x.size() == 1 ? sum : sum.add_(detail::grouped_gemm_torch(x[1], w[1], where));
   }
-  static constexpr auto outer_rows = detail::rows_outer_rows_torch;
+  static constexpr auto outer_rows = detail::grouped_gemm_wgrad_torch;
 };
 struct OwnProducts {
   static at::Tensor where(const ExpertTokenGroups& groups) { return groups.offsets(); }
-  static constexpr auto times_weights = detail::rows_times_weights_cuda;
-  static constexpr auto outer_rows = detail::rows_outer_rows_cuda;
+  static constexpr auto times_weights = detail::grouped_gemm_cuda;
+  static constexpr auto outer_rows = detail::grouped_gemm_wgrad_cuda;
 };
 
 template <class Products>
@@ -103,7 +103,7 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
     if (!place) return Products::outer_rows(x, grad, where);
     if constexpr (std::is_same_v<Products, OwnProducts>) {
       if (!place->has_values && place->tensor.scalar_type() == x.scalar_type()) {
-        detail::write_rows_outer_rows_cuda(place->tensor, x, grad, where, GradientWrite::kReplace);
+        detail::write_grouped_gemm_wgrad_cuda(place->tensor, x, grad, where, GradientWrite::kReplace);
         return {};
       }
     }
@@ -157,7 +157,7 @@ GroupedMMBackend backend_for(GroupedMMBackend wanted, const at::Tensor& x, const
 at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const ExpertTokenGroups& groups,
                            GroupedMMBackend backend) {
   if (backend == GroupedMMBackend::kTorch) return TorchProducts::outer_rows(x, grad, TorchProducts::where(groups));
-  return detail::rows_outer_rows_loop(x, grad, counts_adding_up_to(x.size(0), groups));
+  return detail::grouped_gemm_wgrad_loop(x, grad, counts_adding_up_to(x.size(0), groups));
 }
 
 }  // namespace
@@ -193,7 +193,7 @@ void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tens
   const at::NoGradGuard no_grad;
   backend = backend_for(backend, x, groups);
   if (backend == GroupedMMBackend::kHopper) {
-    return detail::write_rows_outer_rows_cuda(gradient, x, grad, groups.offsets(), write);
+    return detail::write_grouped_gemm_wgrad_cuda(gradient, x, grad, groups.offsets(), write);
   }
   const at::Tensor values = weight_gradient(x, grad, groups, backend);
   if (write == GradientWrite::kAdd) {

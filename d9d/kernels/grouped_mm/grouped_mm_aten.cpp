@@ -5,7 +5,7 @@
 #include "d9d/kernels/grouped_mm/padded_features.h"
 
 namespace d9d::kernels::detail {
-at::Tensor rows_times_weights_loop(const at::Tensor& x, const at::Tensor& w, const std::vector<std::int64_t>& counts) {
+at::Tensor grouped_gemm_loop(const at::Tensor& x, const at::Tensor& w, const std::vector<std::int64_t>& counts) {
   auto y = at::empty({x.size(0), w.size(2)}, x.options());
   std::int64_t row = 0;
   for (std::size_t group = 0; group < counts.size(); row += counts[group++]) {
@@ -15,7 +15,7 @@ at::Tensor rows_times_weights_loop(const at::Tensor& x, const at::Tensor& w, con
   return y;
 }
 
-at::Tensor rows_outer_rows_loop(const at::Tensor& x, const at::Tensor& y, const std::vector<std::int64_t>& counts) {
+at::Tensor grouped_gemm_wgrad_loop(const at::Tensor& x, const at::Tensor& y, const std::vector<std::int64_t>& counts) {
   const auto num_groups = static_cast<std::int64_t>(counts.size());
   auto dw = at::empty({num_groups, x.size(1), y.size(1)}, x.options());
   std::int64_t row = 0;
@@ -32,12 +32,12 @@ at::Tensor rows_outer_rows_loop(const at::Tensor& x, const at::Tensor& y, const 
   return dw;
 }
 
-at::Tensor rows_times_weights_torch(const at::Tensor& x, const at::Tensor& w, const at::Tensor& ends) {
+at::Tensor grouped_gemm_torch(const at::Tensor& x, const at::Tensor& w, const at::Tensor& ends) {
   if (x.size(0) == 0) return at::empty({0, w.size(2)}, x.options());
   return at::_grouped_mm(pad_rows(x), pad_weights(w), ends).narrow(1, 0, w.size(2)).contiguous();
 }
 
-at::Tensor rows_outer_rows_torch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& ends) {
+at::Tensor grouped_gemm_wgrad_torch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& ends) {
   if (x.size(0) == 0) return at::zeros({ends.size(0), x.size(1), y.size(1)}, x.options());
   return at::_grouped_mm(pad_rows(x).t(), pad_rows(y), ends)
       .narrow(1, 0, x.size(1))

@@ -16,12 +16,12 @@ namespace d9d::kernels::detail {
 // All for x [N, in] and y [N, out] of any strides, offsets [G + 1] int32 on their device.
 // One or two pairs of x and w [G, in, out], also transposed; of both the same shapes. Returns the sum of their products
 // [N, out], rounded once; rows of no group are undefined.
-[[nodiscard]] at::Tensor rows_times_weights_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w,
-                                                 const at::Tensor& offsets);
+[[nodiscard]] at::Tensor grouped_gemm_cuda(at::ArrayRef<at::Tensor> x, at::ArrayRef<at::Tensor> w,
+                                           const at::Tensor& offsets);
 // Returns [G, in, out].
-[[nodiscard]] at::Tensor rows_outer_rows_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets);
+[[nodiscard]] at::Tensor grouped_gemm_wgrad_cuda(const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets);
 // Into out [G, in, out], bf16 or float, any strides.
-void write_rows_outer_rows_cuda(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
-                                const at::Tensor& offsets, GradientWrite write);
+void write_grouped_gemm_wgrad_cuda(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y,
+                                   const at::Tensor& offsets, GradientWrite write);
 
 }  // namespace d9d::kernels::detail

@@ -1,5 +1,5 @@
 #include "d9d/base/check.h"
-#include "d9d/kernels/grouped_mm/grouped_mm_kernel.h"
+#include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 
 }  // namespace
 
-void launch_rows_times_weights(const RowsTimesWeightsArgs&, CUstream_st*) { refuse(); }
-void launch_rows_outer_rows(const RowsOuterRowsArgs&, CUstream_st*) { refuse(); }
+void launch_grouped_gemm(const GroupedGemmArgs&, CUstream_st*) { refuse(); }
+void launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs&, CUstream_st*) { refuse(); }
 
 }  // namespace d9d::kernels::detail

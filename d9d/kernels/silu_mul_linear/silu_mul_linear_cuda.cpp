@@ -53,7 +53,7 @@ std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor
   const c10::DeviceGuard guard(gate.device());
   auto result = empty_column_slices(gate, up, /*num_column_dims=*/1);
   const at::Tensor grad = aligned(grad_out);
-  const at::Tensor num_drawn = at::empty({1}, gate.options().dtype(at::kInt));
+  const at::Tensor tile_counter = at::empty({1}, gate.options().dtype(at::kInt));
   launch_silu_mul_linear_backward({.num_rows = static_cast<int>(grad.size(0)),
                                    .num_features = static_cast<int>(weight.size(1)),
                                    .num_outputs = static_cast<int>(weight.size(0)),
@@ -66,7 +66,7 @@ std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor
                                    .grad_gate = result.first.mutable_data_ptr(),
                                    .grad_up = result.second.mutable_data_ptr(),
                                    .grad_row_stride = even_row_stride(result.first).value(),
-                                   .num_drawn = num_drawn.mutable_data_ptr<std::int32_t>()},
+                                   .tile_counter = tile_counter.mutable_data_ptr<std::int32_t>()},
                                   current_cuda_stream(gate.device()));
   return result;
 }

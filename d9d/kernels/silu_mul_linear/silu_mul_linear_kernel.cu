@@ -1,23 +1,27 @@
+// Formula: with d = grad_out @ weight and s = sigmoid(gate): grad_gate = d * up * s * (1 + gate * (1 - s)),
+//          grad_up = d * gate * s.
+// Legend:  grad_out [T, H], weight [H, F]; gate, up and their gradients [T, F]; d [T, F] stays in registers.
+// Mapping: persistent GEMM: a cluster of two blocks computes 256 features of 256 rows; its epilogue multiplies by the
+//          derivatives. The tensor cores compute the transpose: the weight is A (M = features), grad_out B (N = rows).
+// Numerics: bf16 in, fp32 accumulators, fp32 epilogue with fast exp and reciprocal, rounded once to bf16.
+// Traffic: grad_out and weight as of a GEMM, mostly from the L2 cache; gate and up read once, their gradients written
+//          once.
+#include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
-#include "d9d/kernels/grouped_mm/grouped_pipeline.cuh"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_kernel.h"
 
 namespace d9d::kernels::detail {
 namespace {
 
+using namespace persistent_gemm;
+
 constexpr int kPieceRows = 128;
-constexpr int kBand = 8;  // feature tiles whose weights stay in the L2 cache while all rows pass
+constexpr int kBand = 8;  // tiles of features whose weights stay in the L2 cache while all rows pass by
 
 struct Tile {
   int first_row;
   int num_pieces;     // of each warpgroup
   int first_feature;  // of this block
-};
-
-// All rows are of one group.
-struct OneGroup {
-  int num_rows;
-  __device__ __forceinline__ int operator[](int group) const { return group * num_rows; }
 };
 
 struct Maps {
@@ -29,8 +33,8 @@ struct Maps {
   CUtensorMap grad_up;
 };
 
-// Both numbers of a pair.
-__device__ __forceinline__ float2 halves_of(std::uint32_t pair) {
+// Both numbers of a pair of bf16.
+__device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
 }
 
@@ -41,16 +45,16 @@ __device__ __forceinline__ float sigmoid(float x) {
   return result;
 }
 
-// As rows_times_weights_kernel.cu: the tensor cores compute the transpose, A is 64 features of the weight, B the rows
-// of grad_out. After the stages of the product come gate and up, 128 rows of one warpgroup's features a stage, first
-// those of the first warpgroup, which then begins the next tile. The results are written over them and stored.
+// A problem of run_persistent_gemm(). After the stages of the product come those of gate and up: a stage has 128 rows
+// of the features of one warpgroup. Those of the first warpgroup come first, which then begins its next tile. The
+// epilogue writes the gradients over gate and up in shared memory, and stores them from there.
 struct SiluMulLinearBackward {
   const Maps& maps;
   const SiluMulLinearBackwardArgs& args;
 
-  __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.num_features, kTileFeatures); }
-  __device__ __forceinline__ int num_row_tiles() const { return ceil_div(args.num_rows, kMaxTileRows); }
-  __device__ __forceinline__ int num_inner_stages() const { return ceil_div(args.num_outputs, kInnerOfBlock); }
+  __device__ __forceinline__ int num_feature_tiles() const { return ceil_div(args.num_features, kClusterM); }
+  __device__ __forceinline__ int num_row_tiles() const { return ceil_div(args.num_rows, kBlockN); }
+  __device__ __forceinline__ int num_inner_stages() const { return ceil_div(args.num_outputs, kBlockK); }
 
   __device__ __forceinline__ GroupTiles tiles_of(int) const {
     return {.cost = 1, .count = num_row_tiles() * num_feature_tiles()};
@@ -60,11 +64,10 @@ struct SiluMulLinearBackward {
     const int band = index / (kBand * num_row_tiles()) * kBand;
     const int in_band = index - band * num_row_tiles();
     const int width = smaller(kBand, num_feature_tiles() - band);
-    const int first_row = in_band / width * kMaxTileRows;
-    return {
-        .first_row = first_row,
-        .num_pieces = smaller(ceil_div(args.num_rows - first_row, kPieceRows), kMaxTileRows / kPieceRows),
-        .first_feature = (band + in_band % width) * kTileFeatures + static_cast<int>(cta_rank()) * kTileFeatures / 2};
+    const int first_row = in_band / width * kBlockN;
+    return {.first_row = first_row,
+            .num_pieces = smaller(ceil_div(args.num_rows - first_row, kPieceRows), kBlockN / kPieceRows),
+            .first_feature = (band + in_band % width) * kClusterM + static_cast<int>(cta_rank()) * kBlockM};
   }
 
   __device__ __forceinline__ int num_stages(const Tile& tile) const { return num_inner_stages() + 2 * tile.num_pieces; }
@@ -75,11 +78,11 @@ struct SiluMulLinearBackward {
   __device__ __forceinline__ void load(const Tile& tile, int i, unsigned char (*a)[kBoxBytes],
                                        unsigned char (*b)[kBoxBytes], Mbarrier& full) const {
     if (i < num_inner_stages()) {
-      const int inner = i * kInnerOfBlock;
+      const int inner = i * kBlockK;
       const int half = static_cast<int>(cta_rank());
       tma_load(a[0], maps.weight, full, {tile.first_feature, inner, 0});
       tma_load(a[1], maps.weight, full, {tile.first_feature + 64, inner, 0});
-      tma_load_multicast(b[2 * half], maps.grad_out, full, {inner, tile.first_row + half * kMaxTileRows / 2, 0});
+      tma_load_multicast(b[2 * half], maps.grad_out, full, {inner, tile.first_row + half * kBlockN / 2, 0});
       return;
     }
     const int piece = i - num_inner_stages();
@@ -94,27 +97,27 @@ struct SiluMulLinearBackward {
   }
 
   __device__ __forceinline__ void compute(const Tile& tile, Consumer& consumer) const {
-    float sums[128];
-    consumer.add_up<kMaxTileRows, Major::kMN, Major::kK>(sums, num_inner_stages(), [&] {
-      if (consumer.unreleased >= 0) release<0>(consumer, consumer.unreleased);
+    float accum[128];
+    consumer.main_loop<kBlockN, Major::kMN, Major::kK>(accum, num_inner_stages(), [&] {
+      if (consumer.stage_being_stored >= 0) release<0>(consumer, consumer.stage_being_stored);
     });
     if (consumer.warpgroup == 1) skip(tile, consumer);
 #pragma unroll
-    for (int piece = 0; piece < kMaxTileRows / kPieceRows; ++piece) {
+    for (int piece = 0; piece < kBlockN / kPieceRows; ++piece) {
       if (piece >= tile.num_pieces) continue;
-      finish_piece(tile, piece, consumer, sums + piece * kPieceRows / 2);
-      if (piece > 0) release<1>(consumer, consumer.unreleased);
-      consumer.unreleased = consumer.at.stage;
-      consumer.at.advance();
+      epilogue(tile, piece, consumer, accum + piece * kPieceRows / 2);
+      if (piece > 0) release<1>(consumer, consumer.stage_being_stored);
+      consumer.stage_being_stored = consumer.state.stage;
+      consumer.state.advance();
     }
     if (consumer.warpgroup == 0) skip(tile, consumer);
   }
 
   // The stages of the other warpgroup. They have come: an arrival before that would count for what was there earlier.
   __device__ __forceinline__ void skip(const Tile& tile, Consumer& consumer) const {
-    for (int i = 0; i < tile.num_pieces; ++i, consumer.at.advance()) {
-      mbarrier_wait_parity(consumer.shared.full[consumer.at.stage], consumer.at.phase);
-      consumer.release(consumer.at.stage);
+    for (int i = 0; i < tile.num_pieces; ++i, consumer.state.advance()) {
+      mbarrier_wait_parity(consumer.shared.full[consumer.state.stage], consumer.state.phase);
+      consumer.release(consumer.state.stage);
     }
   }
 
@@ -126,33 +129,33 @@ struct SiluMulLinearBackward {
     consumer.release(stage);
   }
 
-  // sums: of 128 rows. Each warp reads and writes its own 16 features.
-  __device__ __forceinline__ void finish_piece(const Tile& tile, int piece, const Consumer& consumer,
-                                               const float* sums) const {
-    const int stage = consumer.at.stage, lane = consumer.lane();
+  // accum: of 128 rows. Each warp reads and writes its own 16 features.
+  __device__ __forceinline__ void epilogue(const Tile& tile, int piece, const Consumer& consumer,
+                                           const float* accum) const {
+    const int stage = consumer.state.stage, lane = consumer.lane();
     unsigned char* const gate = consumer.shared.b[stage][0];
     unsigned char* const up = consumer.shared.b[stage][2];
-    mbarrier_wait_parity(consumer.shared.full[stage], consumer.at.phase);
+    mbarrier_wait_parity(consumer.shared.full[stage], consumer.state.phase);
 #pragma unroll
     for (int row = 0; row < kPieceRows; row += 16) {
       const int at = swizzle_128b(row + lane / 16 * 8 + lane % 8, consumer.warp() * 2 + lane / 8 % 2);
       std::uint32_t gates[4], ups[4];
       ldmatrix_x4_trans(gate + at, gates);
       ldmatrix_x4_trans(up + at, ups);
-      float of_gate[8], of_up[8];
+      float grad_gate[8], grad_up[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const float2 g2 = halves_of(gates[i / 2]), u2 = halves_of(ups[i / 2]);
-        const float d = sums[row / 2 + i], g = i % 2 == 0 ? g2.x : g2.y, u = i % 2 == 0 ? u2.x : u2.y;
+        const float2 g2 = unpack_bf16(gates[i / 2]), u2 = unpack_bf16(ups[i / 2]);
+        const float d = accum[row / 2 + i], g = i % 2 == 0 ? g2.x : g2.y, u = i % 2 == 0 ? u2.x : u2.y;
         const float s = sigmoid(g);
-        of_gate[i] = d * u * s * fmaf(g, 1.0F - s, 1.0F);
-        of_up[i] = d * (g * s);
+        grad_gate[i] = d * u * s * fmaf(g, 1.0F - s, 1.0F);
+        grad_up[i] = d * (g * s);
       }
-      stmatrix_x4_trans(gate + at, of_gate);
-      stmatrix_x4_trans(up + at, of_up);
+      stmatrix_x4_trans(gate + at, grad_gate);
+      stmatrix_x4_trans(up + at, grad_up);
     }
     fence_proxy_async();
-    consumer.meet();
+    consumer.sync();
     if (consumer.thread() != 0) return;
     const TmaCoordinates to = place_of(tile, consumer.warpgroup, piece);
     tma_store(maps.grad_gate, gate, to);
@@ -172,7 +175,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     prefetch_tensor_map(maps.grad_gate);
     prefetch_tensor_map(maps.grad_up);
   }
-  run_grouped(SiluMulLinearBackward{maps, args}, OneGroup{args.num_rows}, 1, args.num_drawn);
+  run_persistent_gemm(SiluMulLinearBackward{maps, args}, OneGroup{args.num_rows}, 1, args.tile_counter);
 }
 
 }  // namespace
@@ -186,17 +189,16 @@ void launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUst
                        .box = {64, kPieceRows, 1},
                        .row_stride = static_cast<std::uint64_t>(row_stride)});
   };
-  prepare_grouped(silu_mul_linear_backward);  // gives the thread a context, which maps want
+  prepare(silu_mul_linear_backward);
   const Maps maps{
-      .grad_out =
-          tensor_map({.data = args.grad_out, .sizes = {outputs, rows, 1}, .box = {kInnerOfBlock, kMaxTileRows / 2, 1}}),
-      .weight = tensor_map({.data = args.weight, .sizes = {features, outputs, 1}, .box = {64, kInnerOfBlock, 1}}),
+      .grad_out = tensor_map({.data = args.grad_out, .sizes = {outputs, rows, 1}, .box = {kBlockK, kBlockN / 2, 1}}),
+      .weight = tensor_map({.data = args.weight, .sizes = {features, outputs, 1}, .box = {64, kBlockK, 1}}),
       .gate = piece_of(args.gate, args.gate_row_stride),
       .up = piece_of(args.up, args.up_row_stride),
       .grad_gate = piece_of(args.grad_gate, args.grad_row_stride),
       .grad_up = piece_of(args.grad_up, args.grad_row_stride)};
-  cudaMemsetAsync(args.num_drawn, 0, sizeof(*args.num_drawn), stream);
-  silu_mul_linear_backward<<<num_blocks_of_device(), kThreads, sizeof(GroupedShared), stream>>>(maps, args);
+  cudaMemsetAsync(args.tile_counter, 0, sizeof(*args.tile_counter), stream);
+  silu_mul_linear_backward<<<num_persistent_blocks(), kThreads, sizeof(SharedStorage), stream>>>(maps, args);
   check_launch("silu_mul_linear");
 }
 

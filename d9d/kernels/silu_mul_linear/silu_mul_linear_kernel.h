@@ -24,7 +24,7 @@ struct SiluMulLinearBackwardArgs {
   void* grad_gate;               // [T, F]
   void* grad_up;                 // [T, F]
   std::int64_t grad_row_stride;  // of both
-  std::int32_t* num_drawn;       // scratch: one number
+  std::int32_t* tile_counter;    // scratch: one number
 };
 
 // On the current device and `stream`, without waiting. Throws StateError when the kernel does not start, ConfigError in

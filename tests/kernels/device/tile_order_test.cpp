@@ -10,7 +10,7 @@
 
 #include <gmock/gmock.h>
 
-namespace d9d::kernels::detail::tile_order_test {
+namespace d9d::kernels::detail::persistent_gemm::tile_order_test {
 namespace {
 
 using ::testing::Each;
@@ -43,18 +43,18 @@ std::unique_ptr<TileOrder> order_of(const std::vector<int>& counts, int num_feat
   return order;
 }
 
-TEST(GroupedTiles, Cut_a_group_into_tiles_of_about_equal_height) {
+TEST(TileOrder, Cut_a_group_into_tiles_of_about_equal_height) {
   for (int rows = 1; rows < 3000; ++rows) {
     int next = 0;
     for (int tile = 0; tile < num_row_tiles(rows); ++tile) {
       const RowRange range = row_tile(rows, tile);
       EXPECT_EQ(range.first, next);
       EXPECT_GT(range.count, 0);
-      EXPECT_LE(range.count, kMaxTileRows);
+      EXPECT_LE(range.count, kBlockN);
       next += range.count;
     }
     EXPECT_EQ(next, rows);
-    EXPECT_LT(rows_of_tile(rows) - rows / num_row_tiles(rows), kTileRowStep + 1);
+    EXPECT_LT(rows_of_tile(rows) - rows / num_row_tiles(rows), kStepN + 1);
   }
   EXPECT_EQ(num_row_tiles(0), 0);
 }
@@ -86,7 +86,7 @@ Work work_of(const std::vector<int>& counts, int num_feature_tiles, int num_work
   return work;
 }
 
-TEST(GroupedTiles, Are_each_done_once_in_order) {
+TEST(TileOrder, Are_each_done_once_in_order) {
   for (const int num_groups : {1, 2, 7, 128, kMaxGroups}) {
     for (const int num_workers : {1, 2, 65, 66}) {
       for (const int num_feature_tiles : {1, 3, 6}) {
@@ -98,14 +98,14 @@ TEST(GroupedTiles, Are_each_done_once_in_order) {
   EXPECT_TRUE(work_of({0, 0, 0}, 6, 66).times_done.empty());
 }
 
-TEST(GroupedTiles, Let_all_workers_end_together_when_groups_are_uneven) {
+TEST(TileOrder, Let_all_workers_end_together_when_groups_are_uneven) {
   for (const unsigned seed : {1U, 2U, 3U, 4U}) {
     const Work work = work_of(uneven_counts(128, seed), 6, 66);
-    EXPECT_LE(std::ranges::max(work.cost) - std::ranges::min(work.cost), kMaxTileRows / 2);
+    EXPECT_LE(std::ranges::max(work.cost) - std::ranges::min(work.cost), kBlockN / 2);
   }
 }
 
-TEST(GroupedTiles, Are_ordered_alike_by_any_number_of_threads) {
+TEST(TileOrder, Are_ordered_alike_by_any_number_of_threads) {
   const auto counts = uneven_counts(200, 5);
   const auto one = order_of(counts, 6, 1), many = order_of(counts, 6, 5);
   for (int place = 0; place < 200; ++place) {
@@ -115,4 +115,4 @@ TEST(GroupedTiles, Are_ordered_alike_by_any_number_of_threads) {
 }
 
 }  // namespace
-}  // namespace d9d::kernels::detail::tile_order_test
+}  // namespace d9d::kernels::detail::persistent_gemm::tile_order_test

@@ -6,8 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/kernels/device/tile_order.h"
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
-#include "d9d/kernels/grouped_mm/grouped_tiles.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/support/device.h"
@@ -70,7 +70,7 @@ TEST_F(GroupedMMCuda, Errs_no_more_than_a_loop_for_many_stages_and_tiles) {
   EXPECT_EQ(worse_than_loop({700, 20, 0, 1500, 333}, 2048, 1536), "");
   EXPECT_EQ(worse_than_loop({700, 20, 0, 1500, 333}, 768, 2048), "");
   EXPECT_EQ(worse_than_loop({20000}, 256, 512), "");
-  Counts many(detail::kMaxGroups, 5);
+  Counts many(detail::persistent_gemm::kMaxGroups, 5);
   many[17] = 900;
   EXPECT_EQ(worse_than_loop(many, 64, 256), "");
 }
@@ -98,8 +98,9 @@ TEST_F(GroupedMMCuda, Of_two_weights_errs_no_more_than_two_loops) {
 }
 
 TEST_F(GroupedMMCuda, Takes_more_groups_than_its_kernels) {
-  EXPECT_EQ(worse_than_loop(Counts(detail::kMaxGroups + 1, 2), 16, 32), "");
-  EXPECT_FALSE(detail::has_grouped_mm_kernels(device_values({1, 8}, 1, at::kBFloat16), detail::kMaxGroups + 1));
+  EXPECT_EQ(worse_than_loop(Counts(detail::persistent_gemm::kMaxGroups + 1, 2), 16, 32), "");
+  EXPECT_FALSE(
+      detail::has_grouped_mm_kernels(device_values({1, 8}, 1, at::kBFloat16), detail::persistent_gemm::kMaxGroups + 1));
 }
 
 TEST_F(GroupedMMCuda, Takes_groups_of_which_all_but_one_are_empty) {
@@ -125,10 +126,10 @@ TEST_F(GroupedMMCuda, Keeps_groups_apart_when_one_is_not_finite) {
   const auto others = [](const at::Tensor& rows) {
     return at::cat({rows.narrow(0, 0, 100), rows.narrow(0, 160, 237)});
   };
-  EXPECT_TRUE(at::equal(others(detail::rows_times_weights_cuda(bad_x, bad_w, offsets)),
-                        others(detail::rows_times_weights_cuda(x, w, offsets))));
-  const at::Tensor bad = detail::rows_outer_rows_cuda(bad_x, bad_grad, offsets);
-  const at::Tensor good = detail::rows_outer_rows_cuda(x, grad, offsets);
+  EXPECT_TRUE(at::equal(others(detail::grouped_gemm_cuda(bad_x, bad_w, offsets)),
+                        others(detail::grouped_gemm_cuda(x, w, offsets))));
+  const at::Tensor bad = detail::grouped_gemm_wgrad_cuda(bad_x, bad_grad, offsets);
+  const at::Tensor good = detail::grouped_gemm_wgrad_cuda(x, grad, offsets);
   for (const std::int64_t g : {0, 2, 3}) EXPECT_TRUE(at::equal(bad[g], good[g])) << g;
   EXPECT_TRUE(bad[1].isnan().any().item<bool>());
 }
@@ -138,7 +139,7 @@ TEST_F(GroupedMMCuda, Writes_no_row_of_another_group_and_nothing_behind_its_resu
   const at::Tensor x = device_values({38, 64}, 1, at::kBFloat16), grad = device_values({38, 72}, 2, at::kBFloat16);
   const at::Tensor storage = at::full({3 * 64 * 72 + 64}, 7.0, at::TensorOptions(kGpu).dtype(at::kFloat));
   const at::Tensor out = storage.narrow(0, 32, 3 * 64 * 72).view({3, 64, 72});
-  detail::write_rows_outer_rows_cuda(out, x, grad, groups_of(counts).offsets(), GradientWrite::kReplace);
+  detail::write_grouped_gemm_wgrad_cuda(out, x, grad, groups_of(counts).offsets(), GradientWrite::kReplace);
   EXPECT_EQ(out[1].abs().max().item<float>(), 0);
   EXPECT_TRUE(storage.narrow(0, 0, 32).eq(7).all().item<bool>());
   EXPECT_TRUE(storage.narrow(0, 32 + 3 * 64 * 72, 32).eq(7).all().item<bool>());
@@ -212,10 +213,10 @@ TEST_F(GroupedMMCuda, Starts_on_a_thread_that_has_not_used_the_device) {
   const at::Tensor x = device_values({40, 64}, 1, at::kBFloat16), w = device_values({2, 64, 72}, 2, at::kBFloat16);
   const at::Tensor offsets = groups_of(counts).offsets();
   at::Tensor y, dw;
-  std::jthread([&] { y = detail::rows_times_weights_cuda(x, w, offsets); }).join();
-  std::jthread([&] { dw = detail::rows_outer_rows_cuda(x, y, offsets); }).join();
-  EXPECT_TRUE(at::equal(y, detail::rows_times_weights_cuda(x, w, offsets)));
-  EXPECT_TRUE(at::equal(dw, detail::rows_outer_rows_cuda(x, y, offsets)));
+  std::jthread([&] { y = detail::grouped_gemm_cuda(x, w, offsets); }).join();
+  std::jthread([&] { dw = detail::grouped_gemm_wgrad_cuda(x, y, offsets); }).join();
+  EXPECT_TRUE(at::equal(y, detail::grouped_gemm_cuda(x, w, offsets)));
+  EXPECT_TRUE(at::equal(dw, detail::grouped_gemm_wgrad_cuda(x, y, offsets)));
 }
 
 TEST_F(GroupedMMCuda, Does_not_wait_for_the_device) {
@@ -241,8 +242,8 @@ TEST_F(GroupedMMCuda, Multiplies_more_than_2_31_elements) {
   const at::Tensor wide = testing::ramp({kRows, kWide}, 0.3, at::kBFloat16);
   const at::Tensor narrow = testing::ramp({kRows, kNarrow}, 0.7, at::kBFloat16);
   const at::Tensor w = testing::ramp({3, kWide, kNarrow}, 0.9, at::kBFloat16);
-  const at::Tensor from_wide = detail::rows_times_weights_cuda(wide, w, offsets);
-  const at::Tensor to_wide = detail::rows_times_weights_cuda(narrow, w.transpose(1, 2), offsets);
+  const at::Tensor from_wide = detail::grouped_gemm_cuda(wide, w, offsets);
+  const at::Tensor to_wide = detail::grouped_gemm_cuda(narrow, w.transpose(1, 2), offsets);
   const at::Tensor last = wide.narrow(0, kRows - 5, 5), last_narrow = narrow.narrow(0, kRows - 5, 5);
   EXPECT_LT(testing::difference(from_wide.narrow(0, kRows - 5, 5), at::matmul(last, w[2])), 1e-2);
   EXPECT_LT(testing::difference(to_wide.narrow(0, kRows - 5, 5), at::matmul(last_narrow, w[2].t())), 1e-2);
@@ -250,7 +251,7 @@ TEST_F(GroupedMMCuda, Multiplies_more_than_2_31_elements) {
   constexpr std::int64_t kGroups = 280, kIn = 4096;
   const at::Tensor x = testing::ramp({kGroups, kIn}, 0.1, at::kBFloat16);
   const at::Tensor gradient =
-      detail::rows_outer_rows_cuda(x, few_wide.contiguous(), groups_of(Counts(kGroups, 1)).offsets());
+      detail::grouped_gemm_wgrad_cuda(x, few_wide.contiguous(), groups_of(Counts(kGroups, 1)).offsets());
   EXPECT_TRUE(at::equal(gradient[kGroups - 1], x[kGroups - 1].unsqueeze(1) * few_wide[kGroups - 1].unsqueeze(0)));
 }
 
