@@ -89,8 +89,8 @@ __device__ __forceinline__ void fence_accumulators(float (&accum)[kCount]) {
                    "n"(static_cast<int>(kBMajor)));                                                                         \
   }
 
-// Starts one product of the matrices of two descriptors. Without `accumulate` it begins at zero. kN: a multiple of 32 up
-// to 256.
+// Starts one product of the matrices of two descriptors. Without `accumulate` it begins at zero. kN: a multiple of 32
+// up to 256.
 template <int kN, Major kAMajor, Major kBMajor>
 __device__ __forceinline__ void wgmma(float (&accum)[128], std::uint64_t a_descriptor, std::uint64_t b_descriptor,
                                       bool accumulate) {
