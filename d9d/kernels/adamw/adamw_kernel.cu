@@ -30,13 +30,13 @@ __device__ __forceinline__ float quotient(float a, float b) {
 }
 
 template <class T, bool kRounds, NoiseLayout kLayout, int kSize>
-__device__ __forceinline__ Pack<T, kSize> narrow_pack(const float (&value)[kSize], RandomStream stream,
-                                                      const ElementRows& rows, std::int64_t element,
-                                                      std::int64_t first) {
+__device__ __forceinline__ Vec<T, kSize> narrow_pack(const float (&value)[kSize], RandomStream stream,
+                                                     const ElementRows& rows, std::int64_t element,
+                                                     std::int64_t first) {
   if constexpr (kRounds && sizeof(T) == 2) {
     return round_pack(value, draw_noise<kLayout, kSize>(stream, rows, element, first));
   } else {
-    Pack<T, kSize> result;
+    Vec<T, kSize> result;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) result.value[i] = narrow<T>(value[i]);
     return result;
@@ -60,10 +60,10 @@ __device__ __forceinline__ void update_pack(const AdamWChunk<P, G, S>& chunk, in
                                             const AdamWNumbers& numbers, const AdamWPointers& tensor) {
   constexpr int kSize = kPack<S>;
   const int count = chunk.size - i;
-  const auto old_p = load_pack<P, kSize>(chunk.parameter + i, count, kIsWhole);
-  const auto g = load_pack<G, kSize>(chunk.grad + i, count, kIsWhole);
-  const auto old_m = load_pack<S, kSize>(chunk.exp_avg + i, count, kIsWhole);
-  const auto old_v = load_pack<S, kSize>(chunk.exp_avg_sq + i, count, kIsWhole);
+  const auto old_p = load_vec_partial<P, kSize>(chunk.parameter + i, count, kIsWhole);
+  const auto g = load_vec_partial<G, kSize>(chunk.grad + i, count, kIsWhole);
+  const auto old_m = load_vec_partial<S, kSize>(chunk.exp_avg + i, count, kIsWhole);
+  const auto old_v = load_vec_partial<S, kSize>(chunk.exp_avg_sq + i, count, kIsWhole);
   float p[kSize];
   float m[kSize];
   float v[kSize];
@@ -81,14 +81,14 @@ __device__ __forceinline__ void update_pack(const AdamWChunk<P, G, S>& chunk, in
   const std::int64_t first = chunk.begin + i;
   const std::int64_t element = noise_element<kLayout>(tensor.rows, first);
   RandomStream stream{.key = tensor.rounding_key, .step = numbers.rounding_step};
-  store_pack(narrow_pack<P, kRounds, kLayout>(p, stream, tensor.rows, element, first), count, kIsWhole,
-             chunk.parameter + i);
+  store_vec_partial(narrow_pack<P, kRounds, kLayout>(p, stream, tensor.rows, element, first), count, kIsWhole,
+                    chunk.parameter + i);
   stream.step += 1;
-  store_pack(narrow_pack<S, kRounds, kLayout>(m, stream, tensor.rows, element, first), count, kIsWhole,
-             chunk.exp_avg + i);
+  store_vec_partial(narrow_pack<S, kRounds, kLayout>(m, stream, tensor.rows, element, first), count, kIsWhole,
+                    chunk.exp_avg + i);
   stream.step += 1;
-  store_pack(narrow_pack<S, kRounds, kLayout>(v, stream, tensor.rows, element, first), count, kIsWhole,
-             chunk.exp_avg_sq + i);
+  store_vec_partial(narrow_pack<S, kRounds, kLayout>(v, stream, tensor.rows, element, first), count, kIsWhole,
+                    chunk.exp_avg_sq + i);
 }
 
 // P, G, S: element types of parameter, gradient and moments.

@@ -1,5 +1,6 @@
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/device/vector.cuh"
 
 namespace d9d::kernels::detail {
@@ -36,8 +37,8 @@ __global__ void __launch_bounds__(kBlock) sink_gradient(const SinkGradientArgs a
     const std::int64_t place = row * args.num_heads + head;
     float dot = 0;
     for (std::int64_t i = lane * kWidth<T>; i < args.num_features; i += kWarpSize * kWidth<T>) {
-      const auto out = load_vector<T>(args.out, place * args.num_features + i);
-      const auto grad = load_vector<T>(args.grad_out, place * args.num_features + i);
+      const auto out = load_vec<T>(args.out, place * args.num_features + i);
+      const auto grad = load_vec<T>(args.grad_out, place * args.num_features + i);
 #pragma unroll
       for (int j = 0; j < kWidth<T>; ++j) dot += widen(out.value[j]) * widen(grad.value[j]);
     }
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kBlock) sink_gradient(const SinkGradientArgs a
       sum[0] += expf(sink - args.logsumexp[place]) * (grad - dot);
     }
   }
-  block_sum<kBlock>(sum);
+  block_sums<kBlock>(sum);
   if (threadIdx.x == 0) args.partial[chunk * args.num_heads + head] = sum[0];
 }
 

@@ -19,7 +19,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_launch.cuh"
-#include "d9d/kernels/device/strided_rows.h"
+#include "d9d/kernels/device/vector.cuh"
 
 namespace d9d::kernels::detail {
 
@@ -30,8 +30,7 @@ using d9d::detail::with_element_type;
 // Whether rows of `num_columns` elements of `element_size` bytes that begin at `data` can be moved 16 bytes at a time.
 [[nodiscard]] inline bool is_aligned(const void* data, const StridedRows& rows, std::int64_t num_columns,
                                      std::int64_t element_size) {
-  const std::int64_t strides = num_columns | rows.inner_stride | rows.outer_stride;
-  return (reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(strides * element_size)) % 16 == 0;
+  return is_aligned(data) && (num_columns | rows.inner_stride | rows.outer_stride) * element_size % 16 == 0;
 }
 
 struct Grid {

@@ -1,5 +1,5 @@
-// What the device half of a .cu file needs: 16-byte loads and stores, the accumulator of an element type, sums over
-// warps, where a strided row begins.
+// What the device half of a .cu file needs: loads and stores of vectors, the accumulator of an element type, where a
+// strided row begins.
 //
 // Legend   T = double, float, __nv_bfloat16 or __half; Accumulator<T> = double for double, otherwise float.
 #pragma once
@@ -20,32 +20,59 @@ constexpr unsigned kFullWarp = 0xffffffffU;
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// `kCount` elements side by side, moved in pieces of up to 16 bytes; memory is aligned to such a piece.
+// `kCount` elements side by side, which a lane moves in transactions of up to 16 bytes; memory is aligned to such a
+// transaction.
 template <class T, int kCount>
-struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Elements {
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vec {
   T value[kCount];
 };
 
-// Elements of 16 bytes: one memory transaction of a lane.
+// Elements of one transaction of 16 bytes.
 template <class T>
 constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
 template <class T>
-using Vector = Elements<T, kWidth<T>>;
+using Vec16 = Vec<T, kWidth<T>>;
 
-template <class T>
-__device__ __forceinline__ Vector<T> load_vector(const void* data, std::int64_t element) {
-  return *reinterpret_cast<const Vector<T>*>(static_cast<const T*>(data) + element);
+template <class T, int kCount = kWidth<T>>
+__device__ __forceinline__ Vec<T, kCount> load_vec(const void* data, std::int64_t element) {
+  return *reinterpret_cast<const Vec<T, kCount>*>(static_cast<const T*>(data) + element);
 }
 
-template <class T>
-__device__ __forceinline__ void store_vector(const Vector<T>& vector, void* data, std::int64_t element) {
-  *reinterpret_cast<Vector<T>*>(static_cast<T*>(data) + element) = vector;
+template <class T, int kCount>
+__device__ __forceinline__ void store_vec(const Vec<T, kCount>& vec, void* data, std::int64_t element) {
+  *reinterpret_cast<Vec<T, kCount>*>(static_cast<T*>(data) + element) = vec;
+}
+
+// Reads the first `count` elements, all of them at once where `is_whole`, which needs alignment; the others are zero.
+template <class T, int kCount>
+__device__ __forceinline__ Vec<T, kCount> load_vec_partial(const T* from, int count, bool is_whole) {
+  if (is_whole) return *reinterpret_cast<const Vec<T, kCount>*>(from);
+  Vec<T, kCount> result;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) result.value[i] = i < count ? from[i] : T(0.0F);
+  return result;
+}
+
+template <class T, int kCount>
+__device__ __forceinline__ void store_vec_partial(const Vec<T, kCount>& vec, int count, bool is_whole, T* to) {
+  if (is_whole) {
+    *reinterpret_cast<Vec<T, kCount>*>(to) = vec;
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    if (i < count) to[i] = vec.value[i];
+}
+
+// Whether 16 bytes can be moved there at once.
+[[nodiscard]] __host__ __device__ __forceinline__ bool is_aligned(const void* pointer) {
+  return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
 // Elements that are needed again later stay packed in their registers until then. Without it the compiler keeps what it
 // widened for an earlier use, in twice the registers.
 template <class T, int kCount>
-__device__ __forceinline__ void keep_packed(Elements<T, kCount>& elements) {
+__device__ __forceinline__ void keep_packed(Vec<T, kCount>& elements) {
   static_assert(sizeof(elements) % sizeof(std::uint32_t) == 0);
   auto* const words = reinterpret_cast<std::uint32_t*>(&elements);
 #pragma unroll
@@ -62,32 +89,6 @@ __device__ __forceinline__ Accumulator<T> widen(T value) {
 template <class T>
 __device__ __forceinline__ T narrow(Accumulator<T> value) {
   return static_cast<T>(value);
-}
-
-// The sum over the lanes of a warp, on every lane; the order of additions is fixed.
-template <class A>
-__device__ __forceinline__ A warp_sum(A value) {
-#pragma unroll
-  for (int offset = kWarpSize / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(kFullWarp, value, offset);
-  return value;
-}
-
-// Sums over a block of kBlock threads, on every thread, in a fixed order. All threads call it.
-template <int kBlock, class A, int kValues>
-__device__ __forceinline__ void block_sum(A (&values)[kValues]) {
-  __shared__ A of_warps[kBlock / kWarpSize][kValues];
-  __syncthreads();  // an earlier call's sums are read
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    const A of_warp = warp_sum(values[i]);
-    if (threadIdx.x % kWarpSize == 0) of_warps[threadIdx.x / kWarpSize][i] = of_warp;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kValues; ++i) {
-    values[i] = 0;
-    for (int warp = 0; warp < kBlock / kWarpSize; ++warp) values[i] += of_warps[warp][i];
-  }
 }
 
 // First element of a row.

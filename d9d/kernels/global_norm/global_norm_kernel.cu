@@ -59,15 +59,15 @@ __global__ __launch_bounds__(kBlock) void power_sums(const __grid_constant__ Pow
   const int size = static_cast<int>(rest < kNormChunkSize ? rest : kNormChunkSize);
   const int whole_size = is_aligned(data) ? size / kSize * kSize : 0;
   A lanes[kSize] = {};
-  const auto add = [&](const Pack<T, kSize>& pack) {
+  const auto add = [&](const Vec<T, kSize>& pack) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) lanes[j] = add_power<kOrder>(lanes[j], widen(pack.value[j]));
   };
   int i = static_cast<int>(threadIdx.x) * kSize;
 #pragma unroll 4
-  for (; i < whole_size; i += kStride) add(load_pack<T, kSize>(data + i, kSize, true));
+  for (; i < whole_size; i += kStride) add(load_vec_partial<T, kSize>(data + i, kSize, true));
 #pragma unroll 1
-  for (; i < size; i += kStride) add(load_pack<T, kSize>(data + i, size - i, false));
+  for (; i < size; i += kStride) add(load_vec_partial<T, kSize>(data + i, size - i, false));
   double total = 0;
 #pragma unroll
   for (int j = 0; j < kSize; ++j) total = combine<kOrder>(total, static_cast<double>(lanes[j]));

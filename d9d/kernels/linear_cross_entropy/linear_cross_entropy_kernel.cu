@@ -4,7 +4,7 @@ namespace d9d::kernels::detail {
 namespace {
 
 constexpr int kBlock = 512;
-constexpr std::int64_t kTile = kBlock * kGroup;
+constexpr std::int64_t kTile = kBlock * kLogitsOfVec;
 constexpr int kBlocksOfScale = 132 * 8;
 
 __global__ void __launch_bounds__(kBlock) check_targets(const CheckTargetsArgs args) {
@@ -26,9 +26,9 @@ __global__ void __launch_bounds__(kBlockOfStatistics) logit_statistics(const Log
   const LogitRow<T, kTiles> logits(args.block, row);
   const A offset = logits.greatest(scratch);
   A sum = 0;
-  logits.for_each([&](const A(&z)[kGroup], std::int64_t) {
+  logits.for_each([&](const A(&z)[kLogitsOfVec], std::int64_t) {
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) sum += fast_exp<T>(z[j] - offset);
+    for (int j = 0; j < kLogitsOfVec; ++j) sum += fast_exp<T>(z[j] - offset);
   });
   sum = block_sum(sum, scratch);
 
@@ -76,13 +76,13 @@ __global__ void __launch_bounds__(kBlock) logit_gradient(const LogitGradientArgs
                        row_gradient<A>(args.grad_lse, args.grad_lse_stride, row);
   T* grads = reinterpret_cast<T*>(static_cast<A*>(block.logits) + row * block.row_stride);
   for (std::int64_t tile = 0; tile < block.num_columns; tile += kTile) {
-    const std::int64_t column = tile + threadIdx.x * kGroup;
-    Group<T> grad;
+    const std::int64_t column = tile + threadIdx.x * kLogitsOfVec;
+    LogitVec<T> grad;
     if (column < block.num_columns) {
-      A z[kGroup];
+      A z[kLogitsOfVec];
       load_logits<T>(block, row, column, z);
 #pragma unroll
-      for (int j = 0; j < kGroup; ++j) {
+      for (int j = 0; j < kLogitsOfVec; ++j) {
         A value = by_softmax * exp(z[j] - lse);
         if (column + j == target_column) value -= by_target;
         if (block.softcap > 0) value *= slope(z[j], block.softcap);
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kBlock) logit_gradient(const LogitGradientArgs
       }
     }
     __syncthreads();
-    if (column < block.num_columns) *reinterpret_cast<Group<T>*>(grads + column) = grad;
+    if (column < block.num_columns) *reinterpret_cast<LogitVec<T>*>(grads + column) = grad;
   }
 }
 
@@ -98,16 +98,16 @@ __global__ void __launch_bounds__(kBlock) scale_values(const ScaleArgs args) {
   const float factor = *args.factor;
   if (factor == 1.0F) return;
   auto* const values = static_cast<__nv_bfloat16*>(args.values);
-  const std::int64_t num_groups = args.size / kGroup;
+  const std::int64_t num_groups = args.size / kLogitsOfVec;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   const std::int64_t num_threads = static_cast<std::int64_t>(gridDim.x) * kBlock;
   for (std::int64_t i = thread; i < num_groups; i += num_threads) {
-    auto group = reinterpret_cast<Group<__nv_bfloat16>*>(values)[i];
+    auto group = reinterpret_cast<LogitVec<__nv_bfloat16>*>(values)[i];
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) group.value[j] = narrow<__nv_bfloat16>(widen(group.value[j]) * factor);
-    reinterpret_cast<Group<__nv_bfloat16>*>(values)[i] = group;
+    for (int j = 0; j < kLogitsOfVec; ++j) group.value[j] = narrow<__nv_bfloat16>(widen(group.value[j]) * factor);
+    reinterpret_cast<LogitVec<__nv_bfloat16>*>(values)[i] = group;
   }
-  if (const std::int64_t i = num_groups * kGroup + thread; i < args.size)
+  if (const std::int64_t i = num_groups * kLogitsOfVec + thread; i < args.size)
     values[i] = narrow<__nv_bfloat16>(widen(values[i]) * factor);
 }
 
@@ -121,15 +121,15 @@ __global__ void __launch_bounds__(kBlock) put_scaled(const PutScaledArgs args) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   const std::int64_t num_threads = static_cast<std::int64_t>(gridDim.x) * kBlock;
   for (std::int64_t i = thread; i < num_groups; i += num_threads) {
-    const auto read = reinterpret_cast<const Elements<Value, kCount>*>(values)[i];
-    Elements<Out, kCount> written = {};
-    if (args.adds) written = reinterpret_cast<const Elements<Out, kCount>*>(out)[i];
+    const auto read = reinterpret_cast<const Vec<Value, kCount>*>(values)[i];
+    Vec<Out, kCount> written = {};
+    if (args.adds) written = reinterpret_cast<const Vec<Out, kCount>*>(out)[i];
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
       const float scaled = widen(read.value[j]) * factor;
       written.value[j] = narrow<Out>(args.adds ? widen(written.value[j]) + scaled : scaled);
     }
-    reinterpret_cast<Elements<Out, kCount>*>(out)[i] = written;
+    reinterpret_cast<Vec<Out, kCount>*>(out)[i] = written;
   }
   if (const std::int64_t i = num_groups * kCount + thread; i < args.size) {
     const float scaled = widen(values[i]) * factor;
@@ -142,7 +142,7 @@ void start_put_scaled(const PutScaledArgs& args, CUstream_st* stream) {
   const auto addresses = reinterpret_cast<std::uintptr_t>(args.out) | reinterpret_cast<std::uintptr_t>(args.values);
   const unsigned grid = std::min<unsigned>(num_blocks(args.size, kTile), kBlocksOfScale);
   if (addresses % 16 == 0) {
-    put_scaled<Out, Value, kGroup><<<grid, kBlock, 0, stream>>>(args);
+    put_scaled<Out, Value, kLogitsOfVec><<<grid, kBlock, 0, stream>>>(args);
   } else {
     put_scaled<Out, Value, 1><<<grid, kBlock, 0, stream>>>(args);
   }

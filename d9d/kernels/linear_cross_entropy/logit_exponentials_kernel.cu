@@ -10,10 +10,10 @@ constexpr int kMaxBlock = 512;
 template <bool kTransforms>
 __device__ __forceinline__ float write_exponentials(const LogitBlock& block, std::int64_t row, float reference,
                                                     __nv_bfloat16* exponentials, float& sum) {
-  const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kGroup;
+  const std::int64_t tile = static_cast<std::int64_t>(blockDim.x) * kLogitsOfVec;
   float greatest = -kInfinity<float>;
-  for (std::int64_t first = threadIdx.x * kGroup; first < block.num_columns; first += kTiles * tile) {
-    float z[kTiles][kGroup];
+  for (std::int64_t first = threadIdx.x * kLogitsOfVec; first < block.num_columns; first += kTiles * tile) {
+    float z[kTiles][kLogitsOfVec];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
       if (first + i * tile < block.num_columns)
@@ -21,9 +21,9 @@ __device__ __forceinline__ float write_exponentials(const LogitBlock& block, std
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       if (first + i * tile >= block.num_columns) break;
-      float values[kGroup];
+      float values[kLogitsOfVec];
 #pragma unroll
-      for (int j = 0; j < kGroup; ++j) {
+      for (int j = 0; j < kLogitsOfVec; ++j) {
         greatest = max(greatest, z[i][j]);
         values[j] = fast_exp<__nv_bfloat16>(z[i][j] - reference);
         sum += values[j];
@@ -38,11 +38,11 @@ __device__ __forceinline__ float write_exponentials(const LogitBlock& block, std
 template <bool kTransforms>
 __device__ __forceinline__ float greatest_logit(const LogitBlock& block, std::int64_t row) {
   float greatest = -kInfinity<float>;
-  for (std::int64_t first = threadIdx.x * kGroup; first < block.num_columns; first += blockDim.x * kGroup) {
-    float z[kGroup];
+  for (std::int64_t first = threadIdx.x * kLogitsOfVec; first < block.num_columns; first += blockDim.x * kLogitsOfVec) {
+    float z[kLogitsOfVec];
     load_logits<__nv_bfloat16, kTransforms>(block, row, first, z);
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) greatest = max(greatest, z[j]);
+    for (int j = 0; j < kLogitsOfVec; ++j) greatest = max(greatest, z[j]);
   }
   return greatest;
 }
@@ -61,19 +61,20 @@ __global__ void __launch_bounds__(kMaxBlock) logit_exponentials(const LogitExpon
   auto* const exponentials =
       static_cast<__nv_bfloat16*>(args.exponentials) + row * args.exponentials_stride + args.first_exponential;
   if (target == kIgnored) {
-    for (std::int64_t column = threadIdx.x * kGroup; column < block.num_columns; column += blockDim.x * kGroup)
-      *reinterpret_cast<Group<__nv_bfloat16>*>(exponentials + column) = Group<__nv_bfloat16>{};
+    for (std::int64_t column = threadIdx.x * kLogitsOfVec; column < block.num_columns;
+         column += blockDim.x * kLogitsOfVec)
+      *reinterpret_cast<LogitVec<__nv_bfloat16>*>(exponentials + column) = LogitVec<__nv_bfloat16>{};
     return;
   }
   const std::int64_t target_column = target - block.first_column;
   const bool has_target = target_column >= 0 && target_column < block.num_columns;
   float target_logit = 0;
   if (has_target && threadIdx.x == 0) {
-    float z[kGroup];
-    load_logits<__nv_bfloat16, kTransforms>(block, row, target_column / kGroup * kGroup, z);
+    float z[kLogitsOfVec];
+    load_logits<__nv_bfloat16, kTransforms>(block, row, target_column / kLogitsOfVec * kLogitsOfVec, z);
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j)
-      if (j == target_column % kGroup) target_logit = z[j];
+    for (int j = 0; j < kLogitsOfVec; ++j)
+      if (j == target_column % kLogitsOfVec) target_logit = z[j];
   }
   const auto over_block = [&](float value) {
     return block_reduce(value, -kInfinity<float>, scratch, [](float a, float b) { return max(a, b); });
@@ -152,7 +153,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRo
   auto* const scaled = static_cast<__nv_bfloat16*>(args.scaled_hidden) + row * args.hidden_size;
   const auto scale = [&](auto piece) {
     constexpr int kCount = decltype(piece)::value;
-    using P = Elements<__nv_bfloat16, kCount>;
+    using P = Vec<__nv_bfloat16, kCount>;
     for (std::int64_t i = threadIdx.x; i < args.hidden_size / kCount; i += kBlockOfStatistics) {
       P values = reinterpret_cast<const P*>(hidden)[i];
 #pragma unroll
@@ -160,8 +161,9 @@ __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRo
       reinterpret_cast<P*>(scaled)[i] = values;
     }
   };
-  const bool is_aligned = args.hidden_size % kGroup == 0 && reinterpret_cast<std::uintptr_t>(args.hidden) % 16 == 0;
-  is_aligned ? scale(std::integral_constant<int, kGroup>()) : scale(std::integral_constant<int, 1>());
+  const bool is_aligned =
+      args.hidden_size % kLogitsOfVec == 0 && reinterpret_cast<std::uintptr_t>(args.hidden) % 16 == 0;
+  is_aligned ? scale(std::integral_constant<int, kLogitsOfVec>()) : scale(std::integral_constant<int, 1>());
 }
 
 // A block of threads a row.
@@ -174,11 +176,11 @@ __global__ void __launch_bounds__(kBlockOfStatistics) scale_rows(const ScaleRows
   const auto scale = [&](auto piece) {
     constexpr int kCount = decltype(piece)::value;
     for (std::int64_t i = threadIdx.x; i < args.num_columns / kCount; i += kBlockOfStatistics) {
-      const auto read = reinterpret_cast<const Elements<float, kCount>*>(values)[i];
-      Elements<__nv_bfloat16, kCount> scaled;
+      const auto read = reinterpret_cast<const Vec<float, kCount>*>(values)[i];
+      Vec<__nv_bfloat16, kCount> scaled;
 #pragma unroll
       for (int j = 0; j < kCount; ++j) scaled.value[j] = narrow<__nv_bfloat16>(read.value[j] * factor);
-      reinterpret_cast<Elements<__nv_bfloat16, kCount>*>(out)[i] = scaled;
+      reinterpret_cast<Vec<__nv_bfloat16, kCount>*>(out)[i] = scaled;
     }
   };
   args.num_columns % 4 == 0 ? scale(std::integral_constant<int, 4>()) : scale(std::integral_constant<int, 1>());
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) scale_rows(const ScaleRows
 
 void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
-  const unsigned num_warps = num_blocks(args.block.num_columns, kTiles * kGroup * kWarpSize);
+  const unsigned num_warps = num_blocks(args.block.num_columns, kTiles * kLogitsOfVec * kWarpSize);
   const unsigned block = std::min<unsigned>(num_warps * kWarpSize, kMaxBlock);
   const bool transforms = args.block.bias != nullptr || args.block.softcap > 0;
   launch_pdl(transforms ? logit_exponentials<true> : logit_exponentials<false>,

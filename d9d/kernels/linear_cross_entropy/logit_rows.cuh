@@ -3,36 +3,37 @@
 // Example
 //   const LogitRow<T, 4> logits(args.block, blockIdx.x);
 //   const float greatest = logits.greatest(scratch);
-//   logits.for_each([&](const float(&z)[kGroup], std::int64_t column) { ... });
+//   logits.for_each([&](const float(&z)[kLogitsOfVec], std::int64_t column) { ... });
 #pragma once
 
 #include <algorithm>
 #include <limits>
 
-#include "d9d/kernels/device/block_reduce.cuh"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/packed.cuh"
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
 
 namespace d9d::kernels::detail {
 
-constexpr int kGroup = 8;  // columns of a thread side by side: 16 bytes of half precision
+constexpr int kLogitsOfVec = 8;  // columns of a thread side by side: 16 bytes of half precision
 template <class T>
-using Group = Elements<T, kGroup>;
+using LogitVec = Vec<T, kLogitsOfVec>;
 
 template <class A>
 constexpr A kInfinity = std::numeric_limits<A>::infinity();
 template <class A>
 constexpr A kLowest = std::numeric_limits<A>::lowest();
 
-// The logits of columns [column, column + kGroup) with bias and soft cap, if kTransforms; -inf beyond the last column.
+// The logits of columns [column, column + kLogitsOfVec) with bias and soft cap, if kTransforms; -inf beyond the last
+// column.
 template <class T, bool kTransforms = true, class A = Accumulator<T>>
 __device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_t row, std::int64_t column,
-                                            A (&z)[kGroup]) {
+                                            A (&z)[kLogitsOfVec]) {
   const A* from = static_cast<const A*>(block.logits) + row * block.row_stride + column;
 #pragma unroll
-  for (int i = 0; i < kGroup / kWidth<A>; ++i) {
-    const Vector<A> vector = reinterpret_cast<const Vector<A>*>(from)[i];
+  for (int i = 0; i < kLogitsOfVec / kWidth<A>; ++i) {
+    const Vec16<A> vector = reinterpret_cast<const Vec16<A>*>(from)[i];
 #pragma unroll
     for (int j = 0; j < kWidth<A>; ++j) z[i * kWidth<A> + j] = vector.value[j];
   }
@@ -40,21 +41,21 @@ __device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_
   const A softcap = static_cast<A>(block.softcap);
   if (kTransforms && bias) {
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j)
+    for (int j = 0; j < kLogitsOfVec; ++j)
       if (column + j < block.num_columns) z[j] += widen(bias[column + j]);
   }
   if (kTransforms && softcap > 0) {
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j) z[j] = softcap * tanh(z[j] / softcap);
+    for (int j = 0; j < kLogitsOfVec; ++j) z[j] = softcap * tanh(z[j] / softcap);
   }
-  if (column + kGroup <= block.num_columns) return;
+  if (column + kLogitsOfVec <= block.num_columns) return;
 #pragma unroll
-  for (int j = 0; j < kGroup; ++j)
+  for (int j = 0; j < kLogitsOfVec; ++j)
     if (column + j >= block.num_columns) z[j] = -kInfinity<A>;
 }
 
 constexpr int kBlockOfStatistics = 256;
-constexpr std::int64_t kTileOfStatistics = kBlockOfStatistics * kGroup;
+constexpr std::int64_t kTileOfStatistics = kBlockOfStatistics * kLogitsOfVec;
 
 // Half precision hides the error of the fast instruction.
 template <class T>
@@ -85,7 +86,7 @@ class LogitRow {
     for (int tile = 0; tile < kTiles; ++tile)
       if (column_of(tile) < block_.num_columns) function(held_[tile], column_of(tile));
     for (std::int64_t column = column_of(kTiles); column < block_.num_columns; column += kTileOfStatistics) {
-      A z[kGroup];
+      A z[kLogitsOfVec];
       load_logits<T>(block_, row_, column, z);
       function(z, column);
     }
@@ -94,9 +95,9 @@ class LogitRow {
   // On every thread; finite.
   __device__ __forceinline__ A greatest(A* scratch) const {
     A result = -kInfinity<A>;
-    for_each([&](const A(&z)[kGroup], std::int64_t) {
+    for_each([&](const A(&z)[kLogitsOfVec], std::int64_t) {
 #pragma unroll
-      for (int j = 0; j < kGroup; ++j) result = max(result, z[j]);
+      for (int j = 0; j < kLogitsOfVec; ++j) result = max(result, z[j]);
     });
     result = block_reduce(result, -kInfinity<A>, scratch, [](A a, A b) { return max(a, b); });
     return max(result, kLowest<A>);  // a row of -inf sums to 0, not NaN
@@ -104,23 +105,23 @@ class LogitRow {
 
   // Of a column, by one thread.
   __device__ __forceinline__ A at(std::int64_t column) const {
-    A z[kGroup];
-    load_logits<T>(block_, row_, column / kGroup * kGroup, z);
+    A z[kLogitsOfVec];
+    load_logits<T>(block_, row_, column / kLogitsOfVec * kLogitsOfVec, z);
     A result = 0;
 #pragma unroll
-    for (int j = 0; j < kGroup; ++j)
-      if (j == column % kGroup) result = z[j];
+    for (int j = 0; j < kLogitsOfVec; ++j)
+      if (j == column % kLogitsOfVec) result = z[j];
     return result;
   }
 
  private:
   __device__ __forceinline__ std::int64_t column_of(int tile) const {
-    return threadIdx.x * kGroup + tile * kTileOfStatistics;
+    return threadIdx.x * kLogitsOfVec + tile * kTileOfStatistics;
   }
 
   const LogitBlock& block_;
   const std::int64_t row_;
-  A held_[kTiles][kGroup];
+  A held_[kTiles][kLogitsOfVec];
 };
 
 // d softcap(x) / dx at z = softcap(x).

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/device/tma.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/moe_permute/moe_permute_kernel.h"
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine<kWeighs>)
     combine_rows(const CombineRowsArgs args, std::int64_t pieces_of_row) {
   pdl_wait_and_trigger();
   using A = Accumulator<T>;
-  using P = Elements<T, kCount>;
+  using P = Vec<T, kCount>;
   const auto [token, piece] = token_piece(pieces_of_row);
   if (token >= args.shape.num_tokens) return;
   const std::int64_t first_slot = token * args.shape.num_choices;
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kBlock)
     combine_rows_backward(const CombineRowsBackwardArgs args, std::int64_t pieces_of_row) {
   pdl_wait_and_trigger();
   using A = Accumulator<T>;
-  using P = Elements<T, kCount>;
+  using P = Vec<T, kCount>;
   __shared__ A dots_of_warps[kRowsInFlight][kWarpsOfBlock];
   const std::int64_t token = blockIdx.x;
   const P* const grad_token = static_cast<const P*>(args.grad_tokens) + token * pieces_of_row;

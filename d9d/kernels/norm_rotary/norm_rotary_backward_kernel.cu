@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(kBlock, 1)
         sums[2 * i + 1] += rotated[i][at.b] * weights[at.b] * x_b;
       }
     }
-    sum_over_group(sums, grid.group);
+    lane_group_sums(sums, grid.group);
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
       const float inv_rms = rsqrtf(sums[2 * i] * inv_n + eps);

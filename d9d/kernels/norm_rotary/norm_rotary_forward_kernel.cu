@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kBlock, 4)
 #pragma unroll
     for (int j = 0; j < 2 * W; ++j) squares[i] += x[i][j / W][j % W] * x[i][j / W][j % W];
   }
-  sum_over_group(squares, grid.group);
+  lane_group_sums(squares, grid.group);
   if (index >= num_groups || slot >= grid.num_slots) return;
   float weights[2 * W];  // later than the rest: they are in the nearest cache
   load_weights<T, W>(inputs, pick(inputs.weight, are_keys), channels, weights);

@@ -1,6 +1,7 @@
 // What the kernels of norm_rotary share beside head groups.
 #pragma once
 
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/norm_rotary/norm_rotary_kernel.h"
 #include "d9d/kernels/rotary/head_groups.cuh"
 
@@ -25,15 +26,6 @@ __device__ __forceinline__ void load_weights(const NormRotaryInputs& inputs, con
     load(Element<float>());
   } else {
     load(Element<T>());
-  }
-}
-
-// Sums over the threads of a group, on every thread of it; all threads of the warp call it.
-template <int kValues>
-__device__ __forceinline__ void sum_over_group(float (&values)[kValues], int group) {
-  for (int offset = group / 2; offset > 0; offset /= 2) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) values[i] += __shfl_xor_sync(kFullWarp, values[i], offset);
   }
 }
 

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
       }
     }
     load_rows(first_row + step);
-    block_sum<kBlock>(sums);
+    block_sums<kBlock>(sums);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const std::int64_t row = first_row + r;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kBlockOfLongRow, 2) backward_in_memory(const R
     }
     const auto num_columns = static_cast<A>(args.num_columns);
     A sums[2] = {squares, products};
-    block_sum<kBlockOfLongRow>(sums);
+    block_sums<kBlockOfLongRow>(sums);
     const A inv_rms = rsqrt(sums[0] / num_columns + static_cast<A>(args.eps));
     const A mean_grad_dot_x = sums[1] / num_columns;
     const A x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;

@@ -21,7 +21,7 @@ template <class Group>
 constexpr int kBlockOf = Group::kVectors == 1 ? 768 : 512;
 constexpr unsigned kBytesOfRing = 192 * 1024;
 template <class T, class Group, bool kAdds>
-constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * kBlockOf<Group>* Group::kRows* Group::kVectors * sizeof(Vector<T>);
+constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * kBlockOf<Group>* Group::kRows* Group::kVectors * sizeof(Vec16<T>);
 template <class T, class Group, bool kAdds>
 constexpr int kStagesOf = static_cast<int>(std::min(kBytesOfRing / kBytesOfStage<T, Group, kAdds>, 4U));
 
@@ -29,14 +29,14 @@ constexpr int kStagesOf = static_cast<int>(std::min(kBytesOfRing / kBytesOfStage
 template <class T, class Group, int kSources>
 class Ring {
  public:
-  __device__ __forceinline__ explicit Ring(void* memory) : mine_(static_cast<Vector<T>*>(memory) + threadIdx.x) {}
+  __device__ __forceinline__ explicit Ring(void* memory) : mine_(static_cast<Vec16<T>*>(memory) + threadIdx.x) {}
 
-  __device__ __forceinline__ Vector<T>& at(int stage, int source, int row, int vector) const {
+  __device__ __forceinline__ Vec16<T>& at(int stage, int source, int row, int vector) const {
     return mine_[(((stage * kSources + source) * Group::kRows + row) * Group::kVectors + vector) * kBlockOf<Group>];
   }
 
  private:
-  Vector<T>* mine_;
+  Vec16<T>* mine_;
 };
 
 // Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
   for (int v = 0; v < kVectors; ++v) {
     const int column = column_of<Group, T>(thread, v);
     if (column >= args.num_columns) continue;
-    const auto loaded = *reinterpret_cast<const Elements<Weight, W>*>(static_cast<const Weight*>(args.weight) + column);
+    const auto loaded = load_vec<Weight, W>(args.weight, column);
 #pragma unroll
     for (int j = 0; j < W; ++j) weights[v][j] = widen(loaded.value[j]) + (args.zero_centered ? 1.0F : 0.0F);
   }
@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
     for (int i = 0; i < kRows; ++i) {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const Vector<T> x = ring.at(stage, 0, i, v);
-        const Vector<T> grad = ring.at(stage, 1, i, v);
+        const Vec16<T> x = ring.at(stage, 0, i, v);
+        const Vec16<T> grad = ring.at(stage, 1, i, v);
         float squares = 0;  // short chains of additions
         float products = 0;
 #pragma unroll
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
         sums[2 * i + 1] += products;
       }
     }
-    group_sum<Group::kThreads, kBlockOf<Group>>(sums, parity);
+    thread_group_sums<Group::kThreads, kBlockOf<Group>>(sums, parity);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const std::int64_t row = block_row + i * kGroups + group;
@@ -143,9 +143,9 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
       const float x_coefficient = mean_grad_dot_x * inv_rms * inv_rms * inv_rms;
 #pragma unroll
       for (int v = 0; v < kVectors; ++v) {
-        const Vector<T> x = ring.at(stage, 0, i, v);
-        const Vector<T> grad = ring.at(stage, 1, i, v);
-        Vector<T> grad_x;
+        const Vec16<T> x = ring.at(stage, 0, i, v);
+        const Vec16<T> grad = ring.at(stage, 1, i, v);
+        Vec16<T> grad_x;
         if constexpr (kAdds) grad_x = ring.at(stage, 2, i, v);
 #pragma unroll
         for (int j = 0; j < W; ++j) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
           grad_x.value[j] = narrow<T>(kAdds ? grad_of_norm + widen(grad_x.value[j]) : grad_of_norm);
         }
         if (is_mine(row, v) && args.grad_x != nullptr)
-          store_vector(grad_x, args.grad_x, row * args.num_columns + column_of<Group, T>(thread, v));
+          store_vec(grad_x, args.grad_x, row * args.num_columns + column_of<Group, T>(thread, v));
       }
     }
     fetch(block_row + kStages * step, stage);
@@ -215,7 +215,7 @@ unsigned launch_aligned(const RmsNormBackwardArgs& args, CUstream_st* stream) {
     };
     if (!is_row_aligned(args.x, args.x_rows) || !is_row_aligned(args.grad_out, args.grad_out_rows)) return;
     if (args.grad_sum != nullptr && !is_row_aligned(args.grad_sum, args.grad_sum_rows)) return;
-    if (reinterpret_cast<std::uintptr_t>(args.weight) % 16 != 0) return;
+    if (!is_aligned(args.weight)) return;
     const std::int64_t num_vectors = args.num_columns / kWidth<T>;
     if (num_vectors > kMostVectors) {
       blocks = launch_rms_norm_backward_of_long_rows(args, stream);

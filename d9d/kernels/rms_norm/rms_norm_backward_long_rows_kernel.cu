@@ -62,48 +62,8 @@ struct RowSteps {
   }
 };
 
-// Sums of each of kValues numbers (a power of two) over the warp: lane l gets that of number l / (32 / kValues).
-template <int kValues>
-__device__ __forceinline__ float warp_sum_of_each(float (&values)[kValues]) {
-  const unsigned lane = threadIdx.x % kWarpSize;
-  int offset = kWarpSize / 2;
-#pragma unroll
-  for (int left = kValues / 2; left >= 1; left /= 2) {  // a lane gives half of its numbers for the other half
-    const bool is_upper = (lane & offset) != 0;
-#pragma unroll
-    for (int i = 0; i < left; ++i) {
-      const float given = is_upper ? values[i] : values[i + left];
-      const float kept = is_upper ? values[i + left] : values[i];
-      values[i] = kept + __shfl_xor_sync(kFullWarp, given, offset);
-    }
-    offset /= 2;
-  }
-  for (; offset >= 1; offset /= 2) values[0] += __shfl_xor_sync(kFullWarp, values[0], offset);
-  return values[0];
-}
-
-// The same over the block: lane l of every warp gets number l % kValues. Meets all threads once; `scratch` is not to
-// be used for the next sums, but may be for those after them.
-template <int kValues, int kWarps>
-__device__ __forceinline__ float block_sum_of_each(float (&values)[kValues], float (&scratch)[kWarps][kValues]) {
-  constexpr int kLanes = kWarpSize / kValues;
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const float sum_of_warp = warp_sum_of_each(values);
-  if (lane % kLanes == 0) scratch[threadIdx.x / kWarpSize][lane / kLanes] = sum_of_warp;
-  __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int first = 0; first < kWarps; first += kLanes) {
-    const int warp = first + lane / kValues;
-    if (kWarps % kLanes == 0 || warp < kWarps) sum += scratch[warp][lane % kValues];
-  }
-#pragma unroll
-  for (int offset = kValues; offset < kWarpSize; offset *= 2) sum += __shfl_xor_sync(kFullWarp, sum, offset);
-  return sum;
-}
-
 template <class T, class R, bool kAdds>
-constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * R::kRows* R::kVectors* R::kThreads * sizeof(Vector<T>);
+constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * R::kRows* R::kVectors* R::kThreads * sizeof(Vec16<T>);
 
 template <class T, class Weight, class R, bool kAdds>
 __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
@@ -115,7 +75,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   extern __shared__ __align__(128) unsigned char shared_memory[];  // [kStages, kSources, kRows, kVectors, kThreads]
   __shared__ Mbarrier full[kStages];
   __shared__ float sums_of_warps[2][R::kThreads / kWarpSize][2 * kRows];
-  auto* const ring = reinterpret_cast<Vector<T>*>(shared_memory);
+  auto* const ring = reinterpret_cast<Vec16<T>*>(shared_memory);
   const auto at = [&](int stage, int source, int row) {
     return ring + ((stage * kSources + source) * kRows + row) * kVectors * R::kThreads;
   };
@@ -155,8 +115,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     if (!is_mine(v)) continue;
-    const auto loaded =
-        *reinterpret_cast<const Elements<Weight, W>*>(static_cast<const Weight*>(args.weight) + column_of(v));
+    const auto loaded = load_vec<Weight, W>(args.weight, column_of(v));
 #pragma unroll
     for (int j = 0; j < W; ++j) weights[v][j] = widen(loaded.value[j]) + (args.zero_centered ? 1.0F : 0.0F);
   }
@@ -167,9 +126,9 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
     const int num_rows = steps.num_rows(step);
     if (num_rows == 0) break;
     mbarrier_wait_parity(full[state.stage], state.phase);
-    Vector<T> x[kRows][kVectors];
-    Vector<T> grad[kRows][kVectors];
-    Vector<T> added[kRows][kVectors];
+    Vec16<T> x[kRows][kVectors];
+    Vec16<T> grad[kRows][kVectors];
+    Vec16<T> added[kRows][kVectors];
     float sums[2 * kRows];  // of squares, and of products with the gradient
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -178,9 +137,9 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
       for (int v = 0; v < kVectors; ++v) {
         const bool is_there = i < num_rows && is_mine(v);
         const int place = v * R::kThreads + thread;
-        x[i][v] = is_there ? at(state.stage, 0, i)[place] : Vector<T>{};
-        grad[i][v] = is_there ? at(state.stage, 1, i)[place] : Vector<T>{};
-        if constexpr (kAdds) added[i][v] = is_there ? at(state.stage, 2, i)[place] : Vector<T>{};
+        x[i][v] = is_there ? at(state.stage, 0, i)[place] : Vec16<T>{};
+        grad[i][v] = is_there ? at(state.stage, 1, i)[place] : Vec16<T>{};
+        if constexpr (kAdds) added[i][v] = is_there ? at(state.stage, 2, i)[place] : Vec16<T>{};
 #pragma unroll
         for (int j = 0; j < W; ++j) {
           const float value = widen(x[i][v].value[j]);
@@ -189,7 +148,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
         }
       }
     }
-    const float sum = block_sum_of_each(sums, sums_of_warps[step % 2]);
+    const float sum = block_reduce_scatter(sums, sums_of_warps[step % 2]);
     if (thread < kWarpSize) fetch(step + kStages, state.stage);  // all threads have read it
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -202,7 +161,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
       for (int v = 0; v < kVectors; ++v) {
         keep_packed(x[i][v]);
         keep_packed(grad[i][v]);
-        Vector<T> grad_x;
+        Vec16<T> grad_x;
 #pragma unroll
         for (int j = 0; j < W; ++j) {
           const float value = widen(x[i][v].value[j]);
@@ -211,8 +170,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
           const float grad_of_norm = scaled * weights[v][j] - value * x_coefficient;
           grad_x.value[j] = narrow<T>(kAdds ? grad_of_norm + widen(added[i][v].value[j]) : grad_of_norm);
         }
-        if (is_mine(v) && args.grad_x != nullptr)
-          store_vector(grad_x, args.grad_x, row * args.num_columns + column_of(v));
+        if (is_mine(v) && args.grad_x != nullptr) store_vec(grad_x, args.grad_x, row * args.num_columns + column_of(v));
       }
     }
   }

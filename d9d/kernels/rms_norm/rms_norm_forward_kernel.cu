@@ -27,17 +27,17 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
     const int column = column_of<Group, T>(thread, v);
     return kIsFull ? column : min(column, num_columns - kWidth<T>);
   };
-  const auto load = [&](const void* data, const StridedRows& rows, int i, Vector<T>(&vectors)[kVectors]) {
+  const auto load = [&](const void* data, const StridedRows& rows, int i, Vec16<T>(&vectors)[kVectors]) {
     const std::int64_t begin = row_offset(rows, min(row_of(i), args.num_rows - 1));
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) vectors[v] = load_vector<T>(data, begin + readable_column(v));
+    for (int v = 0; v < kVectors; ++v) vectors[v] = load_vec<T>(data, begin + readable_column(v));
   };
 
-  Vector<T> x[kRows][kVectors];
+  Vec16<T> x[kRows][kVectors];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) load(args.x, args.x_rows, i, x[i]);
   if constexpr (kAdds) {
-    Vector<T> residual[kRows][kVectors];
+    Vec16<T> residual[kRows][kVectors];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) load(args.residual, args.residual_rows, i, residual[i]);
 #pragma unroll
@@ -48,17 +48,16 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
         for (int j = 0; j < kWidth<T>; ++j)
           x[i][v].value[j] = narrow<T>(widen(x[i][v].value[j]) + widen(residual[i][v].value[j]));
         if (row_of(i) < args.num_rows && is_mine(v))
-          store_vector(x[i][v], args.sum, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
+          store_vec(x[i][v], args.sum, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
       }
     }
   }
 
-  Elements<Weight, kWidth<T>> loaded_weight[kVectors];  // its load runs while the squares are summed
+  Vec<Weight, kWidth<T>> loaded_weight[kVectors];  // its load runs while the squares are summed
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int column = readable_column(v);
-    loaded_weight[v] =
-        *reinterpret_cast<const Elements<Weight, kWidth<T>>*>(static_cast<const Weight*>(args.weight) + column);
+    loaded_weight[v] = load_vec<Weight, kWidth<T>>(args.weight, column);
   }
 
   float squares[kRows] = {};
@@ -70,7 +69,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
 #pragma unroll
       for (int j = 0; j < kWidth<T>; ++j) squares[i] += widen(x[i][v].value[j]) * widen(x[i][v].value[j]);
     }
-  group_sum<Group::kThreads, kBlockOf<Group>>(squares, 0);
+  thread_group_sums<Group::kThreads, kBlockOf<Group>>(squares, 0);
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     keep_packed(loaded_weight[v]);
@@ -93,10 +92,10 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       if (row_of(i) >= args.num_rows) continue;
-      Vector<T> out;
+      Vec16<T> out;
 #pragma unroll
       for (int j = 0; j < kWidth<T>; ++j) out.value[j] = narrow<T>(widen(x[i][v].value[j]) * inv_rms[i] * weight[j]);
-      store_vector(out, args.out, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
+      store_vec(out, args.out, row_of(i) * args.num_columns + column_of<Group, T>(thread, v));
     }
   }
 }
@@ -119,7 +118,7 @@ __global__ void __launch_bounds__(kBlock) forward_of_any_row(const RmsNormForwar
   }
   A squares[1] = {};
   for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock) squares[0] += widen(x[i]) * widen(x[i]);
-  block_sum<kBlock>(squares);
+  block_sums<kBlock>(squares);
   const A inv_rms = rsqrt(squares[0] / static_cast<A>(args.num_columns) + static_cast<A>(args.eps));
   T* out = static_cast<T*>(args.out) + row * args.num_columns;
   for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock)
@@ -132,7 +131,7 @@ bool launch_in_registers(const RmsNormForwardArgs& args, CUstream_st* stream) {
     const bool fits =
         is_aligned(args.x, args.x_rows, args.num_columns, sizeof(T)) &&
         (args.residual == nullptr || is_aligned(args.residual, args.residual_rows, args.num_columns, sizeof(T))) &&
-        reinterpret_cast<std::uintptr_t>(args.weight) % 16 == 0;
+        is_aligned(args.weight);
     if (!fits) return;
     is_launched = with_row_group(args.num_columns / kWidth<T>, [&]<class Group>(Group) {
       constexpr int kRowsOfBlock = kBlockOf<Group> / Group::kThreads * Group::kRows;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "d9d/base/dtype.h"
-#include "d9d/kernels/device/cluster.cuh"
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/device/vector.cuh"
 
 namespace d9d::kernels::detail {
@@ -64,34 +64,6 @@ bool with_row_group(std::int64_t num_vectors, const Function& function) {
   if (num_vectors <= 1024) return function(RowGroup<256, 4, 1>()), true;
   if (num_vectors <= 2048) return function(RowGroup<512, 4, 1>()), true;
   return false;
-}
-
-// Sums over the threads of a group, on every thread of it, in an order that only the sizes decide. All threads of the
-// group call it together, alternately with 0 and 1 for `parity`; groups of the block do not wait for each other.
-template <int kThreads, int kBlock, int kValues>
-__device__ __forceinline__ void group_sum(float (&values)[kValues], int parity) {
-#pragma unroll
-  for (int offset = (kThreads < kWarpSize ? kThreads : kWarpSize) / 2; offset > 0; offset /= 2) {
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) values[i] += __shfl_xor_sync(kFullWarp, values[i], offset);
-  }
-  if constexpr (kThreads > kWarpSize) {
-    constexpr int kWarps = kThreads / kWarpSize;
-    __shared__ float warp_sums[2][kBlock / kWarpSize][kValues];
-    const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-    const int group = warp / kWarps;
-    if (threadIdx.x % kWarpSize == 0) {
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) warp_sums[parity][warp][i] = values[i];
-    }
-    named_barrier_sync(group + 1, kThreads);
-#pragma unroll
-    for (int i = 0; i < kValues; ++i) {
-      values[i] = 0;
-#pragma unroll
-      for (int other = 0; other < kWarps; ++other) values[i] += warp_sums[parity][group * kWarps + other][i];
-    }
-  }
 }
 
 // Which elements of a row thread `thread` of a group holds as its vector `vector`.

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/router/topk_router_kernel.h"
 

@@ -1,3 +1,4 @@
+#include "d9d/kernels/device/activation.cuh"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/silu_mul/silu_mul_kernel.h"
@@ -6,25 +7,6 @@ namespace d9d::kernels::detail {
 namespace {
 
 constexpr int kBlock = 256;
-
-// Of T = bfloat16 and half, whose rounding hides the error of the fast instructions.
-template <class T>
-__device__ __forceinline__ Accumulator<T> sigmoid(Accumulator<T> x) {
-  if constexpr (sizeof(T) == 2) {
-    return __fdividef(1.0F, 1.0F + __expf(-x));
-  } else {
-    return 1 / (1 + exp(-x));
-  }
-}
-
-template <class T>
-__device__ __forceinline__ Accumulator<T> silu(Accumulator<T> x) {
-  if constexpr (sizeof(T) == 2) {
-    return x * sigmoid<T>(x);
-  } else {
-    return x / (1 + exp(-x));  // one rounding less
-  }
-}
 
 // Where piece `index` of W columns lies; `row` counts from the first row.
 struct Place {
@@ -41,9 +23,8 @@ __device__ __forceinline__ Place place_of(std::int64_t index, std::int64_t piece
 }
 
 template <class T, int W>
-__device__ __forceinline__ Elements<T, W> load(const void* data, const StridedRows& rows, const Place& place) {
-  return *reinterpret_cast<const Elements<T, W>*>(static_cast<const T*>(data) + row_offset(rows, place.row) +
-                                                  place.column);
+__device__ __forceinline__ Vec<T, W> load(const void* data, const StridedRows& rows, const Place& place) {
+  return load_vec<T, W>(data, row_offset(rows, place.row) + place.column);
 }
 
 template <class T, int W>
@@ -54,10 +35,10 @@ __global__ void __launch_bounds__(kBlock) silu_mul_forward(const SiluMulForwardA
   const Place place = place_of(index, args.inputs.num_columns / W, W);
   const auto gate = load<T, W>(args.inputs.gate, args.inputs.gate_rows, place);
   const auto up = load<T, W>(args.inputs.up, args.inputs.up_rows, place);
-  Elements<T, W> out;
+  Vec<T, W> out;
 #pragma unroll
   for (int j = 0; j < W; ++j) out.value[j] = narrow<T>(silu<T>(widen(gate.value[j])) * widen(up.value[j]));
-  reinterpret_cast<Elements<T, W>*>(args.out)[index] = out;
+  reinterpret_cast<Vec<T, W>*>(args.out)[index] = out;
 }
 
 template <class T, int W>
@@ -69,7 +50,7 @@ __global__ void __launch_bounds__(kBlock) silu_mul_backward(const SiluMulBackwar
   const auto grad = load<T, W>(args.grad_out, args.grad_out_rows, place);
   const auto gate = load<T, W>(args.inputs.gate, args.inputs.gate_rows, place);
   const auto up = load<T, W>(args.inputs.up, args.inputs.up_rows, place);
-  Elements<T, W> grad_gate, grad_up;
+  Vec<T, W> grad_gate, grad_up;
 #pragma unroll
   for (int j = 0; j < W; ++j) {
     const Accumulator<T> d = widen(grad.value[j]);
@@ -79,8 +60,8 @@ __global__ void __launch_bounds__(kBlock) silu_mul_backward(const SiluMulBackwar
     grad_up.value[j] = narrow<T>(d * (g * s));
   }
   const std::int64_t to = row_offset(args.grad_rows, place.row) + place.column;
-  if (args.grad_gate != nullptr) *reinterpret_cast<Elements<T, W>*>(static_cast<T*>(args.grad_gate) + to) = grad_gate;
-  if (args.grad_up != nullptr) *reinterpret_cast<Elements<T, W>*>(static_cast<T*>(args.grad_up) + to) = grad_up;
+  if (args.grad_gate != nullptr) store_vec(grad_gate, args.grad_gate, to);
+  if (args.grad_up != nullptr) store_vec(grad_up, args.grad_up, to);
 }
 
 // Calls function(Element<T>, constant, number): the elements that are moved at once, 16 bytes or one, and how many of

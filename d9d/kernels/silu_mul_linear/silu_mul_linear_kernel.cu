@@ -6,6 +6,7 @@
 // Numerics: bf16 in, fp32 accumulators, fp32 epilogue with fast exp and reciprocal, rounded once to bf16.
 // Traffic: grad_out and weight as of a GEMM, mostly from the L2 cache; gate and up read once, their gradients written
 //          once.
+#include "d9d/kernels/device/activation.cuh"
 #include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_kernel.h"
@@ -36,13 +37,6 @@ struct Maps {
 // Both numbers of a pair of bf16.
 __device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
-}
-
-// Error of 1 ulp or 2, which the rounding to bf16 hides.
-__device__ __forceinline__ float sigmoid(float x) {
-  float result;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + __expf(-x)));
-  return result;
 }
 
 // A problem of run_persistent_gemm(). After the stages of the product come those of gate and up: a stage has 128 rows
@@ -147,7 +141,7 @@ struct SiluMulLinearBackward {
       for (int i = 0; i < 8; ++i) {
         const float2 g2 = unpack_bf16(gates[i / 2]), u2 = unpack_bf16(ups[i / 2]);
         const float d = accum[row / 2 + i], g = i % 2 == 0 ? g2.x : g2.y, u = i % 2 == 0 ? u2.x : u2.y;
-        const float s = sigmoid(g);
+        const float s = fast_sigmoid(g);
         grad_gate[i] = d * u * s * fmaf(g, 1.0F - s, 1.0F);
         grad_up[i] = d * (g * s);
       }

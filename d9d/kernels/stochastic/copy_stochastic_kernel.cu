@@ -16,10 +16,10 @@ __global__ __launch_bounds__(kBlock) void copy_stochastic(StochasticCopyArgs arg
   const float* const source = args.source + first;
   const int count = args.size - first < kPack ? static_cast<int>(args.size - first) : kPack;
   const bool is_whole = count == kPack && is_aligned(args.target) && is_aligned(args.source);
-  const auto value = load_pack<float, kPack>(source, count, is_whole);
+  const auto value = load_vec_partial<float, kPack>(source, count, is_whole);
   const std::int64_t element = noise_element<kLayout>(args.rows, first);
   const auto noise = draw_noise<kLayout, kPack>(args.stream, args.rows, element, first);
-  store_pack(round_pack(value.value, noise), count, is_whole, target);
+  store_vec_partial(round_pack(value.value, noise), count, is_whole, target);
 }
 
 template <NoiseLayout kLayout>

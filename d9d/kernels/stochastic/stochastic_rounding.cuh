@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "d9d/kernels/device/tensor_chunks.cuh"
+#include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/stochastic/noise_layout.h"
 #include "d9d/kernels/stochastic/stochastic_rounding.h"
 
@@ -48,17 +49,17 @@ __device__ __forceinline__ PackNoise<kSize> draw_noise(RandomStream stream, cons
 }
 
 template <int kSize>
-__device__ __forceinline__ Pack<__nv_bfloat16, kSize> round_pack(const float (&value)[kSize],
-                                                                 const PackNoise<kSize>& noise) {
+__device__ __forceinline__ Vec<__nv_bfloat16, kSize> round_pack(const float (&value)[kSize],
+                                                                const PackNoise<kSize>& noise) {
   constexpr unsigned kUpperHalves = 0x7632;
-  Pack<std::uint32_t, kSize / 2> words;
+  Vec<std::uint32_t, kSize / 2> words;
 #pragma unroll
   for (int word = 0; word < kSize / 2; ++word) {
     const std::uint32_t low = stochastic_bits(value[2 * word], noise.word[word] & 0xFFFFU);
     const std::uint32_t high = stochastic_bits(value[2 * word + 1], noise.word[word] >> 16);
     words.value[word] = __byte_perm(low, high, kUpperHalves);
   }
-  return std::bit_cast<Pack<__nv_bfloat16, kSize>>(words);
+  return std::bit_cast<Vec<__nv_bfloat16, kSize>>(words);
 }
 
 }  // namespace d9d::kernels::detail

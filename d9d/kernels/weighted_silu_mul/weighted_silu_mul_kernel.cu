@@ -1,4 +1,8 @@
+#include <algorithm>
+
+#include "d9d/kernels/device/activation.cuh"
 #include "d9d/kernels/device/launch.cuh"
+#include "d9d/kernels/device/reduce.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/weighted_silu_mul/weighted_silu_mul_kernel.h"
 
@@ -8,38 +12,16 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kWarpsOfBlock = kBlock / kWarpSize;
 
-// Of half precision the rounding hides the error of the fast instructions.
-template <class T>
-__device__ __forceinline__ Accumulator<T> over_one_plus_exp(Accumulator<T> numerator, Accumulator<T> x) {
-  if constexpr (sizeof(T) == 2) {
-    return __fdividef(numerator, 1.0F + __expf(x));
-  } else {
-    return numerator / (1 + exp(x));
-  }
-}
-template <class T>
-__device__ __forceinline__ Accumulator<T> sigmoid(Accumulator<T> x) {
-  return over_one_plus_exp<T>(1, -x);
-}
-template <class T>
-__device__ __forceinline__ Accumulator<T> silu(Accumulator<T> x) {
-  return over_one_plus_exp<T>(x, -x);
-}
-
 template <class T, int kCount>
-__device__ __forceinline__ const Elements<T, kCount>& piece_at(const void* data, std::int64_t element) {
-  return *reinterpret_cast<const Elements<T, kCount>*>(static_cast<const T*>(data) + element);
-}
-template <class T, int kCount>
-__device__ __forceinline__ Elements<T, kCount>& piece_at(void* data, std::int64_t element) {
-  return *reinterpret_cast<Elements<T, kCount>*>(static_cast<T*>(data) + element);
+__device__ __forceinline__ Vec<T, kCount>& piece_at(void* data, std::int64_t element) {
+  return *reinterpret_cast<Vec<T, kCount>*>(static_cast<T*>(data) + element);
 }
 
 template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock) weighted_silu_mul_forward(const WeightedSiluMulForwardArgs args) {
   pdl_wait_and_trigger();
   using A = Accumulator<T>;
-  using P = Elements<T, kCount>;
+  using P = Vec<T, kCount>;
   const std::int64_t pieces_of_row = args.inputs.num_columns / kCount;
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (thread >= args.inputs.num_rows * pieces_of_row) return;
@@ -48,13 +30,13 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_forward(const Weight
                                : thread / pieces_of_row;
   const A weight = static_cast<const A*>(args.inputs.weights)[row];
   const std::int64_t column = (thread - row * pieces_of_row) * kCount;
-  const P gate = piece_at<T, kCount>(args.inputs.gate, row * args.inputs.gate_stride + column);
-  const P up = piece_at<T, kCount>(args.inputs.up, row * args.inputs.up_stride + column);
+  const P gate = load_vec<T, kCount>(args.inputs.gate, row * args.inputs.gate_stride + column);
+  const P up = load_vec<T, kCount>(args.inputs.up, row * args.inputs.up_stride + column);
   P out;
 #pragma unroll
   for (int j = 0; j < kCount; ++j) {
     const A g = widen(gate.value[j]);
-    out.value[j] = narrow<T>(weight * (silu<T>(g) * widen(up.value[j])));
+    out.value[j] = narrow<T>(weight * (silu_by_division<T>(g) * widen(up.value[j])));
   }
   static_cast<P*>(args.out)[thread] = out;
 }
@@ -63,7 +45,7 @@ template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const WeightedSiluMulBackwardArgs args) {
   pdl_wait_and_trigger();
   using A = Accumulator<T>;
-  using P = Elements<T, kCount>;
+  using P = Vec<T, kCount>;
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarpsOfBlock + threadIdx.x / kWarpSize;
   if (row >= args.inputs.num_rows) return;
   const int lane = threadIdx.x % kWarpSize;
@@ -71,9 +53,9 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const Weigh
   A sum = 0;
 #pragma unroll 2
   for (std::int64_t column = lane * kCount; column < args.inputs.num_columns; column += kWarpSize * kCount) {
-    const P gate = piece_at<T, kCount>(args.inputs.gate, row * args.inputs.gate_stride + column);
-    const P up = piece_at<T, kCount>(args.inputs.up, row * args.inputs.up_stride + column);
-    const P grad = piece_at<T, kCount>(args.grad_out, row * args.inputs.num_columns + column);
+    const P gate = load_vec<T, kCount>(args.inputs.gate, row * args.inputs.gate_stride + column);
+    const P up = load_vec<T, kCount>(args.inputs.up, row * args.inputs.up_stride + column);
+    const P grad = load_vec<T, kCount>(args.grad_out, row * args.inputs.num_columns + column);
     P grad_gate, grad_up;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
@@ -93,16 +75,14 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const Weigh
 }
 
 [[nodiscard]] bool are_aligned(std::initializer_list<const void*> pointers) {
-  std::uintptr_t bits = 0;
-  for (const void* pointer : pointers) bits |= reinterpret_cast<std::uintptr_t>(pointer);
-  return bits % 16 == 0;
+  return std::ranges::all_of(pointers, [](const void* pointer) { return is_aligned(pointer); });
 }
 
 // Calls function(Element<T>, constant): the elements that are moved at once, 16 bytes or one.
 template <class Function>
-void with_piece(const WeightedSiluMulInputs& inputs, bool is_aligned, const Function& function) {
+void with_piece(const WeightedSiluMulInputs& inputs, bool are_all_aligned, const Function& function) {
   with_element_type(inputs.dtype, [&]<class T>(Element<T> element) {
-    if (is_aligned && (inputs.num_columns | inputs.gate_stride | inputs.up_stride) % kWidth<T> == 0)
+    if (are_all_aligned && (inputs.num_columns | inputs.gate_stride | inputs.up_stride) % kWidth<T> == 0)
       return function(element, std::integral_constant<int, kWidth<T>>());
     return function(element, std::integral_constant<int, 1>());
   });
