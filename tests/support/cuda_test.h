@@ -5,7 +5,7 @@
 //   TEST_F(RmsNormCuda, Equals_fp64) { const at::Tensor x = values({3, 5}, 1).cuda(); ... }
 #pragma once
 
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 
 #include "tests/support/gpu_test.h"
 

@@ -9,7 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/internals/grad_norm/power_sum.h"
-#include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/global_norm/global_norm.h"
 
 namespace d9d {

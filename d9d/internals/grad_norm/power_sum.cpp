@@ -5,7 +5,7 @@
 #include <ATen/Parallel.h>
 
 #include "d9d/base/rounding.h"
-#include "d9d/kernels/simd.h"
+#include "d9d/kernels/common/simd.h"
 
 namespace d9d::detail {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/adamw/adamw_impl.h"
-#include "d9d/kernels/cpu_loops.h"
-#include "d9d/kernels/simd.h"
+#include "d9d/kernels/common/cpu_loops.h"
+#include "d9d/kernels/common/simd.h"
 #include "d9d/kernels/stochastic/copy_stochastic_impl.h"
 
 namespace d9d::kernels::detail {

@@ -5,7 +5,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/core/rng/random_stream.h"
-#include "d9d/kernels/device/tensor_chunks.h"
+#include "d9d/kernels/common/tensor_chunks.h"
 #include "d9d/kernels/stochastic/noise_layout.h"
 
 struct CUstream_st;

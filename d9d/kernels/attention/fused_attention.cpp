@@ -8,7 +8,7 @@
 #include "d9d/kernels/attention/flash_attention.h"
 #include "d9d/kernels/attention/sdpa.h"
 #include "d9d/kernels/attention/sinks.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/first_order.h"
 
 namespace d9d::kernels {
 namespace {

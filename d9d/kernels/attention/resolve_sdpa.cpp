@@ -4,7 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_runtime.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 
 namespace d9d::kernels {
 namespace {

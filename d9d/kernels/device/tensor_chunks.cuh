@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "d9d/kernels/device/tensor_chunks.h"
+#include "d9d/kernels/common/tensor_chunks.h"
 
 namespace d9d::kernels::detail {
 

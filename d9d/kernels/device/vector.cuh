@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "d9d/kernels/device/strided_rows.h"
+#include "d9d/kernels/common/strided_rows.h"
 
 namespace d9d::kernels::detail {
 

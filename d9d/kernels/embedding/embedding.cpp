@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/core/autograd/leaf_gradient.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/first_order.h"
 
 namespace d9d::kernels {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/global_norm/global_norm_kernel.h"
 
 namespace d9d::kernels::detail {

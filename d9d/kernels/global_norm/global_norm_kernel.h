@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
-#include "d9d/kernels/device/tensor_chunks.h"
+#include "d9d/kernels/common/tensor_chunks.h"
 #include "d9d/kernels/global_norm/norm_order.h"
 
 struct CUstream_st;

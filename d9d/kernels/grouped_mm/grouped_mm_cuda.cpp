@@ -7,8 +7,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/device/row_tensor.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/row_tensor.h"
 #include "d9d/kernels/device/tile_order.h"
 #include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
 #include "d9d/kernels/grouped_mm/padded_features.h"

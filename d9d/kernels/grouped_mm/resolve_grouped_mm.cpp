@@ -1,6 +1,6 @@
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_runtime.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
 
 namespace d9d::kernels {

@@ -4,7 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/linear/products.h"
 
 namespace d9d::kernels {

@@ -6,7 +6,7 @@
 #include <ATen/OpMathType.h>
 
 #include "d9d/base/rounding.h"
-#include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cpu.h"
 
 namespace d9d::kernels::detail {

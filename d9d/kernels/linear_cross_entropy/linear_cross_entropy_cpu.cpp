@@ -7,8 +7,8 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
-#include "d9d/kernels/cpu_loops.h"
-#include "d9d/kernels/simd.h"
+#include "d9d/kernels/common/cpu_loops.h"
+#include "d9d/kernels/common/simd.h"
 
 namespace d9d::kernels::detail {
 namespace {

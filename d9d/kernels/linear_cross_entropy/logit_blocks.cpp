@@ -4,7 +4,7 @@
 #include <ATen/OpMathType.h>
 
 #include "d9d/base/rounding.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/linear/product.h"
 
 namespace d9d::kernels::detail {

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/moe_permute/combine_rows.h"
 #include "d9d/kernels/moe_permute/moe_permute_cuda.h"
 

@@ -7,8 +7,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/moe_permute/combine_rows.h"
 #include "d9d/kernels/moe_permute/moe_permute_cuda.h"
 

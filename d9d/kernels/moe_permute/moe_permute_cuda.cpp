@@ -5,7 +5,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/moe_permute/moe_permute_kernel.h"
 
 namespace d9d::kernels::detail {

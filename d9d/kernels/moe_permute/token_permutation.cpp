@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/moe_permute/token_permutation_kernel.h"
 
 namespace d9d::kernels {

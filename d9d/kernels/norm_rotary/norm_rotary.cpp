@@ -4,8 +4,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "d9d/kernels/device/column_slices.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/column_slices.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/norm_rotary/norm_rotary_cuda.h"
 #include "d9d/kernels/rms_norm/check_arguments.h"
 #include "d9d/kernels/rms_norm/rms_norm.h"

@@ -6,8 +6,8 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/column_slices.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/column_slices.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/norm_rotary/norm_rotary_kernel.h"
 #include "d9d/kernels/rotary/head_tensors.h"
 

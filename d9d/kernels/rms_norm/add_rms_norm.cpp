@@ -3,8 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/rms_norm/check_arguments.h"
 #include "d9d/kernels/rms_norm/rms_norm.h"
 #include "d9d/kernels/rms_norm/rms_norm_cuda.h"

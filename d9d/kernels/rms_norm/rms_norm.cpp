@@ -4,9 +4,9 @@
 #include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "d9d/kernels/cpu_loops.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/cpu_loops.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/rms_norm/check_arguments.h"
 #include "d9d/kernels/rms_norm/rms_norm_aten.h"
 #include "d9d/kernels/rms_norm/rms_norm_cpu.h"

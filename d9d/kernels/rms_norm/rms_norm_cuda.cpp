@@ -5,8 +5,8 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/device/row_tensor.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/row_tensor.h"
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
 
 namespace d9d::kernels::detail {

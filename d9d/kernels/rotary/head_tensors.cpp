@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/kernels/device/row_tensor.h"
+#include "d9d/kernels/common/row_tensor.h"
 
 namespace d9d::kernels::detail {
 namespace {

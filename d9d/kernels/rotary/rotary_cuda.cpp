@@ -9,7 +9,7 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/rotary/head_tensors.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
 #include "d9d/kernels/rotary/rotary_vectorized_kernel.h"

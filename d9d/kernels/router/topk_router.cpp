@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/router/topk_router_cuda.h"
 #include "d9d/kernels/router/topk_router_kernel.h"
 

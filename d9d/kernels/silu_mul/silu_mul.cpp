@@ -4,9 +4,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/cpu_loops.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/cpu_loops.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/silu_mul/silu_mul_aten.h"
 #include "d9d/kernels/silu_mul/silu_mul_cpu.h"
 #include "d9d/kernels/silu_mul/silu_mul_cuda.h"

@@ -4,9 +4,9 @@
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/column_slices.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/device/row_tensor.h"
+#include "d9d/kernels/common/column_slices.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/row_tensor.h"
 #include "d9d/kernels/silu_mul/silu_mul_kernel.h"
 
 namespace d9d::kernels::detail {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "d9d/base/dtype.h"
-#include "d9d/kernels/device/strided_rows.h"
+#include "d9d/kernels/common/strided_rows.h"
 
 struct CUstream_st;
 

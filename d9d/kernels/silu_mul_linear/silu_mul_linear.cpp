@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/linear/products.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"

@@ -8,9 +8,9 @@
 
 #include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/column_slices.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/device/row_tensor.h"
+#include "d9d/kernels/common/column_slices.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/row_tensor.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_kernel.h"
 
 namespace d9d::kernels::detail {

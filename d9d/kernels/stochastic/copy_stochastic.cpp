@@ -5,7 +5,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/stochastic/copy_stochastic_impl.h"
 #include "d9d/kernels/stochastic/copy_stochastic_kernel.h"
 

@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "d9d/kernels/cpu_loops.h"
+#include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/stochastic/copy_stochastic_impl.h"
 #include "d9d/kernels/stochastic/stochastic_rounding.h"
 

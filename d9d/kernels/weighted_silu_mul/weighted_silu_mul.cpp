@@ -7,9 +7,9 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/device/column_slices.h"
-#include "d9d/kernels/device/cuda_kernels.h"
-#include "d9d/kernels/first_order.h"
+#include "d9d/kernels/common/column_slices.h"
+#include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 #include "d9d/kernels/weighted_silu_mul/weighted_silu_mul_kernel.h"
 

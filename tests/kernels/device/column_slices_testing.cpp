@@ -3,7 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "d9d/kernels/device/column_slices.h"
+#include "d9d/kernels/common/column_slices.h"
 
 namespace d9d::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "d9d/kernels/device/strided_rows.h"
+#include "d9d/kernels/common/strided_rows.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "d9d/kernels/attention/sdpa.h"
-#include "d9d/kernels/device/column_slices.h"
+#include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
 

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "d9d/kernels/device/column_slices.h"
+#include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
 #include "d9d/kernels/rotary/rotary_aten.h"
 

@@ -1,6 +1,6 @@
 #include <ATen/ATen.h>
 
-#include "d9d/kernels/device/column_slices.h"
+#include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 
 #include "tests/kernels/cuda_testing.h"

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/core/autograd/leaf_gradient.h"
-#include "d9d/kernels/device/column_slices.h"
+#include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
 

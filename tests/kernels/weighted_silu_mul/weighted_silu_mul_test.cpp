@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/device/column_slices.h"
+#include "d9d/kernels/common/column_slices.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/op_testing.h"

@@ -10,8 +10,8 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/attention/cudnn_graph.h"
-#include "d9d/kernels/device/column_slices.h"
-#include "d9d/kernels/device/cuda_kernels.h"
+#include "d9d/kernels/common/column_slices.h"
+#include "d9d/kernels/common/cuda_kernels.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/kernels/device/strided_rows.h"
+#include "d9d/kernels/common/strided_rows.h"
 
 namespace d9d::kernels::detail {
 

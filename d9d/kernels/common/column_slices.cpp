@@ -1,4 +1,4 @@
-#include "d9d/kernels/device/column_slices.h"
+#include "d9d/kernels/common/column_slices.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>

@@ -1,4 +1,4 @@
-#include "d9d/kernels/device/built_with_cuda.h"
+#include "d9d/kernels/common/built_with_cuda.h"
 
 namespace d9d::kernels::detail {
 

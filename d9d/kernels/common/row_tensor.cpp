@@ -1,4 +1,4 @@
-#include "d9d/kernels/device/row_tensor.h"
+#include "d9d/kernels/common/row_tensor.h"
 
 #include <ATen/ATen.h>
 
