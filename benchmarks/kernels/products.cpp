@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/linear/product.h"
+#include "d9d/kernels/linear/gemm.h"
 #include "d9d/kernels/silu_mul/silu_mul_cuda.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
 

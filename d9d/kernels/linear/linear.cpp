@@ -5,7 +5,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/linear/products.h"
+#include "d9d/kernels/linear/linear_gemms.h"
 
 namespace d9d::kernels {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
-#include "d9d/kernels/linear/product.h"
+#include "d9d/kernels/linear/gemm.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
 
 namespace d9d::kernels::detail {

@@ -5,7 +5,7 @@
 
 #include "d9d/base/rounding.h"
 #include "d9d/kernels/common/cuda_kernels.h"
-#include "d9d/kernels/linear/product.h"
+#include "d9d/kernels/linear/gemm.h"
 
 namespace d9d::kernels::detail {
 

@@ -1,19 +1,13 @@
-#include "d9d/base/check.h"
+#include "d9d/kernels/common/refuse_without_cuda.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
 #include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 
 namespace d9d::kernels::detail {
 
-namespace {
+void launch_rotary(const RotaryArgs& /*args*/, CUstream_st* /*stream*/) { refuse_without_cuda("apply_rotary"); }
 
-[[noreturn]] void refuse() {
-  throw ConfigError("[kernels::apply_rotary] expected a build with CUDA. Build with nvcc on PATH.");
+void launch_rotary_vectorized(const RotaryVectorizedArgs& /*args*/, CUstream_st* /*stream*/) {
+  refuse_without_cuda("apply_rotary");
 }
-
-}  // namespace
-
-void launch_rotary(const RotaryArgs& /*args*/, CUstream_st* /*stream*/) { refuse(); }
-
-void launch_rotary_vectorized(const RotaryVectorizedArgs& /*args*/, CUstream_st* /*stream*/) { refuse(); }
 
 }  // namespace d9d::kernels::detail

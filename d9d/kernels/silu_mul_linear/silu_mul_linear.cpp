@@ -5,7 +5,7 @@
 
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/linear/linear.h"
-#include "d9d/kernels/linear/products.h"
+#include "d9d/kernels/linear/linear_gemms.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 #include "d9d/kernels/silu_mul/silu_mul_cuda.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/linear/joined.h"
-#include "d9d/kernels/linear/products.h"
+#include "d9d/kernels/linear/adjacent_matrices.h"
+#include "d9d/kernels/linear/linear_gemms.h"
 
 #include "tests/kernels/op_testing.h"
 

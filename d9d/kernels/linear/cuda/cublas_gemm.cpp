@@ -1,4 +1,4 @@
-#include "d9d/kernels/linear/cublas_product.h"
+#include "d9d/kernels/linear/cublas_gemm.h"
 
 #include <optional>
 
@@ -9,7 +9,7 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/row_tensor.h"
-#include "d9d/kernels/linear/product.h"
+#include "d9d/kernels/linear/gemm.h"
 
 namespace d9d::kernels::detail {
 namespace {

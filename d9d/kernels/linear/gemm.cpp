@@ -1,4 +1,4 @@
-#include "d9d/kernels/linear/product.h"
+#include "d9d/kernels/linear/gemm.h"
 
 #include <ATen/ATen.h>
 

@@ -1,9 +1,9 @@
-#include "d9d/kernels/linear/products.h"
+#include "d9d/kernels/linear/linear_gemms.h"
 
 #include <ATen/ATen.h>
 
-#include "d9d/kernels/linear/joined.h"
-#include "d9d/kernels/linear/product.h"
+#include "d9d/kernels/linear/adjacent_matrices.h"
+#include "d9d/kernels/linear/gemm.h"
 
 namespace d9d::kernels::detail {
 namespace {

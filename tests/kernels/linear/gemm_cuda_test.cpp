@@ -3,11 +3,11 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "d9d/kernels/linear/product.h"
+#include "d9d/kernels/linear/gemm.h"
 
 #include "tests/kernels/cuda_testing.h"
 
-namespace d9d::kernels::detail::product_cuda_test {
+namespace d9d::kernels::detail::gemm_cuda_test {
 namespace {
 
 using ::d9d::testing::device_values;
@@ -107,4 +107,4 @@ TEST_F(ProductCuda, Addresses_more_than_2_31_results) {
 }
 
 }  // namespace
-}  // namespace d9d::kernels::detail::product_cuda_test
+}  // namespace d9d::kernels::detail::gemm_cuda_test

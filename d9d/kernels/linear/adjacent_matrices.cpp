@@ -1,4 +1,4 @@
-#include "d9d/kernels/linear/joined.h"
+#include "d9d/kernels/linear/adjacent_matrices.h"
 
 #include <ATen/ATen.h>
 

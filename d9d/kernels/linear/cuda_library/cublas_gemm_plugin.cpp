@@ -1,5 +1,3 @@
-#include "d9d/kernels/linear/cublas_product.h"
-
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -8,6 +6,8 @@
 #include <map>
 #include <mutex>
 #include <optional>
+
+#include "d9d/kernels/linear/cublas_gemm.h"
 
 namespace d9d::kernels::detail {
 namespace {
