@@ -9,7 +9,7 @@
 #include "d9d/kernels/moe_permute/moe_permute.h"
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/topk_router.h"
-#include "d9d/kernels/weighted_silu_mul/weighted_silu_mul.h"
+#include "d9d/kernels/silu_mul/weighted_silu_mul.h"
 
 #include "benchmarks/device/device_table.h"
 

@@ -1,4 +1,4 @@
-#include "d9d/kernels/weighted_silu_mul/weighted_silu_mul.h"
+#include "d9d/kernels/silu_mul/weighted_silu_mul.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "d9d/kernels/weighted_silu_mul/weighted_silu_mul.h"
+#include "d9d/kernels/silu_mul/weighted_silu_mul.h"
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -11,7 +11,7 @@
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/first_order.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
-#include "d9d/kernels/weighted_silu_mul/weighted_silu_mul_kernel.h"
+#include "d9d/kernels/silu_mul/weighted_silu_mul_kernel.h"
 
 namespace d9d::kernels {
 namespace {
