@@ -7,8 +7,8 @@
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
 
+#include "tests/kernels/common/column_slices_testing.h"
 #include "tests/kernels/cuda_testing.h"
-#include "tests/kernels/device/column_slices_testing.h"
 
 namespace d9d::kernels::norm_rotary_beside_values_cuda_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tests/kernels/device/column_slices_testing.h"
+#include "tests/kernels/common/column_slices_testing.h"
 #include "tests/kernels/op_testing.h"
 
 namespace d9d::kernels::detail::column_slices_test {

@@ -1,4 +1,4 @@
-#include "tests/kernels/device/column_slices_testing.h"
+#include "tests/kernels/common/column_slices_testing.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <torch/csrc/autograd/custom_function.h>
