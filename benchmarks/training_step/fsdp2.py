@@ -241,6 +241,9 @@ def peer(arguments):
         memory = torch.cuda.max_memory_allocated() / 2**30 if is_cuda else 0.0
         (folder / "peer.json").write_text(json.dumps({"steps": results, "allocated_gib": memory, "torch": torch.__version__}))
     dist.destroy_process_group()
+    # Without the interpreter's end: now and then a thread of torch still runs there, and the process aborts.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def run_peer(folder, case, dtype, options):
