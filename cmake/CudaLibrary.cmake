@@ -29,18 +29,18 @@ function(d9d_opened_library name)
   add_dependencies(d9d_core ${name})  # whoever builds a program gets it
 endfunction()
 
-# Each file beside the header that declares it: core/<folder>/cuda_plugin/, kernels/<op>/cuda_library/.
+# Each file beside the header that declares it: core/<folder>/cuda_plugin/, kernels/<op>/cuda_plugin/.
 file(GLOB_RECURSE cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/core/*.cpp" "${PROJECT_SOURCE_DIR}/d9d/kernels/*.cpp")
-list(FILTER cuda_sources INCLUDE REGEX "/(cuda_plugin|cuda_library)/[^/]+$")
+list(FILTER cuda_sources INCLUDE REGEX "/cuda_plugin/[^/]+$")
 d9d_opened_library(d9d_cuda SOURCES ${cuda_sources} WHEELS nccl)
 target_compile_definitions(d9d_cuda PRIVATE USE_C10D_NCCL)
 target_link_libraries(d9d_cuda PRIVATE d9d::torch_cpu "${D9D_TORCH_LIB}/libtorch_cuda.so" "${D9D_TORCH_LIB}/libc10_cuda.so"
   "${D9D_CUDA_WHEEL_LIB}/libcublasLt.so.13")
 
-file(GLOB cudnn_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/kernels/*/cudnn_library/*.cpp")
+file(GLOB cudnn_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/kernels/*/cudnn_plugin/*.cpp")
 d9d_opened_library(d9d_cudnn SOURCES ${cudnn_sources} WHEELS cudnn)
 # Templates of cuDNN's headers: compiled in two thirds of the time of -O2, and each call does microseconds of work.
-set_source_files_properties("${PROJECT_SOURCE_DIR}/d9d/kernels/attention/cudnn_library/cudnn_graph.cpp" PROPERTIES
+set_source_files_properties("${PROJECT_SOURCE_DIR}/d9d/kernels/attention/cudnn_plugin/cudnn_graph.cpp" PROPERTIES
   COMPILE_OPTIONS -O1)
 target_compile_definitions(d9d_cudnn PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 target_link_libraries(d9d_cudnn PRIVATE "${D9D_SITE_PACKAGES}/nvidia/cudnn/lib/libcudnn.so.9")

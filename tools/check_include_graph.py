@@ -3,7 +3,8 @@
 
 A file belongs to the area with the longest matching name. It may include its own area, the areas (or parts of them)
 that its row lists, the third-party headers that its row lists, and the C++ standard library. tests/, examples/ and
-benchmarks/ stand above the library and are free. With --floors prints the areas, those that include others above them.
+benchmarks/ stand above the library and are free. docs/architecture.md shows the areas by floors, those that include others
+above them; --floors prints them.
 """
 
 import re
@@ -33,8 +34,8 @@ AREAS = {
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),
-    "kernels/linear/cuda_library": Area(("kernels",), ("cublasLt.h",)),
-    "kernels/attention/cudnn_library": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
+    "kernels/linear/cuda_plugin": Area(("kernels",), ("cublasLt.h",)),
+    "kernels/attention/cudnn_plugin": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
     "modules": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
     "metrics": Area(("core",), TORCH),
     "data": Area(("core",), TORCH + JSON + POSIX),
@@ -58,6 +59,8 @@ LIGHT = ("ATen/core/Tensor.h", "ATen/core/TensorBase.h", "ATen/core/ATen_fwd.h",
 MOST_INCLUDES = 16
 MOST_CLASS_LINES = 170
 CLASS = re.compile(r"^(?:class|struct) (?P<name>\w+)[^;{]*\{[ \t]*\n(?P<body>.*?)^\};", re.MULTILINE | re.DOTALL)
+
+FLOORS = re.compile(r"^<!-- floors -->\n```\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # in docs/architecture.md
 
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^>\"]+)[>\"]", re.MULTILINE)
 
@@ -105,12 +108,23 @@ def floor_of(name: str) -> int:
 def floors() -> str:
     """A line an area: its floor, and what it includes beside base, from the highest on."""
     lines = []
-    names = [name for name in AREAS if "library" not in name]
+    names = [name for name in AREAS if "plugin" not in name]
     for name in sorted(names, key=lambda name: (-floor_of(name), name)):
         included = {str(area_of(target)) for target in AREAS[name].includes}
         below = ", ".join(sorted(included, key=lambda area: (-floor_of(area), area)))
         lines.append(f"{floor_of(name)}  {name:<15} {below}".rstrip())
     return "\n".join(lines) + "\n"
+
+
+def check_floors(root: Path, report: source_tree.Report) -> None:
+    page = Path("docs/architecture.md")
+    if not (root / page).exists():
+        return
+    text = source_tree.read(root / page)
+    drawn = FLOORS.search(text)
+    if drawn is None or drawn[1] != floors():
+        report.add(page, source_tree.line_of(text, drawn.start()) if drawn else 1, "floors",
+                   "expected the floors that tools/check_include_graph.py --floors prints. Replace them")
 
 
 def main() -> None:
@@ -135,6 +149,7 @@ def main() -> None:
             if num_lines > MOST_CLASS_LINES:
                 report.add(path, source_tree.line_of(text, match.start()), "budget",
                            f"expected a class of at most {MOST_CLASS_LINES} lines, got {num_lines}. Cut {match['name']}")
+    check_floors(root, report)
     report.end()
 
 
