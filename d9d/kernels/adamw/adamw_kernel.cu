@@ -1,3 +1,10 @@
+// Formula: m = m + (1 - beta1) (g - m), v = beta2 v + (1 - beta2) g^2,
+//          p = p (1 - lr decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g = grad * scale.
+// Legend:  p parameter, m exp_avg, v exp_avg_sq, t the step; P, S, G their element types (m and v share S) and grad's.
+// Mapping: a block a chunk of one tensor of many (tensor_chunks.h), a thread 16 bytes of the moments at a time.
+// Numerics: fp32, with fused products written out so that all variants round alike; stored to nearest, or
+//          stochastically with random numbers that depend only on key, step and element.
+// Traffic: p, m and v are read and written once, grad is read once.
 #include "d9d/kernels/adamw/adamw_kernel.h"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"

@@ -1,3 +1,9 @@
+// Formula: offsets[i, n] = cu_seqlens[n] * strides[i], lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n];
+//          partial[c, h] = sum over rows of exp(sinks[h] - logsumexp) * (grad_logsumexp - sum_d out * grad_out).
+// Legend:  n sequence, i tensor, h head, c chunk of rows, d feature.
+// Mapping: packed_offsets: a thread a sequence. sink_gradient: a block a chunk and head, a warp a row at a time.
+// Numerics: integers; fp32 sums in an order that only the sizes decide.
+// Traffic: offsets and lengths are written once; out and grad_out are read once.
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/reduce.cuh"

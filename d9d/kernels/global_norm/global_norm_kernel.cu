@@ -1,3 +1,10 @@
+// Formula: norm = (sum of |x|^p)^(1 / p) over all elements of many tensors; for infinity the largest |x|.
+// Legend:  p = 1, 2, 3 or infinity.
+// Mapping: power_sums: a block a chunk of one tensor (tensor_chunks.h), a thread 16 bytes at a time.
+//          norm_of_power_sums: one block adds the sums of all chunks.
+// Numerics: sums of a chunk in the accumulator of its type, those over chunks in fp64; the order is fixed, fused
+//          products are written out, and NaN wins.
+// Traffic: every element is read once; 8 bytes a chunk are written and read again.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/tensor_chunks.cuh"
 #include "d9d/kernels/device/vector.cuh"

@@ -1,3 +1,10 @@
+// Formula: sum = sum_v exp(z_v - reference), e_v = exp(z_v - reference) * softcap'(v); factor = (1 + 2 z_loss_weight
+//          lse) / sum, so that factor * e_v is the gradient of the logit of a column v that is not the target.
+// Legend:  a row a target; z = softcap(logits + bias) in blocks of columns; reference: about the maximum of the row.
+// Mapping: a block of threads a row; a thread 8 columns at a time.
+// Numerics: fp32 sums in an order that only the sizes decide; exponentials rounded once to bf16, and again where a
+//          later block of logits moves the reference.
+// Traffic: logits are read once, and twice for the first block of a row; exponentials are written once.
 #include "d9d/kernels/linear_cross_entropy/logit_rows.cuh"
 
 namespace d9d::kernels::detail {

@@ -1,3 +1,10 @@
+// Formula: z = softcap(logits + bias), lse = log sum_v exp(z_v), loss = lse - z_target + z_loss_weight * lse^2,
+//          dz_v = (d_loss (1 + 2 z_loss_weight lse) + d_lse) * exp(z_v - lse) - d_loss * [v = target].
+// Legend:  a row a target; logits come in blocks of columns of the vocabulary, v is a column.
+// Mapping: logit_statistics, logit_gradient: a block of threads a row, a thread 8 columns at a time;
+//          cross_entropy_loss: a thread a row; scale_values, put_scaled: a thread 8 elements at a time.
+// Numerics: fp32 (fp64 for fp64 rows), maxima subtracted before exp; sums in an order that only the sizes decide.
+// Traffic: a block of logits is read once for the statistics and once for the gradient, which overwrites it.
 #include "d9d/kernels/linear_cross_entropy/logit_rows.cuh"
 
 namespace d9d::kernels::detail {

@@ -1,3 +1,10 @@
+// Formula: rows[slot_to_row[t, k]] = tokens[t]; back: tokens[t] = sum_k weights[t, k] * rows[slot_to_row[t, k]], with
+//          grad_rows = weights * grad_tokens and grad_weights[t, k] = sum_f grad_tokens * rows.
+// Legend:  t token, k its choice of an expert, slot = (t, k), f feature; a slot without a row counts as zero.
+// Mapping: scatter: a warp a part of a token, through shared memory by TMA; combine: a thread 16 bytes of a token;
+//          combine's backward: a block a token.
+// Numerics: scatter copies; sums are fp32 (fp64 for fp64 rows) over k in order, rounded once.
+// Traffic: each token is read or written once, each row once.
 #include <algorithm>
 
 #include "d9d/kernels/device/launch.cuh"

@@ -1,3 +1,9 @@
+// Formula: row of a slot = number of slots with a smaller expert + number of earlier slots with the same expert.
+// Legend:  a slot is a choice of a token; slots whose expert lives elsewhere get no row.
+// Mapping: a stable counting sort in two kernels: count_slots: a block counts the experts of 1,024 slots; place_slots:
+//          a block adds up the counts of those before it, and its warps place 128 consecutive slots each, 32 at a time.
+// Numerics: integers; the order of atomic additions does not matter.
+// Traffic: expert ids are read twice, indices are written once; the counts of all blocks are read by each block.
 #include <algorithm>
 
 #include "d9d/kernels/device/launch.cuh"

@@ -1,12 +1,15 @@
+// Formula: with inv = rsqrt(mean(x^2) + eps) and g = grad_out rotated back:
+//          grad_x = g * weight * inv - x * inv^3 * mean(g * weight * x), grad_weight = sum over heads of g * x * inv.
+// Legend:  x one head of D channels, queries and keys alike; inv is computed again rather than kept.
+// Mapping: a block a multiprocessor; a group of threads, at most a warp, has 2 heads of a token at a time, a thread one
+//          slot (heads_view.h) of each; heads arrive in shared memory by cp.async, 3 stages ahead.
+// Numerics: fp32, rounded once; gradients of weights are summed a thread, a block, and over blocks in a fixed order.
+// Traffic: x and grad_out are read once, grad_x is written once; one partial sum of each weight a block.
 #include <algorithm>
 
 #include "d9d/kernels/device/cp_async.cuh"
 #include "d9d/kernels/norm_rotary/norm_rotary_weights.cuh"
 
-// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, f the weights, and g the gradient
-// rotated back:
-//
-//   grad_x = g * f * inv - x * inv^3 * mean(g * f * x)      grad_f = sum over heads of g * x * inv
 namespace d9d::kernels::detail {
 namespace {
 

@@ -1,8 +1,10 @@
+// Formula: y = x * rsqrt(mean(x^2) + eps) * weight, out_a = y_a cos_a - y_b sin_a, out_b = y_b cos_b + y_a sin_b.
+// Legend:  x one head of D channels, queries and keys alike; channels a and b are rotated with each other.
+// Mapping: a group of threads, at most a warp, has 4 heads of a token; a thread has one slot (heads_view.h) of each.
+// Numerics: fp32, rounded once; the order of the sum over a head is fixed.
+// Traffic: queries and keys are read once and written once; a token's tables are read once for 4 heads.
 #include "d9d/kernels/norm_rotary/norm_rotary_weights.cuh"
 
-// With inv = rsqrt(mean(x^2) + eps) and f the weights, channels a and b that are rotated with each other become
-//
-//   out_a = y_a * cos_a - y_b * sin_a      out_b = y_b * cos_b + y_a * sin_b      y = x * inv * f
 namespace d9d::kernels::detail {
 namespace {
 

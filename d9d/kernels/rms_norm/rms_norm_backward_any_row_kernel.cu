@@ -1,3 +1,9 @@
+// Formula: as rms_norm_backward_kernel.cu.
+// Legend:  rows of any type, alignment and length.
+// Mapping: backward_in_registers: a block has rows of up to 4 elements a thread; backward_in_memory: a block a row of
+//          any length, whose partial sums of grad_weight lie in global memory.
+// Numerics: fp32 (fp64 for fp64 rows), rounded once; the order of all sums depends only on sizes.
+// Traffic: x and grad are read once in registers, twice in memory; grad_x is written once.
 #include <algorithm>
 #include <cstring>
 

@@ -1,3 +1,10 @@
+// Formula: with inv = rsqrt(mean(x^2) + eps): grad_weight = sum over rows of grad * x * inv,
+//          grad_x = grad * weight * inv - x * inv^3 * mean(grad * weight * x), plus grad_sum if there is one.
+// Legend:  a row of N columns; inv is computed again rather than kept; grad_sum is what a residual connection adds.
+// Mapping: a block a multiprocessor; a group of threads (rms_norm_rows.cuh) has whole rows, which arrive in shared
+//          memory by cp.async some stages ahead; add_partials: a block 32 columns of the partial sums of grad_weight.
+// Numerics: fp32, rounded once; grad_weight is summed a thread, a block, and over blocks in a fixed order.
+// Traffic: x and grad are read once, grad_x is written once; one partial sum of each column a block.
 #include <algorithm>
 
 #include "d9d/kernels/device/cp_async.cuh"
@@ -6,9 +13,6 @@
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
 #include "d9d/kernels/rms_norm/rms_norm_rows.cuh"
 
-// With inv = rsqrt(mean(x^2) + eps), which is computed again rather than kept, and f the weights:
-//
-//   grad_x = grad * f * inv - x * inv^3 * mean(grad * f * x)      grad_f = sum over rows of grad * x * inv
 namespace d9d::kernels::detail {
 namespace {
 

@@ -1,3 +1,9 @@
+// Formula: as rms_norm_backward_kernel.cu.
+// Legend:  rows of more than 128 vectors of 16 bytes, aligned to 16 bytes.
+// Mapping: a block has whole rows, and each thread the same columns of all of them, whose weights and sums of gradients
+//          stay in its registers. Rows arrive in shared memory by TMA, two stages ahead.
+// Numerics: fp32, rounded once; the order of all sums depends only on sizes.
+// Traffic: x and grad are read once, grad_x is written once; one partial sum of each column a block.
 #include <algorithm>
 
 #include "d9d/kernels/device/launch.cuh"
@@ -6,10 +12,8 @@
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
 #include "d9d/kernels/rms_norm/rms_norm_rows.cuh"
 
-// The formulas stand in rms_norm_backward_kernel.cu. A block works on whole rows: each thread has columns of its own,
-// and keeps their weights and the sums of their gradients over all rows of the block. Rows are copied in bulk while
-// those before them are worked on. Few are on their way at once: with more, some multiprocessors get less than their
-// inv_n of the memory's bandwidth and end late.
+// Few rows are on their way to shared memory at a time: with more, some multiprocessors get less than their share of
+// the memory's bandwidth and end late.
 namespace d9d::kernels::detail {
 namespace {
 

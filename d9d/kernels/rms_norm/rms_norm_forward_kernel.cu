@@ -1,3 +1,9 @@
+// Formula: out = x * rsqrt(mean(x^2) + eps) * weight; with a residual x = round(x + residual), which is also a result.
+// Legend:  a row of N columns; weight + 1 in place of weight when zero-centred.
+// Mapping: forward_in_registers: a group of threads (rms_norm_rows.cuh) holds whole rows in registers;
+//          forward_of_any_row: a block a row of any length and alignment, which it reads twice.
+// Numerics: fp32 (fp64 for fp64 rows), rounded once; the order of the sum depends only on sizes and alignment.
+// Traffic: x, residual and weight are read once, results are written once.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"

@@ -1,3 +1,8 @@
+// Formula: out_a = x_a cos_a - x_b sin_a, out_b = x_b cos_b + x_a sin_b; the backward rotates with the transpose.
+// Legend:  channels a and b of a head are rotated with each other; channels beyond Dr are copied.
+// Mapping: a thread two channels of a head, of any dtype and strides.
+// Numerics: fp32 (fp64 for fp64 heads), rounded once.
+// Traffic: heads are read once and written once; tables are read once a head, mostly from caches.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rotary/channels.cuh"

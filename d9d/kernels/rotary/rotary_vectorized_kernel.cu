@@ -1,3 +1,9 @@
+// Formula: out_a = x_a cos_a - x_b sin_a, out_b = x_b cos_b + x_a sin_b; the backward rotates with the transpose.
+// Legend:  channels a and b of a head are rotated with each other; channels beyond Dr are copied.
+// Mapping: a group of threads, at most a warp, has 4 heads of a token; a thread has one slot (heads_view.h) of each:
+//          two vectors of 16 bytes.
+// Numerics: fp32, rounded once.
+// Traffic: queries and keys are read once and written once; a token's tables are read once for 4 heads.
 #include "d9d/kernels/rotary/head_groups.cuh"
 #include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 

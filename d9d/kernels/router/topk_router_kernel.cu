@@ -1,3 +1,10 @@
+// Formula: p = softmax(logits); the k largest scores p + bias are chosen, with probabilities p or p / sum of the
+//          chosen. Backward: dlogits = p * (dp - sum(p * dp)), with dp the gradient of the chosen probabilities, 0
+//          elsewhere.
+// Legend:  a token has E experts, of which k are chosen; of equal scores the lower expert wins.
+// Mapping: a warp a token; lane l holds experts l, l + 32, ... count_experts: a block counts in shared memory.
+// Numerics: fp32 (fp64 for fp64 logits); sums in the fixed order of a warp.
+// Traffic: logits are read once, k numbers and indices a token are written; the backward reads both and writes dlogits.
 #include <algorithm>
 #include <climits>
 #include <limits>

@@ -1,3 +1,8 @@
+// Formula: out = silu(gate) * up; grad_gate = grad * up * s * (1 + gate * (1 - s)), grad_up = grad * gate * s.
+// Legend:  s = sigmoid(gate), silu(x) = x * sigmoid(x); rows of gate and up may have strides.
+// Mapping: a thread 16 bytes of a row, or one element where something is not aligned.
+// Numerics: fp32 (fp64 for fp64 inputs), fast exp and division for half precision; rounded once.
+// Traffic: every input is read once, every result is written once.
 #include "d9d/kernels/device/activation.cuh"
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
