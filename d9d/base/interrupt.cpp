@@ -16,23 +16,42 @@ constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
 constexpr std::string_view kNotice = "stopping after this step; press Ctrl-C again to stop at once\n";
 constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal echoes, and the row of a progress bar
 
-// lint: allow(mutable-global): a signal handler can reach nothing but globals; these belong to the living scopes.
-std::mutex scopes_mutex;
-int num_scopes = 0;
+// lint: allow(mutable-global): a signal handler can reach nothing but globals; these belong to the process, as handlers do.
+std::mutex handlers_mutex;
+bool are_installed = false;
+std::atomic<int> num_scopes = 0;
 std::atomic<bool> stop_requested = false;
 std::atomic<bool> stderr_is_terminal = false;
 std::array<struct sigaction, kSignals.size()> previous_actions;
+static_assert(std::atomic<int>::is_always_lock_free);
 static_assert(std::atomic<bool>::is_always_lock_free, "signal handlers may use lock-free atomics only");
 
 void write_to_stderr(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-void on_signal(int signal_number) {
+void end_process(int signal_number) {
+  ::signal(signal_number, SIG_DFL);
+  ::raise(signal_number);  // blocked while we are in here: ends the process on return
+}
+
+void act_as_before(int signal_number, siginfo_t* info, void* context) {
+  const struct sigaction& previous = previous_actions[signal_number == kSignals[0] ? 0 : 1];
+  if ((previous.sa_flags & SA_SIGINFO) != 0) {
+    previous.sa_sigaction(signal_number, info, context);
+  } else if (previous.sa_handler == SIG_DFL) {
+    end_process(signal_number);
+  } else if (previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(signal_number);
+  }
+}
+
+void on_signal(int signal_number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
-  if (stop_requested.exchange(true)) {
-    ::signal(signal_number, SIG_DFL);
-    ::raise(signal_number);  // blocked while we are in here: ends the process on return
+  if (num_scopes == 0) {
+    act_as_before(signal_number, info, context);
+  } else if (stop_requested.exchange(true)) {
+    end_process(signal_number);
   } else {
     if (stderr_is_terminal) write_to_stderr(kEraseRow);
     write_to_stderr(kNotice);
@@ -40,25 +59,36 @@ void on_signal(int signal_number) {
   errno = saved_errno;
 }
 
+// Handlers of others that came after ours are replaced: NVRTC's are there only for a while.
+void install() {
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;  // SA_RESTART: reads of data files go on
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    ::sigaction(kSignals[i], &action, are_installed ? nullptr : &previous_actions[i]);
+  }
+  are_installed = true;
+}
+
 }  // namespace
 
-InterruptScope::InterruptScope() {
-  const std::lock_guard lock(scopes_mutex);
-  if (num_scopes++ > 0) return;
-  stop_requested = false;
-  stderr_is_terminal = ::isatty(STDERR_FILENO) == 1;
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;  // reads of data files go on
-  sigemptyset(&action.sa_mask);
-  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &action, &previous_actions[i]);
+void install_interrupt_handlers() {
+  const std::lock_guard lock(handlers_mutex);
+  if (!are_installed) install();
 }
 
-InterruptScope::~InterruptScope() {
-  const std::lock_guard lock(scopes_mutex);
-  if (--num_scopes > 0) return;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) ::sigaction(kSignals[i], &previous_actions[i], nullptr);
+InterruptScope::InterruptScope() {
+  const std::lock_guard lock(handlers_mutex);
+  install();
+  if (num_scopes == 0) {
+    stop_requested = false;
+    stderr_is_terminal = ::isatty(STDERR_FILENO) == 1;
+  }
+  ++num_scopes;
 }
+
+InterruptScope::~InterruptScope() { --num_scopes; }
 
 bool InterruptScope::requested() const { return stop_requested; }
 

@@ -8,15 +8,21 @@
 // The first signal sets a flag and prints one line to standard error. The second gets the system's default action, so
 // that a shell sees a process killed by the signal (exit code 130 after Ctrl-C). Signal handlers belong to the whole
 // process: scopes that live at the same time, such as those of ranks that are threads, share the flag.
+//
+// NVRTC, which cuDNN and PyTorch call to compile kernels, puts its own handlers there and then those back that it found: what
+// another thread installs meanwhile is lost. So handlers come before the first thread that may compile, and stay.
 #pragma once
 
 namespace d9d {
 
+// Handles SIGINT and SIGTERM from now on: while no scope lives they do what they did before. Any thread, any number of times.
+void install_interrupt_handlers();
+
 class InterruptScope {
  public:
-  // Takes over SIGINT and SIGTERM, unless another scope has.
+  // Installs the handlers; from the first scope on a signal is a request.
   InterruptScope();
-  // The last scope gives the signals back to whoever handled them before.
+  // After the last one signals do again what they did before the handlers were installed.
   ~InterruptScope();
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;

@@ -82,6 +82,30 @@ TEST(InterruptScope, Gives_the_signals_back_when_it_ends) {
   EXPECT_EQ(result.standard_error, "");
 }
 
+TEST(InterruptScope, Leaves_signals_to_who_had_them_before_it_lives) {
+  const ChildResult result = run_in_child([] {
+    ::signal(SIGTERM, [](int) { ::_exit(7); });
+    install_interrupt_handlers();
+    ::raise(SIGTERM);
+    return 1;
+  });
+  EXPECT_EQ(WEXITSTATUS(result.wait_status), 7);
+  EXPECT_EQ(result.standard_error, "");
+}
+
+// As NVRTC does while it compiles.
+TEST(InterruptScope, Keeps_signals_that_another_thread_takes_for_a_while_and_gives_back) {
+  const ChildResult result = run_in_child([] {
+    install_interrupt_handlers();
+    const auto found = ::signal(SIGTERM, [](int) { ::_exit(1); });
+    const InterruptScope interrupt;
+    ::signal(SIGTERM, found);
+    ::raise(SIGTERM);
+    return interrupt.requested() ? 7 : 1;
+  });
+  EXPECT_EQ(WEXITSTATUS(result.wait_status), 7);
+}
+
 TEST(InterruptScope, Starts_without_a_request_after_an_interrupted_one) {
   const ChildResult result = run_in_child([] {
     {

@@ -6,6 +6,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "d9d/base/interrupt.h"
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 
@@ -28,6 +29,7 @@ void multiply(c10::Device device) {
 
 std::jthread start_warm_up(c10::Device device) {
   if (!device.is_cuda()) return {};
+  install_interrupt_handlers();  // before a thread that may compile kernels
   return std::jthread([device] {
     try {
       multiply(device);
