@@ -1,5 +1,5 @@
-#include "d9d/models/qwen3_moe/model.h"
+#include "d9d/models/qwen3_moe/family.h"
 
 #include "benchmarks/training_step/train.h"
 
-int main(int argc, char** argv) { return benchmarks::run<d9d::Qwen3MoEModel, d9d::Qwen3MoEParameters>(argc, argv); }
+int main(int argc, char** argv) { return benchmarks::run<d9d::Qwen3MoE>(argc, argv); }

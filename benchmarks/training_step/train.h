@@ -147,55 +147,51 @@ class StepWatch {
   std::vector<Moment> ends_;
 };
 
-template <class Model, class Parameters>
-class BenchmarkProvider : public examples::CausalLMProvider<Parameters> {
+template <class Family>
+class BenchmarkProvider : public examples::CausalLMProvider<Family> {
  public:
-  BenchmarkProvider(const BenchmarkConfig<Parameters>& all, Phases& phases)
-      : examples::CausalLMProvider<Parameters>(all.model_provider), all_(all), phases_(phases) {}
+  using Config = BenchmarkConfig<typename Family::Parameters>;
 
-  d9d::ModelStage<examples::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
-                                                                       const d9d::PipelineStageInfo& stage) override {
-    return this->keep(d9d::make_module<Model>(
-        all_.model_provider.model,
-        d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = all_.model_provider.checkpointing}));
-  }
+  BenchmarkProvider(const Config& all, typename Family::Parameters resolved_sizes, Phases& phases)
+      : examples::CausalLMProvider<Family>(all.model_provider, std::move(resolved_sizes)), all_(all), phases_(phases) {}
+
   void register_events(const d9d::DistContext& context, d9d::EventBus& events) override {
-    watch_ = std::make_unique<StepWatch<BenchmarkConfig<Parameters>>>(all_, context, events, phases_);
+    watch_ = std::make_unique<StepWatch<Config>>(all_, context, events, phases_);
   }
 
  private:
-  const BenchmarkConfig<Parameters>& all_;
+  const Config& all_;
   Phases& phases_;
-  std::unique_ptr<StepWatch<BenchmarkConfig<Parameters>>> watch_;
+  std::unique_ptr<StepWatch<Config>> watch_;
 };
 
-template <class Model, class Parameters>
-void train(const BenchmarkConfig<Parameters>& config, d9d::DistContext& context, Phases& phases) {
+template <class Family>
+void train(const BenchmarkConfig<typename Family::Parameters>& config, d9d::DistContext& context, Phases& phases) {
   phases.reach("device");
-  examples::LanguageModelTask task(context);
-  BenchmarkProvider<Model, Parameters> model(config, phases);
-  const Parameters& sizes = config.model_provider.model;
+  const auto sizes =
+      d9d::resolve_model_sizes(config.model_provider.model, config.trainer.model_stage_factory.source_checkpoint,
+                               Family::parameters_from_huggingface, {.keys = "model_provider.model"});
+  d9d::LanguageModelTask task(context);
+  BenchmarkProvider<Family> model(config, sizes, phases);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
-  examples::TokenDataProvider data(config.data,
-                                   {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
-                                   config.trainer.determinism.base_seed);
+  d9d::TokenDataProvider data(config.data,
+                              {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
+                              config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
-  d9d::Trainer<examples::LanguageModelTypes> trainer(
+  d9d::Trainer<d9d::LanguageModelTypes> trainer(
       context, config.trainer,
       {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
   trainer.train();
 }
 
-// The program of a model.
-template <class Model, class Parameters>
+// The program of a family.
+template <class Family>
 int run(int argc, char** argv) {
+  using Config = BenchmarkConfig<typename Family::Parameters>;
   Phases phases;
-  return d9d::launch<BenchmarkConfig<Parameters>>(
-      argc, argv,
-      [&](const BenchmarkConfig<Parameters>& config, d9d::DistContext& context) {
-        train<Model>(config, context, phases);
-      },
+  return d9d::launch<Config>(
+      argc, argv, [&](const Config& config, d9d::DistContext& context) { train<Family>(config, context, phases); },
       d9d::apply_0_16_aliases);
 }
 

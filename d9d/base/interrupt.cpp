@@ -16,7 +16,7 @@ constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
 constexpr std::string_view kNotice = "stopping after this step; press Ctrl-C again to stop at once\n";
 constexpr std::string_view kEraseRow = "\r\x1b[K";  // the "^C" that a terminal echoes, and the row of a progress bar
 
-// lint: allow(mutable-global): a signal handler can reach nothing but globals; these belong to the process, as handlers do.
+// lint: allow(mutable-global): a signal handler can reach nothing but globals; handlers belong to the process.
 std::mutex handlers_mutex;
 bool are_installed = false;
 std::atomic<int> num_scopes = 0;

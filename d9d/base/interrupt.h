@@ -9,13 +9,15 @@
 // that a shell sees a process killed by the signal (exit code 130 after Ctrl-C). Signal handlers belong to the whole
 // process: scopes that live at the same time, such as those of ranks that are threads, share the flag.
 //
-// NVRTC, which cuDNN and PyTorch call to compile kernels, puts its own handlers there and then those back that it found: what
-// another thread installs meanwhile is lost. So handlers come before the first thread that may compile, and stay.
+// NVRTC, which cuDNN and PyTorch call to compile kernels, installs its own handlers and afterwards restores those that
+// it found: handlers that another thread installs meanwhile are lost. So ours come before the first thread that may
+// compile, and stay.
 #pragma once
 
 namespace d9d {
 
-// Handles SIGINT and SIGTERM from now on: while no scope lives they do what they did before. Any thread, any number of times.
+// Handles SIGINT and SIGTERM from now on; while no scope lives they do what they did before. Any thread; calls after
+// the first do nothing.
 void install_interrupt_handlers();
 
 class InterruptScope {

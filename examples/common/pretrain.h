@@ -1,26 +1,35 @@
-// The configuration and the course of a pretraining job, whatever its model.
+// The configuration and the course of a pretraining job, whatever the family of its model. A family names
+//
+//   Parameters                               the record of its sizes
+//   Model                                    the backbone, made from Parameters and DecoderStageOptions
+//   parameters_from_huggingface, from_huggingface, to_huggingface, huggingface_config
+//                                            the functions of its huggingface.h
 #pragma once
 
 #include <filesystem>
 #include <iostream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/auto/language_model_task.h"
+#include "d9d/loop/auto/token_data_provider.h"
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/models/decoder/generate.h"
 #include "d9d/models/decoder/parallelize.h"
-
-#include "examples/common/language_model.h"
+#include "d9d/models/huggingface/model_sizes.h"
+#include "d9d/models/huggingface/module_weights.h"
 
 namespace examples {
 
 template <class Parameters>
 struct ModelProviderConfig {
-  Parameters model = {};
+  d9d::ModelSizes<Parameters> model = {};   // or "from_checkpoint"
   bool checkpointing = false;               // activation checkpointing of every layer
   d9d::Dtype dtype = d9d::Dtype::kFloat32;  // of parameters and activations
   d9d::FsdpConfig fsdp = {};                // where mesh.data_parallel_shard or context_parallel_shard cut parameters
@@ -54,47 +63,78 @@ struct PretrainConfig {
   }
 };
 
-// A model provider that remembers the model it built, to sample from it.
-template <class Parameters>
-class CausalLMProvider : public d9d::ModelProvider<LanguageModelTypes> {
+// Builds, loads and exports a causal language model of the family, and remembers it, to sample from it.
+template <class Family>
+class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
  public:
-  explicit CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config) : config(provider_config) {}
+  using Parameters = typename Family::Parameters;
+
+  CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config, Parameters resolved_sizes)
+      : config(provider_config), sizes(std::move(resolved_sizes)) {}
+
+  d9d::ModelStage<d9d::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
+                                                                  const d9d::PipelineStageInfo& stage) override {
+    backbone_ = d9d::make_module<typename Family::Model>(
+        sizes, d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing});
+    model = d9d::make_decoder_for_causal_lm(backbone_);
+    model->to(d9d::to_scalar_type(config.dtype));
+    return d9d::as_model_stage<d9d::LanguageModelTypes>(model);
+  }
 
   void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
     d9d::parallelize_decoder(context, *backbone_, {model->head.shared()}, config.fsdp);
   }
 
+  void load_source_checkpoint(const d9d::DistContext& context, d9d::Module& module,
+                              const std::filesystem::path& path) override {
+    const d9d::HuggingFaceDirectory directory(path);
+    const auto mappings = Family::from_huggingface(sizes, kHead, directory.names());
+    for (const std::string& name : d9d::load_weights(module, mappings, directory)) {
+      context.log().warning("ignored ", name, " of ", path.string());
+    }
+  }
+
+  void export_model_stage(const d9d::DistContext& context, const d9d::Module& module,
+                          const std::filesystem::path& path) override {
+    const auto weights = module.full_state_dict();
+    context.main_process_first([&] {
+      if (!context.is_main_process()) return;
+      d9d::write_huggingface_directory(path, export_config_, d9d::map_tensors(export_mappings_, weights));
+    });
+  }
+
   nlohmann::json dump_hparams() const override { return d9d::write_record(config); }
 
   const ModelProviderConfig<Parameters> config;
+  const Parameters sizes;
   d9d::ModulePtr<d9d::DecoderForCausalLM> model;
 
- protected:
-  d9d::ModelStage<LanguageModelTypes> keep(const d9d::ModulePtr<d9d::PreNormDecoder>& backbone) {
-    backbone_ = backbone;
-    model = d9d::make_decoder_for_causal_lm(backbone);
-    model->to(d9d::to_scalar_type(config.dtype));
-    return d9d::as_model_stage<LanguageModelTypes>(model);
-  }
-
  private:
+  static constexpr auto kHead = d9d::CausalLMHeadConfig{};
+
   d9d::ModulePtr<d9d::PreNormDecoder> backbone_;
+  // Made before training: a model that transformers cannot have is refused now and not hours later.
+  const nlohmann::json export_config_ = Family::huggingface_config(sizes, kHead, config.dtype);
+  const std::vector<d9d::TensorMapping> export_mappings_ = Family::to_huggingface(sizes, kHead);
 };
 
 // Trains, exports, and prints a sample of what the model writes.
-template <class Provider, class Parameters>
-void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& context) {
+template <class Family>
+void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::DistContext& context) {
   d9d::check_huggingface_target(config.export_to);
-  LanguageModelTask task(context);
-  Provider model(config.model_provider);
-  const Parameters& sizes = config.model_provider.model;
+  const auto sizes =
+      d9d::resolve_model_sizes(config.model_provider.model, config.trainer.model_stage_factory.source_checkpoint,
+                               Family::parameters_from_huggingface, {.keys = "model_provider.model"});
+  d9d::LanguageModelTask task(context);
+  CausalLMProvider<Family> model(config.model_provider, sizes);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
-  TokenDataProvider data(config.data, {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
-                         config.trainer.determinism.base_seed);
+  d9d::TokenDataProvider data(config.data,
+                              {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
+                              config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
 
-  d9d::Trainer<LanguageModelTypes> trainer(
+  d9d::Trainer<d9d::LanguageModelTypes> trainer(
       context, config.trainer,
       {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
@@ -106,6 +146,13 @@ void pretrain(const PretrainConfig<Parameters>& config, d9d::DistContext& contex
   if (!context.is_main_process()) return;
   context.log().info("exported to ", config.export_to.string());
   std::cout << "--- a sample ---\n" << prompt << sample << '\n';
+}
+
+// The program of a family: reads the configuration that the command line names, and trains.
+template <class Family>
+int run_pretraining(int argc, char** argv) {
+  return d9d::launch<PretrainConfig<typename Family::Parameters>>(argc, argv, pretrain<Family>,
+                                                                  d9d::apply_0_16_aliases);
 }
 
 }  // namespace examples

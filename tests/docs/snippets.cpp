@@ -17,6 +17,7 @@
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/data/make_pack_stream.h"
 #include "d9d/data/token_dataset.h"
+#include "d9d/loop/auto/language_model_task.h"
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
@@ -28,7 +29,6 @@
 #include "d9d/tracker/run_info.h"
 #include "d9d/tracker/tracker.h"
 
-#include "examples/common/language_model.h"
 #include "tests/support/ranks.h"
 
 namespace pages {
@@ -205,7 +205,7 @@ void train_with_own_tracker(const d9d::DistContext& context, const TrainerConfig
 // docs/training.md
 void freeze_embeddings(d9d::Module& stage) { stage.set_requires_grad(false); }
 
-struct FreezingTask final : examples::LanguageModelTask {
+struct FreezingTask final : d9d::LanguageModelTask {
   using LanguageModelTask::LanguageModelTask;
   void register_events(const d9d::DistContext&, d9d::EventBus& events) override {
     events.subscribe(d9d::kTrainModelStagesReady, [](const d9d::ModelStagesReady& ready) {

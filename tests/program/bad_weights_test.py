@@ -65,8 +65,35 @@ class BadWeights(ProgramTest):
         self.assert_weights_refused(norm)
 
     def test_a_tensor_of_another_shape_is_named(self):
-        self.assert_weights_refused("gate_proj", "48", "64",
-                                    arguments=["model_provider.model.layer.intermediate_size=64"])
+        name = "model.layers.0.mlp.gate_proj.weight"
+        rows, columns = self.header[name]["shape"]
+        self.write({**self.header, name: {**self.header[name], "shape": [columns, rows]}}, self.data)
+        self.assert_weights_refused(name, rows, columns)
+
+    def test_sizes_that_config_json_contradicts_are_named(self):
+        config = self.source.export / "config.json"
+        for key, value, published in (("layer.intermediate_size", 64, 48), ("layer.rms_norm_eps", 1e-5, 1e-6),
+                                      ("num_hidden_layers", 2, 1), ("rope_base", 1000000, 10000),
+                                      ("tie_word_embeddings", "true", "false"), ("split_vocab_size.bytes", 300, 256),
+                                      ("rope_scaling", '{"type": "linear", "factor": 2.0}', "null")):
+            with self.subTest(key):
+                self.assert_weights_refused(
+                    f"model_provider.model.{key.removesuffix('.bytes')}: expected ", published, value if "{" not in str(value) else "linear",
+                    config, "from_checkpoint", arguments=[f"model_provider.model.{key}={value}"])
+
+    def test_a_folder_without_config_is_named(self):
+        (self.source.export / "config.json").unlink()
+        self.assert_weights_refused(self.source.export / "config.json")
+
+    def test_a_checkpoint_of_another_family_is_named(self):
+        moe = self.job("moe")
+        result = moe.run(f"trainer.model_stage_factory.source_checkpoint={self.source.export}")
+        self.assert_refused(moe, result, "model_type", "qwen3_moe")
+
+    def test_sizes_from_no_checkpoint_are_refused(self):
+        job = self.job()
+        result = job.run("model_provider.model=from_checkpoint")
+        self.assert_refused(job, result, "model_provider.model", "trainer.model_stage_factory.source_checkpoint")
 
     def test_a_folder_without_weights_is_named(self):
         self.file.unlink()

@@ -199,6 +199,7 @@ def trainer_rows():
         "trainer.pipelining.schedule": Row({"schedule": "zero_bubble_v"}, look=unbuilt("trainer.pipelining.schedule")),
         "trainer.model_stage_factory.source_checkpoint": Row(
             "nowhere", look=refused("nowhere")),
+        "model_provider.model": Row("from_checkpoint", look=refused("model_provider.model", "source_checkpoint")),
         "trainer.model_stage_factory.checkpoint_only_trainable_parameters": Row(
             True, look=unbuilt("trainer.model_stage_factory.checkpoint_only_trainable_parameters")),
         "trainer.determinism.base_seed": Row(7, look=numbers),

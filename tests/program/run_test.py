@@ -101,6 +101,29 @@ class Run(ProgramTest):
                                         "trainer.determinism.base_seed=99", *frozen])
         self.assertEqual(again, job.losses())
 
+    def test_sizes_of_a_model_come_from_its_checkpoint(self):
+        for model in ("dense", "moe"):
+            with self.subTest(model):
+                job, again = self.job(model), self.job(model)
+                frozen = ["optimizer.lr=0.0", "data.shuffle=false", "model_provider.model.rope_base=500000"]
+                for key in ("router_auxiliary_loss_coefficient", "router_bias_update_rate"):  # no keys of config.json
+                    job.config["model_provider"]["model"]["layer"].pop(key, None)
+                self.assertEqual(job.run(*frozen).returncode, 0)
+                again.config["model_provider"]["model"] = "from_checkpoint"
+                result = again.run(f"trainer.model_stage_factory.source_checkpoint={job.export}", *frozen[:2])
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(again.losses(), job.losses())
+                config = "config.json"
+                self.assertEqual(json.loads((again.export / config).read_text()), json.loads((job.export / config).read_text()))
+
+    def test_how_many_positions_are_used_may_differ_from_the_checkpoint(self):
+        job, longer = self.job(), self.job()
+        self.assertEqual(job.run("optimizer.lr=0.0", "data.shuffle=false").returncode, 0)
+        result = longer.run("optimizer.lr=0.0", "data.shuffle=false", "model_provider.model.max_position_ids=2048",
+                            f"trainer.model_stage_factory.source_checkpoint={job.export}")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(longer.losses(), job.losses())
+
     @needs("transformers")
     def test_exports_reload_in_transformers(self):
         import torch

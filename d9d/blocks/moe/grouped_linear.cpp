@@ -31,11 +31,4 @@ std::pair<at::Tensor, at::Tensor> grouped_linears_of(const at::Tensor& x, const 
   return {results[0], results[1]};
 }
 
-GroupedLinearConfig GroupedLinear::with_features(std::int64_t in_features, std::int64_t out_features) const {
-  return {.num_groups = config.num_groups,
-          .in_features = in_features,
-          .out_features = out_features,
-          .backend = config.backend};
-}
-
 }  // namespace d9d

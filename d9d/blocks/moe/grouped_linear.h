@@ -23,8 +23,6 @@ class GroupedLinear : public Module {
   explicit GroupedLinear(const GroupedLinearConfig& config);
   // x [N, in] sorted by group -> [N, out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const kernels::ExpertTokenGroups& groups) const;
-  // A sibling with the same groups and backend.
-  [[nodiscard]] GroupedLinearConfig with_features(std::int64_t in_features, std::int64_t out_features) const;
 
   // What its product runs on; chosen at materialize().
   [[nodiscard]] kernels::GroupedMMBackend backend() const { return backend_; }

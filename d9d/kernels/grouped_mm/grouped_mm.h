@@ -47,7 +47,8 @@ enum class GradientWrite : std::uint8_t { kReplace, kAdd };
 
 // The gradient of w where it is wanted: gradient[g] (+)= x[rows of g]^T @ grad[rows of g], zero or unchanged for a
 // group without rows. x: [N, in], grad: [N, out] of the same dtype; gradient: [G, in, out], that dtype or float, which
-// sums of many calls want. Without autograd. Throws ConfigError for shapes or dtypes that do not fit.
+// sums of many calls want. Without autograd. A pipeline's split backward will add microbatches with it. Throws
+// ConfigError for shapes or dtypes that do not fit.
 void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
                                       const ExpertTokenGroups& groups, GroupedMMBackend backend, GradientWrite write);
 

@@ -25,8 +25,12 @@ void check_key(bool is_buildable, const std::string& key, const std::string& exp
             " (nothing else is built), got ", found, ". Use a checkpoint of that kind.");
 }
 
-void check_buildable(const HuggingFaceDecoderConfig& config, const std::string& model_type) {
-  check_key(config.model_type == model_type, "model_type", model_type, config.model_type);
+void check_model_type(const nlohmann::json& config, const std::string& model_type) {
+  const nlohmann::json found = config.value("model_type", nlohmann::json());
+  check_key(found == model_type, "model_type", model_type, found.is_string() ? found.get<std::string>() : found.dump());
+}
+
+void check_buildable(const HuggingFaceDecoderConfig& config) {
   check_key(config.hidden_act == "silu", "hidden_act", "silu", config.hidden_act);
   check_key(!config.attention_bias, "attention_bias", "false", "true");
   check_key(config.attention_dropout == 0, "attention_dropout", "0", cat(config.attention_dropout));

@@ -3,8 +3,9 @@
 // model.
 //
 // Example
-//   const auto config = d9d::read_known_keys<d9d::HuggingFaceDecoderConfig>(directory.read_config());
-//   d9d::check_buildable(config, "qwen3");
+//   d9d::check_model_type(json, "qwen3");
+//   const auto config = d9d::read_known_keys<d9d::HuggingFaceDecoderConfig>(json);
+//   d9d::check_buildable(config);
 //   auto parameters = d9d::decoder_parameters<d9d::Qwen3DenseParameters>(config);
 #pragma once
 
@@ -87,8 +88,11 @@ template <Record T>
 // ConfigError unless config.json's `key` is what we build.
 void check_key(bool is_buildable, const std::string& key, const std::string& expected, const std::string& found);
 
-// check_key for everything in the record; model_type as given.
-void check_buildable(const HuggingFaceDecoderConfig& config, const std::string& model_type);
+// check_key for "model_type": before keys are read that other families lack.
+void check_model_type(const nlohmann::json& config, const std::string& model_type);
+
+// check_key for everything in the record.
+void check_buildable(const HuggingFaceDecoderConfig& config);
 
 // Base and scaling of the rotary embedding. ConfigError for types and keys that we lack, and a base that is no integer.
 struct Rope {

@@ -5,7 +5,7 @@
 namespace d9d {
 namespace {
 
-constexpr const char* kModelType = "qwen3";
+constexpr const char* kQwen3ModelType = "qwen3";
 
 DecoderStateLayout layout(const Qwen3DenseParameters& parameters, const std::optional<HeadConfig>& head,
                           const DecoderNames& names) {
@@ -23,8 +23,9 @@ DecoderStateLayout layout(const Qwen3DenseParameters& parameters, const std::opt
 }  // namespace
 
 Qwen3DenseParameters qwen3_dense_parameters_from_huggingface(const nlohmann::json& config) {
+  check_model_type(config, kQwen3ModelType);
   const auto known = read_known_keys<HuggingFaceDecoderConfig>(config);
-  check_buildable(known, kModelType);
+  check_buildable(known);
   auto parameters = decoder_parameters<Qwen3DenseParameters>(known);
   parameters.layer.validate(huggingface_config_path());
   parameters.validate(huggingface_config_path());
@@ -33,7 +34,7 @@ Qwen3DenseParameters qwen3_dense_parameters_from_huggingface(const nlohmann::jso
 
 nlohmann::json qwen3_dense_huggingface_config(const Qwen3DenseParameters& parameters,
                                               const std::optional<HeadConfig>& head, Dtype dtype) {
-  return finish_config(write_record(decoder_config(parameters, kModelType)), "Qwen3", head, dtype);
+  return finish_config(write_record(decoder_config(parameters, kQwen3ModelType)), "Qwen3", head, dtype);
 }
 
 std::vector<TensorMapping> qwen3_dense_from_huggingface(const Qwen3DenseParameters& parameters,

@@ -12,11 +12,6 @@ void Qwen3MoELayerParameters::validate(const ConfigPath& path) const {
             ", got experts_top_k = ", experts_top_k, ". Change one of the two.");
 }
 
-void Qwen3MoEParameters::validate(const ConfigPath& path) const {
-  check_split_vocab(split_vocab_size, split_vocab_order, path);
-  if (rope_scaling) check_rope_scaling(*rope_scaling, layer.head_dim, path / "rope_scaling");
-}
-
 template const ValueType& json_type<Qwen3MoEParameters>();
 
 }  // namespace d9d

@@ -8,15 +8,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "d9d/base/record.h"
-#include "d9d/blocks/positional/rope_scaling_config.h"
 #include "d9d/kernels/attention/sdpa_config.h"
 #include "d9d/kernels/grouped_mm/grouped_mm_config.h"
+#include "d9d/models/decoder/decoder_parameters.h"
 
 namespace d9d {
 
@@ -55,33 +52,7 @@ struct Qwen3MoELayerParameters {
   }
 };
 
-struct Qwen3MoEParameters {
-  Qwen3MoELayerParameters layer = {};
-  std::int64_t num_hidden_layers = 1;
-  std::int64_t rope_base = 10000;
-  std::int64_t max_position_ids = 1;
-  std::map<std::string, std::int64_t> split_vocab_size = {};  // rows of each part of the vocabulary
-  std::vector<std::string> split_vocab_order = {};            // every part once; token ids count through in this order
-  std::int64_t pipeline_num_virtual_layers_pre = 0;           // layers' worth of work that the embedding counts for
-  std::int64_t pipeline_num_virtual_layers_post = 0;          // the same for the head
-  bool tie_word_embeddings = false;                           // the causal LM head uses the embedding's weights
-  std::optional<RopeScalingConfig> rope_scaling = {};
-
-  void validate(const ConfigPath& path) const;
-
-  static constexpr auto fields() {
-    using Model = Qwen3MoEParameters;
-    return record<Model>(
-        required("layer", &Model::layer), required("num_hidden_layers", &Model::num_hidden_layers, at_least(1)),
-        required("rope_base", &Model::rope_base, at_least(1)),
-        required("max_position_ids", &Model::max_position_ids, at_least(1)),
-        required("split_vocab_size", &Model::split_vocab_size, at_least(1)),
-        required("split_vocab_order", &Model::split_vocab_order),
-        defaulted("pipeline_num_virtual_layers_pre", &Model::pipeline_num_virtual_layers_pre, at_least(0)),
-        defaulted("pipeline_num_virtual_layers_post", &Model::pipeline_num_virtual_layers_post, at_least(0)),
-        defaulted("tie_word_embeddings", &Model::tie_word_embeddings), defaulted("rope_scaling", &Model::rope_scaling));
-  }
-};
+using Qwen3MoEParameters = DecoderParameters<Qwen3MoELayerParameters>;
 
 extern template const ValueType& json_type<Qwen3MoEParameters>();
 

@@ -14,7 +14,7 @@ using Mappings = std::vector<TensorMapping>;
 using Tensors = std::span<const at::Tensor>;
 using MlpMapping = Mappings (*)(const Qwen3MoELayerParameters& layer, const std::string& prefix);
 
-constexpr const char* kModelType = "qwen3_moe";
+constexpr const char* kQwen3MoEModelType = "qwen3_moe";
 constexpr const char* kOurExperts = "grouped_experts.";
 
 struct HuggingFaceMoEConfig {
@@ -149,8 +149,9 @@ DecoderStateLayout layout(const Qwen3MoEParameters& parameters, const std::optio
 }  // namespace
 
 Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& config) {
+  check_model_type(config, kQwen3MoEModelType);
   const auto known = read_known_keys<HuggingFaceMoEConfig>(config);
-  check_buildable(known.decoder, kModelType);
+  check_buildable(known.decoder);
   check_key(known.decoder_sparse_step == 1, "decoder_sparse_step", "1", cat(known.decoder_sparse_step));
   check_key(!known.mlp_only_layers || known.mlp_only_layers->empty(), "mlp_only_layers", "none", "some");
   check_key(known.num_experts || known.num_local_experts, "num_experts", "a number", "none");
@@ -167,7 +168,7 @@ Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& c
 nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
                                             Dtype dtype) {
   const Qwen3MoELayerParameters& layer = parameters.layer;
-  HuggingFaceMoEConfig config = {.decoder = decoder_config(parameters, kModelType),
+  HuggingFaceMoEConfig config = {.decoder = decoder_config(parameters, kQwen3MoEModelType),
                                  .moe_intermediate_size = layer.intermediate_size,
                                  .num_experts = layer.num_experts,
                                  .num_experts_per_tok = layer.experts_top_k,

@@ -10,19 +10,17 @@
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/data/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/auto/language_model_task.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/models/qwen3_moe/model.h"
 
-#include "examples/common/language_model.h"
 #include "tests/support/cuda_test.h"
 
 namespace d9d::graph_training_cuda_test {
 namespace {
 
-using examples::LanguageModelState;
-using examples::LanguageModelTypes;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -121,7 +119,7 @@ struct Models : ModelProvider<LanguageModelTypes> {
 };
 
 // A task of which tests break one rule each, and that sees memory at the end of steps.
-struct Task : examples::LanguageModelTask {
+struct Task : LanguageModelTask {
   using LanguageModelTask::LanguageModelTask;
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override {
     LossResult result = LanguageModelTask::compute_loss(output, state, schedule);

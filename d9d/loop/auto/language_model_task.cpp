@@ -1,0 +1,36 @@
+#include "d9d/loop/auto/language_model_task.h"
+
+#include <optional>
+
+#include <ATen/ATen.h>
+
+#include "d9d/parallelism/context/parallelize_context_parallel.h"
+
+namespace d9d {
+
+LanguageModelTask::LanguageModelTask(const DistContext& context)
+    : positions_(context.mesh(MeshDomain::kBatch).slice({"cp"})) {}
+
+ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const TokenBatch& batch) {
+  const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions_); };
+  const at::Tensor ids = here(batch.input_ids);
+  const at::Tensor labels = here(batch.labels);
+  return {.input = {ids},
+          .shared = {.sequence = {.position_ids = here(batch.position_ids), .hidden_states_agg_mask = std::nullopt},
+                     .head = {labels}},
+          .state = {labels.ne(kIgnoreIndex).sum()},
+          .num_tokens = ids.numel()};
+}
+
+// Divides the sum and not each token's loss: the gradient of a token's loss is then 1, and no kernel multiplies by it.
+LossResult LanguageModelTask::compute_loss(const Output& output, LanguageModelState& state, const JobSchedule&) {
+  at::Tensor loss = output.head.cross_entropy.sum() / state.num_predicted.clamp_min(1);
+  if (output.auxiliary_loss) loss = loss + *output.auxiliary_loss;
+  return {.loss = loss, .loss_weight = state.num_predicted};
+}
+
+void LanguageModelTask::update_metrics(const LanguageModelState& state, const MetricMap&) {
+  num_predicted_->update(state.num_predicted);
+}
+
+}  // namespace d9d

@@ -1,0 +1,20 @@
+#include "d9d/loop/auto/token_data_provider.h"
+
+#include <utility>
+
+namespace d9d {
+
+TokenDataProvider::TokenDataProvider(DataConfig config, const TokenLimits& limits, std::int64_t base_seed)
+    : config_(std::move(config)), limits_(limits), base_seed_(base_seed) {}
+
+std::unique_ptr<PackStream<TokenBatch>> TokenDataProvider::build_pack_stream(const DistContext& context,
+                                                                             std::optional<std::int64_t> total_steps) {
+  return build_token_stream(config_, {.vocabulary_size = limits_.vocabulary_size,
+                                      .max_positions = limits_.max_positions,
+                                      .stream = {.rank = {context.data_parallel_rank(), context.data_parallel_size()},
+                                                 .seed = static_cast<std::uint64_t>(base_seed_),
+                                                 .repeat = total_steps.has_value(),
+                                                 .log = context.log()}});
+}
+
+}  // namespace d9d
