@@ -15,8 +15,24 @@
 namespace d9d {
 
 // Base of everything that this library throws on purpose.
-struct Error : std::runtime_error {
+class Error : public std::runtime_error {
+ public:
   using std::runtime_error::runtime_error;
+
+  // Appends where in the model and the job the error happened, for whoever knows and rethrows: "in layers.0.mlp".
+  void add_place(const std::string& place) {
+    places_ += (has_place() ? ", " : " (") + place;
+    text_ = std::runtime_error::what() + places_ + ")";
+  }
+  [[nodiscard]] bool has_place() const { return !places_.empty(); }
+
+  [[nodiscard]] const char* what() const noexcept override {
+    return has_place() ? text_.c_str() : std::runtime_error::what();
+  }
+
+ private:
+  std::string places_;
+  std::string text_;
 };
 struct ConfigError : Error {  // a configuration or an argument breaks a rule
   using Error::Error;

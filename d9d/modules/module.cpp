@@ -9,6 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
 #include "d9d/core/dtensor/redistribute.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 namespace {
@@ -210,5 +211,13 @@ void Module::register_child(const std::string& name, std::shared_ptr<Module> chi
   D9D_CHECK(child != nullptr, ConfigError, "[modules::module] expected a module as '", name, "', got null.");
   children_.emplace_back(name, std::move(child));
 }
+
+namespace detail {
+
+void name_module_of_error(const Module& module) {
+  if (!module.canonical_name().empty() && !has_error_place()) add_error_place("in " + module.canonical_name());
+}
+
+}  // namespace detail
 
 }  // namespace d9d

@@ -125,6 +125,9 @@ class Module {
   // of several elements counts. Call before finish_step().
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
 
+  // The dotted name under which the root was reset; "" before, and of the root. Keys random streams; errors name it.
+  [[nodiscard]] const std::string& canonical_name() const { return canonical_name_; }
+
   // The clock that random layers below read; every module below shares it.
   void set_random_clock(const RandomClockPtr& clock);
   // Throws ConfigError while a CUDA graph of this module is captured.
@@ -153,9 +156,6 @@ class Module {
   // This module's part of finish_step() and of step_statistics().
   virtual void on_step_finished(StepOutcome /*outcome*/) {}
   [[nodiscard]] virtual std::map<std::string, at::Tensor> own_step_statistics() const { return {}; }
-
-  // The dotted name under which the root was reset; "" before. Keys random streams.
-  [[nodiscard]] const std::string& canonical_name() const { return canonical_name_; }
 
  private:
   void register_child(const std::string& name, std::shared_ptr<Module> child);

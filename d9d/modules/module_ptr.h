@@ -2,6 +2,7 @@
 // checkpointing; `->` reaches the module itself.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -13,6 +14,9 @@
 namespace d9d {
 
 namespace detail {
+
+// In a catch block.
+void name_module_of_error(const Module& module);
 
 template <class Tree>
 [[nodiscard]] TensorRefs tensor_refs(Tree& tree) {
@@ -39,8 +43,20 @@ class ModulePtr {
   explicit operator bool() const { return module_ != nullptr; }
 
   // Tensors may stand anywhere in the arguments and the result (core/tree).
+  // An error of forward or of a hook names the innermost module that was called so.
   template <class Self = T, class... Args>
   auto operator()(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
+    try {
+      return call(args...);
+    } catch (const std::exception&) {
+      detail::name_module_of_error(*module_);
+      throw;
+    }
+  }
+
+ private:
+  template <class Self = T, class... Args>
+  auto call(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
     if (module_->hooks().empty() && !module_->checkpoints_activations()) return module_->forward(args...);
     if (module_->hooks().empty()) return run(args...);
     std::tuple<Args...> arguments(args...);
@@ -54,7 +70,6 @@ class ModulePtr {
     return output;
   }
 
- private:
   template <class Self = T, class... Args>
   auto run(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
     if (!module_->checkpoints_activations()) return module_->forward(args...);

@@ -12,11 +12,15 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/dtensor/placement.h"
+#include "d9d/core/mesh/device_mesh.h"
 #include "d9d/core/rng/random_stream.h"
 
 namespace d9d {
@@ -24,8 +28,11 @@ namespace d9d {
 // A leaf that an optimiser updates and the name under which its state is saved.
 struct NamedParameter {
   std::string name;
-  at::Tensor tensor;
+  at::Tensor tensor;      // what this rank keeps, possibly empty; one-dimensional where parameters are sharded by FSDP
   ElementRows rows = {};  // which elements of the whole parameter these are: for random numbers of elements
+  std::vector<std::int64_t> global_shape = {};  // of the whole parameter
+  DeviceMesh mesh = {};                         // that it lies on, and how
+  Placements placements = {};
 };
 
 // learning_rate    the one it was built with; schedulers multiply it.

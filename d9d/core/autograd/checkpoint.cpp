@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 namespace {
@@ -42,6 +43,12 @@ class CheckpointEngine final : public ag::Engine {
   }
   std::unique_ptr<ag::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return current_scope.hooks == nullptr ? nullptr : (*current_scope.hooks)();
+  }
+  // Called in the handler of an exception that `node` threw.
+  void thread_on_exception(const std::shared_ptr<ag::GraphTask>& task, const std::shared_ptr<ag::Node>& node,
+                           std::exception& error) override {
+    if (node && !has_error_place()) add_error_place("in backward of " + node->name());
+    Engine::thread_on_exception(task, node, error);
   }
 };
 

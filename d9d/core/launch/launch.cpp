@@ -7,7 +7,6 @@
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <c10/util/Exception.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
@@ -17,14 +16,13 @@
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/device/start_cudnn.h"
 #include "d9d/core/device/torch_version.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/core/launch/child_processes.h"
 #include "d9d/core/launch/rendezvous.h"
 #include "d9d/core/launch/thread_ranks.h"
 
 namespace d9d {
 namespace {
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 bool chooses_cuda(DeviceChoice choice) {
   if (choice == DeviceChoice::kCpu) return false;
@@ -105,7 +103,7 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
   } catch (const PeerFailedError&) {
     throw;
   } catch (const std::exception& error) {
-    world->abort(cat("rank ", here.rank, " failed: ", first_line(error.what())));
+    world->abort(cat("rank ", here.rank, " failed: ", error_line(error)));
     throw;
   }
 }
@@ -123,7 +121,7 @@ void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh
 
 int run_reporting_errors(const std::function<void()>& program) {
   const auto report = [](const std::string& text) {
-    if (!tell_supervisor(first_line(text))) write_line_to_stderr("error: " + first_line(text));
+    if (!tell_supervisor(text)) write_line_to_stderr("error: " + text);
   };
   try {
     program();
@@ -132,14 +130,12 @@ int run_reporting_errors(const std::function<void()>& program) {
     std::cout << help.what() << '\n';
     return 0;
   } catch (const UsageError& error) {
-    report(error.what());
+    report(error_line(error));
     return 2;
   } catch (const PeerFailedError&) {
     return kPeerFailedExitCode;  // the rank that failed prints its error, and who started it how it ended
-  } catch (const c10::Error& error) {
-    report(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    report(error.what());
+    report(error_line(error));
   }
   return 1;
 }

@@ -9,12 +9,12 @@
 #include <vector>
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/log.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/device/vector_math.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 namespace {
@@ -31,10 +31,8 @@ struct Progress {
 std::string text_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
   } catch (const std::exception& error) {
-    return error.what();
+    return error_line(error);
   } catch (...) {
     return "an exception that is no std::exception";
   }

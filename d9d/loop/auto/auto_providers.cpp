@@ -10,15 +10,8 @@ AutoOptimizerProvider::AutoOptimizerProvider(OptimizerConfig config) : config_(s
   refuse_unsupported(config_);
 }
 
-Optimizer AutoOptimizerProvider::build_optimizer(const DistContext& /*context*/, Module& module) {
-  std::vector<NamedParameter> parameters;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    if (!parameter->requires_grad()) continue;
-    parameters.push_back({.name = name,
-                          .tensor = parameter->stored(),
-                          .rows = element_rows(parameter->global_shape(), parameter->mesh(), parameter->placements())});
-  }
-  return d9d::build_optimizer(config_, parameters, module.random_clock()->base_seed);
+Optimizer AutoOptimizerProvider::build_optimizer(const DistContext& /*context*/, const TrainableParameters& trainable) {
+  return d9d::build_optimizer(config_, trainable.parameters, trainable.base_seed);
 }
 
 LearningRateScheduler AutoLRSchedulerProvider::build_scheduler(const DistContext& /*context*/,

@@ -12,7 +12,7 @@ class AutoOptimizerProvider : public OptimizerProvider {
  public:
   // Throws ConfigError for an optimiser that this version does not have.
   explicit AutoOptimizerProvider(OptimizerConfig config);
-  [[nodiscard]] Optimizer build_optimizer(const DistContext& context, Module& module) override;
+  [[nodiscard]] Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) override;
 
  private:
   OptimizerConfig config_;

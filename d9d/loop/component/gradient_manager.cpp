@@ -64,7 +64,10 @@ void GradientManager::end_replay(bool is_last, const std::vector<bool>& received
 }
 
 void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight) {
-  const at::Tensor wide_weight = weight.detach().to(at::kDouble);
+  // A weight below 0 becomes NaN and so the step's: the device need not be asked.
+  constexpr double kBelowZero = -std::numeric_limits<double>::min();
+  const at::Tensor wide_weight =
+      at::threshold(weight.detach().to(at::kDouble), kBelowZero, std::numeric_limits<double>::quiet_NaN());
   const at::Tensor weighted = loss.detach().to(at::kDouble) * wide_weight;
   weighted_loss_ = weighted_loss_.defined() ? weighted_loss_ + weighted : weighted;
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
@@ -116,6 +119,9 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
       "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
       "some. Run all modules on all ranks; a rank's loss may leave out what it does not need, but not a part of what "
       "a checkpoint around several sharded modules computes again.");
+  D9D_CHECK(!std::isnan(total[kWeight]), StateError,
+            "[loop::gradients] expected loss weights >= 0 of TrainTask::compute_loss, got one that is negative or no "
+            "number. Weigh a microbatch by what its loss is a mean over.");
   StepGradients step{.total_weight = total[kWeight],
                      .num_tokens = static_cast<std::int64_t>(total[kTokens]),
                      .stops = total[kStops] > 0};

@@ -9,13 +9,18 @@
 //   while (runner.fetch()) runner.run(gradients);
 #pragma once
 
+#include <cstddef>
+#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/data/pack_stream.h"
 #include "d9d/internals/pipeline_state/microbatch_states.h"
+#include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/microbatch_graphs.h"
 #include "d9d/loop/component/microbatch_numbers.h"
 #include "d9d/loop/component/pack_runner.h"
@@ -56,10 +61,15 @@ class MicrobatchRunner final : public PackRunner {
       MicrobatchStates<State>& states;
       ~ResetStates() { states.reset(); }
     } reset_states{states_};
+    if (is_first_step_) {
+      first_step_.emplace(job_.context);
+      if (job_.config.refuse_equal_data && !pack_.empty()) first_step_->check_batches(hash_of(pack_.front()));
+    }
     std::int64_t num_tokens = 0;
     std::vector<std::pair<typename Types::Input, typename Types::Shared>> inputs;
     for (std::size_t i = 0; i < pack_.size(); ++i) {
-      auto built = task_.build_forward_inputs(to_device(pack_[i]));
+      auto built =
+          in_microbatch(i, "in build_forward_inputs", [&] { return task_.build_forward_inputs(to_device(pack_[i])); });
       num_tokens += built.num_tokens;
       states_.store(static_cast<std::int64_t>(i), std::move(built.state));
       inputs.emplace_back(std::move(built.input), std::move(built.shared));
@@ -71,15 +81,31 @@ class MicrobatchRunner final : public PackRunner {
       const auto index = static_cast<std::int64_t>(i);
       states_.with(index, [&](State& state) {
         Microbatch<Types> microbatch(std::move(inputs[i].first), std::move(inputs[i].second), std::move(state));
-        run_microbatch(microbatch, /*is_last=*/i + 1 == inputs.size(), gradients);
+        in_microbatch(i, "in training", [&] { run_microbatch(microbatch, i + 1 == inputs.size(), gradients); });
         state = std::move(std::get<2>(microbatch));
       });
-      states_.with(index, [&](const State& state) { task_.update_metrics(state, job_.metrics); });
+      states_.with(index, [&](const State& state) {
+        in_microbatch(i, "in update_metrics", [&] { task_.update_metrics(state, job_.metrics); });
+      });
     }
+    if (first_step_) first_step_->warn(*job_.module);
+    first_step_.reset();
+    is_first_step_ = false;
     return num_tokens;
   }
 
  private:
+  // Errors of `work` say which microbatch it is, and `place` where nothing within says more.
+  template <class Work>
+  auto in_microbatch(std::size_t index, const char* place, const Work& work) const {
+    try {
+      return with_error_place(place, work);
+    } catch (const std::exception&) {
+      add_error_place(cat("microbatch ", index, " of step ", job_.schedule.current_step()));
+      throw;
+    }
+  }
+
   Batch to_device(const Batch& batch) const {
     const c10::Device device = job_.context.device();
     return tree_map([&](const at::Tensor& leaf) { return leaf.to(device, leaf.scalar_type(), /*non_blocking=*/true); },
@@ -102,9 +128,11 @@ class MicrobatchRunner final : public PackRunner {
 
   WeightedLoss forward_backward(Microbatch<Types>& microbatch, const JobSchedule& schedule) {
     auto& [input, shared, state] = microbatch;
-    const typename Types::Output output = forward_(input, shared);
-    const WeightedLoss weighted = weighted_loss(task_.compute_loss(output, state, schedule));
-    weighted.loss.mul(weighted.weight).backward();
+    const typename Types::Output output = with_error_place("in forward", [&] { return forward_(input, shared); });
+    const WeightedLoss weighted =
+        with_error_place("in compute_loss", [&] { return weighted_loss(task_.compute_loss(output, state, schedule)); });
+    if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);
+    with_error_place("in backward", [&] { weighted.loss.mul(weighted.weight).backward(); });
     return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach()};
   }
 
@@ -124,6 +152,8 @@ class MicrobatchRunner final : public PackRunner {
   std::vector<Batch> pack_;
   std::vector<std::uint64_t> numbers_;  // of the pack's microbatches, among those of all ranks
   MicrobatchStates<State> states_;
+  bool is_first_step_ = true;
+  std::optional<FirstStep> first_step_;            // while that one runs
   std::optional<MicrobatchGraphs<Types>> graphs_;  // none without trainer.cuda_graph
 };
 

@@ -210,6 +210,7 @@ struct TrainerConfig {
   GradientManagerConfig gradient_manager = {};
   TimeoutConfig timeout = {};
   std::optional<CudaGraphConfig> cuda_graph = {};  // null: kernels are launched one by one
+  bool refuse_equal_data = true;                   // an error where data-parallel ranks begin with equal samples
 
   static constexpr auto fields() {
     using Trainer = TrainerConfig;
@@ -220,7 +221,8 @@ struct TrainerConfig {
         required("determinism", &Trainer::determinism), required("gc", &Trainer::gc),
         required("checkpointing", &Trainer::checkpointing), required("gradient_clipping", &Trainer::gradient_clipping),
         defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
-        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph));
+        defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph),
+        defaulted("refuse_equal_data", &Trainer::refuse_equal_data));
   }
 };
 

@@ -13,6 +13,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/data/pack_stream.h"
 #include "d9d/loop/control/replicate_over_data.h"
+#include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/modules/module.h"
@@ -89,7 +90,8 @@ class DataProvider {
 class OptimizerProvider {
  public:
   virtual ~OptimizerProvider() = default;
-  [[nodiscard]] virtual Optimizer build_optimizer(const DistContext& context, Module& module) = 0;
+  // `trainable`: the tensors that this rank keeps and updates.
+  [[nodiscard]] virtual Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) = 0;
 };
 
 class LearningRateSchedulerProvider {

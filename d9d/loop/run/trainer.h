@@ -84,6 +84,7 @@ class Trainer {
 
     stream_ = parts_.data.build_pack_stream(context, config.schedule.total_steps);
     events->trigger(kTrainDataStreamReady<typename Types::Batch>, {.stream = *stream_});
+    check_data_order(context, stream_->state());
     stream_->start();  // the first step's data is there when the model is
     const JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
 
@@ -94,7 +95,7 @@ class Trainer {
 
     RandomClockPtr clock = share_random_clock(context, *stage.module, config);
     MetricMap metrics = parts_.task.create_metrics();
-    Optimizer optimizer = parts_.optimizer.build_optimizer(context, *stage.module);
+    Optimizer optimizer = parts_.optimizer.build_optimizer(context, trainable_parameters(*stage.module));
     LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context, schedule.total_steps());
     return {.context = context,
             .config = std::move(config),

@@ -24,7 +24,7 @@ void replicate(const DeviceMeshParameters& mesh, Module& module) {
 
 TEST(ReplicateOverData, Sums_gradients_over_the_ranks_with_other_data) {
   const auto linear = make_module<Linear>(LinearConfig{2, 3, true});
-  replicate({.data_parallel_replicate = 2, .data_parallel_shard = 3}, *linear);
+  replicate({.data_parallel_replicate = 6}, *linear);
   for (const auto& [name, parameter] : linear->named_parameters()) {
     EXPECT_THAT(parameter->placements(), Each(VariantWith<Replicate>(Replicate{})));
     EXPECT_THAT(parameter->gradient_placements(), Contains(VariantWith<Partial>(Partial{ReduceOp::kSum})).Times(3));
@@ -35,12 +35,14 @@ TEST(ReplicateOverData, Refuses_degrees_that_cut_a_model_or_its_sequences) {
   const auto linear = make_module<Linear>(LinearConfig{2, 3, true});
   EXPECT_THAT(
       [&] { replicate({.tensor_parallel = 2}, *linear); },
-      ThrowsMessage<ConfigError>("[loop::model_provider] mesh.tensor_parallel = 2, but this model provider only "
-                                 "replicates its model. Override parallelize_model_stage, or set it to 1."));
+      ThrowsMessage<ConfigError>("[loop::model_provider] mesh.tensor_parallel = 2, but this model provider divides the "
+                                 "data and not its model. Override parallelize_model_stage, or set it to 1."));
   EXPECT_THAT([&] { replicate({.context_parallel_shard = 2}, *linear); },
               ThrowsMessage<ConfigError>(HasSubstr("mesh.context_parallel_shard = 2")));
   EXPECT_THAT([&] { replicate({.data_parallel_shard = 2, .expert_parallel = 2}, *linear); },
               ThrowsMessage<ConfigError>(HasSubstr("mesh.expert_parallel = 2")));
+  EXPECT_THAT([&] { replicate({.data_parallel_shard = 2}, *linear); },
+              ThrowsMessage<ConfigError>(HasSubstr("shard_over_data()")));
 }
 
 }  // namespace

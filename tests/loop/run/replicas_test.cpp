@@ -129,7 +129,7 @@ Values train_by_hand(const DistContext& context, const JobOfReplicas& job) {
   model->materialize(context.device());
   model->reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
   model->set_random_clock(std::make_shared<RandomClock>());
-  Optimizer optimizer = AutoOptimizerProvider(job.optimizer).build_optimizer(context, *model);
+  Optimizer optimizer = AutoOptimizerProvider(job.optimizer).build_optimizer(context, trainable_parameters(*model));
   LearningRateScheduler schedule = falling_learning_rate().build_scheduler(context, kNumSteps);
   GradientManager gradients(context, *model, config.gradient_manager, config.gradient_clipping);
   for (const std::vector<toy::Batch>& pack : packs_of(context.rank(), job.dtype)) {

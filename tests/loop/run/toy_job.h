@@ -115,9 +115,9 @@ struct Descent {
 };
 
 struct DescentProvider : OptimizerProvider {
-  Optimizer build_optimizer(const DistContext&, Module& module) override {
+  Optimizer build_optimizer(const DistContext&, const TrainableParameters& trainable) override {
     std::vector<at::Tensor> parameters;
-    for (const auto& [name, parameter] : module.named_parameters()) parameters.push_back(parameter->local());
+    for (const NamedParameter& parameter : trainable.parameters) parameters.push_back(parameter.tensor);
     return Optimizer(Descent{.base_learning_rate = 0.5, .parameters = parameters, .steps = steps});
   }
   const std::shared_ptr<std::vector<Descent::Step>> steps = std::make_shared<std::vector<Descent::Step>>();

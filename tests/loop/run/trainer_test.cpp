@@ -353,7 +353,8 @@ TEST(AutoOptimizerProvider, Hands_the_seed_of_the_job_to_stochastic_adamw) {
   model->to(at::kBFloat16);
   model->materialize(at::kCPU);
   model->reset_parameters(/*base_seed=*/7);
-  const Optimizer optimizer = AutoOptimizerProvider(StochasticAdamWConfig{}).build_optimizer(context, *model);
+  const Optimizer optimizer =
+      AutoOptimizerProvider(StochasticAdamWConfig{}).build_optimizer(context, trainable_parameters(*model));
   EXPECT_EQ(optimizer.state_dict().at("rounding_seed").item<std::int64_t>(), 7);
 }
 

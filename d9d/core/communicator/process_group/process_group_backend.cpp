@@ -7,9 +7,9 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/fnv1a.h"
 #include "d9d/core/communicator/process_group/arrivals.h"
 #include "d9d/core/communicator/process_group/closed_connections.h"
-#include "d9d/core/communicator/process_group/fnv1a.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/process_group_communicator.h"
 

@@ -8,8 +8,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/fnv1a.h"
 #include "d9d/core/communicator/operation.h"
-#include "d9d/core/communicator/process_group/fnv1a.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/start_lock.h"
 

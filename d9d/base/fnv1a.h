@@ -6,8 +6,8 @@
 
 namespace d9d {
 
-[[nodiscard]] constexpr std::uint64_t fnv1a(std::string_view bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325;
+// `hash`: of what comes before, to continue it.
+[[nodiscard]] constexpr std::uint64_t fnv1a(std::string_view bytes, std::uint64_t hash = 0xcbf29ce484222325) {
   for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
   return hash;
 }

@@ -1,0 +1,33 @@
+// Where in a model and a job an exception was thrown, of this library or of LibTorch: who knows adds it on the way out.
+//
+// Example
+//   with_error_place("in compute_loss", [&] { return task.compute_loss(output); });
+//   // expected a tensor of 2 dims, got 3 (in compute_loss)
+//
+// Exceptions of other kinds stay as they are.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace d9d {
+
+// Of the exception that is being handled: in a catch block.
+[[nodiscard]] bool has_error_place();
+void add_error_place(const std::string& place);
+
+// What work() returns. An exception of it without a place gets this one.
+template <class Work>
+decltype(auto) with_error_place(const char* place, const Work& work) {
+  try {
+    return work();
+  } catch (const std::exception&) {
+    if (!has_error_place()) add_error_place(place);
+    throw;
+  }
+}
+
+// The error's text on one line, with its places: what a program prints. Of several lines of LibTorch the first.
+[[nodiscard]] std::string error_line(const std::exception& error);
+
+}  // namespace d9d

@@ -1,0 +1,32 @@
+#include "d9d/loop/control/shard_over_data.h"
+
+#include <algorithm>
+
+#include "d9d/base/check.h"
+#include "d9d/loop/control/replicate_over_data.h"
+#include "d9d/parallelism/fsdp/parallelize_fsdp.h"
+
+namespace d9d {
+
+void shard_over_data(const DistContext& context, const std::shared_ptr<Module>& model,
+                     const std::vector<std::shared_ptr<Module>>& units, const FsdpConfig& config) {
+  check_only_data_parallel(context);
+  const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
+  if (dense.axis_size("dp_cp_shard") == 1) {
+    replicate_over_data(context, *model);
+    return;
+  }
+  const auto runtime =
+      std::make_shared<FsdpRuntime>(config, context.is_main_process() ? std::optional(context.log()) : std::nullopt);
+  const std::vector<FsdpAxes> axes = {
+      {.mesh = dense, .shard_axis = "dp_cp_shard", .replicate_axes = {"dp_replicate", "cp_replicate"}}};
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    parallelize_fsdp(runtime, {.name = cat("unit ", i), .modules = {units[i]}, .axes = axes});
+  }
+  const auto is_left = [](const auto& named) { return !has_flat_shard(named.second->placements()); };
+  if (std::ranges::any_of(model->named_parameters(), is_left)) {
+    parallelize_fsdp(runtime, {.name = "model", .modules = {model}, .axes = axes, .stays_gathered = true});
+  }
+}
+
+}  // namespace d9d

@@ -1,0 +1,26 @@
+// Sharding the parameters of any model over the data-parallel ranks, in one call.
+//
+// Example
+//   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
+//     shard_over_data(context, model_.shared(), {model_->embedding.shared(), model_->block.shared()});
+//   }
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/modules/module.h"
+#include "d9d/parallelism/fsdp/fsdp_config.h"
+
+namespace d9d {
+
+// Local, on the meta device. Along mesh.data_parallel_shard each rank keeps a part of every parameter, gradient and
+// optimiser state; along mesh.data_parallel_replicate ranks keep the same. `units`: modules below `model` in the order in
+// which forward calls them, through their ModulePtr; each is gathered while it runs. Parameters outside of all units stay
+// gathered from the model's forward to the end of its backward. Without shards in the mesh the model is replicated.
+// ConfigError for degrees of the mesh that cut a model or its sequences.
+void shard_over_data(const DistContext& context, const std::shared_ptr<Module>& model,
+                     const std::vector<std::shared_ptr<Module>>& units, const FsdpConfig& config = {});
+
+}  // namespace d9d

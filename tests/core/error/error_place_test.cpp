@@ -1,0 +1,61 @@
+#include "d9d/core/error/error_place.h"
+
+#include <stdexcept>
+
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d::error_place_test {
+namespace {
+
+// The line that a program would print about what `work` throws within two places.
+template <class Work>
+std::string line_of(const Work& work) {
+  try {
+    try {
+      with_error_place("in forward", [&] { with_error_place("in layers.0", work); });
+    } catch (const std::exception&) {
+      add_error_place("microbatch 3");
+      throw;
+    }
+  } catch (const std::exception& error) {
+    return error_line(error);
+  }
+  return "";
+}
+
+TEST(ErrorPlace, Is_the_innermost_and_what_is_added_to_it) {
+  EXPECT_EQ(line_of([] { throw ConfigError("[a] expected 1, got 2."); }),
+            "[a] expected 1, got 2. (in layers.0, microbatch 3)");
+}
+
+TEST(ErrorPlace, Keeps_the_kind_of_the_error) {
+  EXPECT_THROW(with_error_place("in forward", [] { throw IoError("full"); }), IoError);
+  EXPECT_THROW(with_error_place("in forward", [] { TORCH_CHECK_INDEX(false, "far"); }), c10::IndexError);
+}
+
+TEST(ErrorPlace, Is_added_to_errors_of_libtorch_without_their_stack) {
+  EXPECT_EQ(line_of([] {
+              (void)at::ones({2, 3}).view({4, 4});
+            }),
+            "shape '[4, 4]' is invalid for input of size 6 (in layers.0, microbatch 3)");
+}
+
+TEST(ErrorPlace, Leaves_exceptions_of_others_as_they_are) {
+  EXPECT_EQ(line_of([] { throw std::out_of_range("map::at"); }), "map::at");
+}
+
+TEST(ErrorPlace, Passes_results_on) {
+  EXPECT_EQ(with_error_place("in forward", [] { return 7; }), 7);
+}
+
+TEST(ErrorLine, Is_the_first_line) {
+  EXPECT_EQ(error_line(StateError("one\ntwo")), "one");
+  EXPECT_EQ(error_line(ConfigError("whole")), "whole");
+}
+
+}  // namespace
+}  // namespace d9d::error_place_test
