@@ -1,4 +1,4 @@
-# Runs PROGRAM with ARGUMENTS; fails unless it exits with 0 and what it prints matches the regular expression OUTPUT.
+# Runs PROGRAM with ARGUMENTS. Fails unless it exits with 0 and its output matches the regular expression OUTPUT.
 execute_process(COMMAND "${PROGRAM}" ${ARGUMENTS} RESULT_VARIABLE exit_code OUTPUT_VARIABLE text ERROR_VARIABLE text)
 message("${text}")
 if(NOT exit_code EQUAL 0)

@@ -1,11 +1,12 @@
-// Errors. A check that the user can mend throws ConfigError, StateError, IoError or CommunicationError; a broken
-// promise of our own throws InternalError. The text names the rule with names and values, what was found, and the
+// Errors. A check that the user can correct throws ConfigError, StateError, IoError or CommunicationError; a violated
+// invariant of this library throws InternalError. The text names the rule with names and values, what was found, and
+// the
 // remedy.
 //
 // Example
-//   D9D_CHECK(hidden % heads == 0, ConfigError, "[blocks::attention] expected hidden_size to be divisible by num_heads
-//   = ",
-//             heads, ", got hidden_size = ", hidden, ". Change one of the two.");
+//   D9D_CHECK(hidden % heads == 0, ConfigError,
+//             "[blocks::attention] expected hidden_size to be divisible by num_heads = ", heads,
+//             ", got hidden_size = ", hidden, ". Change one of the two.");
 #pragma once
 
 #include <sstream>
@@ -43,13 +44,13 @@ struct StateError : Error {  // called in the wrong order, or model state that d
 struct IoError : Error {  // a file or a stream: names the path and the cause
   using Error::Error;
 };
-struct CommunicationError : Error {  // other ranks did not come, or came with something else
+struct CommunicationError : Error {  // other ranks did not arrive in time, or called another operation
   using Error::Error;
 };
 struct UsageError : Error {  // the command line itself; ends a program with exit code 2
   using Error::Error;
 };
-struct InternalError : Error {  // our bug, never the user's
+struct InternalError : Error {  // a bug of this library, never the user's fault
   using Error::Error;
 };
 
@@ -69,5 +70,5 @@ template <class... Parts>
     if (!(condition)) throw ErrorType(::d9d::cat(__VA_ARGS__)); \
   } while (false)
 
-// A promise of this library to itself.
+// An invariant of this library.
 #define D9D_ASSERT(condition, ...) D9D_CHECK(condition, ::d9d::InternalError, "[bug] ", #condition, ": ", __VA_ARGS__)

@@ -1,4 +1,4 @@
-// Floating-point types that a configuration may name, spelt as in PyTorch. Free of torch headers.
+// Floating-point types that a configuration may name, spelt as in PyTorch. Uses no torch headers.
 //
 // Example
 //   Dtype dtype = Dtype::kBFloat16;   // in JSON: "bfloat16"

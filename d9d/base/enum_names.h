@@ -25,7 +25,7 @@ concept NamedEnum = std::is_enum_v<E> && requires {
   enum_names(E{});
 };
 
-// The listed name; empty for a value outside the list.
+// The listed name; empty for a value that is not listed.
 template <NamedEnum E>
 [[nodiscard]] constexpr std::string_view enum_name(E value) {
   for (const auto& entry : enum_names(E{})) {

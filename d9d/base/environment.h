@@ -1,5 +1,5 @@
-// The environment variables that this library reads, each documented where it is used. Read when an object is built,
-// never inside a step.
+// The environment variables that this library reads; each is documented where it is used. They are read when an object
+// is built, never inside a step.
 #pragma once
 
 #include <optional>

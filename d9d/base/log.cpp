@@ -27,7 +27,7 @@ std::string time_of_day() {
 
 void write_line_to_stderr(std::string_view line) {
   const std::string text = std::string(line) + '\n';
-  // Nobody is left to tell when standard error is gone: the result has no use.
+  // The result is ignored: if standard error fails, there is no other place to report it.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -1,10 +1,10 @@
-// A logger: rank-qualified lines of text. A value that is passed explicitly; copies share the sink.
+// A logger for lines that are prefixed with the rank. A value that is passed explicitly; copies share the sink.
 //
 // Example
 //   const d9d::Logger log({.qualifier = "pp:0-dpr:1"});
 //   log.info("resumed from step ", step);  // [d9d] [pp:0-dpr:1] 12:34:56 - INFO - resumed from step 40
 //
-// While a progress bar is on the terminal, lines go above it: log.with_sink(bar.sink()).
+// While a progress bar is on the terminal, lines must be printed above it: log.with_sink(bar.sink()).
 #pragma once
 
 #include <functional>
@@ -24,15 +24,15 @@ constexpr auto enum_names(LogLevel) {
                                             {LogLevel::kError, "error"}});
 }
 
-// Takes one whole line, without its line end. Called from any thread.
+// Takes one whole line, without its line end. May be called from any thread.
 using LogSink = std::function<void(std::string_view line)>;
 
-// The line and its end in one write, so that lines of several processes do not mix.
+// Writes the line and its end with one system call, so that lines of several processes do not mix.
 void write_line_to_stderr(std::string_view line);
 
 struct LoggerOptions {
-  std::string qualifier = "local";       // which rank writes; stands in every line
-  LogLevel min_level = LogLevel::kInfo;  // lines below are dropped
+  std::string qualifier = "local";       // the rank that writes; part of every line
+  LogLevel min_level = LogLevel::kInfo;  // lines of lower levels are dropped
   LogSink sink = write_line_to_stderr;
 };
 
@@ -40,10 +40,10 @@ class Logger {
  public:
   explicit Logger(LoggerOptions options = {});
 
-  // The same, with lines going elsewhere.
+  // The same logger with another sink.
   [[nodiscard]] Logger with_sink(LogSink sink) const;
 
-  // Concatenate streamable parts to one line. The time of day is local time.
+  // These functions concatenate streamable parts to one line. The time of day is local time.
   template <class... Parts>
   void debug(const Parts&... parts) const {
     write(LogLevel::kDebug, parts...);

@@ -3,7 +3,7 @@
 namespace d9d {
 namespace {
 
-// FNV-1a over the bytes, so that the key depends on nothing but the text.
+// FNV-1a over the bytes: the key depends only on the text.
 std::uint64_t hash_text(std::uint64_t hash, std::string_view text) {
   constexpr std::uint64_t kPrime = 0x00000100000001B3;
   for (const char character : text) hash = (hash ^ static_cast<unsigned char>(character)) * kPrime;

@@ -1,5 +1,5 @@
 // Philox4x32-10, a counter-based random function: four 32-bit words from a 128-bit counter and a 64-bit key. Any
-// element of a stream can be computed alone, on any device, in any order.
+// element of a stream can be computed independently, on any device, in any order.
 //
 // Example
 //   const PhiloxWords words = philox4x32({.low = element, .high = step}, key);
@@ -54,7 +54,7 @@ struct PhiloxCounter {
   return static_cast<double>((static_cast<std::uint64_t>(high >> 5) << 26) | (low >> 6)) * kTwoToMinus53;
 }
 
-// The key of one stream: a 64-bit hash of who asks. Equal arguments give equal streams on every rank and machine.
+// The key of one stream: a 64-bit hash of its user. Equal arguments give equal streams on every rank and machine.
 //   purpose   "init", "dropout", ...          name   canonical parameter or layer name
 [[nodiscard]] std::uint64_t philox_key(std::uint64_t base_seed, std::string_view purpose, std::string_view name);
 

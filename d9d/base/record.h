@@ -10,12 +10,12 @@
 //                                    d9d::defaulted("note", &Schedule::note));
 //     }
 //   };
-// A record stays an aggregate: default member initialisers are its defaults, designated initialisers build it in code
-// and may leave members out. Forgetting a field in fields() does not compile.
+// A record remains an aggregate: default member initialisers are its defaults, and designated initialisers build it in
+// code and may leave members out. A field that is missing from fields() is a compile error.
 //
 // A configuration record may also declare
 //   static constexpr d9d::Tag kTag = {"provider", "jsonl"};   // as an alternative of a std::variant of records
-//   void validate(const d9d::ConfigPath& path) const;         // rules across fields; throws ConfigError
+//   void validate(const d9d::ConfigPath& path) const;         // checks rules across fields; throws ConfigError
 #pragma once
 
 #include <cstddef>
@@ -26,22 +26,22 @@
 
 namespace d9d {
 
-struct ConfigPath;  // where in which file: base/config/config_path.h
-class ValueType;    // how a type looks in JSON: base/config/value_type.h
+struct ConfigPath;  // the position in a file: base/config/config_path.h
+class ValueType;    // the JSON form of a type: base/config/value_type.h
 
-// The JSON form of T. Instantiating it costs a second or more for a large record (base/config/describe.h): such a
-// record's header declares it `extern template`, and its .cpp instantiates it for everybody.
+// The JSON form of T. Instantiating it takes a second or more for a large record (base/config/describe.h). The header
+// of such a record declares it `extern template`, and its .cpp instantiates it once for all users.
 template <class T>
 [[nodiscard]] const ValueType& json_type();
 
-// What picks a record among the alternatives of a std::variant: {"provider": "jsonl", ...}. All alternatives share the
-// key. The key must be present, unless one alternative has no tag: it is what a missing key means.
+// Selects a record among the alternatives of a std::variant: {"provider": "jsonl", ...}. All alternatives share the
+// key. The key must be present, unless one alternative has no tag: a missing key selects that alternative.
 struct Tag {
   std::string_view key;
   std::string_view value;
 };
 
-// A bound on one number, checked where the record is read from JSON. Unset sides are open.
+// A range of one number, checked when the record is read from JSON. Sides that are not set are unlimited.
 struct Range {
   double min = 0;
   double max = 0;
@@ -59,12 +59,12 @@ struct Range {
   return {.min = min, .max = max, .has_min = true, .has_max = true, .exclusive_max = true};
 }
 
-// One field of record T: its name (the JSON key), where it lives, and what JSON must obey.
+// One field of record T: its name (the JSON key), its member, and the range of its value.
 template <class T, class Value>
 struct Field {
   std::string_view name;  // empty: flattened
   Value T::*member;
-  bool is_required = true;  // false: an absent key leaves the default member initialiser
+  bool is_required = true;  // false: without the key the default member initialiser applies
   Range range = {};
 };
 
@@ -76,13 +76,13 @@ template <class T, class Value>
 [[nodiscard]] constexpr Field<T, Value> defaulted(std::string_view name, Value T::*member, Range range = {}) {
   return {.name = name, .member = member, .is_required = false, .range = range};
 }
-// The member is a record whose keys stand beside this record's own: {"paths": [], "shuffle": true} instead of
+// The member is a record whose keys are written beside this record's own: {"paths": [], "shuffle": true} instead of
 // {"paths": [], "loader": {"shuffle": true}}.
 template <class T, class Value>
 [[nodiscard]] constexpr Field<T, Value> flattened(Value T::*member) {
   return {.name = {}, .member = member};
 }
-// A field of a record that is no configuration (a batch, an output).
+// A field of a record that is not a configuration (a batch, an output).
 template <class T, class Value>
 [[nodiscard]] constexpr Field<T, Value> field(std::string_view name, Value T::*member) {
   return required(name, member);
@@ -103,7 +103,7 @@ constexpr std::size_t count_members() {
 }
 }  // namespace detail
 
-// The field list of record T; does not compile when T has members that the list lacks.
+// The field list of record T; a compile error if T has members that are not listed.
 template <class T, class... Values>
 [[nodiscard]] constexpr std::tuple<Field<T, Values>...> record(const Field<T, Values>&... fields) {
   return {fields...};

@@ -5,9 +5,9 @@
 
 namespace d9d {
 
-// Not negative, by a positive number.
+// size >= 0, by > 0.
 [[nodiscard]] constexpr std::int64_t divide_up(std::int64_t size, std::int64_t by) { return (size + by - 1) / by; }
-// The next multiple of `unit`.
+// The smallest multiple of `unit` that is not less than `size`.
 [[nodiscard]] constexpr std::int64_t round_up(std::int64_t size, std::int64_t unit) {
   return divide_up(size, unit) * unit;
 }

@@ -5,7 +5,7 @@
 
 namespace d9d {
 
-// What the system says of an errno.
+// The system's text for an errno.
 [[nodiscard]] inline std::string system_error_text(int error) { return std::generic_category().message(error); }
 
 }  // namespace d9d

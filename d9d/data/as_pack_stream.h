@@ -1,4 +1,4 @@
-// A pack stream that was written without this library, as the base class that the training loop owns.
+// Wraps a pack stream that does not derive from PackStream in that base class, which the training loop owns.
 //
 // Example
 //   std::unique_ptr<PackStream<Batch>> stream = as_pack_stream<Batch>(TokenBudgetStream(path));

@@ -1,5 +1,5 @@
-// Where a pretraining job's samples come from: one of the records below, picked in JSON by "kind". The keys of
-// AutoDataConfig stand beside the source's own.
+// The data source of a pretraining job: one of the records below, selected in JSON by "kind". The keys of
+// AutoDataConfig are written beside the source's own.
 //
 // Example
 //   {"kind": "text", "paths": ["corpus/*.txt"], "sequence_length": 512, "shuffle": true,
@@ -18,7 +18,7 @@
 
 namespace d9d {
 
-// How the samples of a dataset are dealt to the ranks.
+// How the samples of a dataset are distributed over the ranks.
 enum class ShardIndexingMode {
   kSequential,  // rank r of n takes samples r, r + n, r + 2n, ... of each global batch
   kChunked,     // rank r takes the r-th contiguous part of each global batch
@@ -28,7 +28,7 @@ constexpr auto enum_names(ShardIndexingMode) {
       {{ShardIndexingMode::kSequential, "sequential"}, {ShardIndexingMode::kChunked, "chunked"}});
 }
 
-// Batching and loading: what any data source of the trainer needs.
+// Batching and loading: settings that every data source of the trainer needs.
 struct AutoDataConfig {
   std::int64_t global_batch_size = 1;  // samples of one optimiser step over all ranks
   std::int64_t microbatch_size = 1;    // samples of one forward pass on one rank
@@ -92,7 +92,7 @@ struct TokensDataConfig {
   }
 };
 
-// The reference example's record: a Hugging Face dataset and a tokenizer.json. It has no kind.
+// The record of the reference example: a Hugging Face dataset and a tokenizer.json. It has no "kind".
 struct DatasetDataConfig {
   std::string dataset = {};  // path or name on the hub
   std::string split = {};
@@ -117,7 +117,7 @@ struct DatasetDataConfig {
 
 using DataConfig = std::variant<TextDataConfig, TokensDataConfig, DatasetDataConfig>;
 
-// The loader keys of any source.
+// The loader keys, which every source has.
 [[nodiscard]] inline const AutoDataConfig& loader_config(const DataConfig& config) {
   return std::visit([](const auto& source) -> const AutoDataConfig& { return source.loader; }, config);
 }

@@ -1,10 +1,10 @@
-// Microbatches of a dataset in the order of a GlobalBatchSampler, read by the caller or by worker threads. Workers
-// change when a sample is read, never what is handed out.
+// Microbatches of a dataset in the order of a GlobalBatchSampler, read by the calling thread or by worker threads.
+// Workers affect when a sample is read, but never the order of the results.
 //
 // Example
 //   DataLoader<TokenBatch> loader(dataset, collate_fixed, sampler, {.num_workers = 4});
 //   while (auto batch = loader.next()) train(*batch);
-//   nlohmann::json position = loader.state();            // after the last batch handed out, whatever was read ahead
+//   nlohmann::json position = loader.state();            // after the last batch returned, even if more is prefetched
 #pragma once
 
 #include <algorithm>
@@ -31,15 +31,16 @@ namespace d9d {
 struct LoaderOptions {
   std::int64_t num_workers = 0;      // threads; 0: next() reads in the calling thread
   std::int64_t prefetch_factor = 2;  // microbatches that each worker reads ahead
-  // How long next() waits for a worker, and the end of workers for reads that have begun; 0: for ever, and 5 s.
+  // How long next() waits for a worker, and how long stopping the workers waits for reads that have begun. 0: next()
+  // waits for ever, and stopping waits 5 s.
   double timeout_seconds = 0;
-  Logger log = Logger();  // told of reads that the end leaves behind
+  Logger log = Logger();  // gets warnings about reads that are abandoned
 };
 
 namespace detail {
 // Throws ConfigError naming the first value out of range.
 void check_loader_options(const LoaderOptions& options);
-// Call inside a handler: the exception in flight is nested in the IoError and repeated in its text.
+// Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
 [[noreturn]] void throw_timeout(const std::vector<std::int64_t>& samples, double seconds);
 [[nodiscard]] double patience_seconds(const LoaderOptions& options);
@@ -49,8 +50,8 @@ void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64
 template <class Batch>
 class DataLoader {
  public:
-  // `dataset` is a Dataset<Sample>; `collate` makes a Batch of std::span<const Sample>, the samples of a microbatch.
-  // Both are called from all workers at once.
+  // `dataset` is a Dataset<Sample>; `collate` makes a Batch from std::span<const Sample>, the samples of a microbatch.
+  // All workers call both concurrently.
   template <class AnyDataset, class Collate>
   DataLoader(std::shared_ptr<AnyDataset> dataset, Collate collate, GlobalBatchSampler sampler, LoaderOptions options)
       : sampler_(std::move(sampler)), options_(std::move(options)) {
@@ -69,7 +70,7 @@ class DataLoader {
     };
   }
 
-  // Workers begin to read what next() will hand out first; otherwise its first call lets them begin.
+  // Lets the workers begin to read the first microbatches. Otherwise the first call of next() does so.
   void start() {
     if (options_.num_workers == 0 || workers_) return;
     const auto warn = [sampler = sampler_, options = options_](const std::vector<std::int64_t>& microbatches) {
@@ -88,11 +89,11 @@ class DataLoader {
                    .on_left_behind = warn});
   }
 
-  // The next microbatch; nullopt when all were handed out. Throws IoError naming the sample that could not be read, or
-  // the samples that did not come within the timeout; the position stays. load_state() and the destructor end the
-  // workers: they wait for reads that have begun, but none longer than timeout_seconds says and none that next() has
-  // waited for in vain. A read that still hangs is left behind with a warning that names its samples: its thread keeps
-  // the dataset until it returns.
+  // Returns the next microbatch; nullopt after the last. Throws IoError that names the sample that could not be read,
+  // or the samples that were not read within the timeout; the position then does not change. load_state() and the
+  // destructor stop the workers. They wait for reads that have begun, for at most timeout_seconds, and do not wait
+  // again if next() has timed out. A read that still hangs is abandoned with a warning that names its samples; its
+  // thread keeps the dataset alive until the read returns.
   [[nodiscard]] std::optional<Batch> next() {
     if (const auto end = size(); end && num_consumed_ >= *end) return std::nullopt;
     Batch batch = options_.num_workers == 0 ? read_(num_consumed_) : take();
@@ -100,10 +101,10 @@ class DataLoader {
     return batch;
   }
 
-  // Of the microbatch that next() last returned: GlobalBatchSampler::number_in_step().
+  // GlobalBatchSampler::number_in_step() of the microbatch that next() returned last.
   [[nodiscard]] std::int64_t microbatch_number() const { return sampler_.number_in_step(num_consumed_ - 1); }
 
-  // Microbatches from the start; nullopt when endless.
+  // Number of microbatches from the start; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> size() const { return sampler_.num_microbatches(); }
 
   [[nodiscard]] nlohmann::json state() const { return sampler_.state(num_consumed_); }
@@ -122,7 +123,7 @@ class DataLoader {
 
   GlobalBatchSampler sampler_;
   LoaderOptions options_;
-  std::function<Batch(std::int64_t)> read_;  // microbatch by index
+  std::function<Batch(std::int64_t)> read_;  // reads the microbatch with the given index
   std::int64_t num_consumed_ = 0;
   std::unique_ptr<OrderedWorkers<Batch>> workers_;
 };

@@ -22,7 +22,7 @@ class Dataset {
 
   [[nodiscard]] virtual std::int64_t size() const = 0;
 
-  // Expects 0 <= index < size(). Called from several threads at once; equal indices give equal samples.
+  // Expects 0 <= index < size(). Called concurrently from several threads; equal indices must give equal samples.
   [[nodiscard]] virtual Sample get(std::int64_t index) const = 0;
 };
 

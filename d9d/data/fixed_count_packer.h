@@ -24,23 +24,23 @@ template <class Batch>
 inline constexpr bool kIsFilledOptional<std::optional<Batch>> = true;
 }  // namespace detail
 
-// next() returns std::optional<Batch>: one microbatch, nullopt at the end.
+// next() returns std::optional<Batch>: one microbatch, or nullopt at the end.
 template <class Loader>
 concept HandsOutMicrobatches = detail::kIsFilledOptional<decltype(std::declval<Loader&>().next())>;
 
-// size() returns std::optional<std::int64_t>: microbatches from the start, nullopt when endless.
+// size() returns std::optional<std::int64_t>: the number of microbatches from the start, or nullopt if endless.
 template <class Loader>
 concept KnowsSize = requires(const Loader& loader) {
   { loader.size() } -> std::same_as<std::optional<std::int64_t>>;
 };
 
-// May have: the number of the microbatch that next() last returned, as PackStream::microbatch_numbers() has them.
+// Optional: the number of the microbatch that next() returned last, as in PackStream::microbatch_numbers().
 template <class Loader>
 concept NumbersMicrobatches = requires(const Loader& loader) {
   { loader.microbatch_number() } -> std::same_as<std::int64_t>;
 };
 
-// What a packer reads: DataLoader, or any class with these functions.
+// The input of a packer: a DataLoader, or any class with these functions.
 template <class Loader>
 concept MicrobatchLoader = HandsOutMicrobatches<Loader> && KnowsSize<Loader> && SavesState<Loader>;
 
@@ -49,7 +49,7 @@ using MicrobatchOf = typename decltype(std::declval<Loader&>().next())::value_ty
 
 struct PackerOptions {
   std::int64_t microbatches_per_pack = 1;
-  bool drop_last = true;  // a rest shorter than a pack is left out; otherwise it is a pack of its own
+  bool drop_last = true;  // drop remaining microbatches that do not fill a pack; otherwise they form a smaller pack
 };
 
 template <MicrobatchLoader Loader>
@@ -69,7 +69,7 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
     if constexpr (Starts<Loader>) loader_.start();
   }
 
-  // Rethrows what the loader throws; the position stays between packs.
+  // Rethrows exceptions of the loader; the position then remains at the end of the last pack.
   [[nodiscard]] std::optional<std::vector<Batch>> next() override {
     std::vector<Batch> pack;
     numbers_.clear();
@@ -109,7 +109,7 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
   Loader loader_;
   PackerOptions options_;
   nlohmann::json position_;            // the loader's state after the last pack
-  std::vector<std::int64_t> numbers_;  // of its microbatches
+  std::vector<std::int64_t> numbers_;  // of the microbatches of the last pack
 };
 
 }  // namespace d9d

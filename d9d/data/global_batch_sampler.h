@@ -1,4 +1,4 @@
-// Which samples make which microbatch of which data-parallel rank.
+// Determines the samples of each microbatch of each data-parallel rank.
 //
 // Example
 //   const GlobalBatchSampler sampler({.dataset_size = 1000, .global_batch_size = 64, .microbatch_size = 8,
@@ -6,7 +6,7 @@
 //   const std::vector<std::int64_t> samples = sampler.samples(0);   // 8 indices of the first microbatch of rank 1
 //
 // The order is global: step s consumes positions [s*G, (s+1)*G) of one order of the dataset (G = global_batch_size),
-// and only then are they dealt to the ranks. What a step trains on depends on (seed, epoch), never on the layout.
+// which are then distributed over the ranks. The samples of a step depend only on (seed, epoch), not on the layout.
 #pragma once
 
 #include <cstdint>
@@ -35,33 +35,35 @@ class GlobalBatchSampler {
     ShardIndexingMode mode = ShardIndexingMode::kSequential;
     bool shuffle = false;
     std::uint64_t seed = 0;
-    // The samples left after the last full global batch. Dropped: nor does a microbatch ever hold fewer samples than
-    // microbatch_size. Kept: dealt like the others after repeating the last one until they divide by the rank count, so
-    // that all ranks have the same microbatches.
+    // What happens to the samples after the last full global batch. true: they are dropped, and every microbatch has
+    // microbatch_size samples. false: they are distributed like the others; the last sample is repeated until their
+    // number is a multiple of the rank count, so that all ranks have the same number of microbatches.
     bool drop_last = true;
-    // Without end: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has an order of
-    // its own. There is no rest then.
+    // Endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has its own order.
+    // No
+    // samples are left over then.
     bool repeat = false;
   };
 
-  // Throws ConfigError when there is no sample, or the batch sizes and rank count do not fit.
+  // Throws ConfigError if there is no sample, or if the batch sizes and the rank count do not fit.
   explicit GlobalBatchSampler(Options options);
 
-  // Microbatches of one rank; nullopt when they never end.
+  // Number of microbatches of one rank; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> num_microbatches() const;
 
-  // Dataset indices of microbatch `index` of this rank. Safe to call from many threads.
+  // Dataset indices of microbatch `index` of this rank. Thread-safe.
   [[nodiscard]] std::vector<std::int64_t> samples(std::int64_t index) const;
 
-  // Its number among the microbatches of its step on all ranks. What one rank deals itself has the same numbers: in
-  // chunked order, where microbatches divide a rank's part, and in sequential order with microbatches of one sample.
+  // The number of microbatch `index` among the microbatches of its step on all ranks. A microbatch of the same samples
+  // has the same number in a job of one rank if, in chunked order, microbatch_size divides a rank's part of the step,
+  // or if, in sequential order, microbatch_size is 1.
   [[nodiscard]] std::int64_t number_in_step(std::int64_t index) const;
 
-  // Where a rank stands that has handed out `num_consumed` microbatches. The same on all ranks.
+  // The position of a rank that has returned `num_consumed` microbatches. It is the same on all ranks.
   [[nodiscard]] nlohmann::json state(std::int64_t num_consumed) const;
 
-  // The inverse of state(). Throws StateError naming what differs: the dataset and its order must be those of the saved
-  // run. Batch sizes and rank count may differ when the position is the start of a global batch under both.
+  // The inverse of state(). Throws StateError that names what differs: the dataset and its order must be those of the
+  // saved run. Batch sizes and rank count may differ if the position is the start of a global batch with both.
   [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
 
  private:

@@ -1,4 +1,4 @@
-// The usual data pipeline, assembled: dataset -> global order, dealt to ranks -> loader -> packs of one step.
+// The usual data pipeline: dataset -> global order, distributed over ranks -> loader -> packs of one step.
 //
 // Example
 //   auto stream = make_pack_stream<TokenBatch>(dataset, collate_fixed, config,
@@ -21,12 +21,12 @@ namespace d9d {
 struct StreamOptions {
   DataParallelRank rank = {};
   std::uint64_t seed = 0;  // of the shuffled order
-  bool repeat = false;     // epoch after epoch without end, for jobs that count steps; total_steps() is then unknown
+  bool repeat = false;     // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
   Logger log = Logger();   // LoaderOptions::log
 };
 
-// What the keys of a configuration mean for a loader. Throws ConfigError where workers are configured and there is
-// none, and for persistent_workers, which is not built.
+// Converts the keys of a configuration to loader options. Throws ConfigError if keys of workers are set but
+// num_workers is 0, and for persistent_workers, which is not supported.
 [[nodiscard]] LoaderOptions loader_options(const AutoDataConfig& config);
 
 namespace detail {
@@ -34,9 +34,9 @@ namespace detail {
 [[nodiscard]] at::Tensor pin_memory(const at::Tensor& tensor);
 }  // namespace detail
 
-// `dataset` and `collate` as DataLoader takes them. Ranks of one data-parallel coordinate (pipeline, tensor, context,
-// expert) get equal packs, all ranks equally many. With config.pin_memory tensors lie in page-locked memory
-// where there is a GPU.
+// `dataset` and `collate` as in DataLoader. Ranks with the same data-parallel coordinate (ranks that differ only in
+// pipeline, tensor, context or expert coordinates) get equal packs, and all ranks get the same number of packs. With
+// config.pin_memory tensors are in page-locked memory if there is a GPU.
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(std::shared_ptr<AnyDataset> dataset, Collate collate,
                                                                   const AutoDataConfig& config, StreamOptions options) {

@@ -1,4 +1,4 @@
-// Files by name or by shell pattern.
+// Finds files by name or by shell pattern.
 //
 // Example
 //   const auto files = d9d::match_files({"corpus/*.txt", "corpus/extra.md"});
@@ -10,8 +10,8 @@
 
 namespace d9d {
 
-// The regular files that match any of the patterns (`*`, `?`, `[a-z]`, as glob(3)), sorted by path, each file once even
-// where it is reached by two patterns or a link. Throws ConfigError naming the pattern that matches no file.
+// The regular files that match any of the patterns (`*`, `?`, `[a-z]`, as glob(3)), sorted by path. Each file occurs
+// once, even if two patterns or a link lead to it. Throws ConfigError that names a pattern without a match.
 [[nodiscard]] std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns);
 
 }  // namespace d9d

@@ -10,13 +10,13 @@
 namespace d9d {
 
 struct BatchSizes {
-  std::int64_t data_parallel_size = 1;  // replicate x shard; ranks of one pipeline, tensor or context group count once
+  std::int64_t data_parallel_size = 1;  // replicate x shard; a pipeline, tensor or context group counts as one rank
   std::int64_t global_batch_size = 1;   // samples of one optimiser step over all ranks
   std::int64_t microbatch_size = 1;     // samples of one forward and backward on one rank
 };
 
-// global_batch_size / (data_parallel_size * microbatch_size), pipelined or not. ConfigError when a size is not positive
-// or the division leaves a rest.
+// global_batch_size / (data_parallel_size * microbatch_size), with or without pipelines. Throws ConfigError if a size
+// is not positive or the division has a remainder.
 [[nodiscard]] std::int64_t num_microbatches_for_global_batch(const BatchSizes& sizes);
 
 }  // namespace d9d

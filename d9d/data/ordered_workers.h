@@ -1,5 +1,5 @@
-// Threads that compute make(first), make(first + 1), ... ahead of time; take() hands the results out in that order,
-// whichever thread was faster.
+// Threads that compute make(first), make(first + 1), ... ahead of time. take() returns the results in that order,
+// whichever thread finishes first.
 //
 // Example
 //   OrderedWorkers<Batch> workers([&](std::int64_t i) { return read_batch(i); },
@@ -25,21 +25,22 @@
 namespace d9d {
 
 inline constexpr std::chrono::seconds kDefaultPatience{5};
-inline constexpr std::chrono::duration<double> kLongestWait{1e8};  // years; clocks overflow beyond
+inline constexpr std::chrono::duration<double> kLongestWait{1e8};  // years; clocks overflow with longer times
 
 namespace detail {
 
-// What the threads of OrderedWorkers share with their owner, and keep when they outlive it.
+// State that the threads of OrderedWorkers share with their owner, and keep alive if they outlive it.
 template <class Result>
 class OrderedWork {
  public:
   struct Options {
     std::int64_t first = 0;
-    std::optional<std::int64_t> end = {};  // unset: for ever
+    std::optional<std::int64_t> end = {};  // unset: endless
     std::int64_t num_workers = 1;
-    std::int64_t num_ahead = 1;  // results computed or being computed that were not taken yet, at most
-    // How long the destructor waits for calls of make() that have begun; who is told of those, in order, that it leaves
-    // behind.
+    std::int64_t num_ahead = 1;  // maximum number of results that are computed or in progress but not yet taken
+    // How long the destructor waits for calls of make() that have begun, and a function that is told the sorted indices
+    // of
+    // those that it abandons.
     std::chrono::duration<double> patience = kDefaultPatience;
     std::function<void(const std::vector<std::int64_t>& indices)> on_left_behind = {};
   };
@@ -88,8 +89,8 @@ class OrderedWork {
     }
   }
 
-  // After all workers were asked to stop: what each, if any, still makes when the patience is over. A take() that
-  // waited in vain has had it.
+  // Called after all workers were asked to stop: waits up to `patience` and returns the index that each worker is still
+  // computing, if any. Does not wait if the last take() timed out.
   std::vector<std::optional<std::int64_t>> still_making() {
     std::unique_lock lock(mutex_);
     const auto is_over = [this] { return std::ranges::none_of(making_, &std::optional<std::int64_t>::has_value); };
@@ -112,14 +113,14 @@ class OrderedWork {
 
   const std::function<Result(std::int64_t)> make_;
   const Options options_;
-  std::mutex mutex_;  // guards everything below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable_any room_;
   std::condition_variable ready_;
   std::int64_t next_to_take_;
   std::int64_t next_to_make_;
-  std::vector<Slot> slots_;                          // result i waits in slot i mod num_ahead
+  std::vector<Slot> slots_;                          // result i is stored in slot i mod num_ahead
   std::vector<std::optional<std::int64_t>> making_;  // by worker
-  bool is_stuck_ = false;                            // the last take() waited in vain
+  bool is_stuck_ = false;                            // the last take() timed out
 };
 
 }  // namespace detail
@@ -129,7 +130,7 @@ class OrderedWorkers {
  public:
   using Options = typename detail::OrderedWork<Result>::Options;
 
-  // `make` is called from the workers, at the same time for different indices.
+  // The workers call `make` concurrently, with different indices.
   OrderedWorkers(std::function<Result(std::int64_t)> make, Options options)
       : work_(std::make_shared<detail::OrderedWork<Result>>(std::move(make), options)),
         on_left_behind_(options.on_left_behind) {
@@ -139,8 +140,9 @@ class OrderedWorkers {
     }
   }
 
-  // Waits for the calls of `make` that have begun, at most for Options::patience, and after a take_within() that got
-  // nothing for none; begins no other. Threads that it leaves behind keep `make`, and what it owns, until they return.
+  // Starts no further calls of `make` and waits for those that have begun: up to Options::patience, or not at all after
+  // a take_within() that timed out. Threads that it abandons keep `make`, and objects that it owns, alive until they
+  // return.
   ~OrderedWorkers() {
     for (std::jthread& thread : threads_) thread.request_stop();
     const std::vector<std::optional<std::int64_t>> still_making = work_->still_making();
@@ -153,15 +155,15 @@ class OrderedWorkers {
     std::ranges::sort(left_behind);
     try {
       if (!left_behind.empty() && on_left_behind_) on_left_behind_(left_behind);
-    } catch (...) {  // a log that fails must not end the program
+    } catch (...) {  // a failing log must not end the program
     }
   }
   OrderedWorkers(const OrderedWorkers&) = delete;
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;
 
-  // The next result, in order. Rethrows what make() threw for it, then and at each later call.
+  // Returns the next result, in order. Rethrows the exception of its make(), also in each later call.
   [[nodiscard]] Result take() { return std::move(*work_->take({})); }
-  // nullopt when a positive timeout passes first; taking again waits again.
+  // nullopt if a positive timeout passes first; the next call waits for the same result again.
   [[nodiscard]] std::optional<Result> take_within(std::chrono::duration<double> timeout) {
     return work_->take(timeout);
   }

@@ -1,11 +1,12 @@
-// A pack is the microbatches of exactly one optimiser step on one rank; a pack stream is where the training loop gets
-// them. It is the one boundary at which the position in the data is saved.
+// A pack consists of the microbatches of exactly one optimiser step on one rank; the training loop gets packs from a
+// pack stream. This is the only interface at which the position in the data is saved.
 //
-// Example: a stream written elsewhere needs no base class, only these four functions.
+// Example: a stream of another library needs no base class, only these four functions.
 //   struct OnePack {
 //     std::optional<std::vector<Batch>> next();                // nullopt: no data left
-//     std::optional<std::int64_t> total_steps() const;         // packs in all from the start; nullopt: unknown,
-//     endless nlohmann::json state() const; void load_state(const nlohmann::json& state);
+//     std::optional<std::int64_t> total_steps() const;         // all packs from the start; nullopt: unknown or endless
+//     nlohmann::json state() const;
+//     void load_state(const nlohmann::json& state);
 //   };
 //   std::unique_ptr<d9d::PackStream<Batch>> stream = d9d::as_pack_stream<Batch>(OnePack{});   // as_pack_stream.h
 #pragma once
@@ -19,15 +20,16 @@
 
 namespace d9d {
 
-// Can be saved and continued: state() is the position after what next() last returned, cheap and a copy of its own.
+// Can be saved and resumed: state() is the position after the latest result of next(). It is cheap and an independent
+// copy.
 template <class T>
 concept SavesState = requires(T& source, const T& saved, const nlohmann::json& state) {
   { saved.state() } -> std::same_as<nlohmann::json>;
   { source.load_state(state) } -> std::same_as<void>;
 };
 
-// next() returns std::optional<std::vector<Batch>>: one step's microbatches, host tensors. Their number and shapes may
-// differ from step to step; ranks that share a pipeline must get the same.
+// next() returns std::optional<std::vector<Batch>>: the microbatches of one step, with tensors on the host. Their
+// number and shapes may differ between steps; ranks that share a pipeline must get the same.
 template <class Stream, class Batch>
 concept HandsOutPacks = requires(Stream& stream) {
   { stream.next() } -> std::same_as<std::optional<std::vector<Batch>>>;
@@ -41,19 +43,19 @@ concept KnowsTotalSteps = requires(const Stream& stream) {
 template <class Stream, class Batch>
 concept MicrobatchPackStream = HandsOutPacks<Stream, Batch> && KnowsTotalSteps<Stream> && SavesState<Stream>;
 
-// Knows the numbers of microbatches: PackStream::microbatch_numbers().
+// Provides the numbers of microbatches: PackStream::microbatch_numbers().
 template <class T>
 concept NumbersPacks = requires(const T& source) {
   { source.microbatch_numbers() } -> std::same_as<std::vector<std::int64_t>>;
 };
 
-// Can begin to read ahead before next() is called.
+// Can begin to prefetch before next() is called.
 template <class T>
 concept Starts = requires(T& source) {
   { source.start() } -> std::same_as<void>;
 };
 
-// The same as a base class: what the training loop owns.
+// The same interface as a base class, which the training loop owns.
 template <class Batch>
 class PackStream {
  public:
@@ -62,13 +64,13 @@ class PackStream {
   PackStream& operator=(const PackStream&) = delete;
   virtual ~PackStream() = default;
 
-  // Begins to read what next() will return first, where that is read ahead; next() begins it otherwise.
+  // Begins to prefetch, in streams that do; otherwise the first call of next() does so.
   virtual void start() {}
   [[nodiscard]] virtual std::optional<std::vector<Batch>> next() = 0;
-  // Of each microbatch of the pack that next() last returned: its number among those of the step on all ranks, from 0
-  // on. Random layers tell microbatches apart by it, so layouts that give a microbatch the same number draw the same.
-  // Empty: the training loop deals numbers in turn, i * (data-parallel ranks) + (this rank), which differ for all
-  // microbatches of a step however many each rank has.
+  // For each microbatch of the pack that next() returned last: its number, from 0 on, among the step's microbatches on
+  // all ranks. Random layers use it to distinguish microbatches, so layouts that give a microbatch the same number draw
+  // the same random numbers. Empty: the training loop assigns the numbers i * (data-parallel ranks) + (this rank),
+  // which are distinct within a step, whatever the number of microbatches on each rank.
   [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const { return {}; }
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;

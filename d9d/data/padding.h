@@ -1,4 +1,4 @@
-// Batches from sequences of different lengths, and masks that find tokens in them again.
+// Makes batches from sequences of different lengths, and masks that select tokens in them.
 //
 // Example
 //   pad_stack_1d({tensor({1, 2, 3}), tensor({4})}, {.pad_value = 0, .multiple_of = 4});   // [[1 2 3 0], [4 0 0 0]]
@@ -21,15 +21,16 @@ struct PadOptions {
   std::optional<std::int64_t> multiple_of = {};  // rounds the common length up
 };
 
-// Stacks B tensors of shape [n_i] and one dtype into [B, max n_i], rounded up and filled up as the options say. Throws
-// ConfigError when there is no item, when one is not of one dimension and the first one's dtype, or multiple_of < 1.
+// Stacks B tensors of shape [n_i] and one dtype into [B, max n_i], rounded up and padded as the options say. Throws
+// ConfigError if there is no item, if an item does not have one dimension and the dtype of the first, or if
+// multiple_of < 1.
 [[nodiscard]] at::Tensor pad_stack_1d(const std::vector<at::Tensor>& items, PadOptions options);
 
 enum class TokenPooling { kFirst, kLast, kAll };
 
 // Marks the tokens that represent a sequence. `mask` is [B, T] with 1 at tokens and 0 at padding, on either side.
-// kFirst, kLast: [B, T] int64 with a single 1 a row, at its first or last token (first or last column in a row without
-// tokens). kAll: `mask` itself, dtype included.
+// kFirst, kLast: returns [B, T] int64 with a single 1 in each row, at its first or last token (in a row without tokens
+// at the first or last column). kAll: returns `mask` itself, with its dtype.
 [[nodiscard]] at::Tensor token_pooling_mask_from_attention_mask(const at::Tensor& mask, TokenPooling pooling);
 
 }  // namespace d9d

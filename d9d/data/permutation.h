@@ -1,5 +1,5 @@
-// A pseudo-random permutation of 0..size-1 that is computed element by element: no table, the same on every machine,
-// and the same for every reader, wherever in the epoch it starts.
+// A pseudo-random permutation of 0..size-1 that is computed element by element, without a table. It is the same on
+// every machine and for every reader, wherever in the epoch it starts.
 //
 // Example
 //   const Permutation order(dataset.size(), {.seed = 1337, .epoch = 0});
@@ -24,7 +24,7 @@ class Permutation {
   // Throws ConfigError unless size >= 1.
   Permutation(std::int64_t size, ShuffleKey key);
 
-  // Expects 0 <= index < size(). Constant time and memory; safe to call from many threads.
+  // Expects 0 <= index < size(). Constant time and memory; thread-safe.
   [[nodiscard]] std::int64_t operator()(std::int64_t index) const;
   [[nodiscard]] std::int64_t size() const { return size_; }
 

@@ -1,4 +1,4 @@
-// Token files in a row, addressed by token. Files are mapped, not loaded.
+// A concatenation of token files, addressed by token. Files are mapped, not loaded.
 //
 // Example
 //   const TokenCorpus corpus(match_files({"corpus/*.bin"}), {.dtype = TokenDtype::kUint16, .vocabulary_size = 50257});
@@ -23,22 +23,23 @@ namespace d9d {
 struct TokenFormat {
   TokenDtype dtype = TokenDtype::kUint16;
   std::int64_t vocabulary_size = 0;            // ids are 0..vocabulary_size-1
-  std::optional<std::int64_t> separator = {};  // one token put between two files; unset: files follow directly
+  std::optional<std::int64_t> separator = {};  // a token inserted between two files; unset: files follow directly
 };
 
 class TokenCorpus {
  public:
-  // Throws IoError naming a file that is empty or holds half a token, ConfigError unless 0 <= separator < vocabulary.
+  // Throws IoError that names a file that is empty or ends within a token, ConfigError unless 0 <= separator <
+  // vocabulary.
   TokenCorpus(const std::vector<std::filesystem::path>& files, TokenFormat format);
 
-  // "'a.bin'" or "'a.bin' and 3 more files", for errors.
+  // "'a.bin'" or "'a.bin' and 3 more files", for error messages.
   [[nodiscard]] std::string describe() const;
 
   // Number of tokens, separators included.
   [[nodiscard]] std::int64_t size() const { return size_; }
 
-  // Fills `tokens` from token `start` on; expects start + tokens.size() <= size(). Safe to call from many threads.
-  // Throws IoError naming file, position, id and vocabulary size where an id is outside the vocabulary.
+  // Fills `tokens` with the tokens from `start` on; expects start + tokens.size() <= size(). Thread-safe. Throws
+  // IoError that names file, position, id and vocabulary size if an id is outside the vocabulary.
   void read(std::int64_t start, std::span<std::int64_t> tokens) const;
 
  private:

@@ -4,8 +4,9 @@
 //   const auto dataset = text_dataset({"corpus/*.txt"}, 1024);           // bytes as tokens: vocabulary 256
 //   const TokenSample sample = dataset->get(17);                         // tokens 17*1024 .. 18*1024 of the corpus
 //
-// Sample i reads tokens [i*S, i*S + S]: S inputs and, one further, S labels. Neighbours share one token, so that every
-// token but the first of the corpus is predicted once; what does not fill a sequence at the end is left out.
+// Sample i reads tokens [i*S, i*S + S]: S inputs and, shifted by one, S labels. Adjacent samples share one token, so
+// that every token except the first of the corpus is predicted once. Tokens at the end that do not fill a sequence are
+// dropped.
 #pragma once
 
 #include <memory>
@@ -24,7 +25,7 @@ class TokenDataset final : public Dataset<TokenSample> {
   TokenDataset(TokenCorpus corpus, std::int64_t sequence_length);
 
   [[nodiscard]] std::int64_t size() const override { return (corpus_.size() - 1) / sequence_length_; }
-  // Sequences of S = sequence_length. Throws IoError where the corpus has an id outside its vocabulary.
+  // Sequences of S = sequence_length. Throws IoError if the corpus has an id outside its vocabulary.
   [[nodiscard]] TokenSample get(std::int64_t index) const override;
 
  private:
@@ -32,13 +33,13 @@ class TokenDataset final : public Dataset<TokenSample> {
   std::int64_t sequence_length_;
 };
 
-// Text as its bytes: tokens 0..255. Files are documents, in path order, with a token 0 between them.
+// Text as its bytes: tokens 0..255. Each file is a document; files are in path order, with a token 0 between them.
 inline constexpr std::int64_t kByteVocabularySize = 256;
 inline constexpr std::int64_t kDocumentSeparator = 0;
 [[nodiscard]] std::unique_ptr<TokenDataset> text_dataset(const std::vector<std::string>& patterns,
                                                          std::int64_t sequence_length);
 
-// Files of token ids as `format` describes, in path order; what separates documents is in the files.
+// Files of token ids in the given `format`, in path order. Document separators, if any, are part of the files.
 [[nodiscard]] std::unique_ptr<TokenDataset> token_file_dataset(const std::vector<std::string>& patterns,
                                                                TokenFormat format, std::int64_t sequence_length);
 

@@ -1,4 +1,4 @@
-// Next-token prediction: what one sequence and one microbatch of sequences hold.
+// The contents of one sequence, and of one microbatch of sequences, for next-token prediction.
 //
 // Example
 //   const TokenSample sample = next_token_sample(tokens);                  // n + 1 tokens -> sequences of n
@@ -17,7 +17,7 @@ namespace d9d {
 // All [n] int64.
 struct TokenSample {
   at::Tensor input_ids;
-  at::Tensor labels;        // labels[i] follows input_ids[i]; kIgnoreIndex where there is nothing to predict
+  at::Tensor labels;        // labels[i] follows input_ids[i]; kIgnoreIndex: nothing to predict
   at::Tensor position_ids;  // 0..n-1
   static constexpr auto fields() {
     return record<TokenSample>(field("input_ids", &TokenSample::input_ids), field("labels", &TokenSample::labels),
@@ -36,14 +36,15 @@ struct TokenBatch {
   }
 };
 
-// Inputs are all tokens but the last, labels all but the first; both are views of `tokens` ([n + 1] int64, n >= 1).
+// Inputs are all tokens except the last, labels all except the first. Both are views of `tokens` ([n + 1] int64, n >=
+// 1).
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
-// Stacks sequences of one length. Throws ConfigError when there is none or lengths differ.
+// Stacks sequences of one length. Throws ConfigError if there are none or if lengths differ.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 
-// Stacks sequences of any lengths: padded on the right to the longest with input 0, label kIgnoreIndex and position 0.
-// Causal attention and ignored labels make an attention mask unnecessary. Throws ConfigError when there is no sample.
+// Stacks sequences of any lengths, padded on the right to the longest with input 0, label kIgnoreIndex and position 0.
+// Causal attention and ignored labels make an attention mask unnecessary. Throws ConfigError if there is no sample.
 [[nodiscard]] TokenBatch collate_padded(std::span<const TokenSample> samples);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// The packs of a pretraining job, from its configuration.
+// Builds the pack stream of a pretraining job from its configuration.
 //
 // Example
 //   auto stream = build_token_stream(config.data, {.vocabulary_size = 151936, .max_positions = 40960,
@@ -15,14 +15,14 @@
 namespace d9d {
 
 struct TokenStreamOptions {
-  std::int64_t vocabulary_size = 0;                // of the model: every token id must be below
-  std::optional<std::int64_t> max_positions = {};  // of the model: the most that a sequence may have; none: any
+  std::int64_t vocabulary_size = 0;                // of the model; every token id must be smaller
+  std::optional<std::int64_t> max_positions = {};  // of the model: the maximum length of a sequence; none: unlimited
   StreamOptions stream = {};
 };
 
-// kind text: text_dataset; kind tokens: token_file_dataset; both in sequences of one length. Throws ConfigError or
-// IoError as those do, when the vocabulary has no room for bytes, when sequences are longer than the model's positions,
-// and for a Hugging Face dataset, which is not supported.
+// kind text: text_dataset; kind tokens: token_file_dataset; both with sequences of one length. Throws ConfigError or
+// IoError as these do, and ConfigError if the vocabulary is too small for bytes, if sequences are longer than the
+// model's positions, and for a Hugging Face dataset, which is not supported.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 

@@ -1,4 +1,4 @@
-// The schedule that a configuration asks for.
+// Builds the learning-rate schedule of a configuration.
 //
 // Example
 //   auto scheduler = d9d::build_lr_scheduler(config, job_schedule.total_steps());
@@ -13,7 +13,7 @@
 
 namespace d9d {
 
-// Both throw ConfigError for phases that do not fit one another or `total_steps`, the optimiser steps of the run.
+// Both throw ConfigError if phases do not fit one another or `total_steps`, the number of optimiser steps of the run.
 [[nodiscard]] PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config,
                                                          std::optional<std::int64_t> total_steps);
 [[nodiscard]] LearningRateScheduler build_lr_scheduler(const LRSchedulerConfig& config,

@@ -4,7 +4,7 @@
 //   {"name": "piecewise", "scheduler": {"initial_multiplier": 0.0, "phases": [
 //     {"mode": "percentage", "percentage": 0.1, "target_multiplier": 1.0, "curve": {"type": "linear"}},
 //     {"mode": "rest", "target_multiplier": 0.1, "curve": {"type": "cosine"}}]}}
-// The object under "scheduler" alone is accepted too.
+// The object under "scheduler" is also accepted on its own.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct PolyCurveConfig {
 };
 using CurveConfig = std::variant<LinearCurveConfig, CosineCurveConfig, ExponentialCurveConfig, PolyCurveConfig>;
 
-// A phase runs from the multiplier where the previous one ended to its target.
+// The multiplier of a phase goes from the end value of the previous phase to its target.
 struct StepsPhaseConfig {  // lasts a number of steps
   std::int64_t steps = 1;
   double target_multiplier = 1.0;
@@ -91,10 +91,10 @@ struct PiecewiseSchedulerConfig {
   }
 };
 
-// The second alternative is the form without a name.
+// The second alternative is the form without "name".
 using LRSchedulerConfig = std::variant<PiecewiseSchedulerConfig, PiecewiseConfig>;
 
-// The curve of either form.
+// The piecewise configuration of either form.
 [[nodiscard]] inline const PiecewiseConfig& piecewise_config(const LRSchedulerConfig& config) {
   if (const auto* named = std::get_if<PiecewiseSchedulerConfig>(&config)) return named->scheduler;
   return std::get<PiecewiseConfig>(config);

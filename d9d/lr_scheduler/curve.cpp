@@ -7,7 +7,7 @@
 namespace d9d {
 namespace {
 
-constexpr double kSmallestExponentialValue = 1e-8;  // the logarithm of 0 has no use
+constexpr double kSmallestExponentialValue = 1e-8;  // avoids the logarithm of 0
 
 struct Interpolate {
   double start, end, progress;

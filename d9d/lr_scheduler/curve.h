@@ -1,4 +1,4 @@
-// How a multiplier goes from one value to the next within a phase of a schedule.
+// Interpolates a multiplier between two values within a phase of a schedule.
 //
 // Example
 //   d9d::interpolate(d9d::CosineCurveConfig{}, 1.0, 0.0, 0.5);  // 0.5

@@ -1,4 +1,4 @@
-// Where a run is on its learning-rate schedule. The learning rate of a group is its base rate times factor().
+// The position of a run in its learning-rate schedule. The learning rate of a group is its base rate times factor().
 //
 // Example
 //   d9d::LearningRateScheduler scheduler([&](std::int64_t step) { return schedule.factor(step); });
@@ -8,7 +8,8 @@
 //   }
 //
 // The n-th optimiser step (from 1) uses factor(n - 1), as with torch.optim.lr_scheduler.LambdaLR. Only the position is
-// state: base rates and the schedule come from the configuration, and an edit of it counts from the resume on.
+// saved: base rates and the schedule come from the configuration, so that a change of it takes effect when a run
+// resumes.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +24,15 @@ class LearningRateScheduler {
   // `factor` maps the number of completed optimiser steps to a multiplier.
   explicit LearningRateScheduler(std::function<double(std::int64_t)> factor);
 
-  // The multiplier of the optimiser step that comes next.
+  // The multiplier of the next optimiser step.
   [[nodiscard]] double factor() const { return factor_(num_steps_); }
 
-  // Call after each optimiser step.
+  // To be called after each optimiser step.
   void step() { ++num_steps_; }
 
   // {"num_steps": n}
   [[nodiscard]] nlohmann::ordered_json state() const;
-  // StateError when it is no such state.
+  // Throws StateError if `state` does not have the form that state() returns.
   void load_state(const nlohmann::ordered_json& state);
 
  private:

@@ -33,7 +33,7 @@ PiecewiseBuilder& PiecewiseBuilder::until_percentage(double fraction, double tar
   D9D_CHECK(fraction >= 0 && fraction <= 1, ConfigError,
             "[lr_scheduler::until_percentage] expected percentage in the range [0, 1], got ", fraction,
             ". Write 0.1 for 10 %.");
-  // Rounded to double first: 100 * 0.29 is 28.999999999999996, so 28 steps, as in d9d for Python.
+  // The product is a double: 100 * 0.29 is 28.999999999999996, which gives 28 steps, as in d9d for Python.
   const auto end_step = static_cast<std::int64_t>(static_cast<double>(*total_steps_) * fraction);
   return add_until(end_step, target_multiplier, curve);
 }

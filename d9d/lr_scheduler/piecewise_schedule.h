@@ -1,4 +1,4 @@
-// A multiplier of the learning rate over the steps of a run, made of phases that follow one another.
+// A multiplier of the learning rate over the steps of a run, made of consecutive phases.
 //
 // Example
 //   const auto schedule = d9d::PiecewiseBuilder({.initial_multiplier = 0, .total_steps = 100})
@@ -18,7 +18,7 @@
 
 namespace d9d {
 
-// Covers the steps [start_step, end_step). Its end value is that of the step end_step.
+// Covers the steps [start_step, end_step). Its end value is reached at end_step.
 struct SchedulePhase {
   std::int64_t start_step = 0;
   std::int64_t end_step = 0;
@@ -29,7 +29,8 @@ struct SchedulePhase {
 
 class PiecewiseSchedule {
  public:
-  // The multiplier of 0-based `step`. Before the first phase it is the first value, after the last one the last value.
+  // The multiplier of 0-based `step`. Before the first phase it is the first value, after the last phase the last
+  // value.
   [[nodiscard]] double factor(std::int64_t step) const;
 
  private:
@@ -41,24 +42,25 @@ class PiecewiseSchedule {
 
 struct PiecewiseOptions {
   double initial_multiplier = 1;
-  std::optional<std::int64_t> total_steps = std::nullopt;  // of the run; fractions of it need it
+  std::optional<std::int64_t> total_steps = std::nullopt;  // of the run; needed for fractions of it
 };
 
-// Each phase starts where the previous one ended, in time and value. Rules that are broken throw ConfigError.
+// Each phase starts where the previous one ended, in time and value. Violated rules throw ConfigError.
 class PiecewiseBuilder {
  public:
   explicit PiecewiseBuilder(PiecewiseOptions options);
 
-  // A phase of `steps` > 0 steps.
+  // Adds a phase of `steps` > 0 steps.
   PiecewiseBuilder& for_steps(std::int64_t steps, double target_multiplier, const CurveConfig& curve);
 
-  // A phase up to the step floor(total_steps * fraction), with fraction in [0, 1]; not behind the previous phase's end.
+  // Adds a phase up to the step floor(total_steps * fraction), with fraction in [0, 1]. It must not end before it
+  // starts.
   PiecewiseBuilder& until_percentage(double fraction, double target_multiplier, const CurveConfig& curve);
 
-  // A phase up to total_steps.
+  // Adds a phase up to total_steps.
   PiecewiseBuilder& fill_rest(double target_multiplier, const CurveConfig& curve);
 
-  // At least one phase, and none that ends after total_steps.
+  // Requires at least one phase, and none that ends after total_steps.
   [[nodiscard]] PiecewiseSchedule build() const;
 
  private:

@@ -20,17 +20,17 @@ namespace d9d {
 class Metric {
  public:
   virtual ~Metric() = default;
-  // A tensor of one element, on whichever device the updates were.
+  // A tensor of one element, on the device of the updates.
   [[nodiscard]] virtual at::Tensor compute() const = 0;
   virtual void reset() = 0;
-  // Collective: compute() is about the updates of all these ranks from now on, until reset().
+  // Collective. Afterwards compute() covers the updates of all `ranks`, until reset().
   virtual void sync(const DeviceMesh& ranks) = 0;
 };
 
-// By name; names become tracker series.
+// Metrics by name; the names become tracker series.
 using MetricMap = std::map<std::string, std::shared_ptr<Metric>>;
 
-// The sum of everything that it was given.
+// The sum of all values that it was given.
 class SumMetric final : public Metric {
  public:
   void update(const at::Tensor& values);  // any shape; detached, summed in double
@@ -39,7 +39,7 @@ class SumMetric final : public Metric {
   void sync(const DeviceMesh& ranks) override;
 
  private:
-  at::Tensor sum_;  // undefined: nothing yet
+  at::Tensor sum_;  // undefined: no updates yet
 };
 
 }  // namespace d9d

@@ -1,5 +1,6 @@
-// How tensors of one naming become tensors of another: each mapping takes named tensors of known shapes and makes one.
-// Pure data, so that names and shapes are checked before a file is opened and a part can be chosen by name.
+// Converts tensors of one naming scheme into tensors of another: each mapping takes named tensors of known shapes and
+// makes one. Mappings are data, so that names and shapes can be checked before a file is opened, and a subset can be
+// selected by name.
 //
 // Example
 //   const d9d::HuggingFaceDirectory directory("checkpoint");
@@ -40,24 +41,24 @@ struct TensorMapping {
 // The same tensor under another name.
 [[nodiscard]] TensorMapping rename_tensor(std::string from, std::string to, std::vector<std::int64_t> shape);
 
-// Finds a tensor by its name; nothing when there is none.
+// Finds a tensor by its name; none if there is no such tensor.
 using FindTensor = std::function<std::optional<TensorSource>(const std::string& name)>;
 
-// The outputs as sources that read their inputs when they are read: one output in memory at a time. First checks all
-// inputs without reading data: StateError that lists every missing name, or that names file, tensor, and the two shapes
-// of the first wrong one, or two dtypes within one mapping.
+// The outputs as sources that read their inputs when they are read, so that only one output is in memory at a time.
+// First checks all inputs without reading data. Throws StateError that lists all missing names; or that names file,
+// tensor and the two shapes of the first mismatch; or that names two dtypes within one mapping.
 [[nodiscard]] std::vector<TensorSource> map_tensors(const std::vector<TensorMapping>& mappings, const FindTensor& find);
 [[nodiscard]] std::vector<TensorSource> map_tensors(const std::vector<TensorMapping>& mappings,
                                                     const HuggingFaceDirectory& directory);
 [[nodiscard]] std::vector<TensorSource> map_tensors(const std::vector<TensorMapping>& mappings,
                                                     const std::map<std::string, at::Tensor>& state);
 
-// The mappings that make the `wanted` outputs, such as the parameters of one pipeline stage, in their order. StateError
-// that lists the wanted names that none makes.
+// The mappings that make the `wanted` outputs, such as the parameters of one pipeline stage, in their order. Throws
+// StateError that lists the wanted names that no mapping makes.
 [[nodiscard]] std::vector<TensorMapping> select_outputs(const std::vector<TensorMapping>& mappings,
                                                         const std::vector<std::string>& wanted);
 
-// Which of `names` no mapping takes, for a warning: what a checkpoint holds and the model ignores.
+// The elements of `names` that no mapping uses, for a warning about tensors of a checkpoint that the model ignores.
 [[nodiscard]] std::vector<std::string> unused_names(const std::vector<TensorMapping>& mappings,
                                                     const std::vector<std::string>& names);
 

@@ -1,5 +1,5 @@
-// A tensor that is read or made only when it is needed: what it will be, and how to get it. Model state streams as
-// lists of these, so that one tensor at a time is in memory.
+// A tensor that is read or computed only when it is needed: its description, and how to get it. Model state is streamed
+// as lists of these, so that only one tensor at a time is in memory.
 //
 // Example
 //   std::vector<d9d::TensorSource> state = {d9d::tensor_source("norm.weight", norm_weight),
@@ -21,17 +21,17 @@ struct TensorSource {
   std::string name;
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;
-  std::function<at::Tensor()> read;  // each call gives a tensor of this dtype and shape; it may alias others
+  std::function<at::Tensor()> read;  // each call returns a tensor of this dtype and shape, which may alias others
   std::string origin = "memory";     // for messages: the file that holds it
 };
 
-// A source over a tensor that is there already; shares its storage.
+// A source over an existing tensor; shares its storage.
 [[nodiscard]] TensorSource tensor_source(std::string name, at::Tensor tensor);
 
-// Bytes of the tensor when contiguous.
+// Number of bytes of the tensor in contiguous form.
 [[nodiscard]] std::int64_t num_bytes(const TensorSource& source);
 
-// Reads, and throws StateError with the name unless dtype and shape are the promised ones.
+// Reads the tensor, and throws StateError with its name unless dtype and shape are as described.
 [[nodiscard]] at::Tensor read_checked(const TensorSource& source);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Rules that the sizes of every decoder obey. Each throws ConfigError; `path` is that of the record.
+// Rules for the sizes of every decoder. Each function throws ConfigError; `path` is that of the record.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace d9d {
 
-// Query heads share key-value heads evenly, and rotary pairs fill a head.
+// Query heads must be divided evenly among key-value heads, and head_dim must consist of rotary pairs.
 void check_attention_heads(std::int64_t num_attention_heads, std::int64_t num_key_value_heads, std::int64_t head_dim,
                            const ConfigPath& path);
 
-// `order` names every part of the vocabulary exactly once.
+// `order` must name every part of the vocabulary exactly once.
 void check_split_vocab(const std::map<std::string, std::int64_t>& sizes, const std::vector<std::string>& order,
                        const ConfigPath& path);
 

@@ -8,7 +8,7 @@ namespace {
 
 struct LegacyPrefix {
   std::string_view parameter;  // within the head
-  std::string_view head;       // what stood for "head."
+  std::string_view head;       // 0.16's prefix in place of "head."
 };
 constexpr LegacyPrefix kLegacyPrefixes[] = {
     {"lm_head.", "lm_head."}, {"score.", "cls_head."}, {"projection.", "embedding_head."}};

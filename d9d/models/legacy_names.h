@@ -1,4 +1,4 @@
-// Names that our own state had before heads were composed with backbones (d9d 0.16), so that old exports still load.
+// Names of this library's state before heads were composed with backbones (d9d 0.16), so that old exports still load.
 //
 // Example
 //   const auto find = d9d::accept_legacy_head_names([&](const std::string& name) { return directory.find(name); });
@@ -11,9 +11,9 @@
 
 namespace d9d {
 
-// Looks for a tensor of a head under its present name, then under that of 0.16: lm_head.lm_head.<split>.weight,
-// cls_head.score.weight, embedding_head.projection.weight. Other names pass through. `head_prefix`: of the present
-// name.
+// Looks for a tensor of a head under its present name, then under its name in 0.16: lm_head.lm_head.<split>.weight,
+// cls_head.score.weight, embedding_head.projection.weight. Other names are passed through. `head_prefix`: the prefix in
+// present names.
 [[nodiscard]] FindTensor accept_legacy_head_names(FindTensor find, std::string head_prefix = "head.");
 
 }  // namespace d9d

@@ -24,9 +24,9 @@ void check_distinct(const torch::nn::Module& module) {
   }
 }
 
-// Runs `factory`, one thread at a time, and leaves ATen's default generator as it was.
+// Runs `factory`, in one thread at a time, and restores the state of ATen's default CPU generator afterwards.
 TorchModulePtr make_seeded(const AdoptedModule::Factory& factory, std::uint64_t seed) {
-  // lint: allow(mutable-global): it guards ATen's generator, of which a process has one
+  // lint: allow(mutable-global): guards ATen's generator, which is global to the process
   static std::mutex one_at_a_time;
   const std::lock_guard guard(one_at_a_time);
   struct Restored {
@@ -42,7 +42,7 @@ TorchModulePtr make_seeded(const AdoptedModule::Factory& factory, std::uint64_t 
   return module;
 }
 
-// AdoptedModule::after_reset gives all parameters of the module their values together.
+// An initializer that does nothing: AdoptedModule::after_reset sets all parameters of the module together.
 void leave_as_is(const at::Tensor&, const ElementWindow&, RandomStream) {}
 
 }  // namespace
@@ -71,7 +71,8 @@ void AdoptedModule::after_materialize(at::Device /*device*/) {
   auto leaves = module_->named_parameters();
   for (const auto& [name, parameter] : named_parameters()) {
     at::Tensor& leaf = leaves[name];
-    if (!parameter->local().is_meta()) leaf.set_data(parameter->local().detach());  // meta: comes with its flat group
+    // A meta parameter gets its storage from its flat group.
+    if (!parameter->local().is_meta()) leaf.set_data(parameter->local().detach());
     parameter->replace_local(leaf);
   }
   auto buffers = module_->named_buffers();

@@ -1,4 +1,4 @@
-// A module of torch::nn, or any class derived from torch::nn::Module, as a module of ours.
+// Wraps a module of torch::nn, or of any class derived from torch::nn::Module, as a Module of this library.
 //
 // Example
 //   #include <torch/nn/modules/normalization.h>            // the one header that declares what you adopt
@@ -10,14 +10,14 @@
 //     const ModulePtr<Adopted<torch::nn::LayerNormImpl>> norm;
 //   };
 //
-// torch::nn's constructors allocate and draw numbers, so `adopt` takes a function that makes the module. It runs when
-// the adopted module is constructed (only names, shapes and dtypes are kept), when storage is allocated (that module
-// computes), and in reset_parameters(), seeded by (base seed, dotted name), for the values. ATen's default generator is
-// as before afterwards.
+// torch::nn's constructors allocate and draw random numbers, so `adopt` takes a function that makes the module. The
+// function runs when the adopted module is constructed (only names, shapes and dtypes are kept), when storage is
+// allocated (the module made then computes), and in reset_parameters(), seeded by (base seed, dotted name), for the
+// values. The state of ATen's default CPU generator is restored afterwards.
 //
-// Parameters are those of torch::nn with its names, and the torch::nn module computes with them: what an optimiser, a
-// checkpoint or to(dtype) does to them is seen by both. A forward that draws numbers itself (dropout) is refused: the
-// numbers would depend on what else ran. Use our Dropout beside it.
+// Parameters are those of torch::nn with its names, and the torch::nn module computes with them: changes by an
+// optimiser, a checkpoint or to(dtype) affect both. A forward that draws random numbers itself (dropout) is refused,
+// because the numbers would depend on what else ran. Use d9d::Dropout beside it.
 #pragma once
 
 #include <functional>
@@ -34,7 +34,7 @@ namespace d9d {
 
 namespace detail {
 
-// The parameters and buffers of one torch::nn module, and below it those of its children.
+// The parameters and buffers of one torch::nn module, with its children as child modules.
 class AdoptedTensors : public Module {
  public:
   explicit AdoptedTensors(const torch::nn::Module& source);
@@ -49,19 +49,22 @@ class AdoptedModule : public AdoptedTensors {
   void after_materialize(at::Device device) override;
   void after_reset(std::uint64_t base_seed, const std::string& name) override;
 
-  // In the mode of this module. Throws StateError before materialize(), and when parameters are no longer shared.
+  // Returns the module, set to this module's training mode. Throws StateError before materialize(), and if a
+  // parameter's
+  // leaf has been replaced.
   [[nodiscard]] torch::nn::Module& ready_module() const;
 
-  // Where ATen's default generator of this module's device is, so that a forward that draws from it is noticed.
+  // The state of ATen's default generator of this module's device, to detect a forward that draws from it.
   [[nodiscard]] at::Tensor generator_state() const;
   void check_drew_nothing_since(const at::Tensor& state) const;
 
  private:
   const Factory factory_;
-  std::shared_ptr<torch::nn::Module> module_;  // its tensors are our parameters' and buffers'; null until materialized
+  // Its tensors are those of this module's parameters and buffers; null until materialized.
+  std::shared_ptr<torch::nn::Module> module_;
 };
 
-// std::shared_ptr<Impl>, or a holder of torch::nn such as torch::nn::Linear.
+// The module type behind std::shared_ptr<Impl> or a holder of torch::nn such as torch::nn::Linear.
 template <class Factory>
 using AdoptedImpl = std::remove_reference_t<decltype(*std::declval<Factory&>()())>;
 
@@ -72,7 +75,7 @@ class Adopted : public detail::AdoptedModule {
  public:
   using AdoptedModule::AdoptedModule;
 
-  // As Impl's forward.
+  // Calls Impl's forward.
   template <class... Args>
   auto forward(const Args&... args) const -> decltype(std::declval<Impl&>().forward(args...)) {
     auto& module = static_cast<Impl&>(ready_module());
@@ -83,7 +86,7 @@ class Adopted : public detail::AdoptedModule {
   }
 };
 
-// make() returns std::shared_ptr<Impl> or a holder, a new one each time.
+// make() returns a new std::shared_ptr<Impl> or a new holder in each call.
 template <class Make>
 [[nodiscard]] ModulePtr<Adopted<detail::AdoptedImpl<Make>>> adopt(Make make) {
   return make_module<Adopted<detail::AdoptedImpl<Make>>>([make = std::move(make)] {

@@ -1,5 +1,5 @@
-// What sums gradients over ranks while backward runs: FSDP, replicated parameters. The loop, or a loop of your own,
-// tells it where microbatches and steps begin and end.
+// The interface of classes that sum gradients over ranks while backward runs: FSDP, replicated parameters. The training
+// loop, or a user's own loop, calls it where microbatches and steps begin and end.
 //
 // Example
 //   for (std::size_t i = 0; i < microbatches.size(); ++i) {
@@ -25,31 +25,35 @@ class GradientReduction {
  public:
   virtual ~GradientReduction() = default;
 
-  // Local, before the first step or after close(): the dtype of sums, as gradient_dtype_of() of core/dtype takes it,
-  // where the reduction's own configuration names none.
+  // Local. Called before the first step or after close(). Sets the dtype of sums, as gradient_dtype_of() of core/dtype
+  // takes it, unless the reduction's own configuration names one.
   virtual void set_gradient_dtype(std::optional<Dtype> /*dtype*/) {}
 
-  // Local. Before the forward of a microbatch that will have a backward.
+  // Local. Called before the forward of a microbatch that will have a backward.
   virtual void begin_microbatch(bool is_last) = 0;
-  // Collective. After its backward: whatever this microbatch still owes is reduced, in one order on all ranks.
+  // Collective. Called after the backward: reduces everything that is still due for this microbatch, in the same order
+  // on
+  // all ranks.
   virtual void end_microbatch() = 0;
-  // Collective. After the last microbatch: the current stream waits for the sums, and stored().grad() holds them.
-  // Parameters that got no gradient in the step on any rank hold zeros. From then on parameters may be written.
+  // Collective. Called after the last microbatch: the current stream waits for the sums, and stored().grad() holds
+  // them.
+  // Parameters that got no gradient in the step on any rank hold zeros. Parameters may be written from then on.
   virtual void finish() = 0;
-  // Local. Forgets gradients.
+  // Local. Clears gradients.
   virtual void clear() = 0;
-  // Local. After an exception in forward or backward: as before begin_microbatch, gradients forgotten. Parameters may
-  // be written once all ranks have come here: until then others may still read them.
+  // Local. Called after an exception in forward or backward: restores the state before begin_microbatch and clears
+  // gradients. Parameters may be written once all ranks have called it; until then other ranks may still read them.
   virtual void abandon() = 0;
-  // After finish(): fp64, 0-dim, on the device: 0 where the ranks that sum together have summed the same things in this
-  // step, else 0.5 or more, so that the sums mean nothing. Undefined: there is nothing that could differ.
+  // Called after finish(). fp64, 0-dim, on the device: 0 if the ranks that sum together have all summed the same
+  // gradients in this step, otherwise at least 0.5, which means that the sums are invalid. Undefined if ranks cannot
+  // disagree.
   [[nodiscard]] virtual at::Tensor disagreement() const { return {}; }
-  // Collective, between steps, where the job goes on without the module or offloads its parameters: lets go of what
-  // ranks hold of each other's memory. The next step takes it again.
+  // Collective. Called between steps when the job continues without the module or offloads its parameters: releases
+  // mappings of other ranks' memory. The next step opens them again.
   virtual void close() {}
 };
 
-// Those that hang on this module or below, each once, in the order of the modules.
+// The reductions of this module and of all modules below, each once, in the order of the modules.
 [[nodiscard]] std::vector<std::shared_ptr<GradientReduction>> gradient_reductions(Module& module);
 
 }  // namespace d9d

@@ -23,7 +23,7 @@ bool contains_name(const Entries& entries, const std::string& name) {
   return std::ranges::any_of(entries, [&](const auto& entry) { return entry.first == name; });
 }
 
-// Lists the entries that `own` names for the module and everything below, each object once.
+// Lists the entries that `own` returns for the module and all modules below, each object once.
 template <class Entry, class Own>
 class Collector {
  public:

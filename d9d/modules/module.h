@@ -1,4 +1,5 @@
-// The base of every model part: registration, walking, late initialisation. An ordinary class, no layer description.
+// The base class of every part of a model: registration, traversal, late initialisation. Subclasses are ordinary
+// classes.
 //
 // Example
 //   class FeedForward : public Module {
@@ -13,8 +14,9 @@
 //   model->materialize(at::kCPU);                       // after parallelize_*: storage
 //   model->reset_parameters(/*base_seed=*/42);          // values
 //
-// Late initialisation: constructors never allocate or draw numbers. Every parameter and buffer names its initializer
-// where it is registered, so none can be forgotten, and its numbers depend on (base seed, dotted name, element) alone.
+// Late initialisation: constructors never allocate or draw random numbers. Every parameter and buffer names its
+// initializer where it is registered, so that none can be forgotten, and its numbers depend only on (base seed, dotted
+// name, element).
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,7 @@ namespace d9d {
 template <class T>
 class ModulePtr;
 
-// A tensor that is no parameter: a table, a counter. Not trained.
+// A tensor that is not a parameter and is not trained: a table, a counter.
 struct Buffer {
   at::Tensor local;
   Initializer init;
@@ -53,26 +55,28 @@ struct BufferSpec {
   bool follows_dtype = true;
 };
 
-// The microbatch that a model computes.
+// Identifies the microbatch that a model computes.
 struct RandomMicrobatch {
   std::uint64_t step = 0;                               // optimiser step
   std::uint64_t number = 0;                             // within the step, among those of all ranks
-  std::map<std::string, std::uint64_t> num_draws = {};  // in it so far, of each layer by its canonical name
+  std::map<std::string, std::uint64_t> num_draws = {};  // so far in this microbatch, for each layer by canonical name
 };
 
-// Position in training that random layers (dropout) derive their numbers from. One object a model, set by the loop.
+// The position in training from which random layers (dropout) derive their numbers. One object for each model, set by
+// the
+// loop.
 struct RandomClock {
   std::uint64_t base_seed = 0;
-  RandomMicrobatch microbatch = {};  // a new one for each, from where draws count anew
-  bool is_captured = false;          // a graph is recorded that would keep the numbers: asking for the clock throws
-  std::int64_t num_ranks = 1;        // that work on one microbatch together, each on its part
+  RandomMicrobatch microbatch = {};  // replaced for each microbatch, which resets the number of draws
+  bool is_captured = false;          // a graph is captured, which would freeze the numbers: asking for the clock throws
+  std::int64_t num_ranks = 1;        // number of ranks that work on one microbatch together
 };
 using RandomClockPtr = std::shared_ptr<RandomClock>;
 
-// What an optimiser step did.
+// The effect of an optimiser step.
 enum class StepOutcome : std::uint8_t {
   kUpdated,
-  kSkipped,  // nothing: its gradients were not finite, or its total weight was 0
+  kSkipped,  // nothing changed: gradients were not finite, or the total weight was 0
 };
 
 class Module {
@@ -83,21 +87,21 @@ class Module {
   virtual ~Module() = default;
 
   // Depth first, in the order of registration; names are dotted paths from this module. A parameter that is registered
-  // under several names (tied) is listed under the first.
+  // under several names (tied) is listed under the first of them.
   [[nodiscard]] std::vector<std::pair<std::string, ParameterPtr>> named_parameters() const;
   [[nodiscard]] std::vector<std::pair<std::string, BufferPtr>> named_buffers() const;
   [[nodiscard]] std::vector<std::pair<std::string, std::shared_ptr<Module>>> named_children() const;
   // Calls visit(name, module) for this module (name "") and everything below.
   void for_each_module(const std::function<void(const std::string& name, Module& module)>& visit);
 
-  // What this rank keeps of parameters, and persistent buffers, by name: aliases, not copies.
+  // What this rank stores of the parameters, and persistent buffers, by name: aliases, not copies.
   [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
-  // Collective: the same with whole tensors on every rank, copies where a rank keeps a part. Waits for the device, and
-  // throws CommunicationError where ranks failed on the way: what was gathered then is not to be written anywhere.
+  // Collective. The same with whole tensors on every rank; these are copies where a rank stores only a part. Waits for
+  // the device, and throws CommunicationError if a communication failed, since the gathered values are then invalid.
   [[nodiscard]] std::map<std::string, at::Tensor> full_state_dict() const;
 
-  void to(at::ScalarType dtype);        // floating parameters and buffers; before or after materialize
-  void materialize(at::Device device);  // storage with undefined values
+  void to(at::ScalarType dtype);        // converts floating parameters and buffers; before or after materialize
+  void materialize(at::Device device);  // allocates storage with undefined values
   void reset_parameters(std::uint64_t base_seed);
   // Throws StateError that lists the names of parameters and buffers without values.
   void check_initialized() const;
@@ -107,22 +111,22 @@ class Module {
   [[nodiscard]] bool is_training() const { return is_training_; }
   void set_requires_grad(bool requires_grad);  // of all parameters below
 
-  // Recompute this module's activations in backward instead of keeping them (core/autograd/checkpoint.h).
+  // Whether backward recomputes this module's activations instead of keeping them (core/autograd/checkpoint.h).
   void set_activation_checkpointing(bool enabled) { checkpoints_activations_ = enabled; }
   [[nodiscard]] bool checkpoints_activations() const { return checkpoints_activations_; }
 
-  // Hooks run in the order added before forward, in reverse after. A module keeps its hooks alive.
+  // Hooks run in the order of their addition before forward, and in reverse order after it. The module owns its hooks.
   void add_hook(std::shared_ptr<ModuleHook> hook) { hooks_.push_back(std::move(hook)); }
   [[nodiscard]] const std::vector<std::shared_ptr<ModuleHook>>& hooks() const { return hooks_; }
 
-  // Whether a call is forward() and nothing else: a block may then compute this module's result together with others.
+  // Whether a call runs forward() and nothing else. A block may then compute this module's result together with others.
   [[nodiscard]] bool is_plain() const { return hooks_.empty() && !checkpoints_activations_; }
 
-  // After each optimiser step, for this module and everything below: balance, counters. A step that was skipped changes
-  // no state of the model. Collective: on all ranks alike.
+  // Collective, on all ranks alike. Called after each optimiser step, for this module and all below: updates load
+  // balancing and counters. After a skipped step no state of the model changes.
   void finish_step(StepOutcome outcome);
-  // Collective, as finish_step. Tensors about the step, for logging; names are "<dotted path>/<name>", and of a tensor
-  // of several elements counts. Call before finish_step().
+  // Collective, like finish_step, and to be called before it. Returns tensors about the step, for logging. Names are
+  // "<dotted path>/<name>"; a tensor of several elements holds counts.
   [[nodiscard]] std::map<std::string, at::Tensor> step_statistics() const;
 
   // The dotted name under which the root was reset; "" before, and of the root. Keys random streams; errors name it.
@@ -130,7 +134,7 @@ class Module {
 
   // The clock that random layers below read; every module below shares it.
   void set_random_clock(const RandomClockPtr& clock);
-  // Throws ConfigError while a CUDA graph of this module is captured.
+  // Throws ConfigError while a CUDA graph of this module is being captured.
   [[nodiscard]] const RandomClockPtr& random_clock() const;
 
  protected:
@@ -148,9 +152,9 @@ class Module {
     return register_module(name, ModulePtr<T>(std::make_shared<T>(std::forward<Args>(args)...)));
   }
 
-  // Called after this module's own parameters and buffers were filled: for what an initializer cannot say.
+  // Called after this module's own parameters and buffers are filled, for values that an initializer cannot compute.
   virtual void after_reset(std::uint64_t /*base_seed*/, const std::string& /*name*/) {}
-  // Called after storage was allocated on `device` with the parameters' final dtype.
+  // Called after storage is allocated on `device` with the parameters' final dtype.
   virtual void after_materialize(at::Device /*device*/) {}
 
   // This module's part of finish_step() and of step_statistics().

@@ -1,5 +1,5 @@
-// A shared handle to a module. Calling it runs forward through the module's hooks and, if asked for, activation
-// checkpointing; `->` reaches the module itself.
+// A shared handle to a module. Calling it runs forward with the module's hooks and, if enabled, activation
+// checkpointing; `->` accesses the module itself.
 #pragma once
 
 #include <exception>
@@ -35,7 +35,7 @@ class ModulePtr {
   explicit ModulePtr(std::shared_ptr<T> module) : module_(std::move(module)) {}
   template <class Derived>
   requires std::is_base_of_v<T, Derived> ModulePtr(const ModulePtr<Derived>& other)
-      : module_(other.shared()) {}  // NOLINT: as shared_ptr converts
+      : module_(other.shared()) {}  // NOLINT: converts as shared_ptr does
 
   [[nodiscard]] T* operator->() const { return module_.get(); }
   [[nodiscard]] T& operator*() const { return *module_; }

@@ -1,4 +1,5 @@
-// Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101), step for step as torch.optim.AdamW.
+// Adam with decoupled weight decay (Loshchilov and Hutter, arXiv:1711.05101); each step equals that of
+// torch.optim.AdamW.
 //
 // Example
 //   AdamW optimizer({{"weight", weight}}, {.lr = 3e-4, .weight_decay = 0.1});
@@ -18,22 +19,24 @@
 
 namespace d9d {
 
-// Parameters are float, double or half-precision leaves. Moments are fp32 (fp64 for fp64 parameters) whatever the
+// Parameters are float, double or half-precision leaves. Moments are fp32 (fp64 for fp64 parameters), whatever the
 // parameter's dtype; half-precision parameters are rounded to nearest after each step. On Hopper all parameters of one
-// dtype are updated in one launch (kernels/adamw). Local.
+// dtype are updated by one kernel launch (kernels/adamw). Local.
 class AdamW {
  public:
-  // Allocates all state: zeros. Throws ConfigError on values out of range, tensors that are no floating leaves, and
-  // names that repeat.
+  // Allocates all state as zeros. Throws ConfigError for values out of range, for tensors that are not floating leaves,
+  // and for names that repeat.
   AdamW(const std::vector<NamedParameter>& parameters, const AdamWConfig& config);
 
   [[nodiscard]] double learning_rate() const { return config_.lr; }
 
-  // Parameters without a gradient keep their value, moments and step count. Throws ConfigError on a negative learning
-  // rate and on sparse gradients.
+  // Parameters without a gradient keep their value, moments and step count. Throws ConfigError for a negative learning
+  // rate and for sparse gradients.
   void step(double learning_rate);
-  // With every gradient times `grad_scale` (0-dim), such as a clip coefficient: saves a pass over the gradients. On the
-  // parameters' device it is not waited for. NaN: only the step count changes, until forget_step().
+  // Multiplies every gradient by `grad_scale` (0-dim), such as a clip coefficient, which saves a pass over the
+  // gradients. If grad_scale is on the parameters' device, the host does not wait for it. If it is NaN, only the step
+  // counts
+  // change, until forget_step().
   void step(double learning_rate, const at::Tensor& grad_scale);
   void forget_step() { detail::forget_step(moments_); }
 

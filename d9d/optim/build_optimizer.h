@@ -1,4 +1,4 @@
-// From a configuration to an optimiser.
+// Builds an optimiser from its configuration.
 //
 // Example
 //   Optimizer optimizer = build_optimizer(config.optimizer, {{"weight", weight}}, config.determinism.base_seed);
@@ -12,8 +12,8 @@
 
 namespace d9d {
 
-// One group of all `parameters`. `seed`: of optimisers that draw random numbers. Throws ConfigError for optimisers that
-// this version does not have: adam and sgd.
+// The optimiser has one group of all `parameters`. `seed`: for optimisers that draw random numbers. Throws ConfigError
+// for optimisers that this version does not have: adam and sgd.
 [[nodiscard]] Optimizer build_optimizer(const OptimizerConfig& config, const std::vector<NamedParameter>& parameters,
                                         std::uint64_t seed = 0);
 

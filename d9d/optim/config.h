@@ -1,5 +1,5 @@
-// Which optimiser a job uses: one of the records below, picked in JSON by "name". Options mean what they mean in
-// torch.optim.
+// The optimiser of a job: one of the records below, selected in JSON by "name". Options have the meaning that they have
+// in torch.optim.
 //
 // Example
 //   {"name": "adamw", "lr": 2.5e-4, "betas": [0.9, 0.95]}
@@ -72,7 +72,7 @@ struct SgdConfig {
   }
 };
 
-// AdamW whose bf16 parameters are rounded stochastically instead of having fp32 copies.
+// AdamW whose bf16 parameters are rounded stochastically, so that they need no fp32 copies.
 struct StochasticAdamWConfig {
   double lr = 1e-3;
   std::pair<double, double> betas = {0.9, 0.999};

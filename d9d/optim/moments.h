@@ -1,4 +1,4 @@
-// What the optimisers of the Adam family keep for each parameter: step count and moments, and their state dict.
+// The state that optimisers of the Adam family keep for each parameter: step count and moments, and their state dict.
 #pragma once
 
 #include <functional>
@@ -23,26 +23,28 @@ struct Moments {
 };
 
 struct MomentsOptions {
-  std::string_view optimizer;                                            // who asks: for errors
+  std::string_view optimizer;                                            // the optimiser's name, for errors
   std::function<at::ScalarType(const NamedParameter& parameter)> dtype;  // of the moments
   bool amsgrad = false;
 };
 
-// Zeros. Throws ConfigError for tensors that are no floating leaves with storage and for names that repeat.
+// Allocates moments as zeros. Throws ConfigError for tensors that are not floating leaves with storage, and for names
+// that
+// repeat.
 [[nodiscard]] std::vector<Moments> make_moments(const std::vector<NamedParameter>& parameters,
                                                 const MomentsOptions& options);
 
-// Counts the step of a parameter that has a gradient and returns what it updates. Throws ConfigError for sparse
-// gradients.
+// Increments the step count of a parameter that has a gradient and returns the tensors that the step updates. Throws
+// ConfigError for sparse gradients.
 [[nodiscard]] kernels::AdamWTensors begin_step(const Moments& moments, std::string_view optimizer);
 
-// Takes back what begin_step counted for the parameters that have a gradient.
+// Decrements the step counts that begin_step incremented, those of the parameters that have a gradient.
 void forget_step(const std::vector<Moments>& moments);
 
-// <name>.step, <name>.exp_avg, <name>.exp_avg_sq and, if there, <name>.max_exp_avg_sq: aliases.
+// <name>.step, <name>.exp_avg, <name>.exp_avg_sq and, if it is defined, <name>.max_exp_avg_sq: aliases.
 [[nodiscard]] std::map<std::string, at::Tensor> state_of(const std::vector<Moments>& moments);
 
-// Copies `state` into the tensors of `own`; throws StateError unless names, shapes and dtypes are the same.
+// Copies `state` into the tensors of `own`. Throws StateError unless names, shapes and dtypes are the same.
 void copy_state(const std::map<std::string, at::Tensor>& state, const std::map<std::string, at::Tensor>& own,
                 std::string_view optimizer);
 

@@ -1,4 +1,4 @@
-// Any optimiser that meets OptimizerProtocol, by value.
+// A type-erased optimiser: holds any type that satisfies OptimizerProtocol by value.
 //
 // Example
 //   Optimizer optimizer(AdamW(parameters, {.lr = 1e-3}));
@@ -28,8 +28,8 @@ class Optimizer {
 
   [[nodiscard]] double learning_rate() const { return held_->learning_rate(); }
   void step(double learning_rate) { held_->step(learning_rate); }
-  // Whether the held one takes a factor on gradients; the other step() and forget_step() are for those that do
-  // (InternalError).
+  // Whether the held optimiser satisfies ScalesGradients. Otherwise the step() with grad_scale and forget_step() throw
+  // InternalError.
   [[nodiscard]] bool scales_gradients() const { return held_->scales_gradients(); }
   void step(double learning_rate, const at::Tensor& grad_scale) { held_->step(learning_rate, grad_scale); }
   void forget_step() { held_->forget_step(); }

@@ -1,7 +1,7 @@
-// What the trainer asks of an optimiser. Any class with these members trains; nothing has to be inherited.
+// What the trainer requires of an optimiser. Any class with these members can be used; there is no base class.
 //
 // Example
-//   class SignDescent {                                   // your own
+//   class SignDescent {                                   // a user's own optimiser
 //    public:
 //     double learning_rate() const;
 //     void step(double learning_rate);
@@ -35,11 +35,11 @@ struct NamedParameter {
   Placements placements = {};
 };
 
-// learning_rate    the one it was built with; schedulers multiply it.
-// step             updates parameters from their .grad() at the given learning rate; those without a gradient are left
-//                  alone. Gradients are not touched.
-// state_dict       aliases of all state, complete from construction on, so that a checkpoint can be read into it.
-// load_state_dict  copies values in; throws StateError when names, shapes or dtypes differ.
+// learning_rate    the rate that it was built with; schedulers multiply it.
+// step             updates parameters from their .grad() at the given learning rate; parameters without a gradient do
+//                  not change, and gradients are not modified.
+// state_dict       aliases of all state, complete after construction, so that a checkpoint can be read into it.
+// load_state_dict  copies values in; throws StateError if names, shapes or dtypes differ.
 template <class T>
 concept OptimizerProtocol = std::move_constructible<T> &&
     requires(T optimizer, const T& constant, double learning_rate, const std::map<std::string, at::Tensor>& state) {
@@ -49,11 +49,12 @@ concept OptimizerProtocol = std::move_constructible<T> &&
   optimizer.load_state_dict(state);
 };
 
-// Optional: an optimiser that multiplies gradients by a 0-dim tensor as it reads them, and so need not wait until the
-// host knows it. Others get gradients that are multiplied already, and no step at all where they are not finite.
+// Optional: an optimiser that multiplies gradients by a 0-dim tensor as it reads them, so that the host need not know
+// that tensor's value first. Other optimisers get gradients that are already multiplied, and are not called if the
+// gradients are not finite.
 //
-// step           a grad_scale of NaN changes no parameter and no moment.
-// forget_step    after such a step, with the same gradients: takes back that it was counted.
+// step           must change no parameter and no moment if grad_scale is NaN.
+// forget_step    is called after such a step, with the same gradients, and must undo its count.
 template <class T>
 concept ScalesGradients = requires(T optimizer, double learning_rate, const at::Tensor& grad_scale) {
   optimizer.step(learning_rate, grad_scale);

@@ -15,7 +15,7 @@ namespace {
 
 using TrackerPtr = std::unique_ptr<Tracker>;
 
-// One overload a provider: std::visit does not compile when one is missing.
+// One overload for each provider: std::visit does not compile if one is missing.
 struct Build {
   const Logger& logger;
 

@@ -1,4 +1,4 @@
-// The tracker that a configuration asks for.
+// Builds the tracker of a configuration.
 //
 // Example
 //   const auto tracker = d9d::build_tracker(d9d::TensorboardTrackerConfig{.log_dir = "runs/a"}, logger);
@@ -12,7 +12,7 @@
 
 namespace d9d {
 
-// `logger` is where the provider "log" prints. ConfigError for a provider that this version does not have.
+// `logger`: where the provider "log" prints. Throws ConfigError for a provider that this version does not have.
 [[nodiscard]] std::unique_ptr<Tracker> build_tracker(const TrackerConfig& config, const Logger& logger);
 
 }  // namespace d9d

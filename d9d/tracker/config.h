@@ -1,4 +1,4 @@
-// Which experiment tracker a job writes to: one of the records below, picked in JSON by "provider".
+// The experiment tracker of a job: one of the records below, selected in JSON by "provider".
 //
 // Example
 //   {"provider": "jsonl", "path": "runs/a.jsonl"}
@@ -29,7 +29,7 @@ struct LogTrackerConfig {
   static constexpr auto fields() { return record<LogTrackerConfig>(); }
 };
 
-// One JSON object a line and step.
+// Writes one JSON object, on one line, for each step.
 struct JsonlTrackerConfig {
   std::filesystem::path path = {};
 
@@ -39,7 +39,7 @@ struct JsonlTrackerConfig {
 
 // TensorBoard event files.
 struct TensorboardTrackerConfig {
-  std::filesystem::path log_dir = {};  // used as it is: no sub-directory a run
+  std::filesystem::path log_dir = {};  // used directly: runs have no sub-directories
 
   static constexpr Tag kTag = {"provider", "tensorboard"};
   static constexpr auto fields() {
@@ -102,7 +102,7 @@ template <class... More>
 using TrackerVariant = std::variant<NullTrackerConfig, LogTrackerConfig, JsonlTrackerConfig, TensorboardTrackerConfig,
                                     AimTrackerConfig, WandbTrackerConfig, MlflowTrackerConfig, More...>;
 
-// Writes everything to each of several trackers.
+// Writes every value to each of several trackers.
 struct MultiTrackerConfig {
   std::vector<TrackerVariant<>> trackers = {};
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kMaxExactInteger = 9007199254740992;  // 2^53
 
-// Shortest digits that read back as the same double. JSON has no NaN and no infinities: those become strings.
+// The shortest digits that parse to the same double. JSON has neither NaN nor infinities: they are written as strings.
 nlohmann::ordered_json number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
@@ -50,7 +50,7 @@ std::optional<std::int64_t> step_of(const std::string& line) {
   return object["step"].get<std::int64_t>();
 }
 
-// Cuts the file before the first line that is torn or of a step after `last_step`.
+// Truncates the file before the first line that is incomplete or belongs to a step after `last_step`.
 void drop_lines_after(std::int64_t last_step, const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return;
@@ -88,7 +88,7 @@ class JsonlRun final : public TrackerRun {
 
   AppendFile file_;
   const TrackerContext context_;
-  nlohmann::ordered_json line_ = nlohmann::ordered_json::object();  // of step last_step_; empty: nothing held back
+  nlohmann::ordered_json line_ = nlohmann::ordered_json::object();  // of step last_step_; empty: nothing pending
   std::int64_t last_step_;
 };
 

@@ -1,4 +1,4 @@
-// A text file with one JSON object a step (docs/trackers.md has the format).
+// A text file with one JSON object for each step (docs/trackers.md describes the format).
 //
 // Example
 //   const auto run = d9d::JsonlTracker("run/metrics.jsonl").open({.name = "pretrain"});
@@ -6,9 +6,9 @@
 //   run->write({.name = "lr", .step = 3, .context = {{"stage", "train"}}}, 3e-4);
 //   run->flush();  // {"step":3,"loss":2.5,"lr":0.0003}
 //
-// A fresh run starts a new file; one that is there is kept as <path>.previous. A resumed run drops the lines of steps
-// after its checkpoint and goes on, so that each step stands there once. A line is written when the step changes, in
-// one piece.
+// A fresh run starts a new file and renames an existing one to <path>.previous. A resumed run deletes the lines of
+// steps after its checkpoint and appends, so that each step occurs once. A line is written when the step changes, with
+// one write.
 #pragma once
 
 #include <filesystem>

@@ -1,10 +1,10 @@
-// Prints scalars to a logger, one line a value: "step 3 (stage=train): loss=2.5", with six significant digits.
+// Prints scalars to a logger, one line for each value: "step 3 (stage=train): loss=2.5", with six significant digits.
 //
 // Example
 //   const auto run = d9d::LogTracker(logger).open({.name = "pretrain"});
 //   run->write({.name = "loss", .step = 3}, 2.5);  // [d9d] [rank:0] 12:34:56 - INFO - step 3: loss=2.5
 //
-// Histograms are left out.
+// Histograms are not printed.
 #pragma once
 
 #include <memory>

@@ -29,7 +29,7 @@ class MultiRun final : public TrackerRun {
     for_each_despite_errors([&](TrackerRun& run) { run.close(outcome); });
   }
 
-  // Reaches every run, then throws the first error.
+  // Visits every run, then throws the first error.
   template <class Visit>
   void for_each_despite_errors(const Visit& visit) {
     std::exception_ptr first_error;

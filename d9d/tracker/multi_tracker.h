@@ -1,12 +1,12 @@
-// Hands every value to several trackers.
+// Writes every value to several trackers.
 //
 // Example
 //   const d9d::MultiTracker both(
 //       {std::make_shared<d9d::LogTracker>(logger), std::make_shared<d9d::JsonlTracker>("run/metrics.jsonl")});
 //   const auto run = both.open({.name = "pretrain"});
 //
-// An error of one tracker reaches the caller; closing closes the others first. A resumed run matches trackers by their
-// position; one that was added at the end starts fresh.
+// An error of one tracker is thrown to the caller; close() first closes the other trackers. A resumed run identifies
+// trackers by their position; a tracker that was added at the end starts fresh.
 #pragma once
 
 #include <memory>

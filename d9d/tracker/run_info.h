@@ -1,4 +1,4 @@
-// What a tracker is told when a run opens.
+// The information that a tracker gets when a run opens.
 //
 // Example
 //   const d9d::RunInfo info{.name = "pretrain", .hparams = {{"run", user_hparams}, {"params", {{"model", model}}}}};
@@ -20,11 +20,11 @@ struct RunInfo {
   std::string description = {};
   nlohmann::ordered_json hparams = nlohmann::ordered_json::object();  // any nesting
   TrackerContext context = {{"stage", "train"}};                      // of most points; flat files need not repeat it
-  nlohmann::ordered_json resume_state = nullptr;  // TrackerRun::state() of the run to go on with. A state that
-                                                  // another tracker wrote counts as none: a fresh run
+  nlohmann::ordered_json resume_state = nullptr;  // TrackerRun::state() of the run to resume. The state of another
+                                                  // kind of tracker counts as none: the run is fresh
 };
 
-// The state of trackers that resume by their last step: {"last_step": n}.
+// The state of trackers that resume after their last step: {"last_step": n}.
 inline constexpr std::int64_t kNoStep = -1;  // nothing has been written yet
 [[nodiscard]] nlohmann::ordered_json state_of_last_step(std::int64_t last_step);
 // None for a fresh run.

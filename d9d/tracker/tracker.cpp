@@ -29,7 +29,7 @@ void TrackerRun::close_in_destructor() noexcept {
   try {
     close(RunOutcome::kFailed);
   } catch (const std::exception&) {
-    // The run is going down with an error of its own; one of its tracker must not replace it.
+    // The run already ends with an error of its own, which an error of its tracker must not replace.
   }
 }
 

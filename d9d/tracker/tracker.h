@@ -1,4 +1,4 @@
-// Trackers record the numbers of a run: on the console, in a file, for TensorBoard.
+// Trackers record the values of a run: on the console, in a file, for TensorBoard.
 //
 // Example
 //   const auto tracker = d9d::build_tracker(config, logger);
@@ -6,7 +6,7 @@
 //   run->write({.name = "loss", .step = 3, .context = {{"stage", "train"}}}, 2.5);
 //   run->close(d9d::RunOutcome::kCompleted);
 //
-// Local, blocking; one thread a run. docs/trackers.md shows how to write one's own.
+// Local, blocking; each run may be used by one thread only. docs/trackers.md shows how to write another tracker.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,17 @@ namespace d9d {
 
 struct RunInfo;  // d9d/tracker/run_info.h
 
-// What tells series of one name apart, for example {"stage": "train"}.
+// Distinguishes series of one name, for example {"stage": "train"}.
 using TrackerContext = std::map<std::string, std::string>;
 
-// Where a value belongs.
+// The series and step of a value.
 struct TrackerPoint {
-  std::string name;       // may hold slashes: metric/accuracy
+  std::string name;       // may contain slashes: metric/accuracy
   std::int64_t step = 0;  // 0-based
   TrackerContext context = {};
 };
 
-// Counts of whole numbers: bin i covers [i, i + 1).
+// Counts of integers: bin i covers [i, i + 1).
 struct CountHistogram {
   std::vector<double> counts;
 };
@@ -41,7 +41,7 @@ using TrackerValue = std::variant<double, CountHistogram>;
 
 enum class RunOutcome { kCompleted, kFailed };
 
-// An open run. Implementations override the private functions, and call close_in_destructor() in their destructor.
+// An open run. Implementations override the private functions and call close_in_destructor() in their destructor.
 class TrackerRun {
  public:
   TrackerRun() = default;
@@ -49,17 +49,18 @@ class TrackerRun {
   TrackerRun(const TrackerRun&) = delete;
   TrackerRun& operator=(const TrackerRun&) = delete;
 
-  // Records one value. Steps come in ascending order. May be held back until the step changes or flush(). StateError
-  // after close().
+  // Records one value. Steps must be in ascending order. The value may be buffered until the step changes or flush() is
+  // called. Throws StateError after close().
   void write(const TrackerPoint& point, const TrackerValue& value);
 
-  // Hands everything that is held back to the system. StateError after close().
+  // Writes all buffered values to the system. Throws StateError after close().
   void flush();
 
-  // Flushes and ends the run. Idempotent: the first outcome counts.
+  // Flushes and ends the run. Idempotent: later outcomes are ignored.
   void close(RunOutcome outcome);
 
-  // What a later process needs to go on with this run (RunInfo::resume_state): goes into checkpoints, after flush().
+  // The state that a later process needs to resume this run (RunInfo::resume_state). Checkpoints store it, after
+  // flush().
   [[nodiscard]] virtual nlohmann::ordered_json state() const;
 
  protected:
@@ -68,7 +69,7 @@ class TrackerRun {
  private:
   virtual void do_write(const TrackerPoint& point, const TrackerValue& value) = 0;
   virtual void do_flush() {}
-  virtual void do_close(RunOutcome) {}  // called once; hands over what is held back, too
+  virtual void do_close(RunOutcome) {}  // called once; must also write buffered values
 
   bool is_closed_ = false;
 };
@@ -77,7 +78,8 @@ class Tracker {
  public:
   virtual ~Tracker() = default;
 
-  // Starts a run, or goes on with the one that info.resume_state describes. IoError when its store cannot be opened.
+  // Starts a run, or resumes the one that info.resume_state describes. Throws IoError if its file or folder cannot be
+  // opened.
   [[nodiscard]] virtual std::unique_ptr<TrackerRun> open(const RunInfo& info) const = 0;
 };
 

@@ -1,4 +1,4 @@
-// A CUDA kernel of your own as an operator with a backward pass, checked against a composition of ATen's operators:
+// A user's CUDA kernel as an operator with a backward pass, checked against a composition of ATen's operators:
 // out = weight * relu(x)^2.
 //
 //   custom_kernel
@@ -33,8 +33,8 @@ struct SquaredRelu : torch::autograd::Function<SquaredRelu> {
     return out;
   }
 
-  // Computes only what this pass asks for: a pipeline schedule may take gradients of inputs now and those of weights
-  // later, by two passes over the same graph.
+  // Computes only the gradients that this pass needs: a pipeline schedule may compute gradients of inputs now and those
+  // of weights later, in two passes over the same graph.
   static variable_list backward(AutogradContext* context, variable_list grads) {
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], grad_out = grads[0].contiguous();
@@ -66,7 +66,7 @@ void check(d9d::DistContext& context) {
   const at::Tensor weight = at::cos(at::arange(77, options)).requires_grad_();
   const at::Tensor grad = at::cos(at::arange(1000 * 77, options) * 3).view({1000, 77});
   const at::Tensor out = squared_relu(x, weight);
-  const auto of_x = torch::autograd::grad({out}, {x}, {grad}, /*retain_graph=*/true);  // the weight's kernel rests
+  const auto of_x = torch::autograd::grad({out}, {x}, {grad}, /*retain_graph=*/true);  // skips the weight's kernel
   const auto of_weight = torch::autograd::grad({out}, {weight}, {grad});               // now it runs
   const at::Tensor expected = squared_relu_aten(x, weight);
   const auto expected_grads = torch::autograd::grad({expected}, {x, weight}, {grad});

@@ -1,4 +1,4 @@
-// Instead of squared_relu_kernel.cu where nvcc is missing; the program does not come here without a CUDA device.
+// Replaces squared_relu_kernel.cu if nvcc is missing. Without a CUDA device the program does not call these functions.
 #include "d9d/base/check.h"
 
 #include "squared_relu_kernel.h"

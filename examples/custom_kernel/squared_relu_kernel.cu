@@ -23,7 +23,7 @@ __global__ void grad_weight_of(const float* grad_out, const float* x, float* gra
                                std::int64_t N) {
   const std::int64_t column = std::int64_t{blockIdx.x} * kBlock + threadIdx.x;
   if (column >= N) return;
-  float sum = 0.0F;  // one thread a column, rows in order: the same bits in every run
+  float sum = 0.0F;  // one thread for each column adds the rows in order: the same bits in every run
   for (std::int64_t i = column; i < R * N; i += N) sum += grad_out[i] * fmaxf(x[i], 0.0F) * fmaxf(x[i], 0.0F);
   grad_weight[column] = sum;
 }

@@ -1,11 +1,11 @@
-// Launchers of the example's kernels. No LibTorch here: nvcc never parses ATen.
+// Launchers of the example's kernels. Uses no LibTorch headers, so that nvcc never parses ATen.
 #pragma once
 
 #include <cstdint>
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
-// Legend   R rows, N columns; contiguous float arrays on one device. Queued on `stream`; nothing waits.
+// Legend   R rows, N columns; contiguous float arrays on one device. Launched on `stream` without waiting.
 // out [R, N] = weight [N] * relu(x [R, N])^2
 void launch_squared_relu(const float* x, const float* weight, float* out, std::int64_t R, std::int64_t N,
                          CUstream_st* stream);

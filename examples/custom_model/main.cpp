@@ -1,5 +1,5 @@
-// Learns which programming language a piece of text is written in. Model, task, data and metric are all written here,
-// by hand; the loop, the optimiser, the schedule, logging and configuration are the library's.
+// Learns to recognise the programming language of a piece of text. Model, task, data and metric are defined here; the
+// loop, the optimiser, the schedule, logging and configuration are the library's.
 //
 //   custom_model examples/custom_model/config.json [key.path=value ...]
 #include <fstream>
@@ -62,7 +62,7 @@ struct SnippetClassifier : d9d::Module {
   const d9d::ModulePtr<d9d::Linear> classifier;                           // a layer of the library
 };
 
-// ---- Data: the texts, snippets from them, and a stream that hands out one step's microbatches at a time. ----
+// ---- Data: the texts, snippets of them, and a stream that returns the microbatches of one step at a time. ----
 
 struct SnippetBatch {
   at::Tensor bytes;     // [B, S] int64
@@ -76,7 +76,7 @@ struct SnippetBatch {
 constexpr std::int64_t kLength = 96;     // of a snippet, in bytes
 constexpr std::int64_t kBatchSize = 64;  // of one step, over all ranks
 constexpr std::int64_t kMicrobatchSize = 32;
-constexpr double kTrainingPart = 0.9;  // the end of each text is kept for the test
+constexpr double kTrainingPart = 0.9;  // the remaining end of each text is kept for the test
 
 struct Corpus {
   explicit Corpus(const Config& config) {
@@ -107,8 +107,10 @@ struct Corpus {
   std::vector<at::Tensor> texts;  // [number of bytes] int64 each
 };
 
-// Any class with these four functions is a pack stream: each pack holds the microbatches of one step that this rank has
-// to compute. Data-parallel ranks share the step's snippets out, so that the job learns the same on any number of them.
+// Any class with these four functions is a pack stream: each pack holds the microbatches of one step that this rank
+// computes. Data-parallel ranks divide the step's snippets among themselves, so that the job learns the same on any
+// number
+// of them.
 struct SnippetStream {
   std::optional<std::vector<SnippetBatch>> next() {
     std::vector<SnippetBatch> pack(static_cast<std::size_t>(num_microbatches));
@@ -125,9 +127,9 @@ struct SnippetStream {
   void load_state(const nlohmann::json& state) { num_drawn = state.at("num_drawn"); }
 
   const Corpus& corpus;
-  std::int64_t rank = 0;  // among those with other data
+  std::int64_t rank = 0;  // among the ranks with different data
   std::int64_t num_microbatches = 1;
-  std::int64_t num_drawn = 0;  // by all ranks
+  std::int64_t num_drawn = 0;  // over all ranks
 };
 
 // ---- Task: how a batch becomes inputs, and outputs become a loss and a metric. ----
@@ -143,7 +145,7 @@ struct SnippetState {               // of one microbatch, from its inputs to its
 struct SnippetTypes {
   using Batch = SnippetBatch;
   using Input = at::Tensor;       // bytes
-  using Shared = std::monostate;  // nothing beside the input
+  using Shared = std::monostate;  // no further inputs
   using Output = at::Tensor;      // logits
   using State = SnippetState;
 };
@@ -170,7 +172,7 @@ struct SnippetTask : d9d::TrainTask<SnippetTypes> {
   const std::shared_ptr<Accuracy> accuracy = std::make_shared<Accuracy>();
 };
 
-// ---- Providers: what the trainer asks for when it builds the job. ----
+// ---- Providers: the trainer calls them when it builds the job. ----
 
 struct SnippetProvider : d9d::ModelProvider<SnippetTypes>, d9d::DataProvider<SnippetBatch> {
   explicit SnippetProvider(const Config& configuration) : config(configuration), corpus(configuration) {}
@@ -185,7 +187,7 @@ struct SnippetProvider : d9d::ModelProvider<SnippetTypes>, d9d::DataProvider<Sni
     return d9d::as_pack_stream<SnippetBatch>(
         SnippetStream{.corpus = corpus,
                       .rank = context.data_parallel_rank(),
-                      .num_microbatches =  // refuses a number of ranks that does not divide the batch
+                      .num_microbatches =  // throws if the number of ranks does not divide the batch
                       d9d::num_microbatches_for_global_batch({.data_parallel_size = context.data_parallel_size(),
                                                               .global_batch_size = kBatchSize,
                                                               .microbatch_size = kMicrobatchSize})});

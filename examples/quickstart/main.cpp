@@ -30,7 +30,7 @@ d9d::Qwen3DenseParameters tiny_model() {
           .split_vocab_order = {"bytes"}};
 }
 
-// Token ids [1, S]: one a byte.
+// Token ids [1, S]: each byte is one token.
 at::Tensor token_ids(const std::string& text) {
   const at::Tensor ids = at::empty({1, std::ssize(text)}, at::kLong);
   for (std::int64_t i = 0; i < std::ssize(text); ++i) ids[0][i] = static_cast<unsigned char>(text[i]);
@@ -38,7 +38,7 @@ at::Tensor token_ids(const std::string& text) {
 }
 
 void learn_sentence(const d9d::DistContext& context) {
-  // Building a model allocates nothing. Storage and values come afterwards.
+  // Building a model allocates nothing. Storage and values are created afterwards.
   const auto model =
       d9d::make_decoder_for_causal_lm(d9d::make_module<d9d::Qwen3DenseModel>(tiny_model(), d9d::DecoderStageOptions{}));
   model->materialize(at::kCPU);
@@ -63,7 +63,7 @@ void learn_sentence(const d9d::DistContext& context) {
     loss.backward();
     gradients.add_loss_with_weight(loss, at::ones({}));
     gradients.end_microbatch();
-    loss_value = gradients.apply(optimizer, optimizer.learning_rate()).loss;  // clips, and steps the optimiser
+    loss_value = gradients.apply(optimizer, optimizer.learning_rate()).loss;  // clips gradients and steps the optimiser
     gradients.reset();
     if (step % 10 == 0) std::cout << "step " << step << ": loss " << loss_value << '\n';
   }

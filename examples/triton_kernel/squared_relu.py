@@ -32,7 +32,7 @@ def grad_weight(grad_out, x, out, R, N, BLOCK: tl.constexpr):
     tl.store(out + column, total, mask=inside)
 
 
-# What compile.py makes: kernel, types of its arguments, elements a block.
+# The kernels that compile.py compiles: function, types of its arguments, elements a block.
 KERNELS = [
     (forward, "*fp32 *fp32 *fp32 i64 i64", 1024),
     (grad_x, "*fp32 *fp32 *fp32 *fp32 i64 i64", 1024),

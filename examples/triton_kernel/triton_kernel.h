@@ -1,4 +1,4 @@
-// A kernel that compile.py made, launched as it is: no Python and no compiler when the program runs.
+// Launches a kernel that compile.py compiled: neither Python nor a compiler is needed when the program runs.
 //
 // Example
 //   launch(k_forward, num_elements, stream, x.const_data_ptr<float>(), out.mutable_data_ptr<float>(), num_elements);
@@ -26,7 +26,7 @@ inline void check(cudaError_t status, const char* name) {
             cudaGetErrorString(status), ". It is compiled for compute capability 9.0.");
 }
 
-// Loaded when it is first asked for, for all devices.
+// Loads the kernel, for all devices, when it is first used.
 inline cudaKernel_t loaded(const CompiledKernel& kernel) {
   static std::map<const unsigned char*, cudaKernel_t> all;
   static std::mutex mutex;
@@ -40,8 +40,8 @@ inline cudaKernel_t loaded(const CompiledKernel& kernel) {
   return result;
 }
 
-// Covers `size` elements. The arguments are those of the Triton function, without its constants; the two that Triton
-// adds, scratch memory, are null for kernels that need none.
+// Launches enough blocks for `size` elements. The arguments are those of the Triton function without its constants.
+// Triton adds two more for scratch memory, which are null for kernels that need none.
 template <class... Arguments>
 void launch(const CompiledKernel& kernel, std::int64_t size, cudaStream_t stream, Arguments... arguments) {
   void* scratch = nullptr;

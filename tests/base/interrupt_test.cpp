@@ -21,13 +21,13 @@ struct ChildResult {
   std::string standard_error;
 };
 
-// Runs `body` in a child process, whose exit code is what body returns.
+// Runs `body` in a child process, whose exit code is the return value of `body`.
 ChildResult run_in_child(const std::function<int()>& body) {
   std::array<int, 2> ends{};
   EXPECT_EQ(::pipe(ends.data()), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::alarm(10);  // a signal that does not end the child must not leave it behind
+    ::alarm(10);  // ends the child even if no other signal does
     ::dup2(ends[1], STDERR_FILENO);
     ::close(ends[0]);
     ::close(ends[1]);
@@ -93,7 +93,7 @@ TEST(InterruptScope, Leaves_signals_to_who_had_them_before_it_lives) {
   EXPECT_EQ(result.standard_error, "");
 }
 
-// As NVRTC does while it compiles.
+// The other thread behaves like NVRTC while it compiles.
 TEST(InterruptScope, Keeps_signals_that_another_thread_takes_for_a_while_and_gives_back) {
   const ChildResult result = run_in_child([] {
     install_interrupt_handlers();

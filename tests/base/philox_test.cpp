@@ -7,7 +7,7 @@ namespace {
 
 TEST(Philox, Equals_the_published_words) {
   EXPECT_EQ(philox4x32({}, 0), (PhiloxWords{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  const PhiloxWords ones = philox4x32({.low = ~0ULL, .high = ~0ULL}, ~0ULL);  // the vectors of the Random123 library
+  const PhiloxWords ones = philox4x32({.low = ~0ULL, .high = ~0ULL}, ~0ULL);  // test vectors of the Random123 library
   EXPECT_EQ(ones, (PhiloxWords{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
 }
 

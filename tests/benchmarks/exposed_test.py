@@ -1,4 +1,4 @@
-"""The arithmetic of benchmarks/communication/exposed.py on traces whose answer is seen at a glance."""
+"""Tests the arithmetic of benchmarks/communication/exposed.py on traces whose results are obvious."""
 
 import sys
 import unittest

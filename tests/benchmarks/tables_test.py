@@ -1,4 +1,4 @@
-"""What benchmarks/tables.py reads from the tables that benchmarks print."""
+"""Tests how benchmarks/tables.py reads the tables that benchmarks print."""
 
 import importlib.machinery
 import importlib.util

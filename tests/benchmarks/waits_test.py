@@ -1,4 +1,4 @@
-"""What benchmarks/training_step/waits.py finds in traces whose answer is seen at a glance."""
+"""Tests benchmarks/training_step/waits.py on traces whose results are obvious."""
 
 import itertools
 import sys
@@ -10,7 +10,7 @@ from waits import idle_share, steps_of  # noqa: E402: found by the line above
 
 
 class Trace:
-    """Calls of the host in order, one a microsecond; work that they start on the device begins 10 us later."""
+    """Calls of the host in order, one in each microsecond; the device work that they launch begins 10 us later."""
 
     def __init__(self):
         self.events = []

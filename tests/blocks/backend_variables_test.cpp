@@ -1,4 +1,4 @@
-// D9D_BACKEND_AUTO_SDPA and D9D_BACKEND_AUTO_GROUPED_MM, as the environment sets them.
+// The effect of the environment variables D9D_BACKEND_AUTO_SDPA and D9D_BACKEND_AUTO_GROUPED_MM.
 #include <cstdlib>
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ class EnvironmentVariable {
 constexpr const char* kSdpa = "D9D_BACKEND_AUTO_SDPA";
 constexpr const char* kGroupedMM = "D9D_BACKEND_AUTO_GROUPED_MM";
 
-// What a core with these parameters would run on.
+// The kernel that a core with these parameters would use.
 kernels::SdpaChoice sdpa_choice(const SdpaParameters& parameters = {}) {
   const auto core = make_module<Sdpa>(parameters);
   return kernels::resolve_sdpa({.preferences = core->preferences});

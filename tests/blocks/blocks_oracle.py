@@ -1,12 +1,12 @@
-"""Computes blocks with PyTorch and transformers, in fp64, and writes what went in and what came out.
+"""Computes blocks with PyTorch and transformers, in fp64, and writes their inputs and outputs.
 
     blocks_oracle.py OUTPUT_FOLDER
 
 OUTPUT_FOLDER/cases.safetensors holds, for each case:
-    <case>/in/<name>        inputs, with numbers that float32 can hold; grad_out, the gradient of the output
-    <case>/weight/<name>    weights under our names and in our layout, float32 numbers too
+    <case>/in/<name>        inputs, representable in float32; grad_out is the gradient of the output
+    <case>/weight/<name>    weights with the names and layout of d9d, representable in float32 too
     <case>/out              the output
-    <case>/grad/<name>      gradients of weights, and of the inputs that have one
+    <case>/grad/<name>      gradients of weights, and of inputs that require them
 OUTPUT_FOLDER/causal_lm is a Hugging Face model, whose greedy continuation of a prompt is a case.
 """
 
@@ -34,7 +34,7 @@ results = {}
 
 
 def keep_double():
-    """transformers computes norms, softmaxes and routers in float32: here what is double stays double."""
+    """transformers computes norms, softmaxes and routers in float32; here double tensors stay double."""
     to, softmax = torch.Tensor.to, F.softmax
 
     def wide_to(tensor, *args, **kwargs):
@@ -58,7 +58,7 @@ def same_names(name, tensor):
 
 
 def add_case(name, module, forward, inputs, rename=same_names):
-    """`inputs`: by name; the floating ones that require gradients get them."""
+    """`inputs`: by name; gradients are computed for floating ones that require them."""
     for parameter in module.parameters():
         parameter.data = draw(*parameter.shape, scale=0.5, mean=0.7 if parameter.ndim == 1 else 0.0)
     module.double()
@@ -107,7 +107,7 @@ def qwen3_attention(key_value_heads, **kwargs):
 
 
 def attend(mask, dim=HEAD_DIM):
-    """A forward of an attention layer with a mask that is added: [1 or B, 1 or heads, S, S]."""
+    """Forward of an attention layer with an additive mask: [1 or B, 1 or heads, S, S]."""
     def forward(module, x, cos, sin, **_):
         return module(x, (cos[..., :dim], sin[..., :dim]), mask)[0]
     return forward
@@ -119,7 +119,7 @@ def attention_inputs(dim=HEAD_DIM, **more):
 
 
 def gated_names(name, tensor):
-    """Our gate is a projection of its own; Qwen3-Next has it in q_proj, after each head's query."""
+    """d9d's gate is a separate projection; Qwen3-Next has it in q_proj, after each head's query."""
     if name != "q_proj.weight":
         yield name, tensor
         return
@@ -183,7 +183,7 @@ def mlp_cases():
 
 # Mixtures of experts --------------------------------------------------------------------------------------------------
 def moe_names(name, tensor):
-    """Ours: experts [E, in, out], gate and up apart."""
+    """d9d: experts [E, in, out], gate and up separate."""
     if name == "gate.weight":
         yield "router.gate.weight", tensor
     elif name == "experts.gate_up_proj":

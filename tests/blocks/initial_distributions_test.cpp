@@ -1,5 +1,5 @@
-// What parameters hold before training: every parameter of every block against a closed form. Sizes in and out differ
-// by a factor of 2 or more everywhere, so that a wrong fan-in shows.
+// The initial values of parameters: compares every parameter of every block with a closed form. Input and output sizes
+// differ by a factor of at least 2 everywhere, so that a wrong fan-in is detected.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -65,7 +65,8 @@ void expect_distributed(const std::string& name, const at::Tensor& parameter, co
   ASSERT_GE(n, 200) << name << " is too small to say anything";
   const double mean_deviation = std::sqrt(expected.variance / n);
   EXPECT_NEAR(values.mean().item<double>(), expected.mean, 5 * mean_deviation) << name << ": mean";
-  const double variance_deviation = expected.variance * std::sqrt(2 / n);  // of a normal; a uniform's is smaller
+  // A normal distribution's; a uniform's is smaller.
+  const double variance_deviation = expected.variance * std::sqrt(2 / n);
   EXPECT_NEAR(values.var().item<double>(), expected.variance, 5 * variance_deviation) << name << ": variance";
   EXPECT_LE(values.abs().max().item<double>(), expected.bound) << name << ": bound";
   EXPECT_LE(distance(values, expected) * std::sqrt(n), 2.0) << name << ": shape";  // exceeded once in 1,500 draws
@@ -73,7 +74,7 @@ void expect_distributed(const std::string& name, const at::Tensor& parameter, co
 
 using Distributions = std::map<std::string, Distribution>;
 
-// Every parameter has a row, and every row a parameter.
+// Every parameter must have a row, and every row a parameter.
 void expect_distributions(Module& module, const Distributions& expected) {
   module.materialize(at::kCPU);
   module.reset_parameters(/*base_seed=*/1);

@@ -1,6 +1,6 @@
-"""The library has no state of its own beside what belongs to the process: data symbols of its archives that can be written.
+"""The library has no global state except that of the process: checks the writable data symbols of its archives.
 
-Constants that a program computes when it needs them (kName, tables of types) are no state.
+Constants that are computed at their first use (kName, tables of types) do not count as state.
 """
 
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 BUILD = Path(sys.argv.pop())
 COMPILER = re.compile(r"typeinfo|vtable|guard variable|__ioinit|VTT for|DW\.ref|__device_stub__|__fat|__cuda")
 CONSTANT = re.compile(r"::k[A-Z]\w*(\[abi:\w+\])?$|json_type<.*>\(\)::type$")
-# What belongs to the process, and why there is one of each.
+# State that belongs to the process, and why there is only one of each.
 PROCESS = {
     "d9d::(anonymous namespace)::stop_requested": "a signal handler can reach nothing else",
     "d9d::(anonymous namespace)::num_scopes": "the signal handlers of a process",

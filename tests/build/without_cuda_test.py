@@ -1,6 +1,7 @@
-"""A build without nvcc links: what others need of its missing files, files in folders `cuda` and .cu, no_cuda.cpp defines.
+"""A build without nvcc must link: no_cuda.cpp must define the symbols that other files need from the missing ones (.cu
+files and those in folders `cuda`).
 
-Read from the objects of a build with nvcc, which compiles both; a test that links them takes a build of its own.
+The symbols are read from the objects of a build with nvcc, which compiles both; linking them would need a second build.
 """
 
 import subprocess
@@ -11,11 +12,11 @@ from pathlib import Path
 BUILD = Path(sys.argv.pop())
 SOURCE = Path(__file__).resolve().parents[2]
 STUBS = "d9d_no_cuda.dir"
-OTHERS = ("d9d_cuda.dir", "d9d_cudnn.dir")  # libraries that such a build has not
+OTHERS = ("d9d_cuda.dir", "d9d_cudnn.dir")  # libraries that such a build lacks
 
 
 def objects_of(folder, sources):
-    """Those of sources that are still there."""
+    """Only the objects of sources that still exist."""
     for item in folder.rglob("*.o"):
         target, *parts = item.relative_to(folder).parts
         source = sources.joinpath(*(".." if part == "__" else part for part in parts)).with_suffix("")  # as CMake names it
@@ -24,7 +25,7 @@ def objects_of(folder, sources):
 
 
 def symbols(objects):
-    """Defined (not weak); undefined, with one that needs each."""
+    """Defined symbols (not weak), and undefined ones with an object that needs each."""
     listing = subprocess.run(["nm", "-A", "--no-sort", *objects], capture_output=True, text=True, check=True).stdout
     defined, undefined = set(), {}
     for item, _, line in (line.partition(":") for line in listing.splitlines()):

@@ -1,4 +1,4 @@
-# Passes when the compiler refuses SOURCE with a message that matches the line "// expect: <regular expression>" of it.
+# Passes if the compiler refuses SOURCE with a message that matches its line "// expect: <regular expression>".
 file(STRINGS "${SOURCE}" expected REGEX "^// expect: ")
 string(REPLACE "// expect: " "" expected "${expected}")
 execute_process(

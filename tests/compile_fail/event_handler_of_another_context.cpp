@@ -1,4 +1,4 @@
-// A handler that takes another event's context: the compiler has to name the concept.
+// A handler that takes another event's context: the compiler's message must name the concept.
 // expect: EventHandler
 #include "d9d/loop/event/event_bus.h"
 

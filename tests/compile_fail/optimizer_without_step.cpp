@@ -1,4 +1,4 @@
-// An optimiser that lacks one function of the protocol: the compiler has to say which.
+// An optimiser that lacks one function of the protocol: the compiler's message must name it.
 // expect: required expression [^ ]*optimizer\.step\(learning_rate\)[^ ]* is invalid
 #include "d9d/optim/optimizer.h"
 

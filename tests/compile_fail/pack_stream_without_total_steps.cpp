@@ -1,4 +1,4 @@
-// A pack stream that lacks one function of the protocol: the compiler has to say which.
+// A pack stream that lacks one function of the protocol: the compiler's message must name it.
 // expect: required expression [^ ]*stream\.total_steps\(\)[^ ]* is invalid
 #include <ATen/core/Tensor.h>
 

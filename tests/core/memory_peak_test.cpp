@@ -1,4 +1,4 @@
-// The scope that other tests measure memory with.
+// Tests the scope with which other tests measure memory.
 #include "tests/support/memory_peak.h"
 
 #include <thread>

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 DataConfig parse(const std::string& text) { return parse_record<DataConfig>(Json::parse(text), {.keys = "data"}); }
 
-// A text source with more loader keys.
+// A text source with additional loader keys.
 std::string error_with(const std::string& keys) {
   try {
     std::ignore = parse(R"({"kind": "text", "paths": ["a"], "sequence_length": 8, )" + keys + "}");

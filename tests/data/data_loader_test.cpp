@@ -134,7 +134,7 @@ TEST_P(LoaderWithWorkers, Can_be_moved_and_dropped_at_work) {
   EXPECT_EQ(moved.next(), (Batch{20, 30}));
 }
 
-// Says when its first samples were read, by one thread.
+// Reports when one thread has read its first samples.
 class Telling final : public Dataset<std::int64_t> {
  public:
   explicit Telling(std::latch& read) : read_(read) {}
@@ -169,7 +169,7 @@ TEST(DataLoader, Goes_to_a_position_after_it_is_started) {
   EXPECT_EQ(resumed.next(), loader.next());
 }
 
-// Does not answer until it is told to.
+// Does not answer reads until it is told to.
 struct Storage {
   std::latch answers{1};
   std::atomic<bool> hangs = false;
@@ -199,7 +199,7 @@ DataLoader<Batch> make_hanging_loader(const StoragePtr& storage, const LoaderOpt
   return {std::make_shared<const Hanging>(storage), collect, sampler, loading};
 }
 
-// What `body` throws, while storage does not answer. A body that waits for storage fails after a while.
+// The exception that `body` throws while storage does not answer. A body that waits for storage fails after a while.
 std::string error_without_storage(const std::function<void(const StoragePtr&)>& body) {
   const auto storage = std::make_shared<Storage>();
   auto ending = std::async(std::launch::async, [&]() -> std::string {
@@ -238,13 +238,13 @@ TEST(DataLoader, Hands_out_what_came_late_when_it_is_asked_again) {
   while (!batch) {
     try {
       batch = loader.next();
-    } catch (const IoError&) {  // a busy machine
+    } catch (const IoError&) {  // happens on a busy machine
     }
   }
   EXPECT_EQ(batch, (Batch{60, 70}));
 }
 
-// After an exception of another kind, or Ctrl-C: nobody asks for what hangs.
+// After an exception of another kind, or Ctrl-C, nothing waits for the read that hangs.
 TEST(DataLoader, Does_not_wait_long_in_the_end_for_a_read_that_hangs_and_says_so_once) {
   for (const double timeout : {0.05, 0.0}) {
     std::vector<std::string> lines;

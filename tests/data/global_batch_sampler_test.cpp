@@ -30,7 +30,7 @@ Samples all_of_rank(Options options, std::int64_t index, std::int64_t size) {
   return all;
 }
 
-// What all ranks consume in step `step`.
+// The samples that all ranks consume in step `step`.
 std::multiset<std::int64_t> step_of_all_ranks(Options options, std::int64_t num_ranks, std::int64_t step) {
   std::multiset<std::int64_t> samples;
   for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
@@ -55,8 +55,8 @@ TEST(GlobalBatchSampler, Deals_each_global_batch_in_ranges_when_chunked) {
   EXPECT_THAT(all_of_rank(options, 1, 2), ElementsAre(2, 3, 6, 7));
 }
 
-// One global batch over a whole dataset is a sharded dataset: the tables of d9d 0.24 for datasets padded to equal
-// shards.
+// With one global batch over the whole dataset this is a sharded dataset: the tables are those of d9d 0.24 for datasets
+// padded to equal shards.
 TEST(GlobalBatchSampler, Repeats_the_last_sample_until_ranks_have_equally_many) {
   Options options{.dataset_size = 5, .global_batch_size = 6, .drop_last = false};
   EXPECT_THAT(all_of_rank(options, 0, 2), ElementsAre(0, 2, 4));
@@ -171,7 +171,7 @@ TEST_F(SamplerState, Is_refused_when_it_is_something_else) {
   }
 }
 
-// Each number once over all ranks, and the microbatch of the number that one rank deals itself.
+// Each number occurs once over all ranks and belongs to the same microbatch as in a job of one rank.
 TEST(GlobalBatchSampler, Numbers_the_microbatches_of_a_step_as_one_rank_does) {
   const std::vector<Options> all_options = {
       {.dataset_size = 24, .global_batch_size = 12, .mode = ShardIndexingMode::kSequential},

@@ -9,7 +9,7 @@
 namespace d9d::pack_stream_test {
 namespace {
 
-// A loader as a user might write one: counts to `size`, inherits nothing.
+// A loader as a user might write it: counts to `size` and has no base class.
 struct Counter {
   std::optional<std::int64_t> end;
   std::int64_t position = 0;
@@ -101,7 +101,7 @@ TEST(FixedCountMicrobatchPacker, Rejects_packs_of_nothing) {
   EXPECT_THROW(FixedCountMicrobatchPacker(Counter{}, {.microbatches_per_pack = 0}), ConfigError);
 }
 
-// Packs by a budget: step s has s + 1 microbatches.
+// Packs of growing size: step s has s + 1 microbatches.
 struct Growing {
   int step = 0;
   std::optional<Pack> next() { return ++step, Pack(step, step); }

@@ -51,7 +51,7 @@ TEST(Permutation, Depends_on_seed_and_epoch_and_nothing_else) {
   EXPECT_NE(order, all({1000, {.seed = 2, .epoch = 2}}));
 }
 
-// Each of the 24 orders of 4 elements is expected 500 times in 12,000 draws; the 0.9999 quantile of chi-square with 23
+// In 12,000 draws each of the 24 orders of 4 elements is expected 500 times; the 0.9999 quantile of chi-square with 23
 // degrees of freedom is 56.
 TEST(Permutation, Draws_all_orders_of_four_equally_often) {
   std::map<std::vector<std::int64_t>, int> counts;
@@ -62,7 +62,7 @@ TEST(Permutation, Draws_all_orders_of_four_equally_often) {
   EXPECT_LT(chi_square, 56);
 }
 
-// Where element 0 goes in 20,000 draws of 20 places; 0.9999 quantile for 19 degrees of freedom: 50.
+// The position of element 0 in 20,000 draws of 20 positions; the 0.9999 quantile for 19 degrees of freedom is 50.
 TEST(Permutation, Sends_an_element_everywhere_equally_often) {
   std::vector<int> counts(20, 0);
   for (std::int64_t epoch = 0; epoch < 20000; ++epoch) ++counts[Permutation(20, {.seed = 3, .epoch = epoch})(0)];
@@ -78,7 +78,7 @@ TEST(Permutation, Keeps_neighbours_apart) {
   EXPECT_LT(adjacent, 15);
 }
 
-// Checkpoints resume in the middle of an order, so it may never change.
+// Checkpoints resume within an order, so it must never change.
 TEST(Permutation, Keeps_the_order_of_earlier_builds) {
   EXPECT_EQ(all({8, {.seed = 1337, .epoch = 1}}), (std::vector<std::int64_t>{4, 1, 5, 7, 2, 3, 6, 0}));
 }

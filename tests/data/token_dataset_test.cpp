@@ -72,7 +72,7 @@ TEST_F(TokenFiles, Puts_separators_before_and_after_a_document_of_one_byte) {
 TEST_F(TokenFiles, Cuts_samples_that_share_one_token) {
   const auto path = write("text", "0123456789");
   const auto dataset = text_dataset({path}, 3);
-  ASSERT_EQ(dataset->size(), 3);  // ten tokens are nine predictions
+  ASSERT_EQ(dataset->size(), 3);  // ten tokens give nine predictions
   for (std::int64_t i = 0; i < 3; ++i) {
     const TokenSample sample = dataset->get(i);
     EXPECT_THAT(values(sample.input_ids), ElementsAre('0' + 3 * i, '1' + 3 * i, '2' + 3 * i));

@@ -25,7 +25,7 @@ class TokenStream : public ::testing::Test {
     for (std::uint16_t token = 0; token < 41; ++token) file.write(reinterpret_cast<const char*>(&token), sizeof(token));
   }
 
-  // 41 tokens in sequences of 2: 20 samples, of which sample i starts with token 2 i.
+  // 41 tokens in sequences of 2: 20 samples; sample i starts with token 2 i.
   TokensDataConfig config() const {
     return {.path = path,
             .dtype = TokenDtype::kUint16,

@@ -1,5 +1,5 @@
-// Code that pages show and that stands in no program: compiled with the library, never run. tools/check_snippets.py
-// holds the pages to it.
+// Code that is shown in documentation pages but not part of a program: compiled with the library, never run.
+// tools/check_snippets.py checks that the pages agree with it.
 #include <memory>
 #include <vector>
 

@@ -1,7 +1,7 @@
-# Builds tests/install/consumer as a foreign project would and runs it.
+# Builds tests/install/consumer as another project would, and runs it.
 #   WAY=package       installs this build into a prefix and uses find_package
-#   WAY=subdirectory  adds the sources (FetchContent); builds one area only, since the others are compiled by the same rules
-#   WAY=linked_subdirectory  the same with all areas: minutes
+#   WAY=subdirectory  adds the sources (FetchContent) and builds only one area; all are compiled by the same rules
+#   WAY=linked_subdirectory  the same with all areas, which takes minutes
 
 set(work "${BINARY_DIR}/install_test/${WAY}")
 file(REMOVE_RECURSE "${work}")

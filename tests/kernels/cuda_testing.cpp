@@ -13,12 +13,12 @@
 namespace d9d::testing {
 namespace {
 
-// How far a result of this dtype and magnitude may be from the exact one, however exact the composition is.
+// How far a result of this dtype and magnitude may be from the exact one even if the composition is exact.
 double unavoidable_error(at::ScalarType dtype, double scale) {
   switch (dtype) {
-    case at::kDouble:  // the composition in fp64 stands for the exact result
+    case at::kDouble:  // the composition in fp64 serves as the exact result
       return test::tolerance("fp64").value * std::max(1.0, scale);
-    case at::kFloat:  // sums are ordered otherwise
+    case at::kFloat:  // sums have another order
       return 0x1p-21 * scale;
     case at::kHalf:
       return 0x1p-10 * scale;
@@ -29,7 +29,7 @@ double unavoidable_error(at::ScalarType dtype, double scale) {
 
 double magnitude(const at::Tensor& tensor) { return tensor.numel() == 0 ? 0 : tensor.abs().max().item<double>(); }
 
-// Results of fp64 are computed in fp32 where another input is narrower.
+// Results of fp64 are computed in fp32 if another input is narrower.
 at::ScalarType computed_dtype(at::ScalarType dtype, const std::vector<at::Tensor>& inputs) {
   const bool are_all_wide = std::ranges::all_of(
       inputs, [](const at::Tensor& input) { return !input.is_floating_point() || input.scalar_type() == at::kDouble; });
@@ -44,7 +44,7 @@ std::vector<at::Tensor> in_fp64(const std::vector<at::Tensor>& tensors) {
   return wide;
 }
 
-double unit_roundoff(at::ScalarType dtype) {  // the largest relative error of a rounding
+double unit_roundoff(at::ScalarType dtype) {  // the largest relative error of one rounding
   switch (dtype) {
     case at::kBFloat16:
       return std::ldexp(1.0, -8);
@@ -80,7 +80,7 @@ std::vector<at::Tensor> outputs_and_gradients(const TensorFunction& function, co
   std::vector<at::Tensor> results = function(leaves);
   std::vector<at::Tensor> grads;
   for (const at::Tensor& output : results) {
-    // The numbers of the narrowest dtype, so that all runs get the same gradients.
+    // Gradients are representable in the narrowest dtype, so that all runs get the same ones.
     const at::Tensor grad = values(output.sizes(), 1000 + grads.size(), at::kBFloat16).to(at::kHalf);
     grads.push_back(grad.to(output.options()));
   }

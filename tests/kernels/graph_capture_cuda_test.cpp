@@ -1,4 +1,4 @@
-// Every operator, forward and backward, as a CUDA graph: replayed for other values it gives the bits of a usual run.
+// Every operator, forward and backward, as a CUDA graph: a replay with other values must give the bits of an eager run.
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ using Op = std::function<at::Tensor(const Tensors& inputs)>;
 
 class GraphCaptureCuda : public ::d9d::testing::CudaTest {};
 
-// The output of `op`, then gradients of those inputs that want one, for an output gradient that is the output itself.
+// The output of `op`, then gradients of the inputs that require one, with the output itself as the output gradient.
 Tensors forward_and_backward(const Op& op, const Tensors& inputs) {
   const at::Tensor out = op(inputs);
   Tensors wanted;
@@ -41,7 +41,7 @@ Tensors forward_and_backward(const Op& op, const Tensors& inputs) {
   return results;
 }
 
-// Inputs of bfloat16, which want gradients, and of other dtypes, which do not.
+// Inputs of bfloat16 require gradients, those of other dtypes do not.
 void expect_same_bits(const Op& op, const std::function<Tensors(std::uint64_t seed)>& make_inputs) {
   const auto inputs_of = [&](std::uint64_t seed) {
     Tensors inputs = make_inputs(seed);
@@ -51,7 +51,7 @@ void expect_same_bits(const Op& op, const std::function<Tensors(std::uint64_t se
   SideStream(kGpu)
       .run([&] {
         const Tensors inputs = inputs_of(1);
-        for (int i = 0; i < 2; ++i) (void)forward_and_backward(op, inputs);  // loads what it needs
+        for (int i = 0; i < 2; ++i) (void)forward_and_backward(op, inputs);  // loads the kernels that it needs
         const auto graph = cuda_graphs(kGpu)();
         Tensors results;
         graph->capture([&] { results = forward_and_backward(op, inputs); });
@@ -166,7 +166,7 @@ TEST_F(GraphCaptureCuda, Embedding) {
                    [](std::uint64_t seed) {
                      return Tensors{bf16({1000, 64}, seed), ids({4, 128}, seed + 10, 1000)};
                    });
-  expect_same_bits(  // beyond 3072 ids LibTorch sorts them
+  expect_same_bits(  // LibTorch sorts more than 3072 ids
       [](const Tensors& in) { return at::embedding(in[0], in[1]); },
       [](std::uint64_t seed) {
         return Tensors{bf16({1000, 64}, seed), ids({4, 1024}, seed + 10, 1000)};

@@ -1,5 +1,6 @@
-// What the tests of operators share: reproducible data, and the comparison of an operator with a plain composition of
-// ATen operators through autograd.
+// Shared by the tests of operators: reproducible data, and the comparison of an operator with a plain composition of
+// ATen
+// operators through autograd.
 //
 // Example
 //   EXPECT_LT(worst_difference(op, composition, {values({3, 5}, 1), values({5}, 2)}), 1e-12);
@@ -13,13 +14,13 @@
 
 namespace d9d::testing {
 
-// Standard normal numbers decided by shape and seed.
+// Standard normal numbers, determined by shape and seed.
 [[nodiscard]] at::Tensor values(at::IntArrayRef shape, std::uint64_t seed, at::ScalarType dtype = at::kDouble);
 
 // A leaf with the same numbers and strides that requires a gradient.
 [[nodiscard]] at::Tensor leaf(const at::Tensor& tensor);
 
-// Fills .grad of the leaves that lead to `outputs`.
+// Computes .grad of the leaves that lead to `outputs`.
 void backward(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& grads);
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;

@@ -1,4 +1,4 @@
-// Puts the parts of a tensor that ranks hold together. Parts that several ranks hold must be the same bits.
+// Assembles a tensor from the parts that ranks hold. Parts that several ranks hold must be equal bit for bit.
 #pragma once
 
 #include <map>

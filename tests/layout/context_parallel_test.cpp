@@ -1,4 +1,5 @@
-// Context parallelism trains as one rank does, by either of its degrees, with data, tensor and expert parallelism.
+// Context parallelism must train as one rank does, with either of its degrees, and with data, tensor and expert
+// parallelism.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"

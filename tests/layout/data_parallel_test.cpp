@@ -1,4 +1,4 @@
-// Any data-parallel layout trains as one rank does.
+// Every data-parallel layout must train as one rank does.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"
@@ -43,7 +43,7 @@ TEST_P(DataParallel, Reduces_once_a_step_when_asked) {
   expect_same(train(layout, job), train({}, job), tolerance("fp64"));
 }
 
-// Where ranks read each other's memory nothing but the way of the slices differs: bit for bit.
+// If ranks read each other's memory only the transfer of slices differs: results are equal bit for bit.
 TEST_P(DataParallel, Trains_with_copied_slices_as_with_gathered_ones) {
   for (const DecoderFamily& family : decoder_families()) {
     for (const ReshardAfterForward reshard : {ReshardAfterForward::kExceptLast, ReshardAfterForward::kNever}) {
@@ -68,7 +68,7 @@ TEST_P(DataParallel, Trains_with_copied_slices_as_with_gathered_ones) {
   }
 }
 
-// The smallest and the largest layout over sockets, as processes would talk.
+// The smallest and the largest layout over sockets, as between processes.
 TEST(DataParallelOverGloo, Trains_as_one_rank_does) {
   const LayoutJob job{.ties_embeddings = true, .num_microbatches = 24};
   const LayoutResult expected = train({}, job);

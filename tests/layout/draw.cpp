@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kMaxRanks = 8;
 
-// All equally likely from the first case on: RapidCheck would begin with small ones.
+// Equally likely from the first case on: RapidCheck itself would begin with small numbers.
 std::int64_t number(std::int64_t begin, std::int64_t end) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(begin, end));
 }
@@ -19,7 +19,7 @@ std::int64_t number(std::int64_t begin, std::int64_t end) {
 // True once in `times` draws.
 bool one_in(std::int64_t times) { return number(0, times) == times - 1; }
 
-// A value, the first where it shrinks.
+// One of the values; shrinks to the first.
 template <class T>
 T any_of(const std::vector<T>& values) {
   return values[static_cast<std::size_t>(number(0, std::ssize(values)))];
@@ -83,7 +83,7 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job) {
     std::vector<std::int64_t> sizes;
   };
   std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}}, {&Mesh::data_parallel_replicate, {1, 2, 3}}};
-  // What is refused comes up now and then: the refusal is looked at.
+  // Layouts that are refused are drawn occasionally, to test the refusal.
   const auto may_have = [&](const Mesh& mesh) {
     return !refusal({.job = job, .layout = {.mesh = mesh}}).has_value() || one_in(20);
   };
@@ -92,7 +92,7 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job) {
     axes.push_back({&Mesh::context_parallel_shard, {1, 2, 4}});
     axes.push_back({&Mesh::context_parallel_replicate, {1, 2}});
   }
-  const std::int64_t first = number(0, std::ssize(axes));  // so that each has its turn while there are ranks left
+  const std::int64_t first = number(0, std::ssize(axes));  // so that each axis comes first sometimes
   Mesh mesh;
   for (std::int64_t i = 0; i < std::ssize(axes); ++i) {
     const Axis& axis = axes[static_cast<std::size_t>((first + i) % std::ssize(axes))];
@@ -129,7 +129,7 @@ Layout draw_layout(const LayoutJob& job) {
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;
   layout.bucket_size_mb = one_in(2) ? 0 : 32;
   layout.renews_manager = one_in(6);
-  layout.abandons = !job.balances_by_bias && !job.starves_experts && one_in(6);  // counts of tokens are not taken back
+  layout.abandons = !job.balances_by_bias && !job.starves_experts && one_in(6);  // counts of tokens are not undone
   return layout;
 }
 
@@ -140,7 +140,7 @@ LayoutCase draw_case() {
   drawn.layout = draw_layout(drawn.job);
   const DeviceMeshParameters& mesh = drawn.layout.mesh;
   drawn.job.num_microbatches = number(1, 4) * mesh.data_parallel_replicate * mesh.data_parallel_shard;
-  if (is_rounded_to_float(drawn)) {  // Adam's updates are as long for a rounding as for a gradient
+  if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts
   }

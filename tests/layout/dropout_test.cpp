@@ -1,4 +1,4 @@
-// Jobs of the trainer with dropout train as one rank does, when their layouts have the same microbatches.
+// Jobs of the trainer with dropout must train as one rank does if their layouts have the same microbatches.
 #include "d9d/blocks/regularization/dropout.h"
 
 #include <mutex>
@@ -25,7 +25,7 @@ constexpr std::int64_t kSequence = 8;
 constexpr std::int64_t kVocabulary = 23;
 constexpr std::int64_t kNumLabels = 3;
 
-// ---- A decoder whose layers drop what they add, once or several times. ----
+// ---- A decoder whose layers have dropout, once or several times. ----
 
 class DroppingLayer : public DecoderLayer {
  public:
@@ -61,7 +61,7 @@ ModulePtr<PreNormDecoder> make_backbone(int num_rounds) {
   return make_module<DroppingDecoder>(parameters, num_rounds);
 }
 
-// ---- Data: sample n is the same whoever reads it. ----
+// ---- Data: sample n is the same on every rank. ----
 
 struct Batch {
   at::Tensor ids, labels;  // [B, S]
@@ -97,7 +97,7 @@ struct Job {
   DeviceMeshParameters mesh = {};
   std::int64_t microbatch_size = 2;
   ShardIndexingMode mode = ShardIndexingMode::kChunked;
-  int num_rounds = 1;  // of a layer's block and its dropout
+  int num_rounds = 1;  // how often a layer runs its block and its dropout
 };
 
 template <class Head>

@@ -1,4 +1,4 @@
-// Experts over ranks train as on one rank, whatever holds the other parameters.
+// Experts distributed over ranks must train as on one rank, for any layout of the other parameters.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"

@@ -1,4 +1,4 @@
-// Cases that did not train as one rank does, as the fuzzer printed them.
+// Cases that once did not train as one rank does, as the fuzzer printed them.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"

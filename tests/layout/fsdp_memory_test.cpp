@@ -1,5 +1,5 @@
-// What a rank needs at once under FSDP: its slices of parameters and gradients, the two largest neighbouring units
-// gathered, one full gradient of a unit.
+// The peak memory of a rank under FSDP: its slices of parameters and gradients, the two largest adjacent units
+// gathered, and the full gradient of one unit.
 #include <mutex>
 
 #include <ATen/ATen.h>
@@ -17,7 +17,7 @@
 namespace d9d::test::fsdp_memory_test {
 namespace {
 
-// Layers of 3.4 MB and little else: activations of four positions hardly count.
+// Layers of 3.4 MB and little else: the activations of four positions are negligible.
 Qwen3DenseParameters wide_decoder() {
   return {.layer = {.hidden_size = 256,
                     .intermediate_size = 768,
@@ -82,7 +82,7 @@ Bytes measure_on(std::int64_t num_ranks, const FsdpConfig& config) {
 class FsdpMemory : public ::testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, FsdpMemory, ::testing::Values(2, 4));
 
-constexpr double kTolerance = 0.05;  // activations, padding, one parameter's gradient on its way
+constexpr double kTolerance = 0.05;  // activations, padding, and the gradient of one parameter that is being reduced
 
 TEST_P(FsdpMemory, Is_slices_and_two_gathered_units_and_one_full_gradient) {
   for (const ExchangeMethod gather : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {

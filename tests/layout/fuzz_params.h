@@ -1,14 +1,16 @@
-// How many cases the fuzzer draws, and from which seed.
+// The number of cases that the fuzzer draws, and its seed.
 #pragma once
 
 #include <rapidcheck.h>
 
 namespace d9d::test {
 
-// The same cases each time.
+// Draws the same cases in each run.
 [[nodiscard]] rc::detail::TestParams ci_fuzz_params();
 
-// Those, or as RC_PARAMS in the environment says: a case for every four of max_success, as each is a training.
+// The same, or the values of RC_PARAMS in the environment; every four of its max_success give one case, because each
+// case
+// trains a model.
 [[nodiscard]] rc::detail::TestParams fuzz_params();
 
 }  // namespace d9d::test

@@ -1,4 +1,4 @@
-// Every head of every family under data, sharded, expert and context parallelism, alone and together.
+// Every head of every family under data, sharded, expert and context parallelism, separately and combined.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"

@@ -39,7 +39,7 @@ class Optimizer {
   AdamW adamw_;
 };
 
-// What ranks write together.
+// The results that all ranks write to.
 struct Shared {
   LayoutResult result;
   Assembler gradients;
@@ -110,13 +110,13 @@ class RankJob {
     }
   }
 
-  // As the data is dealt: microbatch i of this rank's M, among all of the step.
+  // The number, among all microbatches of the step, of microbatch i of this rank's M, depending on their distribution.
   [[nodiscard]] std::int64_t number_in_step(std::int64_t i, std::int64_t share) const {
     if (layout_.deals_in_turn) return i * context_.data_parallel_size() + context_.data_parallel_rank();
     return context_.data_parallel_rank() * share + i;
   }
 
-  // The i-th of this rank's microbatches: its forward.
+  // The forward of the i-th of this rank's microbatches.
   LayoutLoss forward(std::int64_t step, std::int64_t i) {
     const std::int64_t share = job_.num_microbatches / context_.data_parallel_size();
     const std::int64_t number = number_in_step(i, share);

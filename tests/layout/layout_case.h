@@ -1,4 +1,6 @@
-// A small training job whose result must not depend on the layout: run over any mesh, gathered, compared with one rank.
+// A small training job whose result must not depend on the layout: trains over any mesh, gathers the result, and
+// compares
+// it with that of one rank.
 //
 // Example
 //   const LayoutResult expected = train({}, job);
@@ -18,27 +20,29 @@
 
 namespace d9d::test {
 
-// Of all ranks, whole.
+// Results of all ranks, as whole tensors.
 struct LayoutResult {
   std::vector<double> losses;  // of each step
   std::vector<double> norms;
-  std::map<std::string, at::Tensor> gradients;   // "step 0 <name>": divided, not clipped; parameters that have one
+  // "step 0 <name>": divided but not clipped; parameters that have a gradient.
+  std::map<std::string, at::Tensor> gradients;
   std::map<std::string, at::Tensor> parameters;  // after the last step
   std::map<std::string, at::Tensor> buffers;     // persistent ones
-  std::vector<std::string> faults;               // of the layout itself: replicas that differ, parts that do not fit
+  // Faults of the layout itself: replicas that differ, parts that do not fit.
+  std::vector<std::string> faults;
 };
 
-// Steps of the optimiser, with clipping.
+// Trains for the job's steps, with clipping.
 [[nodiscard]] LayoutResult train(const Layout& layout, const LayoutJob& job,
                                  RankBackend backend = RankBackend::kThreads, Mutation mutation = Mutation::kNone);
 
-// What differs, a line each; empty: nothing. Gradients may be of other dtypes.
+// A line for each difference; empty if there is none. Gradients may have different dtypes.
 [[nodiscard]] std::string difference(const LayoutResult& actual, const LayoutResult& expected,
                                      const Tolerance& tolerance);
 void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance);
 
-// Trains on the layout and on one rank without any setting, or asks for the refusal that is due. Empty: as it must be.
-// What a mutated training throws is no finding, and is thrown on.
+// Trains with the layout and on one rank with default settings, or checks the expected refusal. Empty if the result is
+// correct. Exceptions of a training with a mutation are not findings and are rethrown.
 [[nodiscard]] std::string fault_of(const LayoutCase& drawn, Mutation mutation = Mutation::kNone);
 
 }  // namespace d9d::test

@@ -1,4 +1,4 @@
-// Random models, losses and layouts: any layout trains as one rank does.
+// Random models, losses and layouts: every layout must train as one rank does.
 #include <iostream>
 #include <stdexcept>
 

@@ -78,7 +78,7 @@ std::string source(const std::vector<Head>& heads) {
   return cat("{", text, "}");
 }
 
-// Members in the order of declaration, those left out that have their default value.
+// Prints members in the order of declaration and omits those that have their default value.
 template <class T>
 class Aggregate {
  public:

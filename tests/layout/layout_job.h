@@ -1,9 +1,9 @@
-// What is trained, and how it is laid out: two values, so that a failing draw of the fuzzer is text that can be pasted.
+// A training job and its layout as two values, so that a failing draw of the fuzzer is text that can be pasted.
 //
 // Example
 //   const LayoutCase drawn{.job = {.family = "qwen3_moe", .balances_by_loss = true},
 //                          .layout = {.mesh = {.data_parallel_shard = 4, .expert_parallel = 2}}};
-//   std::cout << to_source(drawn);      // the same text, with what is not usual
+//   std::cout << to_source(drawn);      // the same text, with only the members that differ from their defaults
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace d9d::test {
 
-// Layers of the test's own in place of a family's (own_layer.h).
+// The test's own layers instead of a family's (own_layer.h).
 inline constexpr const char* kOwnLayers = "own_layers";
 
 enum class Attention : std::uint8_t {
@@ -31,48 +31,49 @@ enum class Attention : std::uint8_t {
 struct OwnLayers {
   Attention attention = Attention::kPlain;
   bool has_experts = false;
-  bool has_shared_expert = false;  // behind a gate; with experts
+  bool has_shared_expert = false;  // with a gate; needs experts
   double dropout = 0.0;
-  bool has_branch = false;  // a linear that every second step leaves out, and in others every second microbatch
-  bool replays = false;     // a factor that counts calls, which a recomputation must not count again
+  // A linear that is skipped in every second step, and in the other steps in every second microbatch.
+  bool has_branch = false;
+  bool replays = false;  // multiplies by a call counter, which a recomputation must not increment
 };
 
 enum class Head : std::uint8_t { kCausalLM, kClassification, kEmbedding };
-// The losses that do not use one of several heads, which runs all the same.
+// Which losses leave out one of several heads. The forward still runs all heads.
 enum class LeftOut : std::uint8_t {
   kNothing,
   kOddSteps,      // the last head in steps 1, 3, ...
   kEvenSteps,     // the last head in steps 0, 2, ...
-  kMicrobatches,  // microbatch n, which counts through the job, head n % number of heads: ranks leave out others
+  kMicrobatches,  // microbatch n, counted over the job, leaves out head n % number of heads: ranks differ
 };
-enum class Pooling : std::uint8_t { kAll, kSome, kLast };  // positions of the pooled heads
+enum class Pooling : std::uint8_t { kAll, kSome, kLast };  // which positions the pooled heads use
 enum class Labels : std::uint8_t {
   kAll,
-  kUnequal,        // sequence n lacks its first n % 7
-  kSecondHalf,     // prompts that fill the first half
-  kSomeSequences,  // every third sequence has none
+  kUnequal,        // sequence n lacks its first n % 7 labels
+  kSecondHalf,     // the first half is a prompt without labels
+  kSomeSequences,  // every third sequence has no labels
 };
 enum class Weights : std::uint8_t {
-  kCounted,   // what the loss was summed over
-  kScaled,    // times 1, 2, 3 in turn
-  kSomeZero,  // times 1, 0 in turn
+  kCounted,   // the number of summed terms
+  kScaled,    // times 1, 2, 3, cyclically
+  kSomeZero,  // times 1, 0, cyclically
 };
 enum class UpdateRule : std::uint8_t { kAdamW, kSgd };
 
-// Decides the numbers: every layout has those of one rank.
+// Determines the numbers: every layout must give those of one rank.
 struct LayoutJob {
   std::string family = "qwen3_dense";  // of decoder_families(), or kOwnLayers
   OwnLayers own = {};
   at::ScalarType dtype = at::kDouble;
   std::int64_t num_layers = 3;
   bool ties_embeddings = false;
-  bool freezes_attention = false;  // of every second layer, and the embedding
+  bool freezes_attention = false;  // attention of every second layer, and the embedding
   bool is_mixed = false;           // norms in fp32
   bool calls_layers_twice = false;
-  // Where there are experts.
+  // For families with experts.
   bool balances_by_loss = false;
   bool balances_by_bias = false;
-  bool starves_experts = false;  // all tokens go to the first two of eight; with a bias
+  bool starves_experts = false;  // all tokens choose the first two of eight experts; needs the bias
   // The loss.
   std::vector<Head> heads = {Head::kCausalLM};
   double head_dropout = 0.0;  // of the classification head
@@ -81,7 +82,7 @@ struct LayoutJob {
   Labels labels = Labels::kUnequal;
   Weights weights = Weights::kCounted;
   bool has_pairs = false;  // two forwards before one backward
-  // Of a step, over all ranks; divisible by the data-parallel ranks of each layout.
+  // Microbatches of a step over all ranks; divisible by the data-parallel ranks of each layout.
   std::int64_t num_microbatches = 8;
   std::int64_t num_sequences = 1;  // of a microbatch
   std::int64_t num_steps = 3;
@@ -91,7 +92,7 @@ struct LayoutJob {
 enum class Checkpoints : std::uint8_t {
   kNone,
   kLayers,       // each layer
-  kNested,       // each layer, and attention and feed-forward within
+  kNested,       // each layer, and attention and feed-forward inside it
   kOuter,        // all layers together
   kOuterNested,  // all of these
 };
@@ -101,17 +102,18 @@ enum class Composition : std::uint8_t {
   kGroupsByHand,  // the same with two layers a unit, and a unit a head
 };
 
-// Decides who computes what, when.
+// Determines the distribution of the work over ranks, and its order.
 struct Layout {
   DeviceMeshParameters mesh = {};
   Composition composition = Composition::kDefault;
   Checkpoints checkpoints = Checkpoints::kNone;
-  bool deals_in_turn = false;  // microbatches to ranks as cards, else each rank has a run of them
+  bool deals_in_turn = false;  // microbatches are dealt round-robin to ranks; otherwise each rank has consecutive ones
   FsdpConfig fsdp = {};
   std::optional<Dtype> grad_dtype = {};
-  std::int64_t bucket_size_mb = 32;  // 0: a bucket a parameter
-  bool renews_manager = false;       // the gradient manager, after each step
-  bool abandons = false;             // a microbatch before each step: in the first after its forward, then its backward
+  std::int64_t bucket_size_mb = 32;  // 0: one bucket for each parameter
+  bool renews_manager = false;       // makes a new gradient manager after each step
+  // Abandons a microbatch before each step: in the first step after its forward, then after its backward.
+  bool abandons = false;
 };
 
 struct LayoutCase {
@@ -122,13 +124,14 @@ struct LayoutCase {
 [[nodiscard]] bool has_experts(const LayoutJob& job);
 [[nodiscard]] bool has_dropout(const LayoutJob& job);
 
-// Tensors whose numbers have fewer digits than float64's.
+// Whether any tensor is rounded to fewer digits than those of float64.
 [[nodiscard]] bool is_rounded_to_float(const LayoutCase& drawn);
 
-// What the library does not build and refuses by name: a part of the message. None: it must train as one rank does.
+// The expected refusal of a case that the library does not support: a part of the message. None: the case must train as
+// one rank does.
 [[nodiscard]] std::optional<std::string> refusal(const LayoutCase& drawn);
 
-// A C++ aggregate of what is not usual, with designated initialisers.
+// A C++ aggregate of the members that differ from their defaults, with designated initialisers.
 [[nodiscard]] std::string to_source(const LayoutCase& drawn);
 
 }  // namespace d9d::test

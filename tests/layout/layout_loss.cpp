@@ -19,7 +19,7 @@ Sequence make_sequence(Labels labels, std::int64_t number) {
   Sequence sequence{.ids = tokens.narrow(0, 0, kLayoutSequence),
                     .labels = tokens.narrow(0, 1, kLayoutSequence).clone()};
   std::int64_t num_ignored = 0;                              // the first ones
-  if (labels == Labels::kUnequal) num_ignored = number % 7;  // in some all of the first half
+  if (labels == Labels::kUnequal) num_ignored = number % 7;  // in some sequences the whole first half
   if (labels == Labels::kSecondHalf) num_ignored = kLayoutSequence / 2;
   if (labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = kLayoutSequence;
   sequence.labels.narrow(0, 0, num_ignored).fill_(kIgnoreIndex);
@@ -33,7 +33,7 @@ std::optional<at::Tensor> pooling_mask(Pooling pooling) {
   return std::nullopt;
 }
 
-// What this rank has of one forward's inputs.
+// This rank's part of the inputs of one forward.
 struct Inputs {
   at::Tensor ids;     // [B, S]
   at::Tensor labels;  // [B, S]
@@ -93,7 +93,7 @@ double factor_of(Weights weights, std::int64_t number) {
   return weights == Weights::kSomeZero && number % 2 == 1 ? 0.0 : 1.0;
 }
 
-// One forward, and the sums over what it predicts.
+// One forward, and the sums over the positions that it predicts.
 struct Forward {
   Forward(const ModulePtr<LayoutModel>& model, const LayoutJob& job, const Inputs& inputs,
           const std::vector<Head>& used) {

@@ -1,4 +1,4 @@
-// The data of a job and the loss of one of its microbatches: the same whoever trains on it.
+// The data of a job and the loss of one of its microbatches, which are the same on every rank that computes them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,14 +9,14 @@
 
 namespace d9d::test {
 
-// Scalars, float64; the loss has a graph.
+// Scalars, float64; the loss requires a gradient.
 struct LayoutLoss {
   at::Tensor loss;
   at::Tensor weight;
 };
 
-// Runs the forward passes of microbatch `number` of the job (it counts through steps). `positions`: the ranks over
-// which sequences are cut, of which this rank takes its part; weights count what is here, as a task's would.
+// Runs the forward passes of microbatch `number`, counted over the job. `positions`: the ranks over which sequences are
+// cut; this rank uses its part, and weights count only what it holds, as those of a task would.
 [[nodiscard]] LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob& job, std::int64_t step,
                                          std::int64_t number, const DeviceMesh& positions);
 

@@ -14,7 +14,7 @@ namespace {
 ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkpoints) {
   const SmallDecoder sizes{.num_layers = job.num_layers,
                            .hidden_size = 16,
-                           .intermediate_size = 13,  // divides by no number of ranks
+                           .intermediate_size = 13,  // not divisible by any number of ranks
                            .num_attention_heads = 4,
                            .num_key_value_heads = 2,
                            .head_dim = 8,

@@ -26,12 +26,12 @@ constexpr std::int64_t kLayoutEmbedding = 5;
 // Names of the heads in DecoderWithHeads.
 [[nodiscard]] const char* name_of(Head head);
 
-// A decoder with heads; with its layers called twice, or recomputed together, where the job or the layout says so.
+// A decoder with heads. Depending on the job and the layout its layers run twice, or are recomputed together.
 class LayoutModel : public Module {
  public:
   LayoutModel(const LayoutJob& job, Checkpoints checkpoints);
   [[nodiscard]] DecoderHeadsOutput forward(const SequenceInput& input, const SequenceHeadsShared& shared) const;
-  void begin_microbatch(std::int64_t step, std::int64_t number);  // which counts through the step
+  void begin_microbatch(std::int64_t step, std::int64_t number);  // `number`: within the step
   [[nodiscard]] std::vector<std::shared_ptr<Module>> heads() const;
 
   const ModulePtr<PreNormDecoder> backbone;
@@ -44,10 +44,10 @@ class LayoutModel : public Module {
   const bool is_one_checkpoint_;
 };
 
-// On the meta device, in its dtype, with frozen parameters frozen.
+// Built on the meta device, in its dtype, with frozen parameters already frozen.
 [[nodiscard]] ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints checkpoints);
 
-// Before materialize. Throws what the library throws for a layout that it refuses.
+// To be called before materialize. Throws the library's error for a layout that it refuses.
 void parallelize(const DistContext& context, const LayoutModel& model, const Layout& layout);
 
 }  // namespace d9d::test

@@ -17,10 +17,10 @@ class MutatedCommunicator final : public Communicator {
   [[nodiscard]] at::Device device() const override { return whole_->device(); }
 
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
-    const bool is_first_sum = phase_.phase == Phase::kSum && phase_.num_sums++ == 0;  // of losses and weights
+    const bool is_first_sum = phase_.phase == Phase::kSum && phase_.num_sums++ == 0;  // the sum of losses and weights
     const bool is_gradient = phase_.phase == Phase::kBackward && tensor.is_floating_point();
     const bool counts_tokens = tensor.scalar_type() == at::kLong;
-    const bool balances = tensor.numel() == 2 * kLayoutExperts;  // counts of tokens and sums of probabilities
+    const bool balances = tensor.numel() == 2 * kLayoutExperts;  // the sum of token counts and probabilities
     if (mutation_ == Mutation::kReplicaMean && is_gradient) return whole_->all_reduce(tensor, ReduceOp::kAvg);
     if (mutation_ == Mutation::kReplicaTwice && is_gradient) whole_->all_reduce(tensor, op).wait();
     if (mutation_ == Mutation::kTotalsMean && is_first_sum) return whole_->all_reduce(tensor, ReduceOp::kAvg);
@@ -147,7 +147,8 @@ void mutate_placements(const Module& module, Mutation mutation) {
   if (mutation != Mutation::kGradientPlacement) return;
   for (const auto& [name, parameter] : module.named_parameters()) {
     const auto& axes = parameter->mesh().axes();
-    if (has_flat_shard(parameter->placements())) continue;  // their sums were decided when they were cut
+    // Sums of sharded gradients were chosen when they were sharded.
+    if (has_flat_shard(parameter->placements())) continue;
     for (std::size_t i = 0; i < axes.size(); ++i) {
       const bool is_partial = std::holds_alternative<Partial>(parameter->gradient_placements()[i]);
       if (!is_partial || axes[i].size == 1) continue;

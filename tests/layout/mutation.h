@@ -1,4 +1,4 @@
-// Faults that a library could have, planted from outside of it: in the layouts that parameters declare, in what the
+// Faults that a library could have, planted from outside: in the layouts that parameters declare, in what the
 // communicators do, in how microbatches are numbered. The fuzzer must find each of them.
 #pragma once
 
@@ -18,20 +18,20 @@ enum class Mutation : std::uint8_t {
   kGradientPlacement,  // the first gradient that is declared Partial is declared Replicate
   kReplicaMean,        // replicated gradients are averaged
   kShardMean,          // sharded gradients are averaged
-  kReplicaTwice,       // replicated gradients are summed over their sums
+  kReplicaTwice,       // replicated gradients are summed twice
   kReplicaDropped,     // the first sum of replicated gradients of each group is left out
   kAuxiliaryDropped,   // the auxiliary loss counts the tokens of one rank
   kBalanceDropped,     // the loss-free balance counts the tokens of one rank
   kNormDropped,        // the norm of gradients is that of one rank's shards
   kTotalsMean,         // losses and weights are averaged over ranks
-  kLocalMicrobatch,    // dropout knows the number of a microbatch on its rank
+  kLocalMicrobatch,    // dropout gets the number of a microbatch on its rank instead of the global one
   kSeedOfRank,         // dropout has another seed on each rank
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);
-[[nodiscard]] const std::vector<Mutation>& all_mutations();  // but kNone
+[[nodiscard]] const std::vector<Mutation>& all_mutations();  // all except kNone
 
-// What a rank does now.
+// What a rank is currently doing.
 enum class Phase : std::uint8_t { kBuild, kForward, kBackward, kSum, kFinish };
 struct PhaseOfRank {
   Phase phase = Phase::kBuild;
@@ -42,13 +42,13 @@ struct PhaseOfRank {
   }
 };
 
-// The ranks of `world`, reached through communicators that have the mutation. Borrows both.
+// The ranks of `world` with communicators that have the mutation. Borrows both arguments.
 [[nodiscard]] std::shared_ptr<World> mutated(World& world, Mutation mutation, PhaseOfRank& phase);
 
-// Whether the case has what is mutated: others need not be run.
+// Whether the mutation can affect the case; otherwise it need not be run.
 [[nodiscard]] bool can_show(Mutation mutation, const LayoutCase& drawn);
 
-// Before materialize: kGradientPlacement.
+// To be called before materialize; applies kGradientPlacement.
 void mutate_placements(const Module& module, Mutation mutation);
 
 }  // namespace d9d::test

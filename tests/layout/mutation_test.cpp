@@ -1,4 +1,4 @@
-// The fuzzer sees planted faults: for each there is one among the cases of continuous integration that fails.
+// The fuzzer must detect planted faults: for each fault one of the cases of continuous integration fails.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -27,7 +27,8 @@ TEST_P(Mutations, Are_found_by_the_cases_of_continuous_integration) {
     std::string fault;
     try {
       fault = fault_of(drawn, GetParam());
-    } catch (const std::exception&) {  // a fault that its own message tells: another case must show wrong numbers
+      // The library itself reports the fault here; another case must show wrong numbers.
+    } catch (const std::exception&) {
     }
     if (fault.empty()) return;
     found = cat(to_source(drawn), "\n", fault.substr(0, fault.find('\n')));

@@ -1,5 +1,5 @@
-// A layer as a user would write one: what the families do not have. Shared expert, dropout, a branch that some steps
-// leave out, a factor from state that moves with every call, a parameter of its own.
+// A layer as a user would write one, with features that the families lack: a shared expert, dropout, a branch that some
+// steps leave out, a factor from state that changes with every call, and a parameter of its own.
 #pragma once
 
 #include "d9d/blocks/attention/grouped_query_attention.h"
@@ -17,7 +17,7 @@ class OwnLayer : public DecoderLayer {
  public:
   OwnLayer(const OwnLayers& own, const SmallDecoder& sizes);
   [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables) const override;
-  // `number` counts through the step.
+  // `number`: within the step.
   void begin_microbatch(std::int64_t step, std::int64_t number) {
     num_calls_ = 0;
     uses_branch_ = step % 2 == 0 && number % 2 == 0;

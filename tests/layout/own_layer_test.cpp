@@ -1,4 +1,4 @@
-// Layers of a user's own, laid out by hand with the parts that the default layouts are made of.
+// A user's own layers, laid out by hand with the functions that the default layouts use.
 #include "tests/layout/own_layer.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ bool is_partial(const Parameter& parameter, const char* axis) {
   return parameter.gradient_placements()[parameter.mesh().axis_index(axis)] == Placement(Partial{ReduceOp::kSum});
 }
 
-// What a layer of experts declares on rank 0 of a mesh of four, laid out by hand.
+// Checks the placements that a layer of experts has on rank 0 of a mesh of four, laid out by hand.
 void expect_placements(const Layout& layout, const std::function<void(const OwnLayer& layer)>& expect) {
   const LayoutJob job{.family = kOwnLayers, .own = kExperts, .num_layers = 1};
   run_ranks(RankBackend::kThreads, layout.mesh.world_size(), [&](World& world) {

@@ -1,4 +1,4 @@
-// Layouts in the precisions that models train in.
+// Layouts in the precisions in which models are trained.
 #include <algorithm>
 
 #include <ATen/ATen.h>
@@ -28,7 +28,7 @@ TEST(Float32Layouts, Have_the_losses_and_gradients_of_one_rank) {
 
 double rms(const at::Tensor& tensor) { return tensor.to(at::kDouble).square().mean().sqrt().item<double>(); }
 
-// How far the gradients of the first step are from the same job in float64, relative to each tensor's size.
+// The error of the first step's gradients relative to the same job in float64, relative to each tensor's size.
 double gradient_error(const LayoutResult& result, const LayoutResult& exact) {
   double sum = 0;
   for (const auto& [name, grad] : exact.gradients) {
@@ -49,7 +49,7 @@ TEST(Bfloat16Layouts, Are_as_far_from_float64_as_one_rank_is) {
   EXPECT_EQ(hybrid.gradients.begin()->second.scalar_type(), at::kFloat);  // reduced in float32
 }
 
-// Norms in float32 in a model of float64: two flat groups a unit.
+// Norms in float32 in a model of float64: each unit has two flat groups.
 TEST(MixedLayouts, Train_as_one_rank_does) {
   const LayoutJob job{.is_mixed = true};
   expect_same(train(kHybrid, job), train({}, job), tolerance("fp32"));

@@ -1,4 +1,4 @@
-// Tensor parallelism trains as one rank does, alone and under each kind of data parallelism.
+// Tensor parallelism must train as one rank does, alone and with each kind of data parallelism.
 #include <gtest/gtest.h>
 
 #include "tests/layout/layout_case.h"

@@ -37,7 +37,7 @@ void expect_near(const std::vector<double>& rates, const Json& expected, const s
   }
 }
 
-// One random schedule, as a record and as the JSON that means the same.
+// One random schedule, as a record and as equivalent JSON.
 struct Sample {
   PiecewiseConfig config;
   Json json;

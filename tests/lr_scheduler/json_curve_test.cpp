@@ -1,4 +1,4 @@
-// From the JSON of a job file to the multiplier of each step, against closed forms written here by hand.
+// Compares the multiplier of each step, computed from the JSON of a job file, with closed forms.
 #include <cmath>
 #include <fstream>
 #include <functional>
@@ -13,9 +13,9 @@
 namespace d9d::json_curve_test {
 namespace {
 
-constexpr double kTolerance = 1e-15;  // of multipliers of about 1: another order of a few operations
+constexpr double kTolerance = 1e-15;  // for multipliers of about 1 that a few operations in another order yield
 
-// From a to b at progress p of 0 to 1.
+// Interpolates from a to b at progress p from 0 to 1.
 double line(double a, double b, double p) { return a + (b - a) * p; }
 double half_cosine(double a, double b, double p) { return b + (a - b) * (1 + std::cos(std::numbers::pi * p)) / 2; }
 
@@ -47,7 +47,7 @@ TEST(LRSchedulerJson, Of_the_shipped_custom_model_falls_from_the_first_step) {
                [](double step) { return half_cosine(1, 0.1, step / 150); });
 }
 
-// The schedule of the pretraining example of d9d 0.16.
+// The schedule in the pretraining example of d9d 0.16.
 TEST(LRSchedulerJson, In_percentages_warms_up_holds_and_falls) {
   const Json json = Json::parse(R"({"name": "piecewise", "scheduler": {"initial_multiplier": 0, "phases": [
     {"mode": "percentage", "percentage": 0.1, "target_multiplier": 1.0, "curve": {"type": "linear"}},
@@ -59,7 +59,7 @@ TEST(LRSchedulerJson, In_percentages_warms_up_holds_and_falls) {
   });
 }
 
-// The example of d9d's page on piecewise schedules.
+// The example in d9d's page on piecewise schedules.
 TEST(LRSchedulerJson, In_steps_without_a_name_warms_up_and_falls) {
   const Json json = Json::parse(R"({"initial_multiplier": 0.0, "phases": [
     {"mode": "steps", "steps": 100, "target_multiplier": 1.0, "curve": {"type": "linear"}},

@@ -2,8 +2,9 @@
 
 usage: lambda_lr.py <schedules.json>
 The file: a list of {"total_steps", "num_steps", "base", "initial_multiplier", "phases"}.
-Output: "piecewise", for each schedule the rate of every optimiser step, from LambdaLR over a plain Python reading of
-the phases; "curves", LinearLR, CosineAnnealingLR and ExponentialLR over 20 steps from 1 to 0.25 with base 0.1.
+Output: "piecewise" holds for each schedule the rate of every optimiser step, from LambdaLR with a plain Python
+implementation of the phases; "curves" holds LinearLR, CosineAnnealingLR and ExponentialLR over 20 steps from 1 to 0.25
+with base 0.1.
 """
 
 import json

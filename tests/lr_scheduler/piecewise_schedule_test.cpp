@@ -45,7 +45,7 @@ TEST(PiecewiseSchedule, Warms_up_stays_and_decays_as_in_the_pretraining_example)
                             .until_percentage(0.7, 1.0, kLinear)
                             .fill_rest(0.001, CosineCurveConfig{})
                             .build();
-  // Steps 77, 85 and 99 by 0.001 + 0.999 (1 + cos(pi p)) / 2 with p = 7/30, 15/30, 29/30.
+  // Steps 77, 85 and 99 are 0.001 + 0.999 (1 + cos(pi p)) / 2 with p = 7/30, 15/30, 29/30.
   const std::vector<std::pair<std::int64_t, double>> expected = {{0, 0},
                                                                  {1, 0.1},
                                                                  {5, 0.5},

@@ -1,5 +1,5 @@
-// The JSON files of published sizes: each builds the published number of parameters, by our shapes and by
-// transformers'.
+// The JSON files of published sizes: each must give the published number of parameters, by this library's shapes and by
+// those of transformers.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace {
 
 struct Published {
   std::string name;
-  std::int64_t num_parameters;  // tied matrices once
+  std::int64_t num_parameters;  // tied matrices count once
 };
 const std::vector<Published> kDense = {{"0.6B", 596'049'920}, {"1.7B", 1'720'574'976}, {"4B", 4'022'468'096},
                                        {"8B", 8'190'735'360}, {"14B", 14'768'307'200}, {"32B", 32'762'123'264}};

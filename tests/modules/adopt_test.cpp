@@ -41,7 +41,7 @@ ModulePtr<Holder<Make>> ready(Make make, std::uint64_t seed = 1, at::ScalarType 
   return model;
 }
 
-// Filled with distinct numbers, without a generator.
+// Distinct numbers, computed without a random generator.
 at::Tensor waves(at::IntArrayRef shape) {
   return at::sin(at::arange(c10::multiply_integers(shape), at::kDouble) * 1.7).view(shape);
 }
@@ -54,7 +54,7 @@ std::vector<std::string> names(const Module& module) {
   return result;
 }
 
-// Output, gradient of the input and gradients of the parameters equal those of torch::nn with the same values.
+// Output, gradient of the input and gradients of the parameters must equal those of torch::nn with the same values.
 template <class Make>
 void expect_equals_torch(Make make, at::IntArrayRef input_shape, bool checkpoints) {
   const auto model = ready(make);

@@ -1,4 +1,4 @@
-// Whole optimisers on a GPU: the same as on the CPU, and their state comes and goes.
+// Whole optimisers on a GPU: they must equal those of the CPU, and their state can be saved and loaded.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-"""100 fp64 steps of torch.optim.AdamW for each option set: prints the parameters after them, one line a case.
+"""Runs 100 fp64 steps of torch.optim.AdamW for each option set and prints the resulting parameters, one line a case.
 
-The C++ side (adamw_test.cpp) starts from the same numbers, which both compute by the same formulas.
+The C++ side (adamw_test.cpp) starts from the same values, which both sides compute with the same formulas.
 """
 
 import math

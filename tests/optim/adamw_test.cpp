@@ -20,13 +20,13 @@ at::Tensor parameter(const std::vector<double>& values, at::ScalarType dtype = a
 
 void set_grad(const at::Tensor& leaf, const at::Tensor& grad) { leaf.mutable_grad() = grad; }
 
-// Of the largest magnitude expected.
+// Relative to the largest expected magnitude.
 double relative_error(const at::Tensor& actual, const at::Tensor& expected) {
   const at::Tensor wide = expected.detach().to(at::kDouble);
   return ((actual.detach().to(at::kDouble) - wide).abs().max() / wide.abs().max()).item<double>();
 }
 
-// What adamw_oracle.py does.
+// The cases of adamw_oracle.py.
 constexpr std::size_t kSize = 37;
 std::vector<AdamWConfig> oracle_cases() {
   return {{.lr = 1e-2},

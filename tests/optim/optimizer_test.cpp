@@ -12,7 +12,7 @@
 namespace d9d::optimizer_test {
 namespace {
 
-// Written outside the library, inherits nothing.
+// An optimiser from outside the library, without a base class.
 class SignDescent {
  public:
   explicit SignDescent(at::Tensor parameter) : parameter_(std::move(parameter)) {}

@@ -1,6 +1,6 @@
-"""100 fp64 steps of torch.optim.AdamW from values that bfloat16 has: prints the parameters after them.
+"""Runs 100 fp64 steps of torch.optim.AdamW from values that bfloat16 can represent and prints the resulting parameters.
 
-The C++ side (stochastic_adamw_test.cpp) starts from the same numbers, which both compute by the same formulas.
+The C++ side (stochastic_adamw_test.cpp) starts from the same values, which both sides compute with the same formulas.
 """
 
 import math

@@ -27,8 +27,8 @@ void set_grad(const at::Tensor& leaf, const at::Tensor& grad) { leaf.mutable_gra
 
 at::Tensor wave(std::int64_t size, double phase) { return at::cos(at::arange(size, at::kDouble) + phase); }
 
-// What stochastic_adamw_oracle.py does, 4,096 times over: the mean of the copies is torch's result, and rounding to
-// nearest, which loses updates this small, is far from it.
+// Runs stochastic_adamw_oracle.py's case with 4,096 copies: the mean of the copies equals torch's result, while
+// rounding to nearest, which loses updates of this size, is far from it.
 constexpr std::int64_t kSize = 37;
 constexpr std::int64_t kCopies = 4096;
 template <class Optimizer>
@@ -56,7 +56,7 @@ TEST(StochasticAdamW, Equals_torch_optim_in_the_mean) {
       return StochasticAdamW({{"p", leaf}},
                              {.lr = 2e-4, .betas = {0.9, 0.95}, .weight_decay = 0.3, .state_dtype = state_dtype}, 1);
     });
-    EXPECT_LT(error(stochastic), 6e-4);  // five standard deviations of a mean: an element's walk has 7e-3
+    EXPECT_LT(error(stochastic), 6e-4);  // five standard deviations of the mean; one element's deviation is 7e-3
   }
   const auto nearest = mean_after_100_steps<AdamW>([](const at::Tensor& leaf) {
     return AdamW({{"p", leaf}}, {.lr = 2e-4, .betas = {0.9, 0.95}, .weight_decay = 0.3});

@@ -7,7 +7,7 @@
 namespace d9d::test {
 namespace {
 
-// A model whose shared inputs are positions and `shared`, run up to its head.
+// Runs a model whose shared inputs are positions and `shared`, up to its head.
 template <class Head>
 typename Head::Output run(const ModulePtr<DecoderWithHead<Head>>& model, const TaskInputs& inputs,
                           const typename Head::Shared& shared) {

@@ -1,5 +1,5 @@
-// What is compared with transformers: architectures x tasks. An architecture is a variant of a family of decoders
-// (tests/support/decoder_families.h); a task is one entry of tasks() and a class of the same name in
+// The models that are compared with transformers: architectures x tasks. An architecture is a variant of a decoder
+// family (tests/support/decoder_families.h); a task is an entry of tasks() and a class of the same name in
 // transformers_oracle.py.
 #pragma once
 
@@ -25,17 +25,17 @@ struct Architecture {
 };
 [[nodiscard]] const std::vector<Architecture>& architectures();
 
-// Published models of one layer and a small vocabulary; of many experts a few.
+// One layer of each published model, with a small vocabulary and at most a few experts.
 [[nodiscard]] const std::vector<Architecture>& published_layers();
 
-// What transformers_oracle.py drew.
+// The inputs that transformers_oracle.py drew.
 struct TaskInputs {
   at::Tensor input_ids;                    // [B, S]
-  at::Tensor labels;                       // as the task has them
+  at::Tensor labels;                       // in the form that the task uses
   std::optional<at::Tensor> pooling_mask;  // [B, S]
 };
 
-// A backbone with the task's head.
+// A backbone with the head of the task.
 struct TaskModel {
   std::shared_ptr<Module> module;
   std::function<at::Tensor(const TaskInputs& inputs)> output;

@@ -1,4 +1,5 @@
-// One architecture with one task in one dtype: what transformers computed, and our model with the same weights.
+// One architecture with one task in one dtype: the results of transformers, and this library's model with the same
+// weights.
 //
 // Example
 //   const OracleCase oracle{.architecture = &architectures()[0], .task = &tasks()[0], .dtype = Dtype::kFloat64};
@@ -24,23 +25,24 @@ struct OracleCase {
   const Architecture* architecture;
   const Task* task;
   Dtype dtype;
-  std::filesystem::path root = {};  // where its folder is; empty: oracle_folder()
+  std::filesystem::path root = {};  // folder of its results; empty: oracle_folder()
 
   [[nodiscard]] std::string folder_name() const;
   [[nodiscard]] std::filesystem::path folder() const;
   [[nodiscard]] SafetensorsFile expected() const;
 };
 
-// All architectures with all tasks, or with the one task of this name.
+// All architectures with all tasks, or only with the task of the given name.
 [[nodiscard]] std::vector<OracleCase> cases_in(const std::vector<Dtype>& dtypes, const std::string& only_task = {});
 
-// Where transformers_oracle.py wrote. The first call runs it; the tests of this binary share one run.
+// The folder to which transformers_oracle.py has written. The first call runs it; the tests of this binary share one
+// run.
 [[nodiscard]] const std::filesystem::path& oracle_folder();
 
-// The same for one layer of each published model, causal_lm in float32: made anew by each call, in `root`.
+// The same for one layer of each published model, causal_lm in float32: each call writes new files in `root`.
 [[nodiscard]] std::vector<OracleCase> write_published_layers(const std::filesystem::path& root);
 
-// The tensors of a file whose names begin with `prefix`, without it.
+// The tensors of a file whose names begin with `prefix`, with the prefix removed.
 [[nodiscard]] Tensors with_prefix(const SafetensorsFile& file, const std::string& prefix);
 
 class LoadedModel {
@@ -51,7 +53,7 @@ class LoadedModel {
   [[nodiscard]] at::Tensor loss() const { return model_.loss(inputs_); }
   [[nodiscard]] Module& module() const { return *model_.module; }
 
-  // Under the names of transformers.
+  // The names are those of transformers.
   [[nodiscard]] Tensors gradients() const;
   [[nodiscard]] Tensors parameters() const;
 

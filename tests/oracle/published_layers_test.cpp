@@ -1,5 +1,5 @@
-// One layer of Qwen3-0.6B and of Qwen3-30B-A3B (with 12 of its 128 experts), in their published shapes, against Hugging
-// Face transformers.
+// Compares one layer of Qwen3-0.6B and of Qwen3-30B-A3B (with 12 of its 128 experts), in their published shapes, with
+// Hugging Face transformers.
 #include <thread>
 
 #include <ATen/ATen.h>

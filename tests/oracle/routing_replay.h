@@ -1,5 +1,5 @@
-// Gives the router of a mixture of experts the choices that another computation made, so that two computations in low
-// precision differ by rounding alone and not by the experts of tokens that could have gone either way.
+// Gives the router of a mixture of experts the choices of another computation, so that two computations in low
+// precision differ only by rounding, and not by the experts of tokens whose scores are nearly tied.
 //
 // Example
 //   auto replay = std::make_shared<RoutingReplay>(/*indices=*/expected.tensor("routing.0"));
@@ -16,8 +16,8 @@
 
 namespace d9d::test {
 
-// A token whose own choice is the given one keeps what the router computed. Any other gets the given experts, with the
-// probabilities that its own logits give them.
+// A token whose own choice equals the given one keeps the router's result. Every other token gets the given experts,
+// with the probabilities that follow from its own logits.
 class RoutingReplay : public ModuleHook {
  public:
   explicit RoutingReplay(at::Tensor indices) : indices_(std::move(indices)) {}  // [T, k] int64
@@ -39,7 +39,7 @@ class RoutingReplay : public ModuleHook {
     indices = at::where(differs, indices_, indices);
   }
 
-  // How much more probability the own choice of a token had than the given one: 0 where they agree.
+  // The largest difference in probability between a token's own choice and the given one; 0 if all agree.
   [[nodiscard]] double largest_margin() const { return largest_margin_; }
   [[nodiscard]] std::int64_t num_replaced() const { return num_replaced_; }
 

@@ -1,4 +1,4 @@
-"""Writes random models with transformers, and what they compute: tiny ones, or one layer of a published one.
+"""Writes random models with transformers and their results: tiny models, or one layer of a published one.
 
     transformers_oracle.py FOLDER
     transformers_oracle.py FOLDER layers      causal_lm in float32 only, without training: the models are not tiny
@@ -6,9 +6,9 @@
 FOLDER/architectures.json is {name: config.json of a decoder}. For each of them, each task (TASKS) and each dtype (float64,
 float32, bfloat16) one folder `<architecture>.<task>.<dtype>` with a Hugging Face model, and `expected.safetensors` in it:
 
-    input_ids, labels    the input, and what the task's loss compares with
-    pooling_mask         where the task looks at one position of a sequence: 1 there
-    output, loss         of the task
+    input_ids, labels    the input, and the targets of the task's loss
+    pooling_mask         for tasks that use one position of a sequence: 1 at that position
+    output, loss         results of the task
     grad.<name>          for every parameter
     loss.<step>, param.<name>     of causal_lm, not in bfloat16: of four AdamW steps, and after them
     routing.<layer>      in bfloat16: the experts [tokens, k] that each token chose
@@ -59,11 +59,11 @@ class CausalLM:
 
 
 class Classification:
-    """Of the last token that is no padding."""
+    """Classifies the last token that is not padding."""
 
     auto_model = AutoModelForSequenceClassification
     config = {"num_labels": NUM_LABELS}
-    batch = 16  # one position each: in bfloat16 fewer would be noise
+    batch = 16  # one position in each sequence: in bfloat16 fewer would be noise
 
     @staticmethod
     def draw(ids, config):
@@ -78,7 +78,7 @@ class Classification:
 
 
 class Embedding:
-    """The last hidden state that is no padding, at unit length."""
+    """The hidden state of the last token that is not padding, normalised to unit length."""
 
     auto_model = AutoModel
     config = {}
@@ -110,7 +110,7 @@ TASKS = {"causal_lm": CausalLM, "classification": Classification, "embedding": E
 
 
 def load(folder, task, dtype):
-    """What save_pretrained wrote; nothing may be missing or left over."""
+    """Loads what save_pretrained wrote; no tensor may be missing or unused."""
     model, report = TASKS[task].auto_model.from_pretrained(folder, dtype=dtype, output_loading_info=True, **EAGER)
     assert not report["missing_keys"] and not report["unexpected_keys"], (folder, report)
     return model
@@ -128,7 +128,7 @@ class Float64Torch:
 
 def compute_in_float64(model_types):
     """transformers computes norms, softmax and routing in float32 whatever the model's dtype. For comparisons at 1e-9 these
-    functions run in float64; the rotary tables stay float32, as ours."""
+    functions run in float64; the rotary tables stay float32, as in d9d."""
 
     def widened(function):
         scope = dict(function.__globals__, torch=Float64Torch())
@@ -148,7 +148,7 @@ def routers_of(model):
 
 
 def record_routing(model):
-    """A list that gets the experts of each layer as the layers run."""
+    """A list to which each layer appends its chosen experts when it runs."""
     chosen = []
     for router in routers_of(model):
         router.register_forward_hook(lambda module, inputs, output: chosen.append(output[2]))
@@ -156,7 +156,7 @@ def record_routing(model):
 
 
 def replay_routing(model, routing):
-    """Each layer uses the experts in `routing`, with the probabilities that its own logits give them."""
+    """Makes each layer use the experts in `routing`, with the probabilities that follow from its own logits."""
 
     def replay(indices):
         def hook(module, inputs, output):
@@ -173,7 +173,7 @@ def replay_routing(model, routing):
 
 # Cases -------------------------------------------------------------------------------------------------------------------
 def per_expert_names(name, tensor):
-    """transformers 5 holds experts stacked; checkpoints name them one by one."""
+    """transformers 5 holds experts stacked, while checkpoints have separate names for them."""
     if ".mlp.experts.gate_up_proj" in name:
         for expert, rows in enumerate(tensor):
             gate, up = rows.chunk(2)
@@ -217,7 +217,7 @@ def write_case(folder, config, task, dtype, trains):
     torch.manual_seed(7)
     config = AutoConfig.for_model(**config, **TASKS[task].config, **EAGER)
     model = TASKS[task].auto_model.from_config(config).to(dtype)
-    for name, parameter in model.named_parameters():  # norms away from one, so that their gradients matter
+    for name, parameter in model.named_parameters():  # norms different from one, so that their gradients matter
         if "norm" in name:
             torch.nn.init.normal_(parameter, 1.0, 0.2)
     model.save_pretrained(folder)
@@ -232,7 +232,7 @@ def write_case(folder, config, task, dtype, trains):
 
 
 def write_exact(folder, task):
-    """What the bfloat16 case of `folder` is without rounding."""
+    """The bfloat16 case of `folder` computed without rounding."""
     expected = load_file(folder / "expected.safetensors")
     model = load(folder, task, torch.float64)
     replay_routing(model, [expected[f"routing.{layer}"] for layer in range(len(routers_of(model)))])

@@ -1,5 +1,5 @@
-// Models against Hugging Face transformers: output, loss and every gradient, in bf16 too; four AdamW steps; an export
-// that reloads.
+// Compares models with Hugging Face transformers: output, loss and every gradient, also in bf16; four AdamW steps; an
+// export that is loaded again.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -72,13 +72,13 @@ TEST_P(TransformersTraining, Follows_AdamW_of_PyTorch) {
   }
 }
 
-// Optimisers do not see heads: one task.
+// Optimisers do not depend on heads, so one task suffices.
 INSTANTIATE_TEST_SUITE_P(Wide, TransformersTraining,
                          ::testing::ValuesIn(test::cases_in({Dtype::kFloat32, Dtype::kFloat64}, "causal_lm")), name_of);
 
 class TransformersRounding : public ::testing::TestWithParam<OracleCase> {};
 
-// Every router replays what transformers chose.
+// Makes every router replay the choices of transformers.
 std::vector<std::shared_ptr<test::RoutingReplay>> replay_routing(Module& model, const SafetensorsFile& expected) {
   std::vector<std::shared_ptr<test::RoutingReplay>> replays;
   model.for_each_module([&](const std::string&, Module& module) {

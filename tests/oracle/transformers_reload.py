@@ -1,8 +1,8 @@
-"""Loads with transformers every model under FOLDER/exports, which we exported unchanged from those of the same names in
-FOLDER that transformers_oracle.py wrote: weights must be the same bits, and outputs the same up to rounding, since
-transformers does not repeat its last bits in another process.
+"""Loads every model in FOLDER/exports with transformers. d9d exported them unchanged from the models of the same names
+in FOLDER, which transformers_oracle.py wrote. Weights must be equal bit for bit, and outputs up to rounding, since the
+last bits of transformers differ between processes.
 
-    transformers_reload.py FOLDER FLOAT32 FLOAT64     how far outputs may be apart, relative to the largest
+    transformers_reload.py FOLDER FLOAT32 FLOAT64     tolerances of outputs, relative to the largest magnitude
 """
 
 import json

@@ -1,4 +1,4 @@
-// The backends of ranks and ways between them that tests of exchanges run over.
+// The backends and exchange methods with which tests of exchanges run.
 //
 // Example
 //   class ShardReduceBy : public ::testing::TestWithParam<ExchangeWay> { ... };

@@ -1,4 +1,6 @@
-// What tests of blocks over ranks share: numbers that all ranks agree on, and parts of what one rank has whole.
+// Shared by tests of blocks over several ranks: numbers that are the same on all ranks, and parts of tensors that one
+// rank
+// holds whole.
 #pragma once
 
 #include <memory>
@@ -29,7 +31,7 @@ ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::
   return module;
 }
 
-// This rank's part of what all ranks have.
+// This rank's part of a tensor that all ranks hold.
 [[nodiscard]] inline at::Tensor part(const at::Tensor& whole, std::int64_t dim, const World& world) {
   return whole.chunk(world.size(), dim)[static_cast<std::size_t>(world.rank())];
 }
@@ -37,7 +39,7 @@ ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::
   return part(whole.detach(), dim, world).clone().requires_grad_();
 }
 
-// Gradients of a module over the ranks of a mesh against those of the same module on one rank; Partial ones are summed.
+// Compares a module's gradients over the ranks of a mesh with those on one rank; Partial gradients are summed.
 inline void expect_gradients(const Module& actual, const Module& expected, const DeviceMesh& mesh,
                              const Tolerance& tolerance) {
   const auto theirs = expected.named_parameters();

@@ -1,4 +1,4 @@
-"""The pretraining examples refuse what a configuration, its data or the machine can have wrong."""
+"""The pretraining examples must report errors in a configuration, its data or the machine."""
 
 import copy
 import os
@@ -146,7 +146,7 @@ class BadInput(ProgramTest):
         def limit_file_size():
             resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 10, 16 << 10))
 
-        # Python ignores the signal that goes with the limit, and so does its child: writes fail with EFBIG instead.
+        # Python ignores the signal of the limit, and so does its child: writes fail with EFBIG instead.
         result = job.run(preexec_fn=limit_file_size, restore_signals=False)
         self.assert_one_error(result, job.export, "File too large")
         self.assert_nothing_half_written(job)

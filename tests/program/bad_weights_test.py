@@ -1,4 +1,4 @@
-"""The pretraining examples refuse source_checkpoint folders that are damaged, or of another model."""
+"""The pretraining examples must refuse source_checkpoint folders that are damaged or belong to another model."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The example to copy, over data-parallel ranks: they share the samples of a step out, and train as one rank does."""
+"""custom_model over data-parallel ranks: they divide the samples of a step, and must train as one rank does."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ class CustomModel(ProgramTest):
         return [json.loads(line) for line in metrics.read_text().splitlines()]
 
     def test_two_ranks_train_as_one(self):
-        """On as many samples in all: ranks that read the same half, or all of it, would differ in one or the other."""
+        """With the same number of samples in total: ranks that read the same half, or all of it, would differ."""
         alone, together = self.steps(), self.steps("mesh.data_parallel_replicate=2")
         self.assertEqual(len(together), 6)
         for ours, expected in zip(together, alone, strict=True):

@@ -1,5 +1,5 @@
-// The gradients of a small model's first step over any layout, whole, for layouts_rounding_test.py: one file of
-// safetensors with loss, grad.<parameter> and, of experts, routing.<layer>.<sequence>.
+// Writes the whole gradients of a small model's first step over any layout, for layouts_rounding_test.py, as one
+// safetensors file with loss, grad.<parameter> and, for experts, routing.<layer>.<sequence>.
 //
 //   first_step CONFIG.json key.path=value ...      FirstStepConfig below
 #include <filesystem>
@@ -27,10 +27,10 @@ struct FirstStepConfig {
   DeviceMeshParameters mesh = {};
   bool has_experts = false;
   bool checkpointing = false;
-  Dtype dtype = Dtype::kFloat64;  // of weights that bfloat16 can hold, whatever it is
+  Dtype dtype = Dtype::kFloat64;  // weights are representable in bfloat16 with any dtype
   FsdpConfig fsdp = {};
   GradientManagerConfig gradients = {};
-  std::optional<std::filesystem::path> routing = {};  // a file of this program: its tokens go to the same experts
+  std::optional<std::filesystem::path> routing = {};  // a file of this program, whose choices of experts are replayed
   std::filesystem::path output = {};
 
   static constexpr auto fields() {
@@ -43,7 +43,7 @@ struct FirstStepConfig {
   }
 };
 
-// Large enough for the kernels that real models run on.
+// Large enough for the kernels that real models use.
 constexpr std::int64_t kSequences = 4;  // microbatches of one rank
 constexpr std::int64_t kPositions = 256;
 constexpr std::int64_t kVocabulary = 4096;
@@ -73,10 +73,10 @@ ModulePtr<PreNormDecoder> make_backbone(const FirstStepConfig& config) {
   return make_module<Qwen3MoEModel>(parameters, options);
 }
 
-// What one router chose for each sequence, or is to choose.
+// Records a router's choices for each sequence, or replays given ones.
 class SequenceRouting final : public ModuleHook {
  public:
-  // Chosen experts of the sequence that comes next; undefined: the router's own choice.
+  // Sets the chosen experts of the next sequence; undefined: the router's own choice.
   void begin(at::Tensor indices) {
     replay_ = indices.defined() ? std::make_unique<RoutingReplay>(std::move(indices)) : nullptr;
   }
@@ -94,7 +94,7 @@ class SequenceRouting final : public ModuleHook {
 
 struct Sequence {
   at::Tensor ids;     // [1, S]
-  at::Tensor labels;  // [1, S]; fewer of them count in some sequences
+  at::Tensor labels;  // [1, S]; in some sequences fewer labels count
 };
 
 Sequence sequence(std::int64_t number) {
@@ -126,7 +126,7 @@ class FirstStep {
     if (config.routing) routing_.emplace(*config.routing);
   }
 
-  // Collective. What the program writes; on the first rank whole.
+  // Collective. Returns what the program writes, as whole tensors on the first rank.
   std::vector<TensorSource> run() {
     GradientManager manager(context_, *model_, gradients_, {});
     const std::int64_t share = kSequences / context_.data_parallel_size();

@@ -8,7 +8,7 @@ from program_job import SECONDS, ProgramTest, main
 
 
 class Interrupt(ProgramTest):
-    """Each waits for a line of the program before it sends a signal."""
+    """Each test waits for a line of the program before it sends a signal."""
 
     def started(self, *arguments):
         job = self.job()
@@ -42,7 +42,8 @@ class Interrupt(ProgramTest):
                 self.assert_nothing_half_written(job)
 
     def test_a_second_signal_ends_the_program_at_once(self):
-        # Steps of a second, and both signals wait when the program goes on: the step cannot end between them.
+        # Steps take a second, and both signals are pending when the program continues: the step cannot end between
+        # them.
         job, process = self.started("data.global_batch_size=4000", "data.sequence_length=2", "data.num_workers=0")
         self.wait_for(process, r"train +1/")
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):

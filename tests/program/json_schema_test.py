@@ -1,5 +1,5 @@
-"""The schemas that programs print, by the validator of another package: they are schemas, the job files that we ship fit
-them, and files that a program refuses do not."""
+"""Checks the schemas that programs print with the validator of another package: they are valid schemas, the shipped job
+files conform to them, and files that a program refuses do not."""
 
 import copy
 import json

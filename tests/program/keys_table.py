@@ -1,4 +1,5 @@
-"""Each key of a job file with a value that is not its default, and what is seen of that: rows(). keys_test.py tries them."""
+"""rows(): each key of a job file with a value that differs from its default, and the expected effect. keys_test.py runs
+them."""
 
 CURVE = {"initial_multiplier": 0.5, "phases": [
     {"mode": "steps", "steps": 2, "target_multiplier": 1.0, "curve": {"type": "poly"}},
@@ -11,14 +12,14 @@ LONGROPE = {"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] 
             "original_max_position_embeddings": 16, "factor": 2.0}
 
 
-# What is seen of a value. Each takes the result without it and the result with it ----------------------------------------
+# How a value's effect is observed: each takes the result without the value and the result with it ------------------------
 def numbers(without, with_it):
-    """Losses, norms, learning rates or counts of the log, or the exported weights, are others."""
+    """Losses, norms, learning rates or counts in the log, or the exported weights, change."""
     return not with_it.error and (without.steps, without.weights) != (with_it.steps, with_it.weights)
 
 
 def log(text):
-    """The log on the console has this with the value, and not without."""
+    """The console log contains this text with the value, and not without it."""
     return lambda without, with_it: not with_it.error and text in with_it.log and text not in without.log
 
 
@@ -42,12 +43,12 @@ def refused(*words):
 
 
 def same_as(path, value):
-    """With the other spelling the job is the same, to the last bit: what is seen of the keys there is seen of these."""
+    """With the other spelling the job is the same bit for bit, so the rows of those keys test these keys too."""
     return ("same", path, value)
 
 
 def seen_by(path, test):
-    """A test that exists looks at the key: on several ranks, on a GPU, in memory or in time."""
+    """Another test covers the key: on several ranks, on a GPU, in memory or in time."""
     return ("test", path, test)
 
 
@@ -56,7 +57,7 @@ def unbuilt(key):
 
 
 class Row:
-    """`given`: other values, with and without the one that is tried. `at`: where the value is, if not at the key's path."""
+    """`given`: other values, set with and without the tested one. `at`: the path of the value, if not the key's."""
 
     def __init__(self, value, *, look, given=None, at=None, model="moe"):
         self.value, self.look, self.given, self.at, self.model = value, look, given or {}, at, model
@@ -102,7 +103,7 @@ def schedule_rows():
 
 def rope_rows():
     rope = "model_provider.model.rope_scaling"
-    heads = {"model_provider.model.layer.head_dim": 64}  # yarn looks at the dims of a head
+    heads = {"model_provider.model.layer.head_dim": 64}  # yarn depends on the dims of a head
     rows = {rope: Row({"type": "linear", "factor": 2.0}, look=numbers),
             f"{rope}[ntk]": Row({"type": "ntk", "factor": 2.0}, look=refused("ntk"), at=rope)}
     for record, others in (
@@ -114,7 +115,7 @@ def rope_rows():
             (LONGROPE, {"short_factor": [1.5] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": 64,
                         "factor": 4.0, "attention_factor": 1.5})):
         for name, value in others.items():
-            # Short factors are those of a model within its original positions.
+            # Short factors apply to a model within its original positions.
             short = {"original_max_position_embeddings": 1024} if name == "short_factor" else {}
             given = {rope: record | short} | (heads if record is YARN else {})
             rows[f"{rope}[{record['type']}].{name}"] = Row(value, look=numbers, given=given)

@@ -1,5 +1,5 @@
-"""Every key of a job file does something: keys_table.py has a row for each, with a value that is not the default, and what
-is seen of it. A key without a row fails, and so does a row without a key."""
+"""Every key of a job file must have an effect: keys_table.py has a row for each, with a value that differs from the
+default and the effect to expect. A key without a row fails, and so does a row without a key."""
 
 import concurrent.futures
 import copy
@@ -28,7 +28,7 @@ def change(config, path, value):
 
 
 class Result:
-    """What one run left behind."""
+    """The results of one run."""
 
     def __init__(self, job, process):
         self.error = process.stderr.splitlines()[-1] if process.returncode else ""
@@ -48,7 +48,7 @@ def is_section(value, key, table):
 
 
 def is_inner(key, table):
-    """A key of a record that is refused, or spelled otherwise, as a whole; or of the same record in another place."""
+    """Whether the key belongs to a record that is refused or renamed as a whole, or that is tested in another place."""
     if key.startswith("trainer.profiling.") or any(each.endswith("]") and key.startswith(each) for each in table):
         return True
     if key.startswith("data[tokens]."):
@@ -74,7 +74,7 @@ class Keys(ProgramTest):
         return printed
 
     def run_job(self, model, changes, watch=None):
-        """The result of the tiny job with `changes`; one run serves all that ask for the same."""
+        """The result of the tiny job with `changes`; equal changes share one run."""
         name = json.dumps([model, changes], sort_keys=True, default=str)
         with self.lock:
             if name in self.results and watch is None:
@@ -94,7 +94,7 @@ class Keys(ProgramTest):
         return result
 
     def problem_of(self, key, row):
-        """What is wrong with a row; None if its value is seen."""
+        """A description of the fault of a row; None if its value has the expected effect."""
         if isinstance(row.look, tuple) and row.look[0] == "test":
             _, path, test = row.look
             is_there = re.search(rf"(^TEST\w*\(\w+, |def ){test}\(?", (REPOSITORY / path).read_text(), re.MULTILINE)
@@ -122,7 +122,7 @@ class Keys(ProgramTest):
         return "the job is another" if numbers(without, with_it) or with_it.error else None
 
     def threads(self):
-        """Of LibTorch's operators, counted while a job with long rows runs."""
+        """The number of threads of LibTorch's operators, counted while a job with long rows runs."""
         def most_threads(job):
             job.config["data"].update(sequence_length=512)
             job.config["model_provider"]["model"]["layer"].update(hidden_size=256)

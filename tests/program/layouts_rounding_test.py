@@ -1,11 +1,12 @@
-"""Layouts of several GPUs in bfloat16, on the kernels that train: as far from float64 as one GPU is, and hardly farther.
+"""Layouts of several GPUs in bfloat16, with the kernels used in training: their error relative to float64 may hardly
+exceed that of one GPU.
 
     layouts_rounding_test.py <folder of the programs> [unittest's arguments]
 
-first_step.cpp makes the gradients of one step. All runs begin with the same weights, which bfloat16 holds; tokens of
-experts go where one GPU in bfloat16 sends them, so that runs differ by rounding and not by ties of the router. Prints a
-line a layout: its error over that of one GPU. D9D_TEST_DEVICE=cpu runs the same on threads of a CPU; D9D_FUZZ_CASES and
-D9D_FUZZ_SEED are those of the random layouts.
+first_step.cpp computes the gradients of one step. All runs begin with the same weights, which bfloat16 can represent.
+Tokens go to the experts that one GPU in bfloat16 chooses, so that runs differ by rounding and not by ties of the
+router. Prints one line for each layout: its error divided by that of one GPU. D9D_TEST_DEVICE=cpu runs the same on
+threads of a CPU; D9D_FUZZ_CASES and D9D_FUZZ_SEED set the number and seed of the random layouts.
 """
 
 import json
@@ -42,7 +43,7 @@ EXPERTS = {
 
 
 def tolerance(name):
-    """Of the one table of tolerances."""
+    """A value in the table of tolerances."""
     text = (REPOSITORY / "tests/support/tolerances.h").read_text()
     return float(re.search(rf'Tolerance{{"{re.escape(name)}",\s*([0-9.e+-]+),', text)[1])
 
@@ -52,7 +53,7 @@ def num_ranks(mesh):
 
 
 def error(result, exact):
-    """L2 of the gradients' difference over that of the gradient, the mean of all parameters."""
+    """L2 norm of the gradients' difference divided by that of the gradient, averaged over all parameters."""
     names = [name for name in exact if name.startswith("grad.")]
     shares = [((result[name].double() - exact[name]).norm() / exact[name].norm()).item() for name in names]
     return sum(shares) / len(shares)
@@ -70,7 +71,7 @@ class Rounding(ProgramTest):
         return load_file(folder / "step.safetensors"), str(folder / "step.safetensors")
 
     def on_one_gpu(self, **model):
-        """What layouts of the model are compared with."""
+        """The reference results with which layouts of the model are compared."""
         one, routing = self.run_step("one rank", dtype="bfloat16", **model)
         if model["has_experts"]:
             model["routing"] = routing
@@ -104,7 +105,7 @@ class Rounding(ProgramTest):
         self.assert_layouts_round_as_one_gpu(EXPERTS, has_experts=True)
 
     def test_random_layouts(self):
-        """A layout that fails is named by its settings, which are keys of first_step.cpp."""
+        """A failing layout is named by its settings, which are keys of first_step.cpp."""
         seed = int(os.environ.get("D9D_FUZZ_SEED", "1"))
         draw, references = random.Random(seed), {}
         for number in range(int(os.environ.get("D9D_FUZZ_CASES", "8"))):

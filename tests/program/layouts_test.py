@@ -1,4 +1,4 @@
-"""The pretraining examples over several ranks, started in every way, and what a user sees when one of them fails."""
+"""The pretraining examples over several ranks, started in all supported ways, and the messages when a rank fails."""
 
 import math
 import os
@@ -14,9 +14,9 @@ from pathlib import Path
 from program_job import DEVICE, SECONDS, ProgramTest, main, num_gpus
 from safetensors.torch import load_file
 
-# Of the largest layout; even.
+# The number of ranks of the largest layout; even.
 NUM_RANKS = int(os.environ.get("D9D_TEST_RANKS", "4" if DEVICE == "cpu" or num_gpus() > 3 else "2"))
-# Standalone: on a port of its own, as two runs of this test may go side by side.
+# Standalone: uses a port of its own, because two runs of this test may run concurrently.
 TORCHRUN = [str(Path(sys.executable).parent / "torchrun"), "--standalone", "--no-python", "--nproc-per-node", str(NUM_RANKS)]
 EXACT = 1e-9  # fp64: the same mathematics in another order
 GATHERS = ["communicator", "copy_engine"] if DEVICE == "cuda" else ["communicator"]  # processes on CPUs share no memory
@@ -71,12 +71,12 @@ class Layouts(ProgramTest):
 
     @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
     def test_replicas_with_graphs_train_as_one_rank(self):
-        """Experts in float64 wait for their counts, which cannot be captured."""
+        """Experts in float64 make the host wait for their counts, which a graph cannot capture."""
         job = self.run_job("dense", "mesh.data_parallel_replicate=2", "trainer.cuda_graph={}")
         self.assert_same(job, self.run_job("dense"))
 
     def test_slices_that_ranks_copy_train_as_one_rank(self):
-        """By itself: from memory of threads on CPUs, of processes on GPUs."""
+        """Started without a launcher: ranks are threads on CPUs and processes on GPUs, and copy from each other."""
         shards = f"mesh.data_parallel_shard={NUM_RANKS}"
         copies = ("model_provider.fsdp.gather=copy_engine", "model_provider.fsdp.reduce=copy_engine")
         for model, arguments, launcher in (
@@ -177,7 +177,7 @@ class Failures(ProgramTest):
         self.assert_nothing_half_written(job)
 
     def test_a_rank_that_hangs_ends_the_job_in_time_and_is_named(self):
-        timeout, grace = 3, 5  # seconds, as promised: 1 to ask who is where, the rest to end
+        timeout, grace = 3, 5  # seconds, as documented: 1 to ask for positions, the rest to end
         for gather in GATHERS:
             with self.subTest(gather):
                 job, process = self.started("mesh.data_parallel_shard=2", f"trainer.timeout.step_timeout={timeout}",
@@ -189,7 +189,7 @@ class Failures(ProgramTest):
                 limit = threading.Timer(SECONDS, process.kill)  # rather than wait for ever
                 self.addCleanup(limit.cancel)
                 limit.start()
-                errors = process.stderr.read()  # until the last process that writes has ended
+                errors = process.stderr.read()  # until the last process that holds it has ended
                 self.assertLess(time.monotonic() - stopped, timeout + grace, errors)
                 self.assertEqual(process.wait(SECONDS), 1, errors)
                 self.assertRegex(errors, r"error: .*rank 0 at operation \d+ \w+\(.* waited 3 s in group '.*' for: rank 1")

@@ -1,4 +1,4 @@
-"""Whole runs of small models: bfloat16 learns as float32 does, and a deterministic run repeats every bit."""
+"""Whole runs of small models: bfloat16 must learn as float32 does, and deterministic runs must be equal bit for bit."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""Gradients are summed over GPUs while backward computes those of the layers before: seen in a trace of two GPUs."""
+"""Gradients must be summed over GPUs while backward computes those of earlier layers: checks a trace of two GPUs."""
 
 import json
 import os
@@ -14,15 +14,15 @@ sys.path[:0] = [str(REPOSITORY / "benchmarks/training_step"), str(REPOSITORY / "
 import exposed  # noqa: E402: found by the line above
 import models  # noqa: E402
 
-# Long enough a layer for its reduction to begin and end while the others compute.
+# Each layer computes long enough for a reduction to begin and end during the backward of others.
 MODEL = models.MODELS["qwen3-1.7b"]._replace(layers=12, vocabulary=16384)
-STEPS = 3  # traced, after as many others and one
-LEAST_HIDDEN = 0.5  # of the time of reductions; without overlap it is 0, of the last one nothing hides
+STEPS = 3  # number of traced steps, which follow as many others and one more
+LEAST_HIDDEN = 0.5  # of the time of reductions; without overlap it is 0; nothing overlaps the last reduction
 
 
 class Overlap(ProgramTest):
     def assert_overlaps(self, name, mesh, kernels, exchange="communicator"):
-        """kernels: NCCL's that count, beside copies from the other GPU."""
+        """kernels: NCCL kernels that count as reductions, in addition to copies from the other GPU."""
         folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         config = models.configuration(MODEL, folder, steps=2 * STEPS + 2, warm_up=1, num_ranks=2)
         config["trace"] = {"folder": str(folder), "first_step": STEPS + 1, "num_steps": STEPS}

@@ -78,7 +78,7 @@ class ProgramTest(unittest.TestCase):
         return Job(folder, model)
 
     def trained(self, model="dense", arguments=(), **sections):
-        """Losses of a run whose configuration has `sections` changed."""
+        """Losses of a run with changed `sections` of the configuration."""
         job = self.job(model)
         for section, values in sections.items():
             job.config[section].update(values)
@@ -87,7 +87,7 @@ class ProgramTest(unittest.TestCase):
         return job.losses()
 
     def assert_refused(self, job, result, *words, exit_code=1):
-        """One line on standard error that names `words`; no training, nothing half-written."""
+        """Expects one line on standard error that contains `words`, no training, and no incomplete files."""
         self.assert_one_error(result, *words, exit_code=exit_code)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
         self.assertFalse(job.metrics.exists() and job.metrics.read_text(), "a step was logged")
@@ -112,7 +112,7 @@ def num_gpus():
 
 
 def main(gpus=1):
-    """gpus: that the tests need where D9D_TEST_DEVICE is cuda."""
+    """gpus: number that the tests need if D9D_TEST_DEVICE is cuda."""
     global PROGRAMS
     PROGRAMS = Path(sys.argv.pop(1)).resolve()
     if DEVICE == "cuda" and num_gpus() < gpus:

@@ -78,7 +78,7 @@ class Run(ProgramTest):
             job = self.job()
             self.assert_refused(job, job.run(graphs), "trainer.cuda_graph", "got cpu")
             return
-        # Products of experts in float32 wait for their counts, which cannot be captured.
+        # Products of experts in float32 wait for their counts, and cannot be captured.
         for model, dtype in (("dense", "bfloat16"), ("dense", "float32"), ("moe", "bfloat16")):
             with self.subTest(model=model, dtype=dtype):
                 settings = {"launch": {"deterministic": True}, "data": {"microbatch_size": 2},
@@ -141,7 +141,7 @@ class Run(ProgramTest):
                 with torch.no_grad():
                     logits = reloaded(windows[:, :-1]).logits
                 loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten()).item()
-                auxiliary = 0.01 if model == "moe" else 2e-6  # the router's auxiliary loss is part of ours
+                auxiliary = 0.01 if model == "moe" else 2e-6  # this library's loss includes the router's auxiliary loss
                 self.assertAlmostEqual(job.losses()[0], loss, delta=auxiliary * loss)
 
     def test_a_configuration_of_0_16_runs_and_says_what_it_became(self):
@@ -169,11 +169,11 @@ class Run(ProgramTest):
         try:
             while part := os.read(terminal, 4096):
                 shown += part
-        except OSError:  # how Linux says that the other end was closed
+        except OSError:  # Linux reports a closed other end like this
             pass
         os.close(terminal)
         self.assertEqual(process.wait(SECONDS), 0, shown)
-        shown = shown.replace(b"\r\n", b"\n").decode()  # the terminal's own doing
+        shown = shown.replace(b"\r\n", b"\n").decode()  # added by the terminal
         rows = [line for line in shown.split("\n") if "5/5" in line]
         self.assertEqual(len(rows), 1, shown)
         self.assertRegex(rows[0], r"\r.* 5/5 \[=+\] .*100%.*\x1b\[K$")

@@ -1,6 +1,7 @@
 """The keys of a job file, from the JSON schema that a program prints.
 
-A key is its path; `[tag]` behind a key names the record of a union ([-]: the one without a tag), `[]` the entries of a list:
+A key is given by its path. `[tag]` after a key names the record of a union ([-]: the one without a tag), `[]` denotes
+the entries of a list:
 
     trainer.gc.period_steps    data[text].paths    lr_scheduler[piecewise].scheduler.phases[][steps].curve[poly].power
 """

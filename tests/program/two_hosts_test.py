@@ -1,6 +1,6 @@
-"""Ranks of two machines under torchrun: two network namespaces stand for the machines. Needs root and iproute2.
+"""Ranks of two machines under torchrun: two network namespaces act as the machines. Needs root and iproute2.
 
-Usage: two_hosts_test.py CORE_TEST    the test binary, whose program `rank` meets the other ranks
+Usage: two_hosts_test.py CORE_TEST    the test binary; its program `rank` connects to the other ranks
 """
 
 import os
@@ -77,14 +77,14 @@ class TwoHosts(unittest.TestCase):
         deadline = time.monotonic() + 60
         while self.text().count("waiting") < NUM_RANKS:
             self.assertLess(time.monotonic(), deadline, self.text())
-            time.sleep(0.1)  # between looks at the log
+            time.sleep(0.1)  # time between two reads of the log
         os.kill(self.rank_process(3), signal.SIGKILL)
         for agent in agents:
             self.assertNotEqual(agent.wait(timeout=40), 0)  # an operation may take 50 s
         self.assertRegex(self.text(), r"error: \[core::communicator\] rank [01] .*no answer from .*rank 3")
 
 
-NOT_RUN = 77  # the exit code by which ctest knows a test that was skipped
+NOT_RUN = 77  # the exit code that ctest treats as skipped
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The host never waits for a GPU between the first forward of a step and its optimiser: counted in a trace of CUDA's calls."""
+"""The host must not wait for a GPU between the first forward of a step and its optimiser; waits are counted in a trace
+of CUDA's calls."""
 
 import json
 import os
@@ -15,13 +16,13 @@ import models  # noqa: E402: found by the line above
 import waits  # noqa: E402
 
 SMALL = {"layers": 2, "hidden": 256, "intermediate": 512, "vocabulary": 4096, "sequence": 512}
-STEPS = 4  # traced, after as many others
+STEPS = 4  # number of traced steps, which follow as many others
 OWN_COPIES = 1  # of the step's loss and norm, asynchronous
 
 
 class Waits(ProgramTest):
     def steps(self, model, **settings):
-        """The traced steps of a training of a small model."""
+        """The traced steps of training a small model."""
         folder = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         config = models.configuration(model, folder, steps=2 * STEPS + 1, warm_up=1)  # the last one logs
         config["trace"] = {"folder": str(folder), "first_step": STEPS, "num_steps": STEPS}
@@ -50,7 +51,7 @@ class Waits(ProgramTest):
         model = models.MODELS["qwen3-moe-small"]._replace(**SMALL, experts=16, experts_top_k=4)
         self.assert_no_waits(self.steps(model))
         every_step = self.steps(model, trainer={"logging": {"period_steps": 1, "tracker": {"provider": "null"}}})
-        self.assert_no_waits(every_step, own_copies=OWN_COPIES + 1)  # of what is logged
+        self.assert_no_waits(every_step, own_copies=OWN_COPIES + 1)  # the additional copy is that of logged values
 
 
 if __name__ == "__main__":

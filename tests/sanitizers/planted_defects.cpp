@@ -1,4 +1,4 @@
-// A race between ranks and a leak of one: what the sanitizer presets must find in a job whose ranks are threads.
+// A race between ranks and a leak of one rank, which the sanitizer presets must find in a job whose ranks are threads.
 //
 //   planted_defects race|leak
 #include <barrier>

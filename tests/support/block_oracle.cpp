@@ -21,7 +21,7 @@ const SafetensorsFile& oracle_file() {
 
 const std::filesystem::path& oracle_folder() {
   static const std::filesystem::path folder = [] {
-    // Each program has a folder: several of them run at a time.
+    // Each test program has its own folder, because several of them run at the same time.
     const std::string program = ::program_invocation_short_name;
     std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "d9d" / (program + "_oracle");
     std::filesystem::remove_all(path);

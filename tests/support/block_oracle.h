@@ -1,10 +1,10 @@
-// The cases of blocks_oracle.py: what PyTorch and transformers computed, and the comparison of one of our modules with
-// it.
+// The cases of blocks_oracle.py: what PyTorch and transformers computed, and the comparison of one of this library's
+// modules with it.
 //
 // Example
-//   expect_equals_oracle("swiglu", [] { return make_module<SwiGLU>(SwiGLUConfig{24, 20}); },
-//                        [](const ModulePtr<SwiGLU>& swiglu, const Tensors& inputs) { return swiglu(inputs.at("x"));
-//                        });
+//   expect_equals_oracle(
+//       "swiglu", [] { return make_module<SwiGLU>(SwiGLUConfig{24, 20}); },
+//       [](const ModulePtr<SwiGLU>& swiglu, const Tensors& inputs) { return swiglu(inputs.at("x")); });
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,7 @@ namespace d9d::test {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
-// Where the script's results are. The first call runs it; the tests of this binary share one run.
+// The folder of the script's results. The first call runs the script; the tests of this binary share one run.
 [[nodiscard]] const std::filesystem::path& oracle_folder();
 // A tensor of cases.safetensors.
 [[nodiscard]] at::Tensor oracle_tensor(const std::string& name);
@@ -32,20 +32,20 @@ struct OracleCase {
   Tensors gradients;  // of weights and inputs
 };
 
-// Floating tensors are converted to `dtype`; the oracle's are of fp64.
+// Floating tensors are converted to `dtype`; those of the oracle are fp64.
 [[nodiscard]] OracleCase oracle_case(const std::string& name, at::ScalarType dtype);
 
-// Gives the module storage of `dtype`, and the values for its parameters, each of which must be there.
+// Gives the module storage of `dtype` and sets its parameters; `values` must have an entry for each of them.
 void load(Module& module, const Tensors& values, at::ScalarType dtype);
 
 void backward(const at::Tensor& output, const at::Tensor& grad_output);
-// Of the parameters; undefined where there is none.
+// The gradients of the parameters; undefined for a parameter without a gradient.
 [[nodiscard]] Tensors gradients_of(const Module& module);
 
 // Runs backward from `output` and compares it and all gradients with the case.
 void expect_matches(const Module& module, const at::Tensor& output, const OracleCase& oracle, at::ScalarType dtype);
 
-// forward(make(), inputs) in fp64 and in fp32.
+// Compares forward(make(), inputs) in fp64 and in fp32.
 template <class Make, class Forward>
 void expect_equals_oracle(const std::string& name, const Make& make, const Forward& forward) {
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {

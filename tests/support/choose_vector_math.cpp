@@ -1,4 +1,4 @@
-// Part of every test binary that sees tensors.
+// Linked into every test binary that uses tensors.
 #include <gtest/gtest.h>
 
 #include "d9d/core/device/vector_math.h"

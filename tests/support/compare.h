@@ -1,5 +1,5 @@
-// Compares tensors with an oracle's. The error is the largest difference of an element; it is measured against the
-// tensor's scale, the largest magnitude that the oracle has in it.
+// Compares tensors with an oracle's. The error is the largest difference of an element, relative to the tensor's scale,
+// which is the largest magnitude in the oracle's tensor.
 //
 // Example
 //   expect_close("logits", logits, oracle.at("logits"), tolerance("fp64"));
@@ -24,8 +24,8 @@ namespace d9d::test {
   return tensor.numel() == 0 ? 0.0 : tensor.detach().abs().max().to(at::kDouble).item<double>();
 }
 
-// How they differ, in words; empty: not by more than the tolerance. Shapes and dtypes must agree. `least_scale`: the
-// scale of a tensor whose own is smaller.
+// A description of the difference; empty if it is within the tolerance. Shapes and dtypes must agree. `least_scale`: a
+// lower bound of the tensor's scale.
 [[nodiscard]] inline std::string difference(const std::string& name, const at::Tensor& actual,
                                             const at::Tensor& expected, const Tolerance& tolerance,
                                             double least_scale = 0.0) {
@@ -36,13 +36,13 @@ namespace d9d::test {
   }
   const double scale = std::max(largest_magnitude(expected), least_scale);
   const double error = largest_magnitude(actual.detach().to(at::kDouble) - expected.detach().to(at::kDouble));
-  if (error <= tolerance.value * scale) return "";  // not for NaN
+  if (error <= tolerance.value * scale) return "";  // false for NaN
   return cat(name, ": max error ", error, ", scale ", scale, ", relative ", error / scale, " > ", tolerance.value, " (",
              tolerance.name, ")");
 }
 
-// For sets that vary in scale, such as the gradients of a model: the names must be the same, and a tensor's scale is at
-// least 1e-3 of the largest magnitude in the set. A line a tensor, of the first few.
+// For sets of tensors whose scales vary, such as the gradients of a model. The names must be the same, and a tensor's
+// scale is at least 1e-3 of the largest magnitude in the set. Returns one line for each of the first few differences.
 [[nodiscard]] inline std::string difference(const std::map<std::string, at::Tensor>& actual,
                                             const std::map<std::string, at::Tensor>& expected,
                                             const Tolerance& tolerance) {

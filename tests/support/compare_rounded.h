@@ -1,4 +1,4 @@
-// Compares results in a low precision, where elements differ and directions must not: with an oracle in the same
+// Compares results in a low precision, where elements differ but directions must agree: with an oracle in the same
 // precision, and both with the exact result.
 //
 // Example
@@ -12,7 +12,7 @@
 
 namespace d9d::test {
 
-// 1 - cosine of every tensor is at most tolerance("bf16 angle"), and its L2 norm that of the oracle within
+// 1 - cosine of every tensor is at most tolerance("bf16 angle"), and its L2 norm differs from the oracle's by at most
 // tolerance("bf16 norm"). Tensors that are zero on both sides agree.
 inline void expect_same_direction(const std::map<std::string, at::Tensor>& actual,
                                   const std::map<std::string, at::Tensor>& oracle) {
@@ -31,8 +31,10 @@ inline void expect_same_direction(const std::map<std::string, at::Tensor>& actua
   }
 }
 
-// The L2 distance of every tensor from `exact` is at most tolerance("bf16 error ratio") times that of the peer's. Where
-// the peer was lucky with a tensor, what it usually loses counts: the root mean square of its relative errors.
+// The L2 distance of every tensor from `exact` is at most tolerance("bf16 error ratio") times that of the peer's
+// tensor.
+// If the peer happens to have an unusually small error in a tensor, its typical error counts instead: the root mean
+// square of its relative errors.
 inline void expect_rounding_like(const std::map<std::string, at::Tensor>& actual,
                                  const std::map<std::string, at::Tensor>& peer,
                                  const std::map<std::string, at::Tensor>& exact) {

@@ -1,4 +1,5 @@
-// Tests of what has CUDA kernels of ours: gpu_test.h, and they skip where this build has none for the GPU.
+// Tests of code with CUDA kernels of this library: as gpu_test.h, but they also skip if this build has none for the
+// GPU.
 //
 // Example
 //   class RmsNormCuda : public test::CudaTest {};

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A family from its parameter record, its model, and the four functions that its huggingface.h has.
+// Makes a family from its parameter record, its model, and the four functions in its huggingface.h.
 template <class Parameters, class Model, class Read, class From, class To, class Write>
 DecoderFamily make_family(const char* name, std::vector<std::pair<std::string, Json>> variants, const Read& read,
                           const From& from, const To& to, const Write& write) {
@@ -34,7 +34,7 @@ DecoderFamily make_family(const char* name, std::vector<std::pair<std::string, J
                                     Dtype dtype) { return write(read(config), head, dtype); }};
 }
 
-// Weights are drawn wide, so that attention and routing are not uniform.
+// Weights have a large variance, so that attention and routing are not uniform.
 constexpr const char* kSizes = R"({
   "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
   "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 67, "max_position_embeddings": 64, "rms_norm_eps": 1e-6,

@@ -1,6 +1,6 @@
-// The families of decoders under d9d/models, one entry each. An entry is all that tests of models need: with it
-// a family is compared with transformers (tests/oracle), cut into stages and recomputed (tests/blocks), and trained
-// over every layout (tests/layout).
+// The decoder families of d9d/models, one entry each. An entry is all that tests of models need: with it a family is
+// compared with transformers (tests/oracle), divided into stages and recomputed (tests/blocks), and trained over every
+// layout (tests/layout).
 //
 // Example
 //   for (const DecoderFamily& family : decoder_families()) {
@@ -22,7 +22,7 @@
 
 namespace d9d::test {
 
-// Sizes of a decoder small enough to run many of. A family takes what it knows of.
+// Sizes of a decoder that is small enough for many runs. A family ignores sizes that it does not have.
 struct SmallDecoder {
   std::int64_t num_layers = 4;
   std::int64_t hidden_size = 16;
@@ -35,7 +35,7 @@ struct SmallDecoder {
   bool ties_embeddings = false;
   std::int64_t num_virtual_layers_pre = 0;  // see PreNormDecoderConfig::layers
   std::int64_t num_virtual_layers_post = 0;
-  // Of families with experts.
+  // For families with experts.
   std::int64_t num_experts = 4;
   std::int64_t experts_top_k = 2;
   double auxiliary_loss_coefficient = 0.0;
@@ -67,7 +67,7 @@ template <class Parameters>
   return parameters;
 }
 
-// What a folder of d9d/models offers.
+// What a folder of d9d/models provides.
 struct DecoderFamily {
   using Json = nlohmann::json;
   using Mappings = std::vector<TensorMapping>;
@@ -76,7 +76,7 @@ struct DecoderFamily {
   bool has_experts = false;
   std::function<ModulePtr<PreNormDecoder>(const SmallDecoder& sizes, const DecoderStageOptions& options)> make_small;
 
-  // Tiny models that transformers makes too: a name behind that of the family, and keys of config.json.
+  // Tiny models that transformers can make too: a suffix of the family's name, and keys of config.json.
   std::vector<std::pair<std::string, Json>> huggingface_variants;
   std::function<ModulePtr<DecoderBackbone>(const Json& config, const DecoderStageOptions& options)> make_backbone;
   std::function<Mappings(const Json& config, const HeadConfig& head, const std::vector<std::string>& names)>

@@ -1,4 +1,4 @@
-// Whether code waits for a GPU that it should only give work to.
+// Whether code waits for a GPU although it should only launch work on it.
 //
 // Example
 //   EXPECT_FALSE(waits_for_device([&] { loss_of(model).backward(); }));
@@ -12,9 +12,9 @@
 
 namespace d9d::test {
 
-// Runs `work` three times, the last time behind tenths of a second of other work of device 0. True when the device is
-// done with that before `work` returns. The other times load the kernels that it needs at first and once gradients are
-// there: CUDA may wait for the device when it loads one. load_cuda() has returned true.
+// Runs `work` three times, the last time after tenths of a second of other work on device 0. True if the device has
+// finished that other work before `work` returns. The first two runs load the kernels that it needs, with and without
+// existing gradients: CUDA may wait for the device when it loads a kernel. Requires that load_cuda() has returned true.
 [[nodiscard]] inline bool waits_for_device(const std::function<void()>& work) {
   const at::Tensor a = at::zeros({8192, 8192}, at::TensorOptions(at::Device(at::kCUDA, 0)).dtype(at::kBFloat16));
   at::Tensor product = at::empty_like(a);

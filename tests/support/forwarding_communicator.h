@@ -1,11 +1,11 @@
-// Groups of ranks that differ from a backend's in one point, for what a machine without GPUs does not do by itself.
+// Communicators that differ from a backend's in one respect, for behaviour that a machine without GPUs does not show.
 //
 // Example
 //   struct Lossy : ForwardingCommunicator {
 //     using ForwardingCommunicator::ForwardingCommunicator;
 //     Work all_reduce(const at::Tensor& tensor, ReduceOp op) override { ... return inner().all_reduce(tensor, op); }
 //   };
-//   const auto world = world_of<Lossy>(thread_world);     // each of its groups is a Lossy one
+//   const auto world = world_of<Lossy>(thread_world);     // each of its communicators is a Lossy
 #pragma once
 
 #include <memory>
@@ -77,7 +77,7 @@ class WrappingBackend final : public CommunicatorBackend {
   World& world_;
 };
 
-// The same ranks, with a Wrapper around each group's communicator. `world` lives longer.
+// A world of the same ranks, with a Wrapper around each group's communicator. `world` must outlive it.
 template <class Wrapper>
 [[nodiscard]] std::shared_ptr<World> world_of(World& world) {
   return std::make_shared<World>(std::make_unique<WrappingBackend<Wrapper>>(world));

@@ -23,11 +23,11 @@ namespace d9d::test {
 namespace {
 
 constexpr const char* kTest = "D9D_TEST_OF_RANK";
-constexpr const char* kCall = "D9D_TEST_CALL_OF_RANK";  // number of the call of run_gpu_ranks in it
+constexpr const char* kCall = "D9D_TEST_CALL_OF_RANK";  // which call of run_gpu_ranks in the test this rank belongs to
 
-// What each rank's process does.
+// The program of each rank's process.
 const TestProgram kRankOfATest("rank_of_a_test", [] {
-  ::dup2(STDERR_FILENO, STDOUT_FILENO);  // which the test that waits for us reads
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);  // the waiting test reads stderr
   int argc = 1;
   std::string name = "rank";
   char* argv[] = {name.data(), nullptr};
@@ -41,7 +41,7 @@ std::string name_of_test() {
   return cat(test->test_suite_name(), ".", test->name());
 }
 
-// Counts the calls of the test that runs.
+// Counts the calls within the running test.
 std::int64_t next_call() {
   static std::string test;
   static std::int64_t num_calls = 0;

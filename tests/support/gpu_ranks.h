@@ -1,7 +1,8 @@
-// Ranks that are processes with a GPU each and communicate over NCCL, for run_ranks.
+// Ranks that are processes with one GPU each and communicate over NCCL, for run_ranks.
 //
-// The test runs again in each of them: a rank does nothing where the test calls for ranks, but for the one call that it
-// was started for, and ends there. So tests may call several times; what they do between the calls must not matter.
+// The test runs again in each of these processes. A rank's process skips every call of run_gpu_ranks but the one that
+// it was started for, and ends there. A test may therefore make several calls; code between the calls must have no
+// effect on them.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +12,10 @@
 
 namespace d9d::test {
 
-// Whether this machine has as many GPUs: tests skip elsewhere.
+// Whether this machine has at least `num` GPUs: otherwise tests skip.
 [[nodiscard]] bool has_gpus(std::int64_t num);
 
-// One GPU a rank. An exception of `body`, or an expectation that failed there, fails it.
+// Runs `body` with one GPU for each rank. Fails if `body` throws or an expectation in it fails.
 void run_gpu_ranks(std::int64_t num_ranks, const std::function<void(World&)>& body);
 
 }  // namespace d9d::test

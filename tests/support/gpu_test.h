@@ -1,5 +1,5 @@
-// Tests that need a GPU. They skip, and say so, where there is none. The name of their suite ends in Cuda: by it ctest
-// gives them the label gpu1, and tools/gpu_bundle takes them along. Tests of our own kernels: cuda_test.h.
+// Tests that need a GPU. Without one they skip and say so. The name of their suite ends in Cuda, from which ctest
+// derives the label gpu1, and tools/gpu_bundle includes them. For tests of this library's kernels see cuda_test.h.
 //
 // Example
 //   class OffloadCuda : public test::GpuTest {};
@@ -14,10 +14,10 @@
 
 namespace d9d::test {
 
-// Whether this machine has a GPU; for tests of what happens before anything of CUDA is loaded.
+// Whether this machine has a GPU; for tests that run before any part of CUDA is loaded.
 [[nodiscard]] inline bool has_gpu() { return std::filesystem::exists("/dev/nvidiactl"); }
 
-// Loads the GPU before the first test of a program, since LibTorch keeps its first answer to whether there is a device.
+// Loads CUDA before the first test of a program, since LibTorch keeps its first answer to whether there is a device.
 class LoadCudaFirst : public ::testing::Environment {
   void SetUp() override { (void)load_cuda(); }
 };

@@ -1,4 +1,4 @@
-// Filesystems that refuse, for tests of error paths. They work as root too, and nothing is left behind.
+// Failing filesystems, for tests of error paths. They work for root too, and leave nothing behind.
 #pragma once
 
 #include <sched.h>
@@ -17,7 +17,7 @@
 
 namespace d9d::test {
 
-// A fresh empty folder under the test's temporary folder.
+// A new empty folder within the test's temporary folder.
 inline std::filesystem::path fresh_directory(std::string_view name) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
   const std::filesystem::path path =
@@ -47,7 +47,9 @@ class FileSizeLimit {
   rlimit old_limit_{};
 };
 
-// Runs body(folder) on a thread that alone sees a disk of 64 KiB at `folder`. False where the system forbids mounting.
+// Runs body(folder) on a thread that sees a disk of 64 KiB at `folder`; other threads do not see it. False if the
+// system
+// forbids mounting.
 [[nodiscard]] inline bool run_on_small_disk(const std::filesystem::path& folder, const std::function<void()>& body) {
   bool mounted = false;
   std::thread([&] {
@@ -58,7 +60,7 @@ class FileSizeLimit {
   return mounted;
 }
 
-// Runs body on a thread without root's right to write everywhere.
+// Runs body on a thread without root's permission to write everywhere.
 inline void run_unprivileged(const std::function<void()>& body) {
   std::thread([&] {
     if (::geteuid() == 0) ::setfsuid(65534);
@@ -66,7 +68,7 @@ inline void run_unprivileged(const std::function<void()>& body) {
   }).join();
 }
 
-// Runs body, which must throw Error, and returns the error's text.
+// Runs body, which must throw Error, and returns the text of the error.
 template <class Error>
 [[nodiscard]] std::string message_of(const std::function<void()>& body) {
   try {

@@ -1,22 +1,23 @@
-// How much memory of tensors a piece of code needs at once, on a CPU.
+// The peak memory of tensors that a piece of code needs on a CPU.
 //
 // Example
 //   const MemoryPeak memory;
 //   loss_of(model).backward();
 //   EXPECT_EQ(memory.peak_bytes(), expected);
 //
-// Counts what LibTorch's CPU allocator hands out on this thread while the scope lives, from 0 at its construction;
-// releases are counted when they happen on this thread, and of such memory only. Backward of CPU tensors runs on the
-// thread that calls it, so it counts. Scopes nest; an outer one sees what an inner one does. Ends on the thread where
-// it began.
+// Counts what LibTorch's CPU allocator allocates on this thread while the scope lives, starting from 0 at its
+// construction. Releases count if they happen on this thread and belong to memory that was counted. Backward of CPU
+// tensors runs on the calling thread, so it counts. Scopes nest; an outer scope includes the inner ones. A scope must
+// end
+// on the thread where it began.
 //
-// Not seen:
-//   memory that existed before; its release gives nothing back
-//   other threads: ranks that are threads each have a scope of their own, what bodies of at::parallel_for allocate on
-//     its workers is not counted, and a tensor that another thread releases stays counted here
-//   what is not a tensor: std::vector, the nodes of autograd, threads' stacks, code
-//   storage that the allocator did not give: from_blob, mapped files, slots that a tensor only points into
-//   the allocator's alignment and what malloc keeps beside it: sizes are those asked for
+// Not counted:
+//   memory that existed before, nor its release
+//   other threads: ranks that are threads each have a scope of their own; allocations of at::parallel_for bodies on its
+//     workers are not counted, and a tensor that another thread releases stays counted here
+//   other memory than tensors: std::vector, the nodes of autograd, threads' stacks, code
+//   storage from elsewhere than the allocator: from_blob, mapped files, slots that a tensor only refers to
+//   the allocator's alignment and malloc's overhead: sizes are those requested
 //   GPUs, which have at::cuda statistics of their own
 #pragma once
 
@@ -35,9 +36,9 @@ class MemoryPeak {
  public:
   MemoryPeak() : guard_(kKind, recorder_) {}
 
-  // Allocated in this scope and not yet released.
+  // Bytes allocated in this scope and not yet released.
   [[nodiscard]] std::int64_t live_bytes() const { return recorder_->read(&Recorder::live); }
-  // The most that live_bytes() has been.
+  // The maximum of live_bytes() so far.
   [[nodiscard]] std::int64_t peak_bytes() const { return recorder_->read(&Recorder::peak); }
 
  private:
@@ -67,10 +68,10 @@ class MemoryPeak {
       return this->*value;
     }
 
-    // The enclosing scope, or another observer of this thread's allocations. Null without.
+    // The enclosing scope, or another observer of this thread's allocations. Null if there is none.
     c10::MemoryReportingInfoBase* const outer =
         dynamic_cast<c10::MemoryReportingInfoBase*>(c10::ThreadLocalDebugInfo::get(kKind));
-    mutable std::mutex mutex;  // LibTorch hands the recorder on to threads that it starts for this one
+    mutable std::mutex mutex;  // LibTorch passes the recorder on to threads that it starts for this one
     std::map<void*, std::int64_t> sizes;
     std::int64_t live = 0;
     std::int64_t peak = 0;

@@ -1,4 +1,4 @@
-// Real processes: the test binary executes itself, and runs one of the programs that its files declare.
+// Real processes: the test binary executes itself and runs one of the programs that its files declare.
 //
 // Example
 //   const TestProgram kAnswer("answer", [] { return 42; });
@@ -15,12 +15,12 @@
 
 namespace d9d::test {
 
-// Declares a program at namespace scope. Its exit code is what `body` returns.
+// Declares a program at namespace scope. Its exit code is the return value of `body`.
 struct TestProgram {
   TestProgram(const std::string& name, std::function<int()> body);
 };
 
-// What a process that was started as Program(name, ...) does instead of running tests; nothing in others.
+// Runs the declared program if this process was started as Program(name, ...), instead of tests; otherwise none.
 [[nodiscard]] std::optional<int> run_declared_program();
 
 struct Result {
@@ -40,9 +40,9 @@ class Program {
 
   [[nodiscard]] pid_t process() const { return process_; }
   void kill(int signal) const;
-  // Until `text` stands in its stderr; false when it ended without, or after 30 s.
+  // Waits until its stderr contains `text`; false if the program ends without it, or after 30 s.
   [[nodiscard]] bool has_written(const std::string& text);
-  [[nodiscard]] Result wait();  // at most 60 s, then it is killed
+  [[nodiscard]] Result wait();  // at most 60 s, then the program is killed
 
  private:
   bool read_some(std::chrono::milliseconds time);

@@ -1,4 +1,4 @@
-// Runs a Python script of the test tree with .venv's interpreter: the oracle side of a test.
+// Runs a Python script of the test tree with .venv's interpreter, as the oracle of a test.
 //
 // Example
 //   d9d::test::run_python("tests/model_state/io/safetensors_oracle.py", {"write", path.string()});
@@ -17,7 +17,7 @@
 
 namespace d9d::test {
 
-// `script` is relative to the repository. Returns what it printed; fails the test, with the output, unless it exits
+// `script` is relative to the repository. Returns its standard output; fails the test, with the output, unless it exits
 // with 0.
 inline std::string run_python(const std::string& script, std::initializer_list<std::string> arguments) {
   const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();  // null while a suite is set up

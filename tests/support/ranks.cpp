@@ -25,12 +25,12 @@
 namespace d9d::test {
 namespace {
 
-// What the threads of one run_ranks share.
+// State that the threads of one run_ranks share.
 class RankSupervisor {
  public:
   explicit RankSupervisor(std::int64_t num_ranks) : num_running_(num_ranks) {}
 
-  // On the thread of a rank.
+  // Called on the thread of a rank.
   void run(std::int64_t rank, const std::function<std::unique_ptr<CommunicatorBackend>(std::int64_t)>& connect,
            const std::function<void(World&)>& body) {
     try {

@@ -9,8 +9,8 @@
 //   });
 //
 // A rank that throws, or that leaves the body after a failed ASSERT_*, aborts the others; the first exception is
-// rethrown when all have ended. Operators of LibTorch use one thread a rank. The body is shared: what ranks write must
-// be theirs.
+// rethrown when all have ended. Operators of LibTorch use one thread for each rank. All ranks run the same body object:
+// each rank may write only its own data.
 #pragma once
 
 #include <chrono>
@@ -24,22 +24,22 @@
 
 namespace d9d::test {
 
-// How the ranks communicate: threads by the memory that they share, or over Gloo as processes would; over NCCL as
-// processes with a GPU each (gpu_ranks.h).
+// How the ranks communicate: as threads through shared memory, as threads over Gloo as processes would, or as processes
+// with one GPU each over NCCL (gpu_ranks.h).
 enum class RankBackend : std::uint8_t { kThreads, kGloo, kNccl };
 [[nodiscard]] const char* to_string(RankBackend backend);
 
-// The given ranks, of which this is one, or all ranks of the job.
+// A group of the given ranks, which must include this one, or of all ranks of the job.
 [[nodiscard]] RankGroup group_of(const World& world, std::string name, std::vector<std::int64_t> ranks = {});
 
-// A mesh or a context of the rank keeps a shared pointer; this one owns nothing.
+// For a rank's mesh or context, which keep a shared pointer; this one owns nothing.
 [[nodiscard]] inline std::shared_ptr<World> borrowed(World& world) { return {std::shared_ptr<World>(), &world}; }
 
-// One rank of a job whose other ranks never come: for what is decided without communication.
+// One rank of a job whose other ranks do not exist: for code that does not communicate.
 [[nodiscard]] std::shared_ptr<World> lone_rank(std::int64_t rank, std::int64_t num_ranks);
 
-// A test that exceeds the limit fails, and its ranks are aborted. Over NCCL each rank has a GPU
-// (has_gpus), and what it writes stays in its process.
+// A test that exceeds the limit fails, and its ranks are aborted. Over NCCL each rank has a GPU (has_gpus), and what a
+// rank writes stays in its process.
 void run_ranks(RankBackend backend, std::int64_t num_ranks, const std::function<void(World&)>& body,
                std::chrono::seconds time_limit = std::chrono::seconds(60));
 

@@ -1,4 +1,4 @@
-// A rank's world that writes down what it communicates: for tests of which collectives run, and in which order.
+// A rank's world that records its operations: for tests of which collectives run, and in which order.
 //
 // Example
 //   std::vector<std::string> operations;
@@ -87,7 +87,7 @@ class RecordingBackend final : public CommunicatorBackend {
 
 }  // namespace detail
 
-// Appends to `operations`, which outlives it, as does `world`, through which it communicates.
+// Communicates through `world` and appends to `operations`; both must outlive it.
 [[nodiscard]] inline std::shared_ptr<World> recording(World& world, std::vector<std::string>& operations) {
   return std::make_shared<World>(std::make_unique<detail::RecordingBackend>(world, operations));
 }

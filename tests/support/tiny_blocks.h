@@ -1,4 +1,4 @@
-// Reproducible data, and models small enough to run many of.
+// Reproducible data, and models that are small enough for many runs.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -12,7 +12,7 @@
 
 namespace d9d::test {
 
-// Standard normal numbers decided by shape and key.
+// Standard normal numbers, determined by shape and key.
 [[nodiscard]] inline at::Tensor normal(at::IntArrayRef shape, std::uint64_t key, at::ScalarType dtype = at::kDouble) {
   const at::Tensor tensor = at::empty(shape, dtype);
   fill_normal(tensor, whole_window(tensor), {.key = key}, 0.0, 1.0);
@@ -24,7 +24,7 @@ namespace d9d::test {
   return normal(shape, key, dtype).set_requires_grad(true);
 }
 
-// Storage and values, decided by names.
+// Allocates storage and sets values, which are determined by the names.
 template <class T>
 ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::kDouble, std::uint64_t base_seed = 1) {
   module->to(dtype);
@@ -35,7 +35,7 @@ ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::
 
 [[nodiscard]] inline Qwen3DenseParameters tiny_dense() { return small_parameters<Qwen3DenseParameters>({}); }
 
-// With an auxiliary loss.
+// A tiny mixture of experts with an auxiliary loss.
 [[nodiscard]] inline Qwen3MoEParameters tiny_moe() {
   return small_parameters<Qwen3MoEParameters>({.auxiliary_loss_coefficient = 0.1});
 }
@@ -49,7 +49,7 @@ ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::
   return make_module<Qwen3MoEModel>(parameters, options);
 }
 
-// Of any family; with an auxiliary loss where it has experts.
+// A backbone of any family; with an auxiliary loss if the family has experts.
 [[nodiscard]] inline ModulePtr<DecoderBackbone> make_backbone(const DecoderFamily& family,
                                                               const DecoderStageOptions& options = {},
                                                               SmallDecoder sizes = {}) {
@@ -57,7 +57,7 @@ ModulePtr<T> initialized(const ModulePtr<T>& module, at::ScalarType dtype = at::
   return family.make_small(sizes, options);
 }
 
-// Two sequences of six tokens of a tiny decoder's vocabulary, and what goes with them.
+// Two sequences of six tokens in the vocabulary of a tiny decoder, and the other inputs of that batch.
 [[nodiscard]] inline at::Tensor tiny_ids() { return (at::arange(12) * 7 % 23).reshape({2, 6}); }
 [[nodiscard]] inline at::Tensor tiny_labels() { return (at::arange(12) * 5 % 23).reshape({2, 6}); }
 [[nodiscard]] inline SequenceShared tiny_sequence() {

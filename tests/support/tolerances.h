@@ -1,4 +1,4 @@
-// How far a result may be from its oracle: the one table of tolerances. All are relative to a tensor's scale, see
+// How far a result may be from its oracle: the table of all tolerances. They are relative to a tensor's scale, see
 // compare.h.
 #pragma once
 
@@ -15,15 +15,17 @@ struct Tolerance {
 
 inline constexpr std::array kTolerances = {
     Tolerance{"fp64", 1e-9, "the same mathematics in another order; a wrong term shows at 1e-3 or more"},
-    // AdamW's first updates are as long for a gradient of 1e-9 as for one of 1: another order of a sum may turn such an
-    // update round. Weighting activations in place of outputs, or summing the gradients of a layer's input within its
-    // products, moves the fourth loss of the mixture of experts by 3.6e-5; in fp64 the same steps agree to 1e-9.
+    // AdamW's first updates have the same size for a gradient of 1e-9 as for one of 1, so another order of a sum may
+    // reverse such an update. Weighting activations instead of outputs, or summing the gradients of a layer's input
+    // within its products, moves the fourth loss of the mixture of experts by 3.6e-5; in fp64 the same steps agree to
+    // 1e-9.
     Tolerance{"fp32 training loss", 1e-4, "losses after steps that each amplify the rounding of near-zero gradients"},
     Tolerance{"fp64 repeated", 1e-13, "transformers' outputs of the same weights in two processes: 2e-15 seen"},
     Tolerance{"fp32 repeated", 1e-5, "the same: sums of a few hundred terms in an order that a process chooses"},
     Tolerance{"fp32", 1e-5, "sums of up to a few thousand terms round at about 1e-7 each"},
-    // A whole model in bf16 against transformers in bf16. The choice of experts is transformers': where two experts are
-    // a rounding apart, either choice is right, and gradients of the two do not resemble each other.
+    // Whole models in bf16, this library's against that of transformers. Both use transformers' choice of experts:
+    // where two experts differ by a rounding error, either choice is right, and the gradients of the two choices differ
+    // completely.
     Tolerance{"bf16 loss", 1e-2, "two or three digits: eight bits, and twenty roundings from the embedding on"},
     Tolerance{"bf16 loss curve", 5e-3,
               "means over 20 steps of dense runs in bf16 and fp32: rounding to nearest shows at 1.4e-2"},

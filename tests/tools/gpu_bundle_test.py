@@ -1,4 +1,5 @@
-"""tools/run_gpu_tests on programs that pass, fail, crash, hang, and leave a GPU in error; what tools/gpu_bundle lists."""
+"""Tests tools/run_gpu_tests with programs that pass, fail, crash, hang, and leave a GPU in error, and the list of
+tools/gpu_bundle."""
 
 import importlib.machinery
 import importlib.util
@@ -16,7 +17,7 @@ from pathlib import Path
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
-# As Google Test prints. What a case does stands in its name; each process writes down which it was given.
+# Prints as Google Test does. A case's behaviour follows from its name; each process records which cases it was given.
 PROGRAM = """#!{python}
 import os, sys, time
 cases = next(word for word in sys.argv if word.startswith("--gtest_filter=")).split("=", 1)[1].split(":")
@@ -58,7 +59,7 @@ class RunGpuTests(unittest.TestCase):
         (self.folder / "script.py").write_text(SCRIPT)
 
     def run_bundle(self, *cases, scripts=(), arguments=("gpu1",)):
-        """Verdicts by name, the output, and the cases of each process."""
+        """Returns verdicts by name, the output, and the cases of each process."""
         tests = [{"name": f"area.{case}", "label": "gpu1", "timeout": 1, "environment": {}, "program": "fake_test",
                   "case": case} for case in cases]
         tests += [{"name": f"script{code}", "label": "gpuN", "timeout": 5, "environment": {"D9D_CODE": str(code)},

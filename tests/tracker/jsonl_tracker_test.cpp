@@ -118,7 +118,7 @@ TEST_F(Jsonl, Resumed_has_each_step_once) {
     write_steps(*run, 0, 1, 1);
     run->flush();
     state = run->state();
-    write_steps(*run, 2, 3, 1);  // lost: after the checkpoint
+    write_steps(*run, 2, 3, 1);  // dropped: later than the checkpoint
   }
   const auto run = open(state);
   write_steps(*run, 2, 2, 2);

@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-// Notes every call, as text.
+// Records every call as text.
 class NotingTracker final : public Tracker {
  public:
   explicit NotingTracker(std::vector<std::string>& notes, std::string failing_call = "")

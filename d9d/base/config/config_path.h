@@ -1,9 +1,9 @@
-// Where in which configuration a value stands; starts every message about it.
+// The position of a value in a configuration; every message about the value begins with it.
 //
 // Example
 //   const ConfigPath path = ConfigPath{.source = "pretrain.json"} / "trainer" / "profiling";
-//   D9D_CHECK(warmup <= period, ConfigError, path, "expected warmup_steps <= period_steps = ", period, ", got ",
-//   warmup);
+//   D9D_CHECK(warmup <= period, ConfigError, path, "expected warmup_steps <= period_steps = ", period,
+//             ", got ", warmup);
 //   // [config] pretrain.json: trainer.profiling: expected ...
 #pragma once
 

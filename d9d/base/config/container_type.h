@@ -1,5 +1,5 @@
-// JSON forms of std::optional (null), std::vector and std::pair (lists) and std::map by string (objects). Subclasses in
-// describe.h know the C++ type.
+// JSON forms of std::optional (null), std::vector and std::pair (lists) and std::map by string (objects). The
+// subclasses in describe.h know the C++ type.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
-// The JSON form of a C++ type, found from the type itself. A field of a configuration record may be: bool,
+// The JSON form of a C++ type, derived from the type itself. A field of a configuration record may be: bool,
 // std::int64_t, double, std::string, std::filesystem::path, an enum with names, a record, nlohmann::json (anything);
-// std::optional (nullable), std::vector, std::pair, std::map by string, std::variant of records (picked by their tag)
+// std::optional (nullable), std::vector, std::pair, std::map by string, std::variant of records (selected by their tag)
 // of these; or a type whose header declares a specialisation of json_type.
 //
 // Example
@@ -44,7 +44,7 @@ template <class T>
 }
 
 template <class T>
-struct TypeOf;  // specialised for what a field may be
+struct TypeOf;  // specialised for each kind of type that a field may have
 
 template <NamedEnum E>
 struct TypeOf<E> final : EnumType {

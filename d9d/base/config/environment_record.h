@@ -13,8 +13,8 @@
 
 namespace d9d {
 
-// T: a record, or a std::variant of records. None: the variable is not set. Throws ConfigError, which names the
-// variable, for any other text.
+// T: a record, or a std::variant of records. None if the variable is not set. Throws ConfigError, which names the
+// variable, if its text is not such a record.
 template <class T>
 [[nodiscard]] std::optional<T> environment_record(const char* name) {
   const auto text = environment_variable(name);

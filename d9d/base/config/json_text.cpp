@@ -16,7 +16,7 @@ namespace {
 constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxExcerpt = 80;
 
-// Watches a parse: nlohmann's parser keeps the last of two equal keys without a word.
+// Observes a parse: of two equal keys nlohmann's parser silently keeps the last.
 class StructureCheck {
  public:
   explicit StructureCheck(const std::string& source) : source_(source) {}
@@ -55,11 +55,11 @@ class StructureCheck {
   }
 
   const std::string& source_;
-  std::vector<std::set<std::string>> keys_;  // an open object or list each
-  std::vector<std::string> names_;           // its current key; empty in a list
+  std::vector<std::set<std::string>> keys_;  // keys seen, for each open object or list
+  std::vector<std::string> names_;           // current key, for each open object or list; empty in a list
 };
 
-// "line 3, column 5" of a byte that nlohmann counts from 1.
+// "line 3, column 5" for the byte at a position that nlohmann counts from 1.
 std::string line_and_column(std::string_view text, std::size_t byte) {
   const std::string_view before = text.substr(0, std::min(byte == 0 ? 0 : byte - 1, text.size()));
   const std::size_t line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
@@ -104,7 +104,7 @@ std::string json_excerpt(const Json& json) {
   const std::string text = json.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   if (text.size() <= kMaxExcerpt) return text;
   std::size_t end = kMaxExcerpt;
-  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // not inside a UTF-8 character
+  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // do not cut inside a UTF-8 character
   return text.substr(0, end) + "...";
 }
 

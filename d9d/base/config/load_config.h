@@ -17,12 +17,12 @@
 
 namespace d9d {
 
-// Not an error: --help or --schema. The text goes to standard output, and the program ends with exit code 0.
+// Not an error: reports --help or --schema. The text goes to standard output, and the program ends with exit code 0.
 struct HelpRequested : UsageError {
   using UsageError::UsageError;
 };
 
-// Changes the JSON of a whole configuration before it is parsed; returns what the user should know, a line each.
+// Changes the JSON of a whole configuration before it is parsed; returns notes for the user, one line each.
 using ConfigRewrite = std::function<std::vector<std::string>(Json& config, const ConfigPath& root)>;
 
 // A command line that asks for a configuration.
@@ -37,12 +37,12 @@ struct ConfigCommand {
 // Throws UsageError.
 [[nodiscard]] ConfigCommand parse_config_command(int argc, const char* const* argv);
 
-// Reads the file, applies the overrides, then the rewrite, whose notes go to standard error.
+// Reads the file, applies the overrides, then the rewrite, whose notes are written to standard error.
 [[nodiscard]] Json read_config(const ConfigCommand& command, const ConfigRewrite& rewrite);
 
 [[nodiscard]] std::string usage_text(const std::string& program, std::span<const std::string_view> keys);
 
-// How messages call the result of read_config.
+// The path by which messages refer to the result of read_config.
 [[nodiscard]] ConfigPath config_root(const ConfigCommand& command);
 
 template <Record T>

@@ -7,7 +7,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::size_t kMaxLength = 64;  // of names that are worth comparing
+constexpr std::size_t kMaxLength = 64;  // longer names are not compared
 
 // Insertions, deletions, substitutions and swaps of neighbours from a to b (optimal string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b) {

@@ -1,4 +1,4 @@
-// Names in messages: what was meant, what there is.
+// Names in messages: suggests what was meant, and lists what exists.
 //
 // Example
 //   did_you_mean("chekpointing", {"run", "checkpointing"});   // " Did you mean 'checkpointing'?"
@@ -10,10 +10,10 @@
 
 namespace d9d {
 
-// The known name within a few typing errors of `name`, nearest first; empty when there is none.
+// The known name that differs from `name` by the fewest typing errors, if these are few; else empty.
 [[nodiscard]] std::string_view nearest_name(std::string_view name, std::span<const std::string_view> known);
 
-// A sentence that names the nearest known name, or all of them.
+// A sentence that names the nearest known name, or all of them if none is near.
 [[nodiscard]] std::string did_you_mean(std::string_view name, std::span<const std::string_view> known);
 
 // "'run', 'schedule'".

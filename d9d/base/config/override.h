@@ -11,9 +11,9 @@
 
 namespace d9d {
 
-// `assignment` is key.path=value. The value is JSON, or else a string as it stands. Keys that are missing are created;
-// whether they are known is for parsing to say. Throws UsageError when it is no assignment, ConfigError when the path
-// leads through a value that has no such keys.
+// `assignment` is key.path=value. The value is parsed as JSON; if it is not JSON it is taken as a string. Missing keys
+// are created; parsing later checks whether they are known. Throws UsageError if `assignment` does not have this form,
+// ConfigError if the path leads through a value that has no such keys.
 void apply_override(Json& config, std::string_view assignment);
 
 }  // namespace d9d

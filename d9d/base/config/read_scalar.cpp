@@ -24,7 +24,7 @@ std::string_view trim(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-// Digits may be grouped by single underscores, as in Python. Nothing when one stands elsewhere.
+// Digits may be grouped by single underscores, as in Python. None if there is an underscore elsewhere.
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -37,7 +37,7 @@ std::optional<std::string> without_underscores(std::string_view text) {
   return plain;
 }
 
-// All of `text`, which may have a leading '+', as a number.
+// Parses all of `text`, which may begin with '+', as a number.
 template <class Number>
 std::optional<Number> number_from_text(std::string_view text) {
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
@@ -98,7 +98,7 @@ void check_range(Number number, const ConfigPath& path, const Range& range) {
   }
 }
 
-// "got null. ..." with what can be done about it.
+// "got null. ...", followed by a remedy.
 std::string found(const Json& json) {
   return json_excerpt(json) +
          (json.is_null() ? ". Give a value, or leave out the key if it has a default." : ". Change the value.");

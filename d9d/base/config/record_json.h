@@ -1,5 +1,6 @@
-// Records from and to JSON. Parsing is strict: unknown keys, missing keys, null where it is not allowed, wrong types
-// and ranges are errors that name the full path. Values are coerced as read_scalar.h says.
+// Conversion of records from and to JSON. Parsing is strict: unknown keys, missing keys, null where it is not allowed,
+// wrong types and values out of range are errors that name the full path. Values are coerced as read_scalar.h
+// describes.
 //
 // Example
 //   const auto config = parse_record<TrainerConfig>(json, ConfigPath{.keys = "trainer", .source = "pretrain.json"});
@@ -18,7 +19,7 @@ template <class T>
   return record;
 }
 
-// Every key, defaults included, doubles with all their digits: parsing the result gives an equal record.
+// Writes every key, including defaults, and doubles with all their digits: parsing the result gives an equal record.
 template <class T>
 [[nodiscard]] Json write_record(const T& record) {
   return json_type<T>().write(&record);

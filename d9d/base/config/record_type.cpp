@@ -140,7 +140,7 @@ void UnionType::parse(const Json& json, const ConfigPath& path, const Range& ran
 
 std::size_t UnionType::find_alternative(const Json& json, const ConfigPath& path) const {
   check_object(json, path);
-  std::string_view wanted;  // the alternative without a tag
+  std::string_view wanted;  // empty: the alternative without a tag
   if (const auto tag = json.find(key_); tag != json.end()) {
     wanted = tags_[read_name(*tag, path / key_, tags_)];
   } else {
@@ -152,7 +152,7 @@ std::size_t UnionType::find_alternative(const Json& json, const ConfigPath& path
   return static_cast<std::size_t>(at - alternatives_.begin());
 }
 
-// Whether an object without a tag is the alternative that has none, rather than one whose tag was forgotten.
+// Whether an object without a tag means the alternative that has none, rather than one whose tag was forgotten.
 bool UnionType::means_untagged(const Json& object) const {
   const auto has_no_tag = [](const auto* alternative) { return alternative->tag().key.empty(); };
   const auto untagged = std::find_if(alternatives_.begin(), alternatives_.end(), has_no_tag);

@@ -1,4 +1,5 @@
-// JSON forms of records (objects) and of std::variant of records (objects with a tag). Subclasses in describe.h know
+// JSON forms of records (objects) and of std::variant of records (objects with a tag). The subclasses in describe.h
+// know
 // the C++ type.
 #pragma once
 
@@ -12,7 +13,7 @@ namespace d9d {
 
 // One field of a record, without its C++ type.
 struct FieldDescription {
-  std::string_view name;  // empty: flattened
+  std::string_view name;  // empty: a flattened field
   std::size_t offset;     // of the member in the record, in bytes
   const ValueType* type;
   bool is_required;
@@ -21,20 +22,20 @@ struct FieldDescription {
 
 class RecordType : public ValueType {
  public:
-  // `defaults` is a default-constructed record that outlives this.
+  // `defaults` is a default-constructed record that must outlive this object.
   RecordType(Tag tag, std::vector<FieldDescription> fields, const void* defaults);
 
   void parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const override;
   [[nodiscard]] Json write(const void* value) const override;
   [[nodiscard]] Json schema(const Range& range) const override;
 
-  [[nodiscard]] const Tag& tag() const { return tag_; }  // empty: none
+  [[nodiscard]] const Tag& tag() const { return tag_; }  // empty: no tag
 
-  // Every JSON key in order, the tag's first.
+  // All JSON keys in order, beginning with that of the tag.
   [[nodiscard]] const std::vector<std::string_view>& keys() const { return keys_; }
 
  private:
-  // The record's own rules across fields.
+  // Checks the record's own rules across fields.
   virtual void validate(const void* record, const ConfigPath& path) const = 0;
 
   void parse_fields(const Json& object, const ConfigPath& path, void* target) const;
@@ -64,8 +65,8 @@ class UnionType : public ValueType {
   [[nodiscard]] bool means_untagged(const Json& object) const;
 
   std::vector<const RecordType*> alternatives_;
-  std::string_view key_;                // under which the tag stands
-  std::vector<std::string_view> tags_;  // of the alternatives that have one, in order
+  std::string_view key_;                // the key of the tag
+  std::vector<std::string_view> tags_;  // tags of the alternatives that have one, in order
 };
 
 }  // namespace d9d

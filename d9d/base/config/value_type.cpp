@@ -12,7 +12,7 @@ Json number_schema(const char* type, const Range& range) {
   return schema;
 }
 
-// A type whose C++ value converts to and from JSON by itself once it has been read.
+// A type whose C++ value nlohmann converts to JSON itself, and which a single function reads.
 template <class T>
 class ScalarType : public ValueType {
  public:

@@ -1,8 +1,8 @@
-// How a C++ type looks in JSON: one immutable object a type, behind which parsing, writing and schemas are ordinary
-// code. describe.h makes them from record lists; programs use record_json.h.
+// The JSON form of a C++ type: one immutable object for each type, so that parsing, writing and schemas need no
+// templates. describe.h makes these objects from record lists; programs use record_json.h.
 //
-// Values are passed as untyped pointers to the C++ type that the object stands for: a record of fifty fields costs a
-// table instead of three instantiated functions a field.
+// Values are passed as untyped pointers to the C++ type that the object represents: a record of fifty fields then needs
+// a table instead of three instantiated functions for each field.
 #pragma once
 
 #include <cstddef>
@@ -22,13 +22,13 @@ class ValueType {
  public:
   virtual ~ValueType() = default;
 
-  // Stores into `target`, which is alive. `range` bounds the numbers within. Throws ConfigError.
+  // Stores the value into `target`, an existing object. `range` limits the numbers in it. Throws ConfigError.
   virtual void parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const = 0;
 
-  // What parse would turn into an equal value.
+  // Returns JSON that parse would turn into an equal value.
   [[nodiscard]] virtual Json write(const void* value) const = 0;
 
-  // JSON schema, draft 2020-12, of what write gives.
+  // JSON schema, draft 2020-12, of the output of write.
   [[nodiscard]] virtual Json schema(const Range& range) const = 0;
 };
 
@@ -43,9 +43,9 @@ const ValueType& json_type<std::string>();
 template <>
 const ValueType& json_type<std::filesystem::path>();
 template <>
-const ValueType& json_type<nlohmann::json>();  // whatever stands there
+const ValueType& json_type<nlohmann::json>();  // any JSON value
 
-// An enum by its listed names.
+// An enum, represented by its listed names.
 class EnumType : public ValueType {
  public:
   explicit EnumType(std::vector<std::string_view> names) : names_(std::move(names)) {}

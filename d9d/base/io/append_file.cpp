@@ -38,7 +38,7 @@ AppendFile::~AppendFile() {
 void AppendFile::write(std::string_view bytes) {
   D9D_CHECK(descriptor_ >= 0, StateError, "[base::append_file] expected writes to '", path_.string(),
             "' before it is closed, got one after. Close it last.");
-  while (!bytes.empty()) {  // one round, unless a signal or a nearly full disk cuts the write short
+  while (!bytes.empty()) {  // one iteration, unless a signal or a nearly full disk cuts the write short
     const auto written = ::write(descriptor_, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) detail::throw_system_error("to write", path_);

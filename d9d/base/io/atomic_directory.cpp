@@ -51,7 +51,7 @@ void AtomicDirectory::commit() {
   }
   staging_.clear();
   detail::sync_directory(path_.parent_path());
-  std::error_code ignored;  // the new folder is in place; what is left of the old one is only disk space
+  std::error_code ignored;  // the new folder is in place, so leftovers of the old one only occupy disk space
   if (replaces) fs::remove_all(aside, ignored);
 }
 

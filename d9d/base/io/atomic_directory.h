@@ -1,27 +1,28 @@
-// A folder that appears whole or not at all: fill its staging folder, then commit() renames it.
+// A folder that appears completely or not at all: fill its staging folder, then commit() renames it.
 //
 // Example
 //   d9d::AtomicDirectory directory("export");      // creates export.tmp-<process>-<attempt>
 //   d9d::write_file_atomically(directory.staging() / "config.json", text);
 //   directory.commit();                            // export/ now holds config.json
 //
-// Destroyed before commit(), it removes the staging folder; a killed process leaves at most that. Throws IoError with
-// the path and the reason. Local, blocking; one thread an object.
+// If it is destroyed before commit(), it removes the staging folder; a killed process leaves at most that folder.
+// Throws
+// IoError with the path and the reason. Local, blocking; each object may be used by one thread only.
 #pragma once
 
 #include <filesystem>
 
 namespace d9d {
 
-// What to do with a folder of the final name that has entries. An empty one is always replaced.
+// What to do with an existing folder of the final name that has entries. An empty one is always replaced.
 enum class ExistingDirectory {
   kRefuse,   // IoError, at construction
-  kReplace,  // moved aside, deleted once the new one has its name; a kill in between leaves both under temporary names
+  kReplace,  // moved aside, deleted after the rename; a kill in between leaves both under temporary names
 };
 
 class AtomicDirectory {
  public:
-  // The folder above `path` must exist.
+  // The parent folder of `path` must exist.
   explicit AtomicDirectory(std::filesystem::path path, ExistingDirectory existing = ExistingDirectory::kRefuse);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
@@ -30,7 +31,7 @@ class AtomicDirectory {
   // Where to write until commit().
   [[nodiscard]] const std::filesystem::path& staging() const { return staging_; }
 
-  // Makes the entries durable and renames. The files themselves must have been synced (AtomicFile does).
+  // Makes the entries durable and renames the folder. The files themselves must have been synced (AtomicFile does so).
   void commit();
 
  private:

@@ -1,14 +1,14 @@
-// Files that are whole or absent. Bytes go to a temporary name beside the file; commit() makes them durable and
-// renames.
+// Files that are complete or absent. Bytes go to a temporary file beside the final one; commit() makes them durable and
+// renames it.
 //
 // Example
 //   d9d::AtomicFile file("run/config.json");  // writes run/config.json.tmp-<process>-<attempt>
 //   file.write(text);
-//   file.commit();                            // run/config.json now holds all of it, also after a power cut
+//   file.commit();                            // run/config.json now holds the whole text, even after a power cut
 //
-// A writer that is destroyed before commit() removes its temporary. A killed process leaves at most the temporary,
-// which nothing takes for the file. Every failure throws IoError with the path and the system's reason (no space left
-// on device, permission denied, ...). Local, blocking; one thread an object.
+// A writer that is destroyed before commit() removes its temporary file. A killed process leaves at most the temporary
+// file, which no reader mistakes for the final one. Every failure throws IoError with the path and the system's reason
+// (no space left on device, permission denied, ...). Local, blocking; each object may be used by one thread only.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace d9d {
 
 class AtomicFile {
  public:
-  // Creates the temporary. The folder of `path` must exist.
+  // Creates the temporary file. The folder of `path` must exist.
   explicit AtomicFile(std::filesystem::path path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -38,7 +38,7 @@ class AtomicFile {
   int descriptor_ = -1;
 };
 
-// The whole file in one call.
+// Writes the whole file in one call.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace d9d

@@ -13,7 +13,7 @@
 namespace d9d {
 namespace {
 
-// Closes on every way out; the mapping outlives the descriptor.
+// Closes the descriptor on every exit; the mapping does not need it.
 struct Descriptor {
   int value;
   ~Descriptor() {

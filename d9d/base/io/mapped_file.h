@@ -1,4 +1,5 @@
-// The bytes of a file, mapped into memory. Pages are read when touched and dropped by the system when memory is short.
+// The bytes of a file, mapped into memory. The system reads pages when they are accessed and drops them when memory is
+// short.
 //
 // Example
 //   const auto file = std::make_shared<d9d::MappedFile>("model.safetensors");
@@ -16,7 +17,7 @@ namespace d9d {
 
 class MappedFile {
  public:
-  // Throws IoError when the path is no readable regular file.
+  // Throws IoError unless `path` is a readable regular file.
   explicit MappedFile(const std::filesystem::path& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

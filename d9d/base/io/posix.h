@@ -1,4 +1,5 @@
-// What readers and writers of files share: the system's reason in our errors, names for temporaries, durable folders.
+// Helpers of the file readers and writers: IoErrors with the system's reason, names of temporary files, durable
+// folders.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +11,8 @@ namespace d9d::detail {
 // Throws IoError: "[base::io] expected <action> '<path>', got <text of errno>. <remedy>".
 [[noreturn]] void throw_system_error(std::string_view action, const std::filesystem::path& path);
 
-// Calls create(`<path>.tmp-<process>-<attempt>`) until it returns true and returns that name. create returns false with
-// errno set; EEXIST means try the next attempt, anything else is thrown as IoError.
+// Calls create(`<path>.tmp-<process>-<attempt>`) until it returns true, and returns that name. If create returns false
+// it has set errno: EEXIST leads to the next attempt, anything else is thrown as IoError.
 std::filesystem::path claim_temporary_name(const std::filesystem::path& path,
                                            const std::function<bool(const std::filesystem::path&)>& create);
 

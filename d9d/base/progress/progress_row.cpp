@@ -78,7 +78,7 @@ std::string duration_text(double seconds) {
 std::string short_number(double value) {
   constexpr std::string_view kUnits = "kMGT";
   std::size_t num_thousands = 0;
-  // 999.5 rounds to 1000 with three digits
+  // 999.5 rounds to 1000 when it is shown with three digits.
   while (std::abs(value) >= 999.5 && num_thousands < kUnits.size()) {
     value /= 1000;
     ++num_thousands;

@@ -1,4 +1,4 @@
-// The text of a progress row, a pure function of what it shows.
+// The text of a progress row, as a pure function of its contents.
 //
 // Example
 //   const d9d::ProgressRow row{.label = "load", .done = 45, .total = 300, .seconds_left = 42};
@@ -17,21 +17,21 @@ struct ProgressRow {
   std::string label = {};
   std::int64_t done = 0;
   std::int64_t total = 1;                // > 0
-  std::vector<std::string> fields = {};  // shown in order behind the percentage
+  std::vector<std::string> fields = {};  // shown in order after the percentage
   std::optional<double> seconds_left = std::nullopt;
 };
 
-// At most `columns` characters. The bar gives way first, then the fields from the last to the first, then the time
-// left.
+// At most `columns` characters. If the width does not suffice, the bar is left out first, then the fields from the last
+// to the first, then the time left.
 [[nodiscard]] std::string row_text(const ProgressRow& row, int columns);
 
-// Everything but the bar, at any length.
+// The row without the bar, of any length.
 [[nodiscard]] std::string line_text(const ProgressRow& row);
 
-// Seconds as 0:42, 12:05 or 3:04:05.
+// Formats seconds as 0:42, 12:05 or 3:04:05.
 [[nodiscard]] std::string duration_text(double seconds);
 
-// Three significant digits with k, M, G or T: 987, 12.3k, 1.50M.
+// Formats with three significant digits and k, M, G or T: 987, 12.3k, 1.50M.
 [[nodiscard]] std::string short_number(double value);
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// How the queries of this rank reach the keys and values of the whole sequence. The local form has them; context
-// parallelism puts another in its place, between an attention layer and its core.
+// How the queries of this rank get access to the keys and values of the whole sequence. In the local form this rank
+// holds them all; context parallelism installs another form, between an attention layer and its core.
 //
 // Legend   B batch, S positions, H heads, D features a head, W ranks (1 in the local form)
 #pragma once
@@ -11,20 +11,20 @@
 
 namespace d9d {
 
-// Attention of one rank alone; see kernels/attention/sdpa.h.
+// Computes attention on one rank; see kernels/attention/sdpa.h.
 using AttentionCore = std::function<at::Tensor(const kernels::SdpaInputs&, const kernels::SdpaOptions&)>;
 
 class AttentionContext {
  public:
   virtual ~AttentionContext() = default;
   // Collective. inputs: query, key, value [B, S / W, H, D] of this rank's positions; mask broadcastable to
-  // [B, Hq, S / W, S], of its queries and all keys. Returns [B, S / W, Hq, D].
+  // [B, Hq, S / W, S], for this rank's queries and all keys. Returns [B, S / W, Hq, D].
   [[nodiscard]] virtual at::Tensor attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,
                                           const kernels::SdpaOptions& options) const = 0;
 };
 using AttentionContextPtr = std::shared_ptr<const AttentionContext>;  // shared by the layers of a model
 
-// All positions are here.
+// This rank holds all positions.
 class LocalAttentionContext final : public AttentionContext {
  public:
   [[nodiscard]] at::Tensor attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,

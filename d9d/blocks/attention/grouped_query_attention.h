@@ -1,6 +1,6 @@
-// Self-attention with grouped key and value heads (Ainslie et al., arXiv:2305.13245); multi-head and multi-query
-// attention are its ends. Optional: normalised queries and keys, rotation of a slice of each head, a sigmoid output
-// gate, sinks, a sliding window, a softcap.
+// Self-attention with grouped key and value heads (Ainslie et al., arXiv:2305.13245), which includes multi-head and
+// multi-query attention as its extremes. Optional: normalised queries and keys, rotation of a slice of each head, a
+// sigmoid output gate, sinks, a sliding window, a softcap.
 //
 // Legend   B batch, S sequence, H hidden size, Hq query heads, Hkv key and value heads, D head dim.
 #pragma once
@@ -33,19 +33,21 @@ struct GroupedQueryAttentionConfig {
   std::optional<SdpaConfig> sdpa_backend;
 };
 
-// State: {q,k,v,o}_proj.weight, gate_proj.weight with a gate, {q,k}_norm.weight with norms, kernel.sinks with sinks.
+// State: {q,k,v,o}_proj.weight; gate_proj.weight if there is a gate; {q,k}_norm.weight if there are norms; kernel.sinks
+// if there are sinks.
 class GroupedQueryAttention : public Module {
  public:
   explicit GroupedQueryAttention(const GroupedQueryAttentionConfig& config);
 
   // hidden_states [B, S, H], tables [B, S, rope_dim or D], mask as in kernels/attention/sdpa.h -> [B, S, H]. Under
-  // tensor parallelism hidden states are shards of the sequence, tables whole. How many heads are here follows from the
-  // weights. packed: B is 1, and the tables count the positions of each sequence from 0.
+  // tensor parallelism hidden states are shards of the sequence, but tables cover the whole sequence. The number of
+  // heads on this rank follows from the weights. packed: B is 1, and the tables count the positions of each sequence
+  // from 0.
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                    const std::optional<at::Tensor>& attention_mask = std::nullopt,
                                    const std::optional<kernels::PackedSequences>& packed = std::nullopt) const;
 
-  // Puts another context in the place of the local one (tensor parallelism).
+  // Replaces the local context (tensor parallelism).
   void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
 
   const GroupedQueryAttentionConfig config;
@@ -59,7 +61,7 @@ class GroupedQueryAttention : public Module {
   const ModulePtr<Sdpa> kernel;
 
  private:
-  [[nodiscard]] std::vector<ModulePtr<Linear>> projections() const;  // of hidden states
+  [[nodiscard]] std::vector<ModulePtr<Linear>> projections() const;  // of hidden states: q, k, v and the gate
   void after_materialize(at::Device device) override;
 
   TensorParallelContextPtr tensor_parallel_ = std::make_shared<LocalTensorParallelContext>();

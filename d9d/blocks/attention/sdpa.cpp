@@ -8,7 +8,7 @@ namespace {
 kernels::SdpaPreferences preferences_of(const SdpaParameters& parameters) {
   kernels::SdpaPreferences preferences{.configured = parameters.backend,
                                        .environment = environment_record<SdpaConfig>("D9D_BACKEND_AUTO_SDPA")};
-  // Without a device: what a preference cannot do is refused wherever the layer is built.
+  // Resolves without a device: a preference that the kernels cannot satisfy is refused wherever the layer is built.
   (void)kernels::resolve_sdpa({.needs = {.mask = parameters.needs_attention_mask,
                                          .sinks = parameters.num_sinks.has_value(),
                                          .window = parameters.window_left || parameters.window_right,

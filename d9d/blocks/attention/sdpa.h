@@ -1,5 +1,5 @@
-// The attention core of a layer: which kernel is preferred, the window and softcap, and sinks if it has them. Which
-// kernel runs is decided by each call, from the device and dtype of the query.
+// The attention core of a layer: the preferred kernel, the window and softcap, and the sinks if it has any. Each call
+// chooses its kernel from the device and dtype of the query.
 #pragma once
 
 #include <optional>
@@ -12,28 +12,28 @@ namespace d9d {
 
 struct SdpaParameters {
   std::optional<std::int64_t> num_sinks;     // one learned sink a query head
-  std::optional<std::int64_t> window_left;   // earlier keys that a query sees, beside itself
-  std::optional<std::int64_t> window_right;  // later keys
+  std::optional<std::int64_t> window_left;   // number of earlier keys that a query sees, besides its own
+  std::optional<std::int64_t> window_right;  // number of later keys
   std::optional<double> softcap;             // bound of the logits, see SdpaOptions
-  bool needs_attention_mask = false;         // forward will be given a mask
-  std::optional<SdpaConfig> backend;         // none: D9D_BACKEND_AUTO_SDPA (JSON of one), else the best that fits
+  bool needs_attention_mask = false;         // forward will get a mask
+  std::optional<SdpaConfig> backend;         // none: D9D_BACKEND_AUTO_SDPA (an SdpaConfig as JSON), else the best
 };
 
-// State: sinks [num_sinks] if asked for, from zeros.
+// State: sinks [num_sinks] if there are sinks, initially zeros.
 class Sdpa : public Module {
  public:
-  // Throws ConfigError if the chosen backend cannot do what is asked for.
+  // Throws ConfigError if the chosen backend does not support the parameters.
   explicit Sdpa(const SdpaParameters& parameters);
 
-  // inputs.sinks stays empty: they are this module's. Shapes in kernels/attention/sdpa.h.
+  // inputs.sinks must be empty, because this module has its own. Shapes: kernels/attention/sdpa.h.
   [[nodiscard]] at::Tensor forward(const kernels::SdpaInputs& inputs, const kernels::SdpaOptions& options) const;
 
-  // Puts another context in the place of the local one (context parallelism).
+  // Replaces the local context (context parallelism).
   void set_attention_context(AttentionContextPtr context) { context_ = std::move(context); }
 
   const SdpaParameters parameters;
   const kernels::SdpaPreferences preferences;
-  const ParameterPtr sinks;  // null without
+  const ParameterPtr sinks;  // null without sinks
 
  private:
   AttentionContextPtr context_ = std::make_shared<LocalAttentionContext>();

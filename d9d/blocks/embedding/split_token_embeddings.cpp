@@ -21,16 +21,16 @@ void check_ids(const at::Tensor& ids, std::int64_t size) {
   }
 }
 
-// Rows of one table [n, H] whose ids begin at `start`; `others` [..., 1] for ids of other tables.
+// Rows of one table [n, H] whose first row has id `start`; `others` [..., 1] for ids of other tables.
 at::Tensor rows_of(const at::Tensor& table, const at::Tensor& ids, std::int64_t start, const at::Tensor& others) {
   const std::int64_t size = table.size(0);
   const at::Tensor is_inside = ids.ge(start).logical_and(ids.lt(start + size));
-  const at::Tensor rows = size == 0 ? table.sum(0)  // zeros, and yet a gradient
+  const at::Tensor rows = size == 0 ? table.sum(0)  // zeros that still have a gradient
                                     : kernels::embedding_rows(table, at::where(is_inside, ids - start, 0));
   return at::where(is_inside.unsqueeze(-1), rows, others);
 }
 
-// The first row of the whole table that is here.
+// Index in the whole table of the first row on this rank.
 std::int64_t first_row(const Parameter& weight) {
   return local_box(weight.global_shape(), weight.mesh(), weight.placements()).start[0];
 }
@@ -45,7 +45,7 @@ at::Tensor SplitTokenEmbeddings::forward(const at::Tensor& ids) const {
   check_ids(ids, vocabulary.total());
   const bool has_all_rows = weights.front()->local().size(0) == vocabulary.total();
   if (has_all_rows) return tensor_parallel_->leave(kernels::embedding_rows(weights.front()->local(), ids));
-  // 0, and NaN for ids of no table: on a GPU the host does not see the ids.
+  // 0 for ids of other tables, NaN for ids of no table: on a GPU the host does not see the ids.
   const at::Tensor is_known = ids.ge(0).logical_and(ids.lt(vocabulary.total())).unsqueeze(-1);
   const at::Tensor others =
       at::zeros_like(is_known, weights.front()->local().options()).masked_fill_(is_known.logical_not(), std::nan(""));

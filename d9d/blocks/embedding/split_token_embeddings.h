@@ -1,10 +1,9 @@
 // Several named embedding tables that together form one vocabulary, in order: for instance base tokens, and prompt
-// tokens that alone are trained.
+// tokens which are the only ones that are trained.
 //
 // Example
 //   const VocabularySplits vocabulary{.sizes = {{"base", 151643}, {"prompt", 20}}, .order = {"base", "prompt"}};
-//   auto embeddings = make_module<SplitTokenEmbeddings>(vocabulary, /*hidden_size=*/1024);   // ids 151643.. are
-//   prompts
+//   auto embeddings = make_module<SplitTokenEmbeddings>(vocabulary, /*hidden_size=*/1024);   // prompts: ids 151643..
 #pragma once
 
 #include <vector>
@@ -15,16 +14,17 @@
 
 namespace d9d {
 
-// State: token_embedding.<split>.weight [size, H], from N(0, 1).
+// State: token_embedding.<split>.weight [size, H], initially from N(0, 1).
 class SplitTokenEmbeddings : public Module {
  public:
   SplitTokenEmbeddings(VocabularySplits vocabulary, std::int64_t hidden_size);
   // ids [...] int64, global -> [..., H]. On the CPU an id outside of the vocabulary is a ConfigError that names it. On
-  // a GPU one table ends the program with a device-side assertion; several, and parts of tables, give NaN, and so does
-  // the step's loss. Under tensor parallelism a rank has some rows of each table: ids [B, S] -> [B, S / W, H].
+  // a GPU it ends the program with a device-side assertion if the rank holds the vocabulary as one complete table; with
+  // several tables, or parts of tables, its row is NaN, and so is the step's loss. Under tensor parallelism a rank
+  // holds some rows of each table: ids [B, S] -> [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& ids) const;
 
-  // Puts another context in the place of the local one (tensor parallelism).
+  // Replaces the local context (tensor parallelism).
   void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
 
   const VocabularySplits vocabulary;

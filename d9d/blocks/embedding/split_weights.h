@@ -1,5 +1,5 @@
-// One [size, H] matrix a vocabulary split, each in a child module of the split's name: what embeddings and
-// language-modelling heads share, and what ties one to the other.
+// One [size, H] matrix for each vocabulary split, in a child module with the split's name. Embeddings and
+// language-modelling heads use it, and it allows them to be tied.
 #pragma once
 
 #include <vector>

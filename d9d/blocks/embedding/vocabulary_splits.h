@@ -13,7 +13,7 @@ struct VocabularySplits {
   std::vector<std::string> order;  // names every split once
 
   [[nodiscard]] std::int64_t total() const;
-  // Throws ConfigError naming the split unless order and sizes agree and each size is positive.
+  // Throws ConfigError that names the split unless order and sizes agree and each size is positive.
   void validate() const;
 };
 

@@ -11,14 +11,14 @@ struct SwiGLUConfig {
   bool has_bias = false;
 };
 
-// State: {gate,up}_proj.weight [I, H], down_proj.weight [H, I], biases if asked for.
+// State: {gate,up}_proj.weight [I, H], down_proj.weight [H, I], and biases if has_bias.
 class SwiGLU : public Module {
  public:
   explicit SwiGLU(const SwiGLUConfig& config);
-  // x [..., H] -> [..., H]; under tensor parallelism shards of the sequence, [B, S / W, H].
+  // x [..., H] -> [..., H]; under tensor parallelism x is a shard of the sequence, [B, S / W, H].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
-  // Puts another context in the place of the local one (tensor parallelism).
+  // Replaces the local context (tensor parallelism).
   void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }
 
   const ModulePtr<Linear> gate_proj;

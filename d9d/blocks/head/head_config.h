@@ -1,4 +1,4 @@
-// What stands on a decoder backbone: one of the records below, picked in JSON by "kind".
+// The head on a decoder backbone: one of the records below, selected in JSON by "kind".
 //
 // Example
 //   {"kind": "classification", "num_labels": 3, "dropout": 0.1}
@@ -30,7 +30,7 @@ struct ClassificationHeadConfig {
 };
 
 struct EmbeddingHeadConfig {
-  std::optional<std::int64_t> embedding_dim = {};  // null: no projection, the hidden size
+  std::optional<std::int64_t> embedding_dim = {};  // null: no projection, embeddings have the hidden size
   bool normalize = false;                          // to unit length
 
   static constexpr Tag kTag = {"kind", "embedding"};

@@ -1,4 +1,4 @@
-// Next-token loss from hidden states, without ever holding the logits.
+// Next-token loss from hidden states, without materialising the logits.
 //
 // Example
 //   auto head = make_module<LanguageModellingHead>(vocabulary, /*hidden_size=*/1024);
@@ -16,37 +16,37 @@
 namespace d9d {
 
 struct LanguageModellingShared {
-  at::Tensor labels;  // [B, S] int64 global token ids, already shifted; kIgnoreIndex to leave a position out
+  at::Tensor labels;  // [B, S] int64 global token ids, already shifted; kIgnoreIndex: no loss at the position
   static constexpr auto fields() {
     return record<LanguageModellingShared>(field("labels", &LanguageModellingShared::labels));
   }
 };
 
 struct LanguageModellingOutput {
-  at::Tensor cross_entropy;  // [B, S], at least fp32; exactly 0 where ignored
+  at::Tensor cross_entropy;  // [B, S], at least fp32; exactly 0 at ignored positions
   static constexpr auto fields() {
     return record<LanguageModellingOutput>(field("cross_entropy", &LanguageModellingOutput::cross_entropy));
   }
 };
 
-// State: lm_head.<split>.weight [size, H], from U(-1/sqrt(H), 1/sqrt(H)).
+// State: lm_head.<split>.weight [size, H], initially from U(-1/sqrt(H), 1/sqrt(H)).
 class LanguageModellingHead : public Module {
  public:
   using Shared = LanguageModellingShared;
   using Output = LanguageModellingOutput;
 
   LanguageModellingHead(VocabularySplits vocabulary, std::int64_t hidden_size);
-  // Tied to an embedding: uses its matrices and adds none to the state dict.
+  // Tied to an embedding: uses the embedding's matrices and adds none to the state dict.
   LanguageModellingHead(VocabularySplits vocabulary, std::vector<ParameterPtr> embedding_weights);
 
-  // hidden_states [B, S, H]; under tensor parallelism shards of the sequence, and labels whole.
+  // hidden_states [B, S, H]; under tensor parallelism they are shards of the sequence, while labels cover all of it.
   [[nodiscard]] LanguageModellingOutput forward(const at::Tensor& hidden_states,
                                                 const LanguageModellingShared& shared) const;
-  // The logits [..., V] of hidden states [..., H], for generation and distillation; under tensor parallelism of shards
-  // of the sequence, [B, S / W, H] -> [B, S, V].
+  // Returns the logits [..., V] of hidden states [..., H], for generation and distillation. Under tensor parallelism
+  // hidden states are shards of the sequence, [B, S / W, H] -> [B, S, V].
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states) const;
 
-  // Puts another context in the place of the local one (tensor parallelism).
+  // Replaces the local context (tensor parallelism).
   void set_vocabulary_context(VocabularyContextPtr context) { context_ = std::move(context); }
 
   const VocabularySplits vocabulary;

@@ -9,7 +9,7 @@
 namespace d9d {
 namespace {
 
-// The rows of `flat` where `selected` ([N] bool) is true. There should be n of them.
+// The rows of `flat` where `selected` ([N] bool) is true, of which n are expected.
 at::Tensor counted_rows(const at::Tensor& flat, const at::Tensor& selected, std::int64_t n) {
   if (selected.is_cpu()) {
     const auto found = selected.sum().item<std::int64_t>();
@@ -17,7 +17,8 @@ at::Tensor counted_rows(const at::Tensor& flat, const at::Tensor& selected, std:
               " positions, got ", found, ". Count again, or leave num_positions out.");
   }
   const std::int64_t none = selected.size(0);
-  const at::Tensor numbers = at::nonzero_static(selected, n + 1, /*fill_value=*/none).squeeze(1);  // and one too many
+  // Asks for n + 1 to detect an excess.
+  const at::Tensor numbers = at::nonzero_static(selected, n + 1, /*fill_value=*/none).squeeze(1);
   const at::Tensor rows = flat.index_select(0, numbers.narrow(0, 0, n).clamp_max(none - 1));
   const at::Tensor fits = numbers.slice(0, 0, n).lt(none).logical_and(numbers.slice(0, n).eq(none));
   return at::where(fits.unsqueeze(1), rows, std::nan(""));

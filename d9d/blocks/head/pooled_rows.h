@@ -1,9 +1,9 @@
-// The positions that a pooled head looks at.
+// The positions that a pooled head uses.
 //
 // Example
 //   PoolingShared{}                                            // all positions
-//   PoolingShared{mask, batch_size}                            // one token a row, where they are is the mask's matter
-//   PoolingShared{mask}                                        // as many as there are: a GPU is waited for
+//   PoolingShared{mask, batch_size}                            // one token a row, where the mask selects it
+//   PoolingShared{mask}                                        // any number: the host waits for a GPU to count them
 #pragma once
 
 #include <optional>
@@ -25,8 +25,8 @@ struct PoolingShared {
 };
 
 // hidden_states [B, S, H] -> [n, H] in row-major order of the selected positions, or unchanged without a mask. Waits
-// for a GPU only where n has to be counted, since it decides a shape. A mask that selects another number than it says
-// is a ConfigError on the CPU and gives NaN on a GPU.
+// for a GPU only if n must be counted, since n determines a shape. If the mask does not select num_positions positions,
+// throws ConfigError on the CPU and returns NaN on a GPU.
 [[nodiscard]] at::Tensor pooled_rows(const at::Tensor& hidden_states, const PoolingShared& shared);
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// How a language-modelling head reaches its vocabulary. The local form has all of it; tensor parallelism puts another
-// in its place.
+// How a language-modelling head gets access to its vocabulary. In the local form this rank holds all of it; tensor
+// parallelism installs another form.
 //
 // Legend   B batch, S positions, H hidden size, V vocabulary, W ranks (1 in the local form)
 #pragma once
@@ -14,8 +14,8 @@ namespace d9d {
 class VocabularyContext {
  public:
   virtual ~VocabularyContext() = default;
-  // Collective. hidden_states [B, S / W, H]; weights: the head's, in the order of the vocabulary; labels [B, S] int64
-  // global ids or kIgnoreIndex -> [B, S], at least fp32, the same on all ranks.
+  // Collective. hidden_states [B, S / W, H]; weights: those of the head, in the order of the vocabulary; labels [B, S]
+  // int64, global ids or kIgnoreIndex -> [B, S], at least fp32, the same on all ranks.
   [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& hidden_states,
                                                  const std::vector<ParameterPtr>& weights,
                                                  const at::Tensor& labels) const = 0;
@@ -25,7 +25,7 @@ class VocabularyContext {
 };
 using VocabularyContextPtr = std::shared_ptr<const VocabularyContext>;
 
-// All rows of the weights are here; any leading dims.
+// This rank holds all rows of the weights; inputs may have any leading dims.
 class LocalVocabularyContext final : public VocabularyContext {
  public:
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,

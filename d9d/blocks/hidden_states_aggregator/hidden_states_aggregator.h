@@ -1,5 +1,5 @@
-// Collects one vector a sequence after every layer while forward runs: what embedding models and probes read. Snapshots
-// of earlier pipeline stages are put in front.
+// Collects one vector for each sequence after every layer during forward, for embedding models and probes. Snapshots
+// from earlier pipeline stages precede those of this stage.
 //
 // Example
 //   HiddenStatesAggregator aggregator(HiddenStatesAggregationMode::kMean, mask);
@@ -22,14 +22,14 @@ enum class HiddenStatesAggregationMode : std::uint8_t {
 
 class HiddenStatesAggregator {
  public:
-  // mask [B, S], 1 keeps a position. Throws ConfigError if kMean has none.
+  // mask [B, S], 1 keeps a position. Throws ConfigError if the mode is kMean and there is no mask.
   HiddenStatesAggregator(HiddenStatesAggregationMode mode, std::optional<at::Tensor> mask);
 
-  // hidden_states [B, S, H]. A sequence whose mask keeps nothing gives zeros. Gradients flow.
+  // hidden_states [B, S, H]. A sequence whose mask keeps no position gives zeros. Gradients flow through the snapshots.
   void add(const at::Tensor& hidden_states);
 
-  // [n, B, H]: `incoming` followed by what was added, which is forgotten. None if there is neither; kNo gives back
-  // `incoming` unchanged.
+  // [n, B, H]: `incoming` followed by the collected vectors, which are then cleared. None if both are empty; with kNo
+  // returns `incoming` unchanged.
   [[nodiscard]] std::optional<at::Tensor> pack_with_snapshot(const std::optional<at::Tensor>& incoming);
 
  private:

@@ -13,13 +13,14 @@ struct LinearConfig {
   bool has_bias = false;
 };
 
-// State: weight [out, in], bias [out] if asked for. Both start from U(-1/sqrt(in), 1/sqrt(in)), as in PyTorch.
+// State: weight [out, in], and bias [out] if has_bias. Both are initially from U(-1/sqrt(in), 1/sqrt(in)), as in
+// PyTorch.
 class Linear : public Module {
  public:
   explicit Linear(const LinearConfig& config);
   // x [..., in] -> [..., out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
-  // Without bias and hooks of its own, so that a kernel that has its weight may multiply in its place.
+  // Whether it has neither a bias nor hooks of its own, so that a kernel may use its weight directly.
   [[nodiscard]] bool is_product() const { return !bias && is_plain(); }
 
   const LinearConfig config;
@@ -27,11 +28,11 @@ class Linear : public Module {
   const ParameterPtr bias;  // null without bias
 };
 
-// x through each linear, in order: together where none has a bias or hooks of its own (kernels/linear/linear.h).
+// Applies each linear to x, in order; in one product if none has a bias or hooks of its own (kernels/linear/linear.h).
 [[nodiscard]] std::vector<at::Tensor> linears_of(const at::Tensor& x, const std::vector<ModulePtr<Linear>>& linears);
 
-// For after_materialize of a block that uses linears_of: puts the weights one after another in memory, values
-// undefined. Weights of flat groups lie there as the group wants.
+// For after_materialize of a block that uses linears_of: places the weights contiguously one after another in memory,
+// with undefined values. The memory of weights of flat groups is left to their group.
 void join_weights(const std::vector<ModulePtr<Linear>>& linears);
 
 }  // namespace d9d

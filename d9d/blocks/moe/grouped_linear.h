@@ -1,4 +1,4 @@
-// One linear map a group of rows: the experts of a mixture.
+// One linear map for each group of rows: the experts of a mixture.
 #pragma once
 
 #include <optional>
@@ -14,17 +14,18 @@ struct GroupedLinearConfig {
   std::int64_t num_groups = 0;
   std::int64_t in_features = 0;
   std::int64_t out_features = 0;
-  std::optional<GroupedMMConfig> backend;  // none: D9D_BACKEND_AUTO_GROUPED_MM (JSON of one), else the best that fits
+  std::optional<GroupedMMConfig>
+      backend;  // none: D9D_BACKEND_AUTO_GROUPED_MM (a GroupedMMConfig as JSON), else the best
 };
 
-// State: weight [G, in, out] (transposed against Linear), from U(-1/sqrt(in), 1/sqrt(in)).
+// State: weight [G, in, out] (transposed relative to Linear), initially from U(-1/sqrt(in), 1/sqrt(in)).
 class GroupedLinear : public Module {
  public:
   explicit GroupedLinear(const GroupedLinearConfig& config);
   // x [N, in] sorted by group -> [N, out].
   [[nodiscard]] at::Tensor forward(const at::Tensor& x, const kernels::ExpertTokenGroups& groups) const;
 
-  // What its product runs on; chosen at materialize().
+  // The backend of its product, which is chosen at materialize().
   [[nodiscard]] kernels::GroupedMMBackend backend() const { return backend_; }
 
   const GroupedLinearConfig config;
@@ -37,7 +38,7 @@ class GroupedLinear : public Module {
   kernels::GroupedMMBackend backend_ = kernels::GroupedMMBackend::kEager;
 };
 
-// x through two linears of the same sizes: in one op where neither has hooks of its own (kernels/grouped_mm).
+// Applies two linears of the same sizes to x; in one op if neither has hooks of its own (kernels/grouped_mm).
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> grouped_linears_of(const at::Tensor& x,
                                                                    const kernels::ExpertTokenGroups& groups,
                                                                    const ModulePtr<GroupedLinear>& first,

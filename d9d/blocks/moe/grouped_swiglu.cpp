@@ -29,8 +29,9 @@ GroupedSwiGLU::GroupedSwiGLU(const GroupedSwiGLUConfig& config)
 at::Tensor GroupedSwiGLU::forward(const at::Tensor& rows, const at::Tensor& probs,
                                   const kernels::ExpertTokenGroups& groups) const {
   const auto [gate, up] = grouped_linears_of(rows, groups, gate_proj, up_proj);
-  // The map after the activation is linear: weighting the activation weights the output, in one kernel on a GPU.
-  // Elsewhere it would save nothing, and rounds where others round so.
+  // The map after the activation is linear, so weighting the activation weights the output; a GPU does both in one
+  // kernel. On other devices this would save nothing; there the output is weighted, which rounds as in other
+  // implementations.
   if (rows.is_cuda()) return down_proj(kernels::weighted_silu_mul(gate, up, probs), groups);
   return down_proj(kernels::silu_mul(gate, up), groups) * probs.to(rows.scalar_type()).unsqueeze(-1);
 }

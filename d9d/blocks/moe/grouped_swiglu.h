@@ -1,4 +1,4 @@
-// The experts of a mixture: a gated feed-forward a group of rows.
+// The experts of a mixture: a gated feed-forward for each group of rows.
 #pragma once
 
 #include "d9d/blocks/moe/grouped_linear.h"

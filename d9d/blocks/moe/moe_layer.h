@@ -1,12 +1,11 @@
-// A dropless mixture of experts: router, dispatch, experts, combine, optional shared expert, and the balance of its
-// experts.
+// A dropless mixture of experts: router, dispatch, experts, combine, optional shared expert, and load balancing.
 //
 // Example
 //   auto moe = make_module<MoELayer>(
 //       MoELayerConfig{.hidden_size = 1024, .intermediate_size = 512, .num_experts = 64, .top_k = 8});
 //   const MoEOutput output = moe(hidden_states);      // [B, S, H] -> [B, S, H]
 //   ...                                               // backward, optimiser step
-//   model->finish_step(StepOutcome::kUpdated);        // balances experts by the step's counts, and counts anew
+//   model->finish_step(StepOutcome::kUpdated);        // balances experts by the step's counts, then resets the counts
 #pragma once
 
 #include <memory>
@@ -27,8 +26,8 @@ struct MoELayerConfig {
   bool renormalize_probabilities = true;
   std::optional<SharedExpertParameters> shared_expert;
   std::optional<GroupedMMConfig> grouped_mm_backend;
-  double auxiliary_loss_coefficient = 0.0;  // of the load-balancing loss; 0: none is computed
-  double expert_bias_update_rate = 0.0;     // of the loss-free balance; 0: the router has no bias
+  double auxiliary_loss_coefficient = 0.0;  // of the load-balancing loss; 0: the loss is not computed
+  double expert_bias_update_rate = 0.0;     // of loss-free balancing; 0: the router has no bias
 };
 
 struct MoEOutput {
@@ -40,39 +39,40 @@ struct MoEOutput {
   }
 };
 
-// Children: router, grouped_experts, shared_expert. Buffer tokens_per_expert [E] int64, not in the state dict: tokens
-// that chose each (global) expert in this step, counted once under activation checkpointing.
+// Children: router, grouped_experts, shared_expert. Buffer tokens_per_expert [E] int64, not in the state dict: the
+// number of tokens that chose each (global) expert in this step; activation checkpointing does not count them twice.
 class MoELayer : public Module {
  public:
   explicit MoELayer(const MoELayerConfig& config);
 
-  // hidden_states [..., H]. The auxiliary loss is that of this microbatch, all of its positions: the ranks of positions
-  // have the same, and its gradient is that of the sum of what they make of it, whatever weights their losses have.
-  // Collective over them, forward and backward, if there is a coefficient.
+  // hidden_states [..., H]. The auxiliary loss covers all positions of this microbatch: ranks that share its positions
+  // get the same value, and its gradient is that of the sum of the ranks' uses of it, whatever weights their losses
+  // have.
+  // Collective over these ranks, in forward and backward, if the coefficient is positive.
   [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states) const;
 
-  // Whose tokens count together for the balance of experts. Default: this rank's.
+  // The ranks whose tokens are counted together for load balancing. Default: this rank only.
   struct CountRanks {
     DeviceMesh of_tokens = {};     // all ranks with other tokens
     DeviceMesh of_positions = {};  // those among them with other positions of the same microbatch
   };
   void set_count_ranks(CountRanks ranks) { ranks_ = std::move(ranks); }
 
-  // Puts another dispatcher in the place of the local one (expert parallelism).
+  // Replaces the local dispatcher (expert parallelism).
   void set_token_dispatcher(std::unique_ptr<TokenDispatcher> dispatcher) { dispatcher_ = std::move(dispatcher); }
 
   const MoELayerConfig config;
   const ModulePtr<TopKRouter> router;
   const ModulePtr<GroupedSwiGLU> grouped_experts;
-  const ModulePtr<SharedSwiGLU> shared_expert;  // null without
+  const ModulePtr<SharedSwiGLU> shared_expert;  // null without a shared expert
   const BufferPtr tokens_per_expert;
 
  protected:
-  // Moves the router's bias towards balance if there is an update rate and the step was not skipped, and starts
-  // counting anew. Collective over the ranks of tokens, if it moves the bias.
+  // Adjusts the router's bias towards balance if there is an update rate and the step was not skipped, then resets the
+  // counts. Collective over the ranks of tokens, if it adjusts the bias.
   void on_step_finished(StepOutcome outcome) override;
-  // tokens_per_expert [E]: tokens of the step that chose each expert. expert_load_max: those of the busiest over the
-  // mean; 1 is perfect balance. Collective over the ranks of tokens, once.
+  // tokens_per_expert [E]: the number of tokens of the step that chose each expert. expert_load_max: the maximum of
+  // these divided by their mean; 1 is perfect balance. Collective over the ranks of tokens, with one operation.
   [[nodiscard]] std::map<std::string, at::Tensor> own_step_statistics() const override;
 
  private:

@@ -1,4 +1,4 @@
-// Chooses experts for tokens: softmax over a projection, the k best, optionally renormalised.
+// Chooses experts for tokens: a softmax over a projection, then the top k, optionally renormalised.
 #pragma once
 
 #include "d9d/blocks/linear/linear.h"
@@ -11,7 +11,7 @@ struct TopKRouterConfig {
   std::int64_t num_experts = 0;
   std::int64_t top_k = 0;
   bool renormalize_probabilities = true;
-  bool has_expert_bias = false;  // a bias that affects the choice only; load balancing moves it
+  bool has_expert_bias = false;  // affects only the choice of experts; load balancing adjusts it
 };
 
 struct RoutedTokens {
@@ -24,7 +24,7 @@ struct RoutedTokens {
   }
 };
 
-// State: gate.weight [E, H], and expert_bias [E] (a float32 buffer, zeros at first) if asked for.
+// State: gate.weight [E, H], and expert_bias [E] (a float32 buffer, initially zeros) if has_expert_bias.
 class TopKRouter : public Module {
  public:
   explicit TopKRouter(const TopKRouterConfig& config);
@@ -33,7 +33,7 @@ class TopKRouter : public Module {
 
   const TopKRouterConfig config;
   const ModulePtr<Linear> gate;
-  const BufferPtr expert_bias;  // null without
+  const BufferPtr expert_bias;  // null without has_expert_bias
 };
 
 }  // namespace d9d

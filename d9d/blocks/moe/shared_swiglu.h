@@ -1,4 +1,4 @@
-// The expert that every token visits, optionally behind a sigmoid gate.
+// The expert that processes every token, optionally scaled by a sigmoid gate.
 #pragma once
 
 #include "d9d/blocks/ffn/swiglu.h"
@@ -16,7 +16,7 @@ struct SharedExpertParameters {
   }
 };
 
-// State: expert.{gate,up,down}_proj.weight, gate.weight [1, H] with a gate.
+// State: expert.{gate,up,down}_proj.weight, and gate.weight [1, H] if there is a gate.
 class SharedSwiGLU : public Module {
  public:
   SharedSwiGLU(std::int64_t hidden_size, const SharedExpertParameters& parameters);

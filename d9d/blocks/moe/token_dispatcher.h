@@ -1,7 +1,8 @@
-// Brings tokens to the ranks of their experts and the experts' outputs back. The local form only reorders; expert
-// parallelism puts another in its place.
+// Sends tokens to the ranks of their experts and the experts' outputs back. The local form only permutes rows; expert
+// parallelism installs another form.
 //
-// Legend   T tokens here, k experts a token, N rows for the experts here, E experts here, H hidden size.
+// Legend   T tokens here, k experts a token, N rows for the experts here, E experts here, H hidden size; here: on this
+//          rank.
 #pragma once
 
 #include <memory>
@@ -10,7 +11,7 @@
 
 namespace d9d {
 
-// One dispatch, to be combined once. Holds what combine needs, so that several may be in flight.
+// One dispatch, which is combined once. It holds what combine needs, so that several dispatches may be in flight.
 class DispatchedTokens {
  public:
   virtual ~DispatchedTokens() = default;
@@ -19,7 +20,7 @@ class DispatchedTokens {
 
   at::Tensor rows;                    // [N, H], sorted by local expert
   at::Tensor probs;                   // [N]
-  kernels::ExpertTokenGroups groups;  // rows of each of the E experts
+  kernels::ExpertTokenGroups groups;  // number of rows of each of the E experts
 
  protected:
   DispatchedTokens(kernels::PermutedTokens tokens, kernels::ExpertTokenGroups token_groups)
@@ -34,7 +35,7 @@ class TokenDispatcher {
                                                                    const at::Tensor& probs) const = 0;
 };
 
-// All experts live here. Never waits for the device.
+// This rank holds all experts. Never waits for the device.
 class LocalTokenDispatcher final : public TokenDispatcher {
  public:
   explicit LocalTokenDispatcher(std::int64_t num_experts) : num_experts_(num_experts) {}

@@ -13,7 +13,7 @@ struct RMSNormConfig {
   bool zero_centered = false;  // the factor is 1 + weight, and weight starts at zero
 };
 
-// A residual connection and the norm behind it.
+// A residual sum and its norm.
 struct NormedSum {
   at::Tensor sum;   // [..., hidden_size]
   at::Tensor norm;  // [..., hidden_size]
@@ -28,8 +28,9 @@ class RMSNorm : public Module {
   explicit RMSNorm(const RMSNormConfig& config);
   // x [..., hidden_size] -> the same shape and dtype.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
-  // x, residual [..., hidden_size] -> x + residual and its norm. Without a residual x and its norm: where a residual
-  // branch begins, whose gradients are then summed within the norm's backward (kernels/rms_norm/add_rms_norm.h).
+  // x, residual [..., hidden_size] -> x + residual and its norm. Without a residual returns x and its norm: use this
+  // where a residual branch begins, so that the norm's backward also sums the branch's gradients
+  // (kernels/rms_norm/add_rms_norm.h).
   [[nodiscard]] NormedSum forward(const at::Tensor& x, const std::optional<at::Tensor>& residual) const;
 
   const RMSNormConfig config;

@@ -1,5 +1,5 @@
-// How rotary frequencies are stretched for contexts longer than those of the original training: one of the records
-// below, picked in JSON by "type". Keys are those of Hugging Face's rope parameters.
+// How rotary frequencies are scaled for contexts longer than those of the original training: one of the records below,
+// selected in JSON by "type". Keys are those of Hugging Face's rope parameters.
 //
 // Example
 //   {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
@@ -24,7 +24,7 @@ struct LinearRopeScalingConfig {
   }
 };
 
-// A larger base instead of slower positions.
+// Enlarges the base instead of slowing positions down.
 struct NtkRopeScalingConfig {
   double factor = 1.0;
 
@@ -38,14 +38,14 @@ struct NtkRopeScalingConfig {
 struct YarnRopeScalingConfig {
   double factor = 1.0;
   std::int64_t original_max_position_embeddings = 1;
-  double beta_fast = 32.0;                      // rotations over the original context above which a frequency is kept
-  double beta_slow = 1.0;                       // rotations below which it is divided by factor
+  double beta_fast = 32.0;                      // a frequency with more rotations over the original context is kept
+  double beta_slow = 1.0;                       // a frequency with fewer rotations is divided by factor
   bool truncate = false;                        // round the two borders outwards to whole dimensions
   std::optional<double> attention_factor = {};  // scale of both tables; null: derived from factor and the two mscales
   std::optional<double> mscale = {};
   std::optional<double> mscale_all_dim = {};
 
-  // beta_fast > beta_slow.
+  // Throws ConfigError unless beta_fast > beta_slow.
   void validate(const ConfigPath& path) const;
 
   static constexpr Tag kTag = {"type", "yarn"};
@@ -61,14 +61,14 @@ struct YarnRopeScalingConfig {
   }
 };
 
-// The bands of Llama 3.1.
+// The frequency bands of Llama 3.1.
 struct Llama3RopeScalingConfig {
   double factor = 1.0;
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
   std::int64_t original_max_position_embeddings = 1;
 
-  // low_freq_factor < high_freq_factor.
+  // Throws ConfigError unless low_freq_factor < high_freq_factor.
   void validate(const ConfigPath& path) const;
 
   static constexpr Tag kTag = {"type", "llama3"};
@@ -82,7 +82,7 @@ struct Llama3RopeScalingConfig {
   }
 };
 
-// Ding et al. 2024, "LongRoPE": a divisor a frequency, for short and for long contexts.
+// Ding et al. 2024, "LongRoPE": one divisor for each frequency, with separate lists for short and for long contexts.
 struct LongRopeScalingConfig {
   std::vector<double> short_factor = {};  // [head_dim / 2]
   std::vector<double> long_factor = {};   // [head_dim / 2]
@@ -105,7 +105,7 @@ struct LongRopeScalingConfig {
 using RopeScalingConfig = std::variant<LinearRopeScalingConfig, NtkRopeScalingConfig, YarnRopeScalingConfig,
                                        Llama3RopeScalingConfig, LongRopeScalingConfig>;
 
-// The lists fit heads of this size; throws ConfigError.
+// Throws ConfigError unless the factor lists fit heads of this size.
 void check_rope_scaling(const RopeScalingConfig& config, std::int64_t head_dim, const ConfigPath& path);
 
 extern template const ValueType& json_type<RopeScalingConfig>();

@@ -45,7 +45,7 @@ struct Frequencies {
 
   RopeFrequencies operator()(const YarnRopeScalingConfig& yarn) const {
     const auto dim = static_cast<double>(request.head_dim);
-    // The dim whose wave turns `rotations` times over the original context.
+    // The dim whose angle completes `rotations` turns over the original context.
     const auto dim_of = [&](double rotations) {
       const double context = static_cast<double>(yarn.original_max_position_embeddings);
       return dim * std::log(context / (rotations * 2.0 * std::numbers::pi)) /
@@ -69,7 +69,8 @@ struct Frequencies {
   RopeFrequencies operator()(const Llama3RopeScalingConfig& llama3) const {
     const auto context = static_cast<double>(llama3.original_max_position_embeddings);
     const at::Tensor inverse = unscaled();
-    // Times the reciprocal, which is what Python's scalar / tensor computes: C++ divides, and rounds differently.
+    // Multiplies by the reciprocal, which is what Python's scalar / tensor computes: C++ divides, and rounds
+    // differently.
     const at::Tensor wavelength = inverse.reciprocal() * (2.0 * std::numbers::pi);
     const double long_wave = context / llama3.low_freq_factor;
     const double short_wave = context / llama3.high_freq_factor;

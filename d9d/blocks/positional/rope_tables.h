@@ -1,5 +1,5 @@
-// Rotary frequencies and the cos and sin tables made of them, bit for bit as Hugging Face transformers computes them:
-// in float32, whatever the model's dtype, and converted at the end.
+// Rotary frequencies and the cos and sin tables computed from them. They equal those of Hugging Face transformers bit
+// for bit: computed in float32, whatever the model's dtype, and converted at the end.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,13 @@ struct RopeFrequenciesRequest {
 // Sources: Su et al., arXiv:2104.09864 (none); Chen et al., arXiv:2306.15595 (linear); base * factor^(D / (D - 2))
 // (ntk); Peng et al., arXiv:2309.00071 (yarn); the Llama 3.1 release (llama3); Ding et al., arXiv:2402.13753 (longrope:
 // the long factors when max_position_ids exceeds the original context, the short ones otherwise). Throws ConfigError
-// for an odd head_dim, or for factor lists of another length than D / 2.
+// for an odd head_dim, or for factor lists of a length other than D / 2.
 [[nodiscard]] RopeFrequencies rope_frequencies(const RopeFrequenciesRequest& request);
 
 enum class RopeTable : std::uint8_t { kCos, kSin };
 
 // Cosines or sines of the angles position * frequency, [max_position_ids, D], computed in float32 and converted to
-// dtype at the end. half:
-// row p = [angles, angles]; interleaved: each angle twice in a row.
+// dtype at the end. half: row p = [angles, angles]; interleaved: each angle occurs twice in succession.
 [[nodiscard]] at::Tensor rope_table(RopeTable table, const RopeFrequencies& frequencies, std::int64_t max_position_ids,
                                     kernels::RotaryStyle style, at::ScalarType dtype = at::kFloat);
 

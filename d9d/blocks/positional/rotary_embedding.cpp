@@ -8,7 +8,7 @@
 namespace d9d {
 namespace {
 
-// A buffer filled with one of the two tables.
+// A buffer that is filled with one of the two tables.
 BufferSpec table_spec(const RotaryEmbeddingConfig& config, RopeTable table) {
   const auto fill = [config, table](const at::Tensor& local, const ElementWindow&, RandomStream) {
     const RopeFrequencies frequencies = rope_frequencies({.base = config.base,

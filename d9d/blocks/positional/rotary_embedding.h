@@ -1,10 +1,11 @@
-// The cos and sin tables of rotary position embedding (Su et al., arXiv:2104.09864), one module a pipeline stage.
+// The cos and sin tables of rotary position embedding (Su et al., arXiv:2104.09864), one module for each pipeline
+// stage.
 // Attention layers get the rows of their positions.
 //
 // Example
-//   auto rope = make_module<RotaryEmbeddingProvider>(RotaryEmbeddingConfig{.base = 10000, .head_dim = 64,
-//   .max_position_ids = 4096}); const RotaryTables tables = rope(position_ids);          // [B, S] -> cos, sin [B, S,
-//   64]
+//   auto rope = make_module<RotaryEmbeddingProvider>(
+//       RotaryEmbeddingConfig{.base = 10000, .head_dim = 64, .max_position_ids = 4096});
+//   const RotaryTables tables = rope(position_ids);          // [B, S] -> cos, sin [B, S, 64]
 #pragma once
 
 #include <optional>
@@ -38,8 +39,9 @@ struct RotaryEmbeddingConfig {
 class RotaryEmbeddingProvider : public Module {
  public:
   explicit RotaryEmbeddingProvider(const RotaryEmbeddingConfig& config);
-  // position_ids [B, S] int64. On CPU a position outside of [0, max_position_ids) is a ConfigError; on a GPU a
-  // device-side assertion.
+  // position_ids [B, S] int64. A position outside of [0, max_position_ids) is a ConfigError on the CPU and a
+  // device-side
+  // assertion on a GPU.
   [[nodiscard]] RotaryTables forward(const at::Tensor& position_ids) const;
 
   const RotaryEmbeddingConfig config;

@@ -33,7 +33,7 @@ ElementWindow Dropout::window_of(const at::Tensor& x) const {
   return window;
 }
 
-// Without cuts the ranks of a microbatch would drop the same elements of their parts.
+// Without cuts the ranks of a microbatch would drop the same elements of their different parts.
 void Dropout::check_cuts(const RandomClock& clock) const {
   std::int64_t num_ranks = 1;
   for (const TensorCut& cut : cuts_) num_ranks *= cut.ranks.num_ranks();

@@ -1,9 +1,9 @@
-// Zeroes elements with a probability and scales the rest up, in training only.
+// In training, zeroes elements with a given probability and scales the others up.
 //
-// The mask is a function of (base seed, this module's name, step, microbatch, call, element): the same in a
-// recomputation, on every device, in every repetition of the run, and on every layout that has the same microbatches.
+// The mask is a function of (base seed, this module's name, step, microbatch, call, element). It is therefore the same
+// in a recomputation, on every device, in every repetition of the run, and on every layout with the same microbatches.
 // Microbatches are numbered over all ranks, calls of this module within a microbatch (its second forward has another
-// mask than its first), elements over the whole tensor where ranks share one.
+// mask than its first), and elements over the whole tensor if several ranks share one.
 //
 // Example
 //   x = dropout(x);                                                        // [B, S, H]
@@ -18,7 +18,8 @@
 
 namespace d9d {
 
-// Which part of a tensor each of some ranks has: equal parts of `dim` in the order of the ranks; none: all have all.
+// Which part of a tensor each of several ranks holds: equal parts along `dim` in the order of the ranks, or the whole
+// tensor if `dim` is none.
 struct TensorCut {
   DeviceMesh ranks;
   std::optional<std::int64_t> dim = std::nullopt;
@@ -28,12 +29,12 @@ struct TensorCut {
 class Dropout : public Module {
  public:
   explicit Dropout(double probability);  // in [0, 1)
-  // x of any shape -> the same shape. Throws ConfigError in training when the clock knows more ranks of a microbatch
-  // than the cuts do, or where x lacks a dim that is cut.
+  // x of any shape -> the same shape. In training throws ConfigError if more ranks share a microbatch, according to the
+  // clock, than the cuts cover, or if x lacks a dim that is cut.
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const;
 
-  // Local. Cuts what the cuts before it have left; a cut that is there already is not added again.
-  // parallelize_context_parallel() and parallelize_sequence_parallel() do it for x [B, S, ...].
+  // Local. Cuts the part that earlier cuts leave; a cut that exists already is not added again.
+  // parallelize_context_parallel() and parallelize_sequence_parallel() call it for x [B, S, ...].
   void add_cut(const TensorCut& cut);
 
   const double probability;
@@ -43,7 +44,7 @@ class Dropout : public Module {
   [[nodiscard]] RandomStream next_stream() const;
   void check_cuts(const RandomClock& clock) const;
 
-  std::vector<TensorCut> cuts_;  // from the outermost on
+  std::vector<TensorCut> cuts_;  // outermost first
 };
 
 }  // namespace d9d

@@ -15,8 +15,8 @@ namespace {
 namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
 
-// What the thread that runs a checkpointed body does, first or again. Set around the body only: backward never reads
-// what a forward thread left behind.
+// State of the thread that runs a checkpointed body for the first or the second time. It is set around the body only,
+// so backward never reads a state that a forward thread left behind.
 struct BodyScope {
   const HookFactory* hooks = nullptr;
   detail::ReplayLog* log = nullptr;
@@ -37,7 +37,7 @@ class CheckpointEngine final : public ag::Engine {
  public:
   ~CheckpointEngine() override { stop(); }
   static ag::Engine& instance() {
-    // lint: allow(mutable-global): LibTorch asks for the one engine by a function without arguments
+    // lint: allow(mutable-global): LibTorch gets the one engine from a function without arguments
     static CheckpointEngine engine;
     return engine;
   }
@@ -52,7 +52,7 @@ class CheckpointEngine final : public ag::Engine {
   }
 };
 
-struct StopRecomputation {};  // no std::exception: a body that catches those must not swallow it
+struct StopRecomputation {};  // not a std::exception, so that a body that catches those does not swallow it
 
 // One call of a checkpointed body, owned by its slots in the graph.
 class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFrame> {
@@ -78,8 +78,8 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     bool requires_grad;
   };
 
-  // Stands in the graph for one saved tensor. Empty until recomputation; afterwards it holds the tensor until its node
-  // releases its variables, which is how the weight phase of a split backward finds it.
+  // Represents one saved tensor in the graph. Empty until the recomputation; afterwards it holds the tensor until its
+  // node releases its variables. The weight phase of a split backward relies on this.
   struct Slot final : ag::SavedVariableHooks {
     explicit Slot(std::shared_ptr<CheckpointFrame> owner) : frame(std::move(owner)) {}
     ~Slot() override {
@@ -102,10 +102,10 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     std::int64_t index = -1;
     std::vector<std::int64_t> sizes;
     at::Tensor value;
-    std::int64_t version = 0;  // with hooks, autograd leaves this check to us
+    std::int64_t version = 0;  // autograd does not check versions of tensors saved through hooks
   };
 
-  // Hands a tensor that the recomputation saves to the slot at the same position of the first run.
+  // Passes a tensor that the recomputation saves to the slot at the same position of the first run.
   struct Refill final : ag::SavedVariableHooks {
     explicit Refill(CheckpointFrame& owner) : frame(owner) {}
     void call_pack_hook(const at::Tensor& tensor) override {
@@ -113,11 +113,11 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
                 "[core::checkpoint] expected the recomputation to save ", frame.slots_.size(),
                 " tensors as the first run did, got more. The body must compute the same again: see replayed().");
       Slot* const slot = frame.slots_[frame.next_slot_++];
-      if (slot == nullptr) return;  // its node is gone already
+      if (slot == nullptr) return;  // its node has been freed
       D9D_CHECK(tensor.sizes() == slot->sizes, StateError,
                 "[core::checkpoint] expected the recomputation to save shape ", at::IntArrayRef(slot->sizes), ", got ",
                 tensor.sizes(), ". The body must compute the same again.");
-      slot->value = tensor.detach();  // same version counter, no grad_fn: the second graph can die
+      slot->value = tensor.detach();  // same version counter but no grad_fn: the second graph can be freed
       slot->version = slot->value._version();
       if (--frame.num_wanted_ == 0) throw StopRecomputation{};
     }
@@ -144,7 +144,7 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     }
     D9D_CHECK(num_wanted_ == 0, StateError, "[core::checkpoint] expected the recomputation to save ", slots_.size(),
               " tensors as the first run did, got ", num_wanted_, " fewer. The body must compute the same again.");
-    inputs_.clear();  // from here on the slots own all that is left
+    inputs_.clear();  // from here on the slots own everything that is left
     body_ = nullptr;
   }
 
@@ -179,7 +179,7 @@ std::any ReplayLog::next(const std::function<std::any()>& compute) {
   if (position_ == values_.size()) {
     D9D_CHECK(!current_scope.is_recomputing, StateError, "[core::checkpoint] expected the recomputation to replay ",
               values_.size(), " values as the first run did, got more. The body must compute the same again.");
-    // What compute() itself replays is part of its value: a recomputation does not call it.
+    // Nested replayed() calls inside compute() are part of its value: a recomputation does not call compute().
     BodyScope scope = current_scope;
     scope.log = nullptr;
     run_in_scope(scope, [&] { values_.push_back(compute()); });

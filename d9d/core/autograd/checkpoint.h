@@ -1,13 +1,14 @@
-// Activation checkpointing: run a body now, keep only its inputs, run it again when backward asks for what it saved.
+// Activation checkpointing: runs a body, keeps only its inputs, and runs it again when backward needs its saved
+// tensors.
 //
 // Example
 //   const at::Tensor y = d9d::checkpoint([&](const at::Tensor& x) { return layer->forward(x); }, x);
 //
 // Non-reentrant: the outer graph keeps its real nodes and weights, so hooks, gradient accumulation and split backward
 // see an ordinary graph. The first saved tensor that backward unpacks recomputes the whole body once, up to the last
-// tensor that is still needed. Checkpoints nest, to any depth. Works for every module, adopted torch::nn modules too:
-// nothing is asked of the body but that it computes the same again. What must not happen twice goes through replayed()
-// or is_recomputing().
+// tensor that is still needed. Checkpoints nest to any depth. Works for every module, including adopted torch::nn
+// modules: the body only has to compute the same again. What must not happen twice goes through replayed() or
+// is_recomputing().
 #pragma once
 
 #include <any>
@@ -23,26 +24,26 @@
 
 namespace d9d {
 
-// True inside the second run of a checkpointed body: side effects (counters, statistics) belong to the first.
+// True inside the second run of a checkpointed body. Side effects (counters, statistics) belong in the first run.
 [[nodiscard]] bool is_recomputing();
 
-// Installs the autograd engine that hands out the saved-variable hooks. Idempotent; process-wide. launch() does it
-// before any rank starts; the first checkpoint() does it in a program without launch(), which must not be inside a
-// backward then.
+// Installs the autograd engine that provides the saved-variable hooks. Idempotent; process-wide. launch() calls it
+// before any rank starts. In a program without launch() the first checkpoint() calls it; that checkpoint must not be
+// inside a backward.
 void install_checkpoint_engine();
 
 namespace detail {
 
-// Values that the first run of a checkpointed body drew, in order, and the logs of the checkpoints inside it.
+// Values that the first run of a checkpointed body drew, in order, and the logs of the checkpoints inside that body.
 class ReplayLog {
  public:
-  // Of the innermost body that runs. Null outside of checkpoints.
+  // The log of the innermost checkpointed body that is running. Null outside of checkpoints.
   [[nodiscard]] static ReplayLog* current();
-  // Of a checkpoint that begins here: a part of the current log, so that whoever computes the enclosing body again
-  // finds what the first run of the inner one drew.
+  // The log of a checkpoint that begins here. It is part of the current log, so that a recomputation of the enclosing
+  // body finds what the first run of the inner body drew.
   [[nodiscard]] static std::shared_ptr<ReplayLog> inside_current();
-  // In the first run: stores compute(). Later: returns what the first stored at this position; throws StateError where
-  // it stored fewer.
+  // In the first run: stores compute() and returns it. In a recomputation: returns what the first run stored at this
+  // position; throws StateError if the first run stored fewer values.
   [[nodiscard]] std::any next(const std::function<std::any()>& compute);
   void rewind() { position_ = 0; }
 
@@ -53,15 +54,15 @@ class ReplayLog {
 
 using CheckpointBody = std::function<void(const std::vector<at::Tensor>& inputs)>;
 
-// Runs `forward` under hooks that keep nothing; `recompute` gets detached copies of `inputs`.
+// Runs `forward` under hooks that drop the saved tensors. `recompute` is called with detached copies of `inputs`.
 void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
                       const std::function<void()>& forward);
 [[nodiscard]] bool grad_mode_is_enabled();
 
 }  // namespace detail
 
-// compute(), and in a recomputation the value that the first run got: for a random stream's next position, a clock.
-// compute() may call replayed() itself.
+// Returns compute(); in a recomputation returns the value of the first run instead. Use it for the next position of a
+// random stream or for a clock. compute() may call replayed() itself.
 template <class Compute>
 [[nodiscard]] auto replayed(const Compute& compute) {
   using Value = decltype(compute());
@@ -69,14 +70,14 @@ template <class Compute>
   return log == nullptr ? compute() : std::any_cast<Value>(log->next([&] { return std::any(compute()); }));
 }
 
-// body(args...), checkpointed. Tensors anywhere in `args` (trees of tensors) are the inputs; tensors that need
-// gradients must not be captured by `body` (module parameters may). Other arguments are copied. Without grad mode just
-// body(args...).
+// Returns body(args...), checkpointed. Tensors anywhere in `args` (trees of tensors) are the inputs. `body` must not
+// capture tensors that need gradients, except module parameters. Other arguments are copied. Without grad mode the body
+// just runs.
 template <class Body, class... Args>
 [[nodiscard]] auto checkpoint(const Body& body, const Args&... args) {
   using Output = decltype(body(args...));
   if (!detail::grad_mode_is_enabled()) return body(args...);
-  std::tuple<Args...> skeleton(args...);  // the arguments without their tensors, which the frame keeps
+  std::tuple<Args...> skeleton(args...);  // the arguments without their tensors, which the frame holds
   std::vector<at::Tensor> inputs;
   tree_for_each_leaf(skeleton, [&](at::Tensor& leaf) { inputs.push_back(std::exchange(leaf, at::Tensor())); });
   const auto recompute = [body, skeleton = std::move(skeleton)](const std::vector<at::Tensor>& leaves) {

@@ -27,13 +27,13 @@ const ag::AccumulateGrad* accumulation(const ag::Node& node, std::size_t index) 
   ag::Node* const next = node.next_edge(index).function.get();
   const auto* const accumulate = dynamic_cast<const ag::AccumulateGrad*>(next);
   if (accumulate == nullptr) return nullptr;
-  const auto* const tasks = ag::get_current_graph_task_exec_info();  // empty: of everything
+  const auto* const tasks = ag::get_current_graph_task_exec_info();  // empty: the backward computes all gradients
   if (tasks == nullptr || tasks->empty()) return accumulate;
   const auto task = tasks->find(next);
   return task != tasks->end() && task->second.needed_ && task->second.captures_ == nullptr ? accumulate : nullptr;
 }
 
-// Hooks of a user that see a gradient, or replace it, before it is accumulated.
+// Whether a user's hooks see a gradient, or replace it, before it is accumulated.
 bool has_hooks_before(const ag::AccumulateGrad& accumulate) {
   return !ag::impl::hooks(accumulate.variable).empty() || !accumulate.pre_hooks().empty();
 }

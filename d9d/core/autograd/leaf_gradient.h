@@ -1,4 +1,4 @@
-// Where the gradients of leaves go when something keeps them in memory of its own: a flat buffer, a bucket.
+// Redirects the gradients of leaves into memory that is not autograd's: a flat buffer, a bucket.
 //
 // Example
 //   const GradientHookHandle handle =
@@ -19,23 +19,24 @@
 
 namespace d9d {
 
-// Memory of the leaf's shape, contiguous, in a dtype of its own, on the current stream.
+// Contiguous memory of the leaf's shape, used on the current stream. Its dtype may differ from the leaf's.
 struct GradientPlace {
   at::Tensor tensor;
-  bool has_values = false;  // add to them; else overwrite
+  bool has_values = false;  // true: accumulate; false: overwrite
 
-  void put(const at::Tensor& gradient) const;  // of any dtype: adds or overwrites
+  void put(const at::Tensor& gradient) const;  // of any dtype; accumulates or overwrites
 };
 
 struct GradientHook {
-  // Called each time a backward is done with the leaf: leaf.grad() has what autograd added, or nothing where operators
-  // have written to the place.
+  // Called each time a backward has finished the leaf's gradient. leaf.grad() holds what autograd accumulated; it is
+  // undefined if operators wrote the gradient to the place.
   std::function<void(const at::Tensor& leaf)> arrived;
-  // Asked for by whoever fills it at once; counts as having values from then on. None: gradients go to leaf.grad().
+  // Called by code that writes the gradient right afterwards: from then on the place counts as having values. Null:
+  // gradients go to leaf.grad().
   std::function<GradientPlace()> place = nullptr;
 };
 
-// Keeps a hook on its leaf; the hook goes with it.
+// Keeps a hook on its leaf; its destructor removes the hook.
 class [[nodiscard]] GradientHookHandle {
  public:
   GradientHookHandle() = default;
@@ -54,17 +55,18 @@ class [[nodiscard]] GradientHookHandle {
 
  private:
   at::Tensor leaf_;
-  const void* hook_ = nullptr;  // null: none
+  const void* hook_ = nullptr;  // null: no hook
 };
 
-// Throws StateError while another handle keeps a hook there: gradients cannot go to two places. The hook may use
-// whatever lives as long as the handle.
+// Throws StateError while another handle keeps a hook on the leaf: gradients cannot go to two places. The hook may
+// refer to anything that lives as long as the handle.
 GradientHookHandle on_gradient(const at::Tensor& leaf, GradientHook hook);
 
-// In the backward of an operator: where the gradient of its input `index` (counted over its tensors) is to be added.
-// The operator then returns an undefined one. None where it has to return the gradient: for inputs that are no leaves,
-// for leaves that have neither a place nor a gradient yet or have hooks of a user, which see whole gradients, and where
-// the caller of backward wants the gradient itself.
+// Called in the backward of an operator: returns where to add the gradient of its input `index` (counted over its
+// tensors). The operator then returns an undefined tensor for that input. None if the operator must return the
+// gradient:
+// the input is not a leaf; the leaf has neither a place nor a contiguous gradient; the leaf has hooks of a user, which
+// must see whole gradients; or the caller of backward wants the gradient itself.
 [[nodiscard]] std::optional<GradientPlace> gradient_place(std::size_t index);
 
 }  // namespace d9d

@@ -34,7 +34,7 @@ struct Collective : torch::autograd::Function<Collective> {
   }
 };
 
-// `backward` is one of our functions again, so gradients of gradients are right too.
+// `backward` itself calls one of these functions, so gradients of gradients are correct too.
 at::Tensor apply(const at::Tensor& x, const Step& run, Step backward) {
   if (!at::GradMode::is_enabled() || !x.requires_grad()) return run(x);
   return Collective::apply(x, run, c10::make_intrusive<Adjoint>(std::move(backward)));
@@ -52,7 +52,7 @@ void check_divides(const char* function, const at::Tensor& x, std::int64_t dim, 
             "', got shape ", x.sizes(), ". Pad it, or use redistribute().");
 }
 
-// [..., n, ...] -> [W, ..., n / W, ...], in memory of its own.
+// [..., n, ...] -> [W, ..., n / W, ...], newly allocated.
 at::Tensor parts_of(const at::Tensor& x, std::int64_t dim, const Communicator& communicator) {
   return x.unflatten(dim, {communicator.size(), x.size(dim) / communicator.size()})
       .movedim(dim, 0)
@@ -115,7 +115,8 @@ at::Tensor all_reduce_backward(const at::Tensor& x, const CommunicatorPtr& commu
 at::Tensor all_reduce_both(const at::Tensor& x, const CommunicatorPtr& communicator) {
   if (communicator->size() == 1) return x;
   const Step run = [&](const at::Tensor& input) {
-    return replayed([&] { return sum_of_ranks(input, *communicator); }).detach();  // the log keeps the other
+    // The log keeps the tensor that was not detached.
+    return replayed([&] { return sum_of_ranks(input, *communicator); }).detach();
   };
   return apply(x, run, [=](const at::Tensor& grad) { return all_reduce_both(grad, communicator); });
 }

@@ -1,5 +1,5 @@
-// Collectives on local tensors whose gradients flow back through the adjoint collective: what tensor, sequence, context
-// and expert parallelism put between their local computations.
+// Collectives on local tensors whose gradients flow back through the adjoint collective. Tensor, sequence, context and
+// expert parallelism put them between their local computations.
 //
 // Example
 //   const at::Tensor whole = all_gather_along(x, /*dim=*/1, tp);          // [b, s / W, h] -> [b, s, h]
@@ -15,10 +15,11 @@
 //   all_to_all_along       all_to_all, equal parts    all_to_all with the dims swapped
 //   all_to_all_rows        all_to_all, splits         all_to_all with the splits swapped
 //
-// Collective, all of them: in forward, and in backward where the input requires gradients, on all ranks alike. Shapes
-// and dtypes are the same on all ranks but for the splits of all_to_all_rows. Inputs have any strides; results are
-// contiguous, or the input where nothing happens: a group of one rank communicates nothing. Dims may be negative.
-// Layouts that do not divide evenly, or whose gradients need another way: core/dtensor/redistribute.h.
+// All functions are Collective in forward, and in backward if the input requires gradients; either all ranks or none
+// require them. Shapes and dtypes are the same on all ranks, except for the splits of all_to_all_rows. Inputs may have
+// any strides; results are contiguous, or the input itself where nothing is communicated, as in a group of one rank.
+// Dims may be negative. For layouts that do not divide evenly, or whose gradients need another collective, see
+// core/dtensor/redistribute.h.
 #pragma once
 
 #include <cstdint>
@@ -33,22 +34,23 @@ namespace d9d {
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;  // the graph keeps it until backward
 
-// dim grows W times.
+// The size of dim is multiplied by W.
 [[nodiscard]] at::Tensor all_gather_along(const at::Tensor& x, std::int64_t dim, const CommunicatorPtr& communicator);
-// dim shrinks W times. Throws ConfigError unless W divides it.
+// The size of dim is divided by W. Throws ConfigError unless W divides it.
 [[nodiscard]] at::Tensor reduce_scatter_along(const at::Tensor& x, std::int64_t dim,
                                               const CommunicatorPtr& communicator);
 [[nodiscard]] at::Tensor all_reduce_forward(const at::Tensor& x, const CommunicatorPtr& communicator);
 [[nodiscard]] at::Tensor all_reduce_backward(const at::Tensor& x, const CommunicatorPtr& communicator);
-// A sum that each rank has and takes a loss of its own from: the gradient is that of the sum of their losses. For a few
-// numbers: a checkpointed body keeps the result, and computing it again sends nothing.
+// A sum that every rank holds and uses in its own loss: the gradient is that of the sum of the ranks' losses. Meant
+// for a few numbers: a checkpointed body keeps the result, so that its recomputation does not communicate.
 [[nodiscard]] at::Tensor all_reduce_both(const at::Tensor& x, const CommunicatorPtr& communicator);
-// Part i of split_dim goes to rank i; what comes is joined along concat_dim in the order of ranks. Throws ConfigError
-// unless W divides split_dim. Heads instead of positions: all_to_all_along(q, kHeads, kPositions, cp).
+// Part i of split_dim goes to rank i; received parts are joined along concat_dim in the order of ranks. Throws
+// ConfigError unless W divides split_dim. To exchange sharded positions for sharded heads:
+// all_to_all_along(q, kHeads, kPositions, cp).
 [[nodiscard]] at::Tensor all_to_all_along(const at::Tensor& x, std::int64_t split_dim, std::int64_t concat_dim,
                                           const CommunicatorPtr& communicator);
-// Rows of dim 0, as Communicator::all_to_all. Throws ConfigError unless there are W splits of each kind, none negative,
-// and input_splits sum to the rows of x.
+// Sends rows of dim 0 as Communicator::all_to_all does. Throws ConfigError unless there are W splits of each kind,
+// none negative, and input_splits sum to the rows of x.
 [[nodiscard]] at::Tensor all_to_all_rows(const at::Tensor& x, const std::vector<std::int64_t>& output_splits,
                                          const std::vector<std::int64_t>& input_splits,
                                          const CommunicatorPtr& communicator);

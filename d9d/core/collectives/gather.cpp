@@ -11,7 +11,7 @@
 namespace d9d {
 namespace {
 
-enum class Input { kBorrowed, kCopied };  // kCopied: the caller may overwrite it while it travels
+enum class Input { kBorrowed, kCopied };  // kCopied: the caller may overwrite it while it is in flight
 
 at::Tensor sendable(const at::Tensor& tensor, Input input) {
   const at::Tensor values = tensor.detach();
@@ -46,7 +46,7 @@ PendingTensors start_gather(const at::Tensor& tensor, Communicator& communicator
 
 constexpr std::int64_t kMaxDims = 16;
 
-// Collective: the shape of each rank's tensor, by one all_gather.
+// Collective. Exchanges the shape of each rank's tensor with one all_gather.
 std::vector<std::vector<std::int64_t>> shapes_of_all(const at::Tensor& tensor, Communicator& communicator) {
   D9D_CHECK(tensor.dim() <= kMaxDims, ConfigError, "[core::gather] expected a tensor of at most ", kMaxDims,
             " dims, got ", tensor.dim(), ". Reshape it.");

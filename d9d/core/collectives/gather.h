@@ -1,18 +1,19 @@
-// Collects tensors and objects of all ranks of a group, without autograd, into buffers of its own.
+// Collects tensors and objects of all ranks of a group, without autograd, into newly allocated buffers.
 //
 // Example
 //   const std::vector<at::Tensor> losses = all_gather(loss, *communicator);           // by rank
 //   PendingTensors pending = all_gather_async(logits, *communicator);
-//   ...                                                                               // `logits` may change at once
+//   ...                                                                               // `logits` may be overwritten
 //   const std::vector<at::Tensor> all = pending.wait();
 //   const auto reports = gather_object({{"step", 7}}, *communicator, /*root=*/0);
 //
-// Tensors are on the device of the communicator, of any strides; what comes back is contiguous and in the order of
-// ranks. `root` is a rank of the group; on the others the result is empty. The caller may overwrite what it gave as
-// soon as a function has returned, the async forms too; a PendingTensors must be waited for before it is dropped.
+// Tensors are on the device of the communicator and may have any strides; results are contiguous and in the order of
+// ranks. `root` is a rank of the group; on the other ranks the result is empty. The caller may overwrite its input as
+// soon as a function has returned, also with the async forms. A PendingTensors must be waited for before it is dropped.
 //
-// gather, all_gather: the same shape and dtype on all ranks. *_variadic_shape: any shapes of up to 16 dims, the same
-// number or not, and one dtype, or all ranks throw ConfigError. They block the host once, to learn the shapes.
+// gather, all_gather: the same shape and dtype on all ranks. *_variadic_shape: shapes may differ in sizes and in the
+// number of dims, of which there are at most 16; the dtype is the same, or all ranks throw ConfigError. The latter
+// block the host once, to exchange the shapes.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ class PendingTensors {
   PendingTensors(std::vector<at::Tensor> tensors, at::Tensor sent, Work work)
       : tensors_(std::move(tensors)), sent_(std::move(sent)), work_(std::move(work)) {}
 
-  // As Work::wait(). Once.
+  // Waits like Work::wait(). May be called once.
   [[nodiscard]] std::vector<at::Tensor> wait() {
     work_.wait();
     sent_.reset();
@@ -40,27 +41,27 @@ class PendingTensors {
 
  private:
   std::vector<at::Tensor> tensors_;
-  at::Tensor sent_;  // in flight
+  at::Tensor sent_;  // alive while the operation is in flight
   Work work_;
 };
 
-// Collective, all of them. Results of all_gather share one buffer.
+// All functions are Collective. Results of all_gather share one buffer.
 [[nodiscard]] std::vector<at::Tensor> all_gather(const at::Tensor& tensor, Communicator& communicator);
 [[nodiscard]] PendingTensors all_gather_async(const at::Tensor& tensor, Communicator& communicator);
 [[nodiscard]] std::vector<at::Tensor> gather(const at::Tensor& tensor, Communicator& communicator, std::int64_t root);
 [[nodiscard]] PendingTensors gather_async(const at::Tensor& tensor, Communicator& communicator, std::int64_t root);
 
-// Each travels padded to the largest.
+// Each tensor is sent padded to the size of the largest.
 [[nodiscard]] std::vector<at::Tensor> all_gather_variadic_shape(const at::Tensor& tensor, Communicator& communicator);
 [[nodiscard]] PendingTensors all_gather_variadic_shape_async(const at::Tensor& tensor, Communicator& communicator);
-// Each sends its own elements and no more.
+// Each rank sends its own elements without padding.
 [[nodiscard]] std::vector<at::Tensor> gather_variadic_shape(const at::Tensor& tensor, Communicator& communicator,
                                                             std::int64_t root);
 [[nodiscard]] PendingTensors gather_variadic_shape_async(const at::Tensor& tensor, Communicator& communicator,
                                                          std::int64_t root);
 
-// Objects are JSON values, byte strings (nlohmann::json::binary) among them. They travel as CBOR: numbers, NaN
-// included, arrive as they were.
+// Objects are JSON values, including byte strings (nlohmann::json::binary). They are sent as CBOR, which preserves
+// numbers exactly, NaN included.
 [[nodiscard]] std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, Communicator& communicator);
 [[nodiscard]] std::vector<nlohmann::json> gather_object(const nlohmann::json& object, Communicator& communicator,
                                                         std::int64_t root);

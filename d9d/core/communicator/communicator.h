@@ -8,9 +8,9 @@
 //   gathering.wait();
 //
 // Everything here is Collective: all ranks of the group call the same operations in the same order, with the same
-// shapes and dtypes. Tensors are contiguous, on device(), and keep their addresses until wait() has returned; results
-// depend on the order of ranks alone, not on timing. Errors are CommunicationError and name the rank, the group, the
-// operation and its sequence number; a group that failed stays failed. Autograd-aware forms: core/collectives.
+// shapes and dtypes. Tensors are contiguous, on device(), and must stay at their addresses until wait() has returned.
+// Results depend only on the order of ranks, not on timing. Errors are CommunicationError and name the rank, the group,
+// the operation and its sequence number; a group that failed stays failed. Autograd-aware forms: core/collectives.
 //
 // Legend   W size(), r rank()
 #pragma once
@@ -27,15 +27,16 @@
 
 namespace d9d {
 
-// What crosses a communicator. Operations of one kind come in one order on all ranks; how they lie between those of
-// another kind depends on when gradients come, which may differ over ranks. So each kind has communicators of its own.
+// What a communicator carries. Operations of one kind are issued in the same order on all ranks. Their order relative
+// to another kind depends on when gradients become ready, which may differ between ranks. Each kind therefore has
+// communicators of its own.
 enum class Traffic : std::uint8_t {
-  kCompute,     // of forward, backward and what the loop asks of all ranks
-  kParameters,  // sharded parameters that are gathered and their gradients (FSDP)
-  kGradients,   // of parameters that ranks hold whole
+  kCompute,     // forward, backward, and what the loop communicates
+  kParameters,  // all-gathers of sharded parameters and reductions of their gradients (FSDP)
+  kGradients,   // gradients of parameters that ranks hold whole
 };
 
-// Which ranks of the job belong together, and which of them this one is.
+// Which ranks of the job form the group, and which of them this rank is.
 struct RankGroup {
   std::string name;                 // for messages: "dense:dp_cp_shard"
   std::vector<std::int64_t> ranks;  // of the job; their order is the order in the group
@@ -43,7 +44,7 @@ struct RankGroup {
   Traffic traffic = Traffic::kCompute;
 };
 
-// One message of a batch.
+// One message of an exchange().
 struct PointToPoint {
   enum class Direction { kSend, kReceive } direction;
   at::Tensor tensor;
@@ -63,36 +64,37 @@ class Communicator {
   [[nodiscard]] virtual at::Device device() const = 0;  // of the tensors that it takes
 
   [[nodiscard]] virtual Work all_reduce(const at::Tensor& tensor, ReduceOp op) = 0;  // in place, any shape
-  // output [W * n, ...] <- input [n, ...] of all ranks. input may be its own part of output.
+  // output [W * n, ...] <- input [n, ...] of all ranks. input may be this rank's part of output.
   [[nodiscard]] virtual Work all_gather(const at::Tensor& output, const at::Tensor& input) = 0;
-  // output [n, ...] <- part r of the reduction of input [W * n, ...], which is left undefined. output may be its own
-  // part of input.
+  // output [n, ...] <- part r of the reduction of input [W * n, ...], whose contents are undefined afterwards. output
+  // may be this rank's part of input.
   [[nodiscard]] virtual Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op) = 0;
-  // Sends rows [n_0 + ... + n_i-1, + n_i) of input to rank i, and receives as many as it sends us. Splits count rows of
-  // dim 0, W of each; zeros are allowed. Only here do shapes differ over ranks.
+  // Sends rows [n_0 + ... + n_i-1, + n_i) of input to rank i, and receives as many rows as that rank sends. Splits
+  // count rows of dim 0; there are W of each kind, and zeros are allowed. Only in this operation shapes may differ
+  // between ranks.
   [[nodiscard]] virtual Work all_to_all(const at::Tensor& output, const at::Tensor& input,
                                         const std::vector<std::int64_t>& output_splits,
                                         const std::vector<std::int64_t>& input_splits) = 0;
   [[nodiscard]] virtual Work broadcast(const at::Tensor& tensor, std::int64_t root) = 0;  // in place
-  // On root: outputs[i] <- input of rank i. Elsewhere outputs is empty.
+  // On root: outputs[i] <- input of rank i. On the other ranks outputs is empty.
   [[nodiscard]] virtual Work gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input,
                                     std::int64_t root) = 0;
-  // output <- inputs[r] of root. Elsewhere inputs is empty.
+  // output <- inputs[r] of root. On the other ranks inputs is empty.
   [[nodiscard]] virtual Work scatter(const at::Tensor& output, const std::vector<at::Tensor>& inputs,
                                      std::int64_t root) = 0;
-  // All messages at once, in any order; messages between two ranks match in the order of their lists. Called by the
-  // ranks that have messages, no others.
+  // Starts all messages together, in any order; messages between two ranks match in the order of their lists. Only the
+  // ranks that have messages call it.
   [[nodiscard]] virtual Work exchange(const std::vector<PointToPoint>& messages) = 0;
-  virtual void barrier() = 0;  // blocks the host until all ranks have come
+  virtual void barrier() = 0;  // blocks the host until all ranks have called it
 
-  // Local. Throws CommunicationError where this group has failed. To be asked once the host has read what crossed the
-  // group (core/communicator/to_host.h, core/device/host_copy.h do): a CUDA operation that failed has left anything in
-  // its results and reports itself only now. The others report themselves in Work::wait().
+  // Local. Throws CommunicationError if this group has failed. Call it after the host has read results of the group
+  // (core/communicator/to_host.h and core/device/host_copy.h do): a failed CUDA operation leaves arbitrary values in
+  // its results and is reported only here. CPU operations report failures in Work::wait().
   virtual void throw_if_failed() {}
 
-  // How long an operation that starts now may wait for other ranks.
+  // How long an operation that starts from now on may wait for other ranks.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
-  // Local. Makes pending and later operations of this group fail, on all ranks as far as the backend can reach them.
+  // Local. Makes pending and later operations of this group fail, on all ranks that the backend can reach.
   virtual void abort(const std::string& reason) = 0;
 
  private:

@@ -36,7 +36,7 @@ void check_root(const Communicator& group, const char* operation, std::int64_t r
             " expected a root in [0, ", group.size(), ") of group '", group.group().name, "', got ", root, ".");
 }
 
-// The tensors of the root of a gather or scatter, one a rank, each like `own`.
+// Checks the list of tensors of the root of a gather or scatter: one a rank, each like `own`.
 void check_list(const Communicator& group, const char* operation, const std::vector<at::Tensor>& tensors,
                 const at::Tensor& own, std::int64_t root) {
   check_root(group, operation, root);

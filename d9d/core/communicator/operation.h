@@ -1,9 +1,10 @@
-// Checks the arguments of an operation and names it. Ranks that call the same operation get the same text.
+// Checks the arguments of an operation and describes it. Ranks that call the same operation get the same text.
 //
 // Example
 //   const std::string text = operation::all_reduce(*this, tensor, op);  // "all_reduce(sum, Float [4, 8])"
 //
-// Each throws ConfigError unless tensors are contiguous, on the communicator's device, of one dtype, and fit in size.
+// Each function throws ConfigError unless tensors are contiguous, on the communicator's device, of one dtype, and of
+// matching sizes.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ namespace d9d::operation {
                                  const at::Tensor& input, std::int64_t root);
 [[nodiscard]] std::string scatter(const Communicator& group, const at::Tensor& output,
                                   const std::vector<at::Tensor>& inputs, std::int64_t root);
-// "receive(Float [4]) from rank 5": the peer as a rank of the job.
+// "receive(Float [4]) from rank 5": the peer is given as a rank of the job.
 [[nodiscard]] std::string message(const Communicator& group, const PointToPoint& message);
 
 }  // namespace d9d::operation

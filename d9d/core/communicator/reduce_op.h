@@ -1,4 +1,4 @@
-// How elements of several ranks become one.
+// How elements of several ranks are combined into one.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Values that crossed a group of ranks, on the host.
+// Copies values that were communicated over a group of ranks to the host.
 //
 // Example
 //   group.all_reduce(failed_rank, ReduceOp::kMax).wait();
@@ -11,7 +11,7 @@
 
 namespace d9d {
 
-// Waits for the device. Local. Throws CommunicationError where the group has failed, since the values are then none.
+// Local. Waits for the device. Throws CommunicationError if the group has failed, since the values are then invalid.
 [[nodiscard]] at::Tensor to_host(const at::Tensor& values, Communicator& crossed);
 
 }  // namespace d9d

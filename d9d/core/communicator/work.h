@@ -1,4 +1,4 @@
-// A communication that was started.
+// A communication in flight.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,9 @@ class Work {
   Work() = default;  // nothing to wait for
   explicit Work(std::function<void()> wait) : wait_(std::move(wait)) {}
 
-  // CPU tensors: returns when the results are there. CUDA: makes the current stream wait and returns at once.
-  // Throws CommunicationError if the operation failed. Later calls return at once.
+  // CPU tensors: returns when the results are ready. CUDA: makes the current stream wait and returns immediately.
+  // Throws
+  // CommunicationError if the operation failed. Later calls do nothing.
   void wait() {
     if (auto wait = std::exchange(wait_, nullptr)) wait();
   }

@@ -1,12 +1,11 @@
-// How the ranks of a job reach each other: makes the communicators of groups of ranks, one a set of ranks
-// and kind of traffic.
+// Makes the communicators of a job: one for each set of ranks and kind of traffic.
 //
 // Example
 //   World world(backend);
 //   const auto pair = world.communicator({.name = "pair", .ranks = {0, 3}, .index = 0});
 //
-// A communicator is made at its first use, with the timeout that is set then; two groups of the same ranks in the same
-// order with the same traffic share it, under the name of the first.
+// A communicator is made at its first use, with the timeout that is set at that time. Two groups of the same ranks in
+// the same order with the same traffic share one communicator, under the name of the first.
 #pragma once
 
 #include <chrono>
@@ -19,7 +18,7 @@
 
 namespace d9d {
 
-// One rank's end of a way to communicate.
+// One rank's access to a means of communication.
 class CommunicatorBackend {
  public:
   virtual ~CommunicatorBackend() = default;
@@ -28,7 +27,7 @@ class CommunicatorBackend {
   [[nodiscard]] virtual at::Device device() const = 0;
   // Collective over the group.
   [[nodiscard]] virtual std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) = 0;
-  // Local. Tells all ranks that this one cannot go on; their pending and later operations fail with `reason`.
+  // Local. Tells all ranks that this one cannot continue; their pending and later operations fail with `reason`.
   virtual void abort(const std::string& reason) = 0;
 };
 
@@ -42,16 +41,16 @@ class World {
   [[nodiscard]] std::int64_t size() const { return backend_->world_size(); }
   [[nodiscard]] at::Device device() const { return backend_->device(); }
 
-  // Collective over the group the first time. Throws ConfigError unless ranks are distinct, in the job, and
+  // Collective over the group at its first use. Throws ConfigError unless ranks are distinct, within the job, and
   // ranks[index] is this rank.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const RankGroup& group);
 
-  // Local. Of all communicators, present and future.
+  // Local. Sets the timeout of all communicators, present and future.
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }
-  // Local. As Communicator's, of all of them: for values that crossed several.
+  // Local. Calls throw_if_failed() of all communicators: for values that were communicated over several of them.
   void throw_if_failed() const;
-  // Local. Releases all communicators; those that others hold still work.
+  // Local. Releases all communicators; those that have other owners still work.
   void close() { communicators_.clear(); }
 
  private:

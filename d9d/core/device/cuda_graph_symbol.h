@@ -1,4 +1,4 @@
-// What libd9d_cuda.so exports for graphs: "d9d_make_cuda_graphs", of this type.
+// The type of the symbol "d9d_make_cuda_graphs", which libd9d_cuda.so exports for graphs.
 #pragma once
 
 #include "d9d/core/device/device_graph.h"

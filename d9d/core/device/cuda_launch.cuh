@@ -1,4 +1,4 @@
-// What the host half of every .cu file needs: the number of blocks, the element type of a Dtype, and the check after a
+// Helpers of the host half of every .cu file: the number of blocks, the element type of a Dtype, and the check after a
 // launch.
 //
 // Example
@@ -39,12 +39,12 @@ void with_element_type(Dtype dtype, const Function& function) {
   }
 }
 
-// Blocks that cover `size` things, `per_block` each.
+// Number of blocks that cover `size` elements, with `per_block` elements each.
 [[nodiscard]] inline unsigned num_blocks(std::int64_t size, std::int64_t per_block) {
   return static_cast<unsigned>((size + per_block - 1) / per_block);
 }
 
-// Throws StateError with the name of the operator where its kernel did not start.
+// Throws StateError with the name of the operator if its kernel did not start.
 inline void check_launch(const char* area, const char* op) {
   const cudaError_t error = cudaGetLastError();
   D9D_CHECK(error == cudaSuccess, StateError, "[", area, "::", op, "] expected its kernel to start, got CUDA's error '",

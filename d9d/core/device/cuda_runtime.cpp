@@ -12,7 +12,7 @@
 namespace d9d {
 namespace {
 
-// Of the driver's interface (cuda.h), which a machine without CUDA lacks.
+// Constants of the driver's interface (cuda.h), which is missing on machines without CUDA.
 constexpr int kSuccess = 0;
 constexpr int kStubLibrary = 34;
 constexpr int kNoDevice = 100;
@@ -20,7 +20,7 @@ constexpr int kNoDevice = 100;
 bool load() {
   const int num_devices = num_cuda_devices();
   if (num_devices == 0) return false;
-  // Global, so that libraries that come later find its symbols.
+  // RTLD_GLOBAL, so that libraries that are loaded later find its symbols.
   if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     throw IoError(cat("[core::load_cuda] expected libtorch_cuda.so beside libtorch_cpu.so, got: ", dlerror(),
                       ". Install requirements.txt."));

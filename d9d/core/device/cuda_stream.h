@@ -1,4 +1,4 @@
-// The stream that LibTorch's operators use now, for launching kernels of our own on it.
+// LibTorch's current CUDA stream, on which this library launches its own kernels.
 //
 // Example
 //   detail::launch_silu_mul_forward(args, current_cuda_stream(gate.device()));
@@ -10,7 +10,7 @@ struct CUstream_st;  // cudaStream_t is a pointer to it
 
 namespace d9d {
 
-// The calling thread's current stream of a CUDA device; LibTorch owns it. load_cuda() has returned true.
+// The calling thread's current stream of a CUDA device, owned by LibTorch. Requires that load_cuda() has returned true.
 [[nodiscard]] CUstream_st* current_cuda_stream(c10::Device device);
 
 }  // namespace d9d

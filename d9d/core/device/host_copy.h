@@ -1,10 +1,10 @@
-// Numbers of a device on their way to the host, while the device goes on.
+// Copies values of a device to the host while the device continues with other work.
 //
 // Example
 //   const SideStream copies(device);
-//   const HostCopy loss(sums, copies);     // as they are now
-//   optimizer.step(...);                   // given to the device at once
-//   loss.wait();                           // the host waits for the sums alone: [n] on the CPU
+//   const HostCopy loss(sums, copies);     // their values at this point of the current stream
+//   optimizer.step(...);                   // its kernels are launched without a wait
+//   loss.wait();                           // the host waits for the sums only: [n] on the CPU
 #pragma once
 
 #include <memory>
@@ -19,16 +19,16 @@ class World;
 
 class HostCopy {
  public:
-  // Of `values` after everything that is on the current stream now; `copies` is of their device. `crossed`: the job
-  // between whose ranks they went, for values that did.
+  // Copies `values` after all work that is on the current stream now. `copies` is a stream of their device. `crossed`:
+  // the job over whose ranks the values were communicated, if they were.
   HostCopy(at::Tensor values, const SideStream& copies, std::shared_ptr<const World> crossed = nullptr);
 
-  // Waits for the copy, and not for what the device was given after it. Throws CommunicationError where a group of
-  // `crossed` has failed: the values are then none.
+  // Waits for the copy, but not for work that was enqueued after it. Throws CommunicationError if a group of `crossed`
+  // has failed, since the values are then invalid.
   [[nodiscard]] const at::Tensor& wait() const;
 
  private:
-  at::Tensor values_;  // lives until it is copied
+  at::Tensor values_;  // kept alive until it is copied
   at::Tensor on_host_;
   StreamEvent copied_;
   std::shared_ptr<const World> crossed_;

@@ -1,4 +1,4 @@
-// A second queue of device work beside the current one. On the CPU there is none: work runs at once.
+// A second queue of device work beside the current stream. The CPU has none: work runs immediately.
 //
 // Example
 //   SideStream gathers(device);
@@ -16,7 +16,7 @@
 
 namespace d9d {
 
-// A point in the work of a stream. A value.
+// A point in the work of a stream. Copies refer to the same point.
 class StreamEvent {
  public:
   StreamEvent() = default;   // nothing to wait for
@@ -29,9 +29,8 @@ class StreamEvent {
   std::shared_ptr<Recorded> recorded_;
 };
 
-// The memory of `tensor`, which was allocated for work of another stream, is not given to anyone else before the work
-// is done that is on the current stream now: for tensors that are dropped while a side stream still reads or writes
-// them.
+// Call it for a tensor that was allocated for another stream and may be dropped while the current stream still reads
+// or writes it: its memory is not reused before the work that is on the current stream now has finished.
 void keep_for_current_stream(const at::Tensor& tensor);
 
 class SideStream {
@@ -40,8 +39,8 @@ class SideStream {
   ~SideStream();
   SideStream(SideStream&&) noexcept;
 
-  // Runs `work` with this stream as the current one, after everything that is on the current stream now. Returns the
-  // point where it is done.
+  // Runs `work` with this stream as the current one, after all work that is on the caller's current stream now. Returns
+  // the point at which `work` is complete.
   [[nodiscard]] StreamEvent run(const std::function<void()>& work) const;
 
  private:

@@ -1,4 +1,4 @@
-// cuDNN, started beside LibTorch.
+// Starts cuDNN while LibTorch is loaded.
 //
 // Example
 //   const std::jthread cudnn = start_cudnn(device);   // ends by itself
@@ -11,11 +11,11 @@
 
 namespace d9d {
 
-// On a CUDA device that this library has kernels for, in threads: makes the device's context, and has cuDNN compile
-// attention, causal in bf16 with 128 features a head, forward and backward. In all processes but the first of a machine
-// that takes some tenths of a second, in the first one and a half: the driver keeps compiled kernels in ~/.nv. It needs
-// the driver (num_cuda_devices()), not LibTorch's CUDA half, which is loaded meanwhile. Gives the device no work.
-// Nothing elsewhere. What fails here is left to fail where it is needed.
+// On a CUDA device that this library has kernels for, in threads: creates the device's context and lets cuDNN compile
+// attention (causal, bf16, 128 features a head), forward and backward. This takes about 1.5 s in the first process on a
+// machine and some tenths of a second in later ones, because the driver caches compiled kernels in ~/.nv. It needs the
+// driver (num_cuda_devices()) but not LibTorch's CUDA half, which can be loaded in parallel. Launches no kernels. On
+// other devices it does nothing. Errors are ignored; they come up again where cuDNN is used.
 [[nodiscard]] std::jthread start_cudnn(c10::Device device);
 
 }  // namespace d9d

@@ -20,14 +20,15 @@ std::string running_torch() {
   return config.substr(begin + key.size(), config.find(',', begin) - begin - key.size());
 }
 
-// A function of the CUDA half of LibTorch or of what that needs; null where it is not loaded, or has no such function.
+// A function of the CUDA half of LibTorch or of a library that it needs. Null if that is not loaded, or has no such
+// function.
 template <class Function>
 Function* find_loaded(const char* name) {
   void* const library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
   return library == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(library, name));
 }
 
-// 22809 is 2.28.9.
+// NCCL encodes 2.28.9 as 22809.
 std::string running_nccl() {
   auto* const get = find_loaded<int(int*)>("ncclGetVersion");
   int version = 0;
@@ -35,7 +36,7 @@ std::string running_nccl() {
   return cat(version / 10000, ".", version % 10000 / 100, ".", version % 100);
 }
 
-// Three numbers of 16 bits, the first in the highest.
+// The version consists of numbers of 16 bits, the first of them in the highest bits.
 std::string built_nccl() {
   auto* const get = find_loaded<std::uint64_t()>("_ZN5torch4cuda4nccl7versionEv");
   if (get == nullptr) return {};
@@ -48,7 +49,7 @@ std::string built_nccl() {
 LibraryVersions running_versions() { return {.torch = running_torch(), .nccl = running_nccl()}; }
 
 LibraryVersions built_versions() {
-  // lint: allow(version-branch): the one supported, seen again at run time
+  // lint: allow(version-branch): checks at run time that the one supported version is loaded
   return {.torch = TORCH_VERSION, .nccl = built_nccl()};
 }
 

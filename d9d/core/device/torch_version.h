@@ -1,5 +1,5 @@
-// Which LibTorch and which NCCL run. Their libraries carry no version in their names: a program finds whatever wheels
-// are installed.
+// The versions of LibTorch and NCCL at run time. Their libraries have no version in their names, so a program loads
+// whatever wheels are installed.
 //
 // Example
 //   check_torch_version();
@@ -12,20 +12,22 @@ namespace d9d {
 
 struct LibraryVersions {
   std::string torch;  // "2.11.0"
-  std::string nccl;   // "2.28.9"; empty where the CUDA half of LibTorch is not loaded
+  std::string nccl;   // "2.28.9"; empty if the CUDA half of LibTorch is not loaded
 
   bool operator==(const LibraryVersions&) const = default;
 };
 
-// What this process has loaded. Asks LibTorch about CUDA: on a machine with a device, call load_cuda() before.
+// The versions that this process has loaded. Asks LibTorch about CUDA: on a machine with a device, call load_cuda()
+// before.
 [[nodiscard]] LibraryVersions running_versions();
 
-// The LibTorch that this library was built against, and the NCCL that the loaded LibTorch was. As above.
+// The LibTorch that this library was built against, and the NCCL that the loaded LibTorch was built against. Call
+// load_cuda() before, as above.
 [[nodiscard]] LibraryVersions built_versions();
 
-// Throws StateError naming the first that differs.
+// Throws StateError that names the first version that differs.
 void check_versions(const LibraryVersions& built, const LibraryVersions& running);
-void check_torch_version();  // of this process. As above
+void check_torch_version();  // checks this process; call load_cuda() before, as above
 
 [[nodiscard]] std::string describe(const LibraryVersions& versions);
 

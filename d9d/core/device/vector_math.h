@@ -1,5 +1,5 @@
-// Exponentials, logarithms and their like of CPU tensors, right from the first one on: a program that starts threads of
-// its own calls this before. launch(), run_thread_ranks() and DistContext do.
+// Makes exponentials, logarithms and similar functions of CPU tensors correct from the first call on. A program that
+// starts threads of its own calls this before; launch(), run_thread_ranks() and DistContext do so themselves.
 //
 // Example
 //   d9d::choose_vector_math();
@@ -10,8 +10,8 @@
 
 namespace d9d {
 
-// Lets LibTorch's library of vector mathematics find out which processor this is. Any thread; later calls return at
-// once, and calls at the same time wait for the first.
+// Lets LibTorch's vector mathematics library detect the processor. Thread-safe; later calls do nothing, and concurrent
+// calls wait for the first.
 void choose_vector_math();
 
 }  // namespace d9d

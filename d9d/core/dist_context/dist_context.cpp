@@ -84,7 +84,7 @@ std::int64_t DistContext::data_parallel_rank() const { return mesh(MeshDomain::k
 
 void DistContext::wait_world() const { mesh(MeshDomain::kFlat).communicator()->barrier(); }
 
-// Two reductions, one before and one after the others' turn; they carry whether a body has failed.
+// Two reductions, one before and one after the turn of the other ranks. They tell all ranks whether a body has failed.
 void DistContext::first(bool is_first, const std::function<void()>& body) const {
   const auto world = mesh(MeshDomain::kFlat).communicator();
   const auto take_turn = [&](bool is_mine) {
@@ -116,7 +116,7 @@ void DistContext::local_main_process_first(const std::function<void()>& body) co
 void DistContext::set_timeout(std::chrono::milliseconds timeout) const {
   if (world_size() == 1) return;
   log_.debug("communication may now take ", static_cast<double>(timeout.count()) / 1e3, " s");
-  wait_world();  // nothing that started under the old value is pending
+  wait_world();  // so that no operation with the old timeout is pending
   config_.world->set_timeout(timeout);
 }
 

@@ -1,5 +1,5 @@
-// What a rank knows about its job: who it is, which device it has, how the ranks are arranged and how it reaches them.
-// Built by launch(), passed by reference; there may be several in a process.
+// What a rank knows about its job: its rank, its device, the arrangement of the ranks and the communication with them.
+// Built by launch() and passed by reference; there may be several in a process.
 //
 // Example
 //   const DeviceMesh& dense = context.mesh(MeshDomain::kDense);
@@ -25,11 +25,11 @@
 
 namespace d9d {
 
-// The views of the job's ranks. In each the last axis is fastest; axes of one rank are there too.
+// The views of the job's ranks. In each view the last axis is fastest; axes of size 1 are present too.
 //
 //   regular  pp, dp_replicate, dp_shard, cp_shard, cp_replicate, tp
-//   dense    pp, dp_replicate, dp_cp_shard, cp_replicate, tp            parameters that are no experts'
-//   expert   pp, ep_replicate, ep_shard                                 experts' parameters; all ranks, TP's too
+//   dense    pp, dp_replicate, dp_cp_shard, cp_replicate, tp            all parameters except those of experts
+//   expert   pp, ep_replicate, ep_shard                                 experts' parameters; all ranks, including tp
 //   batch    pp, dp, cp, tp                                             how samples and positions are divided
 //   flat     world
 enum class MeshDomain { kRegular, kDense, kExpert, kBatch, kFlat };
@@ -48,16 +48,16 @@ struct DistContextConfig {
   DeviceMeshParameters mesh;
   std::shared_ptr<World> world;
   std::int64_t local_rank = 0;  // among the ranks of this machine
-  std::int64_t node_rank = 0;   // of this machine
+  std::int64_t node_rank = 0;   // the index of this machine
   std::int64_t num_nodes = 1;
   std::string master_address = "127.0.0.1";
-  LogLevel log_level = LogLevel::kInfo;  // lines below are dropped
+  LogLevel log_level = LogLevel::kInfo;  // lines of lower levels are dropped
   LogSink log_sink = write_line_to_stderr;
 };
 
 class DistContext {
  public:
-  // Throws ConfigError, with the arithmetic, unless the degrees of the mesh multiply to the size of the world.
+  // Throws ConfigError, with the arithmetic, unless the product of the mesh's degrees is the size of the world.
   explicit DistContext(DistContextConfig config);
   DistContext(const DistContext&) = delete;
   DistContext& operator=(const DistContext&) = delete;
@@ -73,24 +73,24 @@ class DistContext {
   [[nodiscard]] const std::shared_ptr<World>& world() const { return config_.world; }
   [[nodiscard]] c10::Device device() const { return config_.world->device(); }
   [[nodiscard]] const DeviceMeshParameters& mesh_parameters() const { return config_.mesh; }
-  // Lines are qualified by the coordinates in the regular mesh, or by "local" on one rank.
+  // Lines are prefixed with the coordinates in the regular mesh, or with "local" in a job of one rank.
   [[nodiscard]] const Logger& log() const { return log_; }
 
   [[nodiscard]] const DeviceMesh& mesh(MeshDomain domain) const { return meshes_[static_cast<std::size_t>(domain)]; }
-  // Size and coordinate of the axis `dp` of the batch mesh: how the samples of a step are divided.
+  // Size and coordinate of the axis `dp` of the batch mesh, over which the samples of a step are divided.
   [[nodiscard]] std::int64_t data_parallel_size() const;
   [[nodiscard]] std::int64_t data_parallel_rank() const;
 
-  // Collective: blocks the host until all ranks have come. Does not wait for devices.
+  // Collective. Blocks the host until all ranks have called it. Does not wait for devices.
   void wait_world() const;
-  // Collective: body() on the main process, then on the others. If it throws there, the others throw
-  // CommunicationError at once.
+  // Collective. Runs body() on the main process, then on the other ranks. If it throws on the main process, the others
+  // throw CommunicationError immediately.
   void main_process_first(const std::function<void()>& body) const;
-  // Collective: the same for the first rank of each machine.
+  // Collective. Does the same with the first rank of each machine.
   void local_main_process_first(const std::function<void()>& body) const;
-  // Collective: how long each later communication may wait for other ranks.
+  // Collective. Sets how long each later communication may wait for other ranks.
   void set_timeout(std::chrono::milliseconds timeout) const;
-  // Collective: leaves the job. Communication afterwards is an error of the caller.
+  // Collective. Leaves the job. The caller must not communicate afterwards.
   void close() const;
 
  private:

@@ -1,5 +1,5 @@
-// A tensor over the ranks of a mesh, as one rank sees it: its part, and the layout of the whole. A record without
-// operators: compute code works on `local` and moves between layouts by redistribute().
+// A tensor over the ranks of a mesh as one rank sees it: its part, and the layout of the whole. A record without
+// operators: compute code uses `local` and changes layouts with redistribute().
 //
 // Example
 //   const DTensor weight = distribute(full, mesh, {Replicate{}, Shard{0}});     // every rank has `full`

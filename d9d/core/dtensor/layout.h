@@ -4,9 +4,10 @@
 //   // [10, 8] over tp = 4, this rank at coordinate 3
 //   local_box({10, 8}, mesh, {Shard{0}});     // start {9, 0}, sizes {1, 8}: chunks of 3, 3, 3, 1
 //
-// Shards are cut as torch.chunk cuts: all of ceil(n / ranks), the last ones shorter or empty. Several axes that shard
-// the same dim cut each other's parts, the outermost axis first. FlatShard comes last: it cuts the row-major flattening
-// of the box that the shards leave; axes with FlatShard count as one, the outermost slowest.
+// Shards are cut as torch.chunk cuts: all parts have ceil(n / ranks) elements, except the last ones, which may be
+// shorter or empty. If several axes shard the same dim, the outermost axis cuts first and each further axis cuts the
+// resulting parts. FlatShard is applied last: it cuts the row-major flattening of the box that the shards leave. All
+// axes with FlatShard count as one axis, the outermost slowest.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct LocalBox {
   bool operator==(const LocalBox&) const = default;
 };
 
-// Elements [begin, end) of a flattening.
+// Elements [begin, end) of a row-major flattening.
 struct FlatRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -34,8 +35,8 @@ struct FlatRange {
   bool operator==(const FlatRange&) const = default;
 };
 
-// One placement an axis of the mesh; throws ConfigError otherwise, and for a dim that the shape has not. Replicate,
-// Partial and FlatShard cut nothing here. `coordinate`: of the rank asked about.
+// The box of the rank at `coordinate`. Throws ConfigError unless there is one placement for each axis of the mesh, and
+// if a dim is not one of the shape's. Replicate, Partial and FlatShard cut nothing here.
 [[nodiscard]] LocalBox local_box(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                  const Placements& placements, const std::vector<std::int64_t>& coordinate);
 [[nodiscard]] LocalBox local_box(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
@@ -43,17 +44,17 @@ struct FlatRange {
 
 [[nodiscard]] bool has_flat_shard(const Placements& placements);
 
-// What of a box of `box_numel` elements a rank holds flat: all of it without FlatShard.
+// The range of a box of `box_numel` elements that a rank stores flat: the whole box without FlatShard.
 [[nodiscard]] FlatRange flat_range(std::int64_t box_numel, const DeviceMesh& mesh, const Placements& placements,
                                    const std::vector<std::int64_t>& coordinate);
 [[nodiscard]] FlatRange flat_range(std::int64_t box_numel, const DeviceMesh& mesh, const Placements& placements);
 
-// Which elements of the whole tensor a rank holds, in the order of its memory. Throws ConfigError for a layout whose
-// rows do not lie evenly: one that cuts two dims behind the first.
+// Which elements of the whole tensor a rank holds, in memory order. Throws ConfigError if the layout cuts two dims
+// other than the first, because its rows then have no single pitch.
 [[nodiscard]] ElementRows element_rows(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                        const Placements& placements);
 
-// Elements of one dim of size `size` that part `index` of `num_parts` has.
+// The elements of part `index` of `num_parts` along a dim of size `size`.
 [[nodiscard]] FlatRange chunk_range(std::int64_t size, std::int64_t index, std::int64_t num_parts);
 
 }  // namespace d9d

@@ -14,7 +14,7 @@ namespace {
 using Boxes = std::vector<LocalBox>;
 using Axes = std::vector<std::size_t>;
 
-// The ranks that differ from this one in some axes only.
+// The ranks whose coordinates differ from this rank's only in the given axes.
 struct Group {
   Group(const DeviceMesh& whole, const Axes& axes) {
     std::vector<std::string> names;
@@ -43,7 +43,7 @@ std::int64_t numel_of(const std::vector<Overlap>& parts) {
                          [](std::int64_t sum, const Overlap& part) { return sum + part.box.numel(); });
 }
 
-// A local tensor and what it holds.
+// A local tensor and the boxes that it holds.
 struct Holding {
   // The elements of `box`, a part of boxes[index], as a view in its shape.
   [[nodiscard]] at::Tensor view(const LocalBox& box, std::size_t index) const {
@@ -75,7 +75,8 @@ void copy_parts(const Holding& target, const Holding& source, const std::vector<
   }
 }
 
-void pack(at::Tensor buffer, const Holding& source, const std::vector<Overlap>& parts) {  // from its front
+// Packs from the front of the buffer.
+void pack(at::Tensor buffer, const Holding& source, const std::vector<Overlap>& parts) {
   std::int64_t begin = 0;
   for (const Overlap& part : parts) {
     buffer.narrow(0, begin, part.box.numel()).view(part.box.sizes).copy_(source.view(part.box, part.source));
@@ -91,7 +92,7 @@ void unpack(const Holding& target, const at::Tensor& buffer, const std::vector<O
   }
 }
 
-// What each rank of the group has of a target that is one box, or gets of a source that is one.
+// Overlaps of one rank's holding with those of each rank of the group, by rank.
 struct Parts {
   std::vector<std::vector<Overlap>> of_rank;
   std::int64_t largest = 0;  // elements
@@ -100,7 +101,7 @@ struct Parts {
     largest = std::max(largest, numel_of(parts));
     of_rank.push_back(std::move(parts));
   }
-  // Whether the box, read row by row, is equal parts of the ranks in their order.
+  // Whether the ranks' parts are equal in size and, in the order of ranks, the row-major order of the box.
   [[nodiscard]] bool are_equal_slices(const LocalBox& box) const {
     std::int64_t begin = 0;
     for (const std::vector<Overlap>& parts : of_rank) {
@@ -138,7 +139,7 @@ void all_to_all(const Group& group, const Holding& source, const Holding& target
   std::vector<std::int64_t> sent_sizes;
   std::vector<std::int64_t> received_sizes;
   for (std::size_t i = 0; i < holders.size(); ++i) {
-    const bool is_me = static_cast<std::int64_t>(i) == group.rank;  // copied without a detour
+    const bool is_me = static_cast<std::int64_t>(i) == group.rank;  // this rank's own part is copied directly
     sent.push_back(is_me ? std::vector<Overlap>() : overlaps(source.boxes, takers[i]));
     received.push_back(is_me ? std::vector<Overlap>() : overlaps(holders[i], target.boxes));
     sent_sizes.push_back(numel_of(sent.back()));
@@ -190,7 +191,7 @@ std::vector<std::size_t> travel_axes(const DeviceMesh& mesh, const Placements& f
       const Placement before = cut_of(from, other);
       const Placement after = cut_of(to, other);
       if (before == after) continue;
-      // A shard is a part of what the outer axes leave of its dim; a flat shard is a part of what all shards leave.
+      // A shard cuts what the outer axes leave of its dim; a flat shard cuts what all shards leave.
       travels = travels || other == axis || std::holds_alternative<FlatShard>(here) ||
                 (other < axis && (before == here || after == here));
     }
@@ -254,7 +255,7 @@ at::Tensor reduce_elements(const at::Tensor& local, const std::vector<std::int64
     const at::Tensor slice = input.narrow(0, i * parts.largest, parts.largest);
     const std::int64_t used = numel_of(theirs);
     pack(slice, source, theirs);
-    slice.narrow(0, used, parts.largest - used).zero_();  // nobody reads their sum, but it must not trap
+    slice.narrow(0, used, parts.largest - used).zero_();  // the sum of the padding is not read, but it must not trap
   }
   const at::Tensor output = at::empty({parts.largest}, local.options());
   group.communicator->reduce_scatter(output, input, op).wait();

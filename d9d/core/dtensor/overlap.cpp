@@ -22,7 +22,7 @@ void append_boxes(const LocalBox& box, std::size_t dim, FlatRange range, std::ve
     return part;
   };
   const std::int64_t first = range.begin / row;
-  if (range.end <= (first + 1) * row) {  // within one row
+  if (range.end <= (first + 1) * row) {  // the range lies within one row
     append_boxes(rows(first, first + 1), dim + 1, {range.begin - first * row, range.end - first * row}, result);
     return;
   }
@@ -66,7 +66,7 @@ std::vector<Overlap> overlaps(const std::vector<LocalBox>& source, const std::ve
 std::optional<std::int64_t> contiguous_begin(const LocalBox& outer, const LocalBox& inner) {
   std::int64_t begin = 0;
   std::int64_t stride = 1;
-  bool is_cut = false;  // some dim so far is not taken whole: the dims outside of it must have one index
+  bool is_cut = false;  // a dim so far is not complete: all dims outside of it must have one index
   for (std::size_t d = outer.sizes.size(); d-- > 0;) {
     if (is_cut && inner.sizes[d] != 1) return std::nullopt;
     is_cut = is_cut || inner.sizes[d] != outer.sizes[d];

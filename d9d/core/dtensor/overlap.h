@@ -1,5 +1,5 @@
-// Which elements two ranks both hold, each under its own layout: arithmetic, no communication. What redistribute()
-// sends, and what of a file a rank must read.
+// Which elements two ranks both hold, each under its own layout: arithmetic, no communication. Determines what
+// redistribute() sends, and which part of a file a rank must read.
 //
 // Example
 //   const std::vector<LocalBox> mine = held_boxes({10, 8}, mesh, placements, mesh.coordinate());
@@ -14,8 +14,10 @@
 
 namespace d9d {
 
-// What the rank at `coordinate` holds as boxes that do not overlap; its local tensor, read row by row, is theirs one
-// after the other. One box without FlatShard; at most 2 * dims - 1 with it, none when its slice is empty.
+// The elements that the rank at `coordinate` holds, as disjoint boxes; its local tensor, read row by row, consists of
+// the boxes one after the other. Without FlatShard there is one box; with it at most 2 * dims - 1, and none if the
+// slice
+// is empty.
 [[nodiscard]] std::vector<LocalBox> held_boxes(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                                const Placements& placements,
                                                const std::vector<std::int64_t>& coordinate);
@@ -27,10 +29,10 @@ struct Overlap {
   std::size_t target = 0;
 };
 
-// In the order of sources, for each in the order of targets: the same on whoever computes it.
+// Ordered by source, then by target: the same on every rank that computes it.
 [[nodiscard]] std::vector<Overlap> overlaps(const std::vector<LocalBox>& source, const std::vector<LocalBox>& target);
 
-// Where `inner`, a box within `outer`, begins in the row-major order of outer, if its elements lie there without a gap.
+// The position of `inner`, a box within `outer`, in the row-major order of outer, if its elements are contiguous there.
 [[nodiscard]] std::optional<std::int64_t> contiguous_begin(const LocalBox& outer, const LocalBox& inner);
 
 }  // namespace d9d

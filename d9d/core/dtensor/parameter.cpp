@@ -19,12 +19,12 @@ void check_shape(at::IntArrayRef expected, at::IntArrayRef got) {
 }
 
 // Cuts a range of the row-major flattening of a box of `sizes` into boxes, and calls visit(position in the flattening,
-// box) for each, in order: a range may begin and end in the middle of rows.
+// box) for each, in order. A range may begin and end in the middle of rows.
 void for_each_box(const std::vector<std::int64_t>& sizes, FlatRange range,
                   const std::function<void(std::int64_t begin, const LocalBox& box)>& visit) {
   if (range.numel() <= 0) return;
   LocalBox box{.start = std::vector<std::int64_t>(sizes.size()), .sizes = sizes};
-  // Fixes one index a dim, outermost first, until the rest of the range is whole rows of the dims within.
+  // Fixes one index in each dim, outermost first, until the rest of the range consists of whole rows of the inner dims.
   const auto cut = [&](const auto& self, std::size_t dim, std::int64_t position, FlatRange rest) -> void {
     if (dim == sizes.size()) return visit(position, box);
     const std::int64_t row = c10::multiply_integers(sizes.begin() + static_cast<std::ptrdiff_t>(dim) + 1, sizes.end());
@@ -94,7 +94,7 @@ void Parameter::to(at::ScalarType dtype) {
             " before materialize() for a parameter of a flat group, got one after it.");
   const at::NoGradGuard no_grad;
   local_.mutable_grad() = at::Tensor();
-  local_.set_data(local_.to(dtype));  // the same object: optimisers and adopted modules hold it
+  local_.set_data(local_.to(dtype));  // remains the same object, since optimisers and adopted modules hold it
 }
 
 void Parameter::materialize(at::Device device) {
@@ -135,7 +135,7 @@ void Parameter::attach_flat(const at::Tensor& view, const at::Tensor& slice) {
   if (local_.is_meta()) {
     local_ = view.variable_data().set_requires_grad(requires_grad());
   } else {
-    local_.set_data(view);  // the same object: adopted modules hold it
+    local_.set_data(view);  // remains the same object, since adopted modules hold it
   }
   stored_ = slice;
 }

@@ -1,7 +1,7 @@
 // A trainable tensor as one rank sees it: the local leaf that kernels compute with, the layout of the whole over a
-// mesh, and the layout that its gradient has after backward. Optimisers, gradient reduction and checkpoints read the
-// layouts; they never guess. In a job of one rank the mesh has axes of size 1; outside of a job, before the first
-// place(), it has none and both layouts are empty.
+// mesh, and the layout of its gradient after backward. Optimisers, gradient reduction and checkpoints read these
+// layouts and never infer them. In a job of one rank the mesh has axes of size 1. Outside of a job, before the first
+// place(), the mesh has no axes and both layouts are empty.
 //
 // Example
 //   auto weight = std::make_shared<Parameter>(ParameterSpec{.shape = {out, in}, .init = init::uniform(bound)});
@@ -31,45 +31,47 @@ struct ParameterSpec {
 
 class Parameter {
  public:
-  // On the meta device, float32, requiring gradients: no memory yet.
+  // Created on the meta device, in float32 and requiring gradients, without memory.
   explicit Parameter(ParameterSpec spec);
 
   // The leaf that forward computes with: the box that Shard placements leave. The handle stays the same object until
-  // materialize or replace_local. Under FlatShard its storage is there only while its unit is gathered.
+  // materialize or replace_local. Under FlatShard it has storage only while its unit is gathered.
   [[nodiscard]] const at::Tensor& local() const { return local_; }
-  // What this rank keeps and an optimiser updates: local(), or a one-dimensional slice of it under FlatShard, possibly
-  // empty. Its .grad() is the gradient to apply.
+  // What this rank keeps and an optimiser updates: local(), or under FlatShard a one-dimensional slice of it, which may
+  // be empty. Its .grad() is the gradient to apply.
   [[nodiscard]] const at::Tensor& stored() const { return stored_.defined() ? stored_ : local_; }
   [[nodiscard]] DTensor dtensor() const;  // of stored(), detached
 
   [[nodiscard]] const std::vector<std::int64_t>& global_shape() const { return spec_.shape; }
   [[nodiscard]] std::int64_t global_numel() const;
-  // All axes of one domain of the job; no axes before the first place().
+  // All axes of one mesh domain of the job; no axes before the first place().
   [[nodiscard]] const DeviceMesh& mesh() const { return mesh_; }
   [[nodiscard]] const Placements& placements() const { return placements_; }
-  // Per mesh axis, what the local gradient is after backward: Partial(sum) where it must still be summed over the axis,
-  // or as the parameter is laid out. Layout alone does not say: a norm on a sequence shard and a router on the full
-  // sequence are both replicated over tp, and only the first needs a sum.
+  // For each mesh axis, the placement of the local gradient after backward: Partial(sum) if it must still be summed
+  // over the axis, otherwise the parameter's placement. It does not follow from the parameter's layout: a norm on a
+  // sequence shard and a router on the full sequence are both replicated over tp, and only the first needs a sum.
   [[nodiscard]] const Placements& gradient_placements() const { return gradient_placements_; }
 
-  // Sets the layout over one axis; local. Axes that nobody placed are Replicate, and so is the gradient there. Only
-  // before materialize; throws StateError later, and ConfigError for another mesh than before and for a Shard behind a
+  // Local. Sets the layout over one axis. Axes that are not placed are Replicate, and so are their gradients. Must
+  // precede materialize, else throws StateError. Throws ConfigError for another mesh than before and for a Shard after
+  // a
   // FlatShard.
   void place(const DeviceMesh& mesh, std::string_view axis, Placement placement, Placement gradient_placement);
 
   [[nodiscard]] bool requires_grad() const;
   void set_requires_grad(bool requires_grad);
 
-  void to(at::ScalarType dtype);        // drops the gradient; under FlatShard only before materialize
-  void materialize(at::Device device);  // storage with undefined values; under FlatShard see attach_flat
-  void reset(RandomStream stream);      // fills by the initializer; the numbers do not depend on the layout
-  // Makes a leaf that came from elsewhere the local one; what it holds counts as this parameter's values if those were
-  // initialized. Throws StateError unless shape and dtype agree.
+  void to(at::ScalarType dtype);        // drops the gradient; under FlatShard it must precede materialize
+  void materialize(at::Device device);  // allocates storage with undefined values; under FlatShard see attach_flat
+  void reset(RandomStream stream);      // fills with the initializer; the numbers do not depend on the layout
+  // Makes an existing leaf the local one. Its values count as this parameter's values if the parameter was initialized.
+  // Throws StateError unless shape and dtype agree.
   void replace_local(const at::Tensor& leaf);
-  // Makes local() a view of a gathered flat group, of its own shape, and `slice` what this rank keeps.
+  // Makes local() a view of a gathered flat group, with its own shape, and `slice` what this rank keeps.
   void attach_flat(const at::Tensor& view, const at::Tensor& slice);
-  // Copies this rank's part of the whole tensor's values in; dtype and device of the parameter stay. Throws StateError
-  // naming both shapes if they differ.
+  // Copies this rank's part from the values of the whole tensor; dtype and device of the parameter do not change.
+  // Throws
+  // StateError that names both shapes if they differ.
   void copy_from(const at::Tensor& values);
   // False between materialize and reset or copy_from.
   [[nodiscard]] bool is_initialized() const { return is_initialized_; }
@@ -77,7 +79,7 @@ class Parameter {
  private:
   ParameterSpec spec_;
   at::Tensor local_;
-  at::Tensor stored_;  // undefined: local_
+  at::Tensor stored_;  // undefined: local_ is stored
   DeviceMesh mesh_;
   Placements placements_;
   Placements gradient_placements_;

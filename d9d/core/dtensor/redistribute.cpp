@@ -20,11 +20,11 @@ bool is_linear(const Placement& placement) {
   return !is_partial(placement) || is_average(placement) || placement == Placement(Partial{ReduceOp::kSum});
 }
 
-// Placements of a tensor of this shape: one an axis, dims in range, flat shards that agree, one kind of reduction. The
-// verdict is the same on all ranks.
+// Checks placements of a tensor of this shape: one for each axis, dims in range, consistent flat shards, one kind of
+// reduction. The result is the same on all ranks.
 void check_placements(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                       const Placements& placements) {
-  const std::vector<std::int64_t> first(mesh.axes().size());  // no rank has a larger box
+  const std::vector<std::int64_t> first(mesh.axes().size());  // the rank with the largest box
   const LocalBox box = local_box(global_shape, mesh, placements, first);
   const FlatShard* flat = nullptr;
   std::int64_t num_parts = 1;
@@ -64,7 +64,7 @@ Placements with_replicate_for_partial(Placements placements) {
   return placements;
 }
 
-// A tensor on its way to another layout.
+// A tensor during a change of layout.
 struct Route {
   const std::vector<std::int64_t>& shape;
   const DeviceMesh& mesh;
@@ -82,8 +82,9 @@ struct Route {
     now = next;
   }
 
-  // Partial axes that `to` wants otherwise: scattered straight to their place in `to` where that is a part of what each
-  // rank holds, which needs 1 / ranks of the traffic afterwards; else made Replicate.
+  // Reduces the Partial axes whose placement differs in `to`. Where the rank's part in `to` lies within what it holds,
+  // a reduce-scatter yields it directly, after which 1 / ranks of the data remains to be moved; other axes become
+  // Replicate.
   void reduce(const Placements& to, ReduceOp op) {
     std::vector<std::size_t> scattered;
     std::vector<std::size_t> reduced;
@@ -98,16 +99,17 @@ struct Route {
     }
     Placements next = now;
     for (const std::size_t i : scattered) next[i] = to[i];
-    for (std::size_t i = 0; i < next.size(); ++i) {  // a flat shard left on an axis of one rank would not fit to's
+    // A flat shard that stays on an axis of one rank would not fit that of `to`.
+    for (std::size_t i = 0; i < next.size(); ++i) {
       if (mesh.axes()[i].size == 1) next[i] = is_partial(to[i]) ? Placement(Replicate{}) : to[i];
     }
-    if (!travel_axes(mesh, now, next).empty()) {  // they would cut what another axis has cut
+    if (!travel_axes(mesh, now, next).empty()) {  // they would cut what another axis has cut already
       reduced.insert(reduced.end(), scattered.begin(), scattered.end());
       std::ranges::sort(reduced);
       scattered.clear();
     }
     reduce_to(scattered, next, op);
-    next = now;  // of what is left
+    next = now;  // with the axes that are left
     for (const std::size_t i : reduced) next[i] = Replicate{};
     reduce_to(reduced, next, op);
   }
@@ -127,7 +129,7 @@ at::Tensor route(const at::Tensor& local, const std::vector<std::int64_t>& shape
   const at::NoGradGuard no_grad;
   Route way{.shape = shape, .mesh = mesh, .local = local, .now = from};
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kMax, ReduceOp::kMin}) way.reduce(to, op);
-  Placements moved = to;  // what becomes Partial is Replicate first, what is Partial still stays so
+  Placements moved = to;  // what becomes Partial is Replicate first; what is still Partial stays Partial
   for (std::size_t i = 0; i < to.size(); ++i) {
     if (is_partial(to[i])) moved[i] = is_partial(way.now[i]) ? way.now[i] : Placement(Replicate{});
   }
@@ -136,7 +138,7 @@ at::Tensor route(const at::Tensor& local, const std::vector<std::int64_t>& shape
   return way.local;
 }
 
-// All that backward needs; no tensors, so it keeps none alive.
+// Everything that backward needs. It holds no tensors, so it keeps none alive.
 struct Crossing final : torch::CustomClassHolder {
   std::vector<std::int64_t> global_shape;
   DeviceMesh mesh;
@@ -144,7 +146,7 @@ struct Crossing final : torch::CustomClassHolder {
   Placements to;
   Placements arriving;  // gradient of the result
   Placements leaving;   // gradient of the input
-  double scale = 1.0;   // of the gradient: each rank's part of an average counts 1 / ranks
+  double scale = 1.0;   // factor on the gradient: each rank's part of an average counts 1 / ranks
 };
 
 struct Redistribute : torch::autograd::Function<Redistribute> {
@@ -166,7 +168,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
   }
 };
 
-// A gradient is cut as its tensor is.
+// Throws unless the gradient is cut as its tensor is.
 void check_gradient_placements(const char* whose, const Placements& placements, const Placements& gradient) {
   D9D_CHECK(gradient.size() == placements.size(), ConfigError,
             "[core::redistribute] expected one placement an axis for the gradient of the ", whose, ", got ",

@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kErrorFileVariable = "D9D_ERROR_FILE";  // number of an open file
 
-// SIGINT, SIGTERM and SIGCHLD wait to be taken while this lives.
+// While it lives, SIGINT, SIGTERM and SIGCHLD are blocked and can be fetched with take().
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -48,7 +48,7 @@ class BlockedSignals {
   BlockedSignals& operator=(const BlockedSignals&) = delete;
 
   [[nodiscard]] const sigset_t& before() const { return before_; }
-  // The next one, or nothing at the deadline.
+  // The next signal, or none at the deadline.
   [[nodiscard]] std::optional<int> take(Clock::time_point deadline) const {
     const auto left = std::max(std::chrono::nanoseconds(0), std::chrono::nanoseconds(deadline - Clock::now()));
     const timespec wait{.tv_sec = left.count() / 1'000'000'000, .tv_nsec = left.count() % 1'000'000'000};
@@ -61,7 +61,7 @@ class BlockedSignals {
   sigset_t before_{};
 };
 
-// Strings as exec wants them.
+// An array of strings in the form that exec takes.
 class StringArray {
  public:
   explicit StringArray(std::vector<std::string> strings) : strings_(std::move(strings)) {
@@ -87,7 +87,7 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-// A file without a name for what a child has to say; -1 where there is none.
+// An unnamed file for a child's error message; -1 if none can be created.
 int open_error_file() { return ::memfd_create("d9d_error", MFD_CLOEXEC); }
 
 std::string text_of(int file) {
@@ -119,13 +119,13 @@ std::vector<std::string> environment_of_rank(std::int64_t rank, std::int64_t num
   return result;
 }
 
-// In the forked child: calls only what is allowed between fork and exec.
+// Runs in the forked child: calls only functions that are allowed between fork and exec.
 [[noreturn]] void become_rank(pid_t parent, const sigset_t& signals, int error_file, char* const* arguments,
                               char* const* environment) {
-  ::fcntl(error_file, F_SETFD, 0);  // stays open beyond exec
+  ::fcntl(error_file, F_SETFD, 0);  // stays open across exec
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // lint: allow(process-exit): the parent died before
-  ::setpgid(0, 0);                        // a terminal's Ctrl-C reaches the parent alone, which passes it on
+  if (::getppid() != parent) ::_exit(1);  // lint: allow(process-exit): the parent has died already
+  ::setpgid(0, 0);                        // so that a terminal's Ctrl-C reaches only the parent, which passes it on
   const int nothing = ::open("/dev/null", O_RDONLY);
   if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
   ::pthread_sigmask(SIG_SETMASK, &signals, nullptr);
@@ -137,7 +137,7 @@ struct Child {
   std::int64_t rank;
   pid_t process;
   int error_file;
-  std::optional<int> status = {};  // as waitpid gives it; none: runs
+  std::optional<int> status = {};  // as waitpid returns it; none: still running
 };
 
 bool is_success(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
@@ -172,7 +172,7 @@ class Supervisor {
       if (process == 0) become_rank(parent, signals_.before(), error_file, arguments.data(), environment.data());
       D9D_CHECK(process > 0, IoError, "[core::child_processes] expected to start rank ", rank, " of ",
                 options_.num_ranks, ", got: ", system_error_text(errno), ". Raise the limit of processes (ulimit -u).");
-      ::setpgid(process, process);  // the child does so too: the group is there before either is told to end
+      ::setpgid(process, process);  // as the child does itself: the group must exist before either is told to end
       children_.push_back({.rank = rank, .process = process, .error_file = error_file});
     }
   }
@@ -201,7 +201,7 @@ class Supervisor {
     for (const Child& child : children_) {
       if (child.status) continue;
       ::kill(-child.process, signal);
-      ::kill(-child.process, SIGCONT);  // one that is stopped would not hear it
+      ::kill(-child.process, SIGCONT);  // a stopped process would not receive the signal
     }
   }
 
@@ -213,7 +213,7 @@ class Supervisor {
           info.si_pid == 0) {
         continue;
       }
-      ::kill(-child.process, SIGKILL);  // what it left behind, while its number is still its own
+      ::kill(-child.process, SIGKILL);  // its descendants, while its process id is still reserved
       int status = 0;
       ::waitpid(child.process, &status, 0);
       child.status = status;
@@ -223,7 +223,7 @@ class Supervisor {
     }
   }
 
-  // A child that suffers from another may end first: the cause has some time to end too.
+  // A child that is only affected by another one's failure may end first: wait for the cause up to `patience`.
   void look_for_cause() {
     if (cause_ || !first_failed_) return;
     if (!first_cause_ && num_running() > 0 && Clock::now() < end_at_) {
@@ -237,8 +237,8 @@ class Supervisor {
     kill_at_ = Clock::now() + options_.patience;
   }
 
-  // One rank speaks, mostly all that fail say the same: the cause, or one that told its error and has not ended. After
-  // a signal from outside only what a rank told is worth a line.
+  // Reports only one rank, since most failing ranks say the same: the cause, or else one that left an error message.
+  // After a signal from outside a line is written only if a rank left a message.
   void report() const {
     const auto tells = [](const Child& child) { return !text_of(child.error_file).empty(); };
     const auto told = tells(*cause_) ? children_.begin() + (cause_ - children_.data())
@@ -259,7 +259,7 @@ class Supervisor {
     kill_at_ = kNever;
   }
 
-  // Far away, but a wait for it does not overflow.
+  // Far in the future, but near enough that a wait for it does not overflow.
   const Clock::time_point kNever = Clock::now() + std::chrono::hours(24 * 365);
 
   ChildProcessOptions options_;
@@ -268,8 +268,8 @@ class Supervisor {
   std::optional<int> interrupt_;
   const Child* first_failed_ = nullptr;
   const Child* first_cause_ = nullptr;  // the first that failed by itself
-  const Child* cause_ = nullptr;        // what this function reports
-  Clock::time_point end_at_ = kNever;   // no longer wait for another cause
+  const Child* cause_ = nullptr;        // the child that report() reports
+  Clock::time_point end_at_ = kNever;   // when to stop waiting for another cause
   Clock::time_point kill_at_ = kNever;
 };
 

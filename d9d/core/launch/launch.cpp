@@ -51,15 +51,15 @@ void set_threads(const LaunchConfig& config, std::int64_t num_local_ranks) {
   at::set_num_threads(static_cast<int>(config.num_threads.value_or(share)));
 }
 
-// Before the device is loaded: cuBLAS reads its variable then.
+// Must precede the loading of the device, when cuBLAS reads its variable.
 void set_deterministic() {
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicCuDNN(true);
-  at::globalContext().setSDPUseCuDNN(false);  // its backward sums in any order
+  at::globalContext().setSDPUseCuDNN(false);  // its backward sums in no fixed order
 }
 
-// "pipeline_parallel 2, tensor_parallel 4": what ranks must agree on.
+// "mesh pipeline_parallel=2 tensor_parallel=4 ...": the text that must agree on all ranks.
 std::string describe(const DeviceMeshParameters& mesh) {
   std::string text = "mesh";
   for_each_field<DeviceMeshParameters>(
@@ -69,7 +69,8 @@ std::string describe(const DeviceMeshParameters& mesh) {
 
 using Program = std::function<void(DistContext&)>;
 
-// What a rank finds wrong once a communication has failed may come from the values that this left: it goes first.
+// After a failed communication, an error of the program may result from the invalid values that it left. The failure of
+// the communication is therefore reported first.
 void run_program(const Program& program, DistContext& context) {
   try {
     program(context);
@@ -85,7 +86,8 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                  const Program& program) {
   set_threads(config, here.local_world_size);
   const c10::Device device = device_of(config, here.local_rank);
-  const std::jthread cudnn = config.deterministic ? std::jthread() : start_cudnn(device);  // whose sums vary
+  // Not started if deterministic, because cuDNN's sums vary.
+  const std::jthread cudnn = config.deterministic ? std::jthread() : start_cudnn(device);
   use_device(device);
   check_torch_version();
   const auto world = here.world_size == 1

@@ -1,5 +1,5 @@
-// Starts a job: sets what belongs to the whole process once, finds the device, runs the program on each rank and turns
-// errors into one line and an exit code.
+// Starts a job: sets process-wide state once, finds the device, runs the program on each rank and turns errors into one
+// line and an exit code.
 //
 // Example
 //   int main(int argc, char** argv) {
@@ -26,7 +26,7 @@ constexpr auto enum_names(DeviceChoice) {
       {{DeviceChoice::kAuto, "auto"}, {DeviceChoice::kCpu, "cpu"}, {DeviceChoice::kCuda, "cuda"}});
 }
 
-// Where the ranks of a job run that no launcher (torchrun, srun) has started.
+// Where the ranks of a job run if no launcher (torchrun, srun) has started them.
 enum class RankPlacement { kAuto, kThreads, kProcesses };
 constexpr auto enum_names(RankPlacement) {
   return std::to_array<EnumName<RankPlacement>>(
@@ -34,11 +34,11 @@ constexpr auto enum_names(RankPlacement) {
 }
 
 struct LaunchConfig {
-  DeviceChoice device = DeviceChoice::kAuto;   // auto: CUDA if a device is there
+  DeviceChoice device = DeviceChoice::kAuto;   // auto: CUDA if a device is present
   RankPlacement ranks = RankPlacement::kAuto;  // auto: processes on GPUs, threads on CPUs
   bool deterministic = false;                  // refuse operators whose results vary from run to run
-  std::optional<std::int64_t> num_threads;     // of a CPU operator; null: all cores, shared by the ranks of a machine
-  LogLevel log_level = LogLevel::kInfo;        // of the ranks' loggers: lines below are dropped
+  std::optional<std::int64_t> num_threads;     // of a CPU operator; null: all cores, divided among the ranks
+  LogLevel log_level = LogLevel::kInfo;        // of the ranks' loggers: lines of lower levels are dropped
 
   static constexpr auto fields() {
     return record<LaunchConfig>(defaulted("device", &LaunchConfig::device), defaulted("ranks", &LaunchConfig::ranks),
@@ -50,17 +50,17 @@ struct LaunchConfig {
 
 // Runs `program` on every rank of this process and returns the exit code: 0, 2 after a UsageError, 1 after any other
 // error, whose text goes to stderr as one line. Under torchrun or srun (core/launch/rank_environment.h) this process is
-// one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes, which execute this
-// program again, so that before launch a program only reads its configuration. One failure ends all ranks.
-// Process-wide switches (threads, autograd engine, CUDA) are set before.
+// one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes. Child processes
+// execute this program again, so before launch() a program should only read its configuration. The failure of one rank
+// ends all ranks. Process-wide settings (threads, autograd engine, CUDA) are made before `program` runs.
 [[nodiscard]] int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
                          const std::function<void(DistContext&)>& program);
 
-// The exit code of `program`, errors printed as above. For programs without launch().
+// Returns the exit code of `program` and prints errors as launch() does. For programs without launch().
 [[nodiscard]] int run_reporting_errors(const std::function<void()>& program);
 
-// Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h has --help, --schema and
-// `rewrite`), then launches. Config has members `launch` and `mesh`.
+// Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h describes --help, --schema
+// and `rewrite`), then launches. Config has members `launch` and `mesh`.
 template <Record Config, class Program>
 [[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {
   int exit_code = 0;

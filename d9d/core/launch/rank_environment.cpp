@@ -77,7 +77,7 @@ RankEnvironment from_torchrun(const Variables& variables) {
   return here;
 }
 
-// Below the ports that systems hand out by themselves; different for jobs and steps that share a machine.
+// Below the ports that systems assign automatically; differs between jobs and steps that share a machine.
 std::int64_t slurm_port(std::int64_t job, std::int64_t step) { return 10000 + (job + step * 7919) % 20000; }
 
 RankEnvironment from_slurm(const Variables& variables) {
@@ -149,7 +149,7 @@ std::optional<RankEnvironment> rank_environment(const ReadVariable& read) {
   if (torchrun.find("RANK") || torchrun.find("WORLD_SIZE") || torchrun.find("LOCAL_RANK"))
     return from_torchrun(torchrun);
   const Variables slurm(read, "srun");
-  // The shell of an allocation has these too, with one task.
+  // The shell of an allocation has these variables too, with one task.
   if (slurm.find("SLURM_PROCID") && slurm.integer_or("SLURM_STEP_NUM_TASKS", slurm.integer_or("SLURM_NTASKS", 1)) > 1) {
     return from_slurm(slurm);
   }

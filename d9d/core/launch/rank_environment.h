@@ -1,14 +1,14 @@
 // Which rank of which job this process is, from the variables that torchrun or SLURM's srun set.
 //
 // Example
-//   if (const auto here = rank_environment()) run_as(here->rank);  // else: nobody launched ranks
+//   if (const auto here = rank_environment()) run_as(here->rank);  // else: no launcher started ranks
 //
 //   torchrun  RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT; any launcher may set these.
 //   srun      SLURM_PROCID SLURM_NTASKS SLURM_LOCALID SLURM_NODEID SLURM_NNODES SLURM_TASKS_PER_NODE, the first host of
-//             SLURM_JOB_NODELIST and a port from SLURM_JOB_ID, or MASTER_ADDR and MASTER_PORT where set. Where a
-//             variable of the step exists (SLURM_STEP_...), it wins. A job of one task launches nothing.
+//             SLURM_JOB_NODELIST and a port from SLURM_JOB_ID, or MASTER_ADDR and MASTER_PORT if set. Variables of the
+//             step (SLURM_STEP_...) take precedence. A job of one task counts as not launched.
 //
-// Where both are set (srun torchrun ...), torchrun's count.
+// If both launchers have set their variables (srun torchrun ...), torchrun's are used.
 #pragma once
 
 #include <cstdint>
@@ -25,22 +25,22 @@ struct RankEnvironment {
   std::int64_t world_size = 1;
   std::int64_t local_rank = 0;  // among the ranks of this machine
   std::int64_t local_world_size = 1;
-  std::int64_t node = 0;  // of num_nodes machines
+  std::int64_t node = 0;  // index of this machine among num_nodes
   std::int64_t num_nodes = 1;
   std::string master_address = "127.0.0.1";  // of the machine of rank 0
   std::uint16_t master_port = 0;
-  bool launcher_hosts_store = false;  // else rank 0 does
+  bool launcher_hosts_store = false;  // false: rank 0 does
   std::int64_t attempt = 0;           // how often the launcher has restarted the job
 };
 
 using ReadVariable = std::function<std::optional<std::string>(const char* name)>;
 
-// Nothing where no launcher set its variables. ConfigError when some are missing, malformed or contradict each other.
+// None if no launcher set its variables. Throws ConfigError if some are missing, malformed or contradict each other.
 [[nodiscard]] std::optional<RankEnvironment> rank_environment(const ReadVariable& read = environment_variable);
 
 // The first host of a list such as "rack[2-3]-n[07,09-12],login": "rack2-n07".
 [[nodiscard]] std::string first_slurm_host(const std::string& nodes);
-// The entry of a machine in a list such as "4(x2),3": 4, 4, 3.
+// The entry of a machine in a list such as "4(x2),3", which means 4, 4, 3.
 [[nodiscard]] std::int64_t slurm_tasks_of_node(const std::string& tasks_per_node, std::int64_t node);
 
 }  // namespace d9d

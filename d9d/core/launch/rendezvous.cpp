@@ -29,7 +29,7 @@ std::vector<std::int64_t> all_ranks(const RankEnvironment& here) {
   return ranks;
 }
 
-// One rank on its way into the job.
+// One rank that joins the job.
 class Rendezvous {
  public:
   Rendezvous(const RankEnvironment& here, const RendezvousOptions& options)
@@ -39,7 +39,7 @@ class Rendezvous {
         place_(cat(here.master_address, ":", here.master_port)),
         who_(cat("[core::rendezvous] rank ", here.rank, " of ", here.world_size, " ")) {}
 
-  // The store of the job. `own_address`: of this machine.
+  // Opens the store of the job. `own_address` receives the address of this machine.
   [[nodiscard]] Store open_store(std::string& own_address) const {
     c10d::TCPStoreOptions options;
     options.port = here_.master_port;
@@ -62,7 +62,7 @@ class Rendezvous {
     return c10::make_intrusive<c10d::PrefixStore>(cat("d9d/", here_.attempt), store);
   }
 
-  // Returns when all ranks have come and agree.
+  // Returns when all ranks have arrived and agree.
   void meet(c10d::Store& store) const {
     const std::string mine = cat("WORLD_SIZE ", here_.world_size, options_.job.empty() ? "" : ", ", options_.job);
     const std::string theirs = store.compareSet("job", "", mine);
@@ -119,8 +119,8 @@ class Rendezvous {
   const std::string who_;
 };
 
-// Last to go of what a rank holds: says that this rank has left; the rank that hosts the store waits for the others,
-// and tells those that stay longer.
+// Released last of everything that a rank holds: records that this rank has left. The rank that hosts the store waits
+// for the others, and notifies those that have not left in time.
 class Membership {
  public:
   Membership(Store store, const RankEnvironment& here, bool is_host)
@@ -130,7 +130,7 @@ class Membership {
   ~Membership() {
     try {
       leave();
-    } catch (const std::exception&) {  // the store went first
+    } catch (const std::exception&) {  // the store was gone first
     }
   }
 
@@ -141,7 +141,7 @@ class Membership {
     const auto patience = std::chrono::seconds(std::uncaught_exceptions() > 0 ? 2 : 10);
     if (is_host_ && !departures.wait_until(Clock::now() + patience)) {
       announce_end_of_store(*store_, here_.world_size);
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // they look twice a second
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // they poll twice a second
     }
   }
 
@@ -156,7 +156,8 @@ std::unique_ptr<CommunicatorBackend> connect_ranks(const RankEnvironment& here, 
   survive_closed_connections();
   const Rendezvous rendezvous(here, options);
   MakeProcessGroup make_group;
-  if (!options.device.is_cpu()) make_group = nccl_groups(options.device);  // may refuse before others wait
+  // Called before the store is opened: if it throws, no other rank waits for this one yet.
+  if (!options.device.is_cpu()) make_group = nccl_groups(options.device);
   try {
     std::string own_address;
     const Store store = rendezvous.open_store(own_address);

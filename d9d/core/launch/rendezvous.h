@@ -1,5 +1,4 @@
-// How ranks that are processes come together: through a store at host:port of rank 0, which the launcher or rank 0
-// hosts.
+// How ranks that are processes meet: through a store at host:port of rank 0, which the launcher or rank 0 hosts.
 //
 // Example
 //   if (const auto here = rank_environment()) {
@@ -18,19 +17,19 @@ namespace d9d {
 
 struct RendezvousOptions {
   at::Device device = at::kCPU;  // Gloo for CPU, NCCL for CUDA (with an index)
-  std::string job;               // must be the same on all ranks: what they are about to do, in a few words
-  std::chrono::milliseconds timeout = std::chrono::minutes(5);  // until all have come
+  std::string job;               // a short description of the job, which must be the same on all ranks
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);  // until all ranks have arrived
 };
 
-// Collective over all ranks of the job. Throws one line that names host:port, within the timeout: CommunicationError
-// when the port is taken, rank 0 out of reach, ranks missing, or a rank came with another WORLD_SIZE or job; on ranks
-// that only hear of it, PeerFailedError.
+// Collective over all ranks of the job. Throws within the timeout, with one line that names host:port:
+// CommunicationError if the port is taken, rank 0 cannot be reached, ranks are missing, or a rank has another
+// WORLD_SIZE or job; PeerFailedError on ranks that are only told of it.
 //
-// From here on the process ignores SIGPIPE, unless it handles it already: a connection to a rank that has ended is an
-// error of the operation.
+// From this call on the process ignores SIGPIPE, unless it handles it already: a write to a rank that has ended fails
+// with an error of the operation.
 //
-// A rank that hosts the store waits in the destructor of the result for the others to leave theirs: 10 s at most, 2 s
-// during an exception.
+// On the rank that hosts the store, the destructor of the result waits until the other ranks have destroyed theirs:
+// at most 10 s, or 2 s during an exception.
 [[nodiscard]] std::unique_ptr<CommunicatorBackend> connect_ranks(const RankEnvironment& here,
                                                                  const RendezvousOptions& options);
 

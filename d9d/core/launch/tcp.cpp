@@ -36,7 +36,7 @@ class Descriptor {
   int value_;
 };
 
-// An empty reason, or why this address cannot be reached now.
+// Why this address cannot be reached now; empty if it can.
 std::string connect_reason(const addrinfo& address, Clock::time_point deadline, std::string& own_address) {
   const Descriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) return system_error_text(errno);
@@ -72,7 +72,7 @@ ListeningSocket::ListeningSocket(std::uint16_t port, Reach reach) {
   const int off = 0;
   ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   int status = 0;
-  if (has_ipv6) {  // takes IPv4 too
+  if (has_ipv6) {  // accepts IPv4 too
     ::setsockopt(descriptor, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     sockaddr_in6 address{.sin6_family = AF_INET6, .sin6_port = htons(port), .sin6_addr = in6addr_any};
     status = ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address));

@@ -7,12 +7,13 @@
 
 namespace d9d {
 
-// A socket that listens. Owns its descriptor until release().
+// A listening socket. Owns its descriptor until release().
 class ListeningSocket {
  public:
   enum class Reach { kThisMachine, kAllMachines };
 
-  // Port 0: one that is free. Throws IoError; its text is the system's reason alone: "Address already in use".
+  // Port 0: the system chooses a free port. Throws IoError whose text is only the system's reason: "Address already in
+  // use".
   ListeningSocket(std::uint16_t port, Reach reach);
   ~ListeningSocket();
   ListeningSocket(const ListeningSocket&) = delete;
@@ -26,8 +27,8 @@ class ListeningSocket {
   std::uint16_t port_ = 0;
 };
 
-// Tries until somebody listens at host:port; returns the address of this machine from which it is reached. Throws
-// CommunicationError at the deadline; its text is the system's last reason alone: "Connection refused".
+// Retries until a socket listens at host:port; returns the address of this machine that the connection uses. Throws
+// CommunicationError at the deadline, whose text is only the system's last reason: "Connection refused".
 [[nodiscard]] std::string wait_for_listener(const std::string& host, std::uint16_t port,
                                             std::chrono::steady_clock::time_point deadline);
 

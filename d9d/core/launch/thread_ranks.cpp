@@ -38,7 +38,7 @@ std::string text_of(const std::exception_ptr& failure) {
   }
 }
 
-// The same kind of error, so that exit codes and tests see what they would on one rank.
+// Keeps the type of the error, so that exit codes and tests see the same as on one rank.
 [[noreturn]] void rethrow_with_rank(const Progress& progress) {
   const std::string text = cat("rank ", progress.failed_rank, ": ", text_of(progress.failure));
   try {

@@ -1,4 +1,4 @@
-// All ranks of a job as threads of this process: on CPUs, and in tests.
+// All ranks of a job as threads of this process, for CPUs and for tests.
 //
 // Example
 //   run_thread_ranks(4, [](const std::shared_ptr<World>& world) { ... });
@@ -13,10 +13,11 @@
 
 namespace d9d {
 
-// Runs body(world of the rank) on one thread a rank and returns when all have ended. When one throws, what the others
-// wait for fails; then the first exception is thrown again, its text behind "rank <r>: ". A rank that has not ended
-// `grace` later is stuck outside of communication, and a thread cannot be ended: then the process ends, with that text
-// on standard error and exit code 1.
+// Runs body(world of the rank) on one thread for each rank and returns when all have ended. When one throws, the
+// pending communication of the others fails; then the first exception is thrown again, with "rank <r>: " before its
+// text.
+// A rank that has not ended `grace` later is stuck outside of communication. Threads cannot be ended from outside, so
+// the process then ends with that text on standard error and exit code 1.
 void run_thread_ranks(std::int64_t num_ranks, const std::function<void(const std::shared_ptr<World>& world)>& body,
                       std::chrono::milliseconds grace = std::chrono::seconds(5));
 

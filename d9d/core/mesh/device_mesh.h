@@ -1,4 +1,4 @@
-// A named grid over ranks of the job and this rank's place in it. A value: cheap to copy.
+// A named grid over ranks of the job and this rank's coordinates in it. A value that is cheap to copy.
 //
 // Example
 //   const DeviceMesh mesh("dense", {{"dp_shard", 4}, {"tp", 2}}, world);   // ranks 0..7, the last axis fastest
@@ -6,7 +6,7 @@
 //   mesh.slice({"tp"}).communicator()->all_reduce(x, ReduceOp::kSum).wait();
 //   const DeviceMesh alone;                                                // one rank, no axes
 //
-// Everything is local but communicator(), which is collective over its ranks the first time.
+// Everything is local, except communicator(), which is collective over its ranks at its first call.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class DeviceMesh {
   [[nodiscard]] const std::vector<MeshAxis>& axes() const { return axes_; }  // outermost first
   [[nodiscard]] const std::vector<std::int64_t>& coordinate() const { return coordinate_; }
   [[nodiscard]] bool has_axis(std::string_view axis) const;
-  // Throws ConfigError naming the known axes if `axis` is not one of them; also below.
+  // Throws ConfigError that names the known axes if `axis` is not one of them; so do the functions below.
   [[nodiscard]] std::size_t axis_index(std::string_view axis) const;
   [[nodiscard]] std::int64_t axis_size(std::string_view axis) const;
   [[nodiscard]] std::int64_t axis_coordinate(std::string_view axis) const;
@@ -47,29 +47,29 @@ class DeviceMesh {
   // This rank's position in ranks().
   [[nodiscard]] std::int64_t index() const;
 
-  // The ranks that differ from this one in these axes only. Axes are given in the order of the mesh.
+  // The ranks whose coordinates differ from this rank's only in these axes. Axes are given in the order of the mesh.
   [[nodiscard]] DeviceMesh slice(const std::vector<std::string>& axes) const;
 
-  // Of all ranks of the mesh as one group. Throws StateError for a mesh without a world.
+  // The communicator of all ranks of the mesh. Throws StateError for a mesh without a world.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(Traffic traffic = Traffic::kCompute) const;
-  // Of the ranks along one axis.
+  // The communicator of the ranks along one axis.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const std::string& axis,
                                                            Traffic traffic = Traffic::kCompute) const {
     return slice({axis}).communicator(traffic);
   }
 
-  // Local. As World's, for what crossed ranks of the mesh.
+  // Local. Calls World::throw_if_failed(), for values that were communicated over ranks of the mesh.
   void throw_if_failed() const {
     if (world_ != nullptr) world_->throw_if_failed();
   }
 
-  // The same axes over the same ranks, with this rank at the same place.
+  // True for the same axes over the same ranks, with this rank at the same coordinates.
   bool operator==(const DeviceMesh& other) const;
 
  private:
   std::string name_;
   std::vector<MeshAxis> axes_;
-  std::vector<std::int64_t> strides_;  // in ranks of the job, between neighbours along an axis
+  std::vector<std::int64_t> strides_;  // difference in job ranks between neighbours along an axis
   std::vector<std::int64_t> coordinate_;
   std::int64_t first_rank_ = 0;  // at coordinate zero
   std::shared_ptr<World> world_;

@@ -1,5 +1,5 @@
-// The seven degrees of parallelism of a job. Their product without expert parallelism is the number of ranks: experts
-// are spread over ranks that the other axes already count.
+// The seven degrees of parallelism of a job. The number of ranks is their product without expert parallelism, because
+// experts are distributed over ranks that the other axes already count.
 //
 // Example
 //   const DeviceMeshParameters mesh{.pipeline_parallel = 4, .data_parallel_replicate = 2, .expert_parallel = 2};
@@ -34,7 +34,7 @@ struct DeviceMeshParameters {
   // Number of ranks of the job.
   [[nodiscard]] std::int64_t world_size() const;
 
-  // Degrees are positive and fit together; throws ConfigError with the arithmetic.
+  // Throws ConfigError, with the arithmetic, unless degrees are positive and fit together.
   void validate(const ConfigPath& path) const;
 
   bool operator==(const DeviceMeshParameters&) const = default;

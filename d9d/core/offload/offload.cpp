@@ -10,7 +10,7 @@
 namespace d9d {
 namespace {
 
-// Of the storage's bytes, whatever tensors view it.
+// A view of all bytes of the storage.
 at::Tensor bytes_of(const c10::Storage& storage) {
   const auto size = static_cast<std::int64_t>(storage.nbytes());
   return at::empty({0}, at::device(storage.device()).dtype(at::kByte)).set_(storage, 0, {size}, {1});
@@ -67,7 +67,7 @@ OffloadedTensors offload_tensors(const std::vector<at::Tensor>& tensors, Offload
 
 void onload_tensors(OffloadedTensors& offloaded) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> in_flight;  // until their bytes have arrived
+  std::vector<at::Tensor> in_flight;  // host memory, kept until its bytes have been copied
   std::unordered_set<c10::Device> devices;
   while (!offloaded.storages_.empty()) {
     auto& [storage, host] = offloaded.storages_.back();

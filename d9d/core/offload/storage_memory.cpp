@@ -6,8 +6,9 @@
 namespace d9d {
 namespace {
 
-// A null pointer alone does not protect: only typed access checks it, element-wise operators read through it.
-// StorageImpl can be told to throw on access, but has no setter to stop; an explicit instantiation may name the member.
+// A null pointer alone does not protect: only typed access checks it, while element-wise operators read through it.
+// StorageImpl can be set to throw on access but has no setter to undo this. An explicit template instantiation may name
+// the private member.
 bool& throws_on_access(c10::StorageImpl& storage);
 template <bool c10::StorageImpl::*kFlag>
 struct StorageFlag {
@@ -32,7 +33,7 @@ void set_storage_memory(const c10::Storage& storage, c10::DataPtr memory) {
   c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
   impl.release_data_and_set_meta_custom_data_ptr_error_msg_(std::nullopt);
   throws_on_access(impl) = false;
-  impl.set_data_ptr_noswap(std::move(memory));  // also makes the storage notice the flag
+  impl.set_data_ptr_noswap(std::move(memory));  // also makes the storage re-read the flag
 }
 
 }  // namespace d9d

@@ -1,11 +1,13 @@
-// The memory under a storage, taken away and given back while all tensors that view it stay the objects they are.
+// Takes away the memory under a storage and gives it back, while all tensors that view the storage remain the same
+// objects.
 //
 // Example
 //   c10::DataPtr memory = take_storage_memory(x.storage(), "x is on the host");   // dropping it frees the memory
-//   x + 1;                                                                        // throws c10::Error: x is on the
-//   host set_storage_memory(x.storage(), std::move(memory));
+//   x + 1;                                                                        // c10::Error: x is on the host
+//   set_storage_memory(x.storage(), std::move(memory));
 //
-// Shapes, strides and sizes in bytes stay, so views can be made at any time. Local; nothing waits for a device.
+// Shapes, strides and sizes in bytes do not change, so views can be made at any time. Local; does not wait for a
+// device.
 #pragma once
 
 #include <string>
@@ -15,9 +17,9 @@
 namespace d9d {
 
 [[nodiscard]] bool has_storage_memory(const c10::Storage& storage);
-// From then on whatever reads or writes through the storage throws c10::Error with `reason`.
+// From this call on every read or write through the storage throws c10::Error with `reason`.
 [[nodiscard]] c10::DataPtr take_storage_memory(const c10::Storage& storage, std::string reason);
-// `memory`: of at least as many bytes as the storage has, on its device; owning or borrowed.
+// `memory`: at least as many bytes as the storage has, on its device; owning or borrowed.
 void set_storage_memory(const c10::Storage& storage, c10::DataPtr memory);
 
 }  // namespace d9d

@@ -14,7 +14,7 @@ struct CudaIpc {
 
   const char* (*allocate)(int device, std::size_t num_bytes, void** memory, Handle* handle);
   const char* (*free)(int device, void* memory);
-  // Maps what another process of this machine has allocated, on whatever device.
+  // Maps memory that another process of this machine has allocated on any device.
   const char* (*open)(int device, const Handle& handle, void** memory);
   const char* (*close)(int device, void* memory);
   const char* (*copy)(void* target, const void* source, std::size_t num_bytes, CUstream_st* stream);

@@ -25,7 +25,7 @@ class HostPeerMemory final : public PeerMemory {
     D9D_CHECK(!blocks_.empty(), StateError, "[core::peer_memory] expected a read before close(), got one after it.");
     const auto* const from = blocks_[static_cast<std::size_t>(rank)].const_data_ptr<std::uint8_t>() + offset;
     auto* const to = static_cast<std::uint8_t*>(target.mutable_data_ptr());
-    // A loop, of which compilers make a memcpy: ThreadSanitizer looks at this, and not at memcpy's.
+    // A loop, which compilers turn into a memcpy: ThreadSanitizer checks this loop but not memcpy itself.
     for (std::size_t i = 0; i < target.nbytes(); ++i) to[i] = from[i];
   }
 
@@ -37,7 +37,7 @@ class HostPeerMemory final : public PeerMemory {
  private:
   std::shared_ptr<Communicator> ranks_;
   std::vector<at::Tensor> blocks_;  // a rank that fails leaves its block to the others
-  at::Tensor own_;                  // over memory of its block: whoever moves that leaves the block as it is
+  at::Tensor own_;                  // a tensor over its block's memory: moving its storage does not change the block
 };
 
 }  // namespace
@@ -51,7 +51,7 @@ std::shared_ptr<PeerMemory> open_host_peer_memory(const std::shared_ptr<Communic
   for (std::int64_t rank = 0; rank < ranks->size(); ++rank) {
     blocks.push_back(*reinterpret_cast<const at::Tensor*>(addresses.const_data_ptr<std::int64_t>()[rank]));
   }
-  ranks->barrier();  // until here every rank's `block` is where its address says
+  ranks->barrier();  // until all have arrived, every rank's `block` must stay at its address
   return std::make_shared<HostPeerMemory>(ranks, std::move(blocks));
 }
 

@@ -22,7 +22,7 @@ std::string machine() {
   return id;
 }
 
-// How many values the ranks have under a key.
+// The number of distinct values that the ranks have under a key.
 std::size_t num_distinct(const std::vector<nlohmann::json>& ranks, const char* key) {
   std::set<nlohmann::json> values;
   for (const nlohmann::json& rank : ranks) values.insert(rank.at(key));

@@ -1,17 +1,18 @@
-// A block of memory of each rank of a group that the other ranks read by themselves, while its owner computes.
+// A block of memory of each rank of a group, which the other ranks read without the owner's participation while it
+// computes.
 //
-//   CUDA   one process a rank, all on one machine: copy engines read over NVLink or PCIe and take no multiprocessor
+//   CUDA   one process a rank, all on one machine: copy engines read over NVLink or PCIe and use no multiprocessor
 //   CPU    ranks that are threads of one process
 //
 // Example
 //   const PeerMemoryResult result = open_peer_memory(*ranks, /*num_bytes=*/1 << 20);    // Collective
 //   if (result.memory == nullptr) log.info("no peer memory: ", result.reason);          // on all ranks
 //   result.memory->own().fill_(1);
-//   ranks->all_reduce(token, ReduceOp::kSum).wait();          // whoever comes after this reads what all have written
+//   ranks->all_reduce(token, ReduceOp::kSum).wait();          // reads after this see what all ranks have written
 //   result.memory->read(target, /*rank=*/1, /*offset=*/256);
-//   ranks->all_reduce(token, ReduceOp::kSum).wait();          // whoever comes after this may write again
+//   ranks->all_reduce(token, ReduceOp::kSum).wait();          // after this ranks may write again
 //
-// Nothing here orders writers and readers: that is the caller's, as above.
+// Nothing here orders writers and readers; the caller must do that, as in the example.
 #pragma once
 
 #include <cstdint>
@@ -29,16 +30,18 @@ class PeerMemory {
   PeerMemory() = default;
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
-  // Local. Without close(), what the ranks hold of each other's blocks stays to the end of the process.
+  // Local. Without close(), mappings of the other ranks' blocks stay until the process ends.
   virtual ~PeerMemory() = default;
 
-  // This rank's block: kByte [num_bytes], zeros. Its memory goes with its storage, once it was closed.
+  // This rank's block: kByte [num_bytes], initially zeros. After close() its memory is freed with its storage.
   [[nodiscard]] virtual const at::Tensor& own() const = 0;
-  // target <- as many bytes of the block of `rank` (in the group; this rank too) from byte `offset` on. target is
-  // contiguous, on the device. On the current stream. Local; throws StateError when CUDA refuses.
+  // Local. Copies to target as many bytes as it has from the block of `rank` (a rank of the group; may be this rank),
+  // beginning at byte `offset`. target is contiguous and on the device. Runs on the current stream. Throws StateError
+  // if
+  // CUDA refuses.
   virtual void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const = 0;
-  // Collective; the host waits for the current stream, which comes after all reads. Gives back the blocks of the
-  // others; read() is over.
+  // Collective. The host waits for the current stream, on which all reads must precede. Releases the blocks of the
+  // other ranks; read() may not be called afterwards.
   virtual void close() = 0;
 };
 
@@ -47,7 +50,7 @@ struct PeerMemoryResult {
   std::string reason;                  // why not; the same on all ranks
 };
 
-// Collective; the host waits. Keeps a reference to `ranks`. num_bytes: the same on all ranks, > 0.
+// Collective. The host waits. Keeps a reference to `ranks`. num_bytes: the same on all ranks, > 0.
 [[nodiscard]] PeerMemoryResult open_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
 
 }  // namespace d9d

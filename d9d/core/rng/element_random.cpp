@@ -59,7 +59,8 @@ void fill(const at::Tensor& local, const ElementWindow& window, RandomStream str
   if (!host.is_same(local)) local.copy_(host);
 }
 
-// True when the kernel filled it: floating numbers, or a mask, on a GPU that it is compiled for.
+// Returns true if the kernel filled the tensor: it handles floating numbers and masks, on a GPU that it is compiled
+// for.
 bool fill_on_device(const at::Tensor& local, const ElementWindow& window, RandomStream stream, detail::RandomKind kind,
                     double first, double second) {
   const at::ScalarType dtype = local.scalar_type();

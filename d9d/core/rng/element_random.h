@@ -1,5 +1,5 @@
-// Random tensors addressed by global element: the value of an element depends on (key, step, its index in the whole
-// tensor), never on how the tensor is sharded, on the device or on how many were drawn before.
+// Random tensors addressed by global element: the value of an element depends only on (key, step, its index in the
+// whole tensor), not on sharding, on the device or on how many numbers were drawn before.
 //
 // Example
 //   const ElementWindow window{.global_shape = {1024, 512}, .start = {256, 0}};   // rows 256.. of a sharded weight
@@ -15,8 +15,8 @@
 
 namespace d9d {
 
-// Which part of a global tensor a local one is: local element [i, j, ...] is global element [start0 + i, start1 + j,
-// ...].
+// The position of a local tensor in its global tensor: local element [i, j, ...] is global element [start0 + i,
+// start1 + j, ...].
 struct ElementWindow {
   std::vector<std::int64_t> global_shape;
   std::vector<std::int64_t> start;  // as long as global_shape

@@ -1,8 +1,9 @@
-// Random numbers of elements: one thread an element, in double, rounded once more through float as the CPU does.
+// Random numbers of elements: each thread computes one element in double and rounds it once more through float, as the
+// CPU does.
 //
-// Numerics  Products and sums of uniform numbers are rounded one by one, without fused operations: bit for bit those of
-//           the CPU. Normal numbers take logarithm and cosine of this device, which may differ in the last bits of a
-//           double.
+// Numerics  Products and sums of uniform numbers are rounded one by one, without fused operations, so they equal those
+//           of the CPU bit for bit. Normal numbers use the device's logarithm and cosine, which may differ from the
+//           CPU's in the last bits of a double.
 #include <algorithm>
 #include <type_traits>
 

@@ -1,4 +1,4 @@
-// Launch interface of the kernel behind element_random.h. No LibTorch here.
+// Launch interface of the kernel behind element_random.h. Independent of LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct FillRandomArgs {
 
 // False in a build without nvcc.
 [[nodiscard]] bool has_fill_random_kernel();
-// Queues the work; does not wait. For GPUs of compute capability 9.
+// Launches the kernel asynchronously. For GPUs of compute capability 9.
 void launch_fill_random(const FillRandomArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::detail

@@ -1,5 +1,4 @@
-// What a parameter or buffer holds before training: a rule that fills a local tensor from element-addressed random
-// numbers.
+// The initial values of a parameter or buffer: a rule that fills a local tensor from element-addressed random numbers.
 //
 // Example
 //   register_parameter("weight", {.shape = {out, in}, .init = init::uniform(1.0 / std::sqrt(in))});
@@ -11,7 +10,7 @@
 
 namespace d9d {
 
-// Fills `local`, the part `window` of a tensor, in place. Local: it never communicates.
+// Fills `local`, which is the part `window` of a tensor, in place. Local: it never communicates.
 using Initializer = std::function<void(const at::Tensor& local, const ElementWindow& window, RandomStream stream)>;
 
 namespace init {

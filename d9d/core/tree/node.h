@@ -1,6 +1,6 @@
-// What a tree of tensors is made of: at::Tensor leaves inside records, tuples, pairs, arrays, vectors, string-keyed
-// maps, optionals and variants, nested at will. Everything else (numbers, names, vectors of numbers) is a value that a
-// tree carries along: it is no node and no leaf. tree.h has the functions that programs use.
+// The nodes of a tree of tensors: at::Tensor leaves inside records, tuples, pairs, arrays, vectors, string-keyed maps,
+// optionals and variants, nested at will. Everything else (numbers, names, vectors of numbers) is a value that the tree
+// carries along; it is neither node nor leaf. tree.h has the functions that programs use.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace d9d {
 
 namespace detail {
 
-// Whether T is what Match::Of says, or has a place for it inside.
+// Whether T satisfies Match::Of, or can hold a T inside that does.
 template <class Match, class T>
 struct HoldsInside : std::false_type {};
 template <class Match, class T>
@@ -33,7 +33,7 @@ struct Holds : std::disjunction<typename Match::template Of<T>, HoldsInside<Matc
 template <class Match, class T>
 struct HoldsInside<Match, std::vector<T>> : Holds<Match, T> {};
 template <class Match>
-struct HoldsInside<Match, std::vector<bool>> : std::false_type {};  // has no elements that could be referred to
+struct HoldsInside<Match, std::vector<bool>> : std::false_type {};  // its elements cannot be referred to
 template <class Match, class T, class Less>
 struct HoldsInside<Match, std::map<std::string, T, Less>> : Holds<Match, T> {};
 template <class Match, class T>
@@ -62,7 +62,7 @@ inline constexpr bool kIsArray = false;
 template <class T, std::size_t N>
 inline constexpr bool kIsArray<std::array<T, N>> = true;
 
-// A struct with members that nothing lists: tensors in it are not found.
+// A struct whose members no fields() function lists: tensors in it would not be found.
 struct IsUnlisted {
   template <class T>
   using Of = std::bool_constant<std::is_class_v<T> && std::is_aggregate_v<T> && !Record<T> && !std::is_empty_v<T> &&
@@ -92,8 +92,7 @@ inline constexpr bool kIsVariant<std::variant<T...>> = true;
 template <class T, class Leaf>
 concept TreeOf = detail::Holds<detail::IsA<Leaf>, std::remove_cv_t<T>>::value;
 
-// A type that has no tensors where a tree would not find them: no struct in it, nor itself, lacks the list of its
-// members.
+// A type in which a tree finds all tensors: neither it nor any struct inside it lacks a list of its members.
 template <class T>
 concept ListsItsTensors = !detail::Holds<detail::IsUnlisted, std::remove_cv_t<T>>::value;
 
@@ -103,7 +102,7 @@ concept TensorTree = TreeOf<T, at::Tensor>;
 
 namespace detail {
 
-// The entries of a map by key, whatever its own order is.
+// The entries of a map sorted by key, whatever the order of the map.
 template <class Map>
 [[nodiscard]] auto entries_by_key(Map& map) {
   std::vector<decltype(&*map.begin())> entries;
@@ -113,9 +112,8 @@ template <class Map>
   return entries;
 }
 
-// Calls visit(name, child) for the children that are trees of Leaf themselves, in leaf order. `name` is a
-// std::string_view, or a std::size_t index; it is empty where the child stands in its parent's place (optional,
-// variant).
+// Calls visit(name, child) for those children that are trees of Leaf themselves, in leaf order. `name` is a
+// std::string_view, or a std::size_t index; it is empty if the child takes its parent's place (optional, variant).
 template <class Leaf = at::Tensor, TreeOf<Leaf> Node, class Visit>
 void for_each_child(Node& node, Visit&& visit) {
   using T = std::remove_cv_t<Node>;
@@ -148,7 +146,7 @@ void walk(const std::string& path, Node& node, Visit& visit) {
   for_each_child(node, [&](auto name, auto& child) { walk(join_path(path, name), child, visit); });
 }
 
-// What distinguishes two nodes of the same place: "tensor", "none", "list of 3", "map of {aux, lm}".
+// What distinguishes two nodes at the same place: "tensor", "none", "list of 3", "map of {aux, lm}".
 template <TensorTree Node>
 [[nodiscard]] std::string describe_node(const Node& node) {
   if constexpr (std::is_same_v<Node, at::Tensor>) {

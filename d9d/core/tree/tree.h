@@ -19,7 +19,7 @@
 
 namespace d9d {
 
-// Calls f(leaf) for each leaf; the leaf of a tree that is not const may be assigned.
+// Calls f(leaf) for each leaf. In a tree that is not const f may assign the leaf.
 template <TensorTree Tree, class F>
 void tree_for_each_leaf(Tree& tree, F&& f) {
   if constexpr (std::is_same_v<std::remove_cv_t<Tree>, at::Tensor>) {
@@ -36,7 +36,7 @@ template <TensorTree Tree>
   return leaves;
 }
 
-// A tree of the same structure with f(leaf) in the place of each leaf; values are copied.
+// Returns a tree of the same structure with each leaf replaced by f(leaf); values are copied.
 template <TensorTree Tree, class F>
 [[nodiscard]] Tree tree_map(F&& f, const Tree& tree) {
   Tree result = tree;
@@ -44,8 +44,8 @@ template <TensorTree Tree, class F>
   return result;
 }
 
-// The same with is_leaf(node), asked at each node from the root on: where it says true, f gets the node as a whole and
-// what is below stays. Both take every type of node of the tree:
+// The same with is_leaf(node), which is called at each node from the root on. Where it returns true, f gets the node as
+// a whole, and nodes below are not visited. Both functions must accept every node type of the tree:
 //   tree_map([](auto node) { ... return node; }, batch, [](const auto& node) { return is_head<decltype(node)>; });
 template <TensorTree Tree, class F, class IsLeaf>
 [[nodiscard]] Tree tree_map(F&& f, const Tree& tree, const IsLeaf& is_leaf) {
@@ -63,9 +63,9 @@ template <TensorTree Tree, class F, class IsLeaf>
   return result;
 }
 
-// The same with f(value) in the place of each value of type T, carried values included, and all others copied:
+// The same with each value of type T replaced by f(value), including carried values; all others are copied:
 //   tree_map_only<std::int64_t>([](std::int64_t n) { return n + 1; }, batch)
-// A T that has children (a record, say) is handed over as a whole.
+// A T that has children (a record, say) is passed as a whole.
 template <class T, TreeOf<T> Tree, class F>
 [[nodiscard]] Tree tree_map_only(F&& f, const Tree& tree) {
   Tree result = tree;
@@ -80,7 +80,7 @@ template <class T, TreeOf<T> Tree, class F>
   return result;
 }
 
-// Path ("heads.lm.labels", "layers.3"; empty for a tree that is one tensor) and leaf, in leaf order.
+// Pairs of path ("heads.lm.labels", "layers.3"; empty for a tree that is one tensor) and leaf, in leaf order.
 template <TensorTree Tree>
 [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> tree_leaves_with_path(const Tree& tree) {
   std::vector<std::pair<std::string, at::Tensor>> leaves;
@@ -91,7 +91,7 @@ template <TensorTree Tree>
   return leaves;
 }
 
-// One node of a structure: where it is and what distinguishes it there.
+// One node of a structure: its path and what distinguishes it there.
 struct TreeNode {
   std::string path;
   std::string kind;
@@ -99,7 +99,7 @@ struct TreeNode {
 };
 using TreeStructure = std::vector<TreeNode>;
 
-// The shape of a tree without tensors and values, parents first. Equal structures have corresponding leaves.
+// The structure of a tree without tensors and values, parents first. Leaves of trees with equal structures correspond.
 template <TensorTree Tree>
 [[nodiscard]] TreeStructure tree_structure(const Tree& tree) {
   TreeStructure structure;
@@ -110,14 +110,14 @@ template <TensorTree Tree>
   return structure;
 }
 
-// Throws StateError naming the first path where the structures differ.
+// Throws StateError that names the first path where the structures differ.
 void check_same_structure(const TreeStructure& expected, const TreeStructure& actual);
 template <TensorTree A, TensorTree B>
 void check_same_structure(const A& expected, const B& actual) {
   check_same_structure(tree_structure(expected), tree_structure(actual));
 }
 
-// A tree without its leaves: what tree_unflatten needs beside them. Carried values stay in it.
+// A tree without its leaves, which tree_unflatten needs in addition. Carried values stay in it.
 template <TensorTree Tree>
 struct TreeSpec {
   Tree skeleton;  // every leaf undefined
@@ -141,7 +141,7 @@ namespace detail {
 void check_num_leaves(std::size_t expected, std::size_t actual);
 }
 
-// The inverse of tree_flatten. Throws StateError when the number of leaves is not the spec's.
+// The inverse of tree_flatten. Throws StateError if the number of leaves is not that of the spec.
 template <TensorTree Tree>
 [[nodiscard]] Tree tree_unflatten(const TreeSpec<Tree>& spec, const std::vector<at::Tensor>& leaves) {
   detail::check_num_leaves(tree_leaves(spec.skeleton).size(), leaves.size());

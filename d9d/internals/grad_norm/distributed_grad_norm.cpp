@@ -19,12 +19,12 @@ DeviceMesh sharded_axes(const Parameter& parameter) {
   return parameter.mesh().slice(axes);
 }
 
-// The usual order without at::pow: the library of its kernels takes a GPU some hundredths of a second to load.
+// For order 2 at::pow is avoided: loading the library of its kernels takes some hundredths of a second on a GPU.
 at::Tensor power(const at::Tensor& norm, double order) { return order == 2 ? norm * norm : norm.pow(order); }
 at::Tensor root(const at::Tensor& sum, double order) { return order == 2 ? sum.sqrt() : sum.pow(1 / order); }
 
-// The largest of all ranks, NaN if one has it. Some backends' maximum passes over NaN, so that it travels as a number
-// of its own: [2] magnitude, whether it is none.
+// The maximum over ranks, NaN if one rank has it. The maximum of some backends ignores NaN, so NaN is sent as a flag:
+// [2] magnitude, and 1 if it is NaN.
 at::Tensor with_nan_apart(const at::Tensor& norm) {
   const at::Tensor is_nan = norm.isnan();
   return at::stack({norm.masked_fill(is_nan, 0), is_nan.to(norm.scalar_type())});
@@ -33,7 +33,7 @@ at::Tensor with_nan_inside(const at::Tensor& parts) {
   return parts[0].masked_fill(parts[1] > 0, std::numeric_limits<double>::quiet_NaN());
 }
 
-// A rank's contribution to the norm, in the form in which ranks add contributions up.
+// A rank's contribution to the norm, in the form in which ranks sum contributions.
 class Part {
  public:
   Part(const at::Tensor& norm, double order)

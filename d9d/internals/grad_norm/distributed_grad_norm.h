@@ -1,4 +1,4 @@
-// The norm of all gradients of a job, whatever their layouts: every element counts once.
+// The norm of all gradients of a job, whatever their layouts: every element counts exactly once.
 //
 // Example
 //   const std::vector<GradNormGroup> groups = group_parameters_for_norm(parameters);
@@ -13,20 +13,20 @@
 
 namespace d9d {
 
-// Parameters whose stored parts are cut over the same ranks.
+// Parameters whose stored parts are sharded over the same ranks.
 struct GradNormGroup {
-  DeviceMesh shards;  // the axes with Shard or FlatShard; none: every rank has all
+  DeviceMesh shards;  // the axes with Shard or FlatShard; none: every rank holds all elements
   std::vector<ParameterPtr> parameters;
 };
 
-// Those that are trained, in the order given; groups that are cut first, so that their sums travel while others are
-// computed.
+// Groups the parameters that are trained, in their order. Sharded groups come first, so that their reductions overlap
+// with the computation of the others.
 [[nodiscard]] std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<ParameterPtr>& parameters);
 
 // Collective over the ranks of the groups and over `stages`, which hold different parameters. Reads stored().grad(),
-// whose sums over ranks are done; parameters without one count as zeros. Otherwise as global_grad_norm: fp64, 0-dim,
-// the same on all ranks, one reduction a group that is cut. NaN on one rank is NaN on all, whatever the backend's
-// maximum makes of it.
+// which must already be summed over ranks; parameters without a gradient count as zeros. Otherwise as global_grad_norm:
+// fp64, 0-dim, the same on all ranks; needs one reduction for each sharded group. NaN on one rank gives NaN on all
+// ranks, even if the backend's maximum ignores NaN.
 [[nodiscard]] at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order,
                                                const DeviceMesh& stages);
 

@@ -11,10 +11,10 @@
 namespace d9d {
 
 // Returns (sum over all elements of |g|^order)^(1/order), or the largest |g| for an infinite order: fp64, 0-dim, on the
-// gradients' device, without waiting for it. Elements are raised and summed in at least fp32, blocks of them and
-// tensors in fp64; the order of additions depends on the shapes alone. NaN stays NaN. 0 for no gradients (then on the
-// CPU). Local: this rank's elements. Throws ConfigError on orders other than 1, 2, 3 and infinity, on undefined, sparse
-// or integer gradients and on several devices.
+// gradients' device, without waiting for it. Powers are computed and summed in at least fp32, and the sums of blocks
+// and tensors are added in fp64. The order of additions depends only on the shapes. NaN is propagated. Returns 0 on the
+// CPU if there are no gradients. Local: covers this rank's elements. Throws ConfigError for orders other than 1, 2, 3
+// and infinity, for undefined, sparse or integer gradients, and for gradients on several devices.
 [[nodiscard]] at::Tensor global_grad_norm(at::TensorList gradients, double order);
 
 // min(1, max_norm / (norm + 1e-6)), 0-dim like norm. Throws ConfigError unless max_norm > 0.

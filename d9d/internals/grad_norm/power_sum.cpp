@@ -17,7 +17,7 @@ enum class Power { kOne, kTwo, kThree, kInfinity };
 
 constexpr std::int64_t kBlockSize = 1024;  // elements that are summed in the accumulator dtype
 
-// |a| and |b| combined: their sum, or the larger one with NaN winning.
+// Combines |a| and |b|: their sum, or the larger one, where NaN counts as the largest.
 template <Power power>
 double combine(double a, double b) {
   if constexpr (power == Power::kInfinity) {

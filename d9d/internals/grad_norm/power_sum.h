@@ -5,8 +5,9 @@
 
 namespace d9d::detail {
 
-// sum |x|^order, or max |x| for an infinite order; order 1, 2, 3 or infinite. x contiguous float, double or bfloat16.
-// Independent of the number of threads.
+// sum |x|^order, or max |x| for an infinite order; order 1, 2, 3 or infinite. x is contiguous float, double or
+// bfloat16.
+// The result does not depend on the number of threads.
 [[nodiscard]] double power_sum_cpu(const at::Tensor& x, double order);
 
 }  // namespace d9d::detail

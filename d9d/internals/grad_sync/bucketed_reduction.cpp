@@ -12,7 +12,7 @@
 namespace d9d {
 namespace {
 
-// The ranks over which a gradient must be summed; no axes: none.
+// The ranks over which a gradient must be summed; a mesh without axes if there are none.
 DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
   std::vector<std::string> axes;
   for (std::size_t i = 0; i < parameter.gradient_placements().size(); ++i) {
@@ -28,7 +28,7 @@ DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
 
 }  // namespace
 
-// Gradients of some parameters in one buffer.
+// The gradients of several parameters in one buffer.
 class BucketedReduction::Bucket {
  public:
   Bucket(const DeviceMesh& ranks, c10::ScalarType dtype) : ranks_(ranks), dtype_(dtype) {}
@@ -49,7 +49,8 @@ class BucketedReduction::Bucket {
     if (ranks_.num_ranks() > 1) communicator_ = ranks_.communicator(Traffic::kGradients);
     has_come_.resize(parameters_.size());
     has_values_.resize(parameters_.size());
-    std::int64_t end = numel_;  // the last added first in memory: as declared, as a product of several weights wants it
+    // Filled from the end, so that memory has the order of declaration, as a product of several weights needs it.
+    std::int64_t end = numel_;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor& local = parameters_[i]->local();
       end -= local.numel();
@@ -117,7 +118,7 @@ class BucketedReduction::Bucket {
   std::vector<bool> has_come_;                  // in this microbatch
   std::size_t num_come_ = 0;
   bool is_summed_ = false;                 // over ranks, in this step
-  std::vector<GradientHookHandle> hooks_;  // of the parameters; they use what stands above
+  std::vector<GradientHookHandle> hooks_;  // of the parameters; they refer to the members above
 };
 
 BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
@@ -153,7 +154,7 @@ BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, Pa
 
 BucketedReduction::~BucketedReduction() = default;
 
-// In the order of buckets, so that all ranks agree, whatever order their gradients come in.
+// Reduces in the order of buckets, so that all ranks agree, whatever the order in which their gradients arrive.
 void BucketedReduction::reduce_ready(bool all) {
   while (num_reduced_ < buckets_.size() && (all || buckets_[num_reduced_]->is_complete())) {
     Bucket& bucket = *buckets_[num_reduced_];
@@ -168,7 +169,7 @@ void BucketedReduction::begin_microbatch(bool is_last) {
 }
 
 void BucketedReduction::end_microbatch() {
-  if (is_last_microbatch_) reduce_ready(/*all=*/true);  // parameters that had no gradient
+  if (is_last_microbatch_) reduce_ready(/*all=*/true);  // including buckets of parameters without a gradient
 }
 
 void BucketedReduction::finish() {
@@ -204,7 +205,7 @@ void BucketedReduction::set_received(const std::vector<bool>& received) {
 }
 
 void BucketedReduction::abandon() {
-  reduced_.wait();  // a sum may still write what the next step writes
+  reduced_.wait();  // a reduction in flight may still write memory that the next step uses
   clear();
   begin_microbatch(/*is_last=*/true);
 }

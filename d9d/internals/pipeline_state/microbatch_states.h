@@ -1,10 +1,10 @@
-// One typed state a microbatch, from the building of its inputs to the update of its metrics. Tensors in it never hold
-// a graph: they are detached when stored and when a scope closes.
+// One typed state for each microbatch, which exists from the building of its inputs to the update of its metrics. Its
+// tensors never keep an autograd graph alive: they are detached when they are stored and when a scope ends.
 //
 // Example
 //   MicrobatchStates<State> states;
-//   states.store(0, State{.labels = labels});
-//   states.with(0, [&](State& state) { state.num_correct = ...; });     // detached again, also on an exception
+//   states.with(0, [&](State& state) { state.num_correct = ...; });     // detached afterwards, even after an exception
+//   states.reset();                                                     // after the step, even after an exception
 //   states.reset();                                                     // after the step, also on an exception
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace d9d {
 
-// A struct that does not list its members is refused at compile time: its tensors could not be found.
+// A struct that does not list its members is refused at compile time, because its tensors could not be found.
 template <class State>
 class MicrobatchStates {
   static_assert(ListsItsTensors<State>,
@@ -29,7 +29,7 @@ class MicrobatchStates {
     states_.insert_or_assign(microbatch, std::move(state));
   }
 
-  // use(state). Throws StateError if nothing was stored for this microbatch.
+  // Returns use(state). Throws StateError if nothing was stored for this microbatch.
   template <class Use>
   decltype(auto) with(std::int64_t microbatch, const Use& use) {
     const auto found = states_.find(microbatch);

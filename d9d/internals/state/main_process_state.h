@@ -1,5 +1,5 @@
-// State that the main process alone has, such as a tracker's run: in a checkpoint of all ranks it is under one key of
-// that rank, and the others have none.
+// State that only the main process has, such as a tracker's run. In a checkpoint of all ranks it is stored under a key
+// of that rank; the other ranks store nothing.
 //
 // Example
 //   const StateDict state = main_process_state(context, tracker);           // {"main_process.run": ...} on rank 0
@@ -18,7 +18,7 @@ namespace d9d {
 
 inline constexpr std::string_view kMainProcessPrefix = "main_process.";
 
-// Local. What object.state_dict() says, each name behind the prefix; empty on other ranks.
+// Local. Returns object.state_dict() with the prefix before each name; empty on other ranks.
 template <class T>
 [[nodiscard]] std::map<std::string, at::Tensor> main_process_state(const DistContext& context, const T& object) {
   std::map<std::string, at::Tensor> state;
@@ -27,8 +27,8 @@ template <class T>
   return state;
 }
 
-// Local. Hands the names behind the prefix to object.load_state_dict(); nothing happens on other ranks. Throws
-// StateError if there are none, as in a checkpoint that was written without this object.
+// Local. Passes the entries with the prefix to object.load_state_dict(), without the prefix; does nothing on other
+// ranks. Throws StateError if there are none, as in a checkpoint that was written without this object.
 template <class T>
 void load_main_process_state(const DistContext& context, T& object, const std::map<std::string, at::Tensor>& state) {
   if (!context.is_main_process()) return;

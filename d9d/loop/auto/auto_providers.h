@@ -1,4 +1,4 @@
-// Providers that follow a configuration record: what most jobs need.
+// Optimiser and learning-rate providers that follow a configuration record, which is what most jobs need.
 #pragma once
 
 #include "d9d/loop/control/providers.h"
@@ -7,7 +7,7 @@
 
 namespace d9d {
 
-// The optimiser that {"name": ...} asks for, over all trainable parameters of the module in one group.
+// Builds the optimiser that {"name": ...} selects, over all trainable parameters of the module in one group.
 class AutoOptimizerProvider : public OptimizerProvider {
  public:
   // Throws ConfigError for an optimiser that this version does not have.

@@ -7,9 +7,10 @@
 
 namespace d9d {
 
-// Throws ConfigError, naming the key, where trainer.cuda_graph is set for a job that it is not built for.
+// Throws ConfigError, naming the key, if trainer.cuda_graph is set for a job that cannot be captured: a device other
+// than CUDA, or a mesh degree above 1 other than data_parallel_replicate.
 void check_cuda_graph(const DistContext& context, const TrainerConfig& config);
-// The same of a module with layouts.
+// Throws ConfigError if trainer.cuda_graph is set and the module has a GradientReduction of its own (FSDP).
 void check_cuda_graph(const TrainerConfig& config, Module& module);
 
 }  // namespace d9d

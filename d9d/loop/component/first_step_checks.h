@@ -1,4 +1,5 @@
-// Mistakes that cost a run and say nothing, found at its start: equal data on all ranks, parameters that nothing trains.
+// Mistakes that cost a run and say nothing, found at its start: equal data on all ranks, parameters that nothing
+// trains.
 //
 // Example
 //   check_data_order(context, stream->state());
@@ -43,13 +44,13 @@ class FirstStep {
  public:
   explicit FirstStep(const DistContext& context);
 
-  // Collective over the data-parallel ranks: of each the hash of its first microbatch. StateError on all of them when two
-  // have the same.
+  // Collective over the data-parallel ranks: of each the hash of its first microbatch. StateError on all of them when
+  // two have the same.
   void check_batches(std::uint64_t hash) const;
   // Before a microbatch's backward. Walks the graph of the loss.
   void watch(const at::Tensor& loss);
-  // After the last backward. Logs, on the main process, what this rank found: parameters that no loss depends on, leaves
-  // that belong to no module, and use of LibTorch's random generators.
+  // After the last backward. Logs, on the main process, what this rank found: parameters that no loss depends on,
+  // leaves that belong to no module, and use of LibTorch's random generators.
   void warn(const Module& module) const;
 
  private:

@@ -16,7 +16,8 @@ namespace {
 
 // Indices of Pending::totals.
 constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kNorm = 5, kScale = 6;
-constexpr double kMaxDisagreement = 0.25;  // of rounding; GradientReduction::disagreement() is 0, or 0.5 and more
+// Tolerance for rounding; GradientReduction::disagreement() is 0 or at least 0.5.
+constexpr double kMaxDisagreement = 0.25;
 
 }  // namespace
 
@@ -73,7 +74,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-// The first five of Pending::totals, fp64, on the device, by one reduction.
+// Returns the first five of Pending::totals, fp64, on the device, after one all-reduce.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
@@ -92,8 +93,8 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   return totals;
 }
 
-// Clip coefficient over total weight; NaN where loss or norm are not finite, which a total weight of 0 makes them, or
-// where ranks have not reduced the same.
+// Clip coefficient divided by the total weight. NaN if the loss or the norm is not finite, as with a total weight of 0,
+// or if ranks have not reduced the same modules.
 at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const {
   const at::Tensor weight = sums[kWeight];
   const at::Tensor loss = sums[kLoss] / weight, norm_of_step = norm / weight.abs();

@@ -33,94 +33,99 @@
 
 namespace d9d {
 
-// What one rank brings to the totals of a step.
+// What one rank contributes to the totals of a step.
 struct RankReport {
   std::int64_t num_tokens = 0;
   bool wants_to_stop = false;
 };
 
-// The same on all ranks.
+// Totals of a step, the same on all ranks.
 struct StepGradients {
   double loss = 0.0;
   double norm = 0.0;  // L2, over all parameters, before clipping
   double total_weight = 0.0;
   std::int64_t num_tokens = 0;
-  bool stops = false;     // some rank wants to
+  bool stops = false;     // at least one rank wants to stop
   bool is_usable = true;  // false: total weight 0, or not finite
   bool is_finite = true;
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
-  std::string reason;  // why it is not usable; names the first of this rank's parameters with a gradient not finite
+  std::string reason;       // why the step is not usable; names this rank's first parameter with a non-finite gradient
 };
 
-// Calls the optimiser's step, and does something before or after it.
+// Wraps the optimiser's step: must call `step` and may run code before and after it.
 using AroundStep = std::function<void(const std::function<void()>& step)>;
 
-// Where the gradients of parameters lie.
+// Where gradients are stored.
 enum class GradientMemory {
-  kOfStep,  // allocated anew in each step where nothing else wants them in one place
-  kKept,    // at the same places in all steps, so that graphs can write them
+  kOfStep,  // may be allocated anew in each step
+  kKept,    // at the same addresses in all steps, so that captured graphs can write them
 };
 
 class GradientManager {
  public:
-  // The module has storage and layouts. Its reductions sum in config.grad_dtype unless their own configuration names
-  // another.
+  // The module has storage and layouts. Gradients are reduced in config.grad_dtype, unless a reduction's own
+  // configuration names another dtype.
   GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
                   const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep);
 
-  // Before a microbatch's forward.
+  // Called before a microbatch's forward.
   void begin_microbatch(bool is_last);
-  // loss, weight: scalars; detached.
+  // loss, weight: scalars, which are detached.
   void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
-  // Collective: after a microbatch's backward.
+  // Collective. Called after a microbatch's backward.
   void end_microbatch();
 
-  // The same around a microbatch that a graph captures or replays, with kept memory: whatever is to be summed over
-  // ranks is summed when it ends. `received`: as received() was after the capture.
+  // Replace begin_microbatch() and end_microbatch() around a microbatch that a graph captures or replays; they need
+  // GradientMemory::kKept. All reductions that are due happen in end_replay(). `received`: the value of received()
+  // after
+  // the capture.
   void begin_replay();
   void end_replay(bool is_last, const std::vector<bool>& received);
-  // Which gradients have values in this step: those that the next backward adds to and does not overwrite.
+  // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
+  // such a gradient and overwrites the others.
   [[nodiscard]] std::vector<bool> received() const { return bucketed_reduction_->received(); }
 
-  // Collective, after the last microbatch: sums gradients, losses and reports over ranks and steps the optimiser,
-  // unless the step is not usable; then parameters and optimiser stay as they were.
+  // Collective. Called after the last microbatch. Sums gradients, losses and reports over ranks and steps the
+  // optimiser. If the step is not usable, parameters and optimiser stay as they were.
   //
-  // An optimiser that scales gradients (ScalesGradients) gets its step before the host knows the loss, divides and
-  // clips as it reads them, and the host waits only for the loss and the norm. Any other gets gradients that are
-  // divided and clipped, in at least float32, after that wait; so does one whose step `around` is called for. Both
-  // round alike: the parameters become the same bit for bit, and ranks may differ in whether they have an `around`.
+  // An optimiser that scales gradients (ScalesGradients) steps before the host knows the loss: it divides and clips the
+  // gradients as it reads them, and the host waits only for the loss and the norm. For any other optimiser, and
+  // whenever `around` is set, the host waits first, and the optimiser gets gradients that are already divided and
+  // clipped, in at least float32. Both paths round alike: the parameters become the same bit for bit, so some ranks may
+  // pass an `around` and others none.
   //
-  // Throws CommunicationError, and says nothing about loss or norm, where a communication failed in the step. Throws
-  // StateError on all ranks if they have not reduced the same sharded modules, or if the step is not finite and the
-  // policy is to stop.
+  // Throws CommunicationError, and reports neither loss nor norm, if a communication failed in the step. Throws
+  // StateError on all ranks if the ranks have not reduced the same sharded modules, or if the loss or norm is not
+  // finite
+  // and the policy is to stop.
   StepGradients apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
                       const AroundStep& around = {});
-  // Collective: the same without an optimiser. Gradients are divided and clipped if the step is usable.
+  // Collective. Does the same without an optimiser: gradients are divided and clipped if the step is usable.
   [[nodiscard]] StepGradients finish_step(const RankReport& report);
 
-  // Forgets gradients and loss.
+  // Clears gradients and loss.
   void reset();
-  // After an exception in a step: reset() for gradients that are not complete. Local.
+  // Local. Does the work of reset() after an exception in a step, when gradients are incomplete.
   void abandon();
-  // Collective, after the last step: GradientReduction::close().
+  // Collective. Called after the last step: calls GradientReduction::close().
   void close();
 
  private:
-  // What the device will know about a step; the same on all ranks.
+  // What the device computes of a step; the same on all ranks.
   struct Pending {
-    // fp64, 0-dim: divides the gradients in .grad() by the total weight and clips them. NaN where the step is not
-    // usable.
+    // fp64, 0-dim: the factor that divides the gradients in .grad() by the total weight and clips them. NaN if the step
+    // is not usable.
     at::Tensor grad_scale;
     // [7] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, norm, grad_scale
     HostCopy totals;
   };
 
-  // Does not wait for the device; gradients are summed and not divided.
+  // Does not wait for the device. Gradients are summed but not divided.
   [[nodiscard]] Pending sum_step(const RankReport& report);
-  // Waits until the device knows, but not for work that it was given after sum_step().
+  // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
   [[nodiscard]] StepGradients read_step(const Pending& pending) const;
   void refuse_non_finite(const StepGradients& step) const;
-  // Multiplies the gradients of all parameters, in at least float32: narrower gradients are replaced by wider ones.
+  // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
   void scale_gradients(const StepGradients& step) const;
   [[nodiscard]] std::string first_non_finite() const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
@@ -128,16 +133,16 @@ class GradientManager {
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::shared_ptr<BucketedReduction> bucketed_reduction_;
-  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // and it
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // the module's own, then bucketed_reduction_
   std::vector<GradNormGroup> norm_groups_;
-  DeviceMesh stages_;  // ranks with other layers
-  DeviceMesh ranks_;   // all
-  bool counts_;        // tensor-parallel ranks have the same losses: the first one's count
+  DeviceMesh stages_;  // this rank's pp group: ranks with other layers
+  DeviceMesh ranks_;   // all ranks
+  bool counts_;        // whether this rank's loss counts: of tensor-parallel ranks, whose losses are equal, the first
   at::Device device_;
   SideStream copies_;
   std::shared_ptr<const World> world_;
   GradientClippingConfig clipping_;
-  at::Tensor weighted_loss_;  // undefined: nothing yet
+  at::Tensor weighted_loss_;  // undefined: no microbatch yet
   at::Tensor total_weight_;
 };
 

@@ -1,5 +1,5 @@
-// The key under which the graph of a microbatch is kept: structure, shapes and strides, dtypes, host values.
-// Microbatches with different keys need different graphs.
+// The key of a microbatch's graph: structure, shapes and strides, dtypes, host values. Microbatches with different keys
+// need different graphs.
 //
 // Example
 //   if (const auto key = graph_key(batch, device)) ++num_seen[*key];
@@ -14,7 +14,7 @@
 namespace d9d {
 namespace detail {
 
-// Whether T is a tree of tensors and plain values, of which a key can be made.
+// Whether T is a tree of tensors and plain values, for which a key exists.
 template <class T>
 struct IsPlain : std::bool_constant<std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string> ||
                                     std::is_same_v<T, std::monostate> || std::is_same_v<T, at::Tensor>> {};
@@ -37,7 +37,7 @@ struct IsPlain<Field<T, Value>> : IsPlain<Value> {};
 template <Record T>
 struct IsPlain<T> : IsPlain<decltype(T::fields())> {};
 
-// Writes a microbatch down.
+// Serialises a microbatch into its key.
 class GraphKeyWriter {
  public:
   explicit GraphKeyWriter(c10::Device device) : device_(device) { out_.precision(17); }
@@ -70,7 +70,7 @@ class GraphKeyWriter {
     }
   }
 
-  // None where a tensor is not on the device, or wants a gradient.
+  // None if a tensor is not on the device, not strided, or requires a gradient.
   [[nodiscard]] std::optional<std::string> key() const;
 
  private:
@@ -81,12 +81,12 @@ class GraphKeyWriter {
 
 }  // namespace detail
 
-// Whether values of T are tensors and plain values (numbers, strings, enums) alone.
+// Whether values of T consist only of tensors and plain values (numbers, strings, enums).
 template <class T>
 inline constexpr bool kHasGraphKey = detail::IsPlain<T>::value;
 
-// Equal for microbatches that differ in the values of their tensors alone. None where a graph cannot read it: tensors
-// on the host, or that want a gradient.
+// Two microbatches have equal keys if they differ only in the values of their tensors. None if a graph cannot read the
+// microbatch: a tensor is not on the device, not strided, or requires a gradient.
 template <class T>
 [[nodiscard]] std::optional<std::string> graph_key(const T& microbatch, c10::Device device) {
   detail::GraphKeyWriter writer(device);

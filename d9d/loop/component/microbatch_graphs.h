@@ -1,5 +1,5 @@
-// Forward and backward of microbatches as device graphs: those of a kind that comes back are done as usual in a few
-// steps, then captured, and from then on replayed.
+// Forward and backward of microbatches as device graphs: each kind of microbatch runs eagerly in its first few steps,
+// is then captured, and is replayed from then on.
 //
 // Example
 //   MicrobatchGraphs<Types> graphs(config, cuda_graphs(device), device, *model);
@@ -29,32 +29,32 @@
 
 namespace d9d {
 
-// What forward and loss of a microbatch read, and what they write beside gradients.
+// What forward and loss of a microbatch read, and what they write besides gradients.
 template <class Types>
 using Microbatch = std::tuple<typename Types::Input, typename Types::Shared, typename Types::State>;
 
 struct GraphCounts {
-  std::int64_t graphs = 0;   // that there are
-  std::int64_t replays = 0;  // a capture is followed by one
-  std::int64_t eager = 0;    // microbatches without a graph
+  std::int64_t graphs = 0;   // graphs captured
+  std::int64_t replays = 0;  // includes the replay right after each capture
+  std::int64_t eager = 0;    // microbatches that ran without a graph
 };
 
 namespace detail {
 
 [[nodiscard]] std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors);
 void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets);
-// How often each has been written in place; 0 of an undefined one.
+// How often each tensor has been written in place; 0 for an undefined one.
 [[nodiscard]] std::vector<std::int64_t> versions_of(const std::vector<at::Tensor>& tensors);
 // What a replay's caller may keep of `leaf`. The graph writes a leaf again in its next replay, so the caller gets a
 // copy; for an input that the graph only reads, it gets this microbatch's input. is_read_only: one entry an input.
 [[nodiscard]] at::Tensor after_replay(const at::Tensor& leaf, const std::vector<at::Tensor>& graph_inputs,
                                       const std::vector<bool>& is_read_only, const std::vector<at::Tensor>& inputs);
 
-// Where the parameters and buffers of a module lie. Graphs know them by address.
+// The addresses of a module's parameters and buffers, which graphs refer to.
 class ModuleMemory {
  public:
   explicit ModuleMemory(const Module& module);
-  // Whether any lies elsewhere than when this was asked last. Throws c10::Error where one is asleep (offload.h).
+  // Whether any address has changed since the previous call. Throws c10::Error if a tensor is asleep (offload.h).
   [[nodiscard]] bool has_moved();
 
  private:
@@ -62,7 +62,7 @@ class ModuleMemory {
   std::vector<BufferPtr> buffers_;
   std::vector<const void*> addresses_;
 };
-// Captures; what LibTorch throws becomes one StateError that says what to do.
+// Captures `work`. Turns what LibTorch throws into a StateError that says what to do.
 void capture(DeviceGraph& graph, const std::function<void()>& work);
 [[noreturn]] void refuse_types();
 
@@ -71,19 +71,22 @@ void capture(DeviceGraph& graph, const std::function<void()>& work);
 template <class Types>
 class MicrobatchGraphs {
  public:
-  // Does forward, loss and backward of the microbatch and updates it. is_captured: the device will do the same again
-  // for other values of the microbatch's tensors, without the host.
+  // Runs forward, loss and backward of the microbatch and updates it. is_captured: the device will repeat this work for
+  // other values of the microbatch's tensors, without the host.
   using Work = std::function<WeightedLoss(Microbatch<Types>& microbatch, bool is_captured)>;
 
-  // module: that the work runs. Where the memory of a parameter or buffer has been exchanged (offload.h), all graphs
-  // are dropped, and kinds begin anew. Throws ConfigError where inputs, shared or state hold other than tensors and
-  // plain values.
+  // module: the one that the work runs. When the memory of a parameter or buffer has been replaced (offload.h), all
+  // graphs are dropped and every kind starts over. Throws ConfigError if inputs, shared or state hold anything but
+  // tensors
+  // and plain values.
   MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module)
       : config_(config), make_graph_(std::move(make_graph)), device_(device), memory_(module) {
     if constexpr (!kCanCapture) detail::refuse_types();
   }
 
-  // Collective: begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and the work in between.
+  // Collective. Calls begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and runs the work
+  // in
+  // between.
   WeightedLoss run(Microbatch<Types>& microbatch, bool is_last, GradientManager& gradients, const Work& work) {
     if constexpr (kCanCapture) {
       Captured* const captured = find(microbatch, gradients);
@@ -104,7 +107,7 @@ class MicrobatchGraphs {
   }
 
   [[nodiscard]] const GraphCounts& counts() const { return counts_; }
-  // Kinds with a graph, and those that wait for one: at most kMaxWaiting, the last that came.
+  // Number of kinds with a graph plus kinds that wait for one; of the latter the latest kMaxWaiting are kept.
   [[nodiscard]] std::int64_t num_kinds() const { return std::ssize(captured_); }
   static constexpr std::int64_t kMaxWaiting = 64;
 
@@ -112,18 +115,18 @@ class MicrobatchGraphs {
   static constexpr bool kCanCapture = kHasGraphKey<Microbatch<Types>> && TensorTree<Microbatch<Types>>;
 
   struct Captured {
-    std::int64_t num_steps = 0;  // that had it
+    std::int64_t num_steps = 0;  // steps in which this kind occurred
     std::int64_t last_step = -1;
     std::unique_ptr<DeviceGraph> graph;      // null: not yet
-    std::vector<at::Tensor> inputs;          // that it reads: leaves of the microbatch
-    std::vector<bool> is_read_only;          // inputs: not written in place
-    std::optional<Microbatch<Types>> after;  // as the work left it, at the places where a replay writes
-    WeightedLoss loss;                       // likewise
-    std::vector<bool> received;              // GradientManager::received() after it
+    std::vector<at::Tensor> inputs;          // leaves of the microbatch that the graph reads
+    std::vector<bool> is_read_only;          // one entry an input: not written in place
+    std::optional<Microbatch<Types>> after;  // the microbatch as the work left it, in the memory that a replay writes
+    WeightedLoss loss;                       // likewise in the memory that a replay writes
+    std::vector<bool> received;              // GradientManager::received() after the work
   };
 
-  // Null: this microbatch runs as usual. Kinds that came together are captured in one step: what they needed to run as
-  // usual is given back before the first of them takes memory for its graph.
+  // Null: this microbatch runs eagerly. Kinds that first occurred in the same step are captured in the same step, so
+  // that the memory of their eager runs is freed before the first capture allocates the memory of its graph.
   Captured* find(const Microbatch<Types>& microbatch, const GradientManager& gradients) {
     const auto key = graph_key(std::pair(microbatch, gradients.received()), device_);
     if (!key) return nullptr;
@@ -196,7 +199,7 @@ class MicrobatchGraphs {
   detail::ModuleMemory memory_;
   std::map<std::string, Captured> captured_;  // by key
   GraphCounts counts_;
-  std::int64_t step_ = 0;  // that runs
+  std::int64_t step_ = 0;  // the current step
 };
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// The numbers that the microbatches of a step have over all ranks.
+// Numbers the microbatches of a step over all ranks.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace d9d {
 
-// Local. The numbers, within the step, of the `num_microbatches` of a pack: those that its stream gives
-// (PackStream::microbatch_numbers()). If it gives none, microbatch i of data-parallel rank r of R is number i R + r.
-// Throws ConfigError if a stream gives another number of them.
+// Local. Returns the number, within the step, of each of the `num_microbatches` microbatches of a pack: the numbers of
+// its stream (PackStream::microbatch_numbers()), or, if the stream gives none, i R + r for microbatch i of
+// data-parallel rank r of R. Throws ConfigError if the stream gives numbers, but not num_microbatches of them.
 [[nodiscard]] std::vector<std::uint64_t> microbatch_numbers(const DistContext& context,
                                                             const std::vector<std::int64_t>& of_stream,
                                                             std::size_t num_microbatches);

@@ -1,5 +1,5 @@
-// Runs the microbatches of a pack one after the other, forward and backward of each before the next: the activations of
-// one microbatch are in memory.
+// Runs the microbatches of a pack one after the other: each one's backward runs before the next one's forward, so that
+// the activations of only one microbatch are in memory.
 //
 //   pack -> to the device, TrainTask::build_forward_inputs        all microbatches
 //        -> forward -> compute_loss -> backward -> update_metrics  one microbatch at a time
@@ -136,7 +136,7 @@ class MicrobatchRunner final : public PackRunner {
     return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach()};
   }
 
-  // Refuses what a replay would not ask again: the step's number, and random numbers.
+  // Throws for what a replay would not repeat: asking for the step's number, and drawing random numbers.
   WeightedLoss capture(Microbatch<Types>& microbatch) {
     struct EndCapture {
       bool& is_captured;
@@ -150,7 +150,7 @@ class MicrobatchRunner final : public PackRunner {
   PackStream<Batch>& stream_;
   const ModelForward<Types>& forward_;
   std::vector<Batch> pack_;
-  std::vector<std::uint64_t> numbers_;  // of the pack's microbatches, among those of all ranks
+  std::vector<std::uint64_t> numbers_;  // of the pack's microbatches, within the step over all ranks
   MicrobatchStates<State> states_;
   bool is_first_step_ = true;
   std::optional<FirstStep> first_step_;            // while that one runs

@@ -7,21 +7,21 @@
 
 namespace d9d {
 
-// Throws StateError if the provider's module already has storage, or if a parameter or buffer has no value at the end.
+// Throws StateError, naming the parameter, if a parameter of the provider's module already has storage.
 void check_late_initialized(const Module& module);
 
-// Throws StateError that names a parameter without a place on the job's mesh. On one rank parameters have places too,
-// on a mesh whose axes have size 1, so that code that reads layouts needs no case for one rank.
+// Throws StateError, naming the parameter, if a parameter has no layout on the job's mesh. On one rank parameters have
+// layouts too, on a mesh whose axes have size 1, so that code that reads layouts needs no case for one rank.
 void check_layouts(const DistContext& context, const Module& module);
 
-// One clock for all random layers of the module, with the job's seed and the ranks that share a microbatch.
+// Gives all random layers of the module one clock, with the job's seed and the number of ranks that share a microbatch.
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
 template <class Types>
 [[nodiscard]] ModelStage<Types> build_model_stage(const DistContext& context, const TrainerConfig& config,
                                                   ModelProvider<Types>& provider) {
-  const PipelineStageInfo stage_info;  // one stage
+  const PipelineStageInfo stage_info;  // pipelines have one stage
   ModelStage<Types> stage = provider.initialize_model_stage(context, stage_info);
   Module& module = *stage.module;
   check_late_initialized(module);

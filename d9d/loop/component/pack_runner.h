@@ -10,10 +10,10 @@ namespace d9d {
 class PackRunner {
  public:
   virtual ~PackRunner() = default;
-  // Gets the next pack; false when the data ended.
+  // Fetches the next pack; false at the end of the data.
   [[nodiscard]] virtual bool fetch() = 0;
-  // Forward and backward of the fetched pack; gives losses and gradients to `gradients`. Returns the number of its
-  // tokens.
+  // Runs forward and backward of the fetched pack and adds its losses and gradients to `gradients`. Returns the number
+  // of its tokens.
   virtual std::int64_t run(GradientManager& gradients) = 0;
 };
 

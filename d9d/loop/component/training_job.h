@@ -28,7 +28,7 @@ struct TrainingJob {
   Optimizer optimizer;
   LearningRateScheduler lr_scheduler;
   nlohmann::json hparams;                        // of task and model, for the tracker
-  const std::shared_ptr<const Tracker> tracker;  // beside the configuration's; null: none
+  const std::shared_ptr<const Tracker> tracker;  // the program's own, in addition to the configured one; null: none
 };
 
 }  // namespace d9d

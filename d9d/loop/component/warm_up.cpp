@@ -20,7 +20,8 @@ void multiply(c10::Device device) {
   const at::Tensor x = at::zeros({kSize, kSize}, options).requires_grad_();
   const at::Tensor weight = at::zeros({kSize, kSize}, options).requires_grad_();
   const at::Tensor y = kernels::linear(x, weight);
-  // A kernel first: where a thread begins with a product, LibTorch warns that it has no context.
+  // A kernel precedes the product's backward: LibTorch warns of a missing context in a thread that begins with a
+  // product.
   const at::Tensor out = kernels::silu_mul(y, y);
   (void)torch::autograd::grad({out}, {x, weight}, {at::zeros_like(out)});
 }
@@ -29,11 +30,11 @@ void multiply(c10::Device device) {
 
 std::jthread start_warm_up(c10::Device device) {
   if (!device.is_cuda()) return {};
-  install_interrupt_handlers();  // before a thread that may compile kernels
+  install_interrupt_handlers();  // must precede any thread that may compile kernels
   return std::jthread([device] {
     try {
       multiply(device);
-    } catch (const std::exception&) {  // the step will say so
+    } catch (const std::exception&) {  // the same error comes up in the first step
     }
   });
 }

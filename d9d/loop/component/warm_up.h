@@ -1,4 +1,4 @@
-// What a GPU's libraries do once in a process, done while the host builds the model.
+// One-time initialisation of a GPU's libraries, which runs while the host builds the model.
 //
 // Example
 //   const std::jthread warm_up = start_warm_up(context.device());   // ends by itself
@@ -10,9 +10,9 @@
 
 namespace d9d {
 
-// On a CUDA device a small matrix product, forward and backward, in bfloat16: makes the handle of cuBLAS, loads its
-// kernels, and starts autograd's thread of the device. Nothing elsewhere. What fails here is left to fail where it is
-// needed.
+// On a CUDA device: computes a small matrix product in bfloat16, forward and backward, which creates the cuBLAS
+// handle, loads its kernels, and starts autograd's thread of the device. On other devices: does nothing. Errors are
+// ignored here; they come up again in the first step.
 [[nodiscard]] std::jthread start_warm_up(c10::Device device);
 
 }  // namespace d9d

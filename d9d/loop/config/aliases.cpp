@@ -21,7 +21,7 @@ Json* find_object(Json& parent, std::string_view key) {
   return at != parent.end() && at->is_object() ? &*at : nullptr;
 }
 
-// Moves one value out of an object that goes away. `from` and `to` are the paths of the two objects.
+// Moves one value out of an object that is discarded afterwards. `from` and `to` are the paths of the two objects.
 void move_value(Json& source, const ConfigPath& from, std::string_view key, Json& target, const ConfigPath& to,
                 std::string_view new_key) {
   const auto at = source.find(key);
@@ -40,7 +40,7 @@ void check_empty(const Json& section, const ConfigPath& path, std::span<const st
   throw ConfigError(cat(config_source(path), "unknown key '", (path / key).keys, "'.", did_you_mean(key, known)));
 }
 
-// A section of the job whose keys all belong to the data record now.
+// Moves a section of the job, all of whose keys now belong to the data record.
 void move_section_to_data(Json& config, const ConfigPath& root, std::string_view job, std::string_view section,
                           std::span<const std::string_view> keys, Notes& notes) {
   Json* parent = find_object(config, job);
@@ -49,7 +49,7 @@ void move_section_to_data(Json& config, const ConfigPath& root, std::string_view
   const ConfigPath from = root / job / section;
   Json moved = std::move(*values);
   parent->erase(std::string(section));
-  Json& data = config["data"];  // may grow the root: `parent` and `values` are dead from here
+  Json& data = config["data"];  // may reallocate the root's members: `parent` and `values` are invalid from here on
   if (data.is_null()) data = Json::object();
   D9D_CHECK(data.is_object(), ConfigError, root / "data", "expected an object, got ", json_excerpt(data),
             ". Write it as {\"key\": value}.");
@@ -72,7 +72,7 @@ void replace_profiling_enabled(Json& config, const ConfigPath& root, std::string
   notes.push_back(cat(path.keys, " is a key of d9d 0.16: the section is ", is_enabled ? "on." : "off, as if null."));
 }
 
-// What stood beside the inner model becomes the head record.
+// Turns the keys beside the inner model into the head record.
 void move_head(Json& siblings, const ConfigPath& from, Json& provider, const ConfigPath& provider_path) {
   if (siblings.empty()) return;
   Json head = Json::object();

@@ -1,4 +1,4 @@
-// Configuration files of d9d 0.16, read as what they mean today: a change to the JSON before it is parsed.
+// Translates configuration files of d9d 0.16 to today's keys: changes the JSON before it is parsed.
 //
 // Example
 //   const auto config = load_config<PretrainConfig>(argc, argv, apply_0_16_aliases);
@@ -19,7 +19,7 @@ namespace d9d {
 // and for `model_provider`:
 //   model.model                                                      -> model
 //   model.{num_labels, classifier_dropout | embedding_dim, normalize} -> head
-// Returns a note for each that was used. Throws ConfigError where both forms are there and differ.
+// Returns a note for each alias that was used. Throws ConfigError if both forms are present with different values.
 [[nodiscard]] std::vector<std::string> apply_0_16_aliases(Json& config, const ConfigPath& root);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Which pipeline schedule a job runs: one of the records below, picked in JSON by "schedule".
+// The pipeline schedule of a job: one of the records below, selected in JSON by "schedule".
 //
 // Example
 //   {"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": true}

@@ -1,4 +1,5 @@
-// Settings of a training and of an inference job: one record a service of the loop, one section in JSON each.
+// Settings of a training and of an inference job: each service of the loop has one record, which is one section in
+// JSON.
 //
 // Example
 //   {"run": {"name": "qwen3"}, "logging": {"period_steps": 5, "tracker": {"provider": "log"}},
@@ -38,7 +39,7 @@ struct RunConfig {
 };
 
 struct ScheduleConfig {
-  std::optional<std::int64_t> total_steps = {};  // null: as many as the data has
+  std::optional<std::int64_t> total_steps = {};  // null: as many as the data provides
 
   static constexpr auto fields() {
     return record<ScheduleConfig>(defaulted("total_steps", &ScheduleConfig::total_steps, at_least(1)));
@@ -46,7 +47,7 @@ struct ScheduleConfig {
 };
 
 struct DataPrefetchConfig {
-  std::int64_t prefetch_factor = 1;  // packs copied to the device ahead; 0: copied when the step starts
+  std::int64_t prefetch_factor = 1;  // packs copied to the device in advance; 0: copied when the step starts
 
   static constexpr auto fields() {
     return record<DataPrefetchConfig>(defaulted("prefetch_factor", &DataPrefetchConfig::prefetch_factor, at_least(0)));
@@ -56,7 +57,7 @@ struct DataPrefetchConfig {
 struct LoggingConfig {
   StepActionPeriod period_steps = {};
   TrackerConfig tracker = {};
-  std::int64_t max_pending_steps = 2;  // by how many steps logged values may lag
+  std::int64_t max_pending_steps = 2;  // how many steps logged values may lag behind
 
   static constexpr auto fields() {
     return record<LoggingConfig>(required("period_steps", &LoggingConfig::period_steps),
@@ -74,7 +75,7 @@ struct PipeliningConfig {
 };
 
 struct ModelStageFactoryConfig {
-  std::optional<std::filesystem::path> source_checkpoint = {};  // where initial weights come from; null: random
+  std::optional<std::filesystem::path> source_checkpoint = {};  // source of the initial weights; null: random
   bool checkpoint_only_trainable_parameters = false;
 
   static constexpr auto fields() {
@@ -94,7 +95,7 @@ struct DeterminismConfig {
 };
 
 struct GarbageCollectionConfig {
-  StepActionPeriod period_steps = {};  // when cached memory goes back to the system
+  StepActionPeriod period_steps = {};  // when freed host memory is returned to the system
 
   static constexpr auto fields() {
     return record<GarbageCollectionConfig>(required("period_steps", &GarbageCollectionConfig::period_steps));
@@ -120,7 +121,7 @@ constexpr auto enum_names(NonFinitePolicy) {
 }
 
 struct GradientClippingConfig {
-  std::optional<double> max_norm = {};                     // null: the norm is measured, nothing is clipped
+  std::optional<double> max_norm = {};                     // null: the norm is measured but nothing is clipped
   StepActionPeriod log_total_steps = {EverySteps{1}};      // when the norm is logged
   NonFinitePolicy on_non_finite = NonFinitePolicy::kStop;  // skip: the step changes nothing
 
@@ -157,7 +158,7 @@ struct GradientManagerConfig {
   // The dtype in which gradients are summed over microbatches and ranks, unless FsdpConfig names another for sharded
   // parameters. null: float32, or float64 for float64 parameters. bfloat16 saves memory and rounds each sum.
   std::optional<Dtype> grad_dtype = {};
-  std::int64_t bucket_size_mb = 32;  // size of one reduction
+  std::int64_t bucket_size_mb = 32;  // size of one bucket, which is reduced as a whole
 
   static constexpr auto fields() {
     using Manager = GradientManagerConfig;
@@ -167,7 +168,7 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  std::int64_t init_timeout = 10000;  // seconds, until the first step has ended
+  std::int64_t init_timeout = 10000;  // seconds, until the first step has ended and again after the last
   std::int64_t step_timeout = 100;    // seconds, afterwards
 
   static constexpr auto fields() {
@@ -176,17 +177,17 @@ struct TimeoutConfig {
   }
 };
 
-// Forward and backward of a microbatch as one CUDA graph: for steps whose kernels are so short that the host is what
-// they wait for. A graph belongs to microbatches of one kind: names, shapes, dtypes and host values of what the task
-// built, and which parameters have gradients already. Others run as usual. The same numbers; one device and mesh
-// degrees of 1 other than data_parallel_replicate.
+// Runs forward and backward of a microbatch as one CUDA graph, for steps whose kernels are so short that launches
+// limit their speed. A graph serves microbatches of one kind: the same names, shapes, dtypes and host values in what
+// the task built, and the same parameters that already have gradients. Other microbatches run eagerly. Results are the
+// same numbers. Needs one device a rank and mesh degrees of 1 other than data_parallel_replicate.
 //
-// What a task, its model and their hooks do with the host in forward and loss happens at the capture and not in a
-// replay. So they read no device value there, and let nothing but inputs, shared and state decide what the device does.
-// Waiting for the device, dropout, and asking for the step are noticed; other state of one's own is not.
+// Host code of a task, its model and their hooks in forward and loss runs at the capture but not in a replay. It must
+// therefore read no device value, and only inputs, shared and state may decide what the device does. Waiting for the
+// device, dropout, and asking for the step are detected; dependence on other state is not.
 struct CudaGraphConfig {
-  std::int64_t num_warm_up_steps = 2;  // in which a kind runs as usual before it is captured
-  std::int64_t max_graphs = 4;         // kinds beyond run as usual
+  std::int64_t num_warm_up_steps = 2;  // steps in which a kind runs eagerly before it is captured
+  std::int64_t max_graphs = 4;         // further kinds run eagerly
 
   static constexpr auto fields() {
     using Graph = CudaGraphConfig;

@@ -1,4 +1,4 @@
-// What a configuration may say and this version cannot do yet. Refused by name, never ignored.
+// Settings that a configuration may contain but this version does not support. They are refused by name, never ignored.
 //
 // Example
 //   refuse_unsupported(context.mesh_parameters());

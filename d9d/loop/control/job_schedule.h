@@ -20,40 +20,40 @@
 
 namespace d9d {
 
-// The steps of a job: `configured` if set, else what the data has (`available`). ConfigError when neither is known, or
-// the data has fewer than configured.
+// The number of steps of a job: `configured` if set, else what the data provides (`available`). Throws ConfigError if
+// neither is known, or if the data provides fewer than configured.
 [[nodiscard]] std::int64_t total_steps_of(std::optional<std::int64_t> configured,
                                           std::optional<std::int64_t> available);
 
 struct StepActionRules {
-  bool always_at_last_step = false;  // a period that does not divide the total still acts at the last step
-  bool after_advance = false;        // asked after advance() instead of before it
+  bool always_at_last_step = false;  // also act at the last step if the period does not divide the total
+  bool after_advance = false;        // the call comes after advance() instead of before it
 };
 
 class JobSchedule {
  public:
-  // ConfigError unless total_steps > 0.
+  // Throws ConfigError unless total_steps > 0.
   explicit JobSchedule(std::int64_t total_steps);
 
   [[nodiscard]] std::int64_t total_steps() const { return total_steps_; }
-  // Number of completed steps, which is the 0-based index of the step that runs now.
-  // Throws ConfigError where a CUDA graph would keep the answer.
+  // Number of completed steps, which is the 0-based index of the current step. Throws ConfigError during the capture of
+  // a CUDA graph, which would freeze the value.
   [[nodiscard]] std::int64_t current_step() const;
   [[nodiscard]] bool is_done() const { return current_step_ >= total_steps_; }
 
-  // One more step is complete.
+  // Marks one more step as complete.
   void advance() { ++current_step_; }
 
-  // Whether an action of this period belongs to the step that runs now (or, after advance(), to the one that ended).
+  // Whether an action with this period is due in the current step (or, after advance(), in the one that just ended).
   // Steps count from 1: a period of 5 acts at the 5th, 10th, ... step.
   [[nodiscard]] bool should_do_action(const StepActionPeriod& period, const StepActionRules& rules = {}) const;
 
-  // The same job for work that a CUDA graph captures: which step runs must not be asked.
+  // The same schedule for work that a CUDA graph captures: asking it for the current step throws.
   [[nodiscard]] JobSchedule without_step() const;
 
-  // {"current_step": n}: a resumed job may have another total.
+  // {"current_step": n}. The total is left out, because a resumed job may have another one.
   [[nodiscard]] nlohmann::ordered_json state() const;
-  // StateError when it is no such state.
+  // Throws StateError if `state` does not have the form that state() returns.
   void load_state(const nlohmann::ordered_json& state);
 
  private:

@@ -1,4 +1,5 @@
-// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each is asked once.
+// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each one's builder is
+// called once.
 #pragma once
 
 #include <filesystem>
@@ -32,7 +33,7 @@ struct ModelStage {
   ModelForward<Types> forward;
 };
 
-// model(input, shared) gives Output, or a variant that holds it.
+// model(input, shared) returns Output, or a variant that holds it.
 template <class Types, class Model>
 [[nodiscard]] ModelStage<Types> as_model_stage(const ModulePtr<Model>& model) {
   return {.module = model.shared(),
@@ -66,13 +67,13 @@ class ModelProvider {
         cat("[loop::model_provider] this model provider cannot load ", directory.string(),
             ". Override load_source_checkpoint, or unset trainer.model_stage_factory.source_checkpoint."));
   }
-  // Writes the trained stage as a model for others.
+  // Writes the trained stage in the provider's own format for use by other programs.
   virtual void export_model_stage(const DistContext& /*context*/, const Module& /*module*/,
                                   const std::filesystem::path& directory) {
     throw ConfigError(cat("[loop::model_provider] this model provider cannot export to ", directory.string(),
                           ". Override export_model_stage."));
   }
-  // Once, before anything is built. After the task's.
+  // Called once, after the task's register_events and before anything is built.
   virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
 };
@@ -81,8 +82,7 @@ template <class Batch>
 class DataProvider {
  public:
   virtual ~DataProvider() = default;
-  // total_steps: the job's step budget, if one was set. Dividing samples over data-parallel ranks is the provider's
-  // work.
+  // total_steps: the job's number of steps, if one was set. The provider divides samples over data-parallel ranks.
   [[nodiscard]] virtual std::unique_ptr<PackStream<Batch>> build_pack_stream(
       const DistContext& context, std::optional<std::int64_t> total_steps) = 0;
 };

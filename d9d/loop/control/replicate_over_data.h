@@ -1,4 +1,4 @@
-// How a model is laid out whose author said nothing about ranks.
+// The default layout, for a model whose provider declares none.
 #pragma once
 
 #include "d9d/core/dist_context/dist_context.h"

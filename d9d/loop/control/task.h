@@ -29,15 +29,15 @@ struct ForwardInputs {
   typename Types::Input input;
   typename Types::Shared shared;
   typename Types::State state;
-  std::int64_t num_tokens = 0;  // what throughput counts: logged and shown as tokens a second
+  std::int64_t num_tokens = 0;  // the unit of throughput, which is logged and shown as tokens a second
 };
 
 struct LossResult {
   at::Tensor loss;                                       // scalar
   std::optional<at::Tensor> loss_weight = std::nullopt;  // scalar >= 0, none: 1
 };
-// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; so is its gradient. A step of total
-// weight zero changes nothing.
+// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is averaged likewise. A
+// step of total weight zero changes nothing.
 
 template <class Types>
 class TrainTask {
@@ -48,19 +48,21 @@ class TrainTask {
 
   virtual ~TrainTask() = default;
 
-  // Once a microbatch, with the batch's tensors on the model's device.
+  // Called once a microbatch, with the batch's tensors on the model's device.
   [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
-  // Once a microbatch, where the last stage is. May write into the state what update_metrics reads.
+  // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 
   [[nodiscard]] virtual MetricMap create_metrics() { return {}; }
-  // Once a microbatch, right after its loss. `metrics`: what create_metrics returned.
+  // Called once a microbatch, right after its loss. `metrics`: what create_metrics returned.
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
 
-  // Once, before anything is built: subscribes to what docs/training.md lists. Before the model provider's.
+  // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
+  // that
+  // docs/training.md lists.
   virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
-  virtual void finalize() {}  // once, after the last step
+  virtual void finalize() {}  // called once, after the last step
 };
 
 }  // namespace d9d

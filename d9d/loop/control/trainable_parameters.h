@@ -18,8 +18,8 @@ struct TrainableParameters {
   std::uint64_t base_seed = 0;             // of the job, for optimisers that draw numbers
 };
 
-// The parameters of a module that require gradients, each as the tensor that this rank keeps: its .grad() is the gradient
-// to apply. The module has storage, layouts and a random clock. Local.
+// The parameters of a module that require gradients, each as the tensor that this rank keeps: its .grad() is the
+// gradient to apply. The module has storage, layouts and a random clock. Local.
 [[nodiscard]] TrainableParameters trainable_parameters(const Module& module);
 
 }  // namespace d9d

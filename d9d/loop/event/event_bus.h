@@ -1,9 +1,9 @@
-// Typed events: code of a task or a model provider that runs at fixed points of a job.
+// Typed events: run code of a task or a model provider at fixed points of a job.
 //
 // Example
 //   events.subscribe(kTrainStepPost, [](const TrainStep& step) { publish(step.schedule.current_step()); });
 //
-// One's own events work the same way:
+// A program's own events work the same way:
 //   struct Evaluated { double accuracy; };
 //   inline constexpr Event<Evaluated> kEvaluated{"my_project.evaluated"};
 //   events.trigger(kEvaluated, {.accuracy = 0.9});
@@ -22,20 +22,20 @@
 
 namespace d9d {
 
-// An event is its id. `Context`: what its handlers get.
+// An event is identified by its id. `Context`: the argument of its handlers.
 template <class Context>
 struct Event {
-  std::string_view id;  // outlives the bus
+  std::string_view id;  // must outlive the bus
 };
 
 template <class Handler, class Context>
 concept EventHandler = std::copy_constructible<Handler> && std::invocable<Handler&, const Context&>;
 
-// Local: each rank has its own, used from the thread that runs the job.
+// Local: each rank has its own bus, used only from the thread that runs the job.
 class EventBus {
  public:
-  // `handler`: callable with const Context&. A handler of another event's context does not compile; InternalError if
-  // the id is known with another context.
+  // `handler`: callable with const Context&. A handler of another event's context does not compile. Throws
+  // InternalError if the id is known with another context.
   template <class Context, EventHandler<Context> Handler>
   void subscribe(const Event<Context>& event, Handler handler) {
     add(event.id, typeid(Context), [handler = std::move(handler)](const void* context) mutable {
@@ -43,9 +43,9 @@ class EventBus {
     });
   }
 
-  // Runs the handlers here and now, in the order in which they subscribed; those that subscribe meanwhile come last.
-  // What a handler throws stops the ones after it and goes on as StateError that names the event, with the original
-  // nested in it (std::rethrow_if_nested).
+  // Runs the handlers synchronously, in the order in which they subscribed; handlers that subscribe meanwhile run last.
+  // An exception in a handler stops the remaining ones and continues as a StateError that names the event, with the
+  // original nested in it (std::rethrow_if_nested).
   template <class Context>
   void trigger(const Event<Context>& event, const std::type_identity_t<Context>& context) {
     run(event.id, typeid(Context), &context);
@@ -69,7 +69,7 @@ class EventBus {
   using AnyHandler = std::function<void(const void* context)>;
   struct Handlers {
     std::type_index context;
-    std::deque<AnyHandler> in_order;  // adding leaves the one that runs where it is
+    std::deque<AnyHandler> in_order;  // a deque, so that adding a handler does not move the one that runs
   };
 
   void add(std::string_view id, std::type_index context, AnyHandler handler);

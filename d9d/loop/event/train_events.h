@@ -15,7 +15,7 @@
 
 namespace d9d {
 
-// Contexts. What they refer to lives as long as the trainer, or the run for TrainReady.
+// Contexts of the events. Their references are valid as long as the trainer, or as long as the run for TrainReady.
 struct ConfigurationStarted {
   const DistContext& dist_context;
 };
@@ -36,34 +36,34 @@ struct TrainReady {
   TrackerRun& run;
 };
 struct TrainStep {
-  const JobSchedule& schedule;  // current_step() is the step that runs
+  const JobSchedule& schedule;  // current_step() is the running step
 };
 struct TrainFinished {};
 
-// Handlers are registered, nothing is built.
+// Handlers are registered; nothing is built yet.
 inline constexpr Event<ConfigurationStarted> kTrainConfigStarted{"train.configuration.start"};
-// Batch: the task's, as in kTrainDataStreamReady<TokenBatch>.
+// Batch: the task's batch type, as in kTrainDataStreamReady<TokenBatch>.
 template <class Batch>
 inline constexpr Event<DataStreamReady<Batch>> kTrainDataStreamReady{"train.configuration.data_stream"};
-// With storage and values, source checkpoint included.
+// The stages have storage and values, including those of the source checkpoint.
 inline constexpr Event<ModelStagesReady> kTrainModelStagesReady{"train.configuration.model_stages"};
-// Both after optimiser and schedule exist.
+// Both are triggered after optimiser and schedule exist.
 inline constexpr Event<OptimizerReady> kTrainOptimizerReady{"train.configuration.optimizer"};
 inline constexpr Event<LRSchedulerReady> kTrainLRSchedulerReady{"train.configuration.lr_scheduler"};
 
-// Before the first step; the tracker's run is open.
+// Triggered before the first step; the tracker's run is open.
 inline constexpr Event<TrainReady> kTrainReady{"train.ready"};
-// Before the step's data is fetched.
+// Triggered before the step's data is fetched.
 inline constexpr Event<TrainStep> kTrainStepPre{"train.step.pre"};
 // Around forward and backward of all microbatches.
 inline constexpr Event<TrainStep> kTrainForwardBackwardPre{"train.forward_backward.pre"};
 inline constexpr Event<TrainStep> kTrainForwardBackwardPost{"train.forward_backward.post"};
-// Around the optimiser alone: gradients are divided and clipped. Not in a step that is skipped.
+// Around the optimiser's step alone: gradients are already divided and clipped. Not triggered in a skipped step.
 inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.pre"};
 inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
-// Values are logged and gradients cleared; current_step() still is this step.
+// Values are logged and gradients cleared; current_step() is still this step.
 inline constexpr Event<TrainStep> kTrainStepPost{"train.step.post"};
-// After the task's finalize; also when the job was interrupted.
+// Triggered after the task's finalize, also when the job was interrupted.
 inline constexpr Event<TrainFinished> kTrainFinished{"train.finished"};
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Wires the parts of a training job and runs it.
+// Builds a training job from its parts and runs it.
 //
 // Example
 //   Trainer<MyTypes> trainer(context, config.trainer,
@@ -24,7 +24,7 @@
 
 namespace d9d {
 
-// Borrowed, but for the tracker; each outlives the trainer.
+// The parts are borrowed and must outlive the trainer, except for the tracker.
 template <class Types>
 struct TrainerParts {
   TrainTask<Types>& task;
@@ -32,22 +32,24 @@ struct TrainerParts {
   DataProvider<typename Types::Batch>& data;
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
-  // One of the program's own (docs/trackers.md), beside what trainer.logging.tracker says; opened on the main process.
+  // A tracker of the program's own (docs/trackers.md), in addition to that of trainer.logging.tracker; opened on the
+  // main
+  // process.
   std::shared_ptr<const Tracker> tracker;
 };
 
 template <class Types>
 class Trainer {
  public:
-  // Builds the job: handlers of events, the data (a step budget that it cannot fill fails before any model is built),
-  // the model, optimiser and schedule.
+  // Builds the job: handlers of events, the data (a number of steps that it cannot provide throws before any model is
+  // built), the model, optimiser and schedule.
   Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
       : parts_(parts), job_(build_job(context, std::move(config))) {
     job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
     job_.events->trigger(kTrainLRSchedulerReady, {.lr_scheduler = job_.lr_scheduler});
   }
 
-  // Runs the steps that are left, then the task's finalize.
+  // Runs the remaining steps, then the task's finalize.
   TrainingOutcome train() {
     job_.hparams = {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}};
     MicrobatchRunner<Types> runner(job_, parts_.task, *stream_, forward_);
@@ -59,7 +61,7 @@ class Trainer {
     return outcome;
   }
 
-  // Writes the model as the provider exports it.
+  // Writes the model with the provider's export.
   void export_to(const std::filesystem::path& directory) {
     parts_.model.export_model_stage(job_.context, *job_.module, directory);
   }
@@ -67,7 +69,7 @@ class Trainer {
   [[nodiscard]] Module& module() const { return *job_.module; }
   [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }
   [[nodiscard]] const MetricMap& metrics() const { return job_.metrics; }
-  // How much of the last train() was replayed.
+  // How many microbatches of the last train() were replayed from graphs.
   [[nodiscard]] const GraphCounts& graph_counts() const { return graph_counts_; }
 
  private:
@@ -85,7 +87,7 @@ class Trainer {
     stream_ = parts_.data.build_pack_stream(context, config.schedule.total_steps);
     events->trigger(kTrainDataStreamReady<typename Types::Batch>, {.stream = *stream_});
     check_data_order(context, stream_->state());
-    stream_->start();  // the first step's data is there when the model is
+    stream_->start();  // so that the first step's data is ready when the model is
     const JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
 
     const ModelStage<Types> stage = build_model_stage(context, config, parts_.model);

@@ -35,7 +35,7 @@ std::string text_of(const char* format, double value) {
   return buffer;
 }
 
-// What a step logs beside its loss. A copy from the device to the host is under way.
+// What a step logs besides its loss. The copy from the device to the host is in flight.
 struct LoggedValues {
   struct Series {
     std::string name;
@@ -53,7 +53,7 @@ struct StepReport {
   double seconds = 0.0;
 };
 
-// Runs steps; owns what lives as long as the run.
+// Runs steps; owns objects that live as long as the run.
 class TrainingRun {
  public:
   TrainingRun(TrainingJob& job, PackRunner& packs)
@@ -78,7 +78,7 @@ class TrainingRun {
       if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
       has_stepped_ = true;
     }
-    set_timeout(job_.config.timeout.init_timeout);  // what comes now, an export, takes its time
+    set_timeout(job_.config.timeout.init_timeout);  // an export may follow, which takes longer than a step
     gradients_.close();
     bar_.finish();
     run_->close(RunOutcome::kCompleted);
@@ -88,7 +88,7 @@ class TrainingRun {
   }
 
  private:
-  // One rank writes for all.
+  // Only the main process writes to trackers.
   static std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
     if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
     std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
@@ -142,7 +142,7 @@ class TrainingRun {
     return report;
   }
 
-  // Empty where no handler watches the optimiser's step; then that step need not wait until the host knows the loss.
+  // Empty if no handler watches the optimiser's step: then that step need not wait until the host knows the loss.
   AroundStep around_optimizer_step() const {
     const EventBus& events = *job_.events;
     if (!events.has_handlers(kTrainOptimizerStepPre) && !events.has_handlers(kTrainOptimizerStepPost)) return {};
@@ -166,7 +166,7 @@ class TrainingRun {
     }
   }
 
-  // Called before the device has the optimiser's work, which the host then need not wait for when it logs.
+  // Called before the optimiser's kernels are launched, so that the host need not wait for them when it logs.
   std::optional<LoggedValues> collect_values() const {
     std::vector<LoggedValues::Series> series;
     std::vector<at::Tensor> values;
@@ -223,7 +223,7 @@ class TrainingRun {
 
 TrainingOutcome run_training(TrainingJob& job, PackRunner& packs) {
   if (!job.config.cuda_graph) return TrainingRun(job, packs).run();
-  // Graphs cannot be captured on the default stream; work before and after them stays on theirs.
+  // Graphs cannot be captured on the default stream. Work before and after the run stays on its own stream.
   auto outcome = TrainingOutcome::kInterrupted;
   SideStream(job.context.device()).run([&] { outcome = TrainingRun(job, packs).run(); }).wait();
   return outcome;

@@ -1,4 +1,4 @@
-// The steps of a training job: what happens in a step, in which order.
+// The steps of a training job: what happens in a step, and in which order.
 //
 //   fetch a pack -> forward, loss, backward a microbatch at a time -> divide, norm, clip, optimiser -> log ->
 //   after-step actions of the model -> learning rate -> clear gradients -> current_step + 1
@@ -11,10 +11,10 @@ namespace d9d {
 
 enum class TrainingOutcome {
   kFinished,     // all steps were done
-  kInterrupted,  // Ctrl-C or SIGTERM: the running step was finished and logged
+  kInterrupted,  // Ctrl-C or SIGTERM: the running step was completed and logged
 };
 
-// Runs the steps that are left.
+// Runs the remaining steps.
 [[nodiscard]] TrainingOutcome run_training(TrainingJob& job, PackRunner& packs);
 
 }  // namespace d9d

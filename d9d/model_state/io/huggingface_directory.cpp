@@ -86,7 +86,7 @@ void write_shards(const fs::path& directory, const std::vector<TensorSource>& te
   write_file_atomically(directory / kIndexFileName, index.dump(4));
 }
 
-// Whether this writer could have made every entry of the folder.
+// Whether every entry of the folder has a name that this writer uses.
 bool is_export(const fs::path& directory) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) return false;
@@ -142,7 +142,7 @@ const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::st
 
 namespace {
 
-// A staging folder for `path`, which may hold an earlier export.
+// Makes a staging folder for `path`, which may hold an earlier export.
 AtomicDirectory stage_export(const fs::path& path) {
   std::error_code error;
   fs::create_directories(fs::absolute(path).parent_path(), error);

@@ -1,12 +1,12 @@
-// A model as a folder in the layout of the Hugging Face hub: config.json beside model.safetensors, or beside shards
-// model-00001-of-00003.safetensors that model.safetensors.index.json lists.
+// A model as a folder in the layout of the Hugging Face hub: config.json and either model.safetensors or shards
+// model-00001-of-00003.safetensors, which model.safetensors.index.json lists.
 //
 // Example
 //   const d9d::HuggingFaceDirectory directory("Qwen3-0.6B");
 //   const auto embedding = directory.find("model.embed_tokens.weight");   // a TensorSource; nothing is read yet
 //   d9d::write_huggingface_directory("export", config, tensors, {.max_shard_bytes = std::int64_t{4} << 30});
 //
-// Local, blocking; one thread an object.
+// Local, blocking; each object may be used by one thread only.
 #pragma once
 
 #include <cstdint>
@@ -27,19 +27,19 @@ class SafetensorsFile;
 
 class HuggingFaceDirectory {
  public:
-  // Reads the index, or the header of a single file (which goes first, as in transformers). IoError when there is
-  // neither or the index is no map from names to files of this folder. Shards are opened when a tensor of theirs is
-  // asked for.
+  // Reads the index, or the header of a single file (which takes precedence, as in transformers). Throws IoError if
+  // there is neither, or if the index is not a map from names to files of this folder. A shard is opened when one of
+  // its tensors is first requested.
   explicit HuggingFaceDirectory(std::filesystem::path path);
 
-  // config.json. IoError when it is missing or no JSON object.
+  // Reads config.json. Throws IoError if it is missing or not a JSON object.
   [[nodiscard]] nlohmann::json read_config() const;
 
-  // The tensors, sorted.
+  // The names of the tensors, sorted.
   [[nodiscard]] std::vector<std::string> names() const;
 
-  // Where a tensor is and how to read it, a view of the mapped file; nothing when no file has that name. IoError when
-  // the shard is missing or damaged, or the index says that it holds a tensor that it does not.
+  // A source that reads the tensor as a view of the mapped file; none if no file has a tensor of that name. Throws
+  // IoError if the shard is missing or damaged, or does not hold a tensor that the index assigns to it.
   [[nodiscard]] std::optional<TensorSource> find(const std::string& name) const;
 
  private:
@@ -51,16 +51,18 @@ class HuggingFaceDirectory {
 };
 
 struct HuggingFaceWriteOptions {
-  // Data bytes a shard at most; a larger tensor gets a shard to itself. Null: one file model.safetensors and no index.
+  // Maximum number of data bytes in a shard; a larger tensor gets its own shard. None: a single file model.safetensors
+  // without an index.
   std::optional<std::int64_t> max_shard_bytes;
 };
 
-// Throws as write_huggingface_directory would before it writes: for programs that train for hours before they export.
+// Throws the errors that write_huggingface_directory would throw before it writes: for programs that train for hours
+// before they export.
 void check_huggingface_target(const std::filesystem::path& path);
 
-// Writes config.json and the tensors, shards in the given order, reading the sources one at a time. The folder appears
-// whole (AtomicDirectory) and replaces an earlier export; a folder that holds any other file is refused with IoError
-// before a tensor is read. StateError as for write_safetensors.
+// Writes config.json and the tensors, in shards in the given order, and reads the sources one at a time. The folder
+// appears completely or not at all (AtomicDirectory) and replaces an earlier export. A folder that holds any other file
+// is refused with IoError before a tensor is read. Throws StateError as write_safetensors does.
 void write_huggingface_directory(const std::filesystem::path& path, const nlohmann::json& config,
                                  const std::vector<TensorSource>& tensors, const HuggingFaceWriteOptions& options = {});
 

@@ -5,7 +5,7 @@
 //   const d9d::SafetensorsFile file("model.safetensors");
 //   const at::Tensor weight = file.tensor("norm.weight");
 //
-// All dtypes of the format that LibTorch has pass through unchanged, BF16 and the F8 kinds included. Local, blocking.
+// All dtypes of the format that LibTorch supports are preserved, including BF16 and the F8 types. Local, blocking.
 #pragma once
 
 #include <filesystem>
@@ -30,8 +30,10 @@ class SafetensorsFile {
   [[nodiscard]] const std::map<std::string, SafetensorsEntry>& entries() const { return header_.entries; }
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
 
-  // A CPU tensor over the mapped bytes; it keeps the mapping alive and may outlive this object. Writing to it changes
-  // memory only, never the file. Data that is not aligned to its elements is copied. StateError when there is none.
+  // A CPU tensor over the mapped bytes. It keeps the mapping alive and may outlive this object. Writing to it changes
+  // memory only, never the file. Data that is not aligned to its elements is copied. Throws StateError if there is no
+  // such
+  // tensor.
   [[nodiscard]] at::Tensor tensor(const std::string& name) const;
 
  private:
@@ -40,9 +42,9 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// Writes all `tensors` into one file that appears whole (AtomicFile), byte for byte what the Python package writes for
-// them. Reads the sources one at a time; strides, aliases and devices do not matter. StateError on equal names, on
-// dtypes that the format lacks, and on a source that breaks its promise.
+// Writes all `tensors` into one file that appears completely or not at all (AtomicFile). Its bytes equal those that the
+// Python package writes. Reads the sources one at a time; strides, aliases and devices do not matter. Throws StateError
+// for equal names, for dtypes that the format lacks, and for a source whose tensor does not match its description.
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

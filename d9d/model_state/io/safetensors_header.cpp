@@ -26,7 +26,7 @@ struct Dtype {
   std::string_view name;
   c10::ScalarType type;
 };
-// Ascending in the order by which the Python package sorts a file.
+// In ascending order of the rank by which the Python package sorts tensors in a file.
 constexpr Dtype kDtypes[] = {
     {"BOOL", c10::kBool},
     {"U8", c10::kByte},
@@ -49,7 +49,7 @@ constexpr Dtype kDtypes[] = {
     {"U64", c10::kUInt64},
 };
 
-// Everything that is said about one file, with the file's name.
+// Throws the errors of one file, with the file's name.
 struct Complaint {
   const std::string& path;
 

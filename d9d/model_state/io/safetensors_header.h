@@ -1,4 +1,4 @@
-// The header of a safetensors file, to and from its bytes. Format: 8 bytes little-endian length N, N bytes of JSON
+// Parses and formats the header of a safetensors file. Format: 8 bytes little-endian length N, N bytes of JSON
 // {"<name>": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {"<key>": "<text>"}},
 // then the tensors' data, row-major and without gaps. Source: https://github.com/huggingface/safetensors#format
 //
@@ -32,13 +32,15 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Reads and checks the header of a whole file. Every entry that it returns lies within `file`, has the byte count of
-// its shape and dtype, and together they cover the data exactly once. Anything else throws IoError naming `path` and,
-// where there is one, the tensor: never trusts a number in the file.
+// Parses and checks the header of a whole file. Every returned entry lies within `file` and has the byte count of its
+// shape and dtype, and together the entries cover the data exactly once. Otherwise throws IoError that names `path`
+// and, if one is concerned, the tensor. No number in the file is used unchecked.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& path);
 
-// The order in which a file holds `tensors`: widest dtype first, so that each is aligned to its elements, then by name
-// (as the Python package does). Throws StateError on two tensors of one name and on dtypes that the format lacks.
+// Sorts `tensors` into the order in which a file holds them: widest dtype first, so that each is aligned to its
+// elements, then by name (as the Python package does). Throws StateError for two tensors of one name and for dtypes
+// that
+// the format lacks.
 [[nodiscard]] std::vector<TensorSource> in_safetensors_order(std::vector<TensorSource> tensors);
 
 // Length and JSON for `tensors` in that order, padded with spaces to a multiple of 8 bytes.

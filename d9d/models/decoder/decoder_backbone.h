@@ -1,4 +1,4 @@
-// A decoder without a head, as heads and pipelines see it.
+// The interface of a decoder without a head, for heads and pipelines.
 #pragma once
 
 #include "d9d/blocks/embedding/vocabulary_splits.h"
@@ -12,19 +12,20 @@ enum class StageBoundary : std::uint8_t { kIncoming, kOutgoing };
 
 class DecoderBackbone : public Module {
  public:
-  // Throws ConfigError if the input is not what this stage takes: ids on the first stage, a transfer elsewhere.
+  // Throws ConfigError unless the input is of the kind that this stage takes: ids on the first stage, a transfer on
+  // others.
   [[nodiscard]] virtual SequenceTransfer forward(const SequenceStageInput& input,
                                                  const SequenceShared& shared) const = 0;
 
-  // Shapes and dtypes of one microbatch at a boundary of this stage, from the shape of the pipeline's input alone.
-  // Asked for inner boundaries only.
+  // Shapes and dtypes of one microbatch at a boundary of this stage, derived only from the shape of the pipeline's
+  // input. Called for inner boundaries only.
   [[nodiscard]] virtual SequenceTransferSpec stage_transfer_spec(const SequenceInput& pipeline_input,
                                                                  StageBoundary boundary) const = 0;
 
   [[nodiscard]] virtual std::int64_t hidden_size() const = 0;
   [[nodiscard]] virtual const VocabularySplits& vocabulary() const = 0;
   [[nodiscard]] virtual const PipelineStageInfo& stage() const = 0;
-  // The embedding matrices, in the order of the vocabulary, to tie a head to. Empty where this stage has none.
+  // The embedding matrices to which a head can be tied, in the order of the vocabulary. Empty if this stage has none.
   [[nodiscard]] virtual std::vector<ParameterPtr> embedding_weights() const = 0;
   [[nodiscard]] virtual bool ties_word_embeddings() const = 0;
 };

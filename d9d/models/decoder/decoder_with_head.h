@@ -1,4 +1,4 @@
-// A decoder backbone with one head, as a pipeline stage: the head stands on the last stage only.
+// A decoder backbone with one head, as a pipeline stage: only the last stage has the head.
 //
 // Example
 //   auto backbone = make_module<Qwen3DenseModel>(parameters, DecoderStageOptions{});
@@ -28,14 +28,14 @@ struct DecoderOutput {
   }
 };
 
-// Children: model, and head on the last stage.
+// Children: model, and on the last stage head.
 template <class Head>
 class DecoderWithHead : public Module {
  public:
   using Shared = SequenceHeadShared<typename Head::Shared>;
-  using Output = std::variant<SequenceTransfer, DecoderOutput<Head>>;  // the second on the last stage
+  using Output = std::variant<SequenceTransfer, DecoderOutput<Head>>;  // the last stage returns the second
 
-  // head: null before the last stage.
+  // head: null on all stages but the last.
   DecoderWithHead(const ModulePtr<DecoderBackbone>& backbone, const ModulePtr<Head>& task_head)
       : model(register_module("model", backbone)), head(task_head ? register_module("head", task_head) : task_head) {}
 
@@ -55,8 +55,8 @@ using DecoderForCausalLM = DecoderWithHead<LanguageModellingHead>;
 using DecoderForClassification = DecoderWithHead<ClassificationHead>;
 using DecoderForEmbedding = DecoderWithHead<EmbeddingHead>;
 
-// Heads of matching width, on the last stage only. A backbone that ties its embeddings lends them to the
-// language-modelling head; tied embeddings over several stages are refused by name.
+// Build heads of the backbone's width, on the last stage only. A backbone that ties its embeddings shares them with
+// the language-modelling head; tied embeddings over several stages are a ConfigError.
 [[nodiscard]] ModulePtr<LanguageModellingHead> make_language_modelling_head(const DecoderBackbone& backbone);
 [[nodiscard]] ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone);
 [[nodiscard]] ModulePtr<DecoderForClassification> make_decoder_for_classification(

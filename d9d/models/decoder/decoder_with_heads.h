@@ -1,4 +1,4 @@
-// A decoder backbone with several heads by name: each runs on every microbatch.
+// A decoder backbone with several named heads, all of which run on every microbatch.
 //
 // Example
 //   auto model = make_module<DecoderWithHeads>(backbone, std::map<std::string, HeadConfig>{
@@ -43,17 +43,17 @@ struct DecoderHeadsOutput {
   }
 };
 
-// Children: model, and heads.<name> on the last stage.
+// Children: model, and on the last stage heads.<name>.
 class DecoderWithHeads : public Module {
  public:
-  using Output = std::variant<SequenceTransfer, DecoderHeadsOutput>;  // the second on the last stage
+  using Output = std::variant<SequenceTransfer, DecoderHeadsOutput>;  // the last stage returns the second
 
   DecoderWithHeads(const ModulePtr<DecoderBackbone>& backbone, const std::map<std::string, HeadConfig>& configs);
-  // Throws ConfigError naming the head whose shared input is missing or of another kind.
+  // Throws ConfigError that names the head if its shared input is missing or of another kind.
   [[nodiscard]] Output forward(const SequenceStageInput& input, const SequenceHeadsShared& shared) const;
 
   const ModulePtr<DecoderBackbone> model;
-  const std::map<std::string, AnyHead> heads;  // empty before the last stage
+  const std::map<std::string, AnyHead> heads;  // empty on all stages but the last
 };
 
 }  // namespace d9d

@@ -15,14 +15,15 @@ namespace {
 std::int64_t sample(const at::Tensor& logits, double temperature, RandomStream stream) {
   if (temperature == 0.0) return logits.argmax().item<std::int64_t>();
   const at::Tensor cumulative =
-      at::softmax(logits.to(at::kDouble) / temperature, -1).cpu().cumsum(0);  // has no deterministic kernel on GPUs
+      // On the CPU, because cumsum has no deterministic kernel on GPUs.
+      at::softmax(logits.to(at::kDouble) / temperature, -1).cpu().cumsum(0);
   const PhiloxWords words = philox4x32({.low = 0, .high = stream.step}, stream.key);
   const at::Tensor point = at::full({1}, uniform_double(words[0], words[1]), at::kDouble);
   return std::min(at::searchsorted(cumulative, point).item<std::int64_t>(), cumulative.numel() - 1);
 }
 
-// ids [1, length] -> logits [V] of the last position, on all ranks. What pads the sequence to equal shards comes behind
-// it, where it is not seen.
+// ids [1, length] -> logits [V] of the last position, on all ranks. The sequence is padded to equal shards at its end,
+// where causal attention does not see the padding.
 at::Tensor last_logits(const DecoderForCausalLM& model, const at::Tensor& ids, const DeviceMesh& ranks) {
   const std::int64_t length = ids.size(1);
   const std::int64_t shard = (length + ranks.num_ranks() - 1) / ranks.num_ranks();
@@ -34,7 +35,8 @@ at::Tensor last_logits(const DecoderForCausalLM& model, const at::Tensor& ids, c
   const SequenceShared shared{.position_ids = of_this_rank(at::arange(length, ids.options()).unsqueeze(0)),
                               .hidden_states_agg_mask = std::nullopt};
   const at::Tensor hidden = model.model(SequenceInput{of_this_rank(ids)}, shared).hidden_states;
-  // Each rank gives the row that would be the last one, were the shard its own: tensor parallelism gathers them.
+  // Each rank computes the row that would be the last one if the last position were in its shard; tensor parallelism
+  // gathers these rows.
   const at::Tensor candidates = model.head(hidden.narrow(1, (length - 1) % shard, 1));
   const std::int64_t owner = (length - 1) / shard;
   const at::Tensor logits = candidates.select(1, owner % candidates.size(1)).squeeze(0).contiguous();

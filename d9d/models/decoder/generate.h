@@ -1,5 +1,5 @@
-// Text from a trained decoder, one token after the other. For looking at a model, not for serving: every token runs the
-// whole sequence again.
+// Generates text with a trained decoder, token by token. For inspecting a model, not for serving: every token reruns
+// the whole sequence.
 //
 // Example
 //   std::string text = generate_bytes(model, "#include <", {.num_tokens = 200, .temperature = 0.7});
@@ -17,18 +17,18 @@ namespace d9d {
 struct GenerateOptions {
   std::int64_t num_tokens = 100;
   double temperature = 0.0;         // 0: always the likeliest token
-  std::int64_t max_sequence = 512;  // the model sees the last so many tokens
+  std::int64_t max_sequence = 512;  // the model sees at most this number of latest tokens
   std::uint64_t seed = 0;           // of the sampling
-  // Axes cp and tp over which the model divides positions: context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).
+  // The axes cp and tp over which the model divides positions: context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).
   DeviceMesh sequence_ranks = {};
 };
 
-// Collective over all ranks of the model, with the same arguments. Continues `prompt` (not empty) by num_tokens ids.
-// Runs in eval mode without gradients and restores the mode. One stage.
+// Collective over all ranks of the model, with the same arguments. Appends num_tokens ids to `prompt`, which must not
+// be empty. Runs in eval mode without gradients and restores the mode. The model must have a single stage.
 [[nodiscard]] std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model,
                                                  std::vector<std::int64_t> prompt, const GenerateOptions& options);
 
-// The same for models of bytes: token id = byte. Ids beyond 255 come out as '?'.
+// The same for models of bytes, whose token ids are bytes. Ids above 255 become '?'.
 [[nodiscard]] std::string generate_bytes(const ModulePtr<DecoderForCausalLM>& model, std::string_view prompt,
                                          const GenerateOptions& options);
 

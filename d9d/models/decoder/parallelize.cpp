@@ -29,7 +29,7 @@ void check_no_snapshots(const PreNormDecoder& decoder, const char* key, std::int
             degree, ". Set snapshot_mode to kNo, or the degree to 1.");
 }
 
-// Every parameter must belong to a block that knows how to work with shards of the sequence.
+// Throws unless every parameter belongs to a block that supports shards of the sequence.
 void check_tensor_parallel(const Module& module, std::int64_t degree) {
   for (const auto& [name, parameter] : module.named_parameters()) {
     D9D_CHECK(!parameter->mesh().axes().empty(), ConfigError,

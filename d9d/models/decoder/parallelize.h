@@ -1,11 +1,11 @@
 // The default layout of a decoder stage over the ranks of a job, by the degrees of its mesh.
 //
-//   experts        Shard(0) over ep_shard; cut further, or copied, over ep_replicate
-//   all others     cut over tp as parallelism/tensor/parallelize_tensor_parallel.h says; then over dp_cp_shard into one
-//                  unit a layer (FSDP); copied over dp_replicate and cp_replicate
-//   buffers        on every rank
-//   positions      over cp, with keys and values gathered; who feeds the model cuts ids, positions and labels by
-//                  context_parallel_shard(). A Dropout of a layer of one's own stands between blocks
+//   experts        Shard(0) over ep_shard; sharded further, or replicated, over ep_replicate
+//   all others     sharded over tp as parallelism/tensor/parallelize_tensor_parallel.h describes, then over dp_cp_shard
+//                  with one FSDP unit for each layer; replicated over dp_replicate and cp_replicate
+//   buffers        replicated
+//   positions      sharded over cp, with keys and values gathered; the caller shards ids, positions and labels with
+//                  context_parallel_shard(). A Dropout of a user's own layer must be between blocks
 //
 // Example
 //   auto model = make_decoder_for_causal_lm(make_module<Qwen3MoEModel>(parameters, options));    // on meta
@@ -22,10 +22,11 @@
 
 namespace d9d {
 
-// Local, on the meta device, in the dtype of training and with frozen parameters frozen. `heads` stand on this stage,
-// or are null. A unit a layer, one for the embedding, one for the last norm and the heads; tied embeddings join them in
-// one that stays gathered. Throws ConfigError that names the degree for pipelines, for tensor parallelism with experts,
-// for tensor or context parallelism with other heads than the language-modelling head or with hidden-state snapshots.
+// Local, on the meta device, with parameters in the dtype of training and frozen ones already frozen. `heads` belong to
+// this stage; entries may be null. Makes one FSDP unit for each layer, one for the embedding, and one for the last norm
+// and the heads; if embeddings are tied, the latter two are one unit that stays gathered. Throws ConfigError that names
+// the degree for pipelines, for tensor parallelism with experts, and for tensor or context parallelism with heads other
+// than the language-modelling head or with hidden-state snapshots.
 void parallelize_decoder(const DistContext& context, PreNormDecoder& decoder,
                          const std::vector<std::shared_ptr<Module>>& heads, const FsdpConfig& fsdp = {});
 

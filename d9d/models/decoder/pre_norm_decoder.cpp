@@ -7,7 +7,7 @@
 namespace d9d {
 namespace {
 
-// Children by global layer index.
+// Layers as children that are named by their global index.
 class LayerList : public Module {
  public:
   void add(std::int64_t global_index, const ModulePtr<DecoderLayer>& layer) {

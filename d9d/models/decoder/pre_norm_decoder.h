@@ -1,5 +1,5 @@
-// The decoder that Qwen3 and its relatives share: embedding, residual layers with norms before them, a final norm. A
-// model family brings its layer class; a pipeline stage builds its own part and nothing else.
+// The decoder that Qwen3 and related models share: embedding, residual layers with norms before them, a final norm. A
+// model family provides its layer class; a pipeline stage builds only its own part.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ class DecoderLayer : public Module {
                                                    const RotaryTables& tables) const = 0;
 };
 
-// How a stage of any family is built.
+// How a stage of any model family is built.
 struct DecoderStageOptions {
   PipelineStageInfo stage;
   HiddenStatesAggregationMode snapshot_mode = HiddenStatesAggregationMode::kNo;
@@ -43,10 +43,10 @@ struct PreNormDecoderConfig {
   VocabularySplits vocabulary;
   RotaryEmbeddingConfig rope;
   bool ties_word_embeddings = false;
-  bool has_auxiliary_loss = false;  // some layer returns one
+  bool has_auxiliary_loss = false;  // at least one layer returns one
 };
 
-// What parameter records of all families say about it.
+// The decoder configuration in a parameter record of any family.
 template <class Parameters>
 [[nodiscard]] PreNormDecoderConfig pre_norm_decoder_config(const Parameters& parameters) {
   return {.hidden_size = parameters.layer.hidden_size,
@@ -62,7 +62,7 @@ template <class Parameters>
           .ties_word_embeddings = parameters.tie_word_embeddings};
 }
 
-// What their layer records say about causal attention with normalised queries and keys.
+// The attention configuration in a layer record of any family: causal, with normalised queries and keys.
 template <class LayerParameters>
 [[nodiscard]] GroupedQueryAttentionConfig qk_norm_attention_config(const LayerParameters& layer) {
   return {.hidden_size = layer.hidden_size,
@@ -88,15 +88,15 @@ class PreNormDecoder : public DecoderBackbone {
   [[nodiscard]] std::vector<ParameterPtr> embedding_weights() const override;
   [[nodiscard]] bool ties_word_embeddings() const override { return config.ties_word_embeddings; }
 
-  // The activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
+  // For example to set activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
   [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_; }
 
   const PreNormDecoderConfig config;
   const DecoderStageOptions options;
   const LayerRange layer_range;
-  const ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null beyond the first stage
+  const ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null on all stages but the first
   const ModulePtr<RotaryEmbeddingProvider> rope_provider;
-  const ModulePtr<RMSNorm> norm;  // null before the last stage
+  const ModulePtr<RMSNorm> norm;  // null on all stages but the last
 
  private:
   std::vector<ModulePtr<DecoderLayer>> layers_;

@@ -1,4 +1,5 @@
-// What goes through a decoder: token ids in, hidden states from stage to stage, what every stage needs beside them.
+// The data that passes through a decoder: token ids, hidden states between stages, and the inputs that all stages
+// share.
 //
 // Legend   B batch, S sequence, H hidden size, n hidden-state snapshots so far.
 #pragma once
@@ -19,7 +20,7 @@ struct SequenceInput {   // into the first stage
   static constexpr auto fields() { return record<SequenceInput>(field("input_ids", &SequenceInput::input_ids)); }
 };
 
-// Between stages, and out of a backbone. T: at::Tensor, or TensorSpec for its description.
+// Between stages, and the output of a backbone. T: at::Tensor, or TensorSpec for a description of one.
 template <class T>
 struct BasicSequenceTransfer {
   T hidden_states;                          // [B, S, H]
@@ -40,7 +41,7 @@ struct TensorSpec {
 using SequenceTransfer = BasicSequenceTransfer<at::Tensor>;
 using SequenceTransferSpec = BasicSequenceTransfer<TensorSpec>;
 
-// What a stage gets: ids on the first, the previous stage's transfer on the others.
+// The input of a stage: ids on the first stage, the previous stage's transfer on the others.
 using SequenceStageInput = std::variant<SequenceInput, SequenceTransfer>;
 
 struct SequenceShared {                              // to every stage
@@ -52,7 +53,7 @@ struct SequenceShared {                              // to every stage
   }
 };
 
-// With what the head needs.
+// SequenceShared together with the head's shared input.
 template <class HeadShared>
 struct SequenceHeadShared {
   SequenceShared sequence;

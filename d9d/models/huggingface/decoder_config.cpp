@@ -83,7 +83,7 @@ nlohmann::json finish_config(const Json& record, const std::string& family, cons
   if (head && std::holds_alternative<CausalLMHeadConfig>(*head)) task = "ForCausalLM";
   if (const auto* classification = head ? std::get_if<ClassificationHeadConfig>(&*head) : nullptr) {
     task = "ForSequenceClassification";
-    for (std::int64_t label = 0; label < classification->num_labels; ++label) {  // transformers counts these
+    for (std::int64_t label = 0; label < classification->num_labels; ++label) {  // transformers counts the labels
       const std::string name = cat("LABEL_", label);
       config["id2label"][std::to_string(label)] = name;
       config["label2id"][name] = label;

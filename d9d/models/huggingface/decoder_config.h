@@ -1,6 +1,6 @@
-// The keys of a Hugging Face config.json that say how a decoder of the Qwen3 kind is built, as a record, and what they
-// are in our parameters. What transformers knows beyond them (token ids, initialisation, caches) does not shape a
-// model.
+// The keys of a Hugging Face config.json that define the structure of a Qwen3-like decoder, as a record, and their
+// conversion to this library's parameters. The other keys of transformers (token ids, initialisation, caches) do not
+// affect the structure.
 //
 // Example
 //   d9d::check_model_type(json, "qwen3");
@@ -26,7 +26,7 @@
 
 namespace d9d {
 
-// Fields that are not required have the defaults of transformers.
+// Fields that are not required have the same defaults as in transformers.
 struct HuggingFaceDecoderConfig {
   std::string model_type = {};
   std::int64_t vocab_size = 1;
@@ -72,10 +72,12 @@ struct HuggingFaceDecoderConfig {
   }
 };
 
-// Where messages place what is wrong with a config.json.
+// The path that messages about a config.json begin with.
 [[nodiscard]] ConfigPath huggingface_config_path();
 
-// Reads the keys that record T has and drops the others. ConfigError names a missing key, a wrong type or range.
+// Reads the keys that record T has and ignores the others. Throws ConfigError that names a missing key, a wrong type or
+// a
+// value out of range.
 template <Record T>
 [[nodiscard]] T read_known_keys(const nlohmann::json& config) {
   Json known = Json::object();
@@ -85,7 +87,7 @@ template <Record T>
   return parse_record<T>(known, huggingface_config_path());
 }
 
-// ConfigError unless config.json's `key` is what we build.
+// Throws ConfigError unless this library supports the value of config.json's `key`.
 void check_key(bool is_buildable, const std::string& key, const std::string& expected, const std::string& found);
 
 // check_key for "model_type": before keys are read that other families lack.
@@ -94,19 +96,21 @@ void check_model_type(const nlohmann::json& config, const std::string& model_typ
 // check_key for everything in the record.
 void check_buildable(const HuggingFaceDecoderConfig& config);
 
-// Base and scaling of the rotary embedding. ConfigError for types and keys that we lack, and a base that is no integer.
+// Base and scaling of the rotary embedding. Throws ConfigError for types and keys that this library lacks, and for a
+// base
+// that is not an integer.
 struct Rope {
   std::int64_t base;
   std::optional<RopeScalingConfig> scaling;
 };
 [[nodiscard]] Rope rope_from_huggingface(const HuggingFaceDecoderConfig& config);
 
-// The value of "rope_scaling", in the words of published checkpoints. ConfigError for a scaling that transformers
-// lacks.
+// The value of "rope_scaling" in the form that published checkpoints have. Throws ConfigError for a scaling that
+// transformers lacks.
 [[nodiscard]] std::optional<nlohmann::json> rope_scaling_to_huggingface(
     const std::optional<RopeScalingConfig>& scaling);
 
-// The record as config.json, without nulls, with architecture, dtype and labels; `family` is "Qwen3" or "Qwen3Moe".
+// The record as a config.json without nulls, with architecture, dtype and labels; `family` is "Qwen3" or "Qwen3Moe".
 [[nodiscard]] nlohmann::json finish_config(const Json& record, const std::string& family,
                                            const std::optional<HeadConfig>& head, Dtype dtype);
 
@@ -131,7 +135,7 @@ template <class Parameters>
   return parameters;
 }
 
-// The reverse. ConfigError for a rope scaling that transformers lacks.
+// The reverse conversion. Throws ConfigError for a rope scaling that transformers lacks.
 template <class Parameters>
 [[nodiscard]] HuggingFaceDecoderConfig decoder_config(const Parameters& parameters, const std::string& model_type) {
   std::int64_t vocab_size = 0;

@@ -55,7 +55,7 @@ TensorMapping join_rows(const std::string& prefix, const std::string& matrix, co
   return mapping;
 }
 
-// Attention, norms and MLP of all layers and the final norm: the same names on both sides but for the MLP's.
+// Attention, norms and MLP of all layers and the final norm. Except for the MLP, names are the same on both sides.
 Mappings map_layers(const DecoderStateLayout& layout) {
   const DecoderSizes& sizes = layout.sizes;
   const std::int64_t hidden = sizes.hidden_size, head_dim = sizes.head_dim;
@@ -84,7 +84,7 @@ void add_prefixes(Mappings& mappings, const std::string& of_inputs, const std::s
   }
 }
 
-// In what we write: a model with an embedding head is a bare backbone there.
+// The prefix in exported checkpoints, where a model with an embedding head is a bare backbone.
 std::string written_backbone_prefix(const std::optional<HeadConfig>& head) {
   return head && !std::holds_alternative<EmbeddingHeadConfig>(*head) ? kHuggingFaceBackbone : "";
 }

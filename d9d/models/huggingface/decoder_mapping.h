@@ -1,14 +1,13 @@
-// Names and shapes that decoders of the Qwen3 kind have in a Hugging Face checkpoint, to and from ours. What differs
-// from family to family, the MLP, comes as a function; qwen3_dense/huggingface.h and qwen3_moe/huggingface.h fill it
-// in.
+// Maps names and shapes of Qwen3-like decoders in a Hugging Face checkpoint to this library's, and back. Only the MLP
+// differs between families; qwen3_dense/huggingface.h and qwen3_moe/huggingface.h pass it as a function.
 //
 // Example
 //   const d9d::DecoderStateLayout layout = {
 //       .sizes = d9d::decoder_sizes(parameters), .map_mlp = map_dense_mlp, .head = d9d::CausalLMHeadConfig{}};
 //   const std::vector<d9d::TensorMapping> mappings = d9d::decoder_from_huggingface(layout, directory.names());
 //
-// A checkpoint holds the vocabulary as one matrix; we hold it in splits: rows are cut and joined in the order of the
-// splits. With tied embeddings the head is read from the embedding and not written.
+// A checkpoint holds the vocabulary as one matrix, this library holds it in splits: rows are split and concatenated in
+// the order of the splits. With tied embeddings the head is read from the embedding and not written.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +22,8 @@
 
 namespace d9d {
 
-// What a decoder's own prefixes are: those of DecoderWithHead here. A backbone that stands alone has none; one head
-// among several has "heads.<name>.".
+// The prefixes of a decoder's own names. The defaults are those of DecoderWithHead. A bare backbone has none; one of
+// several heads has "heads.<name>.".
 struct DecoderNames {
   std::string backbone = "model.";
   std::string head = "head.";
@@ -42,25 +41,27 @@ struct DecoderSizes {
 
 struct DecoderStateLayout {
   DecoderSizes sizes;
-  // Mappings of one layer's MLP; `prefix` is "layers.3.mlp." on both sides.
+  // Mappings of one layer's MLP; `prefix`, such as "layers.3.mlp.", is the same on both sides.
   std::function<std::vector<TensorMapping>(const std::string& prefix)> map_mlp;
   std::optional<HeadConfig> head;  // null: the backbone alone
   DecoderNames names;
 };
 
-// The prefix of the backbone's tensors in a checkpoint with these tensors: "model.", or "" if it was saved without a
-// head.
+// The prefix of the backbone's tensors in a checkpoint with the given tensors: "model.", or "" if the checkpoint was
+// saved without a head.
 [[nodiscard]] std::string huggingface_backbone_prefix(const std::vector<std::string>& checkpoint_names);
 
-// Mappings from a checkpoint to our state. An embedding head's projection has no counterpart there and is left out.
+// Mappings from a checkpoint to this library's state. An embedding head's projection is left out, as checkpoints have
+// no
+// such tensor.
 [[nodiscard]] std::vector<TensorMapping> decoder_from_huggingface(const DecoderStateLayout& layout,
                                                                   const std::vector<std::string>& checkpoint_names);
 
-// Mappings from our state to a checkpoint, in the order of the model. ConfigError for an embedding head with a
-// projection.
+// Mappings from this library's state to a checkpoint, in the order of the model. Throws ConfigError for an embedding
+// head with a projection.
 [[nodiscard]] std::vector<TensorMapping> decoder_to_huggingface(const DecoderStateLayout& layout);
 
-// The head's part of the two above, for a model with several heads. `backbone_prefix`: in the checkpoint.
+// The head's part of the two functions above, for a model with several heads. `backbone_prefix`: in the checkpoint.
 [[nodiscard]] std::vector<TensorMapping> head_from_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
                                                                const std::string& backbone_prefix,
                                                                const DecoderNames& names);

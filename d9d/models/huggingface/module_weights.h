@@ -1,4 +1,4 @@
-// A module's weights from and to a Hugging Face folder, by a family's mappings.
+// Loads a module's weights from a Hugging Face folder with a family's mappings.
 //
 // Example
 //   const HuggingFaceDirectory directory("Qwen3-0.6B");
@@ -14,11 +14,11 @@
 
 namespace d9d {
 
-// A folder whose tensors have this library's own names (an identity export of d9d, 0.16's head names included) is read
-// by those instead of the mappings. Copies into every parameter of the module, one tensor in memory at a time; the
-// module keeps its dtype and device. Parameters that the module does not have (another pipeline stage's) are not read.
-// Throws StateError that lists the parameters which no mapping makes, before anything is read. Returns the tensors of
-// the folder that nothing took.
+// If the folder's tensors have this library's own names (an identity export of d9d, including the head names of 0.16),
+// they are read by these names instead of the mappings. Copies into every parameter of the module, with one tensor in
+// memory at a time; the module keeps its dtype and device. Parameters that the module does not have (those of another
+// pipeline stage) are not read. Throws StateError that lists the parameters which no mapping produces, before anything
+// is read. Returns the tensors of the folder that were not used.
 [[nodiscard]] std::vector<std::string> load_weights(Module& module, const std::vector<TensorMapping>& mappings,
                                                     const HuggingFaceDirectory& directory);
 

@@ -1,4 +1,4 @@
-// Qwen3 dense models from and to the Hugging Face hub's folders.
+// Imports Qwen3 dense models from Hugging Face folders and exports them.
 //
 // Example
 //   const d9d::HuggingFaceDirectory directory("Qwen3-0.6B");
@@ -25,16 +25,17 @@
 
 namespace d9d {
 
-// Parameters of a config.json, with the vocabulary as one split "regular". ConfigError that names the key for whatever
-// we do not build: attention biases or dropout, sliding windows, other activations, quantised weights, unknown rope
-// types.
+// The parameters in a config.json, with the vocabulary as one split "regular". Throws ConfigError that names the key
+// for what this library does not support: attention biases or dropout, sliding windows, other activations, quantised
+// weights, unknown rope types.
 [[nodiscard]] Qwen3DenseParameters qwen3_dense_parameters_from_huggingface(const nlohmann::json& config);
 
-// config.json for transformers. Null head or an embedding head: the bare backbone.
+// The config.json for transformers. Without a head, or with an embedding head, it describes the bare backbone.
 [[nodiscard]] nlohmann::json qwen3_dense_huggingface_config(const Qwen3DenseParameters& parameters,
                                                             const std::optional<HeadConfig>& head, Dtype dtype);
 
-// Null head: the backbone alone. `checkpoint_names`: the tensors of the checkpoint, by which its layout is recognised.
+// head: null for the backbone alone. `checkpoint_names`: the tensors of the checkpoint, from which its layout is
+// recognised.
 [[nodiscard]] std::vector<TensorMapping> qwen3_dense_from_huggingface(const Qwen3DenseParameters& parameters,
                                                                       const std::optional<HeadConfig>& head,
                                                                       const std::vector<std::string>& checkpoint_names,

@@ -1,5 +1,5 @@
 // Qwen3, dense (Qwen3 technical report, arXiv:2505.09388): grouped-query attention with normalised queries and keys,
-// and a gated feed-forward, each behind a norm.
+// and a gated feed-forward, each preceded by a norm.
 //
 // Example
 //   auto backbone = make_module<Qwen3DenseModel>(parameters, DecoderStageOptions{});

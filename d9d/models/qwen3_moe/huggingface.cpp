@@ -40,7 +40,7 @@ struct HuggingFaceMoEConfig {
   }
 };
 
-// One of an expert's three matrices: y = x W with W [in, out] here, transposed there.
+// One of an expert's three matrices: y = x W. W is [in, out] in this library and transposed in checkpoints.
 struct ExpertMatrix {
   std::string name;
   std::int64_t in;
@@ -174,7 +174,8 @@ nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters
                                  .num_experts_per_tok = layer.experts_top_k,
                                  .norm_topk_prob = layer.router_renormalize_probabilities,
                                  .mlp_only_layers = std::vector<std::int64_t>{}};
-  config.decoder.intermediate_size *= layer.experts_top_k;  // of dense layers, of which there are none; as published
+  // The size of dense layers, of which there are none. Published checkpoints have this value.
+  config.decoder.intermediate_size *= layer.experts_top_k;
   return finish_config(write_record(config), "Qwen3Moe", head, dtype);
 }
 

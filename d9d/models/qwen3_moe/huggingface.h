@@ -1,5 +1,5 @@
-// Qwen3 mixture-of-experts models from and to the Hugging Face hub's folders. qwen3_dense/huggingface.h has the
-// example; the functions here differ by the experts' two formats.
+// Imports Qwen3 mixture-of-experts models from Hugging Face folders and exports them. See the example of
+// qwen3_dense/huggingface.h; the functions here also handle the experts' two formats.
 #pragma once
 
 #include <optional>
@@ -16,20 +16,21 @@
 
 namespace d9d {
 
-// How a checkpoint stores the experts of a layer. Ours: {gate,up,down}_proj.weight [experts, in, out].
+// How a checkpoint stores the experts of a layer. This library: {gate,up,down}_proj.weight [experts, in, out].
 enum class Qwen3MoEExpertsFormat {
   kModuleList,  // experts.<e>.{gate,up,down}_proj.weight [out, in]: published checkpoints, and what transformers saves
-  kFused,       // experts.gate_up_proj [experts, 2 x intermediate, hidden] and experts.down_proj: as in memory there
+  // experts.gate_up_proj [experts, 2 x intermediate, hidden] and experts.down_proj: transformers' format in memory
+  kFused,
 };
 
-// As qwen3_dense_parameters_from_huggingface; also refuses dense layers among the sparse ones (decoder_sparse_step,
+// Like qwen3_dense_parameters_from_huggingface; also refuses dense layers among the sparse ones (decoder_sparse_step,
 // mlp_only_layers).
 [[nodiscard]] Qwen3MoEParameters qwen3_moe_parameters_from_huggingface(const nlohmann::json& config);
 
 [[nodiscard]] nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters,
                                                           const std::optional<HeadConfig>& head, Dtype dtype);
 
-// `checkpoint_names` also tell the format of the experts.
+// The format of the experts is recognised from `checkpoint_names` too.
 [[nodiscard]] std::vector<TensorMapping> qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters,
                                                                     const std::optional<HeadConfig>& head,
                                                                     const std::vector<std::string>& checkpoint_names,

@@ -1,5 +1,5 @@
-// Qwen3, mixture of experts (arXiv:2505.09388): the dense model's attention, and experts in the place of its
-// feed-forward in every layer.
+// Qwen3, mixture of experts (arXiv:2505.09388): the dense model's attention, with experts in place of its feed-forward
+// in every layer.
 //
 // Example
 //   auto backbone = make_module<Qwen3MoEModel>(parameters, DecoderStageOptions{});

@@ -1,4 +1,4 @@
-// Which pipeline stage of a model is built here, and which layers belong to it.
+// Which pipeline stage of a model this rank builds, and which layers belong to it.
 //
 // Example
 //   const PipelineStageInfo stage{.num_stages = 4, .current_stage = 0};
@@ -18,8 +18,8 @@ struct PipelineStageInfo {
   [[nodiscard]] bool is_last() const { return current_stage == num_stages - 1; }
 };
 
-// Layers of a whole model. Virtual layers stand for work beside the layers (embedding before, head after) and are never
-// built; they only shift layers away from the stage that has that work.
+// The layers of a whole model. Virtual layers represent the cost of other work (embedding before, head after) and are
+// never built; they only move layers away from the stage that does that work.
 struct LayerDistribution {
   std::int64_t num_layers = 0;
   std::int64_t num_virtual_layers_pre = 0;
@@ -32,7 +32,9 @@ struct LayerRange {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-// As even as possible, the remainder to the first stages. Throws ConfigError if a stage would have no layer.
+// Distributes layers as evenly as possible; the first stages get the remainder. Throws ConfigError if a stage would
+// have
+// no layer.
 [[nodiscard]] LayerRange layers_of_stage(const LayerDistribution& distribution, const PipelineStageInfo& stage);
 
 }  // namespace d9d

@@ -20,17 +20,19 @@ struct EventStamp {
 // The first event of every file.
 [[nodiscard]] std::string file_version_event(const EventStamp& stamp);
 
-// A process starts at `stamp.step`: readers drop what earlier files of the folder hold of this step and later ones.
+// Marks that a process starts at `stamp.step`: readers ignore values of this step and later ones in earlier files of
+// the
+// folder.
 [[nodiscard]] std::string session_start_event(const EventStamp& stamp);
 
-// A `simple_value`, in single precision: what every reader of event files understands.
+// A `simple_value` in single precision, which every reader of event files understands.
 [[nodiscard]] std::string scalar_event(const EventStamp& stamp, std::string_view tag, double value);
 
 // Bucket i holds counts[i] values from [i, i + 1).
 [[nodiscard]] std::string histogram_event(const EventStamp& stamp, std::string_view tag,
                                           std::span<const double> counts);
 
-// Markdown for the page "Text".
+// Markdown for TensorBoard's page "Text".
 [[nodiscard]] std::string text_event(const EventStamp& stamp, std::string_view tag, std::string_view markdown);
 
 }  // namespace d9d

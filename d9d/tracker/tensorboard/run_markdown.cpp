@@ -3,7 +3,7 @@
 namespace d9d {
 namespace {
 
-// A cell of a table ends at a bar and at a line end.
+// Escapes bars and line ends, which would end a cell of a table.
 std::string cell(const std::string& text) {
   std::string escaped;
   for (const char c : text) {

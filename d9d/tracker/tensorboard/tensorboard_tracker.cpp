@@ -26,7 +26,7 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "localhost";
 }
 
-// events.out.tfevents.<seconds>.<host>.<pid>.<n>. Readers take the files of a folder in the order of their names.
+// events.out.tfevents.<seconds>.<host>.<pid>.<n>. Readers process the files of a folder in the order of their names.
 std::filesystem::path new_event_file(const std::filesystem::path& log_dir) {
   std::array<char, 32> seconds{};
   std::snprintf(seconds.data(), seconds.size(), "%010lld", static_cast<long long>(wall_seconds()));

@@ -23,7 +23,7 @@ void append_key(std::string& bytes, int field, WireType type) {
   append_varint(bytes, static_cast<std::uint64_t>(field) << 3 | static_cast<std::uint64_t>(type));
 }
 
-// Checksums of data that holds checksums would be weak: TFRecord rotates and shifts them.
+// Checksums of data that contains checksums would be weak, so TFRecord rotates them and adds a constant.
 std::uint32_t masked_crc32c(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8U; }
 
 }  // namespace

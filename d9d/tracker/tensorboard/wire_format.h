@@ -1,4 +1,4 @@
-// The wire format of protocol buffers and the framing of TFRecord files, as far as event files need them
+// The parts of the wire format of protocol buffers and of the framing of TFRecord files that event files need
 // (protobuf.dev/programming-guides/encoding, tensorflow.org/tutorials/load_data/tfrecord).
 //
 // Example
@@ -14,7 +14,7 @@
 
 namespace d9d {
 
-// Fields in the order of the calls. A nested message is a bytes field.
+// Fields are encoded in the order of the calls. A nested message is a bytes field.
 class ProtoMessage {
  public:
   ProtoMessage& add_int64(int field, std::int64_t value);  // also enums
@@ -29,7 +29,7 @@ class ProtoMessage {
   std::string bytes_;
 };
 
-// Length, masked checksum of the length, payload, masked checksum of the payload.
+// Frames the payload: length, masked checksum of the length, payload, masked checksum of the payload.
 [[nodiscard]] std::string tf_record(std::string_view payload);
 
 }  // namespace d9d

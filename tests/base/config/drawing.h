@@ -1,4 +1,4 @@
-// The record that the tests of this folder parse; pydantic_oracle.py declares the same.
+// The record that the tests of this folder parse; pydantic_oracle.py declares the same one.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""What pydantic makes of JSON texts: reads [{"type", "text"}, ...], writes [{"accepted", "value"}, ...].
+"""Parses JSON texts with pydantic: reads [{"type", "text"}, ...], writes [{"accepted", "value"}, ...].
 
 Usage: pydantic_oracle.py CASES.json RESULTS.json
 """

@@ -1,4 +1,4 @@
-// The same texts through this parser and through pydantic: equal verdicts, equal values.
+// Parses the same texts with this parser and with pydantic: both must accept the same texts and yield equal values.
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +18,7 @@
 namespace d9d::pydantic_parity_test {
 namespace {
 
-// The parsed value as JSON, or nothing when the text is refused.
+// The parsed value as JSON, or none if the text is refused.
 template <class T>
 std::optional<Json> parsed(const std::string& text) {
   try {
@@ -138,7 +138,7 @@ TEST(PydanticParity, Accepts_refuses_and_converts_what_pydantic_does) {
   }
 }
 
-// Where this library is stricter on purpose: pydantic accepts each.
+// Texts that this library refuses deliberately although pydantic accepts them.
 TEST(PydanticParity, Refuses_what_no_setting_means) {
   EXPECT_EQ(parsed<double>("NaN"), std::nullopt);
   EXPECT_EQ(parsed<double>("Infinity"), std::nullopt);

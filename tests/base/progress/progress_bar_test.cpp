@@ -33,7 +33,7 @@ class FakeClock {
   std::chrono::steady_clock::time_point now_;
 };
 
-// Everything that can be read now from a non-blocking descriptor.
+// Reads everything that is available from a non-blocking descriptor.
 std::string read_available(int file) {
   std::string text;
   std::array<char, 4096> buffer{};
@@ -45,7 +45,7 @@ std::string read_available(int file) {
 
 void make_non_blocking(int file) { ::fcntl(file, F_SETFL, ::fcntl(file, F_GETFL) | O_NONBLOCK); }
 
-// A pseudo-terminal and the screen that its output would leave.
+// A pseudo-terminal and the screen that its output would produce.
 class PseudoTerminal {
  public:
   explicit PseudoTerminal(unsigned short columns) {

@@ -60,7 +60,7 @@ Results run(const ModulePtr<GroupedQueryAttention>& attention) {
 void expect_near(const at::Tensor& actual, const at::Tensor& expected, const char* name) {
   const auto wide = expected.to(at::kDouble);
   EXPECT_LE((actual.to(at::kDouble) - wide).norm().item<double>(),
-            2 * test::tolerance("bf16 attention").value * wide.norm().item<double>())  // both round
+            2 * test::tolerance("bf16 attention").value * wide.norm().item<double>())  // both results are rounded
       << name;
 }
 
@@ -71,7 +71,7 @@ TEST_F(AttentionCuda, With_a_window_and_sinks_equals_eager) {
   expect_near(actual.grad_sinks, expected.grad_sinks, "gradient of the sinks");
 }
 
-// Gradients of queries, keys and values, and of a gate, of which the first three come as parts of one buffer.
+// Gradients of queries, keys and values, which are parts of one buffer, and optionally of a gate, which is not.
 TEST_F(AttentionCuda, With_normed_heads_equals_eager) {
   for (const bool has_output_gate : {false, true}) {
     const auto gradients = [&](const std::optional<SdpaConfig>& backend) {

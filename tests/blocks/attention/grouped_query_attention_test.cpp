@@ -1,4 +1,4 @@
-// Attention layers against those of transformers: Qwen3, Qwen3-Next, GPT-OSS, GPT-J.
+// Compares attention layers with those of transformers: Qwen3, Qwen3-Next, GPT-OSS, GPT-J.
 #include "d9d/blocks/attention/grouped_query_attention.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ using test::Tensors;
 using ::testing::HasSubstr;
 using Attention = ModulePtr<GroupedQueryAttention>;
 
-// The sizes of the oracle.
+// The sizes that the oracle uses.
 GroupedQueryAttentionConfig qwen3(std::int64_t num_key_value_heads = 2) {
   return {.hidden_size = 24,
           .num_attention_heads = 4,
@@ -134,7 +134,7 @@ TEST(Attention, Of_packed_sequences_is_that_of_each) {
   test::expect_close("output", out, at::cat({part(0, first), part(first, length)}, 1), test::tolerance("fp32"));
 }
 
-// Halves what a module gives, and counts.
+// Halves a module's outputs and counts its calls.
 struct HalvingHook : ModuleHook {
   void before_forward(Module&, const TensorRefs&) override {}
   void after_forward(Module&, const TensorRefs& outputs) override {

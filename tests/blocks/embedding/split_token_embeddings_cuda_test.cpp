@@ -25,7 +25,7 @@ class EmbeddingCuda : public test::GpuTest {
   }
 };
 
-// The largest relative error of the gradient of 13 ids that come again and again, for gradients of one sign.
+// The largest relative error of the gradient of 13 ids that occur repeatedly, for gradients of one sign.
 double gradient_error(const ModulePtr<SplitTokenEmbeddings>& embeddings, std::int64_t num_tokens) {
   const at::Tensor ids = at::arange(num_tokens, at::TensorOptions(at::kLong).device(at::kCUDA, 0)).remainder(13);
   const at::Tensor grad = at::sin(at::arange(num_tokens * kHidden, at::TensorOptions(at::kDouble).device(at::kCUDA, 0)))

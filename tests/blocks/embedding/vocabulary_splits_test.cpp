@@ -1,4 +1,4 @@
-// A vocabulary in several parts: the embedding and the language-modelling head against single matrices.
+// A vocabulary in several splits: compares the embedding and the language-modelling head with single matrices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,12 +19,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kHidden = 6;
-// Rows 0-6, 7-10, 11-12.
+// The splits have rows 0-6, 7-10 and 11-12.
 const VocabularySplits kVocabulary{.sizes = {{"base", 7}, {"added", 2}, {"prompt", 4}},
                                    .order = {"base", "prompt", "added"}};
 const at::Tensor kIds = at::tensor({0, 6, 7, 10, 11, 12, 3, 3}, at::kLong).reshape({2, 4});
 
-// The splits as one leaf.
+// The splits concatenated, as one leaf.
 at::Tensor joined(const std::vector<ParameterPtr>& weights) {
   std::vector<at::Tensor> parts;
   for (const ParameterPtr& weight : weights) parts.push_back(weight->local().detach());

@@ -1,4 +1,4 @@
-// Feed-forward blocks and norms against those of PyTorch and transformers.
+// Compares feed-forward blocks and norms with those of PyTorch and transformers.
 #include "d9d/blocks/ffn/swiglu.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST(RMSNorm, With_a_zero_centred_weight_equals_that_of_qwen3_next) {
       run);
 }
 
-// The weights of a block in one buffer, as a GPU wants them.
+// The weights of a block in one buffer, as on a GPU.
 TEST(Linears, Compute_the_same_once_their_weights_lie_together) {
   const std::vector<ModulePtr<Linear>> linears = {make_module<Linear>(LinearConfig{5, 3}),
                                                   make_module<Linear>(LinearConfig{5, 4})};

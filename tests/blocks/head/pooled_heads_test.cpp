@@ -1,4 +1,4 @@
-// Classification and embedding heads against plain compositions of ATen operators.
+// Compares classification and embedding heads with plain compositions of ATen operators.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ const at::Tensor kAll = at::ones({2, 3}, at::kLong);
 
 struct Pooling {
   std::optional<at::Tensor> mask;
-  std::vector<std::int64_t> rows;  // of [B * S], in order
+  std::vector<std::int64_t> rows;  // selected rows of [B * S], in order
 };
 const std::vector<Pooling> kPoolings = {{kFirst, {0, 3}}, {kLast, {2, 4}}, {kAll, {0, 1, 2, 3, 4, 5}}};
 

@@ -11,7 +11,7 @@ namespace {
 
 class PooledRowsCuda : public test::GpuTest {
  protected:
-  // The last token of each of four rows of 32.
+  // Selects the last token of each of four rows of 32.
   [[nodiscard]] static at::Tensor last_token_mask() {
     return at::arange(32).eq(31).to(at::kLong).expand({4, 32}).contiguous().cuda();
   }

@@ -1,4 +1,4 @@
-// Mixtures of experts against those of transformers, and what they count and balance.
+// Compares mixtures of experts with those of transformers, and tests their counts and load balancing.
 #include "d9d/blocks/moe/moe_layer.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 using test::Tensors;
 using Layer = ModulePtr<MoELayer>;
 
-// The sizes of the oracle.
+// The sizes that the oracle uses.
 MoELayerConfig sizes() { return {.hidden_size = 24, .intermediate_size = 12, .num_experts = 6, .top_k = 2}; }
 
 void expect_equals_oracle(const std::string& name, const MoELayerConfig& config) {
@@ -103,7 +103,7 @@ TEST(MoELayer, Counts_once_and_has_the_same_gradients_under_activation_checkpoin
   for (const bool checkpointing : {false, true}) {
     const Layer moe = make_layer(config);
     moe->set_activation_checkpointing(checkpointing);
-    const MoEOutput first = moe(kInput), second = moe(kInput * 2);  // both before a backward: a pipeline does so
+    const MoEOutput first = moe(kInput), second = moe(kInput * 2);  // both precede backward, as in a pipeline
     (first.hidden_states.square().sum() + *first.auxiliary_loss).backward();
     (second.hidden_states.square().sum() + *second.auxiliary_loss).backward();
     results.push_back(test::gradients_of(*moe));
@@ -152,7 +152,7 @@ TEST(TopKRouter, Lets_the_bias_choose_without_changing_probabilities) {
   EXPECT_TRUE(at::allclose(routed.probs, at::softmax(routed.logits, -1).gather(1, routed.expert_ids), 1e-12, 1e-12));
 }
 
-// Sends every token to the expert after the one that was chosen.
+// Sends every token to the expert after the chosen one.
 struct ShiftingDispatcher : TokenDispatcher {
   std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                              const at::Tensor& probs) const override {

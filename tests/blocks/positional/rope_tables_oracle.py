@@ -1,6 +1,6 @@
 """Prints, as JSON, inverse frequencies and table rows of transformers for every scaling strategy.
 
-float32 numbers are printed as the doubles that they are, so that the reader can compare bits.
+float32 numbers are printed as exactly equal doubles, so that the reader can compare bits.
 """
 import json
 
@@ -32,7 +32,8 @@ CASES = {
     "longrope_short": {"rope_type": "longrope", "original_max_position_embeddings": 1024} | FACTORS,
     "longrope_long": {"rope_type": "longrope", "original_max_position_embeddings": 256} | FACTORS,
 }
-# The sequence length at which dynamic NTK scales the base by just `factor`, and one beyond longrope's original context.
+# For ntk the sequence length at which dynamic NTK scales the base by exactly `factor`, for longrope one beyond the
+# original context.
 SEQUENCE_LENGTHS = {"ntk": 1792, "longrope_long": 1024}
 
 

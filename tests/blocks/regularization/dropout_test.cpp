@@ -78,7 +78,7 @@ TEST(Dropout, Draws_anew_in_each_call_of_a_microbatch_and_alike_in_another_run) 
     network->set_random_clock(clock);
     std::vector<at::Tensor> masks;
     for (std::uint64_t number = 0; number < 2; ++number) {
-      clock->microbatch = {.number = run == 0 ? number : 1 - number};  // whichever comes first
+      clock->microbatch = {.number = run == 0 ? number : 1 - number};  // in either order
       for (int call = 0; call < 3; ++call) masks.push_back(mask_of(network->first));
       EXPECT_FALSE(at::equal(mask_of(network->second), masks.back()));
     }
@@ -91,7 +91,7 @@ TEST(Dropout, Draws_anew_in_each_call_of_a_microbatch_and_alike_in_another_run) 
   }
 }
 
-// A model that calls one block several times: for two inputs, and twice for the first.
+// A model that calls one block several times: for two inputs, and twice for the first of them.
 struct Siamese : Module {
   [[nodiscard]] at::Tensor forward(const at::Tensor& x) const { return block(block(x)) * block(x.cos()); }
   const ModulePtr<Network> block = register_module<Network>("block", /*probability=*/0.3);
@@ -123,7 +123,7 @@ TEST(Dropout, Has_the_same_masks_in_a_recomputation_although_the_clock_went_on) 
   }
 }
 
-// The part of a tensor that a rank of a mesh has, when `axes` cut dims of it one after the other.
+// The part of a tensor that a rank of a mesh holds if `axes` cut its dims one after the other.
 struct Cut {
   const char* axis;
   std::int64_t dim;
@@ -141,7 +141,7 @@ TEST(Dropout, Draws_for_its_part_of_a_tensor_that_ranks_share) {
       for (const auto& [axis, dim] : cuts) {
         const TensorCut cut{.ranks = mesh.slice({axis}), .dim = dim};
         network->first->add_cut(cut);
-        network->first->add_cut(cut);  // as a module that stands in two places is laid out twice
+        network->first->add_cut(cut);  // added twice, as for a module that is registered in two places
         expected = expected.chunk(mesh.axis_size(axis), dim)[mesh.axis_coordinate(axis)];
       }
       EXPECT_TRUE(at::equal(network->first(at::ones(expected.sizes(), at::kDouble)), expected)) << rank;
@@ -160,7 +160,7 @@ TEST(Dropout, Refuses_ranks_of_a_microbatch_that_it_was_not_told_of) {
   EXPECT_THAT(message(), AllOf(HasSubstr("each of the 4 ranks of a microbatch"), HasSubstr("over 1 in second")));
   network->second->add_cut({.ranks = mesh.slice({"cp"}), .dim = 1});
   EXPECT_THAT(message(), HasSubstr("over 2 in second"));
-  network->second->add_cut({.ranks = mesh.slice({"tp"})});  // who have the same
+  network->second->add_cut({.ranks = mesh.slice({"tp"})});  // ranks that hold the same values
   EXPECT_NO_THROW((void)network->second(at::ones({2, 4}, at::kDouble)));
   EXPECT_THROW((void)network->second(at::ones({2}, at::kDouble)), ConfigError);
   network->eval();

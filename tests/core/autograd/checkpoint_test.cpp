@@ -104,7 +104,7 @@ TEST(Checkpoint, Replays_a_value_whose_computation_replays_others) {
   }
 }
 
-// A tree of checkpoints: each body replays a number, has two checkpoints inside, and replays another.
+// A tree of checkpoints: each body replays a number, runs two nested checkpoints, and replays another number.
 at::Tensor nested(int depth, int& counter, const at::Tensor& x, bool is_checkpointed) {
   const auto body = [depth, &counter, is_checkpointed](const at::Tensor& input) {
     const int first = replayed([&] { return ++counter; });

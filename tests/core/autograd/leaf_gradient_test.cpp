@@ -11,7 +11,7 @@ namespace {
 
 namespace ag = torch::autograd;
 
-// y = x w; in backward the gradient of w goes to its place where there is one.
+// y = x w. In backward the gradient of w is written to its place if there is one.
 struct Product : ag::Function<Product> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
     context->save_for_backward({x, w});
@@ -111,7 +111,7 @@ TEST_F(LeafGradient, Has_one_owner_at_a_time) {
   EXPECT_EQ(num_arrivals, 2);
 }
 
-// A hook sees the whole gradient of each backward, and what it returns is what counts: as with torch.
+// A user's hook sees the whole gradient of each backward, and its return value is used: as with torch.
 TEST_F(LeafGradient, Goes_through_the_hooks_of_a_user_in_every_backward) {
   for (const bool is_kept : {false, true}) {
     w = at::ones({3}).set_requires_grad(true);

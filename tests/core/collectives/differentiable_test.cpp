@@ -1,4 +1,4 @@
-// Each collective against the same arithmetic on one thread, where a rank's tensor is a leaf among others.
+// Compares each collective with the same arithmetic on one thread, where the ranks' tensors are separate leaves.
 #include "d9d/core/collectives/differentiable.h"
 
 #include <ATen/ATen.h>
@@ -30,16 +30,16 @@ using PerRank = std::vector<at::Tensor>;
 
 struct Case {
   std::vector<std::vector<std::int64_t>> shapes;                                            // of each rank's input
-  std::function<at::Tensor(const at::Tensor& x, const CommunicatorPtr& communicator)> run;  // on a rank
+  std::function<at::Tensor(const at::Tensor& x, const CommunicatorPtr& communicator)> run;  // on one rank
   std::function<PerRank(const PerRank& inputs)> model;                                      // all ranks, on one thread
 };
 
-// A loss in which every element of a result has a weight of its own, and curvature.
+// A loss with a different weight for each element of the result, and with curvature.
 at::Tensor loss_of(const at::Tensor& y, std::int64_t rank) {
   return (y * y.detach() * random_tensor(y.sizes(), 100 + rank) + y).sum();
 }
 
-// Values and gradients of the collective equal those of the model; the loss of the job is the sum of the ranks' losses.
+// Values and gradients of the collective must equal those of the model; the job's loss is the sum of the ranks' losses.
 void expect_like_model(const Case& one) {
   PerRank inputs;
   for (std::int64_t rank = 0; rank < kRanks; ++rank) {
@@ -53,7 +53,7 @@ void expect_like_model(const Case& one) {
     std::vector<std::pair<at::Tensor, at::Tensor>> results(kRanks);
     on_group(kRanks, [&](const CommunicatorPtr& group) {
       const std::int64_t rank = group->rank();
-      // Strides on purpose, and nothing of the input may change.
+      // The leaf is deliberately not contiguous, and the collective must not change it.
       const at::Tensor leaf = inputs[rank].detach().t().contiguous().t().set_requires_grad(true);
       const auto body = [&](const at::Tensor& x) { return one.run(x, group); };
       const at::Tensor y = checkpointed ? checkpoint(body, leaf) : body(leaf);
@@ -137,7 +137,7 @@ TEST(AllReduceBoth, Equals_one_thread) {
                      .model = [](const PerRank& inputs) { return for_all(sum_of(inputs)); }});
 }
 
-// Their results are the same on all ranks and count once, as they do where a rank computes on from copies.
+// Its results are the same on all ranks and count once in the job's loss, as copies of one value do.
 TEST(AllReduceForward, Sums_values_and_leaves_gradients) {
   on_group(2, [](const CommunicatorPtr& group) {
     const at::Tensor leaf = at::full({2}, group->rank() + 1.0, at::kDouble).set_requires_grad(true);

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 at::Tensor of_rank(std::int64_t rank) { return at::arange(6).view({2, 3}) + 100 * rank; }
-at::Tensor of_rank_and_shape(std::int64_t rank) {  // rank 0 has a scalar, rank 2 nothing
+at::Tensor of_rank_and_shape(std::int64_t rank) {  // rank 0 has a scalar, rank 2 an empty tensor
   if (rank == 0) return at::full({}, 7, at::kLong);
   return at::arange(rank == 2 ? 0 : rank * 2).view({-1, 2}) + 100 * rank;
 }
@@ -43,7 +43,7 @@ class Gathers : public ::testing::TestWithParam<RankBackend> {
   void SetUp() override {
     if (sizes().empty()) GTEST_SKIP() << "needs 2 GPUs";
   }
-  // Of groups: on NCCL those for which there are GPUs.
+  // Sizes of groups; on NCCL those for which there are enough GPUs.
   static std::vector<std::int64_t> sizes() {
     std::vector<std::int64_t> all = {2, 4, 8};
     if (GetParam() != RankBackend::kNccl) all.push_back(1);
@@ -53,7 +53,7 @@ class Gathers : public ::testing::TestWithParam<RankBackend> {
   static void on_two(const std::function<void(Communicator& group)>& body) {
     on_group(GetParam(), 2, [&](const auto& group) { body(*group); });
   }
-  // On groups of all sizes, to the first rank and the last.
+  // Runs on groups of all sizes, with the first rank and the last as root.
   static void for_groups_and_roots(const std::function<void(Communicator& group, std::int64_t root)>& body) {
     for (const std::int64_t size : sizes()) {
       on_group(GetParam(), size, [&](const auto& group) {
@@ -91,7 +91,7 @@ TEST_P(Gathers, Take_scalars_and_strides) {
   });
 }
 
-// Each asynchronous form, with a tensor that its rank writes before it waits.
+// Calls each asynchronous form with a tensor that its rank overwrites before it waits.
 void overwrite_what_was_sent(Communicator& group, std::int64_t root) {
   const std::int64_t expected = group.rank() == root ? group.size() : 0;
   const auto check = [&](const auto& start, std::int64_t size, Expected values) {
@@ -109,8 +109,8 @@ void overwrite_what_was_sent(Communicator& group, std::int64_t root) {
 
 TEST_P(Gathers, Let_the_sender_overwrite_its_tensor_at_once) { for_groups_and_roots(overwrite_what_was_sent); }
 
-// The thread backend copies before it returns. This one only keeps what it was given, as a device would, and does the
-// work in wait().
+// The thread backend copies before it returns. This one only keeps its arguments, as a device would, and does the work
+// in wait().
 class LazyCommunicator final : public Communicator {
  public:
   explicit LazyCommunicator(std::shared_ptr<Communicator> inner) : Communicator(inner->group()), inner_(inner) {}

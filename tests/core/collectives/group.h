@@ -1,4 +1,4 @@
-// Bodies that run on all ranks of one group.
+// Runs bodies on all ranks of one group.
 //
 // Example
 //   test::on_group(4, [](const std::shared_ptr<Communicator>& group) { group->barrier(); });
@@ -32,7 +32,9 @@ inline void on_group(RankBackend backend, std::int64_t num_ranks,
   run_ranks(backend, num_ranks, [&](World& world) { body(world.communicator(group_of(world, "all"))); });
 }
 
-// Throws: a rank that only noted the difference would leave the others waiting, or go on with wrong values.
+// Throws if the tensors differ: a rank that only recorded the difference would leave the others waiting, or continue
+// with
+// wrong values.
 inline void require_equal(const at::Tensor& on_device, const at::Tensor& expected) {
   const at::Tensor actual = on_device.cpu();
   D9D_ASSERT(actual.sizes() == expected.sizes() && actual.scalar_type() == expected.scalar_type() &&

@@ -1,4 +1,4 @@
-// What ranks are told when communication fails, on all backends that need no device.
+// The errors that ranks get when communication fails, on all backends that need no device.
 #include <chrono>
 #include <mutex>
 
@@ -24,13 +24,14 @@ constexpr milliseconds kShort{500};
 
 class CommunicationFailure : public ::testing::TestWithParam<RankBackend> {
  protected:
-  // Runs `body` on ranks that communicate for kShort at most; the message of each rank's CommunicationError, or
-  // nothing.
+  // Runs `body` on ranks whose operations wait for kShort at most. Returns the message of each rank's
+  // CommunicationError,
+  // or an empty text.
   static std::vector<std::string> messages_of(std::int64_t num_ranks, const std::function<void(World&)>& body,
                                               milliseconds timeout = kShort) {
     std::vector<std::string> messages(static_cast<std::size_t>(num_ranks));
     run_ranks(GetParam(), num_ranks, [&](World& world) {
-      (void)world.communicator(group_of(world, "all"));  // all connect before the clock of the test runs
+      (void)world.communicator(group_of(world, "all"));  // connects all ranks before the test's timeout begins to run
       world.set_timeout(timeout);
       try {
         body(world);
@@ -100,7 +101,7 @@ TEST_P(CommunicationFailure, Abort_of_the_job_frees_ranks_that_wait_with_its_rea
       [](World& world) {
         if (world.rank() == 3) return world.abort("rank 3 failed: out of coffee");
         const std::int64_t other = world.rank() == 0 ? 1 : 0;
-        if (world.rank() < 2) {  // these wait for each other, in a group without rank 3
+        if (world.rank() < 2) {  // these ranks wait for each other, in a group without rank 3
           const at::Tensor tensor = at::zeros({4});
           const auto pair = world.communicator(group_of(world, "pair", {0, 1}));
           pair->exchange({{.direction = PointToPoint::Direction::kReceive, .tensor = tensor, .peer = other}}).wait();

@@ -1,4 +1,4 @@
-// Every collective against a model of it that runs on one thread, on all backends.
+// Compares every collective with a model that runs on one thread, on all backends.
 #include "d9d/core/communicator/communicator.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ class Collective : public ::testing::TestWithParam<Case> {
       GTEST_SKIP() << "needs " << num_ranks() << " GPUs";
     }
   }
-  // `body` gets the group of all ranks.
+  // Runs `body` with the group of all ranks.
   static void run(const std::function<void(Communicator&)>& body) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
       const auto all = world.communicator(group_of(world, "all"));
@@ -38,7 +38,7 @@ class Collective : public ::testing::TestWithParam<Case> {
 const std::vector<at::ScalarType> kDtypes = {at::kDouble, at::kFloat, at::kBFloat16, at::kLong};
 const std::vector<std::int64_t> kSizes = {0, 1, 7, 64};
 
-// Small integers: sums of a few are exact in every dtype. Different for each rank and element.
+// Small integers, different for each rank and element: sums of a few of them are exact in every dtype.
 at::Tensor values_of(std::int64_t rank, at::IntArrayRef sizes, at::ScalarType dtype) {
   const std::int64_t numel = c10::multiply_integers(sizes);
   return ((at::arange(numel, at::kLong) * 7 + rank * 5) % 11 - 3).view(sizes).to(dtype);
@@ -78,7 +78,7 @@ void expect_same(const at::Tensor& on_device, const at::Tensor& expected) {
   EXPECT_TRUE(at::equal(actual, expected)) << actual << "\nexpected\n" << expected;
 }
 
-// A sum of W terms that is divided by W rounds once, in the dtype.
+// An average divides a sum of W terms by W, which rounds once, in the dtype.
 void expect_reduced(const at::Tensor& on_device, const at::Tensor& expected, ReduceOp op) {
   const at::Tensor actual = on_device.cpu();
   if (op != ReduceOp::kAvg) return expect_same(actual, expected);
@@ -156,7 +156,7 @@ TEST_P(Collective, Reduce_scatter_takes_its_own_part_of_the_input) {
   });
 }
 
-// Rows that rank i sends to rank j: zero for some.
+// The number of rows that rank i sends to rank j: zero for some pairs.
 std::int64_t num_rows(std::int64_t i, std::int64_t j) { return (i * 3 + j * 2) % 4; }
 
 TEST_P(Collective, All_to_all_with_uneven_and_empty_splits_is_a_transposition) {
@@ -223,7 +223,7 @@ TEST_P(Collective, Broadcast_gather_and_scatter_move_the_tensors_of_the_root) {
 TEST_P(Collective, Exchange_delivers_messages_between_two_ranks_in_order) {
   run([](Communicator& group) {
     for (const std::int64_t size : kSizes) {
-      // Two messages to each rank, also to itself, and two from each.
+      // Two messages to each rank, including itself, and two from each.
       std::vector<PointToPoint> messages;
       for (std::int64_t peer = 0; peer < group.size(); ++peer) {
         for (const std::int64_t number : {0, 1}) {
@@ -277,7 +277,7 @@ TEST_P(Collective, Operations_that_were_started_together_all_finish) {
   });
 }
 
-// As gradients do: computed and reduced on a side stream, read on the one that waits.
+// As for gradients: the tensor is computed and reduced on a side stream and read on the stream that waits.
 TEST_P(Collective, Results_of_a_side_stream_are_there_for_who_waits) {
   run([](Communicator& group) {
     const SideStream side(group.device());
@@ -285,7 +285,7 @@ TEST_P(Collective, Results_of_a_side_stream_are_there_for_who_waits) {
     Work work;
     (void)side.run([&] {
       sum = at::full({1 << 20}, 0.5, options_of(group, at::kDouble));
-      for (int i = 0; i < 20; ++i) sum.mul_(2).sub_(0.5);  // stays as it is, for a while
+      for (int i = 0; i < 20; ++i) sum.mul_(2).sub_(0.5);  // keeps the value and occupies the stream for a while
       sum.add_(static_cast<double>(group.rank()));
       work = group.all_reduce(sum, ReduceOp::kSum);
     });
@@ -310,7 +310,7 @@ TEST_P(Collective, Refuses_arguments_that_do_not_fit) {
     EXPECT_THROW(
         (void)group.exchange({{.direction = PointToPoint::Direction::kSend, .tensor = three, .peer = group.size()}}),
         ConfigError);
-    group.barrier();  // still in step
+    group.barrier();  // the ranks are still in step
   });
 }
 

@@ -1,4 +1,5 @@
-// What the other rank is told when one hangs, gives up, does something else or is killed, at every operation.
+// The error that a rank gets if the other one hangs, gives up, calls another operation or is killed, at every
+// operation.
 #include <signal.h>
 
 #include <chrono>
@@ -26,7 +27,8 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr milliseconds kTimeout{300};
-constexpr std::chrono::seconds kPromise{5};  // from the failure, or the end of the timeout, until all know
+// Time from the failure, or the end of the timeout, until all ranks know of it.
+constexpr std::chrono::seconds kPromise{5};
 
 class EveryFailure : public ::testing::TestWithParam<std::tuple<RankBackend, Operation>> {
  protected:
@@ -34,7 +36,7 @@ class EveryFailure : public ::testing::TestWithParam<std::tuple<RankBackend, Ope
     std::string message;  // of rank 0's CommunicationError
     std::chrono::steady_clock::duration after = {};
   };
-  // Both ranks have done the operation once; then rank 0 does it, and rank 1 `fails`.
+  // Both ranks do the operation once. Then rank 0 does it again, and rank 1 runs `fails`.
   static Told told(milliseconds timeout, const std::function<void(World&, Communicator&)>& fails) {
     Told result;
     run_ranks(std::get<RankBackend>(GetParam()), 2, [&](World& world) {
@@ -91,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(At, EveryFailure,
                                             ::testing::ValuesIn(every_operation())),
                          name_of);
 
-// The operation that D9D_TEST_OPERATION numbers; rank 1 is killed when rank 0 begins it.
+// Runs the operation with the number D9D_TEST_OPERATION; rank 1 is killed when rank 0 begins it.
 const TestProgram kKilled("killed_at_an_operation", [] {
   return exit_code_of([] {
     const auto here = rank_environment();

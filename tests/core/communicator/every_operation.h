@@ -1,4 +1,4 @@
-// All that ranks of a group can do together, for tests of what happens when one of them does not.
+// All operations of a group, for tests of what happens when one rank does not take part.
 //
 // Example
 //   for (const Operation& operation : every_operation()) operation.run(group, /*size=*/4);
@@ -18,7 +18,7 @@ namespace d9d::test {
 
 struct Operation {
   std::string name;
-  std::function<void(Communicator& group, std::int64_t size)> run;  // with `size` elements or so from each rank
+  std::function<void(Communicator& group, std::int64_t size)> run;  // with about `size` elements from each rank
   bool has_shape = true;                                            // ranks must agree on the size
 };
 

@@ -30,7 +30,7 @@ TEST(NcclGroups, Are_refused_by_name_without_a_device) {
   }
 }
 
-// In a process of its own, which loads the CUDA half of LibTorch.
+// Runs in a separate process, which loads the CUDA half of LibTorch.
 [[noreturn]] void open_and_make_a_group() {
   void* const opened = dlopen(library().c_str(), RTLD_NOW);
   if (opened == nullptr) {

@@ -19,7 +19,7 @@ std::string mapped_files() {
   return text.str();
 }
 
-// What the dynamic linker loads before main.
+// The libraries that the dynamic linker loads before main.
 std::string libraries_at_start() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").string();
   FILE* pipe = popen(("LD_TRACE_LOADED_OBJECTS=1 '" + program + "'").c_str(), "r");

@@ -87,7 +87,7 @@ TEST_F(DeviceGraphCuda, Shares_its_memory_and_gives_it_back) {
           second->replay();
           EXPECT_EQ(from_first, 2.0 * kFloats);
           EXPECT_EQ(sum.item<double>(), 3.0 * kFloats);
-          EXPECT_LT(reserved_bytes() - before, 6 * kFloats);  // one and a half of the temporaries
+          EXPECT_LT(reserved_bytes() - before, 6 * kFloats);  // 1.5 times the size of the temporaries
           EXPECT_GT(reserved_bytes() - before, 3 * kFloats);
           sum = at::Tensor();
         }

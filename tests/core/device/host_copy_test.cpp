@@ -20,13 +20,13 @@ TEST_F(HostCopyCuda, Has_the_numbers_of_its_moment_while_the_device_goes_on) {
   const at::Device device(at::kCUDA, 0);
   const SideStream copies(device);
   const at::Tensor big = at::ones({8192, 8192}, at::device(device).dtype(at::kBFloat16));
-  at::Tensor product = at::mm(big, big);  // LibTorch's product is loaded
+  at::Tensor product = at::mm(big, big);  // loads LibTorch's product
   const at::Tensor values = at::arange(3, at::device(device).dtype(at::kDouble));
-  const HostCopy copy(values + 1, copies);  // a temporary: the copy keeps it
+  const HostCopy copy(values + 1, copies);  // of a temporary, which the copy keeps alive
   for (int i = 0; i < 100; ++i) at::mm_out(product, big, big);
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   const at::Tensor numbers = copy.wait();
-  EXPECT_FALSE(stream.query());  // the products still run
+  EXPECT_FALSE(stream.query());  // the products are still running
   EXPECT_TRUE(at::equal(numbers, at::arange(3, at::kDouble) + 1));
   EXPECT_TRUE(numbers.is_cpu());
 }

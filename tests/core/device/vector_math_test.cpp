@@ -1,5 +1,5 @@
-// When MKL finds out which processor this is. It writes first a number that its tables do not know, and a thread that
-// reads it between the two writes computes with half the digits.
+// Tests when MKL detects the processor. MKL first writes a number that its tables do not contain; a thread that reads
+// it before the second write computes with half the digits.
 #include "d9d/core/device/vector_math.h"
 
 #include <dlfcn.h>
@@ -22,7 +22,8 @@ namespace {
 std::atomic<int> num_detections = 0;
 }
 
-// MKL's own function, called by its vector mathematics before the first result of a process: counted, then called.
+// MKL's own function, which its vector mathematics calls before the first result of a process: counts the call, then
+// forwards it.
 extern "C" __attribute__((visibility("default"))) int mkl_serv_vml_cpu_detect() {
   ++num_detections;
   static const auto original = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "mkl_serv_vml_cpu_detect"));
@@ -34,7 +35,7 @@ namespace {
 
 constexpr int kChosenBefore = 10, kChosenByThreads = 11;
 
-// On ranks, before and after their first exponential.
+// Counts detections on ranks, before and after their first exponential.
 int watch_first_exponential() {
   const int before = num_detections;
   (void)at::ones({8}).exp();

@@ -17,7 +17,7 @@ using test::lone_rank;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Of one rank of the mesh; nothing is communicated.
+// The context of one rank of the mesh; nothing is communicated.
 std::unique_ptr<DistContext> context_of(const DeviceMeshParameters& mesh, std::int64_t rank) {
   return std::make_unique<DistContext>(DistContextConfig{.mesh = mesh, .world = lone_rank(rank, mesh.world_size())});
 }
@@ -42,7 +42,7 @@ TEST(DistContext, Has_the_axes_of_every_domain) {
   EXPECT_EQ(context->mesh(MeshDomain::kFlat).axes(), (Axes{{"world", 96}}));
 }
 
-// The closed forms of the reference's layout; its expert mesh left out ranks of tensor parallelism.
+// The closed forms of the reference's layout. The reference's expert mesh, however, left out tensor-parallel ranks.
 TEST(DistContext, Places_every_rank_by_the_closed_forms) {
   for (std::int64_t rank = 0; rank < kLargeMesh.world_size(); ++rank) {
     const auto context = context_of(kLargeMesh, rank);
@@ -144,7 +144,7 @@ TEST(DistContext, Tells_the_others_when_the_main_process_failed) {
   EXPECT_EQ(num_told, 2);
 }
 
-// Four ranks on two machines.
+// Runs four ranks as if on two machines.
 void on_two_machines(const std::function<void(const DistContext&)>& body) {
   run_thread_ranks(4, [&](const std::shared_ptr<World>& world) {
     body(DistContext({.mesh = {.data_parallel_shard = 4},

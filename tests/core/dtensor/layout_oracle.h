@@ -1,4 +1,4 @@
-// What a rank must hold under a layout, from a plain tensor on one thread: torch.chunk, axis by axis.
+// What a rank must hold under a layout, derived from a plain tensor on one thread by torch.chunk, axis by axis.
 //
 // Example
 //   EXPECT_TRUE(at::equal(x.local, test::local_of(full, x.mesh, x.placements)));
@@ -10,7 +10,7 @@
 
 namespace d9d::test {
 
-// Part `index` of torch.chunk(num_parts), which leaves out the empty ones.
+// Part `index` of torch.chunk(num_parts), which itself omits empty parts.
 [[nodiscard]] inline at::Tensor chunk_of(const at::Tensor& tensor, std::int64_t dim, std::int64_t index,
                                          std::int64_t num_parts) {
   if (tensor.size(dim) == 0) return tensor;
@@ -18,7 +18,7 @@ namespace d9d::test {
   return index < std::ssize(chunks) ? chunks[static_cast<std::size_t>(index)] : tensor.narrow(dim, 0, 0);
 }
 
-// Of the rank at the coordinate of `mesh`. Partial cuts nothing: each summand is laid out like a value.
+// The part of the rank at the coordinate of `mesh`. Partial cuts nothing: each summand is laid out like a value.
 [[nodiscard]] inline at::Tensor local_of(const at::Tensor& full, const DeviceMesh& mesh, const Placements& placements) {
   at::Tensor local = full;
   std::int64_t num_parts = 1;
@@ -36,7 +36,7 @@ namespace d9d::test {
     }
   }
   if (flat == nullptr) return local.contiguous();
-  // The group, with nothing but this tensor in it: owned marks which elements of the slice are its.
+  // A group that contains only this tensor; `owned` marks the elements of the slice that belong to it.
   const at::Tensor group = at::zeros({flat->padded_numel}, local.options());
   const at::Tensor owned = at::zeros({flat->padded_numel}, at::kBool);
   group.narrow(0, flat->offset_in_unit, local.numel()).copy_(local.reshape({-1}));

@@ -36,7 +36,7 @@ TEST(Parameter, Keeps_its_layout_over_axes_of_one_rank) {
   EXPECT_EQ(weight.gradient_placements(), (Placements{Partial{ReduceOp::kSum}}));
 }
 
-// The mesh of one rank of `size`; nothing is communicated.
+// The mesh of one rank out of `size`; nothing is communicated.
 DeviceMesh mesh_of(std::int64_t rank, std::vector<MeshAxis> axes) {
   std::int64_t size = 1;
   for (const MeshAxis& axis : axes) size *= axis.size;

@@ -1,5 +1,5 @@
-// Any layout to any other over random meshes and shapes, against plain tensors. Integers, and doubles that hold
-// integers: equality is exact, whatever the order of additions.
+// Redistributes from any layout to any other over random meshes and shapes and compares with plain tensors. Values are
+// integers, or doubles that hold integers: equality is exact, whatever the order of additions.
 #include <random>
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@
 namespace d9d::redistribute_fuzz_test {
 namespace {
 
-constexpr std::int64_t kDivisible = 840;  // by every number of ranks up to 8: averages stay integers
+constexpr std::int64_t kDivisible = 840;  // divisible by every number of ranks up to 8, so that averages stay integers
 
 struct Layouts {
   std::vector<MeshAxis> axes;
@@ -83,11 +83,11 @@ Layouts draw_layouts(const std::vector<ReduceOp>& ops) {
   return layouts;
 }
 
-// A tensor over the ranks of which every rank knows everything.
+// A tensor over the ranks whose complete value every rank knows.
 struct Known {
   Known(const Layouts& layouts, const Placements& placements, const DeviceMesh& mesh, at::ScalarType dtype,
         std::uint32_t seed) {
-    std::vector<std::int64_t> summand_shape;  // one index a Partial axis
+    std::vector<std::int64_t> summand_shape;  // one index for each Partial axis
     std::vector<ReduceOp> ops;
     std::vector<at::indexing::TensorIndex> mine;
     for (std::size_t i = 0; i < placements.size(); ++i) {
@@ -172,7 +172,7 @@ double num_averaged(const Placements& placements, const DeviceMesh& mesh) {
   return ranks;
 }
 
-// The gradient of the whole tensor is the same on both sides of a redistribution.
+// The gradient of the whole tensor must be the same on both sides of a redistribution.
 TEST(RedistributeFuzz, Gradients_arrive_exactly) {
   EXPECT_TRUE(rc::check([] {
     const Layouts layouts = draw_layouts({ReduceOp::kSum, ReduceOp::kAvg});
@@ -188,7 +188,7 @@ TEST(RedistributeFuzz, Gradients_arrive_exactly) {
       x.local.set_requires_grad(true);
       const DTensor y =
           redistribute(x, layouts.to, {.gradient_placements = arriving, .input_gradient_placements = leaving});
-      const Known gradient(layouts, arriving, mesh, at::kDouble, seed + 1);  // of the value of y
+      const Known gradient(layouts, arriving, mesh, at::kDouble, seed + 1);  // the gradient of y's value
       y.local.backward(gradient.local / num_averaged(layouts.to, mesh));
       const DTensor result = {.local = x.local.grad() * num_averaged(layouts.from, mesh),
                               .mesh = mesh,

@@ -27,7 +27,7 @@ at::Tensor random_tensor(at::IntArrayRef shape, std::uint64_t key) {
   return tensor;
 }
 
-// Runs body(mesh) on the ranks of a mesh. What is not equal throws: a rank must not wait for one that left its test.
+// Runs body(mesh) on the ranks of a mesh. Inequality throws, so that no rank waits for another that has left its test.
 void on_ranks(const std::vector<MeshAxis>& axes, const std::function<void(const DeviceMesh& mesh)>& body) {
   std::int64_t num_ranks = 1;
   for (const MeshAxis& axis : axes) num_ranks *= axis.size;
@@ -51,7 +51,7 @@ TEST(Distribute, Gives_each_rank_its_part) {
 
 TEST(Distribute, Communicates_nothing) {
   on_ranks({{"tp", 2}}, [&](const DeviceMesh& mesh) {
-    if (mesh.index() == 1) return;  // a collective of rank 0 would wait in vain
+    if (mesh.index() == 1) return;  // a collective of rank 0 would time out
     mesh.communicator()->set_timeout(std::chrono::milliseconds(1));
     (void)distribute(at::ones({4}), mesh, {Shard{0}});
     (void)distribute(at::ones({4}), mesh, {Partial{}});
@@ -87,7 +87,7 @@ TEST(TravelAxes, Are_those_whose_elements_must_move) {
   EXPECT_THAT(travel_axes(mesh, {Partial{}, flat, r}, {r, flat, r}), IsEmpty());
 }
 
-// The first operation of rank 0: rank 1 comes to a barrier instead, and the error names both.
+// The description of rank 0's first operation: rank 1 calls a barrier instead, and the error names both operations.
 std::string first_operation(const Placements& from, const Placements& to) {
   std::string text;
   on_ranks({{"a", 2}}, [&](const DeviceMesh& mesh) {
@@ -145,7 +145,7 @@ TEST(Redistribute, Takes_locals_of_any_strides) {
   });
 }
 
-// A feed-forward network with its weights cut over tp and the sequence cut outside of it, as on one thread.
+// A feed-forward network with its weights cut over tp and the sequence cut outside of it, compared with one thread.
 struct Network {
   at::Tensor x = random_tensor({7, 4}, 1);   // [positions, hidden]
   at::Tensor up = random_tensor({6, 4}, 2);  // [inner, hidden]

@@ -34,7 +34,11 @@ TEST(ErrorPlace, Is_the_innermost_and_what_is_added_to_it) {
 
 TEST(ErrorPlace, Keeps_the_kind_of_the_error) {
   EXPECT_THROW(with_error_place("in forward", [] { throw IoError("full"); }), IoError);
-  EXPECT_THROW(with_error_place("in forward", [] { TORCH_CHECK_INDEX(false, "far"); }), c10::IndexError);
+  EXPECT_THROW(with_error_place("in forward",
+                                [] {
+                                  throw c10::IndexError({__func__, __FILE__, __LINE__}, "far");
+                                }),
+               c10::IndexError);
 }
 
 TEST(ErrorPlace, Is_added_to_errors_of_libtorch_without_their_stack) {

@@ -24,9 +24,9 @@
 
 namespace {
 
-bool children_are_slow = false;  // they ask for a process group of their own only after they were told to end
+bool children_are_slow = false;  // children enter their own process group only after they were told to end
 
-// After Ctrl-C on a terminal a slow child ends well; one that nobody tells is killed after 10 s.
+// A slow child that is told to end exits normally; one that is not told is killed after 10 s.
 void wait_until_told_to_end() {
   ::alarm(10);
   sigset_t interrupt;
@@ -39,7 +39,7 @@ void wait_until_told_to_end() {
 
 }  // namespace
 
-// In place of libc's in this program.
+// Replaces libc's function in this program.
 extern "C" int setpgid(pid_t process, pid_t group) noexcept {
   if (children_are_slow && process == 0) wait_until_told_to_end();
   return static_cast<int>(::syscall(SYS_setpgid, process, group));
@@ -89,7 +89,7 @@ bool is_running(pid_t process) {
   return static_cast<bool>(file >> number >> name >> state) && state != "Z" && state != "X";
 }
 
-// A process that is being killed closes its output shortly before it is gone.
+// A process that is being killed closes its output shortly before it disappears.
 bool ends_soon(pid_t process) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (is_running(process) && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
@@ -149,7 +149,7 @@ TEST(ChildProcesses, Of_a_rank_that_is_killed_the_signal_is_named) {
   EXPECT_LT(result.seconds, 20);
 }
 
-// Writes its process id, then waits for a signal for ever, as a rank that hangs outside of communication.
+// Writes its process id, then waits for ever, like a rank that hangs outside of communication.
 void write_id_and_hang(World& world) {
   expect_sum(world);
   write_line_to_stderr(cat("rank ", world.rank(), " is ", ::getpid(), ";"));
@@ -202,7 +202,7 @@ TEST(ChildProcesses, Die_with_their_supervisor) {
   Program program("all_hang", {});
   for (const int rank : {0, 1, 2}) ASSERT_TRUE(program.has_written(cat("rank ", rank, " is ")));
   program.kill(SIGKILL);
-  const Result result = program.wait();  // returns when the last process that writes has ended
+  const Result result = program.wait();  // returns when the last process that holds its output has ended
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(ends_soon(id_of_rank(result.errors, rank)));
   EXPECT_LT(result.seconds, 20);
 }

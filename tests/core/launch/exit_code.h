@@ -1,4 +1,4 @@
-// How a test program ends, as launch() would.
+// Ends a test program as launch() would.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// What a rank finds wrong once another one has failed is not the cause.
+// Errors that a rank finds after another rank has failed must not be reported as the cause.
 #include <unistd.h>
 
 #include <thread>
@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Without an operation: what a rank that only computes is told when it asks.
+// Polls without an operation: the failure that a rank which only computes is told of.
 std::string wait_for_failure(const World& world) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (std::chrono::steady_clock::now() < deadline) {

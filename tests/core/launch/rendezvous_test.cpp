@@ -22,7 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A port that was free just now. Rank 0 listens on it, as under a launcher that names a port.
+// A port that was free a moment ago. Rank 0 listens on it, as under a launcher that assigns a port.
 std::string free_port() { return std::to_string(ListeningSocket(0, ListeningSocket::Reach::kAllMachines).port()); }
 
 Program::Variables rank_variables(int rank, int world_size, const std::string& port) {
@@ -42,7 +42,7 @@ Program::Variables with(Program::Variables variables, const std::string& name, c
   return variables;
 }
 
-// Meets the others, and communicates until rank 0 has said what D9D_TEST_PLAN asks.
+// Meets the other ranks, and communicates until rank 0 has followed D9D_TEST_PLAN.
 const TestProgram kRank("rank", [] {
   return exit_code_of([] {
     const RankEnvironment here = rank_environment().value();
@@ -118,7 +118,7 @@ TEST(Rendezvous, Refuses_ranks_with_another_world_size_or_job_and_frees_the_othe
     Program one("rank", with(rank_variables(1, 2, port), name, value));
     const Result of_zero = zero.wait();
     const Result of_one = one.wait();
-    // Whoever came second sees the difference and says so; the first is told.
+    // The rank that arrives second detects the difference and reports it; the other rank is told of it.
     EXPECT_THAT((std::vector{of_zero.exit_code, of_one.exit_code}),
                 ::testing::UnorderedElementsAre(1, kPeerFailedExitCode));
     EXPECT_THAT(of_zero.errors + of_one.errors,
@@ -154,7 +154,7 @@ TEST(Rendezvous, Of_a_process_that_is_killed_all_others_hear_soon_and_by_name) {
       const Result result = programs[rank]->wait();
       EXPECT_NE(result.exit_code, 0);
       EXPECT_LT(result.seconds, 40);  // the timeout of an operation is 50 s
-      // Rank 0 hosts the store, without which nobody can be asked.
+      // Rank 0 hosts the store, without which the other ranks cannot be asked.
       const std::string told = victim == 0 ? "group 'all' failed: " : "no answer from .*rank 2";
       EXPECT_THAT(result.errors, AllOf(HasSubstr("'all'"), ::testing::ContainsRegex(told)))
           << "exit code " << result.exit_code;

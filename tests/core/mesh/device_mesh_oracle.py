@@ -1,4 +1,4 @@
-"""Prints, as JSON, where torch.distributed.DeviceMesh places every rank of a mesh and which ranks its slices have.
+"""Prints, as JSON, where torch.distributed.DeviceMesh places every rank of a mesh and which ranks are in its slices.
 
 device_mesh_oracle.py '{"a": 2, "b": 3}'
 """

@@ -21,7 +21,7 @@ std::vector<c10::Storage> storages_of(const std::vector<at::Tensor>& tensors) {
   return storages;
 }
 
-// A float tensor in memory that counts how often it was freed.
+// A float tensor in memory that counts how often it is freed.
 at::Tensor counting_tensor(std::int64_t numel, int& num_freed) {
   auto* const data = new float[static_cast<std::size_t>(numel)];
   std::fill(data, data + numel, 3.0F);
@@ -36,7 +36,7 @@ at::Tensor counting_tensor(std::int64_t numel, int& num_freed) {
 
 TEST(Offload, Round_trip_keeps_objects_values_and_shapes) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kLong}) {
-    const at::Tensor x = at::arange(24).to(dtype).view({4, 6}).t();  // strides too
+    const at::Tensor x = at::arange(24).to(dtype).view({4, 6}).t();  // not contiguous
     const at::Tensor expected = x.clone();
     const c10::TensorImpl* const object = x.unsafeGetTensorImpl();
     const c10::StorageImpl* const storage = x.storage().unsafeGetStorageImpl();
@@ -88,7 +88,7 @@ TEST(Offload, Keeps_views_of_one_storage_together) {
   const at::Tensor first = flat.narrow(0, 0, 6).view({2, 3});
   const at::Tensor second = flat.narrow(0, 4, 6);
   OffloadedTensors asleep = offload_storages(storages_of({first, second, flat}));
-  EXPECT_EQ(asleep.num_bytes(), 48);  // once
+  EXPECT_EQ(asleep.num_bytes(), 48);  // each storage counts once
   onload_tensors(asleep);
   EXPECT_TRUE(at::equal(second, at::arange(4, 10, at::kFloat)));
   second[0].fill_(100);
@@ -117,7 +117,8 @@ TEST(Offload, Leaves_tensors_of_the_CPU_usable) {
   EXPECT_EQ(step.const_data_ptr(), address);
 }
 
-// The shard of a flat group, parameters that are views of it with versions of their own, and a graph that saved one.
+// The shard of a flat group, parameters that are views of it with version counters of their own, and a graph that saved
+// one of them.
 TEST(Offload, Of_a_flat_shard_takes_its_parameters_along) {
   const at::Tensor shard = at::arange(1, 11, at::kDouble);
   const auto parameter = [&](std::int64_t begin, std::int64_t numel) {
@@ -157,7 +158,7 @@ TEST_F(OffloadCuda, Gives_back_memory_of_the_device) {
     const auto kind = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return c10::getDeviceAllocator(device.type())->getDeviceStats(device.index()).allocated_bytes[kind].current;
   };
-  (void)at::empty({1}, device);  // from here on the device has an allocator
+  (void)at::empty({1}, device);  // initialises the device's allocator
   for (const bool pin_memory : {false, true}) {
     const std::int64_t before = allocated();
     const at::Tensor weight = at::arange(1 << 22, at::device(device).dtype(at::kFloat)).view({2048, 2048});

@@ -20,7 +20,7 @@ TEST(StorageMemory, Taken_and_given_back_is_the_same_memory) {
   EXPECT_EQ(x.sum().item<float>(), 4.0F);
 }
 
-TEST(StorageMemory, May_be_borrowed_from_another_tensor) {  // a parameter that is gathered into a slot
+TEST(StorageMemory, May_be_borrowed_from_another_tensor) {  // like a parameter that is gathered into a slot
   const at::Tensor slot = at::full({4}, 2.0F);
   const at::Tensor parameter = at::zeros({4});
   take_storage_memory(parameter.storage(), "resharded").clear();

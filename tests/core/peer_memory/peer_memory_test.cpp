@@ -16,7 +16,7 @@ using ::testing::ThrowsMessage;
 
 class PeerMemoryOf : public ::testing::TestWithParam<RankBackend> {
  protected:
-  // Each rank's block holds its number and then 0, 1, 2, ...
+  // Each rank's block holds its rank and then 0, 1, 2, ...
   static void on_ranks(const std::function<void(Communicator& ranks, PeerMemory& memory)>& body) {
     run_ranks(GetParam(), kNumRanks, [&](World& world) {
       const auto ranks = world.communicator(group_of(world, "all"));

@@ -1,4 +1,4 @@
-// The numbers of a GPU are those of the CPU.
+// The random numbers of a GPU must equal those of the CPU.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 

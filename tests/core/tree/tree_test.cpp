@@ -180,7 +180,7 @@ TEST(Tree, Maps_down_to_the_nodes_that_is_leaf_stops_at) {
   };
   const auto doubled = []<class Node>(const Node& node) {
     if constexpr (std::is_same_v<Node, Head>) {
-      return Head{.labels = node.labels};  // its weight goes, its labels stay as they are
+      return Head{.labels = node.labels};  // its weight is dropped, its labels are kept
     } else if constexpr (std::is_same_v<Node, at::Tensor>) {
       return at::Tensor(node * 2);
     } else {

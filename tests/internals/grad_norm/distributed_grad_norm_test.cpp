@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// A parameter of a mesh pp x ep x tp whose stored part has gradients of `value`.
+// A parameter on a mesh pp x ep x tp whose stored part has a gradient of `value` everywhere.
 ParameterPtr with_gradient(const DeviceMesh& mesh, const std::vector<std::pair<std::string, Placement>>& placements,
                            double value, at::Device device = at::kCPU) {
   auto parameter = std::make_shared<Parameter>(ParameterSpec{.shape = {8, 8}, .init = init::ones()});
@@ -29,8 +29,8 @@ ParameterPtr with_gradient(const DeviceMesh& mesh, const std::vector<std::pair<s
 class DistributedGradNorm : public ::testing::TestWithParam<double> {};
 INSTANTIATE_TEST_SUITE_P(Orders, DistributedGradNorm, ::testing::Values(1.0, 2.0, 3.0, kInfinity));
 
-// Two stages: one has a whole parameter and one cut over two axes, the other one cut over one axis. The reference
-// refused two axes.
+// Two stages: one has a whole parameter and one that is sharded over two axes, the other has one that is sharded over
+// one axis. The reference refused two axes.
 TEST_P(DistributedGradNorm, Counts_every_element_of_any_layout_once) {
   run_ranks(RankBackend::kThreads, 8, [](World& world) {
     const DeviceMesh mesh("m", {{"pp", 2}, {"ep", 2}, {"tp", 2}}, borrowed(world));
@@ -48,7 +48,7 @@ TEST_P(DistributedGradNorm, Counts_every_element_of_any_layout_once) {
   });
 }
 
-// Its maximum passes over NaN, as fmax does.
+// Its maximum ignores NaN, as fmax does.
 struct MaximumWithoutNan : ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {

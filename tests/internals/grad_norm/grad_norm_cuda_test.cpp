@@ -22,7 +22,7 @@ double norm(const std::vector<at::Tensor>& gradients, double order) {
   return result.item<double>();
 }
 
-// Numbers that size and seed decide, around vectors, warps, blocks and chunks of 32,768.
+// Numbers determined by size and seed. Sizes are near those of vectors, warps, blocks and chunks of 32,768.
 at::Tensor gradient(std::int64_t size, double seed, at::ScalarType dtype) {
   return (at::sin(at::arange(size, at::kDouble) * 0.7 + seed) * (1 + seed)).to(dtype).cuda();
 }

@@ -22,7 +22,7 @@ double norm(const std::vector<at::Tensor>& gradients, double order) {
   return global_grad_norm(gradients, order).item<double>();
 }
 
-// What clip_grad_norm_oracle.py builds.
+// The gradients that clip_grad_norm_oracle.py builds.
 std::vector<at::Tensor> oracle_gradients() {
   std::vector<at::Tensor> gradients;
   const std::vector<std::vector<std::int64_t>> sizes = {{3}, {2, 5}, {1}};

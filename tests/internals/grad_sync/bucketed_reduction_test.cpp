@@ -19,7 +19,7 @@ using NamedParameters = std::vector<std::pair<std::string, ParameterPtr>>;
 
 constexpr std::int64_t kNumRanks = 4;
 
-// Parameters of ones, summed over dp where `is_summed` says so.
+// Parameters of ones; those with is_summed are summed over dp.
 NamedParameters make_parameters(World& world, at::ScalarType dtype, const std::vector<bool>& is_summed) {
   const DeviceMesh mesh("m", {{"dp", world.size()}}, borrowed(world));
   NamedParameters parameters;
@@ -35,7 +35,7 @@ NamedParameters make_parameters(World& world, at::ScalarType dtype, const std::v
   return parameters;
 }
 
-// The gradient of every element becomes `value`.
+// Gives every element the gradient `value`.
 void backward(const NamedParameters& parameters, double value) {
   at::Tensor sum = at::zeros({}, parameters.front().second->local().options().dtype(at::kDouble));
   for (const auto& [name, parameter] : parameters) sum = sum + parameter->local().to(at::kDouble).sum() * value;
@@ -80,7 +80,7 @@ TEST_P(BucketedReductionOf, Sums_over_microbatches_and_the_ranks_of_partial_axes
   });
 }
 
-// The reference never became ready in such a step.
+// In such a step the reference's reduction never became ready.
 TEST(BucketedReduction, Tolerates_parameters_that_a_rank_did_not_use) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true});
@@ -120,7 +120,7 @@ TEST(BucketedReduction, Sums_in_float32_unless_told_otherwise) {
     backward(parameters, 256.0);
     sync.end_microbatch();
     sync.begin_microbatch(/*is_last=*/true);
-    backward(parameters, 1.0);  // half of what bfloat16 resolves there
+    backward(parameters, 1.0);  // half of bfloat16's resolution at this value
     sync.end_microbatch();
     sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<double>(), kNumRanks * 257.0);
@@ -128,7 +128,7 @@ TEST(BucketedReduction, Sums_in_float32_unless_told_otherwise) {
   });
 }
 
-// As on any layout, so on one rank: an optimiser sees the same parameters everywhere.
+// An optimiser must see the same parameters on every layout, therefore also on one rank.
 TEST(BucketedReduction, Gives_zeros_to_parameters_without_a_gradient) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {true, true, false, false});
@@ -180,7 +180,7 @@ TEST(BucketedReduction, Sums_several_backwards_of_the_last_microbatch_on_cpus) {
   });
 }
 
-// On GPUs sums run beside the backward.
+// On GPUs reductions overlap with the backward.
 class SumsOverGpus : public ::testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Nccl, SumsOverGpus, ::testing::Values(2));
 
@@ -254,7 +254,7 @@ TEST(BucketedReduction, Takes_anothers_word_for_which_gradients_have_values) {
     run({parameters.front()});
     const std::vector<bool> of_first = sync.received();
     EXPECT_EQ(std::ranges::count(of_first, true), 1);
-    run(parameters);  // the second had zeros until then
+    run(parameters);  // the second gradient was zeros until then
     sync.finish();
     EXPECT_EQ(parameters[0].second->stored().grad().max().item<float>(), 2);
     EXPECT_EQ(parameters[1].second->stored().grad().max().item<float>(), 1);

@@ -43,7 +43,7 @@ const std::vector<AdamWDtypes> kRounding = {{at::kBFloat16, at::kFloat, at::kFlo
                                             {at::kBFloat16, at::kBFloat16, at::kFloat, true},
                                             {at::kBFloat16, at::kFloat, at::kBFloat16, true},
                                             {at::kBFloat16, at::kBFloat16, at::kBFloat16, true}};
-// Around packs of 4 and 8, warps, strides of a block, chunks of 8,192 and 16,384.
+// Sizes near packs of 4 and 8, warps, strides of a block, and chunks of 8,192 and 16,384.
 const std::vector<std::int64_t> kSizes = {0,     1,     3,     4,       5,    7,    8,      9,      31,   32,
                                           33,    63,    1023,  1024,    1025, 2048, 2049,   8191,   8192, 8193,
                                           16383, 16384, 16385, 409'006, 128,  50,   10'240, 100'001};
@@ -94,7 +94,7 @@ TEST_F(AdamWKernelCuda, Is_as_close_to_fp64_as_ATen_for_many_sizes_at_once) {
 TEST_F(AdamWKernelCuda, Changes_nothing_at_a_scale_of_nan) {
   std::vector<AdamWDtypes> all = kNearest;
   all.insert(all.end(), kRounding.begin(), kRounding.end());
-  all.push_back({at::kDouble, at::kDouble, at::kDouble});  // through ATen
+  all.push_back({at::kDouble, at::kDouble, at::kDouble});  // goes through ATen
   for (const AdamWDtypes& dtypes : all) {
     const std::vector<AdamWTensors> ours = ragged(dtypes);
     std::vector<AdamWTensors> before;
@@ -109,7 +109,7 @@ TEST_F(AdamWKernelCuda, Changes_nothing_at_a_scale_of_nan) {
   }
 }
 
-// The values before rounding differ in the last bits of fp32: of 2^16 elements one or two round another way.
+// The values before rounding differ in the last bits of fp32: of 2^16 elements one or two are rounded differently.
 TEST_F(AdamWKernelCuda, Rounds_as_the_cpu_does) {
   for (const AdamWDtypes& dtypes : kRounding) {
     std::vector<AdamWTensors> ours = ragged(dtypes), expected;
@@ -119,7 +119,7 @@ TEST_F(AdamWKernelCuda, Rounds_as_the_cpu_does) {
     }
     adamw_(ours, kAdamWOptions, one_);
     adamw_(expected, kAdamWOptions, at::ones({}, at::kDouble));
-    for (std::size_t i = 1; i < ours.size(); ++i) {  // the first is empty
+    for (std::size_t i = 1; i < ours.size(); ++i) {  // the first tensor is empty
       for (const auto& [on_gpu, b] :
            {std::pair(ours[i].parameter, expected[i].parameter), std::pair(ours[i].exp_avg, expected[i].exp_avg),
             std::pair(ours[i].exp_avg_sq, expected[i].exp_avg_sq)}) {

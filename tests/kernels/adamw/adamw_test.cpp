@@ -38,7 +38,7 @@ TEST(AdamWKernel, Equals_its_composition_of_ATen_operators) {
     EXPECT_LT(difference(ours.exp_avg, composed.exp_avg), tolerance);
     EXPECT_LT(difference(ours.exp_avg_sq, composed.exp_avg_sq), tolerance);
     EXPECT_LT(difference(ours.parameter, composed.parameter),
-              dtypes.parameter == at::kBFloat16 ? 1.0 / 256 : tolerance);  // a tie may round the other way
+              dtypes.parameter == at::kBFloat16 ? 1.0 / 256 : tolerance);  // a tie may be rounded the other way
   }
 }
 
@@ -58,7 +58,7 @@ TEST(AdamWKernel, Changes_nothing_at_a_scale_of_nan) {
   }
 }
 
-// All that rounding changes: the float results are those of a float parameter.
+// Only the rounding differs: the float results are those of a float parameter.
 TEST(AdamWKernel, Rounds_as_three_stochastic_copies) {
   for (const at::ScalarType grad : {at::kFloat, at::kBFloat16}) {
     for (const at::ScalarType moments : {at::kFloat, at::kBFloat16}) {
@@ -91,10 +91,10 @@ TEST(AdamWKernel, Rounds_through_ATen_to_the_same_bits) {
   adamw_({strided}, kAdamWOptions, kOne);
   for (const auto& [a, b] : {std::pair(ours.parameter, strided.parameter), std::pair(ours.exp_avg, strided.exp_avg),
                              std::pair(ours.exp_avg_sq, strided.exp_avg_sq)})
-    EXPECT_LE(at::ne(a, b).sum().item<std::int64_t>(), 1);  // where the float values differ in the last bit
+    EXPECT_LE(at::ne(a, b).sum().item<std::int64_t>(), 1);  // a difference in the last bit of a float value
 }
 
-// p = 1, an update of a quarter of the distance to the next lower bfloat16: a quarter of the elements moves.
+// p = 1 and an update of a quarter of the distance to the next lower bfloat16: a quarter of the elements changes.
 TEST(AdamWKernel, Moves_the_fraction_of_elements_that_keeps_the_mean) {
   constexpr std::int64_t kSize = 1 << 21;
   constexpr double kUlpBelow = 1.0 / 256;

@@ -1,4 +1,4 @@
-// What the tests of adamw_ share: tensors of one step with numbers that shape and seed decide.
+// Shared by the tests of adamw_: the tensors of one step, with numbers determined by shape and seed.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ struct AdamWDtypes {
 inline const kernels::AdamWOptions kAdamWOptions{
     .learning_rate = 1e-2, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
 
-// On the CPU, contiguous; step 5; rounding, if any, by key `seed`.
+// Contiguous, on the CPU, at step 5; if rounding is on, its key is `seed`.
 [[nodiscard]] inline kernels::AdamWTensors adamw_tensors(at::IntArrayRef shape, const AdamWDtypes& dtypes,
                                                          std::uint64_t seed) {
   kernels::AdamWTensors tensors{.parameter = values(shape, seed, dtypes.parameter),
@@ -33,7 +33,7 @@ inline const kernels::AdamWOptions kAdamWOptions{
   return tensors;
 }
 
-// Copies with every tensor passed through `convert`.
+// Copies in which every tensor is passed through `convert`.
 template <class Convert>
 [[nodiscard]] kernels::AdamWTensors converted(const kernels::AdamWTensors& tensors, const Convert& convert) {
   kernels::AdamWTensors result = tensors;

@@ -17,7 +17,7 @@ using ::d9d::testing::outputs_and_gradients;
 using ::d9d::testing::values;
 using Tensors = std::vector<at::Tensor>;
 
-// Each sequence alone.
+// Computes each sequence separately.
 SdpaOutput eager_of_each(const std::vector<int>& lengths, const SdpaInputs& inputs, const SdpaOptions& options) {
   if (lengths.empty()) return eager_attention(inputs, options);
   Tensors outs, logsumexps;

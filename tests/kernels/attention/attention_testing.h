@@ -1,5 +1,5 @@
-// What the tests of attention on a GPU share: cases, and the error of a core against eager attention in fp64, one call
-// a packed sequence.
+// Shared by the tests of attention on a GPU: cases, and the error of a core relative to eager attention in fp64, which
+// is called once for each packed sequence.
 //
 // Example
 //   EXPECT_EQ(error_of({.name = "causal", .options = {.causal = true}}, FusedSdpaKernel::kCudnn), "");
@@ -28,7 +28,7 @@ struct AttentionCase {
   std::int64_t batch = 2, num_queries = 203, num_keys = 203;
 };
 
-// Every kind of bound that keys have, none to both.
+// All kinds of bounds on keys: none, either, and both.
 [[nodiscard]] std::vector<AttentionCase> bands();
 
 [[nodiscard]] std::optional<PackedSequences> packed_of(const std::vector<int>& lengths, at::Device device);
@@ -37,19 +37,19 @@ struct AttentionCase {
 [[nodiscard]] std::vector<at::Tensor> inputs_of(const AttentionCase& each, at::ScalarType dtype);
 [[nodiscard]] std::vector<at::Tensor> on_gpu(const std::vector<at::Tensor>& tensors);
 
-// `core` on such inputs; returns its output, and the logsumexp if the case wants it.
+// A function that runs `core` on such inputs; it returns the output, and the logsumexp if the case needs it.
 [[nodiscard]] TensorFunction function_of(const AttentionCase& each, const Core& core);
 
-// Names the results, outputs and then gradients, that are further from eager in the L2 norm than the dtype's tolerance,
-// or the error that `core` throws; empty: none.
+// Names the results, first outputs, then gradients, whose L2 distance from eager attention exceeds the dtype's
+// tolerance, or the error that `core` throws. Empty if there is none.
 [[nodiscard]] std::string error_against_eager(const AttentionCase& each, at::ScalarType dtype, const Core& core);
 [[nodiscard]] std::string error_of(const AttentionCase& each, FusedSdpaKernel kernel,
                                    at::ScalarType dtype = at::kBFloat16);
 
-// Whether `actual` is as near to `expected` as the attention of bf16 is to that of fp64.
+// Whether the distance of `actual` from `expected` is at most that of attention in bf16 from fp64.
 [[nodiscard]] bool is_near(const at::Tensor& actual, const at::Tensor& expected);
 
-// Process-wide, as launch.deterministic sets it.
+// Process-wide, as launch.deterministic sets it; undone by the destructor.
 class Deterministic {
  public:
   Deterministic();

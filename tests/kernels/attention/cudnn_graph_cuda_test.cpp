@@ -60,7 +60,7 @@ TEST_F(CudnnGraphCuda, Keeps_the_error_of_a_plan_that_cannot_be_made) {
   EXPECT_NE(graph.plan(impossible)->error, "");
 }
 
-// The process ends while the plan is made, if that takes longer than the test.
+// The process ends while the plan is being made, if making it takes longer than the test.
 TEST_F(CudnnGraphCuda, May_be_making_a_plan_when_the_process_ends) {
   CudnnPlanKey key = key_of(1000);
   key.is_backward = true;

@@ -17,7 +17,8 @@ using ::d9d::testing::worst_difference;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The definition: repeated key heads, a softmax over keys and sink, no grouping tricks. hidden: broadcastable, bool.
+// The definition of attention: repeated key heads, a softmax over keys and sink, no grouping. hidden: broadcastable,
+// bool.
 at::Tensor definition(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& sinks,
                       const at::Tensor& hidden, double scale) {
   const auto num_groups = q.size(2) / k.size(2);
@@ -33,7 +34,7 @@ std::vector<at::Tensor> random_inputs(std::int64_t num_heads, std::int64_t num_k
           values({2, num_keys, num_kv_heads, 6}, 3), values({num_heads}, 4)};
 }
 
-// With all logits equal each query gets the mean of the values it sees.
+// With equal logits each query gets the mean of the values that it sees.
 at::Tensor seen_mean(const SdpaOptions& options, std::int64_t length) {
   const auto zeros = at::zeros({1, length, 1, 1}, at::kDouble);
   const auto value = at::arange(length, at::kDouble).view({1, length, 1, 1});

@@ -1,4 +1,4 @@
-// The fused kernels of a GPU against eager attention in fp64.
+// Compares the fused kernels of a GPU with eager attention in fp64.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(With, FusedAttentionCuda, ::testing::Values(FusedSdpaKe
                            return kernel.param == FusedSdpaKernel::kCudnn ? "cudnn" : "flash";
                          });
 
-// cuDNN takes tenths of a second for the first plan of a kernel: few combinations of shapes and options.
+// cuDNN takes tenths of a second for the first plan of a kernel, so there are few combinations of shapes and options.
 TEST_P(FusedAttentionCuda, Equals_eager_for_all_bands) {
   for (Case each : bands()) {
     EXPECT_EQ(error_of(each, GetParam()), "") << each.name;
@@ -145,7 +145,7 @@ TEST_P(FusedAttentionCuda, Takes_views_of_a_fused_projection_and_unaligned_ones)
   }
 }
 
-// With sequences whose rows are far apart too: what a batch of a fused projection is.
+// Includes sequences whose rows have a large pitch, as in a batch of a fused projection.
 TEST_P(FusedAttentionCuda, Takes_batches_of_views_of_a_fused_projection) {
   const auto run = [&](const auto& core) {
     return [&](const Tensors& in) {
@@ -174,7 +174,7 @@ TEST_P(FusedAttentionCuda, Computes_only_the_gradients_asked_for) {
   EXPECT_GT(sinks.grad().abs().max().item<double>(), 0);
 }
 
-// Both kernels give wrong gradients there.
+// Both kernels would compute wrong gradients for such sizes.
 TEST_P(FusedAttentionCuda, Refuses_two_to_the_31_elements) {
   const bool fits = ::d9d::testing::fits_into_memory([] {
     const at::Tensor query = at::zeros({1, 1 << 18, 64, 128}, at::TensorOptions(at::kCUDA).dtype(at::kBFloat16));
@@ -203,7 +203,7 @@ TEST_P(FusedAttentionCuda, Does_not_wait_for_the_device) {
 
 class CudnnAttentionCuda : public ::d9d::testing::CudaTest {
  protected:
-  // Values that lie behind `count` columns, and queries and keys of their own: [3, 200, 4 or 2 heads, 64].
+  // Values that follow `count` other columns, and separate queries and keys: [3, 200, 4 or 2 heads, 64].
   [[nodiscard]] static Tensors leaves_with_values_behind(std::int64_t count) {
     const auto rows = ::d9d::testing::device_values({3, 200, count + 4 * 64}, 3, at::kBFloat16);  // some are behind
     const auto leaf = [](std::int64_t heads, std::uint64_t seed) {
@@ -259,7 +259,7 @@ TEST_F(CudnnAttentionCuda, Equals_eager_with_a_softcap) {
   }
 }
 
-// Without limits of its own a kernel for whole rows would read beyond the band.
+// A kernel for whole rows that had no limits would read beyond the band.
 TEST_F(CudnnAttentionCuda, Equals_eager_for_long_rows) {
   const Case window{.options = {.causal = true, .window_left = 1023},
                     .num_features = 128,

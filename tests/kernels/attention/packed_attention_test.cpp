@@ -1,4 +1,4 @@
-// Packed sequences: each as if it were alone, on both cores of a CPU and for every option.
+// Packed sequences: each must be treated as if it were alone, on both cores of a CPU and for every option.
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -38,7 +38,7 @@ std::vector<std::pair<std::string, SdpaOptions>> all_options() {
           {"softcap", {.causal = true, .softcap = 1.5}}};
 }
 
-// Dense attention of each sequence, with ATen's own causality where there is nothing else to it.
+// Dense attention of each sequence; uses ATen's own causality if there are no other options.
 Tensors each_alone(const Tensors& in, const std::vector<int>& lengths, const SdpaOptions& options, bool has_sinks) {
   Tensors outs, logsumexps;
   std::int64_t begin = 0;
@@ -82,7 +82,7 @@ TEST(PackedAttention, Is_dense_attention_of_each_sequence) {
   }
 }
 
-// What a GPU without a fused kernel for the call does: one mask.
+// A GPU without a fused kernel for the call uses one mask like this.
 TEST(PackedAttention, Hides_other_sequences) {
   const std::vector<int> lengths = {2, 0, 3, 1};
   const auto packed = packed_of(lengths);

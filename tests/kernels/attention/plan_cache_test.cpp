@@ -9,7 +9,7 @@
 namespace d9d::kernels::detail::plan_cache_test {
 namespace {
 
-// Plans that say for which key they were made, and for which keys any was made.
+// Plans that know the key for which they were made, and a record of all keys for which a plan was made.
 class PlanCacheOfNames : public ::testing::Test {
  protected:
   std::shared_ptr<const std::string> get(int key) {
@@ -30,7 +30,7 @@ TEST_F(PlanCacheOfNames, Makes_a_plan_once) {
 }
 
 TEST_F(PlanCacheOfNames, Drops_the_plan_that_nobody_has_asked_for_longest) {
-  for (const int key : {1, 2, 3, 1, 4}) (void)get(key);  // 2 goes
+  for (const int key : {1, 2, 3, 1, 4}) (void)get(key);  // 2 is evicted
   EXPECT_EQ(cache_.size(), 3U);
   for (const int key : {1, 3, 4}) (void)get(key);
   EXPECT_EQ(made_, (std::vector{1, 2, 3, 4}));
@@ -43,7 +43,7 @@ TEST_F(PlanCacheOfNames, Leaves_a_plan_to_who_holds_it) {
   for (int key = 2; key < 100; ++key) (void)get(key);
   EXPECT_EQ(cache_.size(), 3U);
   EXPECT_EQ(*held, "1");
-  EXPECT_EQ(held.use_count(), 1);  // the cache has dropped it
+  EXPECT_EQ(held.use_count(), 1);  // the cache has evicted it
 }
 
 TEST_F(PlanCacheOfNames, Keeps_what_it_has_when_a_plan_cannot_be_made) {

@@ -23,7 +23,8 @@ SdpaDevice changed(SdpaDevice device, const std::function<void(SdpaDevice&)>& ch
   return device;
 }
 
-// The table of d9d: both flash packages, one of them, or none, as GPUs with both of our fused kernels, one, or none.
+// The table of d9d for both flash packages, one of them, or none, translated to GPUs with both fused kernels, one, or
+// none.
 TEST(ResolveSdpa, Without_a_preference_follows_what_is_there_and_what_is_needed) {
   const std::vector<std::tuple<SdpaDevice, SdpaNeeds, SdpaBackend>> table = {
       {kHopper, {.sinks = true, .window = true}, SdpaBackend::kCudnn},

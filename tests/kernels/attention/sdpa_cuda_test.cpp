@@ -1,4 +1,4 @@
-// Whatever core attention picks on a GPU.
+// Tests the core that attention selects on a GPU.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 

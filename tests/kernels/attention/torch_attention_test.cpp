@@ -91,7 +91,7 @@ TEST_P(TorchAttention, Gives_zeros_and_zero_gradients_where_a_query_sees_nothing
   for (const auto& grad : {q.grad(), k.grad(), v.grad()}) EXPECT_TRUE(grad.isfinite().all().item<bool>());
 }
 
-// Both cores, for queries from position 0, from within, and up to the last key.
+// Tests both cores, for queries from position 0, from the middle, and up to the last key.
 TEST_P(TorchAttention, Of_a_part_of_the_queries_is_that_part_of_the_whole) {
   for (const bool is_causal : {true, false}) {
     for (const std::int64_t first : {0, 3, 8}) {

@@ -109,7 +109,7 @@ TEST(ColumnSlices, Take_no_columns_where_there_is_no_room) {
   EXPECT_FALSE(column_slices_before(slice.narrow(1, 0, 2), q.narrow(1, 0, 2), k.narrow(1, 0, 2), 2).has_value());
 }
 
-// What its backward got: whether that was the only reference, and with room for two columns of `x` before it.
+// What a backward observed: whether its gradient had a single reference, and room for two columns before it.
 struct Told {
   bool is_only_reference = false;
   bool has_room = false;
@@ -153,7 +153,7 @@ TEST_F(GradientsOfColumnSlices, Have_no_room_once_summed) {
   EXPECT_FALSE(told_.has_room);
 }
 
-// LibTorch keeps a copy.
+// retain_grad makes LibTorch keep a copy.
 TEST_F(GradientsOfColumnSlices, Are_retained_without_their_columns_before) {
   y_.retain_grad();
   run(room(y_));

@@ -25,7 +25,7 @@ struct RoomInGradient : torch::autograd::Function<RoomInGradient> {
                                                              context->saved_data["num_column_dims"].toInt());
     if (auto* const kept = reinterpret_cast<at::Tensor*>(context->saved_data["kept"].toInt())) {
       const auto size = static_cast<std::int64_t>(slice.storage().nbytes() / slice.element_size());
-      const at::AutoDispatchBelowADInplaceOrView no_views;  // which would keep a reference to the slice
+      const at::AutoDispatchBelowADInplaceOrView no_views;  // avoids a view, which would keep a reference to the slice
       *kept = slice.as_strided({size}, {1}, 0).fill_(7);
     }
     slice.copy_(grads[0]);

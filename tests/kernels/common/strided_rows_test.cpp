@@ -6,7 +6,7 @@
 namespace d9d::kernels::detail::strided_rows_test {
 namespace {
 
-// The rows that the description finds, as a contiguous tensor.
+// The rows that the description refers to, as a contiguous tensor.
 at::Tensor read_rows(const at::Tensor& tensor) {
   const auto rows = strided_rows(tensor);
   if (!rows) return {};

@@ -60,11 +60,11 @@ TEST(TileOrder, Cut_a_group_into_tiles_of_about_equal_height) {
 }
 
 struct Work {
-  std::vector<int> times_done;  // a tile, in groups' order
-  std::vector<int> cost;        // a worker
+  std::vector<int> times_done;  // for each tile, in the order of groups
+  std::vector<int> cost;        // for each worker
 };
 
-// Each next tile goes to the worker that has the least to do.
+// Assigns each next tile to the worker with the least work.
 
 Work work_of(const std::vector<int>& counts, int num_feature_tiles, int num_workers) {
   const auto order = order_of(counts, num_feature_tiles);

@@ -17,7 +17,7 @@ using ::d9d::testing::values;
 
 constexpr std::int64_t kRows = 16;
 constexpr std::int64_t kHidden = 8;
-// Ids that come back a thousand times, and row 3 never.
+// Ids that occur about a thousand times each, except row 3, which does not occur.
 const at::Tensor kIds = [] {
   const at::Tensor ids = (at::arange(1 << 14, at::kLong) * 7 % kRows).view({64, 256});
   return at::where(ids.eq(3), 4, ids);
@@ -29,7 +29,7 @@ at::Tensor expected_gradient(const at::Tensor& grad_out) {
       .index_add(0, kIds.flatten(), grad_out.to(at::kDouble).view({-1, kHidden}));
 }
 
-// Of one sign: a sum in bfloat16 stops growing where a summand is below half a rounding step.
+// All of one sign: a sum in bfloat16 stops growing when a summand is less than half a rounding step.
 at::Tensor positive_gradient(at::ScalarType dtype) { return values({64, 256, kHidden}, 2).abs().add(0.1).to(dtype); }
 
 TEST(Embedding, Equals_that_of_aten) {

@@ -25,7 +25,7 @@ TEST(ExpertTokenGroups, May_be_empty) {
   EXPECT_THAT(groups.host_counts(), IsEmpty());
 }
 
-// A change behind its back shows whether the tensor was read again.
+// The tensor is changed without the object's knowledge, which shows whether it is read again.
 TEST(ExpertTokenGroups, Copies_to_the_host_once_for_all_copies_of_the_value) {
   auto offsets = at::tensor({0, 1, 4}, at::kInt);
   const ExpertTokenGroups groups(offsets);

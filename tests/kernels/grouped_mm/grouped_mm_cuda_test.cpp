@@ -29,7 +29,7 @@ ExpertTokenGroups groups_of(const Counts& counts) {
   return ExpertTokenGroups::from_counts(at::tensor(counts, at::kLong).to(kGpu));
 }
 
-// In operators that autograd knows.
+// A reference in operators that autograd differentiates.
 at::Tensor loop_of_products(const at::Tensor& x, const at::Tensor& w, const Counts& counts) {
   std::vector<at::Tensor> parts;
   std::int64_t row = 0;
@@ -50,7 +50,7 @@ std::string worse_than_loop(const Counts& counts, std::int64_t in, std::int64_t 
       {device_values({sum_of(counts), in}, 1, at::kBFloat16), device_values({num_groups, in, out}, 2, at::kBFloat16)});
 }
 
-// Around every edge of tiles, boxes and steps of the tensor cores.
+// Group sizes near all edges of tiles, boxes and steps of the tensor cores.
 const Counts kEdges = {0,   1,   7,   8,   9,   15,  16,  17,  31,  32,  33,  63,  64,  65,
                        95,  96,  97,  0,   127, 128, 129, 159, 160, 161, 191, 192, 193, 223,
                        224, 225, 255, 256, 257, 300, 511, 512, 513, 600, 767, 768, 769, 0};
@@ -75,7 +75,7 @@ TEST_F(GroupedMMCuda, Errs_no_more_than_a_loop_for_many_stages_and_tiles) {
   EXPECT_EQ(worse_than_loop(many, 64, 256), "");
 }
 
-// Gradients of one x through two weights are one sum, rounded once.
+// The gradient of one x through two weights is a single sum, which is rounded once.
 TEST_F(GroupedMMCuda, Of_two_weights_errs_no_more_than_two_loops) {
   const auto worse = [](const Counts& counts, std::int64_t in, std::int64_t out) {
     const auto groups = groups_of(counts);
@@ -112,7 +112,7 @@ TEST_F(GroupedMMCuda, Takes_groups_of_which_all_but_one_are_empty) {
   EXPECT_EQ(worse_than_loop({0, 0}, 16, 24), "");
 }
 
-// A group's rows share boxes of rows with the next group's.
+// A box of rows may contain rows of two adjacent groups.
 TEST_F(GroupedMMCuda, Keeps_groups_apart_when_one_is_not_finite) {
   const Counts counts = {100, 60, 37, 200};
   const at::Tensor x = device_values({sum_of(counts), 264}, 1, at::kBFloat16);
@@ -207,7 +207,7 @@ TEST_F(GroupedMMCuda, Leaves_other_dtypes_to_LibTorch) {
   }
 }
 
-// As backward passes do.
+// As in backward passes.
 TEST_F(GroupedMMCuda, Starts_on_a_thread_that_has_not_used_the_device) {
   const Counts counts = {30, 10};
   const at::Tensor x = device_values({40, 64}, 1, at::kBFloat16), w = device_values({2, 64, 72}, 2, at::kBFloat16);
@@ -233,7 +233,7 @@ TEST_F(GroupedMMCuda, Does_not_wait_for_the_device) {
   }));
 }
 
-// Elements of rows, of results and of weight gradients beyond what 32 bits count.
+// Rows, results and weight gradients with more elements than 32 bits can count.
 TEST_F(GroupedMMCuda, Multiplies_more_than_2_31_elements) {
   if (testing::free_bytes() < (std::int64_t{40} << 30)) GTEST_SKIP() << "needs 40 GiB";
   constexpr std::int64_t kRows = 1100000, kWide = 2048, kNarrow = 64;

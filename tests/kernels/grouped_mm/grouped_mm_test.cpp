@@ -21,7 +21,7 @@ ExpertTokenGroups groups_of(const std::vector<std::int64_t>& counts) {
   return ExpertTokenGroups::from_counts(at::tensor(counts, at::kLong));
 }
 
-// What the operator promises, in operators that autograd knows.
+// The definition of the operator, in operators that autograd differentiates.
 at::Tensor loop_of_products(const at::Tensor& x, const at::Tensor& w, const std::vector<std::int64_t>& counts) {
   std::vector<at::Tensor> parts;
   std::int64_t row = 0;

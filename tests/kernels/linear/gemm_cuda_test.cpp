@@ -47,7 +47,7 @@ TEST_F(ProductCuda, Is_as_exact_as_ATen_for_every_dtype) {
   }
 }
 
-// Whether cuBLAS has a kernel of that kind for them or not.
+// Sizes for which cuBLAS has such a kernel, and others.
 TEST_F(ProductCuda, Is_as_exact_as_ATen_for_sizes_that_no_tile_divides) {
   for (const std::int64_t num_terms : {1024, 1032, 1088})
     for (const std::int64_t num_columns : {6152, 6208})
@@ -55,7 +55,7 @@ TEST_F(ProductCuda, Is_as_exact_as_ATen_for_sizes_that_no_tile_divides) {
                               device_values({num_columns, num_terms}, 2, at::kBFloat16), at::kBFloat16);
 }
 
-// As what lies together is divided: columns of a wider matrix, 16 bytes from its beginning.
+// As for operands that are parts of one buffer: columns of a wider matrix, starting 16 bytes from its beginning.
 TEST_F(ProductCuda, Takes_slices_of_wider_matrices_and_writes_nothing_else) {
   const at::Tensor wide = device_values({4096, 2064}, 1, at::kBFloat16);
   const at::Tensor weight = device_values({6144, 1024}, 2, at::kBFloat16);

@@ -37,7 +37,7 @@ TEST_F(LinearCuda, Errs_no_more_than_that_of_ATen) {
   }
 }
 
-// Weights in one buffer, outputs whose gradients come in one buffer, places in one buffer.
+// Weights, gradients of outputs, and gradient places are each parts of one buffer.
 TEST_F(LinearCuda, Multiplies_at_once_what_lies_together) {
   const at::Tensor x = device_values({130, 64}, 1, at::kBFloat16);
   const at::Tensor joined = device_values({96, 64}, 2, at::kBFloat16);

@@ -25,7 +25,7 @@ std::vector<at::Tensor> composition(const std::vector<at::Tensor>& in) {
 
 std::vector<at::Tensor> ours(const std::vector<at::Tensor>& in) { return linears(in[0], {in.begin() + 1, in.end()}); }
 
-// Matrices of `rows` rows each, one after another in one buffer.
+// Matrices with the given numbers of rows, one after another in one buffer.
 std::vector<at::Tensor> stacked(const std::vector<std::int64_t>& rows, std::int64_t columns, std::uint64_t seed) {
   std::int64_t sum = 0;
   for (const std::int64_t each : rows) sum += each;
@@ -102,7 +102,7 @@ TEST(LinearGradient, Is_added_to_its_place_in_that_dtype) {
   EXPECT_FALSE(w.grad().defined());
 }
 
-// What a GPU does, on a CPU: weights, gradients and places that lie together are multiplied at once.
+// Does on a CPU what a GPU does: adjacent weights, gradients and places are multiplied by one product.
 TEST(LinearProducts, Of_joined_weights_are_slices_of_one) {
   const at::Tensor x = values({3, 7}, 1);
   std::vector<at::Tensor> weights = stacked({4, 2, 6}, 7, 2);

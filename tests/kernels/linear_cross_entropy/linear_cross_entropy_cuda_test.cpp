@@ -34,7 +34,7 @@ struct Problem {
   std::vector<at::Tensor> weights;
   at::Tensor targets;
   LinearCrossEntropyOptions options = {};
-  bool is_uniform = true;  // every target gets the same gradient, and lse none
+  bool is_uniform = true;  // every target gets the same gradient, and lse gets none
   double grad = 0.37;
 };
 
@@ -60,7 +60,7 @@ std::vector<at::Tensor> grads_of(const Problem& problem, const LinearCrossEntrop
 using Op = LinearCrossEntropyOutput (*)(const at::Tensor&, at::TensorList, const at::Tensor&,
                                         const LinearCrossEntropyOptions&);
 
-// In `dtype`, from the problem's numbers: outputs and the gradients of all inputs.
+// Runs in `dtype` with the problem's numbers; returns outputs and the gradients of all inputs.
 std::pair<Results, Results> run(const Problem& problem, Op op, at::ScalarType dtype) {
   LinearCrossEntropyOptions options = problem.options;
   const at::Tensor hidden = leaf(problem.hidden.to(dtype));
@@ -78,7 +78,7 @@ std::pair<Results, Results> run(const Problem& problem, Op op, at::ScalarType dt
   return {{{"loss", output.loss.detach()}, {"lse", output.lse.detach()}}, gradients};
 }
 
-// The composition of ATen operators that chunks have elsewhere, for reduction none.
+// The composition of ATen operators that is used for chunks on other devices, for reduction none.
 std::pair<Results, Results> run_aten(const Problem& problem) {
   const detail::LinearCrossEntropyInput input{
       .hidden = problem.hidden,
@@ -143,9 +143,9 @@ TEST_F(LinearCrossEntropyCuda, Is_as_exact_as_aten_for_every_shape) {
       for (const std::int64_t rows : {1, 31, 32, 33, 129})
         for (const std::int64_t vocabulary : {2, 63, 65, 4095, 4097, 9001}) {
           SCOPED_TRACE(cat(dtype, " ", rows, " rows, vocabulary ", vocabulary, in_forward ? ", in forward" : ""));
-          if (in_forward && rows == 1) continue;  // the roundings of one target's gradient do not average out
+          if (in_forward && rows == 1) continue;  // the roundings of a single target's gradient do not average out
           Problem one = problem(rows, 40, {vocabulary}, dtype, {.gradients_in_forward = in_forward});
-          one.grad = 0.25;  // of few numbers one more rounding would show
+          one.grad = 0.25;  // a value for which one more rounding would be visible
           expect_no_worse_than_aten(one);
         }
       for (const std::int64_t hidden_size : {1, 7, 33}) {
@@ -161,7 +161,7 @@ TEST_F(LinearCrossEntropyCuda, Equals_dense_in_fp64_for_every_chunk_size) {
     expect_no_worse_than_aten(problem(300, 16, {700, 900}, at::kDouble, {.chunk_size = chunk_size}));
 }
 
-// As many as a step of training has.
+// As many chunks as in a training step.
 TEST_F(LinearCrossEntropyCuda, Is_as_exact_as_aten_in_five_chunks_of_rows) {
   for (const std::int64_t chunk_size : {128 * 1600, 1 << 20}) {
     expect_no_worse_than_aten(problem(512, 64, {700, 900}, at::kBFloat16, {.chunk_size = chunk_size}));
@@ -177,7 +177,7 @@ TEST_F(LinearCrossEntropyCuda, Keeps_small_probabilities_and_confident_targets) 
   expect_no_worse_than_aten(one);
 }
 
-// The reference that a row's first block gives is left behind, by all rows or by some.
+// The reference value from a row's first block is exceeded by later logits, in all rows or in some.
 TEST_F(LinearCrossEntropyCuda, Keeps_rows_whose_greatest_logits_come_late) {
   for (const double scale : {8.0, 60.0}) {
     Problem one = problem(64, 32, {3000, 2000, 5000}, at::kBFloat16, {.gradients_in_forward = true});
@@ -263,7 +263,7 @@ TEST_F(LinearCrossEntropyCuda, Is_bit_equal_from_run_to_run) {
   }
 }
 
-// The second backward has no gradients of the forward left.
+// The second backward can no longer use gradients that the forward computed.
 TEST_F(LinearCrossEntropyCuda, Goes_backward_twice) {
   const Problem one = problem(90, 32, {400}, at::kBFloat16, {.gradients_in_forward = true});
   const at::Tensor hidden = leaf(one.hidden), weight = leaf(one.weights[0]);
@@ -341,12 +341,12 @@ TEST_F(LinearCrossEntropyCuda, Never_holds_the_logits) {
     hidden.mutable_grad() = at::Tensor();
     weight.mutable_grad() = at::Tensor();
     EXPECT_GT(peak, gradients);                                            // the measurement works
-    const std::int64_t sums = in_forward ? kVocabulary * kHidden * 2 : 0;  // in fp32, of several chunks
+    const std::int64_t sums = in_forward ? kVocabulary * kHidden * 2 : 0;  // in fp32, if there are several chunks
     EXPECT_LT(peak - gradients - sums, 0.7 * (1 << 30)) << in_forward;
   }
 }
 
-// More logits in a chunk than 32 bits count.
+// A chunk with more logits than 32 bits can count.
 TEST_F(LinearCrossEntropyCuda, Addresses_more_than_2_31_logits) {
   if (testing::free_bytes() < (std::int64_t{40} << 30)) GTEST_SKIP() << "needs 40 GiB";
   constexpr std::int64_t kRows = 8192, kVocabulary = 300000, kHidden = 8;

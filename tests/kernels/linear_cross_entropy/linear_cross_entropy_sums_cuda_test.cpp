@@ -1,4 +1,4 @@
-// In which precision the gradient of a weight is summed over targets, and where it goes.
+// The precision in which the gradient of a weight is summed over targets, and the tensor that it is added to.
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -23,14 +23,14 @@ using ::d9d::testing::leaf;
 
 class LinearCrossEntropySumsCuda : public testing::CudaTest {};
 
-// Rows of the weight that are nobody's target, in 32 chunks of 2,048 rows: their gradients are sums of terms of one
-// sign, in which roundings of terms average out and roundings of the sum do not.
+// Rows of the weight that no target refers to, in 32 chunks of 2,048 rows: their gradients are sums of terms of one
+// sign. Roundings of the terms average out, roundings of the sum do not.
 struct OneSign {
   at::Tensor hidden = (device_values({2048, 64}, 1) + 2).to(at::kBFloat16);
   at::Tensor weight = (device_values({512, 64}, 2) * 0.02).to(at::kBFloat16);
   at::Tensor targets = labels({2048}, 256, 3).to(kGpu);
   std::int64_t chunk_size = 2048 * 512 / 32;
-  double grad = 0.37;  // of each loss
+  double grad = 0.37;  // gradient of each loss
 
   [[nodiscard]] at::Tensor exact() const {
     const at::Tensor exact_weight = leaf(weight.to(at::kDouble));
@@ -58,7 +58,7 @@ TEST_F(LinearCrossEntropySumsCuda, Sums_gradients_of_weights_over_chunks_in_fp32
     job.backward(weight, in_forward);
     const double rounding = ((exact.to(at::kBFloat16) - exact).norm() / exact.norm()).item<double>();
     EXPECT_LT(OneSign::distance(weight.grad(), exact), rounding + limit);
-    job.backward(weight, in_forward);  // is added to the gradient that is there: rounded once more
+    job.backward(weight, in_forward);  // added to the existing gradient: rounded once more
     EXPECT_LT(OneSign::distance(weight.grad(), 2 * exact), 2 * rounding + limit);
   }
 }
@@ -66,9 +66,9 @@ TEST_F(LinearCrossEntropySumsCuda, Sums_gradients_of_weights_over_chunks_in_fp32
 TEST_F(LinearCrossEntropySumsCuda, Adds_sums_in_fp32_to_their_place) {
   const OneSign job;
   const at::Tensor exact = job.exact();
-  for (const std::int64_t chunk_size : {job.chunk_size, std::int64_t{1} << 26}) {  // and all in one chunk
+  for (const std::int64_t chunk_size : {job.chunk_size, std::int64_t{1} << 26}) {  // the second: a single chunk
     for (const bool in_forward : {false, true}) {
-      for (const std::int64_t offset : {0, 1}) {  // in a flat buffer a place may begin anywhere
+      for (const std::int64_t offset : {0, 1}) {  // in a flat buffer a place may begin at any offset
         SCOPED_TRACE(cat(in_forward ? "in forward" : "in backward", ", chunks of ", chunk_size, ", offset ", offset));
         const at::Tensor weight = leaf(job.weight);
         const at::Tensor place =

@@ -24,7 +24,7 @@ class TokenPermutationCuda : public testing::CudaTest {};
 class MoePermuteCuda : public testing::CudaTest {};
 class IndicesToMultihotCuda : public testing::CudaTest {};
 
-// Some of them -1 if asked for.
+// Random expert ids, some of them -1 if requested.
 at::Tensor expert_ids(std::int64_t num_tokens, std::int64_t num_choices, std::int64_t num_experts, bool all_here) {
   const at::Tensor ids = values({num_tokens, num_choices}, 3).mul_(1e6).to(at::kLong).remainder(num_experts);
   return all_here ? ids : at::where(values({num_tokens, num_choices}, 4).gt(0.5), -1, ids);
@@ -182,7 +182,7 @@ TEST_F(MoePermuteCuda, Is_bit_equal_from_run_to_run) {
   for (const auto& [name, tensor] : first.gradients) EXPECT_TRUE(at::equal(tensor, second.gradients.at(name))) << name;
 }
 
-// T * k * H beyond what 32 bits count.
+// T * k * H is more than 32 bits can count.
 TEST_F(MoePermuteCuda, Moves_more_than_2_31_elements) {
   if (testing::free_bytes() < (std::int64_t{60} << 30)) GTEST_SKIP() << "needs 60 GiB";
   constexpr std::int64_t kTokens = 140000, kChoices = 8, kFeatures = 2048;

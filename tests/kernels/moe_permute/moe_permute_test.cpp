@@ -17,7 +17,7 @@ using ::d9d::testing::leaf;
 using ::d9d::testing::values;
 using ::d9d::testing::worst_difference;
 
-// Token t chooses experts t, t + 2, ... of num_experts; every fifth choice lives elsewhere.
+// Token t chooses experts t, t + 2, ... of num_experts; every fifth choice is an expert of another rank.
 at::Tensor some_ids(std::int64_t num_tokens, std::int64_t experts_a_token, std::int64_t num_experts) {
   const auto slots = at::arange(num_tokens * experts_a_token, at::kLong).view({num_tokens, experts_a_token});
   const auto tokens = at::arange(num_tokens, at::kLong).unsqueeze(1);
@@ -120,7 +120,7 @@ TEST(Permute, Passes_gradients_when_one_of_the_outputs_has_none) {
   EXPECT_FALSE(probs.grad().defined());
 }
 
-// 1 + 2^-9 terms are lost one by one in bf16, not in the sum.
+// Terms of 2^-9 are lost if they are added to 1 one by one in bf16, but not in an fp32 sum.
 TEST(Unpermute, Sums_bf16_rows_in_fp32) {
   const std::int64_t num_choices = 9;
   const auto ids = at::arange(num_choices, at::kLong).view({1, num_choices});

@@ -16,7 +16,7 @@ at::Tensor ids_of(const std::vector<std::int64_t>& ids, std::int64_t experts_a_t
   return at::tensor(ids, at::kLong).view({-1, experts_a_token});
 }
 
-// Uniform in [-1, num_experts).
+// Ids uniform in [-1, num_experts).
 at::Tensor random_ids(std::int64_t num_tokens, std::int64_t experts_a_token, std::int64_t num_experts, unsigned seed) {
   std::mt19937 engine(seed);
   std::uniform_int_distribution<std::int64_t> expert(-1, num_experts - 1);

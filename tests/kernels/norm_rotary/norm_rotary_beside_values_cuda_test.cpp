@@ -1,4 +1,4 @@
-// norm_rotary with values that pass through it, on a GPU: where the gradients of the three lie.
+// norm_rotary on a GPU with values passed through: tests where the gradients of queries, keys and values are stored.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -19,15 +19,15 @@ using ::d9d::testing::same_bits;
 using ::d9d::testing::with_room_in_gradient;
 using Tensors = std::vector<at::Tensor>;
 
-// Of a projection to heads of 64 features.
+// Heads of 64 features of a projection.
 at::Tensor heads_of(const at::Tensor& projection, std::int64_t first, std::int64_t count) {
   return projection.narrow(-1, first * 64, count * 64).unflatten(-1, {count, 64});
 }
 
-// Queries, keys and values of one projection; values are used by `use`.
+// Queries, keys and values of one projection; `use` consumes the values.
 class NormRotaryBesideValuesCuda : public ::d9d::testing::CudaTest {
  protected:
-  static constexpr std::int64_t kRoom = 9 * 64;  // for queries and keys
+  static constexpr std::int64_t kRoom = 9 * 64;  // of queries and keys
   using Use = std::function<at::Tensor(const at::Tensor& v)>;
 
   void SetUp() override {
@@ -41,7 +41,7 @@ class NormRotaryBesideValuesCuda : public ::d9d::testing::CudaTest {
     for (std::size_t i = 0; i < 3; ++i) grads_.push_back(device_values(parts_[i].sizes(), 6 + i, at::kBFloat16));
   }
 
-  // Of queries, keys, weights, and values.
+  // The gradients of queries, keys, weights, and values.
   [[nodiscard]] Tensors gradients(const Use& use) const {
     const auto [q, k, v] = norm_rotary(parts_[0], parts_[1], parts_[2], weights_[0], weights_[1], table_, table_, {});
     EXPECT_TRUE(same_bits({v}, {parts_[2]}));
@@ -49,7 +49,7 @@ class NormRotaryBesideValuesCuda : public ::d9d::testing::CudaTest {
     return torch::autograd::grad({q, k, use(v)}, wanted(), grads_);
   }
 
-  // Without values beside them.
+  // The same, with norm_rotary of queries and keys only.
   [[nodiscard]] Tensors expected() const {
     const auto [q, k] = norm_rotary(parts_[0], parts_[1], weights_[0], weights_[1], table_, table_, {});
     return torch::autograd::grad({q, k, parts_[2].clone()}, wanted(), grads_);
@@ -127,7 +127,7 @@ TEST_F(NormRotaryBesideValuesCuda, Leaves_values_out_of_autograd_that_need_no_gr
   }
 }
 
-// What attention does: linears see the gradients of all three as parts of one buffer.
+// As in attention: the linears' backward sees the gradients of all three as parts of one buffer.
 TEST_F(NormRotaryBesideValuesCuda, Gives_the_projection_before_attention_one_gradient) {
   const at::Tensor x = leaf(device_values({2, 256, 512}, 1, at::kBFloat16));
   const at::Tensor weight = device_values({12 * 64, 512}, 2, at::kBFloat16);

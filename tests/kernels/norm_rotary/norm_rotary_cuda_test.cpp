@@ -22,7 +22,7 @@ class NormRotaryCuda : public testing::CudaTest, public ::testing::WithParamInte
     return {.style = GetParam(), .eps = 1e-5, .zero_centered = zero_centered};
   }
 
-  // Of operators whose backward autograd knows; rounded once, at the end.
+  // A composition of operators whose backward autograd knows; rounded once, at the end.
   [[nodiscard]] at::Tensor composition(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& cos,
                                        const at::Tensor& sin, bool zero_centered) const {
     const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -33,7 +33,7 @@ class NormRotaryCuda : public testing::CudaTest, public ::testing::WithParamInte
         .to(x.scalar_type());
   }
 
-  // Inputs: q, k, their weights.
+  // Inputs: q, k, and their weights.
   [[nodiscard]] std::string worse(const Tensors& inputs, const at::Tensor& cos, const at::Tensor& sin,
                                   bool zero_centered = false) const {
     return worse_than_composition(
@@ -110,7 +110,7 @@ TEST_P(NormRotaryCuda, Takes_views_that_are_not_aligned) {
         << dtype;
 }
 
-// The projection and the gradients of its parts.
+// Tests the projection and the gradients of its parts.
 TEST_P(NormRotaryCuda, Gives_parts_of_one_buffer_to_parts_of_one_projection) {
   const at::Tensor cos = device_values({2, 37, 64}, 3, at::kBFloat16);
   const at::Tensor sin = device_values({2, 37, 64}, 4, at::kBFloat16);
@@ -160,7 +160,7 @@ TEST_P(NormRotaryCuda, Computes_only_the_gradients_asked_for) {
     Tensors inputs = values;
     inputs[i] = testing::leaf(values[i]);
     testing::backward({run(inputs)[i % 2]}, {grads[i % 2]});
-    // Sums over heads of one of the two are spread over other blocks.
+    // A backward of only one of q and k distributes its sums over heads over other blocks.
     if (i < 2) {
       EXPECT_TRUE(at::equal(all[i], inputs[i].grad())) << i;
     } else {

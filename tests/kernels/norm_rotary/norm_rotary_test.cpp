@@ -15,7 +15,7 @@ using ::d9d::testing::values;
 using ::d9d::testing::worst_difference;
 using Tensors = std::vector<at::Tensor>;
 
-// Channel pairs as complex numbers, of a plain norm.
+// Rotates channel pairs as complex numbers after a plain norm.
 at::Tensor composition(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& angle, bool zero_centered) {
   const at::Tensor normed = x * (x.square().mean(-1, true) + 1e-5).rsqrt() * (zero_centered ? weight + 1 : weight);
   const at::Tensor unit = at::polar(at::ones_like(angle), angle).unsqueeze(2);

@@ -19,7 +19,7 @@ class RotaryCuda : public testing::CudaTest, public ::testing::WithParamInterfac
 INSTANTIATE_TEST_SUITE_P(Styles, RotaryCuda, ::testing::Values(RotaryStyle::kHalf, RotaryStyle::kInterleaved),
                          [](const auto& test) { return test.param == RotaryStyle::kHalf ? "Half" : "Interleaved"; });
 
-// The ATen implementation without autograd of its own, whose operators autograd sees.
+// The ATen implementation as plain operators that autograd differentiates.
 at::Tensor composition(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style) {
   const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return detail::rotate_aten(x, cos.to(wide), sin.to(wide), style, detail::RotaryPass::kForward);

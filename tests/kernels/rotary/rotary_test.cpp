@@ -16,7 +16,7 @@ using ::d9d::testing::leaf;
 using ::d9d::testing::values;
 using ::d9d::testing::worst_difference;
 
-// Turns channel pairs as complex numbers, an independent way to write the rotation.
+// Rotates channel pairs as complex numbers, an independent implementation of the rotation.
 at::Tensor composition(const at::Tensor& x, const at::Tensor& angle, RotaryStyle style) {
   const std::int64_t rotary_dim = 2 * angle.size(-1);
   const at::Tensor turning = x.narrow(-1, 0, rotary_dim);

@@ -45,7 +45,7 @@ Routed route(const at::Tensor& logits, const Case& shape, bool renormalize, cons
   return {routing.indices, routing.probs.detach(), input.grad()};
 }
 
-// Logits of few values: most choices are between equals.
+// With ties, logits have few distinct values, so that most choices are between equal ones.
 at::Tensor logits_of(const Case& shape, bool has_ties, at::ScalarType dtype) {
   const at::Tensor logits = values({shape.num_tokens, shape.num_experts}, 1);
   return (has_ties ? logits.round() : logits).to(dtype);
@@ -83,7 +83,7 @@ TEST_F(TopkRouterCuda, Is_as_exact_as_aten) {
     const at::Tensor logits = logits_of(shape, false, dtype).to(kGpu);
     const Routed actual = route(logits, shape, true, std::nullopt);
     const Routed exact = route(logits.to(at::kDouble), shape, true, std::nullopt);
-    // The composition, with the same choice.
+    // The composition, with the same choice of experts.
     const at::Tensor input = leaf(logits);
     const at::Tensor chosen = at::softmax(input, 1, at::kFloat).gather(1, exact.indices);
     const at::Tensor probs = chosen / chosen.sum(1, true);

@@ -23,7 +23,7 @@ class WeightedSiluMulCuda : public testing::CudaTest {};
 
 Tensors op(const Tensors& in) { return {weighted_silu_mul(in[0], in[1], in[2])}; }
 
-// What experts' outputs would be weighted with after the linear map.
+// Experts' outputs would be weighted like this after the linear map.
 Tensors composition(const Tensors& in) {
   return {at::silu(in[0]) * in[1] * in[2].to(in[0].scalar_type()).unsqueeze(1)};
 }
@@ -61,7 +61,7 @@ TEST_F(WeightedSiluMulCuda, Is_as_exact_as_aten_for_every_shape) {
     for (const std::int64_t num_rows : {0, 1, 31, 33, 200})
       for (const std::int64_t num_columns : {1, 7, 8, 31, 33, 256, 768, 1000}) {
         if (num_rows == 1 && dtype == at::kFloat)
-          continue;  // luck decides which of two sums is nearer to the exact one
+          continue;  // which of two sums is nearer to the exact one is arbitrary
         SCOPED_TRACE(cat(dtype, " ", num_rows, " x ", num_columns));
         const Tensors numbers = inputs(num_rows, num_columns, at::kHalf, at::kHalf);
         const Results exact = run(composition, numbers, at::kDouble);

@@ -31,7 +31,7 @@ TEST(SiluMulLinear, Refuses_shapes_and_dtypes_that_do_not_fit) {
   EXPECT_THROW((void)silu_mul_linear(values({3, 7}, 1), values({3, 7}, 2), values({4, 7}, 3, at::kFloat)), ConfigError);
 }
 
-// Beside benchmarks/results/products_h200_2026-11-22.md.
+// See benchmarks/results/products_h200_2026-11-22.md.
 TEST(SiluMulLinear, Has_a_kernel_where_its_tiles_fill_the_device) {
   using detail::pays_silu_mul_linear_kernel;
   EXPECT_TRUE(pays_silu_mul_linear_kernel(8192, 6144));

@@ -25,7 +25,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   return at::equal(a.contiguous().view(at::kShort).cpu(), b.contiguous().view(at::kShort).cpu());
 }
 
-// "U" where 1.00234375 became the bfloat16 above, "D" where it became 1.
+// "U" if 1.00234375 was rounded up to the bfloat16 above, "D" if it was rounded down to 1.
 std::string directions(const at::Tensor& result) {
   std::string text;
   for (std::int64_t i = 0; i < result.numel(); ++i) text += result[i].item<float>() > 1 ? 'U' : 'D';
@@ -36,8 +36,10 @@ at::Tensor from_bits(std::vector<std::int64_t> bits) {
   return at::tensor(bits, at::kLong).to(at::kInt).view(at::kFloat);
 }
 
-// Bits 3f804ccd: up iff the noise is at least b333. The words of the first block are 6627e8d5 e169c58d bc57ac4c
-// 9b00dbd8; the first words of the first eight blocks of seed 0 are 6627e8d5 f8e4cca4 04faa329 c990ef29 and so on.
+// The bits are 3f804ccd: rounds up if and only if the noise is at least b333. The words of the first block are 6627e8d5
+// e169c58d bc57ac4c 9b00dbd8; the first words of the first eight blocks of seed 0 are 6627e8d5 f8e4cca4 04faa329
+// c990ef29
+// and so on.
 TEST(CopyStochastic, Takes_sixteen_bits_an_element_from_the_published_words) {
   const at::Tensor source = at::full({64}, 1.00234375F);
   const at::Tensor of_zero = rounded(source, {.key = 0});

@@ -1,4 +1,5 @@
-// The totals of a step over ranks that share a loss (tensor parallelism) and ranks that add to it (data parallelism).
+// The totals of a step over ranks that share a loss (tensor parallelism) and ranks that contribute to it (data
+// parallelism).
 #include "d9d/loop/component/gradient_manager.h"
 
 #include <ATen/ATen.h>
@@ -19,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// One step on each rank of dp = 2, tp = 2, with one microbatch of weight `weights[dp]`; `visit` sees what it reports.
+// Runs one step on each rank of dp = 2, tp = 2, with one microbatch of weight `weights[dp]`; `visit` gets its result.
 void run_steps(const std::function<RankReport(const DistContext&)>& report,
                const std::function<void(const StepGradients&)>& visit, const std::array<double, 2>& weights = {1, 3}) {
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
@@ -58,7 +59,7 @@ class Pair : public Module {
   const ModulePtr<RMSNorm> second = register_module<RMSNorm>("second", RMSNormConfig{.hidden_size = 4});
 };
 
-// Two sharded layers of one shape, of which each rank runs one, where nothing compares what is copied.
+// Two sharded layers of one shape, of which each rank runs a different one, without a check of the copied slices.
 TEST(GradientManager, Refuses_a_step_whose_ranks_ran_other_sharded_modules) {
   run_ranks(RankBackend::kThreads, 2, [&](World& world) {
     const DistContext context(
@@ -130,7 +131,7 @@ TEST(GradientManager, Stops_all_ranks_when_any_one_wants_to) {
   }
 }
 
-// In which dtype a step leaves the gradient of a bfloat16 parameter that FSDP cuts.
+// The dtype of the gradient of a bfloat16 FSDP parameter after a step.
 c10::ScalarType dtype_of_sharded_gradient(World& world, const FsdpConfig& fsdp,
                                           const std::vector<std::optional<Dtype>>& grad_dtypes) {
   const DistContext context({.mesh = {.data_parallel_shard = 2}, .world = borrowed(world), .local_rank = world.rank()});
@@ -143,7 +144,7 @@ c10::ScalarType dtype_of_sharded_gradient(World& world, const FsdpConfig& fsdp,
   module->materialize(at::kCPU);
   module->reset_parameters(/*base_seed=*/1);
   at::Tensor gradient;
-  for (const std::optional<Dtype> grad_dtype : grad_dtypes) {  // one manager after the other
+  for (const std::optional<Dtype> grad_dtype : grad_dtypes) {  // one manager after another
     GradientManager gradients(context, *module, {.grad_dtype = grad_dtype}, {});
     for (const bool is_last : {false, true}) {
       gradients.begin_microbatch(is_last);
@@ -155,7 +156,7 @@ c10::ScalarType dtype_of_sharded_gradient(World& world, const FsdpConfig& fsdp,
     Optimizer optimizer{IdleOptimizer()};
     (void)gradients.apply(optimizer, /*learning_rate=*/0.0);
     gradient = module->weight->stored().grad();
-    EXPECT_TRUE(gradient.eq(4).all().item<bool>());  // of two ranks in two microbatches
+    EXPECT_TRUE(gradient.eq(4).all().item<bool>());  // sum over two ranks and two microbatches
     gradients.reset();
     gradients.close();
   }
@@ -180,7 +181,8 @@ TEST(GradientManager, Sums_in_its_dtype_what_is_sharded_unless_fsdp_names_anothe
   });
 }
 
-// As NCCL after a peer has died: the operation leaves garbage, and who asks hears why.
+// Behaves like NCCL after a peer has died: the operation leaves arbitrary values, and throw_if_failed() reports the
+// cause.
 struct AbortedCommunicator : ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp) override {

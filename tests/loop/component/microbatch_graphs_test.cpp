@@ -1,4 +1,4 @@
-// Which microbatches are captured and what a replay leaves behind, with graphs that a test plays.
+// Which microbatches are captured and what a replay produces, with graphs that the test simulates.
 #include "d9d/loop/component/microbatch_graphs.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ using ::testing::ThrowsMessage;
 struct State {
   at::Tensor doubled;         // written by the loss
   std::int64_t exponent = 1;  // of the loss: a host value
-  at::Tensor total;           // to which the loss adds x in place, if it is there
+  at::Tensor total;           // if defined, the loss adds x to it in place
   static constexpr auto fields() {
     return record<State>(field("doubled", &State::doubled), field("exponent", &State::exponent),
                          field("total", &State::total));
@@ -38,7 +38,7 @@ struct Types {
   using State = microbatch_graphs_test::State;
 };
 
-// What a device would do of captured work, told by the work itself.
+// Simulates a device: the captured work itself registers what a replay must do.
 struct Played final : DeviceGraph {
   explicit Played(std::function<void()>*& where) : recorder(where) {}
   void capture(const std::function<void()>& work) override {
@@ -51,7 +51,7 @@ struct Played final : DeviceGraph {
   std::function<void()> on_replay;
 };
 
-// loss = sum(w * x^exponent), weight = x[0], of a module with the weights w.
+// loss = sum(w * x^exponent), weight = x[0], for a module with the weights w.
 class Job {
  public:
   explicit Job(const CudaGraphConfig& config = {}, c10::Device device = at::kCPU, World* world = nullptr)
@@ -66,7 +66,8 @@ class Job {
     module_->materialize(at::kCPU);
     module_->reset_parameters(0);
     manager_.emplace(context_, *module_, GradientManagerConfig{}, GradientClippingConfig{}, GradientMemory::kKept);
-    memory_ = gradient_after(*manager_, {{at::zeros({kSize}, at::kDouble), 1}});  // where it lies in all steps
+    // The gradient's memory, which all steps use.
+    memory_ = gradient_after(*manager_, {{at::zeros({kSize}, at::kDouble), 1}});
   }
 
   struct One {
@@ -75,7 +76,7 @@ class Job {
     at::Tensor total = {};
   };
 
-  // A step; returns its gradient, not divided.
+  // Runs a step and returns its gradient, which is not divided.
   at::Tensor step(const std::vector<One>& microbatches) { return gradient_after(*manager_, microbatches).clone(); }
 
   std::vector<std::string> log;                     // of the host's work
@@ -116,7 +117,7 @@ class Job {
     return {.loss = loss.detach(), .weight = weight.detach()};
   }
 
-  // Computes nothing, and leaves with the graph what a device would have recorded.
+  // Computes nothing, and registers with the graph what a device would have recorded.
   WeightedLoss capture(Microbatch<Types>& microbatch) {
     log.emplace_back("capture");
     auto& [x, shared, state] = microbatch;
@@ -124,8 +125,8 @@ class Job {
     const at::Tensor nothing = at::full({}, std::nan(""), at::kDouble);
     const WeightedLoss loss{.loss = nothing.clone(), .weight = nothing.clone()};
     state.doubled = at::full_like(x, std::nan(""));
-    if (state.total.defined()) state.total.zero_();  // told to be written, as the device's work is
-    (parameter()->local() * 0).sum().backward();     // tells where gradients go
+    if (state.total.defined()) state.total.zero_();  // marks the tensor as written, as the device's work would
+    (parameter()->local() * 0).sum().backward();     // shows where gradients are stored
     *recorder_ = [this, x = x, state = state, loss, adds] {
       const at::NoGradGuard no_grad;
       const at::Tensor powers = x.pow(state.exponent), weight = x.reshape({-1})[0];
@@ -142,13 +143,13 @@ class Job {
   DistContext context_;
   ModulePtr<RMSNorm> module_ = make_module<RMSNorm>(RMSNormConfig{.hidden_size = kSize});
   std::optional<GradientManager> manager_;
-  std::function<void()>* recorder_ = nullptr;  // of the capture under way
+  std::function<void()>* recorder_ = nullptr;  // of the current capture
   MicrobatchGraphs<Types> graphs_;
   at::Tensor memory_;
 };
 
 at::Tensor x(double value) { return at::arange(3, at::kDouble) + value; }
-// Weights are 1, so the gradient of a microbatch is x^exponent * x[0].
+// All weights w are 1, so the gradient of a microbatch is x^exponent * x[0].
 at::Tensor gradient(const std::vector<Job::One>& microbatches) {
   at::Tensor sum = at::zeros({3}, at::kDouble);
   for (const auto& one : microbatches)
@@ -164,7 +165,7 @@ TEST(MicrobatchGraphs, Runs_a_kind_as_usual_then_captures_it_and_replays_it) {
   Job job({.num_warm_up_steps = 2});
   job.log.clear();
   for (int i = 0; i < 5; ++i) EXPECT_STEP(job, Ones{{x(i + 1)}});
-  EXPECT_THAT(job.log, ElementsAre("run", "capture"));  // one more run when the job was made
+  EXPECT_THAT(job.log, ElementsAre("run", "capture"));  // the other run happened when the job was made
   EXPECT_EQ(job.counts().graphs, 1);
   EXPECT_EQ(job.counts().replays, 4);
   EXPECT_EQ(job.counts().eager, 2);
@@ -243,7 +244,7 @@ TEST(MicrobatchGraphs, Captures_anew_when_the_memory_of_a_parameter_was_exchange
   const at::Tensor& weights = job.parameter()->local();
   const void* const before = weights.const_data_ptr();
   OffloadedTensors asleep = offload_storages({weights.storage()});
-  std::vector<at::Tensor> in_between;  // take the memory that is free now
+  std::vector<at::Tensor> in_between;  // occupy the memory that is free now
   for (int i = 0; i < 64; ++i) in_between.push_back(at::zeros(weights.sizes(), weights.options()));
   onload_tensors(asleep);
   ASSERT_NE(weights.const_data_ptr(), before);

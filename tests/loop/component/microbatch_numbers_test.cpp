@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Rank 3 of two data-parallel ranks of two context-parallel ones.
+// Rank 3 of a mesh of two data-parallel by two context-parallel ranks.
 DistContext second_of_two() {
   return DistContext({.mesh = {.data_parallel_replicate = 2, .context_parallel_shard = 2},
                       .world = test::lone_rank(/*rank=*/3, /*num_ranks=*/4)});

@@ -1,4 +1,4 @@
-// A whole job as a program would declare it, and the JSON that the tests of this folder start from.
+// A whole job as a program would declare it, and the JSON that the tests of this folder modify.
 #pragma once
 
 #include <filesystem>
@@ -52,11 +52,11 @@ struct JobConfig {
 // A job of d9d 0.24.
 [[nodiscard]] Json job_0_24();
 
-// The pretraining example of d9d 0.16, value by value: other sections for batching and loading, and a doubled
+// The pretraining example of d9d 0.16, value by value: it has other sections for batching and loading, and
 // model.model.
 [[nodiscard]] Json job_0_16();
 
-// The text of the ConfigError that `call` throws; "accepted" without one.
+// The text of the ConfigError that `call` throws, or "accepted".
 template <class Call>
 [[nodiscard]] std::string config_error_of(const Call& call) {
   try {

@@ -1,4 +1,5 @@
-// Whole job files: that they parse, survive a round trip, fit their schema, and that no broken one crashes the parser.
+// Tests whole job files: they parse, survive a round trip and fit their schema, and broken ones do not crash the
+// parser.
 #include "tests/loop/config/job_config.h"
 
 #include <random>
@@ -34,7 +35,7 @@ TEST(JobConfig, Accepts_a_learning_rate_schedule_without_a_name) {
   EXPECT_EQ(piecewise_config(parse_job(job).lr_scheduler).phases.size(), 2U);
 }
 
-// Just enough of JSON schema to follow the keywords that json_schema emits.
+// The part of JSON schema that covers the keywords which json_schema emits.
 bool fits(const Json& value, const Json& schema) {
   const auto fits_value = [&](const Json& alternative) { return fits(value, alternative); };
   if (schema.contains("anyOf")) return std::any_of(schema["anyOf"].begin(), schema["anyOf"].end(), fits_value);
@@ -104,7 +105,7 @@ void collect(Json& json, std::vector<Json*>& nodes) {
   }
 }
 
-// Replaces, removes, adds or renames one thing.
+// Replaces, removes, adds or renames one node.
 void mutate(Json& job, std::mt19937& random) {
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   static const std::vector<Json> kValues = {nullptr,

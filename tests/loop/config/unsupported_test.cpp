@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::MatchesRegex;
 
-// What this version can do.
+// A configuration that uses only what this version supports.
 Json built_trainer() {
   Json trainer = minimal_trainer();
   trainer["checkpointing"]["period_steps"] = "disable";

@@ -33,7 +33,8 @@ struct Provider : toy::Provider {
   }
 };
 
-// The whole parameters after two steps of two microbatches a rank and step; `num_ranks` ranks share the samples of four.
+// The whole parameters after two steps of two microbatches a rank and step; `num_ranks` ranks share the samples of
+// four.
 std::map<std::string, at::Tensor> trained(const DeviceMeshParameters& mesh) {
   std::map<std::string, at::Tensor> result;
   const std::int64_t num_ranks = mesh.world_size();

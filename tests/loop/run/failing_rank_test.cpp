@@ -1,4 +1,4 @@
-// A rank that throws or hangs at any stage of a step ends the job on all ranks, with the cause, in time.
+// A rank that throws or hangs at any stage of a step must end the job on all ranks, with the cause, in time.
 #include <chrono>
 #include <latch>
 
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 using Fail = std::function<void()>;
 
-constexpr std::int64_t kFailingStep = 1;  // step_timeout holds then
+constexpr std::int64_t kFailingStep = 1;  // a step in which step_timeout applies
 constexpr std::int64_t kStepTimeout = 1;
 constexpr std::chrono::seconds kPromise{5};
 
@@ -54,7 +54,7 @@ struct FailingTask : toy::Task {
   std::int64_t step = 0;
 };
 
-// Its data comes through the task, which may fail there.
+// Its data stream calls the task, which may fail there.
 struct FailingProvider : toy::Provider {
   struct Stream {
     std::optional<std::vector<toy::Batch>> next() {
@@ -116,7 +116,7 @@ TEST_P(FailingStage, Of_one_rank_is_the_error_of_all) {
           }
         });
       },
-      ::testing::ThrowsMessage<Error>(HasSubstr("rank 1 fails at " + stage())));  // of a handler: nested
+      ::testing::ThrowsMessage<Error>(HasSubstr("rank 1 fails at " + stage())));  // nested in the error of a handler
   EXPECT_THAT(told, HasSubstr("rank 1 fails at " + stage()));
 }
 

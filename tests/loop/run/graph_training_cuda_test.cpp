@@ -1,4 +1,4 @@
-// Training whose forward and backward are CUDA graphs is training without, bit for bit.
+// Training with forward and backward as CUDA graphs must equal training without graphs bit for bit.
 #include <fstream>
 
 #include <ATen/ATen.h>
@@ -35,7 +35,7 @@ struct Shape {
 };
 using Pack = std::vector<Shape>;  // microbatches of a step
 
-// The same tokens for the same number; some labels do not count.
+// Equal numbers give equal tokens; some labels are ignored.
 TokenBatch tokens(std::int64_t number, const Shape& shape) {
   const at::Tensor ids =
       (at::arange(shape.num_sequences * (shape.length + 1), at::kLong) * 2654435761 + number * 40503) % kVocabulary;
@@ -143,7 +143,7 @@ struct Result {
   std::vector<std::int64_t> reserved;
 };
 
-// Everything of a job that a test may change.
+// All parts of a job that a test may change.
 struct Job {
   explicit Job(std::vector<Pack> packs, const Settings& settings = {}) : data(std::move(packs)), models(settings) {
     config.run.name = "graphs";
@@ -185,7 +185,7 @@ struct Job {
       .initial_multiplier = 1.0, .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}}};
 };
 
-// Before any backward of the program, as launch() does.
+// Must precede any backward of the program, as launch() ensures.
 class InstallCheckpointEngine : public ::testing::Environment {
   void SetUp() override { install_checkpoint_engine(); }
 };
@@ -200,7 +200,7 @@ class GraphTrainingCuda : public test::CudaTest {
   }
   void TearDown() override { at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false); }
 
-  // Trains without and with graphs and gives the counts of the second.
+  // Trains without and with graphs and returns the counts of the latter.
   static GraphCounts expect_same_bits(const std::vector<Pack>& packs, const Settings& settings,
                                       const std::function<void(TrainerConfig&)>& change = nullptr) {
     Job usual(packs, settings), graphs(packs, settings);
@@ -263,7 +263,7 @@ TEST_F(GraphTrainingCuda, Where_shapes_change_in_between) {
     SCOPED_TRACE(has_experts);
     const GraphCounts counts = expect_same_bits(packs, {.has_experts = has_experts});
     EXPECT_EQ(counts.graphs, 2);
-    EXPECT_EQ(counts.replays, 16 - 2 * 2 - 3);  // warm-up of both kinds, other shapes
+    EXPECT_EQ(counts.replays, 16 - 2 * 2 - 3);  // minus warm-up of both kinds and other shapes
   }
 }
 
@@ -281,8 +281,8 @@ TEST_F(GraphTrainingCuda, Takes_memory_once_and_gives_it_back) {
   at::accelerator::synchronizeDevice(0);
   c10::getDeviceAllocator(at::kCUDA)->emptyCache();
   const auto after = at::accelerator::getDeviceStats(0);
-  EXPECT_LT(after.reserved_bytes[0].current - after.allocated_bytes[0].current, 64 * kMiB);  // no pool is left
-  EXPECT_GT(in_run - after.reserved_bytes[0].current, 256 * kMiB);                           // but workspaces
+  EXPECT_LT(after.reserved_bytes[0].current - after.allocated_bytes[0].current, 64 * kMiB);  // no graph pool is left
+  EXPECT_GT(in_run - after.reserved_bytes[0].current, 256 * kMiB);                           // except workspaces
 }
 
 TEST_F(GraphTrainingCuda, Says_that_a_task_waits_for_the_device) {
@@ -292,7 +292,7 @@ TEST_F(GraphTrainingCuda, Says_that_a_task_waits_for_the_device) {
   EXPECT_THAT([&] { (void)job.train(); },
               ThrowsMessage<StateError>(AllOf(HasSubstr("[loop::cuda_graph] expected forward, loss and backward"),
                                               HasSubstr("capturing"), HasSubstr("reads a value of it"))));
-  EXPECT_EQ(expect_same_bits(kTwoMicrobatches, {}).replays, 8);  // the device is as before
+  EXPECT_EQ(expect_same_bits(kTwoMicrobatches, {}).replays, 8);  // the device works as before
 }
 
 TEST_F(GraphTrainingCuda, Refuses_a_loss_that_depends_on_the_step) {

@@ -1,4 +1,4 @@
-// What a job writes to its trackers, and to which.
+// Tests what a job writes, and to which trackers.
 #include <malloc.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ std::vector<std::vector<toy::Batch>> packs(std::int64_t count) {
   return std::vector<std::vector<toy::Batch>>(static_cast<std::size_t>(count), {samples(0, 2)});
 }
 
-// ---- A tracker that the library does not know. ----
+// ---- A tracker that is not part of the library. ----
 
 struct Noted {
   RunInfo info;
@@ -146,7 +146,7 @@ TEST(Logging, Writes_the_gradient_norm_at_the_last_step_only_or_never_if_asked) 
   EXPECT_THAT(steps_with("grad_norm"), ElementsAre());
 }
 
-// ---- The balance of experts. ----
+// ---- Load balancing of experts. ----
 
 constexpr std::int64_t kNumExperts = 4;
 
@@ -199,7 +199,7 @@ struct ExpertProvider : ModelProvider<ExpertTypes>, DataProvider<at::Tensor> {
   std::vector<std::vector<at::Tensor>> packs;
 };
 
-// One-hot rows of these experts.
+// One-hot rows of the given experts.
 at::Tensor tokens_of(const std::vector<std::int64_t>& experts) {
   return at::eye(kNumExperts).index_select(0, at::tensor(experts, at::kLong));
 }
@@ -226,9 +226,9 @@ TEST(Logging, Writes_how_much_the_busiest_expert_had_over_the_mean_of_a_step) {
   EXPECT_EQ(lines[2]["mlp/expert_load_max"], 4.0);
 }
 
-// ---- Beside the log: freed memory. ----
+// ---- Freed memory. ----
 
-std::atomic<int> num_trims = 0;  // lint: allow(mutable-global): what stands in the place of libc's function counts here
+std::atomic<int> num_trims = 0;  // lint: allow(mutable-global): counts calls of the function that replaces libc's
 
 TEST(FreedMemory, Goes_back_to_the_system_at_the_period_of_gc) {
   const auto trims_of = [](const StepActionPeriod& period) {
@@ -246,7 +246,7 @@ TEST(FreedMemory, Goes_back_to_the_system_at_the_period_of_gc) {
 }  // namespace
 }  // namespace d9d::logging_test
 
-// Instead of libc's: the library's calls come here.
+// Replaces libc's function for the library's calls.
 extern "C" int malloc_trim(std::size_t) noexcept {
   ++d9d::logging_test::num_trims;
   return 1;

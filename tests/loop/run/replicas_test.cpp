@@ -1,4 +1,4 @@
-// Jobs of replicas: whoever watches them and whichever loop runs them, parameters become the same bit for bit.
+// Jobs with replicas: parameters are the same bit for bit, whichever ranks have event handlers and whichever loop runs.
 #include <gtest/gtest.h>
 
 #include "d9d/loop/run/trainer.h"
@@ -39,7 +39,7 @@ struct JobOfReplicas {
   OptimizerConfig optimizer = AdamWConfig{.lr = 0.05, .weight_decay = 0.1};
   at::ScalarType dtype = at::kBFloat16;
   std::optional<Dtype> grad_dtype = std::nullopt;
-  std::vector<bool> watches = {false, false};  // of the ranks: a handler of the optimiser's step
+  std::vector<bool> watches = {false, false};  // ranks that have a handler of the optimiser's step
 };
 
 TrainerConfig config_of(const JobOfReplicas& job) {
@@ -78,7 +78,7 @@ AutoLRSchedulerProvider falling_learning_rate() {
       .initial_multiplier = 1.0, .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
 }
 
-// Parameters after the job, of each rank.
+// Parameters of each rank after the job.
 std::vector<Values> train(const JobOfReplicas& job) {
   std::vector<Values> result(kNumRanks);
   on_ranks([&](const DistContext& context) {
@@ -121,7 +121,7 @@ TEST(Replicas, Stay_the_same_whoever_watches_the_optimiser) {
   }
 }
 
-// What the page on distributed training shows, against the trainer.
+// The loop in the page on distributed training, for comparison with the trainer.
 Values train_by_hand(const DistContext& context, const JobOfReplicas& job) {
   const TrainerConfig config = config_of(job);
   const auto model = make_model(job.dtype);

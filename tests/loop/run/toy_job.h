@@ -1,5 +1,6 @@
-// A training job small enough to compute by hand: y = second(tanh(first(x))), weighted squared error, and records of
-// who was called when.
+// A training job that is small enough to compute by hand: y = second(tanh(first(x))), weighted squared error, and
+// records
+// of the order of calls.
 #pragma once
 
 #include <fstream>
@@ -33,7 +34,7 @@ struct Batch {
 struct State {
   Batch batch;
   at::Tensor output;
-  std::shared_ptr<int> token;  // alive as long as the state is
+  std::shared_ptr<int> token;  // exists as long as the state
   static constexpr auto fields() {
     return record<State>(field("batch", &State::batch), field("output", &State::output), field("token", &State::token));
   }
@@ -91,7 +92,7 @@ class Task : public TrainTask<Types> {
   const std::shared_ptr<SumMetric> num_samples = std::make_shared<SumMetric>();
 };
 
-// Plain gradient descent, written without the library's base classes. Remembers what it was asked.
+// Plain gradient descent, written without the library's base classes. Records its calls.
 struct Descent {
   struct Step {
     double learning_rate;
@@ -154,7 +155,7 @@ struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   int num_models = 0;
 };
 
-// Everything that a test may change before train(), and look at afterwards.
+// All parts of a job that a test may change before train() and inspect afterwards.
 struct Job {
   explicit Job(std::vector<std::vector<Batch>> packs) {
     config.schedule.total_steps = std::ssize(packs);
@@ -175,7 +176,7 @@ struct Job {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
     return std::filesystem::path(::testing::TempDir()) / (std::string("d9d_") + test->name() + ".jsonl");
   }
-  // One object a step.
+  // The logged JSON objects, one for each step.
   static std::vector<nlohmann::json> logged() {
     std::ifstream file(metrics_file());
     std::vector<nlohmann::json> lines;
@@ -193,7 +194,7 @@ struct Job {
       .initial_multiplier = 1.0, .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}}};
 };
 
-// `count` samples from number `first` on; weights are their numbers plus 1, so that all differ.
+// `count` samples from number `first` on. Weights are these numbers plus 1, so that all differ.
 inline Batch samples(std::int64_t first, std::int64_t count) {
   const at::Tensor number = at::arange(first, first + count, at::kDouble).unsqueeze(1);
   const at::Tensor x = at::sin(at::cat({number, number * 1.7 + 1}, 1));

@@ -1,4 +1,4 @@
-// What jobs of toy_job.h that end with a NaN, or change nothing, are compared by.
+// Helpers for jobs of toy_job.h whose loss is NaN, or which must not change anything.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ inline bool all_equal(const std::vector<at::Tensor>& a, const std::vector<at::Te
   return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return at::equal(x, y); });
 }
 
-// Its loss is NaN.
+// A batch whose loss is NaN.
 inline Batch poisoned() {
   Batch batch = samples(0, 2);
   batch.y.fill_(std::numeric_limits<double>::quiet_NaN());

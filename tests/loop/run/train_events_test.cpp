@@ -1,4 +1,4 @@
-// Which events a job triggers, when, and with what.
+// Tests which events a job triggers, when, and with which contexts.
 #include "d9d/loop/event/train_events.h"
 
 #include <limits>
@@ -18,7 +18,7 @@ using ::testing::ThrowsMessage;
 using toy::Job;
 using toy::samples;
 
-// Logs every event of a job as "<id> [<what its context holds>]", between what the task does.
+// Logs every event of a job as "<id> [<contents of its context>]", interleaved with the calls of the task.
 struct Listener {
   template <class Context, class Describe>
   void listen(EventBus& events, const Event<Context>& event, const Describe& describe) {
@@ -55,7 +55,7 @@ struct ListeningTask : toy::Task {
   void register_events(const DistContext&, EventBus& events) override { Listener{&log}.subscribe(events); }
 };
 
-// A job whose task is `task`.
+// Trains a job with the given task.
 TrainingOutcome train(Job& job, toy::Task& task) {
   Trainer<toy::Types> trainer(job.context, job.config,
                               {.task = task,
@@ -144,7 +144,7 @@ TEST(TrainEvents, End_the_job_with_what_a_handler_throws) {
   EXPECT_EQ(job.descent->steps->size(), 1U);
 }
 
-// Without a handler AdamW divides and clips as it reads the gradients.
+// Without a handler AdamW itself divides and clips the gradients as it reads them.
 TEST(TrainEvents, Of_the_optimiser_show_finished_gradients_and_change_nothing) {
   const auto weight_after_training = [](bool watches) {
     Job job({{samples(0, 2), samples(2, 3)}, {samples(5, 2)}});

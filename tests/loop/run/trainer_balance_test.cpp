@@ -1,4 +1,4 @@
-// A model with experts: what happens to their balance, and what is logged of it.
+// A model with experts: its load balancing, and the statistics that are logged.
 #include <numeric>
 
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ TEST(Trainer, Logs_how_many_tokens_each_expert_got_in_the_step) {
   const std::vector<double> second = tokens_of(1);
   const double sum = std::accumulate(second.begin(), second.end(), 0.0);
   EXPECT_EQ(lines[0].at("experts/expert_load_max").get<double>(), expected.max().item<double>() / (5 * 2 / 4.0));
-  EXPECT_EQ(sum, 4 * 2);  // counts begin anew
+  EXPECT_EQ(sum, 4 * 2);  // counts were reset
 }
 
 }  // namespace

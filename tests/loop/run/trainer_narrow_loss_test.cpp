@@ -1,4 +1,4 @@
-// Losses in a dtype that does not have their weights.
+// Losses in a dtype that cannot represent their weights.
 #include "tests/loop/run/toy_values.h"
 
 namespace d9d::trainer_narrow_loss_test {
@@ -8,7 +8,7 @@ using toy::all_equal;
 using toy::Job;
 using toy::samples;
 
-// A loss in bfloat16, of weight 257, which bfloat16 does not have.
+// A loss in bfloat16 with weight 257, which bfloat16 cannot represent.
 struct NarrowTask : toy::Task {
   explicit NarrowTask(std::int64_t loss_weight) : weight(loss_weight) {}
   LossResult compute_loss(const Output& output, toy::State& state, const JobSchedule&) override {

@@ -62,8 +62,8 @@ TEST(Trainer, Packs_may_have_different_sizes) {
   ASSERT_EQ(lines.size(), 3U);
   EXPECT_EQ(lines[1]["num_tokens"], 6);
   EXPECT_FALSE(lines[0].contains("num_samples"));
-  EXPECT_EQ(lines[1]["num_samples"], 8);  // since the start
-  EXPECT_EQ(lines[2]["num_samples"], 5);  // since the second step, at the last one
+  EXPECT_EQ(lines[1]["num_samples"], 8);  // accumulated since the start
+  EXPECT_EQ(lines[2]["num_samples"], 5);  // accumulated since the second step; logged at the last one
 }
 
 TEST(Trainer, Logs_every_step_under_the_documented_names) {
@@ -133,7 +133,7 @@ TEST(Trainer, A_nan_is_skipped_if_asked_and_training_goes_on) {
   EXPECT_TRUE(at::allclose(job.descent->steps->at(0).gradients[0], leaves[0].grad(), 0, 1e-14));
 }
 
-// It gets its gradients before the host knows that they are not finite.
+// The optimiser gets its gradients before the host knows that they are not finite.
 TEST(Trainer, A_nan_leaves_an_optimiser_that_scales_gradients_as_it_was) {
   const AdamWConfig config{.lr = 0.1, .weight_decay = 0.5};
   const auto values_after = [&](const std::vector<std::vector<toy::Batch>>& packs) {
@@ -287,7 +287,7 @@ TEST(Trainer, What_is_not_built_is_refused_before_anything_else) {
               ThrowsMessage<ConfigError>(HasSubstr("Use 'adamw' or")));
 }
 
-// Fifty steps of two unequal microbatches with clipping and AdamW, against the loop that one would write with LibTorch.
+// Trains fifty steps of two unequal microbatches with clipping and AdamW, and compares with a plain LibTorch loop.
 void expect_curve_of_plain_loop(at::ScalarType dtype, double tolerance) {
   constexpr std::int64_t kNumSteps = 50;
   const auto cast = [&](const toy::Batch& batch) {

@@ -41,7 +41,7 @@ std::set<std::string> names_in(const fs::path& directory) {
   return names;
 }
 
-// Three tensors of 40 bytes in shards of at most 80.
+// Three tensors of 40 bytes in shards of at most 80 bytes.
 fs::path three_tensors_in_two_shards() {
   const fs::path path = test::fresh_directory("d") / "model";
   write_huggingface_directory(path, {{"model_type", "any"}}, {floats("a", 10), floats("b", 10), floats("c", 10)},

@@ -21,13 +21,13 @@ SafetensorsHeader parse(const std::string& file) {
   return parse_safetensors_header(std::as_bytes(std::span(file)), "dir/model.safetensors");
 }
 
-// A file: length, header text, and that many bytes of data.
+// A file of the length, the header text, and the given number of data bytes.
 std::string file_of(const std::string& json, std::size_t data_size) {
   const std::uint64_t length = json.size();
   return std::string(reinterpret_cast<const char*>(&length), 8) + json + std::string(data_size, '\1');
 }
 
-// The error about such a file; it always names the file.
+// The error for such a file; it always names the file.
 std::string complaint(const std::string& json, std::size_t data_size) {
   const std::string message = test::message_of<IoError>([&] { (void)parse(file_of(json, data_size)); });
   EXPECT_THAT(message, HasSubstr("dir/model.safetensors"));
@@ -145,7 +145,7 @@ TEST(SafetensorsHeader, Rejects_metadata_that_is_no_map_of_text) {
   EXPECT_THAT(complaint(R"({"__metadata__":"pt"})", 0), HasSubstr("__metadata__"));
 }
 
-// What a damaged file may do: parse into entries that lie within it, or throw IoError. Anything else fails or crashes.
+// A damaged file must either parse into entries that lie within it, or throw IoError. Everything else fails or crashes.
 void expect_safe(const std::string& file) {
   try {
     std::size_t covered = 0;
@@ -187,7 +187,7 @@ std::string mutated(std::string file, std::mt19937& random) {
         file.replace(position, 1, token);
     }
   }
-  if (random() % 2 == 0 && file.size() > 8) {  // keep the length field plausible, so that the JSON is reached
+  if (random() % 2 == 0 && file.size() > 8) {  // keep the length field plausible, so that the JSON is parsed
     const std::uint64_t length = std::min<std::uint64_t>(file.size() - 8, std::strlen(kGood) + random() % 8);
     std::memcpy(file.data(), &length, 8);
   }

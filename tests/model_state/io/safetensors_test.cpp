@@ -30,7 +30,7 @@ std::string content_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The same tensors as EXAMPLES of the oracle.
+// The tensors of the oracle's EXAMPLES.
 std::vector<TensorSource> examples() {
   std::vector<TensorSource> tensors = {tensor_source("scalar \"quoted\" é", at::scalar_tensor(3.5, at::kFloat)),
                                        tensor_source("empty", at::empty({0, 4}))};

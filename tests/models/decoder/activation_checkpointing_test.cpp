@@ -42,7 +42,7 @@ TEST(ActivationCheckpointing, Of_all_layers_changes_no_bit_of_the_gradients) {
   }
 }
 
-// Notes when its layer is computed for the second time.
+// Records when its layer is recomputed.
 class RecomputationProbe : public TokenDispatcher {
  public:
   explicit RecomputationProbe(int& num_recomputations) : num_recomputations_(num_recomputations) {}
@@ -56,7 +56,7 @@ class RecomputationProbe : public TokenDispatcher {
   int& num_recomputations_;
 };
 
-// Recomputations of each layer in one step; `choose` may set what is checkpointed.
+// The number of recomputations of each layer in one step; `choose` may select the layers that are checkpointed.
 std::vector<int> recomputations(const DecoderStageOptions& options,
                                 const std::function<void(std::size_t index, DecoderLayer& layer)>& choose) {
   const auto backbone = make_module<Qwen3MoEModel>(test::tiny_moe(), options);

@@ -1,4 +1,4 @@
-// What activation checkpointing of decoder layers saves: peak memory of forward and backward, exactly.
+// The memory that activation checkpointing of decoder layers saves: exact peak memory of forward and backward.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kBatch = 2, kSequence = 24, kTokens = kBatch * kSequence;
 constexpr std::int64_t kFloatBytes = 4;
 
-// Of one microbatch, whose gradients add to those of an earlier one.
+// Peak of one microbatch whose gradients are added to those of an earlier one.
 template <class Parameters>
 std::int64_t peak_bytes(Parameters parameters, std::int64_t num_layers, bool enable_checkpointing) {
   parameters.num_hidden_layers = num_layers;
@@ -41,7 +41,7 @@ Qwen3MoEParameters moe_without_auxiliary_loss() {
   return parameters;
 }
 
-// What a dense layer keeps for its backward, [T, ...] each: what its operators read again.
+// What a dense layer saves for its backward, with shapes [T, ...]: the tensors that its operators read again.
 std::int64_t saved_bytes(const Qwen3DenseLayerParameters& layer) {
   const std::int64_t hidden = layer.hidden_size, query = layer.num_attention_heads * layer.head_dim,
                      key = layer.num_key_value_heads * layer.head_dim;

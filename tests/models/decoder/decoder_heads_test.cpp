@@ -1,4 +1,4 @@
-// Several heads on one backbone against one model a head, and whole models against transformers.
+// Compares several heads on one backbone with one model for each head, and whole models with transformers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -115,7 +115,7 @@ TEST(DecoderWithHeads, Names_the_head_whose_shared_input_does_not_fit) {
   }
 }
 
-// The model that the oracle saved.
+// The model that the oracle has saved.
 ModulePtr<DecoderForCausalLM> load_model() {
   const HuggingFaceDirectory directory(test::oracle_folder() / "causal_lm");
   const auto parameters = qwen3_dense_parameters_from_huggingface(directory.read_config());

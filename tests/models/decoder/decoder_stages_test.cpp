@@ -1,4 +1,4 @@
-// A decoder cut into pipeline stages: the stages together are the whole.
+// A decoder divided into pipeline stages must equal the whole decoder.
 #include <set>
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using ::testing::UnorderedElementsAreArray;
 using Model = ModulePtr<DecoderForCausalLM>;
 using LMOutput = DecoderOutput<LanguageModellingHead>;
 
-// The model in `num_stages` parts, with snapshots.
+// The model in `num_stages` stages, with snapshots.
 std::vector<Model> make_stages(const test::DecoderFamily& family, std::int64_t num_stages,
                                at::ScalarType dtype = at::kDouble, const test::SmallDecoder& sizes = {}) {
   std::vector<Model> stages;
@@ -41,7 +41,7 @@ LMOutput run(const std::vector<Model>& stages) {
   return std::get<LMOutput>(output);
 }
 
-// Everything that training sees of a run.
+// All results of a run that training uses.
 Tensors trained(const std::vector<Model>& stages) {
   const LMOutput output = run(stages);
   at::Tensor loss = output.head.cross_entropy.sum() + output.hidden_states_snapshot->square().sum();

@@ -1,4 +1,5 @@
-// What a debugger shows at a breakpoint in attention: the model's own functions, and hardly anything between them.
+// The stack that a debugger shows at a breakpoint in attention: the model's own functions, with few others between
+// them.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -28,7 +29,7 @@ std::string demangled(const void* address) {
   return text;
 }
 
-// Functions from attention's core outwards, to the end of the model.
+// The functions from attention's core outwards, to the end of the model.
 class RecordingContext final : public AttentionContext {
  public:
   [[nodiscard]] at::Tensor attend(const AttentionCore& core, const kernels::SdpaInputs& inputs,

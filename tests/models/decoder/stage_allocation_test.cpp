@@ -1,5 +1,5 @@
-// What building a pipeline stage allocates, traced operator by operator: on the meta device too, where no memory would
-// tell that layers of other stages were built and thrown away.
+// The allocations of building a pipeline stage, traced operator by operator. The trace covers the meta device, where
+// memory use would not show that layers of other stages were built and discarded.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace d9d::stage_allocation_test {
 namespace {
 
-// Counts the elements of every tensor that an `aten::empty...` of this thread makes, on any device.
+// Counts the elements of all tensors that `aten::empty...` of this thread makes, on any device.
 class AllocationTrace {
  public:
   AllocationTrace() {
@@ -35,7 +35,7 @@ class AllocationTrace {
   }
 
   // lint: allow(mutable-global): callbacks are plain functions
-  // lint: allow(thread-local): as the callbacks are
+  // lint: allow(thread-local): callbacks run on the thread that allocates
   static inline thread_local std::int64_t num_elements = 0;
   at::CallbackHandle handle_;
 };
@@ -68,7 +68,7 @@ void expect_stages_allocate_their_own(Parameters parameters) {
 
     const test::MemoryPeak memory;
     module->materialize(at::kCPU);
-    EXPECT_LE(memory.peak_bytes(), 9 * numel_of(*module));  // four or eight bytes each, and alignment
+    EXPECT_LE(memory.peak_bytes(), 9 * numel_of(*module));  // four or eight bytes for each element, and alignment
     EXPECT_EQ(memory.peak_bytes(), memory.live_bytes());
   }
 }
@@ -77,7 +77,7 @@ TEST(StageAllocation, Of_a_dense_decoder_is_its_own_layers) { expect_stages_allo
 
 TEST(StageAllocation, Of_a_mixture_of_experts_is_its_own_layers) { expect_stages_allocate_their_own(test::tiny_moe()); }
 
-// The trace sees what the last test must find.
+// The trace must show what the last test looks for.
 TEST(StageAllocation, Trace_sees_what_is_built_and_deleted) {
   const AllocationTrace trace;
   const auto kept = make_module<Linear>(LinearConfig{3, 5});

@@ -1,9 +1,9 @@
 """Tiny Qwen3 models in transformers, for the tests of the Hugging Face mapping.
 
-save ROOT    writes ROOT/<case>/ as transformers saves it, and ROOT/<case>.ours.safetensors: the same weights under
-             our names and in our layout, taken from the model in memory
-check ROOT   loads each ROOT/<case>/ that we wrote; no key may be missing, unexpected or of another shape, and the
-             model in memory must hold exactly what ROOT/<case>.ours.safetensors says
+save ROOT    writes ROOT/<case>/ as transformers saves it, and ROOT/<case>.ours.safetensors: the same weights with
+             the names and layout of d9d, taken from the model in memory
+check ROOT   loads each ROOT/<case>/ that d9d wrote; no key may be missing, unexpected or of another shape, and the
+             model in memory must equal ROOT/<case>.ours.safetensors exactly
 """
 
 import sys
@@ -95,7 +95,7 @@ def check(root: Path) -> None:
         assert model.dtype == torch.bfloat16, model.dtype
         for key in CONFIG_KEYS:
             found, expected = getattr(model.config, key, None), getattr(config, key, None)
-            if key == "rope_parameters":  # where the default of a key is written out, it stays the default
+            if key == "rope_parameters":  # an explicit default is still the default
                 found = {name: value for name, value in found.items() if name in expected}
             assert found == expected, f"{folder.name}: {key} is {found}, not {expected}"
         if "Classification" in model_class.__name__:

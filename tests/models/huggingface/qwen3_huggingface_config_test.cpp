@@ -1,5 +1,5 @@
-// config.json to our parameters and back: what is read, what is written and what is refused. That transformers agrees
-// is in qwen3_huggingface_test.cpp.
+// Converts config.json to this library's parameters and back: what is read, what is written and what is refused.
+// qwen3_huggingface_test.cpp tests that transformers agrees.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// As published for Qwen3-0.6B and Qwen3-30B-A3B.
+// As published with Qwen3-0.6B and Qwen3-30B-A3B.
 json dense_config() {
   return json::parse(R"({
     "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 151643,

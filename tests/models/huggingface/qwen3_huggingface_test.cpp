@@ -1,4 +1,4 @@
-// The Hugging Face mapping against transformers: what it saves loads here, what we export loads there.
+// Tests the Hugging Face mapping with transformers: its checkpoints load here, and this library's exports load there.
 #include <set>
 
 #include <ATen/ATen.h>
@@ -29,7 +29,7 @@ using State = std::map<std::string, at::Tensor>;
 
 constexpr const char* kOracle = "tests/models/huggingface/huggingface_oracle.py";
 
-// The sizes in the oracle.
+// The sizes that the oracle uses.
 template <class Parameters>
 Parameters parameters_of() {
   Parameters parameters;
@@ -68,7 +68,7 @@ const HeadConfig kCausalLM = CausalLMHeadConfig{};
 const HeadConfig kClassification = ClassificationHeadConfig{.num_labels = 3};
 const HeadConfig kEmbedding = EmbeddingHeadConfig{};
 
-// A model of each kind, by the oracle's names.
+// A model of each kind, with the oracle's names.
 struct Case {
   std::string name;
   std::variant<Qwen3DenseParameters, Qwen3MoEParameters> parameters;
@@ -104,7 +104,7 @@ std::vector<TensorMapping> to_huggingface(const Case& model) {
   return qwen3_moe_to_huggingface(std::get<Qwen3MoEParameters>(model.parameters), model.head, model.experts);
 }
 
-// Distinct BF16 values for every tensor that the model has.
+// Distinct BF16 values for all tensors of the model.
 State example_state(const Case& model) {
   State state;
   float first = 0;
@@ -128,7 +128,7 @@ json huggingface_config(const Case& model) {
   return qwen3_moe_huggingface_config(std::get<Qwen3MoEParameters>(model.parameters), model.head, Dtype::kBFloat16);
 }
 
-// The parameters that config.json tells, but for the vocabulary's splits, which it cannot.
+// The parameters in config.json, except the vocabulary's splits, which it cannot express.
 Json parameters_from_huggingface(const Case& model, const json& config) {
   const auto with_splits = [](auto parameters) {
     EXPECT_EQ(parameters.split_vocab_size.at("regular"), 64);

@@ -1,4 +1,4 @@
-// Attention over ranks that each have some positions, against one rank; and the cut of what goes in.
+// Attention over ranks that each hold some of the positions, compared with one rank; and the sharding of inputs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// The balance of experts over ranks that hold parts of one sequence.
+// Load balancing of experts over ranks that hold parts of one sequence.
 #include <gtest/gtest.h>
 
 #include "d9d/blocks/moe/moe_layer.h"
@@ -28,7 +28,7 @@ TEST(ExpertBalance, Over_parts_of_a_sequence_is_that_of_the_whole) {
     moe->set_count_ranks({.of_tokens = ranks, .of_positions = ranks});
     const at::Tensor loss = *moe(part(whole, 1, world)).auxiliary_loss;
     expect_close("loss", loss.detach(), expected_loss.detach(), tolerance("fp64"));
-    const double weight = world.rank() == 0 ? 0.0 : 1.0;  // the first rank's positions predict nothing
+    const double weight = world.rank() == 0 ? 0.0 : 1.0;  // the first rank's positions have no labels
     (loss * weight).backward();
     at::Tensor grad = gate_gradient(moe).clone();
     ranks.communicator()->all_reduce(grad, ReduceOp::kSum).wait();
@@ -36,7 +36,7 @@ TEST(ExpertBalance, Over_parts_of_a_sequence_is_that_of_the_whole) {
   });
 }
 
-// One message forward, one backward, however often the layer is computed.
+// One message in forward and one in backward, however often the layer is recomputed.
 TEST(ExpertBalance, Communicates_no_more_under_checkpoints_of_any_depth) {
   const at::Tensor whole = values({1, 8, 6}, 2);
   for (const int depth : {0, 1, 2, 3}) {

@@ -1,4 +1,4 @@
-// A sharded model that sleeps between steps trains as one that does not, and gives its memory back.
+// A sharded model that sleeps between steps must train as one that does not, and free its memory.
 #include <ATen/DeviceAccelerator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -107,7 +107,7 @@ class FsdpOffloadCuda : public GpuTest {};
 TEST_F(FsdpOffloadCuda, Gives_nine_tenths_of_the_memory_back_and_changes_nothing) {
   const auto world = one_rank_world(at::Device(at::kCUDA, 0));
   expect_that_sleep_changes_nothing(world);
-  const auto used = [] {  // memory that a side stream used is free only when the allocator has looked at its events
+  const auto used = [] {  // memory of a side stream is free only after the allocator has polled its events
     at::accelerator::synchronizeDevice(0);
     at::accelerator::emptyCache();
     return at::accelerator::getDeviceStats(0).allocated_bytes[0].current;

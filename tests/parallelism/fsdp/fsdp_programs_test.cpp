@@ -1,6 +1,6 @@
-// Sharded units in programs that nobody wrote by hand: units called in any order, several times or not at all, nested,
-// frozen, detached, beside forwards without gradients, while the loss of each rank and microbatch leaves out others.
-// Gradients are those of one rank.
+// Sharded units in random programs: units are called in any order, several times or not at all, nested, frozen,
+// detached, or next to forwards without gradients, and the loss of each rank and microbatch may leave out different
+// ones. Gradients must equal those of one rank.
 #include <random>
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@
 namespace d9d::test::fsdp_programs_test {
 namespace {
 
-// A layer with a layer inside, sharded as two units.
+// A layer that contains another layer, sharded as two units.
 class Nest : public Module {
  public:
   at::Tensor forward(const at::Tensor& x) const { return at::tanh(own(at::tanh(inner(at::tanh(own(x)))))); }
@@ -46,13 +46,13 @@ class Bag : public Module {
   const ModulePtr<Nest> nest = register_module<Nest>("nest");
 };
 
-// Forward and backward of a microbatch of a rank.
+// Forward and backward of one microbatch of a rank.
 using Program = std::function<void(const Bag& model, std::int64_t rank, std::int64_t microbatch)>;
 
 struct Case {
   std::int64_t num_ranks = 2;
   std::int64_t num_replicas = 1;
-  std::vector<std::int64_t> num_microbatches = {2};  // of each replica, or of all
+  std::vector<std::int64_t> num_microbatches = {2};  // one entry for each replica, or one for all
   int num_steps = 2;
   FsdpConfig fsdp = {};
   RankBackend backend = RankBackend::kThreads;
@@ -102,7 +102,7 @@ double difference(const Parameter& ours, const Parameter& of_one_rank) {
       .item<double>();
 }
 
-// What is wrong; empty: nothing. "refused": ranks disagreed, as they say.
+// A description of the fault; empty if there is none. "refused": the ranks ran different units and reported that.
 std::string fault_of(const Case& drawn, const Program& program) {
   const auto expected = make_bag(drawn);
   (void)initialized(expected);
@@ -154,7 +154,8 @@ void expect_one_ranks_gradients(const Program& program) {
   for (const Case& each : each_setting({})) EXPECT_EQ(fault_of(each, program), "");
 }
 
-// Two forwards before a backward, of which a rank's loss leaves one out; the inputs of the first unit need no gradient.
+// Two forwards before one backward, where a rank's loss leaves one of them out; the inputs of the first unit need no
+// gradient.
 TEST(FsdpPrograms, Run_pairs_of_which_a_rank_leaves_one_out) {
   expect_one_ranks_gradients([](const Bag& model, std::int64_t rank, std::int64_t i) {
     const at::Tensor a = model.chain(input(rank, i), {0, 1}), b = model.chain(input(rank, i).cos(), {0, 1});
@@ -191,7 +192,7 @@ TEST(FsdpPrograms, Run_a_unit_without_gradients_in_what_a_checkpoint_computes_ag
   });
 }
 
-// Each replica has its data: docs/data.md.
+// Each replica has its own data: docs/data.md.
 TEST(FsdpPrograms, Run_other_numbers_of_microbatches_on_each_replica) {
   const Program program = [](const Bag& model, std::int64_t rank, std::int64_t i) {
     model.chain(input(rank, i), {0, 1, 2, 3, 4, 5}).sum().backward();
@@ -199,7 +200,7 @@ TEST(FsdpPrograms, Run_other_numbers_of_microbatches_on_each_replica) {
   EXPECT_EQ(fault_of({.num_ranks = 4, .num_replicas = 2, .num_microbatches = {2, 3}}, program), "");
 }
 
-// What a checkpoint around units computes again on one rank alone is gathered there alone.
+// A checkpoint around units that only one rank recomputes would gather units on that rank only.
 TEST(FsdpPrograms, Refuse_other_regions_of_checkpoints_around_units_on_each_rank) {
   const Program program = [](const Bag& model, std::int64_t rank, std::int64_t i) {
     const auto region = [&model](std::vector<int> which) {
@@ -211,7 +212,7 @@ TEST(FsdpPrograms, Refuse_other_regions_of_checkpoints_around_units_on_each_rank
   };
   EXPECT_EQ(fault_of({}, program), "refused");
   const FsdpConfig copies{.gather = ExchangeMethod::kCopyEngine, .reduce = ExchangeMethod::kCopyEngine};
-  EXPECT_EQ(fault_of({.fsdp = copies}, program), "");  // where each rank copies what it needs
+  EXPECT_EQ(fault_of({.fsdp = copies}, program), "");  // each rank copies what it needs, without the others
 }
 
 class Draw {
@@ -273,7 +274,7 @@ class Draw {
   std::mt19937 generator_;
   Case drawn_;
   std::vector<Call> calls_;
-  int num_calls_later_ = 0;  // in all microbatches but the first
+  int num_calls_later_ = 0;  // in all microbatches except the first
   bool leaves_out_losses_ = false;
 };
 

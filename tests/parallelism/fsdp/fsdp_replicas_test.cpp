@@ -33,11 +33,11 @@ struct Case {
   std::int64_t num_replicas = 2;
   int num_microbatches = 1;
   bool runs_pairs = false;  // two forwards before one backward
-  bool uses_aside = false;  // in every second microbatch, from the first on
+  bool uses_aside = false;  // in the first microbatch and every second one after it
   FsdpConfig fsdp = {};
 };
 
-// Of a rank's microbatch: all differ.
+// The input of a rank's microbatch; all inputs differ.
 at::Tensor input(std::int64_t rank, int microbatch) {
   return values({2, 4}, static_cast<double>(10 * rank + microbatch));
 }
@@ -70,7 +70,7 @@ struct Sharded {
   const std::shared_ptr<FsdpRuntime> runtime;
 };
 
-// On one rank.
+// The same computation on one rank.
 ModulePtr<Recurrent> summed_gradients(const Case& test) {
   const auto model = initialized(make_module<Recurrent>());
   for (std::int64_t rank = 0; rank < 2 * test.num_replicas; ++rank) {
@@ -160,7 +160,7 @@ TEST(FsdpReplicas, Refuse_a_microbatch_after_the_last_one_of_a_step) {
   });
 }
 
-// What a graph still needs lives as long as the graph.
+// Whatever a graph still needs must live as long as the graph.
 TEST(FsdpReplicas, Go_backward_when_the_model_has_gone) {
   run_ranks(RankBackend::kThreads, 4, [&](World& world) {
     std::optional<Sharded> sharded(std::in_place, world, Case{});

@@ -75,7 +75,9 @@ TEST(Fsdp, Keeps_a_slice_a_rank_and_says_how_parameters_lie) {
   });
 }
 
-// Forward and backward of each unit but the last, which stays gathered in between; one reduction each.
+// One gather for forward and one for backward of each unit, except the last, which stays gathered in between; one
+// reduction
+// each.
 TEST(Fsdp, Gathers_twice_and_reduces_once_a_unit_and_microbatch) {
   on_two_ranks([](World& world) {
     Sharded sharded(world);
@@ -154,7 +156,7 @@ TEST(Fsdp, Says_why_a_parameter_cannot_be_used_outside_its_unit) {
   });
 }
 
-// However slices come together, whatever is written between steps is what the next forward computes with.
+// With either exchange method, the next forward uses everything that is written between steps.
 TEST(Fsdp, Sees_what_is_written_between_steps) {
   for (const ExchangeMethod method : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
     on_two_ranks([&](World& world) {
@@ -171,9 +173,9 @@ TEST(Fsdp, Sees_what_is_written_between_steps) {
       for (int step = 0; step < 5; ++step) {
         sharded.run_microbatch(input());
         sharded.runtime->finish();
-        EXPECT_GT(evaluate(), 0);  // before the optimiser
+        EXPECT_GT(evaluate(), 0);  // before the optimiser's step
         scale(0.0);
-        EXPECT_EQ(evaluate(), 0);  // after it
+        EXPECT_EQ(evaluate(), 0);  // after the optimiser's step
         sharded.model->reset_parameters(static_cast<std::uint64_t>(step));
         EXPECT_GT(evaluate(), 0);
         scale(0.0);
@@ -265,7 +267,8 @@ TEST(Fsdp, Goes_on_after_an_exception_in_the_first_microbatch) {
   });
 }
 
-// As NCCL after a peer has died: the operation leaves anything, and who asks hears why.
+// Behaves like NCCL after a peer has died: the operation leaves arbitrary values, and throw_if_failed() reports the
+// cause.
 struct AbortedGather : ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
   [[nodiscard]] Work all_gather(const at::Tensor&, const at::Tensor&) override { return {}; }

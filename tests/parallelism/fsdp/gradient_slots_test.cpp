@@ -14,7 +14,7 @@ struct Slots {
     slots.set_memory(*ranks, memory = at::empty({num_slots * 100}, at::kByte));
     slots.set_memory(*other_ranks, other_memory = at::empty({num_slots * 40}, at::kByte));
   }
-  // Which slot the unit has; -1: none.
+  // The slot that the unit gets; -1: none.
   [[nodiscard]] std::int64_t slot_of(std::size_t unit) const {
     const auto allocate = slots.memory_of(unit);
     return allocate ? allocate(*ranks, 1).storage_offset() / 100 : -1;
@@ -50,7 +50,7 @@ TEST(GradientSlots, Leave_a_unit_the_slot_that_it_has) {
   EXPECT_EQ(two.slot_of(5), 1);
 }
 
-// Whichever else is free: the turn must not depend on when a rank's reductions ended.
+// Even if another slot is free: the order of slots must not depend on when a rank's reductions end.
 TEST(GradientSlots, Give_none_while_another_unit_holds_the_next_slot) {
   Slots two(2);
   for (const std::size_t unit : {0, 1, 2}) two.slots.take(unit);

@@ -25,11 +25,11 @@ struct Slices {
       : ranks(world.communicator(group_of(world, "all"))), gather(make_shard_gather(method, ranks, 2 * 256)) {
     for (at::Tensor& slice : own) slice = gather->allocate(kSlice * 8).view(at::kDouble);
   }
-  void write(double value) const {  // not by LibTorch, so that a sanitizer sees it
+  void write(double value) const {  // without LibTorch, so that a sanitizer sees the writes
     std::fill_n(own[0].mutable_data_ptr<double>(), kSlice, value + static_cast<double>(ranks->rank()));
     std::fill_n(own[1].mutable_data_ptr<double>(), kSlice, -value);
   }
-  // Every rank wrote `value`.
+  // Checks the gathered values after every rank has written `value`.
   void expect(double value) const {
     const at::Tensor full = at::full({ranks->size() * kSlice}, std::nan(""), at::kDouble);
     gather->gather(full, own[0]);

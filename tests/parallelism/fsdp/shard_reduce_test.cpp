@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kSlice = 5;  // elements, fp64
 
-// Sums two full gradients in turn, as units do.
+// Sums two full gradients alternately, as units do.
 struct Sums {
   Sums(World& world, ExchangeMethod method)
       : ranks(world.communicator(group_of(world, "all"))),
@@ -27,14 +27,14 @@ struct Sums {
     const at::Tensor memory = reduce.allocate(2 * numel * 8).view(at::kDouble);
     full = {memory.narrow(0, 0, numel), memory.narrow(0, numel, numel)};
   }
-  // Not by LibTorch, so that a sanitizer sees it: element i of rank r has value * (r + 1) + i.
+  // Writes without LibTorch, so that a sanitizer sees the writes: element i of rank r is value * (r + 1) + i.
   void write(std::size_t index, double value) const {
     double* const data = full.at(index).mutable_data_ptr<double>();
     for (std::int64_t i = 0; i < full[index].numel(); ++i) {
       data[i] = value * static_cast<double>(ranks->rank() + 1) + static_cast<double>(i);
     }
   }
-  // The sum that follows from write(value).
+  // The sum that write(value) leads to.
   [[nodiscard]] at::Tensor expected(double value) const {
     const auto num_ranks = static_cast<double>(ranks->size());
     const at::Tensor own = at::arange(kSlice, at::kDouble) + static_cast<double>(ranks->rank() * kSlice);

@@ -21,7 +21,7 @@ std::vector<UnitOrder::Call> run_forward(UnitOrder& order) {
   return calls;
 }
 
-// "2]" for the end of unit 2, where backward begins with it, "[2" for its start.
+// "2]" for the end of unit 2, where its backward begins, "[2" for its start.
 std::vector<std::string> go_back_to(UnitOrder& order, const UnitOrder::Call& call, Side side) {
   std::vector<std::string> steps;
   while (order.lies_ahead(call, side)) {

@@ -1,4 +1,4 @@
-// Attention and feed-forward over tensor-parallel ranks, against one rank.
+// Attention and feed-forward over tensor-parallel ranks, compared with one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

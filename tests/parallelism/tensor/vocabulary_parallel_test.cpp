@@ -1,4 +1,4 @@
-// Embedding and head over ranks that each have some rows of every split, against one rank.
+// Embedding and head over ranks that each hold some rows of every split, compared with one rank.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ constexpr std::int64_t kHidden = 6;
 const VocabularySplits kVocabulary{.sizes = {{"base", 11}, {"added", 3}, {"prompt", 5}},
                                    .order = {"base", "prompt", "added"}};
 
-// Every row of the vocabulary, ignored positions among them; 24 = 2 x 12 positions.
+// Every row of the vocabulary and some rows again; 24 = 2 x 12 positions.
 at::Tensor all_ids() {
   return at::cat({at::arange(19, at::kLong), at::tensor({18, 0, 11, 7, 15}, at::kLong)}).view({2, 12});
 }
@@ -59,7 +59,7 @@ void expect_loss_of_one_rank(std::int64_t num_ranks, at::ScalarType dtype, const
     parallelize_tensor_parallel(*cut, mesh);
     initialized(cut, dtype);
 
-    // Far apart logits: a maximum of the wrong rank would overflow.
+    // Widely spread logits: subtracting the maximum of the wrong rank would overflow.
     const at::Tensor whole = (values({2, 12, kHidden}, 2) * 400).to(dtype).requires_grad_();
     const at::Tensor shard = leaf_part(whole, 1, world);
     const at::Tensor expected = one(whole, LanguageModellingShared{some_labels()}).cross_entropy;

@@ -1,7 +1,7 @@
-"""Prints what TensorBoard's own reader finds in a folder of event files, as one line of JSON.
+"""Prints the values that TensorBoard's own reader finds in a folder of event files, as one line of JSON.
 
 usage: read_events.py <log_dir>
-Numbers are C99 hexadecimal strings: every bit, NaN and infinity survive.
+Numbers are C99 hexadecimal strings, which preserve every bit, NaN and infinity.
 """
 
 import json

@@ -32,7 +32,7 @@ std::filesystem::path fresh_folder(const std::string& name) {
   return folder;
 }
 
-// What TensorBoard's own reader finds.
+// The values that TensorBoard's own reader finds.
 nlohmann::json read_events(const std::filesystem::path& log_dir) {
   return nlohmann::json::parse(test::run_python("tests/tracker/tensorboard/read_events.py", {log_dir.string()}));
 }

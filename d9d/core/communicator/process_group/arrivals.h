@@ -1,11 +1,11 @@
-// Ranks that wait for each other at a store.
+// Lets ranks wait for each other at a store.
 //
 // Example
 //   Arrivals arrivals(*store, "joined", {0, 1, 2});
 //   arrivals.arrive(rank);
 //   while (!arrivals.are_complete()) std::this_thread::sleep_for(...);
 //
-// Asks instead of waiting inside the store: LibTorch writes a line for each wait that times out.
+// Polls instead of waiting inside the store: LibTorch logs a line for each wait that times out.
 #pragma once
 
 #include <chrono>
@@ -20,14 +20,16 @@ class Store;
 
 namespace d9d {
 
-// Throws c10::Error when the store is gone.
+// Throws c10::Error if the store is gone.
 class Arrivals {
  public:
   Arrivals(c10d::Store& store, std::string key, std::vector<std::int64_t> ranks);
 
-  void arrive(std::int64_t rank);  // once
+  void arrive(std::int64_t rank);  // to be called once
   [[nodiscard]] bool are_complete() const;
-  // are_complete() at the deadline at the latest. Calls `between` again and again while it waits.
+  // Waits for the ranks and returns are_complete() when it is true, or at the deadline. Calls `between` repeatedly
+  // while it
+  // waits.
   [[nodiscard]] bool wait_until(
       std::chrono::steady_clock::time_point deadline, const std::function<void()>& between = [] {}) const;
   [[nodiscard]] std::string missing() const;  // "1, 4"

@@ -12,19 +12,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Messages are lines: what, which group, why.
+// A message has up to three lines: the event, the key of the group, and the reason.
 constexpr const char* kStop = "stop";
 constexpr const char* kAbort = "abort";
 constexpr const char* kWhere = "where";
 constexpr const char* kWholeJob = "*";
 
-// Between looks at the store.
+// Time between two polls of the store.
 constexpr milliseconds kPeriod{500};
-// How long a rank that lost a connection waits for a message that says why; the message was sent before.
+// How long a rank that lost a connection waits for a message with the reason, which was sent before the connection
+// closed.
 constexpr milliseconds kReasonDelay{300};
-// How long a rank may take to say where it is.
+// How long a rank may take to report its position.
 constexpr milliseconds kAnswerDelay{1000};
-// How long the rank that asks the others may take.
+// How long a rank waits for the diagnosis by the rank that asks the others.
 constexpr milliseconds kDiagnosisDelay{3000};
 
 std::string take_line(std::string& text) {
@@ -90,14 +91,14 @@ void FailureWatch::fail_all(const GroupFailure& failure) {
   for (const auto& group : groups()) group->fail(failure);
 }
 
-// Messages go before connections close, so that peers know the reason when their operations fail.
+// Messages are sent before connections close, so that peers know the reason when their operations fail.
 void FailureWatch::abort_job(const std::string& reason) {
   if (job_failure()) return;
   try {
     for (std::int64_t rank = 0; rank < world_size_; ++rank) {
       if (rank != rank_) mailbox_.send(rank, cat(kAbort, "\n", kWholeJob, "\n", reason));
     }
-  } catch (const std::exception&) {  // no store: closed connections must do
+  } catch (const std::exception&) {  // without a store, peers only see closed connections
   }
   fail_all({.reason = reason, .is_own = true});
 }
@@ -170,7 +171,7 @@ GroupFailure FailureWatch::explain(GroupState& group, const FailedOperation& fai
       }
     }
     reason = diagnose(group, failed);
-  } catch (const c10::Error&) {  // no store: nobody to ask
+  } catch (const c10::Error&) {  // without a store the other ranks cannot be asked
     reason = cat("rank ", rank_, " ", failed.where, " of group '", group.group().name, "' failed: ", failed.cause);
   }
   abort_group(group, reason);

@@ -1,13 +1,13 @@
-// Finds out why an operation failed, and makes sure that all ranks hear of it: a thread of each rank listens at the
-// store of the job while the rank computes or waits inside a library. It looks twice a second, and at once when an
+// Finds out why an operation failed, and makes sure that all ranks learn of it. A thread of each rank polls the store
+// of the job while the rank computes or waits inside a library. It polls twice a second, and immediately when an
 // operation fails.
 //
-// What a rank that waits in a collective of CPU tensors learns:
-// * another rank gave up (abort): its reason, at once, since its messages go before its connections close;
-// * a process died: at once, by its closed connections; who does not answer within 1 s is named;
-// * a rank hangs or computes for ever: after the timeout; who has not come to which operation is named;
-// * a machine vanished: the same.
-// On CUDA the thread ends operations that wait, and what failed shows at the next operation.
+// When a rank waits in a collective of CPU tensors, it learns of these failures:
+// * another rank gave up (abort): immediately, with its reason, which is sent before its connections close;
+// * a process died: immediately, by its closed connections; the ranks that do not answer within 1 s are named;
+// * a rank hangs or computes for ever: after the timeout; the ranks that have not reached the operation are named;
+// * a machine vanished: likewise after the timeout.
+// On CUDA the thread aborts operations that wait, and the failure is reported by the next operation.
 #pragma once
 
 #include <condition_variable>
@@ -28,8 +28,8 @@ namespace d9d {
 struct FailedOperation {
   std::string where;                        // "at operation 3 barrier()"
   std::string cause;                        // of the library, one line
-  std::chrono::milliseconds timeout;        // that it had
-  std::optional<std::string> awaited = {};  // of a message: what did not come, and from whom
+  std::chrono::milliseconds timeout;        // that applied to the operation
+  std::optional<std::string> awaited = {};  // for messages: what did not arrive, and from whom
 };
 
 // Thread-safe.
@@ -45,7 +45,8 @@ class FailureWatch {
   void abort_group(GroupState& group, const std::string& reason);
   [[nodiscard]] std::optional<GroupFailure> job_failure() const;
 
-  // An operation of the group failed: the failure of the group, found together with its other ranks. Takes up to 4 s.
+  // Called when an operation of the group failed: finds out the cause of the group's failure together with its other
+  // ranks. Takes up to 4 s.
   [[nodiscard]] GroupFailure explain(GroupState& group, const FailedOperation& failed);
 
  private:
@@ -55,7 +56,7 @@ class FailureWatch {
   void look_now();
   void fail_all(const GroupFailure& failure);
   [[nodiscard]] std::vector<std::shared_ptr<GroupState>> groups() const;
-  [[nodiscard]] std::map<std::int64_t, Position> ask_positions(const GroupState& group);  // of the ranks that answer
+  [[nodiscard]] std::map<std::int64_t, Position> ask_positions(const GroupState& group);  // only ranks that answer
   [[nodiscard]] std::string diagnose(const GroupState& group, const FailedOperation& failed);
 
   const std::int64_t rank_;
@@ -70,7 +71,7 @@ class FailureWatch {
   std::thread listener_;
 };
 
-// Tells the listeners of ranks [0, world_size) that the store goes away as planned.
+// Tells the polling threads of ranks [0, world_size) that the store is about to close as planned.
 void announce_end_of_store(c10d::Store& store, std::int64_t world_size);
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// The torch wheel contains Gloo but not its headers. c10d's header needs from them the few declarations that stand in
-// cmake/gloo_headers, which only this file sees; objects of those types are made and used inside of LibTorch.
+// The torch wheel contains Gloo but not its headers. c10d's header needs a few of their declarations; those are in
+// cmake/gloo_headers, which only this file includes. Objects of these types are created and used inside LibTorch only.
 #include "d9d/core/communicator/process_group/gloo_group.h"
 
 #include <ATen/ATen.h>
@@ -10,7 +10,8 @@
 namespace d9d {
 namespace {
 
-// A receive that times out makes Gloo close all connections of the group: the one way to end operations that wait.
+// A receive that times out makes Gloo close all connections of the group, which is the only way to end pending
+// operations.
 void close_connections(c10d::Backend& group) {
   constexpr int kUnusedTag = 0x7fffffff;
   if (group.getSize() == 1) return;
@@ -20,7 +21,7 @@ void close_connections(c10d::Backend& group) {
     const auto work = group.recv(nothing, (group.getRank() + 1) % group.getSize(), kUnusedTag);
     lock.unlock();
     work->wait(std::chrono::milliseconds(1));
-  } catch (const std::exception&) {  // as intended
+  } catch (const std::exception&) {  // the timeout is intended
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace d9d {
 
-// `address`: of this machine, by which the other ranks reach it.
+// `address`: the address of this machine under which the other ranks reach it.
 [[nodiscard]] MakeProcessGroup gloo_groups(const std::string& address);
 
 }  // namespace d9d

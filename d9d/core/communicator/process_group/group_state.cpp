@@ -18,7 +18,7 @@ GroupState::~GroupState() {
   if (failure_) return;
   try {
     process_group_.backend->shutdown();
-  } catch (const std::exception&) {  // nobody waits for it any more
+  } catch (const std::exception&) {  // no operation waits for the group any more
   }
 }
 

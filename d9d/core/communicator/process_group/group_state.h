@@ -1,4 +1,4 @@
-// How far this rank has come in a group, and why the group can go no further. Thread-safe.
+// The position of this rank in a group's sequence of operations, and the failure that ended the group. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace d9d {
 
-// The operation that a rank began last in a group.
+// The latest operation that a rank has begun in a group.
 struct Position {
   std::int64_t number = 0;  // from 1 on; 0: none yet
   std::string operation;
@@ -22,14 +22,14 @@ struct Position {
 
 struct GroupFailure {
   std::string reason;   // one line, without "[core::communicator]"
-  bool is_own = false;  // this rank found it
+  bool is_own = false;  // this rank detected it
 };
 
 class GroupState {
  public:
-  // `key` names the group in the whole job.
+  // `key` identifies the group within the job.
   GroupState(std::string key, RankGroup group, ProcessGroup process_group);
-  ~GroupState();  // ends the process group's threads
+  ~GroupState();  // shuts the backend down, unless the group has failed
   GroupState(const GroupState&) = delete;
   GroupState& operator=(const GroupState&) = delete;
 
@@ -41,7 +41,7 @@ class GroupState {
   Position begin(const std::string& operation);
   [[nodiscard]] Position position() const;
 
-  // The first failure stays; makes operations that wait fail.
+  // Records the failure, unless one is recorded already, and makes pending operations fail.
   void fail(const GroupFailure& failure);
   [[nodiscard]] std::optional<GroupFailure> failure(std::chrono::milliseconds patience = {}) const;
 

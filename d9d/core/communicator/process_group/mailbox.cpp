@@ -10,7 +10,7 @@ namespace {
 
 std::string message_key(std::int64_t rank, std::int64_t number) { return cat("mail/", rank, "/", number); }
 
-// How long a machine that does not answer counts as there.
+// How long an unresponsive store host is still considered alive.
 constexpr std::chrono::seconds kStoreTimeout{30};
 
 }  // namespace

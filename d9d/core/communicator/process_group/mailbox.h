@@ -1,4 +1,4 @@
-// Messages from rank to rank through the store of the job, whatever becomes of other connections.
+// Messages between ranks through the store of the job, independent of all other connections.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace d9d {
 
-// Uses a connection of its own.
+// Has its own connection to the store.
 class Mailbox {
  public:
   Mailbox(c10d::Store& store, std::int64_t rank);
 
-  // All from any thread. Throw c10::Error when the store is gone.
+  // All functions are thread-safe and throw c10::Error if the store is gone.
   void send(std::int64_t rank, const std::string& message);
-  [[nodiscard]] std::optional<std::string> receive();  // the next message to this rank, if there is one
+  [[nodiscard]] std::optional<std::string> receive();  // the next message to this rank, if any
 
-  // What a rank leaves for the others under a key.
+  // Publishes a text under a key for the other ranks.
   void leave(const std::string& key, const std::string& text);
   [[nodiscard]] std::optional<std::string> find(const std::string& key);
-  // True for the first rank that asks with this key.
+  // True for the first rank that calls it with this key.
   [[nodiscard]] bool is_first(const std::string& key);
 
  private:

@@ -1,4 +1,4 @@
-// One of LibTorch's process groups (c10d), and how to make its pending operations fail.
+// One of LibTorch's process groups (c10d), and a function that makes its pending operations fail.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ class Store;
 
 namespace d9d {
 
-// What a process group is made from: the ranks meet through `store`, which belongs to this group alone.
+// Arguments of a process group. The ranks meet through `store`, which belongs to this group alone.
 struct ProcessGroupOptions {
   std::string name;
   std::vector<std::int64_t> ranks;  // of the job
@@ -26,7 +26,7 @@ struct ProcessGroupOptions {
 
 struct ProcessGroup {
   c10::intrusive_ptr<c10d::Backend> backend;
-  // From any thread: operations of this rank that wait, and those of ranks that wait for it, fail at once.
+  // Thread-safe. Pending operations of this rank, and those of ranks that wait for it, fail immediately.
   std::function<void()> interrupt;
 };
 

@@ -16,13 +16,13 @@
 namespace d9d {
 namespace {
 
-// Short, since keys of a store have a limit.
+// The name is short because the store limits the length of keys.
 std::string name_of(const RankGroup& group) {
   return cat(group.ranks.front(), "+", group.ranks.size(), "-", std::hex, fnv1a(cat(at::IntArrayRef(group.ranks))), "-",
              static_cast<int>(group.traffic));
 }
 
-// Once all ranks of a group have come.
+// Timeout of connecting after all ranks of the group have arrived.
 constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(60);
 
 }  // namespace
@@ -51,7 +51,7 @@ std::shared_ptr<Communicator> ProcessGroupBackend::connect(RankGroup group, std:
     watch_->add(state);
     return std::make_shared<ProcessGroupCommunicator>(state, watch_, options_.device, timeout);
   } catch (const c10::Error& error) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the reason may be on its way
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a message with the reason may be in flight
     check_job_alive(who);
     const std::string text = error.what_without_backtrace();
     throw CommunicationError(cat(who, " failed: ", text.substr(0, text.find('\n')), "."));

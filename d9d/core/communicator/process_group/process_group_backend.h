@@ -1,11 +1,12 @@
-// Ranks that are processes: they meet through a store that all reach, and communicate by LibTorch's process groups.
+// Ranks that are processes: they meet through a store that all can reach, and communicate by LibTorch's process groups.
 //
 // Example
 //   World world(std::make_unique<ProcessGroupBackend>(ProcessGroupBackend::Options{
 //       .store = store, .rank = 1, .world_size = 4, .make_group = gloo_groups("127.0.0.1")}));
 //
-// failure_watch.h says what a rank learns of the failure of another, and when. Errors of ranks that only suffer are
-// PeerFailedError. The process ignores SIGPIPE from the first backend on (closed_connections.h).
+// failure_watch.h says what a rank learns of the failure of another, and when. Ranks that are only affected by the
+// failure of another rank throw PeerFailedError. The process ignores SIGPIPE from its first backend on
+// (closed_connections.h).
 #pragma once
 
 #include <map>
@@ -22,7 +23,7 @@ namespace d9d {
 class ProcessGroupBackend final : public CommunicatorBackend {
  public:
   struct Options {
-    std::shared_ptr<void> membership;       // released after all that uses the store
+    std::shared_ptr<void> membership;       // released after everything that uses the store
     c10::intrusive_ptr<c10d::Store> store;  // of the job
     std::int64_t rank = 0;
     std::int64_t world_size = 1;
@@ -36,19 +37,19 @@ class ProcessGroupBackend final : public CommunicatorBackend {
   [[nodiscard]] std::int64_t rank() const override { return options_.rank; }
   [[nodiscard]] std::int64_t world_size() const override { return options_.world_size; }
   [[nodiscard]] at::Device device() const override { return options_.device; }
-  // Waits for all ranks of the group; CommunicationError names those that do not come in time.
+  // Waits for all ranks of the group; throws CommunicationError that names those that are missing at the timeout.
   [[nodiscard]] std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) override;
-  void abort(const std::string& reason) override { watch_->abort_job(reason); }  // any thread
+  void abort(const std::string& reason) override { watch_->abort_job(reason); }  // thread-safe
 
  private:
-  // `who` begins their messages.
+  // `who` is the beginning of their error messages.
   void check_job_alive(const std::string& who) const;
   void wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,
                         std::chrono::milliseconds timeout);
 
   Options options_;
   std::shared_ptr<FailureWatch> watch_;
-  std::map<std::string, std::int64_t> num_connects_;  // by ranks and traffic
+  std::map<std::string, std::int64_t> num_connects_;  // calls of connect(), by ranks and traffic
 };
 
 }  // namespace d9d

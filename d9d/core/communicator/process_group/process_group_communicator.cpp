@@ -32,7 +32,7 @@ c10d::ReduceOp c10d_op(ReduceOp op) {
   return c10d::ReduceOp::MIN;
 }
 
-// The first line without the place in the library's sources that c10d and Gloo put before it.
+// The first line of the error, without the source location that c10d and Gloo put before it.
 std::string one_line(const std::exception& error) {
   const auto* const from_c10 = dynamic_cast<const c10::Error*>(&error);
   std::string text = from_c10 != nullptr ? from_c10->what_without_backtrace() : error.what();
@@ -46,7 +46,8 @@ std::string one_line(const std::exception& error) {
 
 std::string describe(const at::Tensor& tensor) { return cat(tensor.scalar_type(), " ", tensor.sizes()); }
 
-// What a process group gets: its threads may be the last to hold a tensor, and must not free a graph with it.
+// The tensor as a process group gets it: its threads may be the last to hold a tensor, and must not free an autograd
+// graph with it.
 at::Tensor without_graph(const at::Tensor& tensor) { return tensor.variable_data(); }
 std::vector<at::Tensor> without_graph(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
@@ -124,7 +125,7 @@ void ProcessGroupCommunicator::throw_if_failed() { check_alive(call_at(to_string
 
 void ProcessGroupCommunicator::check_alive(const Call& call) const {
   if (state_->failure()) call.fail("");
-  if (device_.is_cpu()) return;  // there operations report themselves
+  if (device_.is_cpu()) return;  // CPU operations report their failures themselves
   switch (state_->backend().getError()) {
     case c10d::ErrorType::SUCCESS:
       return;
@@ -149,7 +150,7 @@ std::vector<std::int64_t> ProcessGroupCommunicator::gather_numbers(const Call& c
   return {output.const_data_ptr<std::int64_t>(), output.const_data_ptr<std::int64_t>() + output.numel()};
 }
 
-// Gloo ends the process where messages differ in size. So ranks compare what they are about to do first.
+// Gloo ends the process if messages differ in size. Ranks therefore compare their operations first.
 void ProcessGroupCommunicator::check_same_on_all_ranks(const Call& call) {
   if (!device_.is_cpu() || size() == 1) return;
   const auto mine = static_cast<std::int64_t>(fnv1a(call.operation.where));
@@ -281,7 +282,7 @@ Work ProcessGroupCommunicator::scatter(const at::Tensor& output, const std::vect
 
 void ProcessGroupCommunicator::barrier() {
   const Call call = begin("barrier()");
-  if (device_.is_cpu()) return check_same_on_all_ranks(call);  // for which all must come
+  if (device_.is_cpu()) return check_same_on_all_ranks(call);  // waits until all ranks have called it
   c10d::BarrierOptions options;
   options.timeout = timeout_;
   options.device = device_;
@@ -292,7 +293,7 @@ void ProcessGroupCommunicator::barrier() {
 
 Work ProcessGroupCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   const at::NoGradGuard no_grad;
-  // Not counted with the collectives, which all ranks call.
+  // Exchanges have a counter of their own, because not all ranks call them.
   Call call = call_at(cat("at exchange ", ++num_exchanges_));
   check_alive(call);
   return state_->backend().supportsCoalescing() ? exchange_at_once(call, messages)
@@ -333,7 +334,9 @@ Work ProcessGroupCommunicator::exchange_one_by_one(Call call, const std::vector<
     }
     if (message.tensor.numel() == 0) continue;
     std::vector<at::Tensor> tensors = {without_graph(message.tensor)};
-    // Messages of another shape or dtype than the receiver expects never meet it: Gloo would end the process.
+    // The tag depends on shape and dtype, so that a message other than the receiver expects never matches: Gloo would
+    // end
+    // the process.
     int& number = (is_send ? num_sent_ : num_received_)[message.peer];
     const int tag = (number++ & 0xfff) << 18 | static_cast<int>(fnv1a(describe(message.tensor)) & 0x3ffff);
     const int peer = static_cast<int>(message.peer);

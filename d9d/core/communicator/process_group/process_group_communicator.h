@@ -1,11 +1,12 @@
 // A communicator over one of LibTorch's process groups.
 //
-// CPU tensors (Gloo): operations run on threads of the group; wait() returns their results. CUDA tensors (NCCL):
-// operations are queued on the stream that is current where they are called; wait() makes the stream that is current
-// there wait for them; an operation that failed shows at a later one.
-// Gloo would end the process where messages differ in size, so ranks first exchange a hash of what they are about to
-// do: starting an operation waits until all ranks of the group have come to it. Messages of exchange() that differ
-// never meet, and time out. On CUDA nothing of this is checked.
+// CPU tensors (Gloo): operations run on threads of the group; wait() returns when the results are ready. CUDA tensors
+// (NCCL): operations are queued on the stream that is current at the call; wait() makes the stream that is then current
+// wait for them; a failed operation is reported by a later one.
+//
+// Gloo would end the process if messages differed in size. Therefore ranks first exchange a hash of the operation:
+// starting an operation waits until all ranks of the group have reached it. Messages of exchange() that differ never
+// match, and time out. On CUDA none of this is checked.
 #pragma once
 
 #include <functional>
@@ -57,7 +58,7 @@ class ProcessGroupCommunicator final : public Communicator {
     FailedOperation operation;
 
     template <class Action>
-    auto run(const Action& action) const;  // action(), its errors as CommunicationError
+    auto run(const Action& action) const;  // runs the action; rethrows its errors as CommunicationError
     [[nodiscard]] C10dWork start(const std::function<C10dWork()>& action) const;
     [[noreturn]] void fail(const std::string& cause) const;
   };
@@ -65,12 +66,12 @@ class ProcessGroupCommunicator final : public Communicator {
   [[nodiscard]] Call begin(const std::string& operation);
   [[nodiscard]] Call call_at(std::string where) const;
   void check_alive(const Call& call) const;
-  // `mine` of each rank, one after the other. CPU.
+  // Concatenates `mine` of all ranks. CPU only.
   [[nodiscard]] std::vector<std::int64_t> gather_numbers(const Call& call, const std::vector<std::int64_t>& mine);
   void check_same_on_all_ranks(const Call& call);
   void check_splits(const Call& call, const std::vector<std::int64_t>& output_splits,
                     const std::vector<std::int64_t>& input_splits);
-  // Starts a collective. Empty ones (no elements on any rank) end here.
+  // Starts a collective. An empty one (no elements on any rank) is complete immediately.
   using StartCollective = std::function<C10dWork()>;
   [[nodiscard]] Work start(const std::string& operation, bool is_empty, const StartCollective& action);
   [[nodiscard]] Work finish(Call call, C10dWork work) const;
@@ -82,7 +83,7 @@ class ProcessGroupCommunicator final : public Communicator {
   at::Device device_;
   std::chrono::milliseconds timeout_;
   std::int64_t num_exchanges_ = 0;
-  std::map<std::int64_t, int> num_sent_;  // messages by peer: their tags
+  std::map<std::int64_t, int> num_sent_;  // number of messages by peer, for their tags
   std::map<std::int64_t, int> num_received_;
 };
 

@@ -3,7 +3,7 @@
 namespace d9d {
 
 std::unique_lock<std::mutex> lock_starts() {
-  static std::mutex mutex;  // lint: allow(mutable-global): as global as the record that it guards
+  static std::mutex mutex;  // lint: allow(mutable-global): guards a record that is global to the process
   return std::unique_lock(mutex);
 }
 

@@ -1,5 +1,5 @@
-// Where the threads of a group come together for one operation: all post what they bring, read each other, and leave
-// together. And mailboxes for messages between two of them.
+// Where the threads of a group meet for one operation: all post their inputs, read each other's, and leave together.
+// It also has mailboxes for messages between two threads.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@
 
 namespace d9d {
 
-// What one rank brings. The tensors stay the rank's own: peers read them until it has left.
+// The input of one rank. The tensors remain the rank's own: peers read them until all have left.
 struct Contribution {
   std::string operation;  // "all_reduce(sum, float [4, 8])": must be the same on all ranks
   at::Tensor input;
@@ -33,24 +33,24 @@ class Meeting {
 
   Meeting(std::string name, std::vector<std::int64_t> ranks);
 
-  // Posts, waits for all and returns what each brought, by rank. Valid until leave(). Throws CommunicationError, on all
-  // ranks alike, if operations differ, and if a rank does not come in time.
+  // Posts the contribution, waits for all ranks and returns all contributions by rank, which stay valid until leave().
+  // Throws CommunicationError, on all ranks alike, if operations differ or if a rank does not arrive in time.
   [[nodiscard]] const std::vector<Contribution>& arrive(std::int64_t index, Contribution contribution,
                                                         std::chrono::milliseconds timeout);
-  // Waits until all have come here: between arrive and leave, as often as an operation has steps.
+  // Waits until all ranks have called it. May be called between arrive and leave, once for each step of an operation.
   void synchronize(std::int64_t index, std::chrono::milliseconds timeout);
-  // Waits until all are done with reading; forgets the caller's tensors.
+  // Waits until all ranks have finished reading; releases the caller's tensors.
   void leave(std::int64_t index, std::chrono::milliseconds timeout);
 
   void send(std::int64_t source, std::int64_t destination, at::Tensor message);
-  // `operation`: what it waits for, with its source, for messages.
+  // `operation`: what the caller waits for and its source, for error messages.
   [[nodiscard]] at::Tensor receive(std::int64_t source, std::int64_t destination, const std::string& operation,
                                    std::chrono::milliseconds timeout);
 
   void abort(const std::string& reason);
 
  private:
-  // All with mutex_ held.
+  // All are called with mutex_ held.
   void wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout);
   void check_alive() const;
   [[nodiscard]] std::string who_differs() const;
@@ -61,7 +61,7 @@ class Meeting {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Contribution> contributions_;
-  std::vector<std::int64_t> num_operations_;  // that each rank has begun
+  std::vector<std::int64_t> num_operations_;  // begun by each rank
   std::vector<bool> has_arrived_;             // at the current gate
   std::int64_t num_arrived_ = 0;
   std::int64_t gate_ = 0;                                                              // gates that all have passed

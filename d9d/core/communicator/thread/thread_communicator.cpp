@@ -15,7 +15,8 @@ at::Tensor slice_of(const at::Tensor& flat, std::int64_t index, std::int64_t num
   return flat.narrow(0, begin, flat.numel() * (index + 1) / num_parts - begin);
 }
 
-// In the order of ranks, half precision in fp32: the result does not depend on timing, nor on which rank computes it.
+// Reduces in the order of ranks, and half precision in fp32: the result depends neither on timing nor on which rank
+// computes it.
 at::Tensor reduce(const std::vector<at::Tensor>& parts, ReduceOp op) {
   const at::ScalarType dtype = parts.front().scalar_type();
   const bool is_half = dtype == at::kBFloat16 || dtype == at::kHalf;
@@ -38,8 +39,8 @@ at::Tensor reduce(const std::vector<at::Tensor>& parts, ReduceOp op) {
   return result;
 }
 
-// target [n] <- the reduction of everybody's slice `index`, of which it may be one itself. A block at a time: the sums
-// need little memory of their own.
+// target [n] <- the reduction of all ranks' slice `index`. target may itself be one of these slices. Works block by
+// block, so that the sums need little additional memory.
 void reduce_slice(const at::Tensor& target, const std::vector<Contribution>& all, std::int64_t index, ReduceOp op) {
   constexpr std::int64_t kBlock = 1 << 14;
   for (std::int64_t begin = 0; begin < target.numel(); begin += kBlock) {
@@ -74,7 +75,8 @@ void ThreadCommunicator::meet(Contribution contribution, const Read& read) {
 
 Work ThreadCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op) {
   meet({.operation = operation::all_reduce(*this, tensor, op), .input = tensor},
-       [&](const std::vector<Contribution>& all) {  // each reduces its slice in place, then all copy each other's
+       // Each rank reduces its slice in place, then copies the other slices.
+       [&](const std::vector<Contribution>& all) {
          const at::Tensor flat = tensor.view({-1});
          reduce_slice(slice_of(flat, rank(), size()), all, rank(), op);
          meeting_->synchronize(rank(), timeout_);
@@ -151,7 +153,8 @@ Work ThreadCommunicator::exchange(const std::vector<PointToPoint>& messages) {
   for (const PointToPoint& message : messages) {
     (void)operation::message(*this, message);
     if (message.direction == PointToPoint::Direction::kSend) {
-      meeting_->send(rank(), message.peer, message.tensor.clone());  // a copy: the sender goes on
+      // A copy, since the sender does not wait for the receiver.
+      meeting_->send(rank(), message.peer, message.tensor.clone());
     }
   }
   for (const PointToPoint& message : messages) {

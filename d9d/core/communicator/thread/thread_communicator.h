@@ -1,4 +1,4 @@
-// Collectives among threads: every rank reads what its peers posted.
+// Collectives among threads: every rank reads the tensors that its peers posted.
 #pragma once
 
 #include "d9d/core/communicator/communicator.h"
@@ -30,7 +30,7 @@ class ThreadCommunicator final : public Communicator {
   void abort(const std::string& reason) override { meeting_->abort(reason); }
 
  private:
-  // arrive, read(contributions), leave. What read throws fails the group.
+  // Runs arrive, read(contributions), leave. An exception in read fails the group.
   template <class Read>
   void meet(Contribution contribution, const Read& read);
 

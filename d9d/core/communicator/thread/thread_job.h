@@ -1,4 +1,4 @@
-// The memory in which ranks that are threads of one process meet.
+// The shared memory in which ranks that are threads of one process meet.
 //
 // Example
 //   auto job = std::make_shared<ThreadJob>(/*world_size=*/4);
@@ -25,9 +25,9 @@ class ThreadJob {
   explicit ThreadJob(std::int64_t world_size) : world_size_(world_size) {}
 
   [[nodiscard]] std::int64_t world_size() const { return world_size_; }
-  // The meeting point of these ranks for this traffic; the same object for each of them.
+  // The meeting point of these ranks for this traffic, which is the same object on each of them.
   [[nodiscard]] std::shared_ptr<Meeting> meeting(const RankGroup& group);
-  // Fails all meetings, present and future. The first reason stays.
+  // Fails all meetings, present and future. Only the first reason is kept.
   void abort(const std::string& reason);
 
  private:
@@ -37,11 +37,11 @@ class ThreadJob {
   std::string abort_reason_;  // empty: none
 };
 
-// Operations run on the calling thread and are complete when they return. Each checks that all ranks
-// of the group called the same operation with the same dtypes and shapes, and says who did not.
+// Operations run on the calling thread and are complete when they return. Each operation checks that all ranks of the
+// group called the same operation with the same dtypes and shapes, and names a rank that did not.
 class ThreadBackend final : public CommunicatorBackend {
  public:
-  // device: of the tensors; other than the CPU only for a job of one rank.
+  // device: of the tensors; devices other than the CPU are supported only for a job of one rank.
   ThreadBackend(std::shared_ptr<ThreadJob> job, std::int64_t rank, at::Device device = at::kCPU)
       : job_(std::move(job)), rank_(rank), device_(device) {}
 
@@ -57,7 +57,7 @@ class ThreadBackend final : public CommunicatorBackend {
   at::Device device_;
 };
 
-// The world of a rank that is alone.
+// The world of a job with one rank.
 [[nodiscard]] std::shared_ptr<World> one_rank_world(at::Device device = at::kCPU);
 
 }  // namespace d9d

@@ -7,7 +7,7 @@
 namespace d9d {
 namespace {
 
-// Checks what the library, which has no errors of ours, would say less well.
+// Checks preconditions first, because errors of the library, which does not use our error types, are less clear.
 class CheckedGraph final : public DeviceGraph {
  public:
   CheckedGraph(std::unique_ptr<DeviceGraph> graph, c10::Device device) : graph_(std::move(graph)), device_(device) {}

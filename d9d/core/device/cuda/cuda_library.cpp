@@ -9,7 +9,7 @@
 namespace d9d {
 namespace {
 
-// Beside the program, or where its RPATH points.
+// Looks beside the program, then where its RPATH points.
 void* open_library(const char* name) {
   const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
   void* library = std::filesystem::exists(beside) ? dlopen(beside.c_str(), RTLD_NOW) : dlopen(name, RTLD_NOW);

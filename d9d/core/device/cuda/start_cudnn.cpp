@@ -12,10 +12,11 @@ namespace d9d {
 std::jthread start_cudnn(c10::Device device) {
   if (!device.is_cuda() || !is_hopper(device)) return {};
   try {
-    // Before the thread starts: while LibTorch's CUDA half occupies the linker, the thread can make the context.
+    // The symbol is looked up before the thread starts: while another thread loads LibTorch's CUDA half, the dynamic
+    // linker is locked, and this one can already create the device's context.
     const auto start = reinterpret_cast<void (*)(int)>(cudnn_library_symbol("d9d_start_cudnn"));
     int num_devices = 0;
-    if (cudaGetDeviceCount(&num_devices) != cudaSuccess) return {};  // the runtime opens the driver
+    if (cudaGetDeviceCount(&num_devices) != cudaSuccess) return {};  // makes the runtime initialise the driver
     return std::jthread(start, device.index());
   } catch (const std::exception&) {
     return {};

@@ -1,4 +1,4 @@
-// Graphs of LibTorch.
+// Device graphs by LibTorch's CUDAGraph.
 #include <ATen/ATen.h>
 #include <ATen/core/CachingHostAllocator.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -17,8 +17,10 @@ class TorchGraph final : public DeviceGraph {
 
   void capture(const std::function<void()>& work) override {
     const c10::cuda::CUDAGuard guard(device_);
-    allocator::emptyCache();  // memory that the same work took before, and will not take again
-    // Calls of other threads (a data loader that pins memory, a watchdog that asks events) are their own business.
+    allocator::emptyCache();  // frees memory of earlier runs of the same work, which the graph's pool cannot reuse
+    // Thread-local mode: CUDA calls of other threads (a data loader that pins memory, a watchdog that queries events)
+    // do not
+    // invalidate the capture.
     graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
       work();
@@ -37,7 +39,7 @@ class TorchGraph final : public DeviceGraph {
   void replay() override { graph_.replay(); }
 
  private:
-  // Ends a capture that failed. LibTorch would leave its allocators in it.
+  // Ends a capture that failed. LibTorch itself would leave its allocators in capture mode.
   void abandon() {
     try {
       graph_.capture_end();
@@ -49,7 +51,7 @@ class TorchGraph final : public DeviceGraph {
       allocator::releasePool(device_.index(), pool_);
       at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool_);
       at::getHostAllocator(at::kCUDA)->release_pool(pool_);
-    } catch (const c10::Error&) {  // it had ended: the graph gives the memory back
+    } catch (const c10::Error&) {  // the capture had ended already: the graph releases the memory
     }
   }
 

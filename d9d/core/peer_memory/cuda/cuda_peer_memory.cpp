@@ -18,8 +18,8 @@ namespace {
 
 using Handle = CudaIpc::Handle;
 
-// This rank's allocation. Freeing memory that another process has open is undefined, so it is freed only once all have
-// closed it, and left to the end of the process otherwise.
+// This rank's allocation. Freeing memory that another process has open is undefined behaviour, so it is freed only
+// after all ranks have closed it, and otherwise kept until the process ends.
 class Allocation {
  public:
   Allocation(const CudaIpc& cuda, int device, void* memory) : cuda_(cuda), device_(device), memory_(memory) {}
@@ -41,7 +41,7 @@ class Allocation {
 
 class CudaPeerMemory final : public PeerMemory {
  public:
-  // addresses: by rank; that of this rank is its allocation.
+  // addresses: by rank; the entry of this rank is its own allocation.
   CudaPeerMemory(const CudaIpc& cuda, std::shared_ptr<Communicator> ranks, std::shared_ptr<Allocation> allocation,
                  std::vector<void*> addresses, std::int64_t num_bytes)
       : cuda_(cuda),
@@ -67,14 +67,14 @@ class CudaPeerMemory final : public PeerMemory {
   }
 
   void close() override {
-    (void)all_gather_object(nullptr, *ranks_);  // the host waits: no read is under way
+    (void)all_gather_object(nullptr, *ranks_);  // the host waits, so that no read is in flight
     for (std::size_t rank = 0; rank < addresses_.size(); ++rank) {
       if (addresses_[rank] != allocation_->memory()) (void)cuda_.close(ranks_->device().index(), addresses_[rank]);
     }
     addresses_.clear();
-    (void)all_gather_object(nullptr, *ranks_);  // all have closed
+    (void)all_gather_object(nullptr, *ranks_);  // after this all ranks have closed
     allocation_->set_closed();
-    allocation_.reset();  // it goes with the storage of own()
+    allocation_.reset();  // freed together with the storage of own()
   }
 
  private:
@@ -85,7 +85,7 @@ class CudaPeerMemory final : public PeerMemory {
   at::Tensor own_;
 };
 
-// What each rank has to say, or the first error as "CUDA of rank 3: ...".
+// The values of all ranks, or the first error as "CUDA of rank 3: ...".
 struct Answers {
   std::vector<nlohmann::json> values;
   std::string error;

@@ -12,7 +12,7 @@ namespace {
 
 static_assert(sizeof(CudaIpc::Handle) == sizeof(cudaIpcMemHandle_t));
 
-// The error stays out of what LibTorch sees at its next check.
+// Clears the error, so that LibTorch's next check does not see it.
 const char* text_of(cudaError_t error) {
   if (error == cudaSuccess) return nullptr;
   (void)cudaGetLastError();
@@ -25,7 +25,7 @@ const char* free_memory(int device, void* memory) {
 }
 
 const char* allocate(int device, std::size_t num_bytes, void** memory, CudaIpc::Handle* handle) {
-  // Allocations that share one of the driver's pages would be exported together.
+  // Rounds up to pages: allocations that share one of the driver's pages would be exported together.
   constexpr std::size_t kPage = std::size_t{2} << 20;
   c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
   const char* error = text_of(cudaMalloc(memory, (num_bytes + kPage - 1) / kPage * kPage));

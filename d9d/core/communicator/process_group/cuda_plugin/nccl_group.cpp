@@ -10,11 +10,13 @@ extern "C" __attribute__((visibility("default"))) void d9d_make_nccl_group(d9d::
                                                                            const c10::intrusive_ptr<c10d::Store>& store,
                                                                            const d9d::ProcessGroupOptions& options,
                                                                            c10::Device device) {
-  // A communication that times out ends its kernels and shows in getError(); c10d's own choice ends the process.
+  // With this value a communication that times out ends its kernels and shows in getError(); with c10d's default it
+  // ends
+  // the process.
   constexpr int kKeepWhatTheUserSet = 0;
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", kKeepWhatTheUserSet);
-  // c10d would first write its flight recorder to a file, wait a minute for that at each operation that was under way,
-  // and keep the group's destructor waiting for eight.
+  // Otherwise c10d would first write its flight recorder to a file, wait a minute for that at each operation in flight,
+  // and block the group's destructor for eight minutes.
   ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", kKeepWhatTheUserSet);
   ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", kKeepWhatTheUserSet);
   c10::cuda::set_device(device.index());
