@@ -1,5 +1,5 @@
-// Attention: what is chosen beside cuDNN's graphs, FlashAttention-2 and LibTorch's calls. Causal, windows, packed
-// sequences, sinks.
+// Attention: the core that scaled_dot_product_attention() chooses, against cuDNN's graphs, FlashAttention-2 and
+// LibTorch's calls, with causality, windows, packed sequences and sinks.
 #include <algorithm>
 #include <numeric>
 
@@ -43,7 +43,7 @@ struct DeviceShape {
   bool has_sinks = false;
 };
 
-// Pairs of a query and a key that it sees, of one head.
+// The number of pairs of a query and a key that it sees, for one head.
 double num_pairs(const DeviceShape& shape) {
   const auto of_one = [&](std::int64_t length) {
     double pairs = 0;
@@ -57,7 +57,7 @@ double num_pairs(const DeviceShape& shape) {
   return pairs;
 }
 
-// Two products forward, five backward (one computes the weights again).
+// Operations: two matrix products in forward, five in backward (one recomputes the weights).
 void measure_attention(d9d::benchmarks::DeviceTable& table, const DeviceShape& shape) {
   const double product =
       2 * num_pairs(shape) * static_cast<double>(shape.num_heads) * static_cast<double>(shape.num_features);

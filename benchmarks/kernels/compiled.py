@@ -22,7 +22,7 @@ except ImportError:
 
 RUNS, WARM_UPS, MOST_CALLS, SECONDS_OF_RUN = 25, 3, 16, 4e-3
 OUTSIDE_L2 = 256e6  # bytes
-TINY = 64  # what shapes are divided by on a CPU
+TINY = 64  # divisor of shapes on a CPU
 
 
 class Clock:
@@ -239,7 +239,7 @@ def main():
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     options = parser.parse_args()
     torch.manual_seed(0)
-    torch._dynamo.config.recompile_limit = 64  # one function, many shapes: beyond the default it would run as it is
+    torch._dynamo.config.recompile_limit = 64  # one function has many shapes; beyond the limit it would run uncompiled
     OPERATORS[options.operator](Table(torch.device(options.device)))
     if liger is None:
         print("\nLiger is not installed here.")

@@ -1,4 +1,4 @@
-// float32 to bfloat16 with stochastic rounding, beside a copy that rounds to nearest.
+// The copy from float32 to bfloat16 with stochastic rounding, against a copy that rounds to nearest.
 #include "d9d/kernels/stochastic/copy_stochastic.h"
 
 #include <ATen/ATen.h>

@@ -1,4 +1,4 @@
-// Inputs of device benchmarks, and forward and backward of an operator as rows of a table.
+// Measures forward and backward of an operator on a device, as rows of a table.
 #pragma once
 
 #include <algorithm>
@@ -27,14 +27,14 @@ struct OperatorCase {
   std::string shape;
   double forward_bytes = 0;
   double backward_bytes = 0;
-  double forward_flop = 0;  // 0: no such column
+  double forward_flop = 0;  // 0: the column of operations stays empty
   double backward_flop = 0;
   std::function<Tensors()> make_inputs;
   std::vector<NamedOperator> implementations;
 };
 
-// Two rows an implementation. The forward is recorded by autograd, as in training; the backward gives the gradients of
-// the inputs that require one.
+// Adds two rows per implementation. Autograd records the forward, as in training; the backward computes the gradients
+// of the inputs that require one.
 inline void measure_forward_and_backward(DeviceTable& table, const OperatorCase& measured) {
   std::vector<Tensors> inputs(static_cast<std::size_t>(num_copies(measured.forward_bytes)));
   std::generate(inputs.begin(), inputs.end(), measured.make_inputs);

@@ -1,8 +1,8 @@
-// Grouped products of a mixture of experts, beside LibTorch's. Bytes count rows, weights and result once; operations
-// two for each row, feature in and feature out.
+// Grouped matrix products of a mixture of experts, against LibTorch's. Bytes count rows, weights and result once;
+// operations count two for each row, input feature and output feature.
 //
-// Loads: `even`: all experts alike; `spread`: from 0.6 to 1.5 times the smallest's weight, in no order; `skewed`: the
-// i-th busiest expert has 1/i of the busiest's rows.
+// Loads: `even`: all experts have the same number of rows; `spread`: rows are in proportion to weights between 0.6 and
+// 1.5, in no order; `skewed`: the i-th busiest expert has 1/i of the rows of the busiest one.
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
 
 #include <ATen/ATen.h>

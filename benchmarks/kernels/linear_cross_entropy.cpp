@@ -25,7 +25,7 @@ void forward_backward(benchmark::State& state, Op op) {
   const at::Tensor targets = at::arange(kRows).remainder(vocabulary);
   const at::Tensor grad = at::ones({kRows});
   for (auto _ : state) torch::autograd::grad({op(hidden, weight, targets)}, {hidden, weight}, {grad});
-  const double products = op == ours ? 4 : 3;  // logits are computed again in the backward
+  const double products = op == ours ? 4 : 3;  // ours computes the logits again in the backward
   state.counters["FLOP/s"] = benchmark::Counter(products * 2 * kRows * kHidden * static_cast<double>(vocabulary),
                                                 benchmark::Counter::kIsIterationInvariantRate);
 }

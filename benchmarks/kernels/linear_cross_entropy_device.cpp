@@ -1,5 +1,5 @@
-// linear_cross_entropy on a GPU: gradients made in forward, logits computed again, ATen's composition of the chunks,
-// dense logits, and the three matrix products alone.
+// linear_cross_entropy on a GPU: with gradients computed in forward, with logits computed again in backward, as a
+// composition of ATen operators, with dense logits, and the three matrix products alone.
 #include <iostream>
 
 #include <ATen/ATen.h>
@@ -36,7 +36,8 @@ class Measurement {
   Measurement(DeviceTable& table, const Shape& shape, const Inputs& inputs)
       : table_(table), shape_(shape), inputs_(inputs) {}
 
-  // `products` of the size of the logits' are made; bytes beside inputs and gradients are printed.
+  // products: the number of matrix products, of the size of the logits' one, that count as work. The implementation's
+  // name is printed with the memory that it takes beyond inputs and gradients.
   void operator()(const std::string& implementation, double products, const std::function<void()>& work) const {
     at::accelerator::emptyCache();
     at::accelerator::resetPeakStats(0);
@@ -133,7 +134,7 @@ void measure_shape(DeviceTable& table, const Shape& shape) {
   });
 }
 
-// What a chunk of rows takes, as often as a chunk does it.
+// Measures the parts of the work on a chunk of rows.
 void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, std::int64_t hidden_size) {
   constexpr std::int64_t kVocabulary = 151936;
   const at::TensorOptions options = table.device().dtype(at::kBFloat16);

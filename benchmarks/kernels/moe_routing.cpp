@@ -1,5 +1,5 @@
-// Routing, the permutation of tokens and their way back, on a GPU, beside compositions of ATen operators. Bytes count
-// every tensor once: tokens as often as they are, rows as often as they are.
+// Routing and the permutation of tokens to rows and back, on a GPU, against compositions of ATen operators. Bytes count
+// each tensor once, those with a row per token and those with a row per choice.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -115,7 +115,7 @@ class Layer {
     });
   }
 
-  // The activation of experts of 768 features with the probabilities of their rows.
+  // The activation of experts with 768 features, weighted with the probabilities of the rows.
   void measure_activation() {
     constexpr std::int64_t kFeatures = 768;
     const at::Tensor gate = numbers({num_rows_, kFeatures}, 1).requires_grad_(),
@@ -138,7 +138,7 @@ class Layer {
     });
   }
 
-  // All of it, as a layer of a training step does: the time that a step spends on other than its experts.
+  // All parts together, as a layer of a training step runs them: the time that a layer spends outside its experts.
   void measure_layer() {
     const at::Tensor row_grads = at::ones({num_rows_}, table_.device());
     at::Tensor counts = at::zeros({shape_.num_experts}, table_.device().dtype(at::kLong));

@@ -1,4 +1,4 @@
-// norm_rotary forward and backward of parts of one projection, as attention calls it, against rms_norm twice and
+// norm_rotary forward and backward on parts of one projection, as attention calls it, against two rms_norm and one
 // apply_rotary.
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
 
@@ -17,7 +17,8 @@ struct Shape {
   RotaryStyle style = RotaryStyle::kHalf;
 };
 
-// What must move: queries and keys in and out (backward: and their gradients), both tables once.
+// Bytes that must be moved: forward, queries and keys in and out; backward, queries, keys and their gradients in and
+// out; each way also both tables once.
 void measure_norm_rotary(d9d::benchmarks::DeviceTable& table, const Shape& shape) {
   const std::int64_t tokens = shape.batch * shape.sequence;
   const auto bytes_of = [](std::int64_t size, at::ScalarType dtype) {

@@ -1,6 +1,6 @@
-// Products of linears and heads forward by the kernel that we choose of cuBLAS's, beside ATen's; the gradients of gate
-// and up through a linear by one kernel, beside the two that it replaces. All without a pause: which is faster depends
-// on the power that they take. bf16.
+// Forward products of linears and heads by the cuBLAS kernel that we choose, against ATen's choice; and the gradients
+// of gate and up through a linear by one kernel, against the two that it replaces. All in bf16. Calls follow each other
+// without a pause, because at sustained load the power that a kernel draws decides how fast it is.
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -13,7 +13,7 @@
 namespace d9d::benchmarks {
 namespace {
 
-constexpr std::size_t kCopies = 3;  // that do not stay in the L2 cache
+constexpr std::size_t kCopies = 3;  // of the operands, so that they do not stay in the L2 cache
 
 struct Sizes {
   std::int64_t rows;

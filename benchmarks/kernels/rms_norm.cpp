@@ -33,7 +33,8 @@ BENCHMARK_CAPTURE(forward_backward, composition_bf16, composition, at::kBFloat16
 
 using d9d::benchmarks::Tensors;
 
-// What must move: x and out; x, the gradient and the gradient of x; weights are small.
+// Bytes that must be moved: forward, x and out; backward, x, the gradient of out and the gradient of x. Weights are
+// small.
 void measure_norm(d9d::benchmarks::DeviceTable& table, std::int64_t num_rows, std::int64_t num_columns,
                   at::ScalarType dtype) {
   const auto element_size = static_cast<double>(c10::elementSize(dtype));
@@ -58,7 +59,8 @@ void measure_norm(d9d::benchmarks::DeviceTable& table, std::int64_t num_rows, st
               }});
 }
 
-// Two inputs and two results each way: x, residual, sum, norm; both gradients, the sum, the gradient of x.
+// Bytes that must be moved: forward, x, residual, sum and norm; backward, the gradients of sum and norm, the sum, and
+// the gradient of x.
 void measure_added_norm(d9d::benchmarks::DeviceTable& table, std::int64_t num_rows, std::int64_t num_columns) {
   const auto options = table.device().dtype(at::kBFloat16);
   const double bytes = static_cast<double>(num_rows * num_columns) * 2;

@@ -1,5 +1,5 @@
-// apply_rotary forward and backward against the formula as ATen operators through autograd; 16 query and 4 key heads of
-// 128.
+// apply_rotary forward and backward against the formula as ATen operators through autograd. On the CPU there are 16
+// query and 4 key heads of 128.
 #include "d9d/kernels/rotary/rotary.h"
 
 #include <benchmark/benchmark.h>
@@ -47,7 +47,7 @@ struct DeviceShape {
   RotaryStyle style = RotaryStyle::kHalf;
 };
 
-// What must move, each way: queries and keys in and out, and both tables once.
+// Bytes that must be moved in each of forward and backward: queries and keys in and out, and both tables once.
 void measure_rotary(d9d::benchmarks::DeviceTable& table, const DeviceShape& shape) {
   const std::int64_t tokens = shape.batch * shape.sequence;
   const double bytes = static_cast<double>(

@@ -26,7 +26,8 @@ BENCHMARK_CAPTURE(forward_backward, composition_bf16, composition, at::kBFloat16
 
 using d9d::benchmarks::Tensors;
 
-// What must move: gate, up and out; gate, up and three gradients. `is_fused`: gate and up are halves of one tensor.
+// Bytes that must be moved: forward, gate, up and out; backward, gate, up and three gradients. `is_fused`: gate and up
+// are halves of one tensor.
 void measure_gate(d9d::benchmarks::DeviceTable& table, std::int64_t num_rows, std::int64_t num_columns,
                   at::ScalarType dtype, bool is_fused) {
   const double bytes = static_cast<double>(num_rows * num_columns) * static_cast<double>(c10::elementSize(dtype));

@@ -55,7 +55,8 @@ void check(const AdamWTensors& tensors) {
   }
 }
 
-// For a scale that the host does not know: `update` counts unless that is NaN.
+// Runs `update`, and undoes it on the device if grad_scale is NaN: for a scale on a device, whose value the host does
+// not know.
 void update_unless_nan(const AdamWTensors& tensors, const at::Tensor& grad_scale, const std::function<void()>& update) {
   std::vector<std::pair<at::Tensor, at::Tensor>> before;
   for (const at::Tensor& each : {tensors.parameter, tensors.exp_avg, tensors.exp_avg_sq, tensors.max_exp_avg_sq})

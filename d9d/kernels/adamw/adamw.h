@@ -15,25 +15,25 @@
 
 namespace d9d::kernels {
 
-// Which random bits round the elements of a parameter. In step s the parameter takes RandomStream{key, 3 s}, exp_avg
+// The random bits that round the elements of a parameter. In step s the parameter uses RandomStream{key, 3 s}, exp_avg
 // {key, 3 s + 1} and exp_avg_sq {key, 3 s + 2}, as copy_fp32_to_bf16_stochastic_ does.
 struct StochasticRounding {
   std::uint64_t key = 0;
-  ElementRows rows = {};  // of the parameter's elements in the whole one
+  ElementRows rows = {};  // position of the parameter's elements in the whole parameter
 };
 
-// All of the parameter's shape and on its device.
+// A parameter with its gradient and moments. All tensors have the parameter's shape and device.
 struct AdamWTensors {
   at::Tensor parameter;       // float, double or half precision
   at::Tensor grad;            // any floating dtype
   at::Tensor exp_avg;         // fp32 (fp64 for fp64 parameters), or bfloat16 with rounding
   at::Tensor exp_avg_sq;      // as exp_avg
   at::Tensor max_exp_avg_sq;  // as exp_avg, undefined without amsgrad
-  std::int64_t step = 1;      // which one of this parameter's this is, from 1
-  std::optional<StochasticRounding> rounding = std::nullopt;  // of a bfloat16 parameter; otherwise rounded to nearest
+  std::int64_t step = 1;      // the number of this parameter's update, counted from 1
+  std::optional<StochasticRounding> rounding = std::nullopt;  // bfloat16 parameters only; unset: rounds to nearest
 };
 
-// The same for all tensors.
+// Options that all tensors share.
 struct AdamWOptions {
   double learning_rate = 1e-3;
   double beta1 = 0.9;
@@ -43,11 +43,11 @@ struct AdamWOptions {
   bool maximize = false;
 };
 
-// Updates parameters and moments in place; a gradient counts grad_scale times (0-dim; on the tensors' device it is not
-// waited for). Where grad_scale is NaN nothing changes. Computes in fp32, in double for double parameters, and rounds
-// once. On Hopper one launch takes hundreds of tensors that agree in dtypes and step, allocates nothing and copies
-// nothing to the device; amsgrad, strided tensors and other dtypes go through ATen. Throws ConfigError on shapes,
-// devices and dtypes that do not fit.
+// Updates parameters and moments in place. Gradients are multiplied by grad_scale, which is 0-dim; if it is on a GPU,
+// the call does not synchronise. If grad_scale is NaN, nothing changes. Computes in fp32, in double for double
+// parameters, and rounds once. On Hopper one launch updates hundreds of tensors that agree in dtypes and step, and
+// neither allocates nor copies to the device; amsgrad, strided tensors and other dtypes go through ATen. Throws
+// ConfigError on shapes, devices and dtypes that do not fit.
 void adamw_(const std::vector<AdamWTensors>& tensors, const AdamWOptions& options, const at::Tensor& grad_scale);
 
 }  // namespace d9d::kernels

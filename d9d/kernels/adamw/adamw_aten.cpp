@@ -7,7 +7,8 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// What `streams_later` streams after the parameter's rounds stochastically, or to nearest.
+// Copies `value` to `target`. A bfloat16 target is rounded stochastically if the parameter has `rounding`, with the
+// random stream whose step is `streams_later` after the parameter's; other targets are rounded to nearest.
 void store(const at::Tensor& value, const AdamWTensors& tensors, std::uint64_t streams_later,
            const at::Tensor& target) {
   if (value.is_same(target)) return;

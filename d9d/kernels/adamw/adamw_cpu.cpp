@@ -57,7 +57,7 @@ D9D_SIMD_CLONES void update_range(const Arrays<P, G>& arrays, const AdamWFactors
   }
 }
 
-// Dtypes of parameter and gradient.
+// Whether the parameter's elements are P and the gradient's G.
 template <class P, class G>
 bool are(const AdamWTensors& tensors) {
   return tensors.parameter.scalar_type() == c10::CppTypeToScalarType<P>::value &&
@@ -78,7 +78,7 @@ void update(const AdamWTensors& tensors, const AdamWFactors& factors, double gra
   });
 }
 
-// A part of a tensor in float while it is updated.
+// A float copy of a part of a tensor, which is updated and then written back.
 struct FloatBlock {
   static constexpr std::int64_t kSize = 1024;
   std::array<float, kSize> value;
@@ -89,7 +89,7 @@ struct FloatBlock {
   }
 };
 
-// `stream` rounds what is bfloat16; `begin`: of the block in its tensor.
+// Writes the block to `tensor` from element `begin` on. Random bits of `stream` round to a bfloat16 tensor.
 void write(const FloatBlock& block, std::int64_t begin, std::int64_t size, RandomStream stream, const ElementRows& rows,
            const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kFloat) {

@@ -14,7 +14,7 @@
 namespace d9d::kernels::detail {
 namespace {
 
-using Launch = std::pair<AdamWVariant, std::int64_t>;  // and the step
+using Launch = std::pair<AdamWVariant, std::int64_t>;  // variant and step
 
 bool is_narrow(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kFloat || tensor.scalar_type() == at::kBFloat16;

@@ -1,5 +1,5 @@
-// Implementations of adamw_. `cpu` is a single loop over all tensors of a parameter, `aten` runs on any device, `cuda`
-// takes many parameters in a launch.
+// Implementations of adamw_. `cpu` updates a parameter and its moments in a single loop, `aten` runs on any device, and
+// `cuda` updates many parameters in a launch.
 #pragma once
 
 #include <vector>
@@ -21,18 +21,18 @@ struct AdamWFactors {
 };
 [[nodiscard]] AdamWFactors adamw_factors(const AdamWOptions& options, std::int64_t step);
 
-// The stream of the parameter; those of the moments are the next steps.
+// The random stream that rounds the parameter; those of the moments have the next two steps.
 [[nodiscard]] RandomStream rounding_stream(const AdamWTensors& tensors);
 
-// True when adamw_cpu takes these: contiguous, on the CPU, of dtypes it has a loop for.
+// True if adamw_cpu takes these tensors: contiguous, on the CPU, of dtypes that it has a loop for.
 [[nodiscard]] bool has_adamw_loop(const AdamWTensors& tensors);
-// True when adamw_cuda does.
+// True if adamw_cuda takes these tensors.
 [[nodiscard]] bool has_adamw_kernel(const AdamWTensors& tensors);
 
-// Every gradient counts grad_scale times; below 0-dim on any device.
+// Gradients are multiplied by grad_scale; as a tensor it is 0-dim, on any device.
 void adamw_cpu(const AdamWTensors& tensors, const AdamWFactors& factors, double grad_scale);
 void adamw_aten(const AdamWTensors& tensors, const AdamWFactors& factors, const at::Tensor& grad_scale);
-// All on one device.
+// All tensors are on one device.
 void adamw_cuda(const std::vector<const AdamWTensors*>& tensors, const AdamWOptions& options,
                 const at::Tensor& grad_scale);
 

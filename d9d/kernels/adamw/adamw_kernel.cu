@@ -1,9 +1,10 @@
 // Formula: m = m + (1 - beta1) (g - m), v = beta2 v + (1 - beta2) g^2,
 //          p = p (1 - lr decay) - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g = grad * scale.
-// Legend:  p parameter, m exp_avg, v exp_avg_sq, t the step; P, S, G their element types (m and v share S) and grad's.
-// Mapping: a block a chunk of one tensor of many (tensor_chunks.h), a thread 16 bytes of the moments at a time.
-// Numerics: fp32, with fused products written out so that all variants round alike; stored to nearest, or
-//          stochastically with random numbers that depend only on key, step and element.
+// Legend:  p parameter, m exp_avg, v exp_avg_sq, t the step; element types: P of p, S of m and v, G of grad.
+// Mapping: one block per chunk of one of many tensors (tensor_chunks.h); a thread updates 16 bytes of the moments at a
+//          time.
+// Numerics: fp32, with explicit fused multiply-adds so that all variants round alike; results are rounded to nearest,
+//          or stochastically with random numbers that depend only on key, step and element.
 // Traffic: p, m and v are read and written once, grad is read once.
 #include "d9d/kernels/adamw/adamw_kernel.h"
 #include "d9d/kernels/device/launch.cuh"
@@ -16,11 +17,12 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kPacksPerThread = 8;
 
-// 16 bytes of the moments: eight neighbours share a block of random numbers where both are rounded.
+// Elements in 16 bytes of the moments. With bf16 moments these are eight, which share a block of random numbers.
 template <class S>
 constexpr int kPack = 16 / static_cast<int>(sizeof(S));
 
-// Both within 2 ulp where bfloat16 rounds the result, to nearest otherwise.
+// square_root() and quotient() have an error of up to 2 ulp if the result is rounded to bfloat16; otherwise they round
+// to nearest.
 template <class P>
 __device__ __forceinline__ float square_root(float x) {
   if constexpr (sizeof(P) == 4) return sqrtf(x);
@@ -61,7 +63,7 @@ struct AdamWChunk {
   int size;
 };
 
-// Elements [i, i + kPack<S>) of a chunk, or those of them that it has. All loads come before any arithmetic.
+// Updates elements [i, i + kPack<S>) of a chunk, as far as it has them. All loads come before any arithmetic.
 template <class P, class G, class S, bool kRounds, NoiseLayout kLayout, bool kIsWhole>
 __device__ __forceinline__ void update_pack(const AdamWChunk<P, G, S>& chunk, int i, float scale,
                                             const AdamWNumbers& numbers, const AdamWPointers& tensor) {
@@ -76,7 +78,7 @@ __device__ __forceinline__ void update_pack(const AdamWChunk<P, G, S>& chunk, in
   float v[kSize];
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    // Which products are fused is written out, so that every variant of the kernel rounds alike.
+    // Multiply-adds are fused explicitly, so that every variant of the kernel rounds alike.
     const float gradient = __fmul_rn(widen(g.value[j]), scale);
     const float old_moment = widen(old_m.value[j]);
     m[j] = fmaf(numbers.weight1, gradient - old_moment, old_moment);

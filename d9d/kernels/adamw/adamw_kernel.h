@@ -12,14 +12,14 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// What decides which kernel runs: (fp32 or bf16) parameter and gradient, fp32 moments without rounding; bf16 parameter
-// and any of the others with it.
+// Selects the kernel. Without stochastic rounding, parameter and gradient are fp32 or bf16 and the moments fp32; with
+// it, the parameter is bf16 and gradient and moments are fp32 or bf16.
 struct AdamWVariant {
   Dtype parameter = Dtype::kFloat32;
   Dtype grad = Dtype::kFloat32;
   Dtype moments = Dtype::kFloat32;
   bool rounds_stochastically = false;
-  NoiseLayout layout = NoiseLayout::kOneRow;  // with rounding
+  NoiseLayout layout = NoiseLayout::kOneRow;  // used with stochastic rounding
   auto operator<=>(const AdamWVariant&) const = default;
 };
 
@@ -42,25 +42,25 @@ struct AdamWNumbers {
   float step_size;
   float inverse_correction2;  // 1 / sqrt(1 - beta2^step)
   float eps;
-  double grad_factor;        // times *grad_scale
-  const double* grad_scale;  // on the device, or null: 1
+  double grad_factor;        // gradients are multiplied by grad_factor * *grad_scale
+  const double* grad_scale;  // on the device; null counts as 1
   std::uint64_t rounding_step;
 };
 
-constexpr int kMaxAdamWTensors = 384;  // what a launch's arguments hold
+constexpr int kMaxAdamWTensors = 384;  // as many as fit in a kernel's parameters
 
 struct AdamWArgs {
   AdamWNumbers numbers;
-  TensorChunks<kMaxAdamWTensors> chunks;  // of adamw_chunk_size() elements
+  TensorChunks<kMaxAdamWTensors> chunks;  // chunks of adamw_chunk_size() elements
   AdamWPointers tensors[kMaxAdamWTensors];
 };
 static_assert(sizeof(AdamWArgs) <= 32764);
 
-// Elements of a pack: how many neighbours a thread updates at a time.
+// Elements of a pack, the neighbours that a thread updates at a time.
 [[nodiscard]] std::int64_t adamw_pack_size(const AdamWVariant& variant);
 [[nodiscard]] std::int64_t adamw_chunk_size(const AdamWVariant& variant);
 
-// One launch for all tensors of args, at least one. Changes nothing where *grad_scale or grad_factor is NaN.
+// Updates all tensors of args, at least one, in one launch. Changes nothing if *grad_scale or grad_factor is NaN.
 void launch_adamw(const AdamWVariant& variant, const AdamWArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

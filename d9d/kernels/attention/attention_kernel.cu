@@ -1,8 +1,9 @@
 // Formula: offsets[i, n] = cu_seqlens[n] * strides[i], lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n];
 //          partial[c, h] = sum over rows of exp(sinks[h] - logsumexp) * (grad_logsumexp - sum_d out * grad_out).
 // Legend:  n sequence, i tensor, h head, c chunk of rows, d feature.
-// Mapping: packed_offsets: a thread a sequence. sink_gradient: a block a chunk and head, a warp a row at a time.
-// Numerics: integers; fp32 sums in an order that only the sizes decide.
+// Mapping: packed_offsets: one thread per sequence. sink_gradient: one block per chunk and head, whose warps take one
+//          row at a time.
+// Numerics: integer offsets; the gradient is summed in fp32, in an order that only the sizes decide.
 // Traffic: offsets and lengths are written once; out and grad_out are read once.
 #include "d9d/kernels/attention/attention_kernel.h"
 #include "d9d/kernels/device/launch.cuh"
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(kBlock) packed_offsets(const PackedOffsetsArgs
     if (i < args.num_tensors) args.offsets[i * (args.num_offered + 1) + n] = begin * args.strides[i];
 }
 
-// A block a chunk of rows and a head; a warp takes every kWarps-th row.
+// One block per chunk of rows and head; a warp takes every kWarps-th row of the chunk.
 template <class T>
 __global__ void __launch_bounds__(kBlock) sink_gradient(const SinkGradientArgs args) {
   pdl_wait_and_trigger();

@@ -1,4 +1,5 @@
-// Small kernels around attention on a GPU.
+// Small kernels around attention on a GPU. Both launchers use the current device and `stream` and do not synchronise.
+// They throw StateError if the kernel does not start, ConfigError in a build without CUDA.
 #pragma once
 
 #include <array>
@@ -10,13 +11,13 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Where the sequences of a packed tensor begin, for cuDNN: lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n], and
-// offsets[i][n] = cu_seqlens[n] * strides[i] with n up to num_offered. Sequences after the last are empty.
+// Computes where the sequences of packed tensors begin, for cuDNN: lengths[n] = cu_seqlens[n + 1] - cu_seqlens[n], and
+// offsets[i][n] = cu_seqlens[n] * strides[i] with n up to num_offered. Sequences from num_sequences on are empty.
 struct PackedOffsetsArgs {
   static constexpr int kMaxTensors = 6;
   const std::int32_t* cu_seqlens = nullptr;  // [num_sequences + 1]
   std::int64_t num_sequences = 0;
-  std::int64_t num_offered = 0;     // at least num_sequences
+  std::int64_t num_offered = 0;     // sequences of the results, at least num_sequences
   std::int32_t* lengths = nullptr;  // [num_offered]
   std::int64_t* offsets = nullptr;  // [num_tensors, num_offered + 1]
   int num_tensors = 0;
@@ -25,9 +26,10 @@ struct PackedOffsetsArgs {
 void launch_packed_offsets(const PackedOffsetsArgs& args, CUstream_st* stream);
 
 // partial[c, h] = sum over the rows of chunk c of exp(sinks[h] - logsumexp) * (grad_logsumexp - grad_out . out).
-// Legend   R rows (all sequences), H heads, D features, a multiple of 8; rows r of chunk c: r / rows_per_chunk = c.
+// Legend   R rows (of all sequences), H heads, D features (a multiple of 8); chunk c has the rows r with
+//          r / rows_per_chunk = c.
 struct SinkGradientArgs {
-  Dtype dtype = Dtype::kBFloat16;  // of out, grad_out: two bytes
+  Dtype dtype = Dtype::kBFloat16;  // of out and grad_out: kBFloat16 or kFloat16
   std::int64_t num_rows = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_features = 0;
@@ -35,13 +37,10 @@ struct SinkGradientArgs {
   const void* out = nullptr;              // [R, H, D]
   const void* grad_out = nullptr;         // [R, H, D]
   const float* logsumexp = nullptr;       // [R, H]
-  const float* grad_logsumexp = nullptr;  // [R, H], or null: 0
+  const float* grad_logsumexp = nullptr;  // [R, H]; null counts as zeros
   const float* sinks = nullptr;           // [H]
   float* partial = nullptr;               // [chunks, H]
 };
 void launch_sink_gradient(const SinkGradientArgs& args, CUstream_st* stream);
-
-// Both on the current device and `stream`, without waiting. They throw StateError when the kernel does not start,
-// ConfigError in a build without CUDA.
 
 }  // namespace d9d::kernels::detail

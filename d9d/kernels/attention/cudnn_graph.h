@@ -2,7 +2,7 @@
 // https://docs.nvidia.com/deeplearning/cudnn/frontend/latest/operations/Attention.html
 //
 // Legend   B sequences, S queries, Skv keys, Hq and Hkv heads, D features. For packed sequences, S and Skv are the
-//          longest that one may be, and all sequences lie behind each other.
+//          greatest length that a sequence may have, and the sequences are concatenated without padding.
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Strides of sequences, heads and positions in elements; features lie side by side, all 16-byte aligned.
+// Strides of sequences, heads and positions in elements. Features are contiguous; addresses and strides are aligned to
+// 16 bytes.
 struct CudnnStrides {
   std::int64_t sequence = 0;
   std::int64_t head = 0;
@@ -25,12 +26,12 @@ struct CudnnStrides {
   auto operator<=>(const CudnnStrides&) const = default;
 };
 
-// What a plan is made for; making one takes up to some tenths of a second.
+// What a plan depends on. Making a plan takes up to some tenths of a second.
 struct CudnnPlanKey {
   int device = 0;
   bool is_backward = false;
   bool is_packed = false;
-  bool has_sinks = false;  // forward only: the logsumexp holds them, and a backward needs no more
+  bool has_sinks = false;  // forward only: a backward finds the sinks in the logsumexp
   Dtype dtype = Dtype::kBFloat16;
   std::int64_t num_sequences = 0;
   std::int64_t num_queries = 0;
@@ -38,11 +39,11 @@ struct CudnnPlanKey {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t num_features = 0;
-  std::int64_t num_packed = 0;  // positions of all packed sequences, or more
+  std::int64_t num_packed = 0;  // an upper bound of the positions of all packed sequences
   CudnnStrides query;
   CudnnStrides key;
   CudnnStrides value;
-  CudnnStrides grad_value;  // backward only; of packed sequences contiguous
+  CudnnStrides grad_value;  // backward only; contiguous for packed sequences
   float scale = 0;
   float softcap = 0;       // 0: none
   std::int64_t left = -1;  // query i sees keys from i + Skv - S - left to i + Skv - S + right; negative: no bound
@@ -50,8 +51,9 @@ struct CudnnPlanKey {
   auto operator<=>(const CudnnPlanKey&) const = default;
 };
 
-// Out and its gradient are [B, S, Hq, D] contiguous, gradients of queries and keys contiguous in their order of dims;
-// logsumexp, natural, float [B, Hq, S], packed [positions, Hq]; sinks float [Hq].
+// The tensors of a call. Out and its gradient are [B, S, Hq, D], contiguous; the gradients of queries and keys have the
+// shapes of these, contiguous. The logsumexp is to base e, in float: [B, Hq, S], or [positions, Hq] for packed
+// sequences. Sinks are float [Hq].
 enum class CudnnTensor : std::uint8_t {
   kQuery,
   kKey,
@@ -64,10 +66,10 @@ enum class CudnnTensor : std::uint8_t {
   kGradKey,
   kGradValue,
   kLengths,       // int32 [B], of packed sequences
-  kQueryOffsets,  // int64 [B + 1] each: where a packed sequence begins, in elements
+  kQueryOffsets,  // these six: int64 [B + 1], the first element of each packed sequence
   kKeyOffsets,
   kValueOffsets,
-  kOutOffsets,      // of out and of the gradients of queries
+  kOutOffsets,      // of out, of its gradient and of the gradients of queries
   kGradKeyOffsets,  // of the gradients of keys and values
   kLogsumexpOffsets,
 };
@@ -76,23 +78,24 @@ using CudnnPointers = std::array<void*, kNumCudnnTensors>;  // null: not needed
 
 struct CudnnPlan {
   CudnnPlanKey key;
-  std::int64_t workspace_bytes = 0;  // that run() needs
-  std::string error;                 // why cuDNN cannot; empty if it can
-  std::shared_ptr<void> graph;       // cuDNN's
+  std::int64_t workspace_bytes = 0;  // size of the workspace that run() needs
+  std::string error;                 // the reason why cuDNN cannot compute it; empty if it can
+  std::shared_ptr<void> graph;       // cuDNN's graph
 };
 using CudnnPlanPtr = std::shared_ptr<const CudnnPlan>;
 
 struct CudnnGraph {
-  // The key's plan, made if there is none. Some hundred are kept; who holds one may run it as long as it likes. From
-  // any thread.
+  // Returns the key's plan and makes it if it is not cached. Some hundred plans are cached; a plan stays valid as long
+  // as its pointer is held. May be called from any thread.
   CudnnPlanPtr (*plan)(const CudnnPlanKey& key);
-  // Makes the plan in a thread that all such plans share, for plan(key) to find it, or to wait for it. Once a key;
-  // returns at once. Another plan has been made before the first: cuDNN opens libraries for that, which a process
-  // closes before what was there when they came, and it joins the thread before.
+  // Requests that the one background thread makes the plan, and returns without waiting. plan(key) then finds the plan
+  // or waits for it. Further requests for a key do nothing. plan() must have made some plan before the first request:
+  // cuDNN loads libraries for it, which the process unloads before it destroys what is older than they are. Only if the
+  // thread is younger is it joined before they are unloaded.
   void (*prepare)(const CudnnPlanKey& key);
-  // On the current device, which is the key's, and `stream`; without waiting. Returns the error, empty if there is
-  // none. A plan that a device graph captures is kept as long as the process, for nobody tells when it is replayed
-  // last.
+  // Runs the plan on `stream` without synchronising. The current device must be the key's. Returns the error, empty if
+  // there is none. A plan that a CUDA graph captures is kept until the process ends, because nothing reports the last
+  // replay of the CUDA graph.
   std::string (*run)(const CudnnPlanPtr& plan, const CudnnPointers& pointers, void* workspace, CUstream_st* stream);
 };
 

@@ -1,4 +1,4 @@
-// Packed sequences on a CPU, where their lengths can be read: one call each.
+// Attention of packed sequences on a CPU by one call per sequence: there cu_seqlens can be read without synchronising.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,8 @@
 
 namespace d9d::kernels::detail {
 
-// `core` on every sequence of inputs.packed, which is there, joined. An undefined logsumexp stays so.
+// Calls `core` on every sequence of inputs.packed, which must be set, and concatenates the results. The logsumexp is
+// undefined if `core` returns none. Throws ConfigError for cu_seqlens that do not fit the inputs.
 [[nodiscard]] SdpaOutput each_sequence(
     const std::function<SdpaOutput(const SdpaInputs& sequence, const SdpaOptions& options)>& core,
     const SdpaInputs& inputs, const SdpaOptions& options);

@@ -16,8 +16,8 @@ struct Softmax {
   at::Tensor logsumexp;  // [B, Hq, S]
 };
 
-// logits: [B, Hq, S, Skv]; -inf where a key is not seen. Softmax over keys, and over the sink if there is one; zeros
-// where nothing is seen.
+// Softmax of logits [B, Hq, S, Skv] over the keys, and over the sink if there is one. A logit is -inf if the query does
+// not see the key. Queries that see nothing get zeros.
 Softmax softmax_with_sinks(const at::Tensor& logits, const std::optional<at::Tensor>& sinks) {
   if (logits.size(-1) == 0) return softmax_with_sinks(at::constant_pad_nd(logits, {0, 1}, -kInfinity), sinks);
   auto greatest = logits.detach().amax(-1, /*keepdim=*/true);
@@ -46,7 +46,7 @@ SdpaOutput eager_attention(const SdpaInputs& inputs, const SdpaOptions& options)
   const auto num_keys = k.size(1), num_kv_heads = k.size(2);
   const auto dtype = at::toOpMathType(q.scalar_type());
 
-  // The query heads of one key head are stacked along the queries, so that keys and values are not repeated.
+  // The query heads that share a key head are stacked along the queries, so that keys and values are not repeated.
   const auto num_stacked = num_queries * (num_heads / num_kv_heads);
   const auto stacked = q.to(dtype).transpose(1, 2).reshape({batch, num_kv_heads, num_stacked, num_features});
   auto logits = (at::matmul(stacked, k.to(dtype).permute({0, 2, 3, 1})) * detail::logit_scale(inputs, options))

@@ -43,12 +43,13 @@ FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& te
   return {.query = query.unsqueeze(0), .key = key.unsqueeze(0), .value = value.unsqueeze(0)};
 }
 
-// With p the weights, o = p v and l the logsumexp, the gradient of a logit is p (do v - do o + dl). One more feature,
-// of which v is 1, do is dl and o is 0, adds dl to the kernel's do v and nothing to its do o.
+// With p the attention weights, o = p v and l the logsumexp, the gradient of a logit is p (do v - do o + dl). The
+// kernel computes do v - do o. An additional feature with v = 1, do = dl and o = 0 adds dl to its do v and nothing to
+// its do o.
 FusedGradients flash_backward_with_logsumexp(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
                                              const FusedTensors& tensors, const FusedForward& forward,
                                              const FusedCall& call) {
-  constexpr std::int64_t kMore = 8;  // features come in eights
+  constexpr std::int64_t kMore = 8;  // the kernel takes features in multiples of 8
   const std::int64_t num_features = tensors.query.size(3);
   const auto padded = [&](const at::Tensor& x) { return at::constant_pad_nd(x, {0, kMore}); };
   FusedTensors wide = tensors;

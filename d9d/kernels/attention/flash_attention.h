@@ -7,11 +7,11 @@ namespace d9d::kernels::detail {
 
 [[nodiscard]] FusedForward flash_forward(const FusedTensors& tensors, const FusedCall& call);
 
-// forward.logsumexp may hold sinks, and forward.out what is left to the values then.
+// `forward` may be a result of add_sinks() (sinks.h), whose logsumexp includes the sinks.
 [[nodiscard]] FusedGradients flash_backward(const at::Tensor& grad_out, const FusedTensors& tensors,
                                             const FusedForward& forward, const FusedCall& call);
 
-// As above, with a gradient of logsumexp [B, Hq, S] too.
+// The same backward with an additional gradient of the logsumexp, [B, Hq, S].
 [[nodiscard]] FusedGradients flash_backward_with_logsumexp(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp,
                                                            const FusedTensors& tensors, const FusedForward& forward,
                                                            const FusedCall& call);

@@ -56,11 +56,11 @@ detail::FusedCall saved_call(AutogradContext* context) {
           .max_length = context->saved_data["max_length"].toInt()};
 }
 
-constexpr std::int64_t kAlignment = 16;           // bytes, that the kernels read at once
-constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels count in 32 bits
+constexpr std::int64_t kAlignment = 16;           // bytes of the kernels' vectorised loads
+constexpr std::int64_t kMaxElements = 1LL << 31;  // of a tensor; the kernels use 32-bit indices
 
-// Itself where the kernels can read it, else a copy: heads of a fused projection are copied, but for cuDNN on dense
-// sequences, which reads rows of any distance.
+// The tensor itself if it is contiguous and aligned, otherwise a contiguous copy. So heads of a fused projection are
+// copied, except for cuDNN on dense sequences, which reads any strides and needs no call of this.
 at::Tensor readable(const at::Tensor& x) {
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(x.const_data_ptr()) % kAlignment == 0;
   return x.is_contiguous() && is_aligned ? x : x.clone(at::MemoryFormat::Contiguous);
@@ -104,7 +104,7 @@ struct FusedAttention : torch::autograd::Function<FusedAttention> {
   }
 };
 
-// The keys that some query sees, and the band in which query i sees them (fused_call.h).
+// The range of keys that some query sees, and the band within it that query i sees (fused_call.h).
 struct Band {
   std::int64_t first_key = 0;
   std::int64_t num_keys = 0;
@@ -112,14 +112,14 @@ struct Band {
   std::optional<std::int64_t> right;
 };
 
-// Null where some query sees no key: the kernels differ on what they make of it.
+// nullopt if some query sees no key, because the kernels differ in what they return for such a query.
 std::optional<Band> band_of(const SdpaInputs& inputs, const SdpaOptions& options) {
   const std::int64_t num_queries = inputs.query.size(1), num_keys = inputs.key.size(1);
   auto left = options.window_left, right = options.window_right;
   if (options.causal) right = std::min<std::int64_t>(right.value_or(0), 0);
   const std::int64_t first = left ? std::max<std::int64_t>(0, options.first_query - *left) : 0;
   const std::int64_t end = right ? std::min(num_keys, options.first_query + num_queries + *right) : num_keys;
-  const std::int64_t behind = end - (options.first_query + num_queries);  // the last key, seen from the last query
+  const std::int64_t behind = end - (options.first_query + num_queries);  // last key's position minus last query's
   if (end <= first || (left && *left + behind < 0) || (right && options.first_query + *right < first)) {
     return std::nullopt;
   }

@@ -1,4 +1,5 @@
-// One call of a fused kernel: what flash_attention.h and cudnn_attention.h compute without autograd.
+// One call of a fused kernel: the arguments and results of flash_attention.h and cudnn_attention.h, which know no
+// autograd.
 #pragma once
 
 #include <optional>
@@ -7,13 +8,14 @@
 
 namespace d9d::kernels::detail {
 
-// Query i sees keys from i + Skv - S - left to i + Skv - S + right: the band ends at the last key. Unset: no bound.
+// Query i sees keys from i + Skv - S - left to i + Skv - S + right: the last query is aligned with the last key. An
+// unset side has no bound.
 struct FusedCall {
   double scale = 1;
   std::optional<double> softcap = std::nullopt;
   std::optional<std::int64_t> left = std::nullopt;
   std::optional<std::int64_t> right = std::nullopt;
-  std::int64_t max_length = 0;  // of packed sequences; 0: dense
+  std::int64_t max_length = 0;  // of packed sequences; 0 for dense ones
 };
 
 struct FusedTensors {
@@ -25,7 +27,7 @@ struct FusedTensors {
 
 struct FusedForward {
   at::Tensor out;        // [B, S, Hq, D] contiguous
-  at::Tensor logsumexp;  // [B, Hq, S] float, of any strides; the kernel's own value where a query sees nothing
+  at::Tensor logsumexp;  // [B, Hq, S] float, any strides; queries that see nothing have a value of the kernel's choice
 };
 
 struct FusedGradients {

@@ -1,5 +1,5 @@
-// What is costly to make for a key, the last used ones of them. Whoever asks holds what it got: a plan that is dropped
-// lives until its last user is done.
+// A least-recently-used cache of plans that are costly to make. Callers hold a shared pointer, so a plan that the cache
+// drops lives until its last user releases it.
 //
 // Example
 //   PlanCache<Key, Plan> cache(/*max_plans=*/512);
@@ -14,14 +14,14 @@
 
 namespace d9d::kernels::detail {
 
-// Not for two threads at once. Key: ordered.
+// Not thread-safe. Key must be ordered.
 template <class Key, class Plan>
 class PlanCache {
  public:
   explicit PlanCache(std::size_t max_plans) : max_plans_(max_plans) {}
 
-  // The key's plan, from make() if it is not here; then the one that nobody has asked for longest goes, if there are
-  // too many. What make() throws changes nothing.
+  // The key's plan. If it is not cached, it comes from make(), and a full cache drops the plan that was least recently
+  // asked for. If make() throws, the cache stays unchanged.
   template <class Make>
   [[nodiscard]] std::shared_ptr<const Plan> get(const Key& key, Make&& make) {
     auto found = entries_.find(key);

@@ -9,12 +9,12 @@
 namespace d9d::kernels {
 namespace {
 
-// What only eager and the fused kernels of a GPU have.
+// Whether the call needs a feature that only eager_attention and the fused GPU kernels have.
 bool is_beyond_torch(const SdpaNeeds& needs) { return needs.sinks || needs.window || needs.softcap || needs.logsumexp; }
 
 constexpr std::int64_t kMostFeaturesWithLogsumexp = 248;
 
-// Why no fused kernel of a GPU takes it; null if one does.
+// The reason why no fused GPU kernel takes the call; null if one does.
 const char* why_not_fused(const SdpaNeeds& needs, const SdpaDevice& device) {
   if (!device.is_cuda) return "there is no GPU";
   if (needs.mask) return "fused kernels take no mask";
@@ -61,7 +61,7 @@ void check_torch(const SdpaNeeds& needs, const char* source) {
             " with torch, which has none, got one asked for by ", source, ". Use eager.");
 }
 
-// The choice for what `source` asks for.
+// The choice for a preference that `source` states.
 struct Resolve {
   const SdpaRequest& request;
   const char* source;

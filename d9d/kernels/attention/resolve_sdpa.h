@@ -1,7 +1,7 @@
-// Which attention core runs: a choice from what is preferred, what a call needs and where it runs.
+// Chooses the attention core that runs a call, from preferences, the features that the call needs and the device.
 //
 // Example
-//   const auto choice = d9d::kernels::resolve_sdpa({.needs = {.window = true}, .device = device_of(query)});
+//   const auto choice = d9d::kernels::resolve_sdpa({.needs = {.window = true}, .device = sdpa_device_of(query)});
 //   choice.backend    // SdpaBackend::kCudnn on a Hopper GPU
 //   choice.why        // "cuDNN's graphs are the fastest kernels with what is needed"
 #pragma once
@@ -23,32 +23,32 @@ enum class SdpaBackend : std::uint8_t {
 };
 
 struct SdpaPreferences {
-  std::optional<SdpaConfig> configured = std::nullopt;   // by the model's configuration: wins
-  std::optional<SdpaConfig> environment = std::nullopt;  // by D9D_BACKEND_AUTO_SDPA: second
+  std::optional<SdpaConfig> configured = std::nullopt;   // by the model's configuration, which has precedence
+  std::optional<SdpaConfig> environment = std::nullopt;  // by D9D_BACKEND_AUTO_SDPA
 };
 
-// What the core is handed.
+// The inputs, options and results of a call.
 struct SdpaNeeds {
   bool mask = false;
   bool sinks = false;
   bool window = false;
   bool packed = false;
   bool softcap = false;
-  bool logsumexp = false;  // is returned
+  bool logsumexp = false;  // the caller uses the returned logsumexp
 };
 
-// Where it runs.
+// The device and dtype of a call.
 struct SdpaDevice {
   bool is_cuda = false;
   int cuda_capability_major = 0;
   bool has_cudnn_graphs = false;  // Hopper, in a build with CUDA
   bool is_half = false;           // bf16 or half
   std::int64_t num_features = 128;
-  bool is_deterministic = false;  // refuse kernels whose gradients vary from run to run
+  bool is_deterministic = false;  // exclude kernels whose gradients vary from run to run
 };
 
-// Of a tensor [.., D]: its device, the build and at::globalContext().deterministicAlgorithms(), which
-// launch.deterministic sets.
+// The SdpaDevice of a query [.., D], from its device and dtype, the build, and
+// at::globalContext().deterministicAlgorithms(), which launch.deterministic sets.
 [[nodiscard]] SdpaDevice sdpa_device_of(const at::Tensor& query);
 
 struct SdpaRequest {
@@ -63,9 +63,9 @@ struct SdpaChoice {
   std::string why;                            // one sentence for the log
 };
 
-// Configuration, then environment, then the fastest core that does what is needed on the device. Throws ConfigError for
-// a preference that cannot do what is needed, on whatever device: flash kinds with a mask, flash_attention_2 with
-// sinks, torch with sinks, a window or a softcap.
+// Follows the configuration if it is set, else the environment, else takes the fastest core that does what is needed on
+// the device. Throws ConfigError for a preference that lacks a needed feature, on any device: the flash kinds have no
+// mask, flash_attention_2 has no sinks, and torch has no sinks, windows or softcap.
 [[nodiscard]] SdpaChoice resolve_sdpa(const SdpaRequest& request);
 
 }  // namespace d9d::kernels

@@ -1,4 +1,4 @@
-// Attention by the fastest core that does what the call needs.
+// Attention by the core that resolve_sdpa() chooses: by default the fastest one that has what the call needs.
 //
 // Example
 //   at::Tensor out = d9d::kernels::scaled_dot_product_attention({.query = q, .key = k, .value = v, .sinks = sinks},
@@ -9,11 +9,11 @@
 
 namespace d9d::kernels {
 
-// What resolve_sdpa chooses for the call; shapes, gradients and errors as of the cores in sdpa.h.
+// Shapes, gradients and errors are those of the cores in sdpa.h; resolve_sdpa() throws, too.
 [[nodiscard]] at::Tensor scaled_dot_product_attention(const SdpaInputs& inputs, const SdpaOptions& options,
                                                       const SdpaPreferences& preferences = {});
 
-// Beside it the logsumexp, which torch_attention has not.
+// Returns the logsumexp too. It never runs torch_attention, which has none.
 [[nodiscard]] SdpaOutput scaled_dot_product_attention_with_logsumexp(const SdpaInputs& inputs,
                                                                      const SdpaOptions& options,
                                                                      const SdpaPreferences& preferences = {});

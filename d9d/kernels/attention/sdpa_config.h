@@ -1,4 +1,4 @@
-// Which implementation computes scaled dot-product attention: one of the records below, picked in JSON by "kind".
+// The implementation of scaled dot-product attention: one of the records below, selected in JSON by "kind".
 //
 // Example
 //   {"kind": "torch", "backends": ["FLASH_ATTENTION", "MATH"]}
@@ -24,19 +24,19 @@ constexpr auto enum_names(TorchSdpaKernel) {
 }
 
 struct TorchSdpaConfig {
-  std::optional<std::vector<TorchSdpaKernel>> backends = {};  // the first that fits; null: PyTorch chooses among all
+  std::optional<std::vector<TorchSdpaKernel>> backends = {};  // the first that fits runs; null: PyTorch chooses
 
   static constexpr Tag kTag = {"kind", "torch"};
   static constexpr auto fields() { return record<TorchSdpaConfig>(defaulted("backends", &TorchSdpaConfig::backends)); }
 };
 
-// The formula, with the matrix of scores in memory.
+// Separate operations for the formula, which store the matrix of scores in memory.
 struct EagerSdpaConfig {
   static constexpr Tag kTag = {"kind", "eager"};
   static constexpr auto fields() { return record<EagerSdpaConfig>(); }
 };
 
-// The flash kinds name kernels of other packages. The best kernel of this build runs instead.
+// The flash kinds name kernels of other packages; the fastest kernel of this build runs in their place.
 struct FlashAttention2SdpaConfig {
   static constexpr Tag kTag = {"kind", "flash_attention_2"};
   static constexpr auto fields() { return record<FlashAttention2SdpaConfig>(); }

@@ -20,7 +20,7 @@ at::Tensor of_queries(const at::Tensor& sinks) { return sinks.to(at::kFloat).vie
 
 at::Tensor by_kernel(const at::Tensor& grad_out, const at::Tensor& grad_logsumexp, const FusedForward& forward,
                      const at::Tensor& sinks) {
-  constexpr std::int64_t kChunks = 128;  // enough blocks for a GPU with any number of heads
+  constexpr std::int64_t kChunks = 128;  // gives enough blocks to fill a GPU for any number of heads
   const c10::DeviceGuard guard(grad_out.device());
   const auto rows_of = [](const at::Tensor& x) { return x.transpose(1, 2).contiguous(); };
   const at::Tensor logsumexp = rows_of(forward.logsumexp), float_sinks = sinks.to(at::kFloat).contiguous();
@@ -47,7 +47,8 @@ at::Tensor by_kernel(const at::Tensor& grad_out, const at::Tensor& grad_logsumex
 
 void add_sinks(FusedForward& forward, const at::Tensor& sinks) {
   const at::Tensor sink = of_queries(sinks);
-  const at::Tensor keys = forward.logsumexp.masked_fill(forward.logsumexp == kInfinity, -kInfinity);  // sees nothing
+  // The kernel's logsumexp is +inf for a query that sees no key.
+  const at::Tensor keys = forward.logsumexp.masked_fill(forward.logsumexp == kInfinity, -kInfinity);
   forward.out.mul_((keys - sink).sigmoid().transpose(1, 2).unsqueeze(-1));
   forward.logsumexp = at::logaddexp(keys, sink);
 }

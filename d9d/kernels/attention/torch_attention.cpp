@@ -11,7 +11,7 @@
 namespace d9d::kernels {
 namespace {
 
-// What LibTorch's operators take: heads before positions, one mask.
+// The arguments of LibTorch's operators: heads come before positions, and there is at most one mask.
 struct TorchSdpaCall {
   at::Tensor query, key, value;    // [B, H, S, D]
   std::optional<at::Tensor> mask;  // additive or boolean, never with is_causal
@@ -27,7 +27,7 @@ at::Tensor hide(const at::Tensor& mask, const at::Tensor& hidden) {
                                          : mask.masked_fill(hidden, kMinusInfinity);
 }
 
-// Keys that some query sees: with causality none behind the last query.
+// The number of leading keys that some query may see: with causality, keys after the last query are cut off.
 std::int64_t num_visible_keys(const SdpaInputs& inputs, const SdpaOptions& options) {
   const std::int64_t num_keys = inputs.key.size(1);
   if (!options.causal || inputs.mask) return num_keys;
@@ -50,7 +50,7 @@ TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
     auto mask = inputs.mask->detach();
     if (mask.scalar_type() != at::kBool) mask = mask.to(inputs.query.scalar_type());
     if (options.causal) mask = hide(mask, detail::hidden_by_position(inputs, options));
-    while (mask.dim() < 4) mask = mask.unsqueeze(0);  // of three dims only kMath would take it
+    while (mask.dim() < 4) mask = mask.unsqueeze(0);  // only kMath takes masks of three dims
     call.mask = mask;
     call.is_causal = false;
   } else if (options.causal && options.first_query > 0) {  // LibTorch's own causality counts queries from 0
@@ -61,7 +61,7 @@ TorchSdpaCall make_call(const SdpaInputs& inputs, const SdpaOptions& options) {
   return call;
 }
 
-// Why a kernel cannot compute the call; null if it can.
+// The reason why a kernel cannot compute the call; null if it can.
 const char* refusal(TorchSdpaKernel kernel, const TorchSdpaCall& call) {
   const bool is_half = call.query.scalar_type() == at::kBFloat16 || call.query.scalar_type() == at::kHalf;
   if (kernel == TorchSdpaKernel::kMath || (kernel == TorchSdpaKernel::kFlash && call.query.is_cpu())) return nullptr;
@@ -84,15 +84,15 @@ std::optional<at::Tensor> additive_mask(const TorchSdpaCall& call) {
   return at::zeros_like(*call.mask, call.query.options()).masked_fill_(call.mask->logical_not(), kMinusInfinity);
 }
 
-// Expanded to all heads: what the single kernels want.
+// The additive mask expanded to [B, H, S, Skv], as the operators of the single kernels require.
 std::optional<at::Tensor> expanded_mask(const TorchSdpaCall& call) {
   const auto mask = additive_mask(call);
   if (!mask) return mask;
   return mask->expand({call.query.size(0), call.query.size(1), call.query.size(2), call.key.size(2)});
 }
 
-// On a GPU LibTorch would turn a boolean mask into an additive one of finite numbers: a query that sees nothing would
-// get the mean of all values.
+// Lets LibTorch choose the kernel. On a GPU LibTorch would convert a boolean mask to an additive one of finite numbers,
+// and a query that sees nothing would get the mean of all values; so the mask is converted before, with -inf.
 at::Tensor run_any(const TorchSdpaCall& call) {
   return at::scaled_dot_product_attention(call.query, call.key, call.value,
                                           call.query.is_cuda() ? additive_mask(call) : call.mask, 0.0, call.is_causal,

@@ -2,7 +2,7 @@
 
 namespace d9d::kernels::detail {
 
-// Whether nvcc was there when this library was built.
+// Whether this library was built with nvcc and so has CUDA kernels.
 [[nodiscard]] bool is_built_with_cuda();
 
 }  // namespace d9d::kernels::detail

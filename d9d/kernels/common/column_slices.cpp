@@ -19,7 +19,7 @@ bool has_dense_columns(const at::Tensor& tensor, std::int64_t num_column_dims) {
   return true;
 }
 
-// From a row to the next, where there are several, evenly spaced, which do not overlap.
+// The stride from a row to the next. nullopt unless there are several rows, evenly spaced, that do not overlap.
 std::optional<std::int64_t> stride_of_rows(const at::Tensor& tensor, std::int64_t num_column_dims) {
   if (tensor.numel() == 0 || !has_dense_columns(tensor, num_column_dims)) return std::nullopt;
   std::int64_t stride = 0, num_rows = 1;
@@ -33,7 +33,8 @@ std::optional<std::int64_t> stride_of_rows(const at::Tensor& tensor, std::int64_
   return stride;
 }
 
-// Rows of `row_stride` elements, of which `like` has the columns from `offset` on.
+// A tensor of the sizes of `like` in the storage of `buffer`, with dense columns, `row_stride` elements from a row to
+// the next, and the storage offset `offset`.
 at::Tensor slice_of_rows(const at::Tensor& buffer, const at::Tensor& like, std::int64_t num_column_dims,
                          std::int64_t row_stride, std::int64_t offset) {
   c10::DimVector strides(like.sizes().begin(), like.sizes().end());
@@ -43,7 +44,8 @@ at::Tensor slice_of_rows(const at::Tensor& buffer, const at::Tensor& like, std::
     strides[static_cast<std::size_t>(dim)] = stride;
     stride *= like.size(dim);
   }
-  const at::AutoDispatchBelowADInplaceOrView no_views;  // which would keep their base, a second tensor of the storage
+  // A view that autograd tracks would keep its base alive, and is_only_reference() would find a second tensor.
+  const at::AutoDispatchBelowADInplaceOrView no_views;
   return buffer.as_strided(like.sizes(), strides, offset);
 }
 

@@ -1,4 +1,4 @@
-// Which tensors the CPU loops of the operators take; all others go through ATen.
+// Decides which tensors the ops' own CPU loops compute; all others go through ATen.
 //
 // Example
 //   return has_cpu_loops(x) ? silu_mul_forward_cpu(gate, up) : silu_mul_forward_aten(gate, up);
@@ -8,7 +8,7 @@
 
 namespace d9d::kernels::detail {
 
-// Of at::parallel_for: less is not worth another thread.
+// Grain size of at::parallel_for: fewer elements do not pay for another thread.
 inline constexpr std::int64_t kElementsPerTask = 16384;
 
 [[nodiscard]] inline bool has_cpu_loops(const at::TensorBase& tensor) {

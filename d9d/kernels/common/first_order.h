@@ -1,5 +1,5 @@
-// The backward passes of our operators are written by hand and have no backward of their own: a gradient of a gradient
-// would silently miss terms, so it is refused.
+// Refuses gradients of gradients. The backward passes of our ops are written by hand and are not differentiable
+// themselves, so a second-order gradient would silently miss terms.
 //
 // Example
 //   static variable_list backward(AutogradContext* context, variable_list grads) {
@@ -13,7 +13,7 @@
 
 namespace d9d::kernels::detail {
 
-// Called first in a backward. Throws UsageError when autograd records it (create_graph).
+// A backward calls this first. Throws UsageError if autograd records the backward (create_graph).
 inline void check_first_order(const char* op) {
   D9D_CHECK(!c10::GradMode::is_enabled(), UsageError, "[kernels::", op,
             "] expected a first-order backward, got one with create_graph. Gradients of gradients are not built.");

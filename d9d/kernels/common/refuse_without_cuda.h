@@ -1,4 +1,4 @@
-// What launchers do in a build without CUDA (the files no_cuda.cpp).
+// What launchers do in a build without CUDA (the files no_cuda.cpp): they throw ConfigError.
 #pragma once
 
 #include "d9d/base/check.h"

@@ -1,4 +1,4 @@
-// A tensor whose rows a kernel can find, or whose address it takes.
+// Brings a tensor into a form that kernels take: rows with at most two strides, or an address aligned to 16 bytes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@ struct RowTensor {
   StridedRows rows;
 };
 
-// The tensor itself, of one dim or more, or a contiguous copy where strided_rows has no answer.
+// The tensor itself, of one dim or more, or a contiguous copy where strided_rows() returns nullopt.
 [[nodiscard]] RowTensor row_tensor(const at::Tensor& tensor);
 
-// Whether it begins at a multiple of 16 bytes, as tensor maps and vectors want it.
+// Whether the data begin at a multiple of 16 bytes, as tensor maps and vectorised accesses require.
 [[nodiscard]] bool is_aligned(const at::Tensor& tensor);
-// The tensor itself if it does, or a copy.
+// The tensor itself if it is aligned, otherwise a copy.
 [[nodiscard]] at::Tensor aligned(const at::Tensor& tensor);
 
 }  // namespace d9d::kernels::detail

@@ -1,5 +1,6 @@
 // Vectors of 64 bytes for CPU loops, written with the compiler's vector extension: the same source becomes AVX-512,
-// AVX2 or SSE2 code, chosen when the program starts. bfloat16 is computed in float, float and double as they are.
+// AVX2 and SSE2 code, of which one is chosen when the program starts. bfloat16 is computed in float, float in float and
+// double in double.
 //
 // Example
 //   template <class T>
@@ -12,8 +13,8 @@
 //       store(x, count, out + i);
 //     }
 //   }
-// Functions marked D9D_SIMD_CLONES must sit in an anonymous namespace. Vectors travel by reference: their calling
-// convention depends on the instruction set.
+// Functions marked D9D_SIMD_CLONES must be in an anonymous namespace. Vectors are passed by reference, because their
+// calling convention depends on the instruction set.
 #pragma once
 
 #include <cmath>
@@ -33,7 +34,7 @@
 
 namespace d9d::kernels::detail {
 
-// How elements of type T are computed: `Accumulator` is the type, `Vec` holds kWidth of them.
+// How elements of type T are computed: in type `Accumulator`, of which a `Vec` holds kWidth.
 template <class T>
 struct Lanes {
   using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;

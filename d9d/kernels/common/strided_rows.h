@@ -1,5 +1,5 @@
-// Where the rows of a tensor begin when its leading dims have strides: contiguous rows, a slice of columns, or the
-// heads of a slice of a fused projection, which kernels read without a copy.
+// Where the rows of a tensor begin whose leading dims have strides, so that kernels read it without a copy: contiguous
+// rows, a slice of columns, or the heads of a slice of a fused projection.
 //
 // Example
 //   const std::optional<StridedRows> rows = strided_rows(qkv.narrow(2, 0, 16));    // [B, S, 16 of 32, D]
@@ -25,7 +25,8 @@ struct StridedRows {
   }
 };
 
-// The rows of [..., N], whose elements must lie side by side; nullopt when the leading dims need more than two strides.
+// The rows of [..., N]. nullopt if the elements of a row are not contiguous, or if the leading dims need more than two
+// strides.
 [[nodiscard]] std::optional<StridedRows> strided_rows(const at::TensorBase& tensor);
 
 }  // namespace d9d::kernels::detail

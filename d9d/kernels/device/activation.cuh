@@ -1,5 +1,5 @@
-// sigmoid and SiLU. Elements of half precision take fast instructions, whose error their rounding hides; all kernels of
-// an op take the same variant, because the variants differ in their last bits.
+// sigmoid and SiLU. For half-precision elements they use fast approximate instructions, whose error disappears when the
+// result is rounded. All kernels of an op use the same variant, because the variants differ in their last bits.
 #pragma once
 
 #include "d9d/kernels/device/vector.cuh"
@@ -24,7 +24,7 @@ __device__ __forceinline__ Accumulator<T> silu(Accumulator<T> x) {
   }
 }
 
-// As silu(), with one rounding less in half precision too.
+// SiLU as silu() computes it, but with one rounding less in half precision too.
 template <class T>
 __device__ __forceinline__ Accumulator<T> silu_by_division(Accumulator<T> x) {
   if constexpr (sizeof(T) == 2) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ Accumulator<T> silu_by_division(Accumulator<T> x) {
   }
 }
 
-// In the fewest instructions, with an error of 1 ulp or 2: for results that are rounded to bf16.
+// The variant with the fewest instructions. Its error is 1 to 2 ulp, so it is for results that are rounded to bf16.
 __device__ __forceinline__ float fast_sigmoid(float x) {
   float result;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(1.0F + __expf(-x)));

@@ -1,4 +1,4 @@
-// Blocks of a cluster, and warps of a block: who they are, how they meet, and how they share registers.
+// Thread block clusters and the warps of a block: ranks, barriers, stores to another block, and register reallocation.
 #pragma once
 
 #include "d9d/kernels/device/mbarrier.cuh"
@@ -18,7 +18,8 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// st.async: writes to the same place in the shared memory of the block `cta_rank`, whose barrier counts the four bytes.
+// st.async: writes `value` to the address of `place` in the shared memory of block `cta_rank` of the cluster. The same
+// block's copy of `barrier` counts the four bytes.
 __device__ __forceinline__ void st_async(int& place, Mbarrier& barrier, std::uint32_t cta_rank, int value) {
   asm volatile(
       "{\n.reg .b32 to, arrival;\n"
@@ -30,16 +31,17 @@ __device__ __forceinline__ void st_async(int& place, Mbarrier& barrier, std::uin
       : "memory");
 }
 
-// bar.sync: `num_threads` threads of the block, whole warps, wait for each other at the barrier `id`, 1 to 15.
+// bar.sync: `num_threads` threads of the block (a multiple of 32: whole warps) wait for each other at the named barrier
+// `id`, 1 to 15.
 __device__ __forceinline__ void named_barrier_sync(int id, int num_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
-// bar.arrive: counts at that barrier without waiting for the others.
+// bar.arrive: arrives at the named barrier `id` without waiting for the other threads.
 __device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
-// setmaxnreg: how many registers a thread of this warpgroup has from here on, a multiple of 8.
+// setmaxnreg: sets how many registers each thread of this warpgroup has from here on, a multiple of 8.
 template <int kRegisters>
 __device__ __forceinline__ void warpgroup_reg_alloc() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

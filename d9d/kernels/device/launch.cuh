@@ -1,5 +1,5 @@
-// How a .cu file starts its kernels, beside core's cuda_launch.cuh: programmatic dependent launches (PDL), which hide
-// the microsecond that a start takes, alignment, and the check after a launch.
+// What a .cu file needs to launch its kernels, in addition to core's cuda_launch.cuh: programmatic dependent launch
+// (PDL), which hides the microsecond of launch latency, alignment tests, and the error check after a launch.
 //
 // Example
 //   __global__ void silu_mul_forward(SiluMulForwardArgs args) {
@@ -36,22 +36,23 @@ using d9d::detail::with_element_type;
 struct Grid {
   unsigned num_blocks = 0;
   unsigned block = 0;         // threads
-  unsigned shared_bytes = 0;  // asked for at the launch, a block
+  unsigned shared_bytes = 0;  // dynamic shared memory of a block
 };
 
-// Each thread of a kernel that launch_pdl() starts calls this before it reads or writes global memory. It waits until
-// the kernel before it in the stream has ended and its writes are visible; then blocks of the next kernel may start
-// wherever blocks of this one end.
+// Every thread of a kernel launched by launch_pdl() calls this before it reads or writes global memory. The call waits
+// until the previous kernel of the stream has ended and its writes are visible. From then on blocks of the next kernel
+// may start on resources that finished blocks of this kernel free.
 __device__ __forceinline__ void pdl_wait_and_trigger() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;");
 }
 
-// Starts a kernel that calls pdl_wait_and_trigger() while the kernel before it in the stream still ends.
+// Launches a kernel that calls pdl_wait_and_trigger(). Its blocks may start before the previous kernel of the stream
+// has ended.
 template <class... Args>
 void launch_pdl(void (*kernel)(Args...), const Grid& grid, CUstream_st* stream,
                 const std::type_identity_t<Args>&... args) {
-  constexpr unsigned kWithoutAsking = 32 * 1024;  // of 48 KiB, which are also the kernel's own variables'
+  constexpr unsigned kWithoutAsking = 32 * 1024;  // leaves 16 of the default 48 KiB to static shared memory
   if (grid.shared_bytes > kWithoutAsking) {
     cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(grid.shared_bytes));

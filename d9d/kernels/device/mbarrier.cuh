@@ -1,5 +1,5 @@
-// mbarrier: barriers in shared memory that count arrivals of threads and bytes of asynchronous copies, and the ring of
-// buffers that a producer fills and consumers empty through them.
+// mbarrier: barriers in shared memory that count arrivals of threads and bytes of asynchronous copies, and the state of
+// a ring of buffers that a producer fills and consumers empty, synchronised by such barriers.
 //
 // Example
 //   producer:  mbarrier_wait_parity(empty[state.stage], state.phase ^ 1);
@@ -16,7 +16,7 @@ namespace d9d::kernels::detail {
 
 using Mbarrier = std::uint64_t;
 
-// The buffer of a ring that a thread uses next, and the parity of its barriers' phase.
+// The stage of a ring that a thread uses next, and the parity of the phase that the stage's barriers are in.
 template <int kStages>
 struct PipelineState {
   int stage = 0;
@@ -34,12 +34,13 @@ __device__ __forceinline__ void mbarrier_init(Mbarrier& barrier, std::uint32_t n
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_address(&barrier)), "r"(num_arrivals) : "memory");
 }
 
-// The thread that initialised barriers calls it after the last one, so that other blocks and copies see them.
+// Makes initialised barriers visible to other blocks of the cluster and to asynchronous copies. The thread that
+// initialised them calls it once, after the last mbarrier_init().
 __device__ __forceinline__ void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Waits until the phase of parity `phase` is complete.
+// Waits until the phase with parity `phase` is complete.
 __device__ __forceinline__ void mbarrier_wait_parity(Mbarrier& barrier, std::uint32_t phase) {
   asm volatile(
       "{\n.reg .pred done;\n"
@@ -52,14 +53,14 @@ __device__ __forceinline__ void mbarrier_wait_parity(Mbarrier& barrier, std::uin
       : "memory");
 }
 
-// Arrives, and makes the phase wait for `bytes` more bytes of copies.
+// Arrives, and makes the current phase wait for `bytes` more bytes of asynchronous copies.
 __device__ __forceinline__ void mbarrier_arrive_expect_tx(Mbarrier& barrier, std::uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(&barrier)), "r"(bytes)
                : "memory");
 }
 
-// Arrives at the same barrier of the block `cta_rank` of the cluster, which then may have copies overwrite what was
-// read here. It does not publish writes.
+// Arrives at block `cta_rank`'s copy of the barrier, to tell that block that its producer may overwrite the buffer that
+// this thread has read. The arrival does not make writes of this thread visible.
 __device__ __forceinline__ void mbarrier_arrive_cluster(Mbarrier& barrier, std::uint32_t cta_rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"

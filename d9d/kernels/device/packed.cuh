@@ -1,5 +1,5 @@
-// Elements that stay packed in their registers and are widened one at a time, where they are used. An index must be
-// known when compiling.
+// Elements that stay packed in registers and are widened to float one at a time, where they are used. Indices must be
+// compile-time constants after unrolling.
 //
 // Example
 //   const auto x = load_packed<__nv_bfloat16, 8>(row + column);
@@ -12,7 +12,7 @@
 
 namespace d9d::kernels::detail {
 
-// kCount elements of T = float, __nv_bfloat16 or __half: a multiple of 16 bytes, aligned to 16 in memory.
+// kCount elements of T = float, __nv_bfloat16 or __half. They take a multiple of 16 bytes, aligned to 16 in memory.
 template <class T, int kCount>
 struct alignas(16) Packed {
   static constexpr int kWords = kCount * static_cast<int>(sizeof(T)) / 4;
@@ -46,7 +46,8 @@ __device__ __forceinline__ void store_packed(const Packed<T, kCount>& packed, vo
     static_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(packed.word)[i];
 }
 
-// From global memory. Loads stay in the order in which they are written down, and before what follows them.
+// Loads from global memory. The loads are volatile, so that the compiler keeps them in source order and does not delay
+// them to the first use of their values.
 template <class T, int kCount>
 __device__ __forceinline__ Packed<T, kCount> load_packed_from_global(const void* from) {
   Packed<T, kCount> result;
@@ -83,7 +84,8 @@ __device__ __forceinline__ void clear(Packed<T, kCount>& packed) {
   for (int i = 0; i < packed.kWords; ++i) packed.word[i] = 0;
 }
 
-// What was widened before is widened again, rather than kept in twice the registers.
+// Makes the compiler widen elements again at later uses, instead of keeping earlier widened values in twice the
+// registers.
 template <class T, int kCount>
 __device__ __forceinline__ void keep_packed(Packed<T, kCount>& packed) {
 #pragma unroll

@@ -1,12 +1,12 @@
 // The main loop of GEMMs on Hopper's tensor cores: bf16 in, fp32 accumulators, warp-specialised and persistent.
 //
-//   cluster   two blocks, one tile of kClusterM of A (kBlockM a block) and up to kBlockN of B (tile_order.h) at a time;
-//             both read the same B, and each loads half of it for both
-//   block     one producer warp, whose first lane starts the TMA loads, and two consumer warpgroups of 64 of M each
-//   stage     kBlockK of the dim that is summed over; kStages of them are a ring in shared memory
+//   cluster   two blocks; computes one tile at a time, of kClusterM along M (kBlockM per block) and up to kBlockN along
+//             N (tile_order.h); both blocks use the same B, of which each loads half and multicasts it to both
+//   block     one producer warp, whose first lane starts the TMA loads, and two consumer warpgroups of 64 along M each
+//   stage     kBlockK along the reduced dim K; shared memory has a ring of kStages stages
 //
 // The first warpgroup stays kLead stages ahead of the second, so that one computes while the other runs its epilogue.
-// A kernel brings a problem: which tiles there are, what to load for a stage, and the epilogue (run_persistent_gemm).
+// A kernel supplies a problem: the tiles, the loads of a stage, and the epilogue (run_persistent_gemm).
 #pragma once
 
 #include "d9d/kernels/device/cluster.cuh"
@@ -21,15 +21,15 @@ namespace d9d::kernels::detail::persistent_gemm {
 
 constexpr int kStages = 4;
 constexpr int kBlockK = 64;
-constexpr int kBoxBytes = 64 * 64 * 2;  // of 64 x 64 elements
+constexpr int kBoxBytes = 64 * 64 * 2;  // a box of 64 x 64 bf16
 constexpr int kWarpgroup = 128;
 constexpr int kThreads = 3 * kWarpgroup;
 constexpr int kLead = 2;
 
 struct SharedStorage {
-  unsigned char a[kStages][2][kBoxBytes];  // a box a consumer warpgroup
+  unsigned char a[kStages][2][kBoxBytes];  // one box per consumer warpgroup
   unsigned char b[kStages][4][kBoxBytes];
-  unsigned char epilogue[2][2][kBoxBytes];  // two buffers a consumer warpgroup
+  unsigned char epilogue[2][2][kBoxBytes];  // two buffers per consumer warpgroup
   Mbarrier full[kStages];
   Mbarrier empty[kStages];
   SchedulerStorage scheduler;
@@ -42,20 +42,20 @@ struct NoOp {
   __device__ __forceinline__ void operator()() const {}
 };
 
-// A consumer warpgroup: its place in the ring, the products of a tile, and the buffers of its epilogue.
+// A consumer warpgroup: its position in the ring, the matrix products of a tile, and its epilogue buffers.
 struct Consumer {
   SharedStorage& shared;
   int warpgroup;  // 0 or 1
   PipelineState<kStages> state = {};
-  int epilogue_buffer = 0;      // of shared.epilogue, to be written next
-  int stage_being_stored = -1;  // a stage that stores of this warpgroup still read
+  int epilogue_buffer = 0;      // index of the buffer of shared.epilogue to write next
+  int stage_being_stored = -1;  // a stage that TMA stores of this warpgroup may still read; -1: none
 
   __device__ __forceinline__ int thread() const { return threadIdx.x % kWarpgroup; }
   __device__ __forceinline__ int warp() const { return thread() / 32; }
   __device__ __forceinline__ int lane() const { return thread() % 32; }
   __device__ __forceinline__ void sync() const { named_barrier_sync(2 + warpgroup, kWarpgroup); }
 
-  // Returns a buffer of 64 rows of 128 bytes that this warpgroup may write.
+  // Returns a buffer of 64 rows of 128 bytes that this warpgroup may write. All its threads call this.
   __device__ __forceinline__ unsigned char* begin_epilogue() {
     unsigned char* const buffer = shared.epilogue[warpgroup][epilogue_buffer];
     epilogue_buffer ^= 1;
@@ -63,7 +63,8 @@ struct Consumer {
     sync();
     return buffer;
   }
-  // All threads have written their part of the buffer; one thread calls store(), which starts TMA stores.
+  // All threads call this after writing their part of the buffer. One of them then calls store(), which starts the TMA
+  // stores.
   template <class Store>
   __device__ __forceinline__ void end_epilogue(const Store& store) const {
     fence_proxy_async();
@@ -73,12 +74,12 @@ struct Consumer {
     tma_store_commit();
   }
 
-  // The producers of both blocks may overwrite the stage as far as this warp is concerned.
+  // Tells the producers of both blocks that this warp no longer reads the stage.
   __device__ __forceinline__ void release(int stage) const {
     if (lane() < 2) mbarrier_arrive_cluster(shared.empty[stage], lane());
   }
 
-  // Starts the product of 16 of the kBlockK of the current stage.
+  // Starts the wgmma of slice `step` of the current stage: 16 of its kBlockK elements along K.
   template <int kN, Major kAMajor, Major kBMajor>
   __device__ __forceinline__ void start_wgmma(float (&accum)[128], int step, bool accumulate) const {
     wgmma<kN, kAMajor, kBMajor>(
@@ -86,10 +87,11 @@ struct Consumer {
         smem_descriptor(shared.b[state.stage], kBoxBytes) + step * kDescriptorStepK<kBMajor>, accumulate);
   }
 
-  // accum = A @ B over whole stages, one or more. after_first() is called while the first of them is multiplied.
+  // accum = A @ B over num_stages >= 1 whole stages. Calls after_first() while the wgmma of the first stage is in
+  // flight.
   template <int kN, Major kAMajor, Major kBMajor, class AfterFirst = NoOp>
   __device__ __forceinline__ void main_loop(float (&accum)[128], int num_stages, const AfterFirst& after_first = {}) {
-    // With fewer stages the first warpgroup could arrive twice before the second comes.
+    // In shorter tiles the first warpgroup could arrive at the barrier twice before the second reaches it.
     const bool is_apart = num_stages >= kStages;
     if (is_apart && warpgroup == 1) named_barrier_sync(1, 2 * kWarpgroup);
     int previous = 0;
@@ -115,7 +117,7 @@ struct Consumer {
   }
 };
 
-// Calls visit(group, tile within the group) for the tiles of this cluster.
+// Calls visit(group, index of the tile within the group) for each tile of this cluster.
 template <class Scheduler, class Visit>
 __device__ __forceinline__ void for_each_tile(const TileOrder& order, int num_groups, Scheduler& scheduler,
                                               const Visit& visit) {
@@ -133,7 +135,7 @@ struct OneGroup {
   __device__ __forceinline__ int operator[](int group) const { return group * num_rows; }
 };
 
-// The body of a kernel. tile_counter: zero when it starts. Problem has
+// The body of a kernel. tile_counter must be zero when the kernel starts. Problem has
 //   GroupTiles tiles_of(int rows);       Tile tile_at(order, int group, int tile);      int num_stages(tile);
 //   int bytes_of_stage(tile, int i);     void load(tile, int i, a, b, Mbarrier&);       // the i-th stage
 //   void compute(tile, Consumer&);       // main loop and epilogue; uses num_stages stages
@@ -183,17 +185,17 @@ __device__ __forceinline__ void run_persistent_gemm(const Problem& problem, cons
     });
     if (consumer.thread() == 0) tma_store_wait_read<0>();
   }
-  cluster_sync();  // the other block may still write and arrive here
+  cluster_sync();  // keeps this block's shared memory alive while the other block may still write to it
 }
 
-// Lets a kernel have the shared memory that it needs, and gives the calling thread the context of the device, which
-// tensor maps want: call it before tensor_map().
+// Allows the kernel its dynamic shared memory. Call it before tensor_map(): it also makes the device's context current
+// on the calling thread, which the driver needs to encode tensor maps.
 template <class... Args>
 void prepare(void (*kernel)(Args...)) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(SharedStorage));
 }
 
-// One block for each multiprocessor of the current device, in clusters of two.
+// The grid size: one block per multiprocessor of the current device, rounded down to whole clusters of two.
 [[nodiscard]] inline unsigned num_persistent_blocks() {
   int device = 0, num_multiprocessors = 0;
   cudaGetDevice(&device);

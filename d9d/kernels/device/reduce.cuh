@@ -1,4 +1,4 @@
-// Reductions over the threads of a warp, of a part of it, or of a block. The order of combining is fixed by the sizes.
+// Reductions over the threads of a warp, of a part of it, or of a block. Sizes alone decide the order of combining.
 //
 // Example
 //   __shared__ float scratch[kWarpSize];
@@ -18,8 +18,8 @@ __device__ __forceinline__ A warp_sum(A value) {
   return value;
 }
 
-// Each of kValues numbers summed over a group of lanes, a power of two that is known only when the kernel runs, on
-// every lane of the group. All threads of the warp call it.
+// Sums each of kValues numbers over groups of `group` neighbouring lanes; every lane gets the sums of its group. The
+// group size is a power of two, known only at run time. All threads of the warp call it.
 template <int kValues>
 __device__ __forceinline__ void lane_group_sums(float (&values)[kValues], int group) {
   for (int offset = group / 2; offset > 0; offset /= 2) {
@@ -28,9 +28,10 @@ __device__ __forceinline__ void lane_group_sums(float (&values)[kValues], int gr
   }
 }
 
-// Each of kValues numbers summed over a group of kThreads neighbours, at most half a warp or whole warps of a block of
-// kBlock, on every thread of the group. All threads of the group call it together, alternately with 0 and 1 for
-// `parity`; groups of the block do not wait for each other.
+// Sums each of kValues numbers over a group of kThreads neighbouring threads of a block of kBlock; every thread gets
+// the sums of its group. A group is a part of a warp or whole warps. All threads of the warp, or of the group where
+// that is larger, call it together; `parity` alternates between 0 and 1 from call to call. Different groups do not wait
+// for each other.
 template <int kThreads, int kBlock, int kValues>
 __device__ __forceinline__ void thread_group_sums(float (&values)[kValues], int parity) {
 #pragma unroll
@@ -57,7 +58,8 @@ __device__ __forceinline__ void thread_group_sums(float (&values)[kValues], int 
   }
 }
 
-// Full warps only. Every thread of the block calls it; scratch, of kWarpSize elements, is free again when it returns.
+// Combines `value` over the block, whose size is a multiple of the warp size. Every thread calls it and gets the
+// result. scratch has kWarpSize elements in shared memory and may be reused when the call returns.
 template <class A, class Combine>
 __device__ __forceinline__ A block_reduce(A value, A neutral, A* scratch, const Combine& combine) {
   const auto warp_reduce = [&](A lane_value) {
@@ -80,11 +82,11 @@ __device__ __forceinline__ A block_sum(A value, A* scratch) {
   return block_reduce(value, A{0}, scratch, [](A a, A b) { return a + b; });
 }
 
-// Each of kValues numbers summed over a block of kBlock threads, on every thread. All threads call it.
+// Sums each of kValues numbers over a block of kBlock threads. All threads call it and get the sums.
 template <int kBlock, class A, int kValues>
 __device__ __forceinline__ void block_sums(A (&values)[kValues]) {
   __shared__ A warp_totals[kBlock / kWarpSize][kValues];
-  __syncthreads();  // an earlier call's sums are read
+  __syncthreads();  // until then threads may still read warp_totals of an earlier call
 #pragma unroll
   for (int i = 0; i < kValues; ++i) {
     const A total = warp_sum(values[i]);
@@ -98,13 +100,13 @@ __device__ __forceinline__ void block_sums(A (&values)[kValues]) {
   }
 }
 
-// Sums of each of kValues numbers (a power of two) over the warp: lane l gets that of number l / (32 / kValues).
+// Sums each of kValues numbers (a power of two) over the warp. Lane l gets the sum of number l / (32 / kValues).
 template <int kValues>
 __device__ __forceinline__ float warp_reduce_scatter(float (&values)[kValues]) {
   const unsigned lane = threadIdx.x % kWarpSize;
   int offset = kWarpSize / 2;
 #pragma unroll
-  for (int left = kValues / 2; left >= 1; left /= 2) {  // a lane gives half of its numbers for the other half
+  for (int left = kValues / 2; left >= 1; left /= 2) {  // a lane sends half of its numbers and keeps the other half
     const bool is_upper = (lane & offset) != 0;
 #pragma unroll
     for (int i = 0; i < left; ++i) {
@@ -118,8 +120,9 @@ __device__ __forceinline__ float warp_reduce_scatter(float (&values)[kValues]) {
   return values[0];
 }
 
-// The same over the block: lane l of every warp gets number l % kValues. Meets all threads once; `scratch` is not to
-// be used for the next sums, but may be for those after them.
+// Sums each of kValues numbers (a power of two) over the block. Lane l of every warp gets the sum of
+// number l % kValues. All threads call it. It has a single block barrier, so two successive calls must not use the same
+// `scratch`; the call after them may use the first one again.
 template <int kValues, int kWarps>
 __device__ __forceinline__ float block_reduce_scatter(float (&values)[kValues], float (&scratch)[kWarps][kValues]) {
   constexpr int kLanes = kWarpSize / kValues;

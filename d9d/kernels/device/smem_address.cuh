@@ -9,8 +9,8 @@ namespace d9d::kernels::detail {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// The byte at which 16-byte chunk `chunk` of a row lies in a box whose rows of 128 bytes the TMA swizzled
-// (CU_TENSOR_MAP_SWIZZLE_128B), so that neither rows nor columns of chunks share banks.
+// The byte offset of 16-byte chunk `chunk` of a row in a box with rows of 128 bytes that the TMA swizzled
+// (CU_TENSOR_MAP_SWIZZLE_128B). Swizzled, reading a row of chunks or a column of eight chunks has no bank conflicts.
 [[nodiscard]] __device__ __forceinline__ int swizzle_128b(int row, int chunk) {
   return row * 128 + ((chunk ^ (row % 8)) * 16);
 }

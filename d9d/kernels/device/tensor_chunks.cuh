@@ -1,4 +1,4 @@
-// Which chunk a block works on.
+// The device side of common/tensor_chunks.h: finds the tensor and the chunk that a block works on.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct TensorChunk {
   unsigned index;  // within the tensor
 };
 
-// The last tensor that starts at or before `chunk`.
+// `chunk` counts over all tensors. Searches the last tensor whose first chunk is at or before it.
 template <int kMaxTensors>
 __device__ __forceinline__ TensorChunk find_chunk(const TensorChunks<kMaxTensors>& chunks, unsigned chunk) {
   int low = 0;

@@ -1,6 +1,6 @@
-// Which boxes of a tensor in global memory the tensor memory accelerator (TMA) copies to shared memory, and how they
-// lie there: rows of 128 bytes, whose 16-byte pieces are exchanged within groups of eight rows so that the tensor cores
-// read them without bank conflicts. What lies outside of the tensor arrives as zeros.
+// Tensor maps, which tell the tensor memory accelerator (TMA) the shape of a tensor in global memory and of the boxes
+// that it copies to shared memory. There a box has rows of 128 bytes, whose 16-byte chunks are swizzled within groups
+// of eight rows so that the tensor cores read them without bank conflicts. Elements outside the tensor arrive as zeros.
 //
 // Example (host)
 //   const CUtensorMap map = tensor_map({.data = x, .sizes = {in, num_rows}, .box = {64, 128}});
@@ -16,16 +16,16 @@
 
 namespace d9d::kernels::detail {
 
-// Dims from the innermost out; a size of 1 where a dim is not there.
+// A tensor of up to three dims, listed from the innermost out; a missing dim has size 1.
 struct TiledTensor {
-  const void* data;                    // aligned to 16 bytes, as are rows
+  const void* data;                    // aligned to 16 bytes, as is each row
   std::array<std::uint64_t, 3> sizes;  // none is 0
-  std::array<std::uint32_t, 3> box;    // box[0]: of 128 bytes
-  bool is_float = false;               // else bf16
-  std::uint64_t row_stride = 0;        // in elements, between rows of sizes[0] elements; 0: they follow each other
+  std::array<std::uint32_t, 3> box;    // box[0] elements take 128 bytes
+  bool is_float = false;               // otherwise bf16
+  std::uint64_t row_stride = 0;        // in elements, between rows of sizes[0] elements; 0: rows are contiguous
 };
 
-// The driver's cuTensorMapEncodeTiled, which this library does not link.
+// The driver's cuTensorMapEncodeTiled, looked up at run time because this library does not link the driver.
 [[nodiscard]] inline auto tensor_map_encoder() {
   static const auto encoder = [] {
     void* function = nullptr;
@@ -40,7 +40,7 @@ struct TiledTensor {
   return encoder;
 }
 
-// The thread has used the device before: the driver wants its context.
+// The calling thread must have used the device before, because the driver needs a current context.
 [[nodiscard]] inline CUtensorMap tensor_map(const TiledTensor& tensor) {
   const std::uint64_t row = (tensor.is_float ? 4 : 2) * (tensor.row_stride == 0 ? tensor.sizes[0] : tensor.row_stride);
   const std::array<std::uint64_t, 2> strides = {row, row * tensor.sizes[1]};

@@ -1,23 +1,23 @@
 // The tiles of a persistent GEMM (persistent_gemm.cuh): how large they are, how the rows of groups are cut into them,
-// and in which order they are computed. The same code runs on the device, where every block finds the tiles from the
-// offsets itself, and on the host, where tests look at all of them.
+// and in which order they are computed. The same code runs on the device, where every block computes the tiles from the
+// offsets itself, and on the host, where tests check all of them.
 //
 // Tiles of a group have about the same number of rows: 300 rows are 160 + 140, not 256 + 44. Groups with expensive
-// tiles come first, so that all workers end at about the same time. Tiles of one group stay together, so that they find
-// its weights in the L2 cache.
+// tiles come first, so that all clusters end at about the same time. Tiles of one group stay together, so that they
+// find the group's weights in the L2 cache.
 #pragma once
 
 #include <cstdint>
 
 namespace d9d::kernels::detail::persistent_gemm {
 
-// What a cluster of two blocks computes at a time: each block has kBlockM of the result's M and both have up to kBlockN
-// of its N. Rows are on the N side, because wgmma takes an N of any multiple of 8 but only an M of 64.
+// The tile that a cluster of two blocks computes at a time: kBlockM of the result's M per block, and up to kBlockN of
+// its N, the same for both. Rows are the N dim, because wgmma takes any multiple of 8 as N but only 64 as M.
 constexpr int kBlockM = 128;
 constexpr int kClusterM = 2 * kBlockM;
 constexpr int kBlockN = 256;
 constexpr int kStepN = 32;       // tiles are cut to multiples of this many rows
-constexpr int kMaxGroups = 288;  // of which a block's shared memory can hold the order
+constexpr int kMaxGroups = 288;  // limited by the shared memory that holds the order
 
 [[nodiscard]] constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 [[nodiscard]] constexpr int smaller(int a, int b) { return a < b ? a : b; }
@@ -25,7 +25,7 @@ constexpr int kMaxGroups = 288;  // of which a block's shared memory can hold th
 
 // The number of tiles of a group with `rows` rows.
 [[nodiscard]] constexpr int num_row_tiles(int rows) { return ceil_div(rows, kBlockN); }
-// The rows of each of them but the last, which may have fewer.
+// The number of rows of each tile of the group but the last, which may have fewer.
 [[nodiscard]] constexpr int rows_of_tile(int rows) {
   return rows == 0 ? 0 : ceil_div(ceil_div(rows, num_row_tiles(rows)), kStepN) * kStepN;
 }
@@ -46,22 +46,23 @@ struct GroupTiles {
   int count;
 };
 
-// Groups sorted by falling cost of a tile. A place is an index in this order.
+// Groups sorted by descending cost of a tile. A place is an index in this order; a position is an index in the sequence
+// of all tiles.
 struct TileOrder {
   int offset[kMaxGroups + 1];       // the first row of each group, and the end of the last one
-  int first_tile[kMaxGroups + 1];   // the position of a place's first tile; the last entry is the number of tiles
-  std::uint16_t group[kMaxGroups];  // the group at a place
+  int first_tile[kMaxGroups + 1];   // by place: the position of its first tile; then the number of all tiles
+  std::uint16_t group[kMaxGroups];  // by place: the group
 
-  // The place whose group has the tile at `position`; `place` is the answer for an earlier position.
+  // The place of the group to which the tile at `position` belongs. `place` is 0 or the result for an earlier position.
   [[nodiscard]] constexpr int place_of(int position, int place) const {
     while (position >= first_tile[place + 1]) ++place;
     return place;
   }
 };
 
-// Fills `order`. Called by each of `num_threads` threads; `sync` makes all of them meet. offsets[g]: the first row of
-// group g, and of the one after the last; tiles_of(rows of a group) is a GroupTiles; scratch: kMaxGroups of them that
-// the threads share.
+// Fills `order`. Each of `num_threads` threads calls it; sync() is a barrier for them. offsets[g] is the first row of
+// group g, offsets[num_groups] the number of rows; tiles_of(number of rows of a group) returns its GroupTiles; scratch
+// has kMaxGroups elements that the threads share.
 template <class Offsets, class TilesOf, class Sync>
 constexpr void order_tiles(TileOrder& order, const Offsets& offsets, int num_groups, int thread, int num_threads,
                            const TilesOf& tiles_of, GroupTiles* scratch, const Sync& sync) {

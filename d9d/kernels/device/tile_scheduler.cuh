@@ -1,19 +1,19 @@
-// Which tile a cluster of two blocks computes next. Each begins with one of its own; after that the producer thread of
-// its first block takes numbers from a counter in global memory. Clusters that end early, or that start before others
-// because kernels beside this one hold multiprocessors, take what is left. All producers and consumers of a cluster see
-// the same sequence of tiles.
+// Decides which tile a cluster of two blocks computes next. The first tile of a cluster is the cluster's index; for
+// each further one the producer thread of its first block increments a counter in global memory. So clusters that are
+// faster, or that start earlier because concurrent kernels occupy multiprocessors, compute more tiles. All producers
+// and consumers of a cluster see the same sequence of tiles.
 #pragma once
 
 #include "d9d/kernels/device/cluster.cuh"
 
 namespace d9d::kernels::detail::persistent_gemm {
 
-// Tiles that travel from the producer of the first block to all threads of the cluster.
+// A ring of tile numbers that the producer of the first block sends to both blocks of the cluster.
 struct SchedulerStorage {
-  static constexpr int kDepth = 4;  // tiles that some consumers have read and others have not, at most
+  static constexpr int kDepth = 4;  // how many tiles the fastest reader can be ahead of the slowest
 
   Mbarrier full[kDepth];
-  Mbarrier empty[kDepth];  // of the first block: all readers of both blocks arrive here
+  Mbarrier empty[kDepth];  // used in the first block only: all readers of both blocks arrive there
   int tile[kDepth];
 
   __device__ __forceinline__ void init(std::uint32_t num_readers_of_block) {
@@ -27,7 +27,7 @@ struct SchedulerStorage {
 [[nodiscard]] __device__ __forceinline__ int num_clusters() { return static_cast<int>(gridDim.x) / 2; }
 [[nodiscard]] __device__ __forceinline__ int first_tile_of_cluster() { return static_cast<int>(blockIdx.x) / 2; }
 
-// The scheduler as a warp of consumers sees it.
+// The scheduler as a consumer warp uses it.
 struct ConsumerScheduler {
   SchedulerStorage& storage;
   PipelineState<SchedulerStorage::kDepth> state = {};
@@ -42,7 +42,7 @@ struct ConsumerScheduler {
   }
 };
 
-// The scheduler as the producer thread of a block sees it. That of the first block takes the tiles for both.
+// The scheduler as the producer thread of a block uses it. The first block's producer fetches tiles for both blocks.
 struct ProducerScheduler {
   SchedulerStorage& storage;
   int* tile_counter;  // zero when the kernel starts
@@ -50,7 +50,8 @@ struct ProducerScheduler {
   PipelineState<SchedulerStorage::kDepth> state = {};
   int fetched = 0;
 
-  // Once before each next(), early: the answer of the counter takes a microsecond.
+  // Requests the tile that the following next() returns. Call it once before each next(), and early: the atomic on the
+  // counter takes a microsecond.
   __device__ __forceinline__ void fetch() {
     if (is_first_block) fetched = num_clusters() + atomicAdd(tile_counter, 1);
   }

@@ -1,6 +1,6 @@
 // The tensor memory accelerator (TMA): one thread starts copies of boxes of a tensor (tensor_map.cuh), or of contiguous
-// bytes (`_1d`, addresses and sizes in multiples of 16 bytes), between global and shared memory. They use no registers.
-// An mbarrier counts the bytes of loads; stores are waited for in groups of the thread that started them.
+// bytes (`_1d`, addresses and sizes in multiples of 16 bytes), between global and shared memory. The copies use no
+// registers. An mbarrier counts the bytes of loads; the thread that started stores waits for groups of them.
 //
 // Example (one warp)
 //   __shared__ Mbarrier full;
@@ -14,7 +14,7 @@
 //   mbarrier_wait_parity(full, 0);
 //   if (lane == 0) tma_store_1d_evict_first(to, buffer, bytes);
 //   tma_store_commit();
-//   tma_store_wait_read<0>();              // the buffer may change or end now
+//   tma_store_wait_read<0>();              // from here on the buffer may be overwritten
 #pragma once
 
 #include <cuda.h>
@@ -23,7 +23,7 @@
 
 namespace d9d::kernels::detail {
 
-// Where a box begins in its tensor, dims from the innermost out.
+// The first element of a box in its tensor, listed from the innermost dim out.
 struct TmaCoordinates {
   int x, y, z;
 };
@@ -58,27 +58,27 @@ __device__ __forceinline__ void tma_load_1d(void* shared, const void* global, st
                : "memory");
 }
 
-// Loads into the L2 cache only, which sees all writes: allowed before pdl_wait_and_trigger() too.
+// Loads into the L2 cache only. It is allowed before pdl_wait_and_trigger() too: L2 is coherent with later writes.
 __device__ __forceinline__ void tma_prefetch_1d(const void* global, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
 }
 
-// fence.proxy.async: tensor cores and TMA operations that start after it see what this thread wrote to shared memory.
+// fence.proxy.async: makes this thread's writes to shared memory visible to wgmma and TMA operations that start later.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Stores a box. The threads that wrote it have called fence_proxy_async() and met this thread.
+// Stores a box. The threads that wrote it must have called fence_proxy_async() and then synchronised with this thread.
 __device__ __forceinline__ void tma_store(const CUtensorMap& map, const void* shared, const TmaCoordinates& at) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
                "r"(smem_address(shared)), "r"(at.x), "r"(at.y), "r"(at.z)
                : "memory");
 }
-// Adds a box to what global memory holds. Floats below the smallest normal one count as zero.
+// Adds a box to the elements in global memory. Subnormal floats count as zero.
 __device__ __forceinline__ void tma_reduce_add(const CUtensorMap& map, const void* shared, const TmaCoordinates& at) {
   asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(&map),
                "r"(smem_address(shared)), "r"(at.x), "r"(at.y), "r"(at.z)
                : "memory");
 }
-// The stored lines leave the L2 cache first: for results that are larger than the cache.
+// Marks the stored lines to be evicted from L2 first, which suits results that are larger than the cache.
 __device__ __forceinline__ void tma_store_1d_evict_first(void* global, const void* shared, std::uint32_t bytes) {
   std::uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -88,7 +88,7 @@ __device__ __forceinline__ void tma_store_1d_evict_first(void* global, const voi
 }
 // Ends a group of stores of this thread; a group may be empty.
 __device__ __forceinline__ void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Waits until the shared memory of all but the last kPending groups of this thread has been read.
+// Waits until the stores of all but the last kPending groups of this thread have read their shared memory.
 template <int kPending>
 __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");

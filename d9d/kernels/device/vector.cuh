@@ -1,5 +1,5 @@
-// What the device half of a .cu file needs: loads and stores of vectors, the accumulator of an element type, where a
-// strided row begins.
+// Basics of device code: vectorised loads and stores, the accumulator type of an element type, and the offset of a
+// strided row.
 //
 // Legend   T = double, float, __nv_bfloat16 or __half; Accumulator<T> = double for double, otherwise float.
 #pragma once
@@ -20,14 +20,14 @@ constexpr unsigned kFullWarp = 0xffffffffU;
 template <class T>
 using Accumulator = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// `kCount` elements side by side, which a lane moves in transactions of up to 16 bytes; memory is aligned to such a
-// transaction.
+// `kCount` contiguous elements, which a thread loads and stores in accesses of up to 16 bytes. Memory must be aligned
+// to the access size.
 template <class T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vec {
   T value[kCount];
 };
 
-// Elements of one transaction of 16 bytes.
+// The number of elements in 16 bytes.
 template <class T>
 constexpr int kWidth = 16 / static_cast<int>(sizeof(T));
 template <class T>
@@ -43,7 +43,8 @@ __device__ __forceinline__ void store_vec(const Vec<T, kCount>& vec, void* data,
   *reinterpret_cast<Vec<T, kCount>*>(static_cast<T*>(data) + element) = vec;
 }
 
-// Reads the first `count` elements, all of them at once where `is_whole`, which needs alignment; the others are zero.
+// Reads the first `count` elements one by one and sets the others to zero. With `is_whole` it reads all kCount elements
+// as vectors instead, which needs alignment.
 template <class T, int kCount>
 __device__ __forceinline__ Vec<T, kCount> load_vec_partial(const T* from, int count, bool is_whole) {
   if (is_whole) return *reinterpret_cast<const Vec<T, kCount>*>(from);
@@ -64,13 +65,13 @@ __device__ __forceinline__ void store_vec_partial(const Vec<T, kCount>& vec, int
     if (i < count) to[i] = vec.value[i];
 }
 
-// Whether 16 bytes can be moved there at once.
+// Whether one instruction can load or store 16 bytes at `pointer`.
 [[nodiscard]] __host__ __device__ __forceinline__ bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-// Elements that are needed again later stay packed in their registers until then. Without it the compiler keeps what it
-// widened for an earlier use, in twice the registers.
+// Keeps elements that are needed again later packed in their registers until then. Without this call the compiler keeps
+// the values that it widened for an earlier use, in twice the registers.
 template <class T, int kCount>
 __device__ __forceinline__ void keep_packed(Vec<T, kCount>& elements) {
   static_assert(sizeof(elements) % sizeof(std::uint32_t) == 0);
@@ -91,10 +92,10 @@ __device__ __forceinline__ T narrow(Accumulator<T> value) {
   return static_cast<T>(value);
 }
 
-// First element of a row.
+// The index of the first element of a row.
 __device__ __forceinline__ std::int64_t row_offset(const StridedRows& rows, std::int64_t row) {
   if (row < rows.inner_rows) return row * rows.inner_stride;
-  if (row <= UINT32_MAX) {  // rows of two strides: a division of 32 bits costs a fifth of one of 64
+  if (row <= UINT32_MAX) {  // a 32-bit division costs a fifth of a 64-bit one
     const auto inner_rows = static_cast<std::uint32_t>(rows.inner_rows);
     const auto outer = static_cast<std::uint32_t>(row) / inner_rows;
     return outer * rows.outer_stride + (static_cast<std::uint32_t>(row) - outer * inner_rows) * rows.inner_stride;

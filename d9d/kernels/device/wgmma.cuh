@@ -1,4 +1,4 @@
-// wgmma: products of bf16 matrices in shared memory on Hopper's tensor cores, by a warpgroup (128 threads) at a time:
+// wgmma: products of bf16 matrices in shared memory on Hopper's tensor cores. A warpgroup (128 threads) computes
 //   accum [64, N] += A [64, 16] @ B [16, N]      accumulated in fp32
 //
 // Example
@@ -11,19 +11,19 @@
 //   wgmma_wait_group<0>();
 //   fence_accumulators(accum);
 //
-// Thread t holds of row t / 32 * 16 + t % 32 / 4, columns 8 j + 2 (t % 4) + {0, 1}, accum[4 j + {0, 1}], and of the row
-// 8 further down accum[4 j + {2, 3}].
+// Layout of accum: in thread t, accum[4 j + {0, 1}] are the elements of row t / 32 * 16 + t % 32 / 4 in columns
+// 8 j + 2 (t % 4) + {0, 1}, and accum[4 j + {2, 3}] those of the same columns 8 rows further down.
 #pragma once
 
 #include "d9d/kernels/device/smem_address.cuh"
 
 namespace d9d::kernels::detail {
 
-// Which dim of A or B is contiguous in shared memory: K, which the product sums over, or the other (M of A, N of B).
+// Which dim of A or B is contiguous in shared memory: K, the reduced dim, or the other one (M of A, N of B).
 enum class Major : int { kK = 0, kMN = 1 };
 
-// The descriptor of a matrix that begins at `address`, in rows of 64 elements that a tensor map swizzled; eight rows of
-// 128 bytes are 1024 bytes. mn_stride_bytes: from 64 elements of the M or N dim to the next 64, for Major::kMN.
+// The descriptor of a matrix that begins at `address` and has rows of 64 elements (128 bytes) that a tensor map
+// swizzled. mn_stride_bytes is used with Major::kMN: the distance from one run of 64 elements along M or N to the next.
 [[nodiscard]] __device__ __forceinline__ std::uint64_t smem_descriptor(const void* address,
                                                                        std::uint32_t mn_stride_bytes = 16) {
   constexpr std::uint64_t kSwizzle128B = std::uint64_t{1} << 62;
@@ -32,7 +32,7 @@ enum class Major : int { kK = 0, kMN = 1 };
          ((smem_address(address) & 0x3FFFF) >> 4);
 }
 
-// What to add to a descriptor to go 16 elements further along K.
+// What to add to a descriptor to advance 16 elements along K.
 template <Major kMajor>
 constexpr std::uint64_t kDescriptorStepK = kMajor == Major::kK ? 16 * 2 / 16 : 16 * 128 / 16;
 
@@ -43,7 +43,7 @@ template <int kPending>
 __device__ __forceinline__ void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// The compiler may read and write the accumulators from here on, and not before.
+// Keeps the compiler from moving reads and writes of the accumulators to before this call.
 template <int kCount>
 __device__ __forceinline__ void fence_accumulators(float (&accum)[kCount]) {
 #pragma unroll
@@ -89,8 +89,8 @@ __device__ __forceinline__ void fence_accumulators(float (&accum)[kCount]) {
                    "n"(static_cast<int>(kBMajor)));                                                                         \
   }
 
-// Starts one product of the matrices of two descriptors. Without `accumulate` it begins at zero. kN: a multiple of 32
-// up to 256.
+// Starts the product of the matrices that two descriptors describe. It is added to accum with `accumulate` and replaces
+// accum otherwise. kN is a multiple of 32 up to 256.
 template <int kN, Major kAMajor, Major kBMajor>
 __device__ __forceinline__ void wgmma(float (&accum)[128], std::uint64_t a_descriptor, std::uint64_t b_descriptor,
                                       bool accumulate) {

@@ -13,13 +13,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// sums[id] += the rows of each id, in the dtype of the sums.
+// Adds rows[i] to sums[ids[i]] for all i, in the dtype of the sums.
 void add_rows(const at::Tensor& sums, const at::Tensor& ids, const at::Tensor& rows) {
   sums.index_add_(0, ids.reshape({-1}), rows.reshape({-1, rows.size(-1)}).to(sums.scalar_type()));
 }
 
-// On a device LibTorch sorts more ids than this, and sums the rows of each in the opmath dtype; of fewer it adds sums
-// of 32 rows up in that of the rows.
+// If there are more ids than this, LibTorch's backward on CUDA sorts them and sums the rows of each id in the opmath
+// dtype. For fewer ids it adds partial sums of 32 rows in the dtype of the rows.
 constexpr std::int64_t kMaxUnsortedIds = 3072;
 
 // The whole gradient, rounded once to the dtype of the rows.
@@ -27,13 +27,13 @@ at::Tensor device_gradient(const at::Tensor& ids, const at::Tensor& rows, std::i
   at::Tensor all_ids = ids.reshape({-1}), all_rows = rows.reshape({-1, rows.size(-1)});
   const std::int64_t num_missing = kMaxUnsortedIds + 1 - all_ids.numel();
   if (num_missing > 0 && at::toOpMathType(rows.scalar_type()) != rows.scalar_type()) {
-    all_ids = at::constant_pad_nd(all_ids, {0, num_missing});  // zeros for the first row
+    all_ids = at::constant_pad_nd(all_ids, {0, num_missing});  // adds zeros to the gradient of row 0
     all_rows = at::constant_pad_nd(all_rows, {0, 0, 0, num_missing});
   }
   return at::embedding_dense_backward(all_rows, all_ids, num_rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
 }
 
-// The whole gradient in the opmath dtype on the CPU, in that of the rows on CUDA.
+// The whole gradient, on the CPU in the opmath dtype, on CUDA in the dtype of the rows.
 at::Tensor dense_gradient(const at::Tensor& ids, const at::Tensor& rows, std::int64_t num_rows) {
   if (!rows.is_cpu()) return device_gradient(ids, rows, num_rows);
   const auto dtype = at::toOpMathType(rows.scalar_type());

@@ -1,10 +1,10 @@
-// Formula: norm = (sum of |x|^p)^(1 / p) over all elements of many tensors; for infinity the largest |x|.
+// Formula: norm = (sum of |x|^p)^(1 / p) over all elements of many tensors; for p = infinity the largest |x|.
 // Legend:  p = 1, 2, 3 or infinity.
-// Mapping: power_sums: a block a chunk of one tensor (tensor_chunks.h), a thread 16 bytes at a time.
+// Mapping: power_sums: one block per chunk of a tensor (tensor_chunks.h), whose threads read 16 bytes at a time.
 //          norm_of_power_sums: one block adds the sums of all chunks.
-// Numerics: sums of a chunk in the accumulator of its type, those over chunks in fp64; the order is fixed, fused
-//          products are written out, and NaN wins.
-// Traffic: every element is read once; 8 bytes a chunk are written and read again.
+// Numerics: sums of up to 32 powers are in the accumulator of the element type, all other sums in fp64. The order is
+//          fixed, multiply-adds are fused explicitly, and NaN propagates.
+// Traffic: every element is read once; 8 bytes per chunk are written and read again.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/tensor_chunks.cuh"
 #include "d9d/kernels/device/vector.cuh"
@@ -16,14 +16,15 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kRootBlock = 1024;
 
-// a and b together: their sum, or the larger one with NaN winning.
+// The sum of a and b; for NormOrder::kInfinity the larger one, or NaN if one is NaN.
 template <NormOrder kOrder, class A>
 __device__ __forceinline__ A combine(A a, A b) {
   if constexpr (kOrder == NormOrder::kInfinity) return b > a || b != b ? b : a;
   return a + b;
 }
 
-// The power of one more element; which products are fused is written out, so that aligned and unaligned tensors agree.
+// Adds the power of element x to `sum`. fma() is called explicitly, so that aligned and unaligned tensors give the same
+// bits.
 template <NormOrder kOrder, class A>
 __device__ __forceinline__ A add_power(A sum, A x) {
   const A magnitude = x < 0 ? -x : x;
@@ -32,7 +33,7 @@ __device__ __forceinline__ A add_power(A sum, A x) {
   return combine<kOrder>(sum, magnitude);
 }
 
-// Of all threads of a block, on thread 0; in a fixed order.
+// Combines the values of all threads of a block, in a fixed order. Thread 0 gets the result.
 template <NormOrder kOrder, int kThreads>
 __device__ __forceinline__ double combine_block(double value) {
   constexpr int kWarps = kThreads / kWarpSize;
@@ -95,7 +96,7 @@ __global__ __launch_bounds__(kRootBlock) void norm_of_power_sums(const double* p
   *norm = total;
 }
 
-// An order as a value.
+// Carries an order as a type, for template argument deduction.
 template <NormOrder>
 struct Order {};
 

@@ -11,21 +11,21 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-constexpr int kMaxNormTensors = 1536;            // what a launch's arguments hold
+constexpr int kMaxNormTensors = 1536;            // as many as fit in a kernel's parameters
 constexpr std::int64_t kNormChunkSize = 32'768;  // elements
 
 struct PowerSumArgs {
-  double* partial;  // one a chunk: the sum of the chunk's powers, or its largest magnitude
+  double* partial;  // for each chunk: the sum of its powers, or its largest magnitude
   TensorChunks<kMaxNormTensors> chunks;
   const void* data[kMaxNormTensors];
   std::int64_t size[kMaxNormTensors];
 };
 static_assert(sizeof(PowerSumArgs) <= 32764);
 
-// At least one tensor, all of one dtype.
+// args has at least one tensor, all of one dtype.
 void launch_power_sums(Dtype dtype, NormOrder order, const PowerSumArgs& args, CUstream_st* stream);
 
-// *norm = the root of the sum of `num_partial` partial sums, or the largest of them; one block.
+// *norm = the root of the sum of `num_partial` partial sums, or the largest of them. Launches one block.
 void launch_norm_of_power_sums(NormOrder order, const double* partial, std::int64_t num_partial, double* norm,
                                CUstream_st* stream);
 

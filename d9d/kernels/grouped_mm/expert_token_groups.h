@@ -1,10 +1,10 @@
-// Which rows of a token matrix belong to which expert: consecutive row ranges, one a group, described on the device.
-// The host's copy of the counts is made on demand, so code that never asks for it never waits for the device.
+// Assigns the rows of a token matrix to experts: each group is a range of consecutive rows, described on the device.
+// The host copy of the counts is made on demand, so code that never asks for it never synchronises with the device.
 //
 // Example (2 experts, 3 and 5 rows)
 //   const auto groups = d9d::kernels::ExpertTokenGroups::from_counts(counts);   // counts: [2] int64, any device
-//   at::_grouped_mm(x, w, groups.offsets().narrow(0, 1, 2));                    // no wait
-//   for (std::int64_t rows : groups.host_counts()) { ... }                      // waits once, remembered by all copies
+//   at::_grouped_mm(x, w, groups.offsets().narrow(0, 1, 2));                    // does not synchronise
+//   for (std::int64_t rows : groups.host_counts()) { ... }                      // synchronises once for all copies
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@
 
 namespace d9d::kernels {
 
-// A value: copies share the tensor and the host counts. Safe to read from several threads.
+// A value type: copies share the tensor and the host counts. Several threads may read it concurrently.
 class ExpertTokenGroups {
  public:
-  // counts: [G], integer, rows a group. Runs on the device of `counts`, does not wait for it.
+  // counts: [G], integer, the rows of each group. Runs on the device of `counts` without synchronising.
   [[nodiscard]] static ExpertTokenGroups from_counts(const at::Tensor& counts);
 
   // offsets: [G + 1] int32 with a leading 0, cumulative.
   explicit ExpertTokenGroups(at::Tensor offsets);
-  // The same where the host knows the counts already, G of them.
+  // The same for a host that already knows the G counts.
   ExpertTokenGroups(at::Tensor offsets, std::vector<std::int64_t> host_counts);
 
   [[nodiscard]] std::int64_t num_groups() const { return offsets_.size(0) - 1; }
@@ -31,7 +31,7 @@ class ExpertTokenGroups {
   [[nodiscard]] const at::Tensor& offsets() const { return offsets_; }
   // [G] int32 on the device of the offsets.
   [[nodiscard]] at::Tensor counts() const;
-  // Rows a group, on the host. The first call on groups that live on a GPU waits for it.
+  // The rows of each group, on the host. The first call synchronises if the groups are on a GPU.
   [[nodiscard]] const std::vector<std::int64_t>& host_counts() const;
 
  private:

@@ -1,11 +1,11 @@
 // Formula: out[n, f] = sum over terms t and over i of rows_t[n, i] * weights_t[g, i, f], for the rows n of group g.
 // Legend:  N rows in G groups, i = inner, f = features; one or two terms; weights [G, inner, features] or transposed.
 // Mapping: persistent GEMM, M-grouped: a cluster of two blocks computes 256 features of up to 256 rows of one group.
-// The
-//          tensor cores compute the transpose: weights are A (M = features), rows are B (N = rows, any multiple of 8).
-// Numerics: bf16 in, fp32 accumulators over all terms, rounded once. Bits depend on nothing but the inputs.
-// Traffic: rows once for each 256 features and weights once for each 256 rows of a group, mostly from the L2 cache; the
-//          result once.
+//          The tensor cores compute the transpose: weights are A (M = features), rows are B (N = rows, any multiple of
+//          8).
+// Numerics: bf16 in, fp32 accumulators over all terms, rounded once. The result is bitwise reproducible.
+// Traffic: rows are read once for each 256 features and weights once for each 256 rows of a group, mostly from the L2
+//          cache; the result is written once.
 #include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
 #include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
@@ -111,7 +111,7 @@ struct GroupedGemm {
     consumer.main_loop<kRows, kWeightMajor, Major::kK>(accum, num_stages(tile));
   }
 
-  // Stores 64 rows at a time, by TMA where all of them are of this tile.
+  // Stores 64 rows at a time, by TMA if all of them belong to this tile.
   __device__ __forceinline__ void epilogue(const GemmTile& tile, Consumer& consumer, const float (&accum)[128]) const {
     const int lane = consumer.lane();
     const int first_feature = tile.first_feature + consumer.warpgroup * 64;

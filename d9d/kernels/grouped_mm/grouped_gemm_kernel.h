@@ -1,9 +1,9 @@
-// Grouped products on Hopper's tensor cores. The group sizes stay on the device; nothing is written to global memory
-// but the result, and its bits depend on nothing but the inputs.
+// Grouped matrix products on Hopper's tensor cores. The group sizes stay on the device; only the result and the tile
+// counter are written to global memory, and the result is bitwise reproducible.
 //
 // Legend   N rows over all groups, G groups, rows of group g: [offsets[g], offsets[g + 1]). bf16 in, fp32 sums.
-//          All contiguous and aligned to 16 bytes; inner and features, in and out are multiples of 8; 1 <= G <= 288,
-//          1 <= N.
+//          All tensors are contiguous and aligned to 16 bytes; inner and features, in and out_features are multiples
+//          of 8; 1 <= G <= 288, 1 <= N.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// What a product sums over.
+// A summand of the result.
 struct GroupedGemmTerm {
   const void* rows;     // [N, inner] bf16
   const void* weights;  // [G, inner, features] bf16
@@ -24,12 +24,12 @@ struct GroupedGemmArgs {
   int num_groups;
   int inner;
   int features;                 // of the result
-  bool weights_are_transposed;  // [G, features, inner]
+  bool weights_are_transposed;  // weights are stored as [G, features, inner]
   int num_terms;                // 1 or 2
   GroupedGemmTerm terms[2];
   const std::int32_t* offsets;  // [G + 1]
   std::int32_t* tile_counter;   // scratch: one number
-  void* out;                    // [N, features] bf16; rows of no group are not written
+  void* out;                    // [N, features] bf16; rows that belong to no group are not written
 };
 void launch_grouped_gemm(const GroupedGemmArgs& args, CUstream_st* stream);
 
@@ -44,9 +44,9 @@ struct GroupedGemmWgradArgs {
   const std::int32_t* offsets;  // [G + 1]
   std::int32_t* tile_counter;   // scratch: one number
   void* out;                    // [G, in, out_features]
-  bool out_is_float;            // else bf16
-  bool add;  // to what is there; otherwise groups without rows become zero. Floats below the smallest
-             // normal one then count as zero
+  bool out_is_float;            // otherwise bf16
+  bool add;                     // adds to `out`, where subnormal floats count as zero; otherwise overwrites `out`, with
+                                // zeros for groups without rows
 };
 void launch_grouped_gemm_wgrad(const GroupedGemmWgradArgs& args, CUstream_st* stream);
 

@@ -1,10 +1,10 @@
 // Formula: out[g, i, o] = (out[g, i, o] if `add`) + sum over the rows n of group g of x[n, i] * y[n, o].
 // Legend:  N rows in G groups, i = in, o = out_features.
 // Mapping: persistent GEMM, K-grouped: a cluster of two blocks computes 256 columns of x by 256 columns of y for one
-//          group; K is the rows, of which the last stage takes only those of the group.
-// Numerics: bf16 in, fp32 accumulators, rounded once to bf16, or stored as fp32. Bits depend on nothing but the inputs.
-// Traffic: x once for each 256 columns of y and y once for each 256 columns of x, mostly from the L2 cache; the result
-//          once, and once more to read it with `add`.
+//          group; K is the rows of the group. The last stage zeroes loaded rows of the next group.
+// Numerics: bf16 in, fp32 accumulators, rounded once to bf16, or stored as fp32. The result is bitwise reproducible.
+// Traffic: x is read once for each 256 columns of y and y once for each 256 columns of x, mostly from the L2 cache; the
+//          result is written once, and with `add` also read once.
 #include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
 #include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
@@ -24,7 +24,7 @@ struct WgradTile {
   int first_out;
 };
 
-// A problem of run_persistent_gemm(): A is columns of x, B columns of y. T: the element type of the result.
+// A problem of run_persistent_gemm(). A is columns of x, B columns of y; T is the element type of the result.
 template <class T>
 struct GroupedGemmWgrad {
   static constexpr bool kIsFloat = sizeof(T) == sizeof(float);
@@ -82,14 +82,14 @@ struct GroupedGemmWgrad {
     }
   }
 
-  // The last stage, where the group fills only a part of it. The rows of the next group that were loaded with it become
-  // zeros: they must not count, not even as NaN times zero.
+  // Multiplies the last stage if the group's rows fill only a part of it. Rows of the next group, which were loaded
+  // too, are set to zero in A and B, so that they do not count, not even as NaN times zero.
   __device__ __forceinline__ void main_loop_of_rest(int num_rows, Consumer& consumer, float (&accum)[128]) const {
     SharedStorage& shared = consumer.shared;
     const int num_steps = ceil_div(num_rows, kWgmmaK);
     const int stage = consumer.state.stage;
     mbarrier_wait_parity(shared.full[stage], consumer.state.phase);
-    const int num_chunks = (num_steps * kWgmmaK - num_rows) * 8;  // of 16 bytes, a box
+    const int num_chunks = (num_steps * kWgmmaK - num_rows) * 8;  // chunks of 16 bytes to clear, per box
     for (int i = consumer.thread(); i < num_chunks; i += kWarpgroup) {
       const int at = num_rows * 128 + i * 16;
       *reinterpret_cast<uint4*>(shared.a[stage][consumer.warpgroup] + at) = {};
@@ -128,8 +128,8 @@ struct GroupedGemmWgrad {
     fence_accumulators(accum);
   }
 
-  // Adds what the result holds already. This is slow, because each thread reads single pairs: training does not add to
-  // bf16.
+  // Adds the previous contents of a bf16 result to accum. This is slow, because each thread reads single pairs;
+  // training does not use it, as it accumulates in float.
   __device__ __forceinline__ void add_result(const WgradTile& tile, const Consumer& consumer,
                                              float (&accum)[128]) const {
     const int in = tile.first_in + consumer.warpgroup * 64 + consumer.warp() * 16 + consumer.lane() / 4;
@@ -147,7 +147,7 @@ struct GroupedGemmWgrad {
     }
   }
 
-  // The columns of a buffer of the epilogue, which one TMA store takes.
+  // The columns of an epilogue buffer, which one TMA store writes.
   static constexpr int kEpilogueColumns = 128 / sizeof(T);
 
   __device__ __forceinline__ void store_buffer(const WgradTile& tile, const Consumer& consumer, unsigned char* buffer,

@@ -75,8 +75,9 @@ struct GroupedMMLoop : torch::autograd::Function<GroupedMMLoop> {
   }
 };
 
-// Products without the host counts; `where`: what they take of the groups. times_weights: the sum of the products of x
-// and w of one or two terms.
+// Implementations that do not need the host counts. where() is the description of the groups that the other functions
+// take. times_weights() returns the sum of the grouped products x[i] @ w[i] of one or two pairs; outer_rows() returns
+// the gradient of a weight.
 struct TorchProducts {
   static at::Tensor where(const ExpertTokenGroups& groups) {
     return groups.offsets().narrow(0, 1, groups.num_groups());  // ends
@@ -95,8 +96,8 @@ struct OwnProducts {
 
 template <class Products>
 struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>> {
-  // Undefined where it was put where the weight's gradient is kept: by the kernel itself if it writes that memory as
-  // fast as a result of its own.
+  // The gradient of the weight that is input `index`; undefined if it was written to the weight's gradient place. Our
+  // kernel writes to the place directly if it needs neither to add nor to convert the dtype.
   static at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& where,
                                     std::size_t index) {
     const auto place = gradient_place(index);
@@ -111,7 +112,7 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
     return {};
   }
 
-  // Saved: x if a weight is trained, weights if x has a gradient, where.
+  // Saves x if a weight needs a gradient, the weights if x does, and `where`.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList w,
                                const at::Tensor& where) {
     context->set_materialize_grads(false);
@@ -145,7 +146,7 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
   }
 };
 
-// What runs when `wanted` is asked for.
+// The implementation that runs if `wanted` is asked for.
 GroupedMMBackend backend_for(GroupedMMBackend wanted, const at::Tensor& x, const ExpertTokenGroups& groups) {
   if (wanted == GroupedMMBackend::kHopper && !detail::has_grouped_mm_kernels(x, groups.num_groups())) {
     wanted = GroupedMMBackend::kTorch;

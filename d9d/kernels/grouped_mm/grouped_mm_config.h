@@ -1,5 +1,5 @@
-// Which implementation multiplies groups of token rows with their expert's matrix: one of the records below, picked in
-// JSON by "kind".
+// The implementation that multiplies groups of token rows by their expert's matrix: one of the records below, selected
+// in JSON by "kind".
 //
 // Example
 //   {"kind": "eager"}
@@ -16,7 +16,7 @@ struct TorchGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "torch"};
   static constexpr auto fields() { return record<TorchGroupedMMConfig>(); }
 };
-// quack and grouped_gemm name kernels of other packages. What the device gets without a preference runs instead.
+// quack and grouped_gemm name kernels of other packages; the device's default runs in their place.
 struct QuackGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "quack"};
   static constexpr auto fields() { return record<QuackGroupedMMConfig>(); }
@@ -25,12 +25,12 @@ struct GroupedGemmGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "grouped_gemm"};
   static constexpr auto fields() { return record<GroupedGemmGroupedMMConfig>(); }
 };
-// One product a group, with the group sizes on the host.
+// One matrix product per group, with the group sizes on the host.
 struct EagerGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "eager"};
   static constexpr auto fields() { return record<EagerGroupedMMConfig>(); }
 };
-// This library's kernels for Hopper (GroupedMMBackend::kHopper).
+// This library's kernels for Hopper (GroupedMMBackend::kHopper); where there are none, the device's default runs.
 struct HopperGroupedMMConfig {
   static constexpr Tag kTag = {"kind", "cutlass"};
   static constexpr auto fields() { return record<HopperGroupedMMConfig>(); }

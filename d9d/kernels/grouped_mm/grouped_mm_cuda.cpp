@@ -21,8 +21,8 @@ void check_groups(const at::Tensor& offsets) {
              " groups, not ", offsets.size(0) - 1);
 }
 
-// The counter that clusters take tiles from. Hold it until the kernel is launched: memory that is freed earlier goes to
-// the next allocation.
+// The counter from which clusters take tiles. The caller holds it until the kernel is launched, because the allocator
+// may give memory that is freed earlier to the next allocation.
 at::Tensor new_tile_counter(const at::Tensor& offsets) { return at::empty({1}, offsets.options()); }
 
 void launch(const at::Tensor& out, const at::Tensor& x, const at::Tensor& y, const at::Tensor& offsets,
@@ -99,7 +99,7 @@ void write_grouped_gemm_wgrad_cuda(const at::Tensor& out, const at::Tensor& x, c
   if (left.size(1) == x.size(1) && right.size(1) == y.size(1) && out.is_contiguous() && is_aligned(out)) {
     return launch(out, left, right, offsets, write);
   }
-  // In float, so that a sum is rounded once.
+  // The result has padding: compute it in float, so that a sum with `out` is rounded once, and copy it.
   const at::Tensor padded = at::empty({out.size(0), left.size(1), right.size(1)}, out.options().dtype(at::kFloat));
   launch(padded, left, right, offsets, GradientWrite::kReplace);
   const at::Tensor values = padded.narrow(1, 0, x.size(1)).narrow(2, 0, y.size(1));

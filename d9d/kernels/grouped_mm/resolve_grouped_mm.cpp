@@ -21,7 +21,7 @@ GroupedMMChoice choice_of_device(const GroupedMMRequest& request) {
   return {GroupedMMBackend::kEager, cat(capability, " has no grouped kernel, here or in LibTorch")};
 }
 
-// The choice for what `source` asks for.
+// The choice for a preference that `source` states.
 struct Resolve {
   const GroupedMMRequest& request;
   const char* source;

@@ -1,4 +1,4 @@
-// Matrices that lie in one buffer so that they are parts of a larger one.
+// Finds matrices that are adjacent parts of a larger matrix in one buffer, and joins them without a copy.
 //
 // Example
 //   const auto follow = [&](std::size_t i) { return follows_in_rows(weights[i], weights[i + 1]); };
@@ -19,15 +19,16 @@ struct Run {
   std::size_t count = 0;
 };
 
-// Splits [0, count) where `joins_next(i)` is false: i and i + 1 are in one run if it is true.
+// Splits [0, count) into runs: i and i + 1 are in one run if joins_next(i) is true.
 [[nodiscard]] std::vector<Run> runs(std::size_t count, const std::function<bool(std::size_t i)>& joins_next);
 
-// Contiguous matrices of one width and dtype, `next` right behind `matrix` in one storage.
+// Whether the matrices are contiguous, of one width and dtype, and `next` begins where `matrix` ends in one storage.
 [[nodiscard]] bool follows_in_rows(const at::Tensor& matrix, const at::Tensor& next);
-// Matrices of one height, dtype and distance of rows, `next` right of `matrix` in one storage.
+// Whether the matrices have one height, dtype and row stride, and the columns of `next` follow those of `matrix` in one
+// storage.
 [[nodiscard]] bool follows_in_columns(const at::Tensor& matrix, const at::Tensor& next);
 
-// The whole, an alias: of a run of matrices that follow each other.
+// The matrix that a run of matrices which follow each other makes up; it shares their memory.
 [[nodiscard]] at::Tensor joined_rows(std::span<const at::Tensor> matrices);
 [[nodiscard]] at::Tensor joined_columns(std::span<const at::Tensor> matrices);
 

@@ -18,14 +18,14 @@ at::Tensor as_matrix(const at::Tensor& tensor) {
   return tensor.reshape({c10::multiply_integers(sizes.begin(), sizes.end() - 1), sizes.back()});
 }
 
-// As the gradient of a matrix product takes it: rows of any distance, not copied, where columns lie together.
+// The gradient as a matrix with contiguous columns within a row. Rows may have any stride; otherwise it is copied.
 at::Tensor gradient_matrix(const at::Tensor& grad) {
   const at::Tensor matrix = as_matrix(grad);
   return matrix.stride(1) == 1 && matrix.stride(0) >= matrix.size(1) ? matrix : matrix.contiguous();
 }
 
 struct Linears : torch::autograd::Function<Linears> {
-  // Saved: x if a weight is trained, weights if x has a gradient.
+  // Saves x if a weight needs a gradient, and the weights if x does.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList weight_list) {
     const std::vector<at::Tensor> weights = weight_list.vec();
     context->set_materialize_grads(false);
@@ -34,7 +34,8 @@ struct Linears : torch::autograd::Function<Linears> {
     if (trains) saved[0] = x;
     if (x.requires_grad()) std::ranges::copy(weights, saved.begin() + 1);
     context->save_for_backward(std::move(saved));
-    // Slices of one buffer that autograd need not know as views: nobody writes to them.
+    // Outputs may be slices of one buffer. Autograd need not track them as views, because they are not written in
+    // place.
     const at::AutoDispatchBelowADInplaceOrView no_views;
     variable_list outputs = detail::linears_forward(as_matrix(x), weights, /*joins=*/x.is_cuda());
     std::vector<std::int64_t> shape = x.sizes().vec();

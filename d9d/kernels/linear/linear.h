@@ -4,11 +4,12 @@
 //   const at::Tensor y = d9d::kernels::linear(x, weight);                                      // [..., out]
 //   const std::vector<at::Tensor> qkv = d9d::kernels::linears(x, {q_weight, k_weight, v_weight});
 //
-// Backward adds the gradient of a weight to what is there already where something keeps it (core/autograd/
-// leaf_gradient.h), in that memory's dtype, and sums the gradients of x of several weights within their products.
+// Backward writes or adds the gradient of a weight to its gradient place if it has one (core/autograd/leaf_gradient.h),
+// in the place's dtype. With several weights it accumulates the gradient of x within the matrix products.
 //
-// On a GPU weights that lie one after another in memory are multiplied at once: their outputs are then column slices of
-// one buffer, rows with strides. So are, backward, the gradients of outputs that come as such slices.
+// On a GPU weights that are contiguous to each other in memory are multiplied in one product: their outputs are then
+// column slices of one buffer, with strided rows. Backward joins products too, if the gradients of the outputs are such
+// slices.
 #pragma once
 
 #include <vector>
@@ -17,7 +18,8 @@
 
 namespace d9d::kernels {
 
-// x [..., in], weights [out_i, in] of its dtype and device -> [..., out_i] each. Throws ConfigError for others.
+// x [..., in], weights [out_i, in] of the same dtype and device -> [..., out_i] each. Throws ConfigError for other
+// shapes, dtypes or devices.
 [[nodiscard]] std::vector<at::Tensor> linears(const at::Tensor& x, const std::vector<at::Tensor>& weights);
 [[nodiscard]] at::Tensor linear(const at::Tensor& x, const at::Tensor& weight);
 

@@ -1,6 +1,6 @@
-// The three products of linears on matrices, without autograd.
+// The matrix products of linears (forward, gradient of the input, gradients of the weights), without autograd.
 //
-// Legend   T rows, H width of the input, N_i of the outputs; all of one floating dtype and device
+// Legend   T rows, H width of the input, N_i widths of the outputs; all tensors of one floating dtype and device
 #pragma once
 
 #include <optional>
@@ -12,16 +12,18 @@
 
 namespace d9d::kernels::detail {
 
-// x [T, H], weights [N_i, H] -> [T, N_i] each. joins: one product for weights that follow each other, outputs column
-// slices of it.
+// x [T, H], weights [N_i, H] -> [T, N_i] each. With `joins`, weights that are adjacent in memory share one product, and
+// their outputs are column slices of its result.
 [[nodiscard]] std::vector<at::Tensor> linears_forward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                                       bool joins);
 
-// grads [T, N_i] or undefined for zero, at least one defined; weights [N_i, H] -> the gradient of x, [T, H].
+// grads [T, N_i], of which undefined ones count as zero and at least one is defined; weights [N_i, H] -> the gradient
+// of x, [T, H].
 [[nodiscard]] at::Tensor linears_input_gradient(const std::vector<at::Tensor>& grads,
                                                 const std::vector<at::Tensor>& weights);
 
-// The gradients of weights [N_i, H], one for each of `grads` [T, N_i]; undefined where it was added to its place.
+// The gradients [N_i, H] of the weights, one for each of `grads` [T, N_i]; undefined for a weight with a place, to
+// which the gradient was written or added.
 [[nodiscard]] std::vector<at::Tensor> linears_weight_gradients(const std::vector<at::Tensor>& grads,
                                                                const at::Tensor& x,
                                                                const std::vector<std::optional<GradientPlace>>& places);

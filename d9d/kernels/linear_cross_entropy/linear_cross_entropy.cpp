@@ -70,7 +70,7 @@ void check_options(const at::Tensor& hidden, at::TensorList weight, const at::Te
             options.z_loss_weight, " and ", options.chunk_size.value_or(1), ". Use the defaults.");
 }
 
-// targets[..., s + shift] at s, ignored where there is none.
+// The target of hidden state s, which is targets[..., s + shift]; ignored if there is none.
 at::Tensor shifted(const at::Tensor& targets, const LinearCrossEntropyOptions& options) {
   if (options.shift == 0) return targets;
   const std::int64_t length = targets.size(-1);
@@ -78,13 +78,14 @@ at::Tensor shifted(const at::Tensor& targets, const LinearCrossEntropyOptions& o
                              options.ignore_index);
 }
 
-// Moves what belongs to hidden state s to its target, s + shift.
+// Moves the result of hidden state s to the position of its target, s + shift, and fills the first `shift` with zeros.
 at::Tensor unshifted(const at::Tensor& rows, std::int64_t shift) {
   if (shift == 0) return rows;
   return at::constant_pad_nd(rows.narrow(-1, 0, rows.size(-1) - shift), {shift, 0}, 0);
 }
 
-// Ignored rows become kIgnored, targets outside the vocabulary an error, or `size` where looking would wait.
+// Replaces ignored targets by kIgnored. Targets outside the vocabulary throw ConfigError on a CPU and become `size` on
+// other devices, where a check would have to synchronise.
 at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index, std::int64_t size) {
   if (detail::has_cuda_kernels(targets.device())) return detail::checked_targets_cuda(targets, ignore_index, size);
   const at::Tensor is_ignored = targets.eq(ignore_index);
@@ -98,7 +99,7 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index,
   return targets.masked_fill(is_outside, size).masked_fill(is_ignored, detail::kIgnored);
 }
 
-// A GPU in bf16 only: fp16 would lose small gradients before a loss scale reaches them.
+// Only for bf16 on a GPU: fp16 would lose small gradients before a loss scale is applied to them.
 bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntropyOptions& options) {
   return options.gradients_in_forward && hidden.numel() > 0 && hidden.scalar_type() == at::kBFloat16 &&
          detail::has_cuda_kernels(hidden);
@@ -107,15 +108,16 @@ bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntro
 constexpr std::int64_t kChunkWithGradients = std::int64_t{19} << 24;
 std::int64_t chunk_of_logits(const at::Tensor& hidden) { return std::int64_t{1} << (hidden.is_cpu() ? 20 : 26); }
 
-// One number for all rows, and nothing through lse: the gradients of the sum are those of this, up to the number.
+// Whether all rows have the same gradient of the loss, and lse has none. Then the gradients are those of the sum of the
+// losses, times one number.
 bool is_multiple_of_sum(const variable_list& grads) {
   return grads[0].defined() && !grads[1].defined() && (grads[0].numel() <= 1 || grads[0].stride(0) == 0);
 }
 
 struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
-  static constexpr const char* kGradients = "gradients";  // of hidden, weights, bias; an undefined one was not made
+  static constexpr const char* kGradients = "gradients";  // of hidden, weights, bias; undefined if not computed
 
-  // wanted: of which the gradients are to be made here, one a tensor; empty for none.
+  // wanted: for hidden, each weight and the bias, whether forward computes its gradient; empty if it computes none.
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::TensorList& weights,
                                const std::optional<at::Tensor>& bias, const at::Tensor& targets,
                                std::optional<double> softcap, double z_loss_weight,
@@ -173,7 +175,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     return {.hidden = wanted.front(), .weights = {wanted.begin() + 1, wanted.end() - 1}, .bias = wanted.back()};
   }
 
-  // Of the weights whose gradients are wanted. To be filled at once.
+  // The gradient places of the weights whose gradients are wanted. The caller must fill them right away.
   static std::vector<std::optional<GradientPlace>> places(const std::vector<bool>& wanted) {
     std::vector<std::optional<GradientPlace>> result(wanted.size() - 2);
     for (std::size_t i = 0; i < result.size(); ++i)
@@ -188,10 +190,11 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     return result;
   }
 
-  // Those that forward made, each handed out once; empty where they do not serve or a wanted one is gone.
+  // The gradients that forward computed, scaled by grads[0]. Each is handed out only once. Empty if they do not fit
+  // `grads`, or if a wanted one was handed out before or not computed.
   static variable_list take_gradients(AutogradContext* context, const variable_list& grads,
                                       const std::vector<bool>& wanted) {
-    if (!is_multiple_of_sum(grads)) context->saved_data.erase(kGradients);  // room for those to be computed
+    if (!is_multiple_of_sum(grads)) context->saved_data.erase(kGradients);  // frees memory for recomputing them
     if (context->saved_data.find(kGradients) == context->saved_data.end()) return {};
     c10::List<at::Tensor> kept = context->saved_data[kGradients].toTensorList();
     for (std::size_t i = 0; i < wanted.size(); ++i)
@@ -206,7 +209,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     return result;
   }
 
-  // gradient * factor in bf16, as all inputs are here; undefined where it has a place.
+  // gradient * factor in bf16, the dtype of all inputs here; undefined if it was written to `place`.
   static at::Tensor scaled(at::Tensor gradient, const at::Tensor& factor, const std::optional<GradientPlace>& place) {
     if (!place && gradient.scalar_type() == at::kBFloat16) {
       detail::scale_cuda_(gradient, factor);
@@ -234,7 +237,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   }
 };
 
-// What the backward of this call will ask for: hidden, weights, bias. Empty if gradients are not made in forward.
+// Which gradients the backward of this call may ask for: of hidden, each weight, and the bias. Empty if forward does
+// not compute gradients.
 std::vector<bool> wanted_in_forward(const at::Tensor& hidden, at::TensorList weights,
                                     const LinearCrossEntropyOptions& options) {
   if (!c10::GradMode::is_enabled() || !makes_gradients_in_forward(hidden, options)) return {};

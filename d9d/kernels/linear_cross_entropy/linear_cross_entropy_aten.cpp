@@ -12,7 +12,8 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Few rows keep a chunk in a CPU's cache. On a GPU many rows mean that a weight's gradient is written once.
+// On a CPU few rows keep a chunk in the cache. On a GPU many rows let the gradient of a weight be written in few
+// passes.
 std::int64_t max_chunk_rows(const at::Tensor& hidden) { return hidden.is_cpu() ? 1024 : 8192; }
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -21,7 +22,8 @@ struct Range {
   std::int64_t size = 0;
 };
 
-// `size` cut into the fewest pieces of at most `max_size`, of even length but for multiples of `unit`.
+// Cuts [0, size) into ceil(size / max_size) pieces of about equal length, whose borders are multiples of `unit`. So a
+// piece can exceed max_size, by less than a unit.
 std::vector<Range> cut(std::int64_t size, std::int64_t max_size, std::int64_t unit) {
   const std::int64_t num_pieces = divide_up(size, max_size);
   const auto border = [&](std::int64_t piece) {
@@ -42,7 +44,7 @@ struct Block {
   Range in_vocabulary;
 };
 
-// The logits of a call, one chunk of rows x a block of the vocabulary at a time, in one buffer.
+// The logits of a call, computed for one chunk of rows and one block of the vocabulary at a time, in one buffer.
 class ChunkedLogits {
  public:
   explicit ChunkedLogits(const LinearCrossEntropyInput& input)
@@ -50,7 +52,7 @@ class ChunkedLogits {
     const std::int64_t num_rows = std::max<std::int64_t>(1, hidden_.size(0));
     const std::int64_t chunk_rows = std::min({num_rows, max_chunk_rows(hidden_), input.chunk_size});
     const std::int64_t block_size = input.chunk_size / chunk_rows;
-    // Tensor cores are fast where sizes are multiples of 8. A piece can be longer by less than a unit.
+    // Tensor cores are fast for sizes that are multiples of 8.
     const std::int64_t unit = hidden_.is_cpu() ? 1 : 64;
     rows_ = cut(hidden_.size(0), chunk_rows, 1);
     std::int64_t first = 0;
@@ -72,11 +74,12 @@ class ChunkedLogits {
     return factor(input_.weights[block.split].narrow(0, block.in_split.begin, block.in_split.size));
   }
 
-  // What products are made of: a GPU multiplies half precision as it is and sums in fp32, a CPU widens first.
+  // Converts a tensor to the dtype that products take: a GPU multiplies half precision directly and sums in fp32, on a
+  // CPU factors are widened first.
   at::Tensor factor(const at::Tensor& tensor) const {
     return tensor.is_cpu() ? tensor.to(wide_) : tensor.to(input_.hidden.scalar_type());
   }
-  // out = a b, in the accumulator's dtype.
+  // out = a b; out has the accumulator's dtype.
   void multiply(at::Tensor& out, const at::Tensor& a, const at::Tensor& b) const {
     if (a.scalar_type() == wide_) {
       at::mm_out(out, a, b);
@@ -93,7 +96,7 @@ class ChunkedLogits {
     }
   }
 
-  // [rows, block], valid until the next call.
+  // The logits [rows, columns of the block], valid until the next call.
   at::Tensor compute(const Range& rows, const Block& block, const at::Tensor& block_weight) const {
     const std::int64_t num_columns = block.in_vocabulary.size;
     at::Tensor logits = buffer_.narrow(0, 0, rows.size * num_columns).view({rows.size, num_columns});
@@ -112,10 +115,10 @@ class ChunkedLogits {
   at::Tensor buffer_;
 };
 
-// Which column of a block is each row's target, if any.
+// The column of a block that is each row's target.
 struct TargetColumns {
   at::Tensor is_here;  // [rows] bool
-  at::Tensor column;   // [rows, 1] int64, some valid column where not here
+  at::Tensor column;   // [rows, 1] int64; an arbitrary valid column if the target is not in the block
 };
 TargetColumns target_columns(const at::Tensor& targets, const Range& vocabulary) {
   const at::Tensor column = targets - vocabulary.begin;
@@ -134,7 +137,7 @@ void scaled_softmax_rows(const at::Tensor& logits, const at::Tensor& lse, const 
 
 // d(sum over rows of grad_loss * loss + grad_lse * lse) / d logits = softmax * by_softmax - onehot(target) * by_target
 struct LogitGradient {
-  at::Tensor lse;         // [T], infinite where ignored, so that the softmax is zero there
+  at::Tensor lse;         // [T], infinite for ignored rows, so that their softmax is zero
   at::Tensor by_softmax;  // [T]
   at::Tensor by_target;   // [T]
 };

@@ -32,28 +32,30 @@ struct LinearCrossEntropyWanted {
   bool hidden = false;
   std::vector<bool> weights = {};
   bool bias = false;
-  // Of the weights: where a gradient goes that is not returned. Fewer than weights: the others have none.
+  // For each weight the place to which its gradient is written instead of being returned. May have fewer entries than
+  // there are weights; the remaining weights have no place.
   std::vector<std::optional<GradientPlace>> places = {};
 };
-struct LinearCrossEntropyBackward {  // in the dtypes of the inputs; undefined unless wanted, and where it has a place
+struct LinearCrossEntropyBackward {  // in the inputs' dtypes; undefined if not wanted or written to a place
   at::Tensor hidden;
   std::vector<at::Tensor> weights;
   at::Tensor bias;
 };
 
-// What is wanted of the weights and has no place, in `dtype`, not filled; the others undefined.
+// Uninitialised gradients in `dtype` of the weights whose gradients are wanted and have no place; the others are
+// undefined.
 [[nodiscard]] std::vector<at::Tensor> empty_weight_gradients(const LinearCrossEntropyInput& input,
                                                              const LinearCrossEntropyWanted& wanted,
                                                              at::ScalarType dtype);
-// Where the gradient of weight `split` goes: its place, or the gradient that is returned.
+// The destination of the gradient of weight `split`: its place, or else the gradient in `result`.
 [[nodiscard]] GradientPlace weight_place(const LinearCrossEntropyWanted& wanted,
                                          const LinearCrossEntropyBackward& result, std::size_t split);
-// Of some rows of the weight.
+// The part of a destination that belongs to `size` rows of the weight from `begin` on.
 [[nodiscard]] GradientPlace rows_of_place(const GradientPlace& place, std::int64_t begin, std::int64_t size);
 
 [[nodiscard]] LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEntropyInput& input);
 
-// grad_loss, grad_lse: [T], either may be undefined.
+// grad_loss and grad_lse are [T]; either may be undefined.
 [[nodiscard]] LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossEntropyInput& input,
                                                                             const at::Tensor& lse,
                                                                             const at::Tensor& grad_loss,

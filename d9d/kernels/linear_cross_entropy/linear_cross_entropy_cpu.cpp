@@ -15,7 +15,7 @@ namespace {
 
 std::int64_t rows_per_task(const at::Tensor& logits) { return 1 + kElementsPerTask / (1 + logits.size(1)); }
 
-// As load, with lanes that do not count in a maximum or a sum of exponentials.
+// As load(), but lanes from `count` on become -inf, which changes neither a maximum nor a sum of exponentials.
 template <class T>
 D9D_ALWAYS_INLINE void load_logits(const T* from, std::int64_t count, typename Lanes<T>::Vec& to) {
   load(from, count, to);

@@ -1,4 +1,4 @@
-// The two passes over a chunk of logits as loops over float or double on the CPU.
+// Loops over a chunk of logits in float or double on the CPU: logsumexp and softmax of each row.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kMaxChunkRows = 8192;  // more do not make products faster
 
-// Many rows, so that few products make the gradient of a weight.
+// Chunks have many rows, so that the gradient of a weight is the sum of few products.
 LogitChunks chunks_of(const LinearCrossEntropyInput& input) {
   const std::int64_t num_rows =
       std::clamp<std::int64_t>(input.hidden.size(0), 1, std::min(kMaxChunkRows, input.chunk_size));
@@ -27,11 +27,11 @@ void* data_of_rows(const at::Tensor& tensor, const TokenRange& range) {
   return tensor.defined() ? tensor.narrow(0, range.begin, range.size).data_ptr() : nullptr;
 }
 
-// Running statistics of rows, from block to block.
+// Statistics of rows, which are updated block by block.
 struct RowStatistics {
   at::Tensor max;           // [rows] A
   at::Tensor sum;           // [rows] A
-  at::Tensor target_logit;  // [rows] A, NaN while no block had it
+  at::Tensor target_logit;  // [rows] A, NaN until a block contains the target
 };
 
 RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& options) {
@@ -40,7 +40,7 @@ RowStatistics no_statistics(std::int64_t num_rows, const at::TensorOptions& opti
           .target_logit = at::full({num_rows}, std::numeric_limits<double>::quiet_NaN(), options)};
 }
 
-// Those of `range`, to be brought up to date with a block.
+// The arguments that update the statistics of the rows `range` with a block.
 LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics& statistics, const TokenRange& range) {
   return {.block = block,
           .max = data_of_rows(statistics.max, range),
@@ -48,8 +48,8 @@ LogitStatisticsArgs statistics_args(const LogitBlock& block, const RowStatistics
           .target_logit = data_of_rows(statistics.target_logit, range)};
 }
 
-// The gradient of some rows of a weight: products of chunks, summed at least in fp32 and rounded once; without another
-// copy where it goes to such numbers.
+// The gradient of some rows of a weight: the sum of the products of all chunks, in at least fp32 and rounded once. If
+// the destination is wide enough for that, products are summed there, without a further buffer.
 class WeightGradient {
  public:
   WeightGradient(const GradientPlace& place, const LogitBlocks& logits, at::ScalarType dtype) : place_(place) {
@@ -65,9 +65,9 @@ class WeightGradient {
     has_values_ = true;
   }
 
-  // Afterwards the gradient is at its place.
+  // Writes the gradient to its place.
   void finish() const {
-    if (!has_values_) sum_.zero_();  // of no rows
+    if (!has_values_) sum_.zero_();  // there were no rows
     if (!is_in_place_) place_.put(sum_);
   }
 
@@ -75,10 +75,10 @@ class WeightGradient {
   GradientPlace place_;
   at::Tensor sum_;
   bool is_in_place_ = false;
-  bool has_values_ = false;  // sum_
+  bool has_values_ = false;  // sum_ has values to add to
 };
 
-// Of all rows, into result.
+// Computes the losses and lse of all rows from the final statistics.
 void compute_losses(const LinearCrossEntropyInput& input, const RowStatistics& statistics,
                     LinearCrossEntropyForward& result) {
   launch_cross_entropy_loss({.dtype = dtype_of(input.hidden),

@@ -1,5 +1,5 @@
-// linear_cross_entropy on a GPU that has kernels for it (has_cuda_kernels), without autograd: matrix products of ATen
-// around kernels of ours. targets are contiguous.
+// linear_cross_entropy on a GPU with kernels (has_cuda_kernels), without autograd: matrix products (../linear/gemm.h)
+// and this op's kernels for the passes between them. targets must be contiguous.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,12 +9,12 @@
 
 namespace d9d::kernels::detail {
 
-// Targets of rows: kIgnored for ignore_index, `vocabulary`, of which the loss is NaN, for other ids outside it. One
-// kernel: the first use of each of LibTorch's elementwise operators loads a library of kernels.
+// Targets with ignore_index replaced by kIgnored, and other ids outside the vocabulary by `vocabulary`, whose loss is
+// NaN. It is a single kernel, because the first use of each of LibTorch's elementwise operators loads a kernel module.
 [[nodiscard]] at::Tensor checked_targets_cuda(const at::Tensor& targets, std::int64_t ignore_index,
                                               std::int64_t vocabulary);
 
-// As the functions of ATen.
+// The same as the functions of linear_cross_entropy_aten.h.
 [[nodiscard]] LinearCrossEntropyForward linear_cross_entropy_forward_cuda(const LinearCrossEntropyInput& input);
 [[nodiscard]] LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossEntropyInput& input,
                                                                             const at::Tensor& lse,
@@ -22,10 +22,10 @@ namespace d9d::kernels::detail {
                                                                             const at::Tensor& grad_lse,
                                                                             const LinearCrossEntropyWanted& wanted);
 
-// Forward together with the backward for grad_loss = 1, grad_lse = 0 in three matrix products; chunks.num_rows rows go
-// through the vocabulary together, a half-precision number a logit. hidden: bf16, of at least one row. All sums are
-// fp32. Gradients are bf16, but for those of weights over more than one chunk of rows: fp32, for put_scaled_cuda().
-// wanted.places is left alone.
+// Forward together with the backward for grad_loss = 1, grad_lse = 0, in three matrix products. For chunks.num_rows
+// rows at a time it stores a half-precision number for each logit of the whole vocabulary. hidden is bf16 and has at
+// least one row. All sums are fp32. Gradients are bf16, except that those of weights are fp32 if there is more than one
+// chunk of rows; put_scaled_cuda() then rounds them. wanted.places is not used.
 struct LinearCrossEntropyWithGradients {
   LinearCrossEntropyForward forward;
   LinearCrossEntropyBackward backward;
@@ -33,16 +33,16 @@ struct LinearCrossEntropyWithGradients {
 [[nodiscard]] LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(
     const LinearCrossEntropyInput& input, const LinearCrossEntropyWanted& wanted, const LogitChunks& chunks);
 
-// For that function: the fewest chunks of about input.chunk_size / V rows, of even length; of fp32 logits 2^24, more or
-// less, at a time.
+// The chunks for that function: as few as possible with about input.chunk_size / V rows, of equal length, and with
+// blocks of columns such that about 2^24 fp32 logits are stored at a time.
 [[nodiscard]] LogitChunks chunks_with_gradients(const LinearCrossEntropyInput& input);
 
-// gradient *= factor, in place, without waiting; nothing is moved when it is 1. gradient: bf16, contiguous; factor: one
-// fp32 number on its device.
+// gradient *= factor, in place, without synchronising; reads and writes no gradient if the factor is 1. gradient is
+// bf16 and contiguous, factor one fp32 number on the same device.
 void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor);
 
-// Adds values * factor to the place, or overwrites it, rounding once, in one pass and without waiting. values: bf16 or
-// fp32, contiguous; factor: as above.
+// Adds values * factor to the place if it has values, otherwise overwrites it. For a bf16 or fp32 place this is one
+// pass with one rounding. Does not synchronise. values are bf16 or fp32 and contiguous, factor as above.
 void put_scaled_cuda(const GradientPlace& place, const at::Tensor& values, const at::Tensor& factor);
 
 }  // namespace d9d::kernels::detail

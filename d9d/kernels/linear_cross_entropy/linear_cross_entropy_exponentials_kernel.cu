@@ -1,19 +1,20 @@
 // Formula: sum = sum_v exp(z_v - reference), e_v = exp(z_v - reference) * softcap'(v); factor = (1 + 2 z_loss_weight
 //          lse) / sum, so that factor * e_v is the gradient of the logit of a column v that is not the target.
-// Legend:  a row a target; z = softcap(logits + bias) in blocks of columns; reference: about the maximum of the row.
-// Mapping: a block of threads a row; a thread 8 columns at a time.
-// Numerics: fp32 sums in an order that only the sizes decide; exponentials rounded once to bf16, and again where a
-//          later block of logits moves the reference.
+// Legend:  each row has one target; z = softcap(logits + bias) in blocks of columns; reference is about the maximum of
+//          the row.
+// Mapping: one thread block per row; a thread processes 8 columns at a time.
+// Numerics: fp32 sums in an order that only the sizes decide; exponentials are rounded once to bf16, and again if a
+//          later block of logits changes the reference.
 // Traffic: logits are read once, and twice for the first block of a row; exponentials are written once.
 #include "d9d/kernels/linear_cross_entropy/logit_rows.cuh"
 
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr int kTiles = 3;  // of eight columns, that a thread has on their way at once
+constexpr int kTiles = 3;  // loads of eight columns that a thread keeps in flight
 constexpr int kMaxBlock = 512;
 
-// Writes the exponentials of this thread's columns, and adds to their sum. Returns the greatest of their logits.
+// Writes the exponentials of this thread's columns, and adds them to `sum`. Returns the greatest of their logits.
 template <bool kTransforms>
 __device__ __forceinline__ float write_exponentials(const LogitBlock& block, std::int64_t row, float reference,
                                                     __nv_bfloat16* exponentials, float& sum) {
@@ -54,8 +55,9 @@ __device__ __forceinline__ float greatest_logit(const LogitBlock& block, std::in
   return greatest;
 }
 
-// A block of threads a row. But for a row's first block of logits the reference is known, so that nobody waits for the
-// greatest logit before exponentials are written; where it turns out to be too far above, they are written again.
+// One thread block per row. Except for a row's first block of logits, the reference is known beforehand, so that
+// exponentials are written without first finding the greatest logit. If that turns out to be too far above the
+// reference, they are written again.
 template <bool kTransforms>
 __global__ void __launch_bounds__(kMaxBlock) logit_exponentials(const LogitExponentialsArgs args) {
   pdl_wait_and_trigger();
@@ -110,7 +112,7 @@ __global__ void __launch_bounds__(kMaxBlock) logit_exponentials(const LogitExpon
   args.reference_of_block[row * args.reference_of_block_stride] = reference;
 }
 
-// A block of threads a row, which most often has nothing to do.
+// One thread block per row. Most rows need no rescaling.
 __global__ void __launch_bounds__(kBlockOfStatistics) rescale_exponentials(const RescaleExponentialsArgs args) {
   pdl_wait_and_trigger();
   const std::int64_t row = blockIdx.x;
@@ -131,7 +133,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) rescale_exponentials(const
   }
 }
 
-// A factor of 0 would leave no exponential that gives the target's gradient.
+// The target's exponential is its gradient divided by the factor, so the factor must not be 0.
 constexpr float kLeastSoftmaxFactor = 1e-6F;
 
 __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRowsArgs args) {
@@ -173,7 +175,7 @@ __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRo
   is_aligned ? scale(std::integral_constant<int, kLogitsOfVec>()) : scale(std::integral_constant<int, 1>());
 }
 
-// A block of threads a row.
+// One thread block per row.
 __global__ void __launch_bounds__(kBlockOfStatistics) scale_rows(const ScaleRowsArgs args) {
   pdl_wait_and_trigger();
   const std::int64_t row = blockIdx.x;

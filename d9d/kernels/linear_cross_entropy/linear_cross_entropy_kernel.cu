@@ -1,8 +1,9 @@
 // Formula: z = softcap(logits + bias), lse = log sum_v exp(z_v), loss = lse - z_target + z_loss_weight * lse^2,
 //          dz_v = (d_loss (1 + 2 z_loss_weight lse) + d_lse) * exp(z_v - lse) - d_loss * [v = target].
-// Legend:  a row a target; logits come in blocks of columns of the vocabulary, v is a column.
-// Mapping: logit_statistics, logit_gradient: a block of threads a row, a thread 8 columns at a time;
-//          cross_entropy_loss: a thread a row; scale_values, put_scaled: a thread 8 elements at a time.
+// Legend:  each row has one target; logits come in blocks of columns of the vocabulary, v is a column.
+// Mapping: logit_statistics, logit_gradient: one thread block per row, whose threads process 8 columns at a time;
+//          check_targets: one thread per target; cross_entropy_loss: one thread per row; scale_values, put_scaled: a
+//          thread processes 8 elements at a time, put_scaled one element of unaligned tensors.
 // Numerics: fp32 (fp64 for fp64 rows), maxima subtracted before exp; sums in an order that only the sizes decide.
 // Traffic: a block of logits is read once for the statistics and once for the gradient, which overwrites it.
 #include "d9d/kernels/linear_cross_entropy/logit_rows.cuh"
@@ -69,7 +70,8 @@ __device__ __forceinline__ A row_gradient(const void* grads, std::int64_t stride
   return grads ? static_cast<const A*>(grads)[row * stride] : A{0};
 }
 
-// A block of threads a row. A tile is read by all before any of it is written: gradients are never longer than logits.
+// One thread block per row. Gradients overwrite the logits of the row: all threads read a tile before any of it is
+// written. Elements of gradients are no larger than those of logits, so later tiles are not overwritten.
 template <class T>
 __global__ void __launch_bounds__(kBlock) logit_gradient(const LogitGradientArgs args) {
   using A = Accumulator<T>;
@@ -118,7 +120,8 @@ __global__ void __launch_bounds__(kBlock) scale_values(const ScaleArgs args) {
     values[i] = narrow<__nv_bfloat16>(widen(values[i]) * factor);
 }
 
-// kCount elements side by side: a group where both begin at 16 bytes, otherwise one.
+// A thread processes kCount contiguous elements at a time: kLogitsOfVec if both tensors are aligned to 16 bytes, else
+// 1.
 template <class Out, class Value, int kCount>
 __global__ void __launch_bounds__(kBlock) put_scaled(const PutScaledArgs args) {
   const float factor = *args.factor;

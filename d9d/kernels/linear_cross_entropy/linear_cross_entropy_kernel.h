@@ -1,4 +1,4 @@
-// The passes of linear_cross_entropy over logits on a GPU, around matrix products that others make.
+// The CUDA kernels of linear_cross_entropy: passes over logits that matrix products elsewhere compute.
 //
 // Legend   T = dtype of hidden, bias and gradients; A = its accumulator: double for double, otherwise float.
 #pragma once
@@ -11,10 +11,10 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-inline constexpr std::int64_t kIgnored = -1;  // the target of a row that does not count
+inline constexpr std::int64_t kIgnored = -1;  // the target of an ignored row
 
-// rows[i] = kIgnored where targets[i] is ignore_index, `vocabulary` where it is another id outside [0, vocabulary),
-// otherwise the target.
+// rows[i] = kIgnored if targets[i] is ignore_index, `vocabulary` if it is another id outside [0, vocabulary), otherwise
+// targets[i].
 struct CheckTargetsArgs {
   const std::int64_t* targets;  // [size]
   std::int64_t* rows;           // [size]
@@ -24,7 +24,7 @@ struct CheckTargetsArgs {
 };
 void launch_check_targets(const CheckTargetsArgs& args, CUstream_st* stream);
 
-// Some rows and some columns of hidden * weight^T, without bias and soft cap.
+// Some rows and columns of hidden * weight^T, before bias and softcap are applied.
 struct LogitBlock {
   Dtype dtype;                  // T
   void* logits;                 // [num_rows, num_columns] A, 16-byte aligned
@@ -37,8 +37,8 @@ struct LogitBlock {
   const std::int64_t* targets;  // [num_rows], in the vocabulary, or kIgnored
 };
 
-// max, sum and target_logit (if the target is one of the columns) are brought up to date with a block: the greatest
-// logit so far, sum(exp(logit - max)), and the target's logit. Rows that are ignored stay as they are.
+// Updates the statistics of rows with a block: max, the greatest logit so far, sum = sum(exp(logit - max)), and, if the
+// target is one of the columns, target_logit. Statistics of ignored rows stay unchanged.
 struct LogitStatisticsArgs {
   LogitBlock block;
   void* max;           // [num_rows] A, -inf before the first block
@@ -47,27 +47,28 @@ struct LogitStatisticsArgs {
 };
 void launch_logit_statistics(const LogitStatisticsArgs& args, CUstream_st* stream);
 
-// The same for T = bf16 where gradients follow, which keeps the exponentials: exp(logit - reference) * slope of the
-// soft cap, as bf16, whose exponent has room for references far from the greatest logit. So a row has one reference,
-// the greatest logit of its first block, until one more than kMaxAboveReference above it comes: then that, and
-// launch_rescale_exponentials brings the blocks before in line.
+// The same for T = bf16 if gradients follow. It also writes the exponentials, exp(logit - reference) * slope of the
+// softcap, in bf16, whose exponent range allows references far from the greatest logit. So the reference of a row is
+// the greatest logit of its first block. Only if a later block has a logit that is more than kMaxAboveReference above
+// the reference, that block's greatest logit becomes the reference, and launch_rescale_exponentials must rescale the
+// earlier blocks.
 inline constexpr float kMaxAboveReference = 40;
 struct LogitExponentialsArgs {
   LogitBlock block;
-  bool is_first;                     // of its rows
+  bool is_first;                     // the first block of its rows
   float* reference;                  // [num_rows]
   float* sum;                        // [num_rows] of exp(logit - reference)
-  float* target_logit;               // [num_rows], NaN while no block had it
-  void* exponentials;                // [num_rows, exponentials_stride], 16-byte aligned; 0 for rows that are ignored
+  float* target_logit;               // [num_rows], NaN until a block contains the target
+  void* exponentials;                // [num_rows, exponentials_stride], 16-byte aligned; 0 for ignored rows
   std::int64_t exponentials_stride;  // a multiple of 8
-  std::int64_t first_exponential;    // where in a row the block begins, a multiple of 8
-  std::int64_t* target_place;        // [num_rows]: where in a row the target is, -1 while no block had it
-  float* reference_of_block;         // of row r at r * reference_of_block_stride
+  std::int64_t first_exponential;    // column of `exponentials` where the block begins, a multiple of 8
+  std::int64_t* target_place;        // [num_rows]: column of `exponentials` of the target, -1 until a block contains it
+  float* reference_of_block;         // the reference of the block for row r, at r * reference_of_block_stride
   std::int64_t reference_of_block_stride;
 };
 void launch_logit_exponentials(const LogitExponentialsArgs& args, CUstream_st* stream);
 
-// Brings blocks of exponentials to the reference that their row has now.
+// Rescales blocks of exponentials from the reference with which they were computed to the final one of their row.
 struct RescaleExponentialsArgs {
   void* exponentials;               // [num_rows, num_columns] bf16, 16-byte aligned
   std::int64_t row_stride;          // a multiple of 8, at least num_columns
@@ -76,12 +77,12 @@ struct RescaleExponentialsArgs {
   std::int64_t block_columns;       // a multiple of 8
   const std::int64_t* targets;      // [num_rows]
   const float* reference;           // [num_rows]
-  const float* reference_of_block;  // of row r and block b at r * reference_of_block_stride + b
+  const float* reference_of_block;  // for row r and block b, at r * reference_of_block_stride + b
   std::int64_t reference_of_block_stride;
 };
 void launch_rescale_exponentials(const RescaleExponentialsArgs& args, CUstream_st* stream);
 
-// lse = log(sum) + max, loss = lse - target_logit + z_loss_weight * lse^2; both 0 where ignored.
+// lse = log(sum) + max, loss = lse - target_logit + z_loss_weight * lse^2; both 0 for ignored rows.
 struct CrossEntropyLossArgs {
   Dtype dtype;
   std::int64_t num_rows;
@@ -95,12 +96,12 @@ struct CrossEntropyLossArgs {
 };
 void launch_cross_entropy_loss(const CrossEntropyLossArgs& args, CUstream_st* stream);
 
-// Replaces logits by d(sum over rows of grad_loss * loss + grad_lse * lse) / d(hidden * weight^T) in T; a row of them
-// begins where the row of logits began. 0 where ignored.
+// Overwrites logits by d(sum over rows of grad_loss * loss + grad_lse * lse) / d(hidden * weight^T) in T. Each row of
+// gradients begins where its row of logits began. Gradients of ignored rows are 0.
 struct LogitGradientArgs {
   LogitBlock block;
   const void* lse;        // [num_rows] A
-  const void* grad_loss;  // [num_rows] A of any stride, or null: 0
+  const void* grad_loss;  // [num_rows] A of any stride; null counts as 0
   std::int64_t grad_loss_stride;
   const void* grad_lse;  // the same
   std::int64_t grad_lse_stride;
@@ -108,9 +109,9 @@ struct LogitGradientArgs {
 };
 void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream);
 
-// What is left to do for rows of exponentials whose loss has grad_loss = 1 and grad_lse = 0: the gradient of a logit is
-// factor[row] * exponential. At the target the exponential becomes what makes that so. Rows of hidden times their
-// factor are what the gradient of a weight is a sum of.
+// Finishes rows of exponentials for grad_loss = 1 and grad_lse = 0. Afterwards the gradient of a logit is factor[row] *
+// exponential, for which the target's exponential is replaced. Also writes rows of hidden times their factor: a
+// weight's gradient is the product of the exponentials with these rows.
 struct FinishRowsArgs {
   std::int64_t num_rows;  // below 2^31
   std::int64_t hidden_size;
@@ -123,7 +124,7 @@ struct FinishRowsArgs {
   double softcap;      // 0: none
   float* loss;         // [num_rows]
   float* lse;          // [num_rows]
-  float* factor;       // [num_rows]; 0 where ignored
+  float* factor;       // [num_rows]; 0 for ignored rows
   void* exponentials;  // [num_rows, exponentials_stride] bf16
   std::int64_t exponentials_stride;
   const void* hidden;   // [num_rows, hidden_size] bf16
@@ -141,10 +142,10 @@ struct ScaleRowsArgs {
 };
 void launch_scale_rows(const ScaleRowsArgs& args, CUstream_st* stream);
 
-// out = values * *factor, or out + values * *factor; both contiguous, of any alignment.
+// out = values * *factor, or with `adds` out += values * *factor. Both tensors are contiguous, of any alignment.
 struct PutScaledArgs {
   Dtype out_dtype;     // kBFloat16 or kFloat32
-  Dtype values_dtype;  // the same
+  Dtype values_dtype;  // kBFloat16 or kFloat32
   void* out;
   const void* values;
   std::int64_t size;
@@ -153,7 +154,7 @@ struct PutScaledArgs {
 };
 void launch_put_scaled(const PutScaledArgs& args, CUstream_st* stream);
 
-// values *= *factor; reads and writes nothing when that is 1. values: bf16, 16-byte aligned.
+// values *= *factor; reads and writes no values if the factor is 1. values are bf16 and 16-byte aligned.
 struct ScaleArgs {
   void* values;
   std::int64_t size;

@@ -11,10 +11,10 @@
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr std::int64_t kRowUnit = 8;               // of aligned products
-constexpr std::int64_t kWideLogits = 2048 * 8448;  // products of 2048 rows of so many columns fill an H200 four times
+constexpr std::int64_t kRowUnit = 8;               // chunks are multiples of this many rows, for aligned products
+constexpr std::int64_t kWideLogits = 2048 * 8448;  // a product of 2048 rows and 8448 columns is four waves on an H200
 
-// A chunk of rows on its way through the vocabulary.
+// Processes a chunk of rows over the whole vocabulary.
 class Chunk {
  public:
   Chunk(const LinearCrossEntropyInput& input, const LogitBlocks& logits, std::int64_t max_rows, bool scales_hidden)
@@ -31,7 +31,7 @@ class Chunk {
     if (scales_hidden) scaled_hidden_ = at::empty({max_rows, input.hidden.size(1)}, input.hidden.options());
   }
 
-  // Afterwards the gradient of a logit is factor times exponential.
+  // Computes loss and lse of `rows`, the exponentials and the factors. The gradient of a logit is factor * exponential.
   void compute(const TokenRange& rows, LinearCrossEntropyForward& result) {
     rows_ = rows;
     for (std::size_t index = 0; index < logits_.columns().size(); ++index) compute_block(index);
@@ -55,12 +55,12 @@ class Chunk {
                        stream());
   }
 
-  // [rows, V_s] bf16: gradients of logits over factor.
+  // [rows, V_s] bf16: the gradients of the logits of a split, divided by the row's factor.
   [[nodiscard]] at::Tensor exponentials(std::size_t split) const {
     return exponentials_.narrow(0, 0, rows_.size)
         .narrow(1, logits_.split(split).padded_first, input_.weights[split].size(0));
   }
-  // [rows, H] bf16: hidden times factor.
+  // [rows, H] bf16: hidden times the row's factor.
   [[nodiscard]] at::Tensor scaled_hidden() const { return scaled_hidden_.narrow(0, 0, rows_.size); }
   // [rows], fp32
   [[nodiscard]] at::Tensor factor() const { return factor_.narrow(0, 0, rows_.size); }
@@ -125,7 +125,8 @@ class Chunk {
   TokenRange rows_ = {};
 };
 
-// Sums over rows of factor times exponential; the factors as two numbers of half precision each.
+// Sums of factor * exponential over rows. Each factor is split into the sum of two bf16 numbers, so that a bf16 matrix
+// product computes the sums.
 at::Tensor weighted_sum(const at::Tensor& factor, const at::Tensor& exponentials) {
   const at::Tensor coarse = factor.to(at::kBFloat16);
   const at::Tensor fine = (factor - coarse).to(at::kBFloat16);
@@ -153,9 +154,10 @@ LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(const L
   const std::int64_t hidden_size = input.hidden.size(1);
   const std::int64_t chunk_rows = std::min(chunks.num_rows, num_rows);
   const bool wants_weight = std::ranges::find(wanted.weights, true) != wanted.weights.end();
-  // What is left of the logits in fp32 makes room for the gradient of hidden in fp32.
+  // The buffer of fp32 logits is reused for the gradient of hidden in fp32, so it must be large enough for it.
   const LogitBlocks logits(input, chunks, wanted.hidden ? chunk_rows * hidden_size : 0);
-  // One product rounds its sums once; more are added up in fp32, 2 bytes a weight more than a gradient in bf16.
+  // A single product rounds its fp32 sums once, to bf16. Several products are accumulated in fp32, which takes 2 bytes
+  // more per weight.
   const at::ScalarType weight_dtype = logits.rows().size() > 1 ? at::kFloat : at::kBFloat16;
   LinearCrossEntropyWithGradients result{.forward = {.loss = at::empty({num_rows}, logits.wide_options()),
                                                      .lse = at::empty({num_rows}, logits.wide_options())},
@@ -163,7 +165,7 @@ LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(const L
   Chunk chunk(input, logits, chunk_rows, wants_weight);
   for (const TokenRange& rows : logits.rows()) {
     chunk.compute(rows, result.forward);
-    at::Tensor grad_hidden;  // over factor
+    at::Tensor grad_hidden;  // divided by the row's factor
     for (std::size_t split = 0; split < input.weights.size(); ++split) {
       const at::Tensor& weight = input.weights[split];
       if (weight.size(0) == 0) continue;

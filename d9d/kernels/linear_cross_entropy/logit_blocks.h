@@ -1,4 +1,5 @@
-// The logits of linear_cross_entropy on a GPU, some rows and some columns of the vocabulary at a time, in one buffer.
+// The logits of linear_cross_entropy on a GPU, computed for some rows and some columns of the vocabulary at a time, in
+// one buffer.
 //
 // Example
 //   const LogitBlocks logits(input, {.num_rows = 8192, .num_columns = 8192});
@@ -18,25 +19,24 @@
 
 namespace d9d::kernels::detail {
 
-inline constexpr std::int64_t kColumnUnit = 64;  // blocks of columns begin at multiples of it, for aligned products
+inline constexpr std::int64_t kColumnUnit = 64;  // blocks begin at multiples of it in a weight, for aligned products
 
 struct TokenRange {
   std::int64_t begin;
   std::int64_t size;
 };
-// Columns that one weight gives.
+// Columns of the logits that belong to one weight.
 struct ColumnRange {
-  std::size_t split;   // which weight
-  std::int64_t begin;  // in the weight
+  std::size_t split;   // index of the weight
+  std::int64_t begin;  // the first row of the weight
   std::int64_t size;
 };
-// Where a weight's columns are: in the vocabulary, in a row where each weight begins at a multiple of kColumnUnit, and
-// which of columns() are its.
+// The columns of a weight.
 struct SplitColumns {
-  std::int64_t first;
-  std::int64_t padded_first;
-  std::int64_t first_block;
-  std::int64_t block_size;  // of all its blocks but the last
+  std::int64_t first;         // the first column in the vocabulary
+  std::int64_t padded_first;  // the same in a row that pads each weight to a multiple of kColumnUnit
+  std::int64_t first_block;   // index of its first block in columns()
+  std::int64_t block_size;    // columns of each of its blocks but the last
 };
 struct LogitChunks {
   std::int64_t num_rows;
@@ -45,7 +45,8 @@ struct LogitChunks {
 
 class LogitBlocks {
  public:
-  // Blocks of at most `chunks`, widths rounded up to kColumnUnit. The buffer has at least min_numbers numbers.
+  // Blocks have at most chunks.num_rows rows and chunks.num_columns columns, the latter rounded up to a multiple of
+  // kColumnUnit. The buffer has at least min_numbers elements.
   LogitBlocks(const LinearCrossEntropyInput& input, const LogitChunks& chunks, std::int64_t min_numbers = 0);
 
   [[nodiscard]] const std::vector<TokenRange>& rows() const { return rows_; }
@@ -60,9 +61,9 @@ class LogitBlocks {
   [[nodiscard]] at::TensorOptions wide_options() const { return buffer_.options(); }
   [[nodiscard]] const at::Tensor& buffer() const { return buffer_; }
 
-  // hidden * weight^T in the buffer, valid until the next call.
+  // Computes hidden * weight^T into the buffer; the block is valid until the next call.
   [[nodiscard]] LogitBlock compute(const TokenRange& rows, const ColumnRange& columns) const;
-  // [rows, columns] in hidden's dtype: where launch_logit_gradient puts the gradients of the block computed last.
+  // The view [rows, columns] in hidden's dtype to which launch_logit_gradient writes the gradients of the last block.
   [[nodiscard]] at::Tensor gradient(const TokenRange& rows, const ColumnRange& columns) const;
 
  private:
@@ -77,7 +78,8 @@ class LogitBlocks {
   at::Tensor buffer_;
 };
 
-// What is wanted and has no place, not filled; the bias, whose gradient is a sum over blocks, wide and zero.
+// Uninitialised gradients that are wanted and have no place. That of the bias is zero and in the accumulator's dtype,
+// because it is summed over blocks.
 [[nodiscard]] LinearCrossEntropyBackward empty_gradients(const LinearCrossEntropyInput& input,
                                                          const LinearCrossEntropyWanted& wanted,
                                                          at::ScalarType weight_dtype);

@@ -1,4 +1,4 @@
-// A row of a block of logits, as a block of threads reads it.
+// How a thread block reads a row of a block of logits.
 //
 // Example
 //   const LogitRow<T, 4> logits(args.block, blockIdx.x);
@@ -16,7 +16,7 @@
 
 namespace d9d::kernels::detail {
 
-constexpr int kLogitsOfVec = 8;  // columns of a thread side by side: 16 bytes of half precision
+constexpr int kLogitsOfVec = 8;  // contiguous columns that a thread processes: 16 bytes of half precision
 template <class T>
 using LogitVec = Vec<T, kLogitsOfVec>;
 
@@ -25,8 +25,8 @@ constexpr A kInfinity = std::numeric_limits<A>::infinity();
 template <class A>
 constexpr A kLowest = std::numeric_limits<A>::lowest();
 
-// The logits of columns [column, column + kLogitsOfVec) with bias and soft cap, if kTransforms; -inf beyond the last
-// column.
+// Loads the logits of columns [column, column + kLogitsOfVec), with kTransforms applies bias and softcap; -inf beyond
+// the last column.
 template <class T, bool kTransforms = true, class A = Accumulator<T>>
 __device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_t row, std::int64_t column,
                                             A (&z)[kLogitsOfVec]) {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void load_logits(const LogitBlock& block, std::int64_
 constexpr int kBlockOfStatistics = 256;
 constexpr std::int64_t kTileOfStatistics = kBlockOfStatistics * kLogitsOfVec;
 
-// Half precision hides the error of the fast instruction.
+// For half-precision types it uses the fast approximate instruction, whose error disappears when results are rounded.
 template <class T>
 __device__ __forceinline__ Accumulator<T> fast_exp(Accumulator<T> x) {
   if constexpr (sizeof(T) == 2) {
@@ -69,7 +69,8 @@ __device__ __forceinline__ Accumulator<T> fast_exp(Accumulator<T> x) {
   }
 }
 
-// A block of threads has a row of logits, and holds kTiles tiles of it; of wider rows the rest is read again.
+// A row of logits that a thread block processes. Registers hold the first kTiles tiles; the rest of a wider row is read
+// again in each pass.
 template <class T, int kTiles, class A = Accumulator<T>>
 class LogitRow {
  public:
@@ -79,7 +80,7 @@ class LogitRow {
       if (column_of(tile) < block.num_columns) load_logits<T>(block, row, column_of(tile), held_[tile]);
   }
 
-  // Calls function(eight logits, their first column) for those of this thread.
+  // Calls function(eight logits, their first column) for all columns of this thread.
   template <class Function>
   __device__ __forceinline__ void for_each(const Function& function) const {
 #pragma unroll
@@ -92,7 +93,7 @@ class LogitRow {
     }
   }
 
-  // On every thread; finite.
+  // The greatest logit of the row, on every thread. Finite even if all logits are -inf.
   __device__ __forceinline__ A greatest(A* scratch) const {
     A result = -kInfinity<A>;
     for_each([&](const A(&z)[kLogitsOfVec], std::int64_t) {
@@ -103,7 +104,7 @@ class LogitRow {
     return max(result, kLowest<A>);  // a row of -inf sums to 0, not NaN
   }
 
-  // Of a column, by one thread.
+  // The logit of a column. A single thread may call it.
   __device__ __forceinline__ A at(std::int64_t column) const {
     A z[kLogitsOfVec];
     load_logits<T>(block_, row_, column / kLogitsOfVec * kLogitsOfVec, z);

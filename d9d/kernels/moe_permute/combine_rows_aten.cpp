@@ -8,7 +8,7 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// values: [N, ...]. Returns [T, k, ...], zero where the slot has no row, whatever the rows hold.
+// values: [N, ...]. Returns [T, k, ...], zero for a slot without a row, even if values are NaN or infinite.
 at::Tensor gather_slots(const at::Tensor& values, const at::Tensor& slot_to_row) {
   auto shape = values.sizes().vec();
   shape[0] = slot_to_row.size(1);

@@ -14,7 +14,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Choices that live elsewhere go to one more column, which is cut off.
+// Choices of experts on other ranks are scattered to an additional last column, which is cut off.
 struct IndicesToMultihot : torch::autograd::Function<IndicesToMultihot> {
   static variable_list forward(AutogradContext* context, const at::Tensor& probs, const at::Tensor& indices,
                                std::int64_t num_experts) {

@@ -1,4 +1,4 @@
-// Expert choices as a mask over experts: the form in which expert-parallel transports count and exchange tokens.
+// Expert choices as a mask over experts, the form in which expert-parallel transports count and exchange tokens.
 //
 // Example (3 experts here)
 //   ids = [[2, -1]], probs = [[0.7, 0.3]]
@@ -18,9 +18,9 @@ struct MultihotChoices {
   at::Tensor probs;  // [T, E] dtype of the given probs, zero where not chosen
 };
 
-// indices: [T, k] int64, distinct inside a token; -1 and numbers from num_experts = E on are choices that live
-// elsewhere. probs: [T, k]. Differentiable in probs (zero for choices elsewhere). Does not wait for the device.
-// Throws ConfigError for shapes that do not fit.
+// indices: [T, k] int64, distinct within a token; -1 and numbers from num_experts = E on mean experts on other ranks.
+// probs: [T, k]. Differentiable in probs (zero for choices of experts on other ranks). Does not synchronise with the
+// device. Throws ConfigError for shapes that do not fit.
 [[nodiscard]] MultihotChoices indices_to_multihot(const at::Tensor& indices, const at::Tensor& probs,
                                                   std::int64_t num_experts);
 

@@ -11,7 +11,7 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Holds what its pointers lead to.
+// A contiguous version of a tensor. Keeps the memory alive that data() points to.
 struct Contiguous {
   explicit Contiguous(const at::Tensor& of) : tensor(of.defined() ? of.contiguous() : of) {}
   [[nodiscard]] const void* data() const { return tensor.defined() ? tensor.const_data_ptr() : nullptr; }

@@ -1,5 +1,6 @@
-// permute, unpermute and indices_to_multihot on a GPU that has kernels for the rows (has_cuda_kernels), without
-// autograd. T tokens, k choices, N rows, H features.
+// permute, unpermute and indices_to_multihot on a GPU with kernels for the rows (has_cuda_kernels), without autograd.
+//
+// Legend   T tokens, k choices, N rows, H features
 #pragma once
 
 #include <optional>
@@ -12,21 +13,23 @@
 
 namespace d9d::kernels::detail {
 
-// Whether the kernels can carry one of these along with a row.
+// Whether the kernels can move one of `values` along with each row: elements of 2, 4 or 8 bytes.
 [[nodiscard]] bool is_carried(const at::Tensor& values);
 
-// tokens [T, H], values [T, k] or undefined -> [N, H] and [N].
+// tokens [T, H], values [T, k] or undefined -> the row of each slot, [N, H], and its value, [N] or undefined.
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> scatter_tokens_cuda(const at::Tensor& tokens, const at::Tensor& values,
                                                                     const at::Tensor& slot_to_row,
                                                                     std::int64_t num_rows);
 
-// rows [N, H], weights [T, k] or undefined, values [N] or undefined -> combine_rows and spread_to_slots of them.
+// rows [N, H], weights [T, k] or undefined, values [N] or undefined -> combine_rows(rows, slot_to_row, weights) and
+// spread_to_slots(values, slot_to_row) (combine_rows.h).
 [[nodiscard]] std::pair<at::Tensor, at::Tensor> combine_rows_cuda(const at::Tensor& rows, const at::Tensor& weights,
                                                                   const at::Tensor& values,
                                                                   const at::Tensor& slot_to_row);
 
-// The gradients of combine_rows with weights in its N rows, in the dtype of grad_tokens, and in weights, in theirs;
-// undefined where not wanted. grad_tokens [T, H]; rows may be undefined where the weights' is not wanted.
+// The gradients of combine_rows with weights: that of the N = num_rows rows in the dtype of grad_tokens, that of the
+// weights in the weights' dtype; undefined unless wanted. grad_tokens [T, H]; rows may be undefined if the gradient of
+// the weights is not wanted.
 struct CombineRowsWanted {
   bool rows;
   bool weights;

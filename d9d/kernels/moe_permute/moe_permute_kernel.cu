@@ -1,8 +1,8 @@
 // Formula: rows[slot_to_row[t, k]] = tokens[t]; back: tokens[t] = sum_k weights[t, k] * rows[slot_to_row[t, k]], with
 //          grad_rows = weights * grad_tokens and grad_weights[t, k] = sum_f grad_tokens * rows.
 // Legend:  t token, k its choice of an expert, slot = (t, k), f feature; a slot without a row counts as zero.
-// Mapping: scatter: a warp a part of a token, through shared memory by TMA; combine: a thread 16 bytes of a token;
-//          combine's backward: a block a token.
+// Mapping: scatter: a warp copies a part of a token through shared memory by TMA, or a thread one element of unaligned
+//          rows; combine: a thread sums 16 bytes of a token, or one element; combine's backward: one block per token.
 // Numerics: scatter copies; sums are fp32 (fp64 for fp64 rows) over k in order, rounded once.
 // Traffic: each token is read or written once, each row once.
 #include <algorithm>
@@ -19,13 +19,14 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kWarpsOfBlock = kBlock / kWarpSize;
 constexpr std::int64_t kPartBytes = 8192;
-constexpr int kRowsInFlight = 8;  // of a token, loaded before the first is summed
+constexpr int kRowsInFlight = 8;  // rows of a token that are loaded before the first is summed
 
-// What a piece is held as between its load and its use: apart, elements of half precision take a register each.
+// The type that holds a piece between its load and its use. As separate elements, half-precision values would take a
+// register each.
 template <class P>
 using Bits = std::conditional_t<sizeof(P) == 16, uint4, P>;
 
-// A value of 2, 4 or 8 bytes in a register, so that its load and its store may stand apart.
+// Loads a value of 2, 4 or 8 bytes into a register; store_value() stores it. So other loads can be issued in between.
 __device__ __forceinline__ std::uint64_t load_value(const void* from, std::int64_t index, int size) {
   switch (size) {
     case 2:
@@ -50,14 +51,14 @@ __device__ __forceinline__ void store_value(std::uint64_t value, void* to, std::
   }
 }
 
-// What a thread does: one piece of one token.
+// The work of a thread: one piece of one token.
 struct TokenPiece {
   std::int64_t token;
   std::int64_t piece;  // of the row
 };
 
 __device__ __forceinline__ TokenPiece token_piece(std::int64_t index, std::int64_t pieces_of_row) {
-  if (index <= UINT32_MAX) {  // a division of 32 bits costs a fifth of one of 64
+  if (index <= UINT32_MAX) {  // a 32-bit division costs a fifth of a 64-bit one
     const auto token = static_cast<std::uint32_t>(index) / static_cast<std::uint32_t>(pieces_of_row);
     return {.token = token, .piece = index - token * pieces_of_row};
   }
@@ -68,7 +69,7 @@ __device__ __forceinline__ TokenPiece token_piece(std::int64_t pieces_of_row) {
   return token_piece(static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x, pieces_of_row);
 }
 
-// Values beside rows, for the slots `first`, `first + stride`, ... of a token.
+// Copies the values that accompany rows, for the choices `first`, `first + stride`, ... of a token.
 __device__ __forceinline__ void scatter_values(const ScatterTokensArgs& args, std::int64_t token, std::int64_t first,
                                                std::int64_t stride) {
   if (args.value_size == 0) return;
@@ -98,8 +99,8 @@ __global__ void __launch_bounds__(kBlock) scatter_tokens(const ScatterTokensArgs
 
 constexpr int kWarpsOfScatter = 8;
 
-// A warp a part of a token: the copy engine reads it once and writes it for every choice. Sizes in bytes, multiples of
-// 16; of shared memory, `part_bytes` for each warp.
+// A warp copies a part of a token: the TMA reads it once and writes it for every choice. Sizes are in bytes, multiples
+// of 16; each warp has `part_bytes` of shared memory.
 __global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
     scatter_tokens_in_bulk(const ScatterTokensArgs args, std::int64_t row_bytes, unsigned parts_of_row,
                            unsigned part_bytes) {
@@ -146,13 +147,13 @@ __global__ void __launch_bounds__(kWarpsOfScatter* kWarpSize)
   tma_store_wait_read<0>();
 }
 
-// 0 where there is no row.
+// The value of a slot's row; 0 for a slot without a row.
 __device__ __forceinline__ std::uint64_t value_of_slot(const CombineRowsArgs& args, std::int64_t slot) {
   const std::int64_t row = args.shape.slot_to_row[slot];
   return row >= 0 ? load_value(args.row_values, row, args.value_size) : 0;
 }
 
-// Of a multiprocessor, so that registers do not limit what is in flight.
+// The least number of blocks per multiprocessor. It caps registers, so that enough threads have loads in flight.
 template <bool kWeighs>
 constexpr int kBlocksOfCombine = kWeighs ? 3 : 4;
 
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine<kWeighs>)
     std::int64_t row[kRowsInFlight];
     A weight[kRowsInFlight];
     Bits<P> bits[kRowsInFlight];
-    unsigned are_there = 0;  // a bit a row: less than the rows' numbers in registers
+    unsigned are_there = 0;  // one bit per row takes fewer registers than keeping the row numbers
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i) {
       const bool is_choice = first + i < args.shape.num_choices;
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine<kWeighs>)
       are_there |= 1U << i;
       bits[i] = *reinterpret_cast<const Bits<P>*>(from + row[i] * row_bytes);
     }
-    if (has_value && first == 0) slot_value = value_of_slot(args, first_slot + piece);  // on its way with the rows
+    if (has_value && first == 0) slot_value = value_of_slot(args, first_slot + piece);  // in flight with the rows
 #pragma unroll
     for (int i = 0; i < kRowsInFlight; ++i) {
       if ((are_there >> i & 1) == 0) continue;
@@ -211,7 +212,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksOfCombine<kWeighs>)
     store_value(value_of_slot(args, first_slot + choice), args.slot_values, first_slot + choice, args.value_size);
 }
 
-// A block a token.
+// One block per token.
 template <class T, int kCount>
 __global__ void __launch_bounds__(kBlock)
     combine_rows_backward(const CombineRowsBackwardArgs args, std::int64_t pieces_of_row) {
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(kBlock) indices_to_multihot(const MultihotArgs
   static_cast<T*>(args.dense)[token * args.num_experts + expert] = prob;
 }
 
-// Calls function(Element<T>, constant): the elements that are moved at once, 16 bytes or one.
+// Calls function(Element<T>, integral_constant of the elements of a piece): 16 bytes, or one element of unaligned rows.
 template <class Function>
 void with_piece(const MoePermuteShape& shape, std::initializer_list<const void*> rows, const Function& function) {
   with_element_type(shape.dtype, [&]<class T>(Element<T> element) {

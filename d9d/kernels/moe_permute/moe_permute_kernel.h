@@ -1,7 +1,7 @@
-// Moving token rows on a GPU.
+// The CUDA kernels of permute, unpermute and indices_to_multihot.
 //
-// Legend   N rows, T tokens, k choices, H features; element = dtype of the rows, A = its accumulator: double for
-//          double, otherwise float. Everything is contiguous.
+// Legend   N rows, T tokens, k choices, H features; tensors of N or T rows with H features have the dtype of the shape;
+//          A = its accumulator: double for double, otherwise float. All tensors are contiguous.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,11 @@ struct ScatterTokensArgs {
 void launch_scatter_tokens(const ScatterTokensArgs& args, CUstream_st* stream);
 
 // tokens[t] = sum over c, in order, of slot_weights[t, c] * rows[slot_to_row[t, c]] in A, and
-// slot_values[t, c] = row_values[slot_to_row[t, c]], 0 where there is no row.
+// slot_values[t, c] = row_values[slot_to_row[t, c]], 0 for a slot without a row.
 struct CombineRowsArgs {
   MoePermuteShape shape;
   const void* rows;          // [N, H]
-  const void* slot_weights;  // [T, k] A, or null: all 1
+  const void* slot_weights;  // [T, k] A; null counts as all ones
   void* tokens;              // [T, H]
   int value_size;            // bytes: 2, 4 or 8; 0: no values
   const void* row_values;    // [N]
@@ -47,7 +47,7 @@ void launch_combine_rows(const CombineRowsArgs& args, CUstream_st* stream);
 // The gradients of tokens[t] = sum over c of slot_weights[t, c] * rows[slot_to_row[t, c]].
 struct CombineRowsBackwardArgs {
   MoePermuteShape shape;
-  const void* rows;          // [N, H], or null where grad_weights is
+  const void* rows;          // [N, H]; may be null if grad_weights is null
   const void* slot_weights;  // [T, k] A
   const void* grad_tokens;   // [T, H]
   void* grad_rows;           // [N, H], or null
@@ -55,7 +55,7 @@ struct CombineRowsBackwardArgs {
 };
 void launch_combine_rows_backward(const CombineRowsBackwardArgs& args, CUstream_st* stream);
 
-// mask[t, e] = some indices[t, c] is e, dense[t, e] = probs[t, c] of that c, or 0.
+// mask[t, e] is true if some indices[t, c] is e; dense[t, e] is probs[t, c] of that c, or 0.
 struct MultihotArgs {
   Dtype dtype;  // of probs and dense
   std::int64_t num_tokens;

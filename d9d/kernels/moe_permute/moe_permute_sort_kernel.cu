@@ -1,7 +1,8 @@
 // Formula: row of a slot = number of slots with a smaller expert + number of earlier slots with the same expert.
-// Legend:  a slot is a choice of a token; slots whose expert lives elsewhere get no row.
-// Mapping: a stable counting sort in two kernels: count_slots: a block counts the experts of 1,024 slots; place_slots:
-//          a block adds up the counts of those before it, and its warps place 128 consecutive slots each, 32 at a time.
+// Legend:  a slot is a choice of a token; slots whose expert is on another rank get no row.
+// Mapping: a stable counting sort in two kernels. count_slots: a block counts the experts of 1,024 slots. place_slots:
+//          a block adds up the counts of the blocks before it, and each of its warps places 128 consecutive slots, 32
+//          at a time.
 // Numerics: integers; the order of atomic additions does not matter.
 // Traffic: expert ids are read twice, indices are written once; the counts of all blocks are read by each block.
 #include <algorithm>
@@ -18,7 +19,7 @@ constexpr int kBlock = kWarps * kWarpSize;
 constexpr int kSlotsOfWarp = kSlotsOfSortBlock / kWarps;
 constexpr int kSlotsOfLane = kSlotsOfWarp / kWarpSize;
 
-// -1 for a slot without a row.
+// The expert of a slot, or -1 if the slot gets no row.
 __device__ __forceinline__ int expert_of(const TokenPermutationArgs& args, std::int64_t slot) {
   if (slot >= args.num_slots) return -1;
   const std::int64_t id = args.expert_ids[slot];
@@ -39,13 +40,14 @@ __global__ void __launch_bounds__(kBlock) count_slots(const TokenPermutationArgs
   for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock) counts[expert] = count[expert];
 }
 
-// Of each expert: the rows of all blocks, and of those before this one. Sums of integers: in any order.
+// Computes for each expert the rows of all blocks, and those of the blocks before this one. The sums are integers, so
+// their order does not matter.
 __device__ __forceinline__ void sum_counts(const TokenPermutationArgs& args, int num_sort_blocks, int* of_all,
                                            int* of_blocks_before) {
   for (int expert = threadIdx.x; expert < args.num_experts; expert += kBlock)
     of_all[expert] = of_blocks_before[expert] = 0;
   __syncthreads();
-  const int parts = max(1, kBlock / args.num_experts);  // threads of an expert
+  const int parts = max(1, kBlock / args.num_experts);  // threads per expert
   for (int i = threadIdx.x; i < parts * args.num_experts; i += kBlock) {
     const int expert = i % args.num_experts;
     int all = 0;
@@ -62,7 +64,7 @@ __device__ __forceinline__ void sum_counts(const TokenPermutationArgs& args, int
   __syncthreads();
 }
 
-// Sizes of experts become where they begin; by one warp.
+// Replaces the sizes of experts by the first row of each (an exclusive prefix sum). One warp calls it.
 __device__ __forceinline__ void sizes_to_offsets(int* sizes, int num_experts) {
   const int lane = threadIdx.x % kWarpSize;
   int begin = 0;
@@ -80,7 +82,7 @@ __device__ __forceinline__ void sizes_to_offsets(int* sizes, int num_experts) {
   }
 }
 
-// Warps have consecutive slots, and walk over them 32 at a time: rows follow the order of slots.
+// A warp places consecutive slots, 32 at a time, so that the rows of an expert follow the order of slots.
 __global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs args, int num_sort_blocks) {
   pdl_wait_and_trigger();
   extern __shared__ int next_row[];  // [kWarps, num_experts]
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kBlock) place_slots(const TokenPermutationArgs
     if (expert[i] >= 0 && before == 0) next_row_of_warp[expert[i]] += __popc(same);
     __syncwarp();
     if (slot < args.num_slots) args.slot_to_row[slot] = row;
-    if (row < 0 || row >= args.num_rows) continue;  // the latter where num_rows is wrong
+    if (row < 0 || row >= args.num_rows) continue;  // row >= num_rows only if the caller's num_rows is wrong
     args.row_to_slot[row] = slot;
     args.row_to_token[row] = slot / args.slots_of_token;
   }

@@ -26,7 +26,7 @@ namespace detail {
 TokenPermutation build_token_permutation_aten(const TokenPermutationRequest& request) {
   const auto ids = request.expert_ids.flatten();
   const auto num_rows = request.num_rows ? *request.num_rows : ids.ge(0).sum().item<std::int64_t>();
-  const auto num_elsewhere = ids.numel() - num_rows;  // their id -1 sorts to the front
+  const auto num_elsewhere = ids.numel() - num_rows;  // slots with id -1, which sort to the front
   const auto [sorted_ids, slots] = at::sort(ids, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const auto experts = at::arange(request.num_experts + 1, ids.options());
   const auto offsets = at::searchsorted(sorted_ids, experts, /*out_int32=*/true) - num_elsewhere;

@@ -6,7 +6,7 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Rows a expert; checks every id on the way.
+// The number of rows of each expert. Checks that every id is in range.
 std::vector<std::int64_t> count_rows(const std::int64_t* ids, std::int64_t num_slots, std::int64_t num_experts) {
   std::vector<std::int64_t> counts(static_cast<std::size_t>(num_experts));
   for (std::int64_t slot = 0; slot < num_slots; ++slot) {
@@ -20,7 +20,7 @@ std::vector<std::int64_t> count_rows(const std::int64_t* ids, std::int64_t num_s
 
 }  // namespace
 
-// A counting sort.
+// A counting sort of the slots.
 TokenPermutation build_token_permutation_cpu(const TokenPermutationRequest& request) {
   const auto ids = request.expert_ids.contiguous();
   const auto* id = ids.const_data_ptr<std::int64_t>();

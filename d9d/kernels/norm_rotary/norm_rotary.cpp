@@ -18,7 +18,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct NormRotary : torch::autograd::Function<NormRotary> {
-  // {q, k}, and v if there is one.
+  // Returns {q, k}, and v if it is given.
   static variable_list forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
                                const at::Tensor& q_weight, const at::Tensor& k_weight, const at::Tensor& cos,
                                const at::Tensor& sin, const std::optional<at::Tensor>& v,
@@ -35,9 +35,10 @@ struct NormRotary : torch::autograd::Function<NormRotary> {
     return {out[0], out[1], at::alias(*v)};
   }
 
-  // `grads` is the engine's own list, to which it moved what it got or summed. A hook, a gradient kept for the caller
-  // or a second node that got the same tensor hold references beside it, and a view a tensor of the same storage. With
-  // neither, the columns beside those of v are nobody's, and nothing enqueued elsewhere reads them.
+  // The engine moves gradients that it received or summed into `grads`, so that this list holds the only reference to
+  // grads[2] unless a hook, a gradient retained for the caller or another node that got the same tensor holds one too;
+  // a view would be a further tensor of its storage. is_only_reference() excludes both: then no other code can access
+  // the columns before those of v, and no kernel enqueued elsewhere reads them.
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     detail::check_first_order("norm_rotary");
     const at::Tensor none;
@@ -56,7 +57,7 @@ struct NormRotary : torch::autograd::Function<NormRotary> {
   }
 };
 
-// {q, k}, and v where it went through autograd with them.
+// Returns {q, k}, and v if it went through the autograd function with them.
 variable_list apply(const at::Tensor& q, const at::Tensor& k, const at::Tensor& q_weight, const at::Tensor& k_weight,
                     const at::Tensor& cos, const at::Tensor& sin, const std::optional<at::Tensor>& v,
                     const NormRotaryOptions& options) {

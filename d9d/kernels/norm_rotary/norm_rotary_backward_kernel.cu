@@ -1,10 +1,12 @@
 // Formula: with inv = rsqrt(mean(x^2) + eps) and g = grad_out rotated back:
 //          grad_x = g * weight * inv - x * inv^3 * mean(g * weight * x), grad_weight = sum over heads of g * x * inv.
-// Legend:  x one head of D channels, queries and keys alike; inv is computed again rather than kept.
-// Mapping: a block a multiprocessor; a group of threads, at most a warp, has 2 heads of a token at a time, a thread one
-//          slot (heads_view.h) of each; heads arrive in shared memory by cp.async, 3 stages ahead.
-// Numerics: fp32, rounded once; gradients of weights are summed a thread, a block, and over blocks in a fixed order.
-// Traffic: x and grad_out are read once, grad_x is written once; one partial sum of each weight a block.
+// Legend:  x one head of D channels, of queries or keys; inv is recomputed, not saved by the forward.
+// Mapping: one block per multiprocessor; a group of threads, at most a warp, processes 2 heads of a token at a time, of
+//          which a thread has one slot (heads_view.h) each; cp.async loads heads into shared memory 3 stages ahead.
+//          add_partials: one block per 32 columns of a weight adds the blocks' partial sums.
+// Numerics: fp32, rounded once; gradients of weights are summed per thread, then per block, then over blocks, in a
+//          fixed order.
+// Traffic: x and grad_out are read once, grad_x is written once; each block writes one partial sum of each weight.
 #include <algorithm>
 
 #include "d9d/kernels/device/cp_async.cuh"
@@ -13,11 +15,11 @@
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr int kBlock = 512;  // one a multiprocessor
+constexpr int kBlock = 512;  // threads; there is one block per multiprocessor
 constexpr int kHeads = 2;    // of a thread group
-constexpr int kStages = 3;   // of heads on their way into shared memory while those before them are worked on
+constexpr int kStages = 3;   // stages of heads that are in flight to shared memory
 
-// Where a thread finds its pieces of a stage: each has places of its own.
+// A ring of stages in shared memory. A thread reads only the pieces that it loaded itself.
 class Ring {
  public:
   __device__ __forceinline__ explicit Ring(void* memory) : mine_(static_cast<uint4*>(memory) + threadIdx.x) {}
@@ -30,7 +32,7 @@ class Ring {
 };
 constexpr unsigned kBytesOfRing = kStages * 2 * kHeads * 2 * kBlock * sizeof(uint4);
 
-// Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
+// Adds the sums of the block's groups in order, and writes one partial sum per column.
 template <int W>
 __device__ __forceinline__ void write_partial(const float (&sums)[2 * W], float* of_groups, const HeadGrid& grid,
                                               const HeadsShape& shape, bool is_interleaved, float* partial) {
@@ -50,8 +52,8 @@ __device__ __forceinline__ void write_partial(const float (&sums)[2 * W], float*
   }
 }
 
-// Blocks take groups of heads alternately. A thread keeps the weights of its channels, and the sums of their gradients
-// over all heads.
+// Groups of heads are dealt to blocks in turn. A thread keeps the weights of its channels in registers, and the sums of
+// their gradients over all heads.
 template <class T, class Table, bool kIsInterleaved>
 __global__ void __launch_bounds__(kBlock, 1)
     norm_rotary_backward(const NormRotaryBackwardArgs args, const HeadGrid grid) {
@@ -74,11 +76,11 @@ __global__ void __launch_bounds__(kBlock, 1)
   const unsigned step = pick(grid.num_blocks, are_keys) * groups_of_block;
   const unsigned first =
       (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * groups_of_block + threadIdx.x / grid.group;
-  const unsigned num_steps = (num_groups + step - 1) / step;  // of all threads alike
+  const unsigned num_steps = (num_groups + step - 1) / step;  // the same for all threads
   const HeadsView views[2] = {pick(inputs.x, are_keys), pick(args.grad_out, are_keys)};
   const auto first_bytes = static_cast<unsigned>(channels.first * static_cast<int>(sizeof(T)));
   const auto second_bytes = static_cast<unsigned>(max(channels.second, 0) * static_cast<int>(sizeof(T)));
-  const auto fetch = [&](unsigned i_step) {  // heads that are not there become zeros
+  const auto fetch = [&](unsigned i_step) {  // missing heads become zeros
     const unsigned index = first + i_step * step;
     const int stage = static_cast<int>(i_step % kStages);
     if (i_step < num_steps) {
@@ -181,7 +183,8 @@ __global__ void __launch_bounds__(kBlock, 1)
                    args.partials + blockIdx.x * shape.head_dim);
 }
 
-// A warp for 32 columns of one of the two weights adds its partial sums in order.
+// One block per 32 columns of one of the two weights: warp w adds partials w, w + kWarpsOfSum, ..., then the first warp
+// adds the warps' sums.
 constexpr int kWarpsOfSum = 4;
 
 template <class Weight>
@@ -198,7 +201,7 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   const bool is_mine = column < args.inputs.shape.head_dim && grad_weight != nullptr;
   const unsigned first = which == 0 ? 0 : grid.num_blocks[0];
   constexpr int kPartialsOfWarp = (kNormRotaryPartials + kWarpsOfSum - 1) / kWarpsOfSum;
-  float read[kPartialsOfWarp] = {};  // all on their way at once
+  float read[kPartialsOfWarp] = {};  // all loads are in flight together
 #pragma unroll
   for (int i = 0; i < kPartialsOfWarp; ++i) {
     const unsigned partial = i * kWarpsOfSum + warp;
@@ -215,7 +218,8 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   static_cast<Weight*>(grad_weight)[column] = static_cast<Weight>(sum);
 }
 
-// Shares of the blocks as there are heads; at least one where there are some.
+// Divides the blocks between queries and keys in proportion to their groups of heads. Each that has groups gets at
+// least one block.
 void divide_blocks(HeadGrid& grid) {
   const auto total = static_cast<unsigned>(kNormRotaryPartials);
   const std::uint64_t all = std::uint64_t{grid.num_groups[0]} + grid.num_groups[1];

@@ -14,7 +14,7 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// The tables as the kernel reads them, of one dtype: that of the heads or fp32.
+// The tables as the kernel reads them: both in the dtype of the heads, or both in fp32.
 struct Tables {
   Tables(const NormRotaryTensors& tensors, at::ScalarType dtype) {
     const bool are_of_heads = tensors.cos.scalar_type() == dtype && tensors.sin.scalar_type() == dtype;
@@ -25,7 +25,7 @@ struct Tables {
   at::Tensor sin;
 };
 
-// The weights as the kernel reads them, both of one dtype: that of the heads or fp32.
+// The weights as the kernel reads them: both in the dtype of the heads, or both in fp32.
 QueriesAndKeys fitting_weights(const NormRotaryTensors& tensors) {
   const at::ScalarType dtype = tensors.x[0].scalar_type();
   const bool are_of_heads = tensors.weights[0].scalar_type() == dtype && tensors.weights[1].scalar_type() == dtype;
@@ -59,7 +59,8 @@ NormRotaryInputs inputs_of(const QueriesAndKeys& x, const QueriesAndKeys& weight
   return inputs;
 }
 
-// Places for the gradients of queries and keys, [B, S, heads, D] with tokens evenly spaced.
+// Uninitialised gradients of queries and keys, [B, S, heads, D] with evenly spaced tokens: in front of the columns of
+// `beside` if its rows have room for them, otherwise in a new buffer.
 QueriesAndKeys places_of_gradients(const QueriesAndKeys& x, const at::Tensor& beside) {
   if (beside.defined()) {
     const auto room = column_slices_before(beside, x[0], x[1], /*num_column_dims=*/2);

@@ -1,4 +1,4 @@
-// norm_rotary by its kernels, for tensors that fits_norm_rotary_kernel() takes, without autograd.
+// norm_rotary by its CUDA kernels, without autograd, for tensors that fits_norm_rotary_kernel() takes.
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 
 namespace d9d::kernels::detail {
 
-// Queries, then keys. An undefined tensor is left out; results are undefined for it.
+// Queries, then keys. An undefined tensor is skipped, and its result is undefined.
 using QueriesAndKeys = std::array<at::Tensor, 2>;
 
 struct NormRotaryTensors {
@@ -17,8 +17,8 @@ struct NormRotaryTensors {
   at::Tensor sin;
 };
 
-// Whether there is a GPU with kernels, for the dtype and the sizes of these heads. Strides and addresses that the
-// kernels do not take cost a copy.
+// Whether the heads are on a GPU with kernels for their dtype and sizes. Tensors with strides or addresses that the
+// kernels do not take are copied.
 [[nodiscard]] bool fits_norm_rotary_kernel(const NormRotaryTensors& tensors);
 
 [[nodiscard]] QueriesAndKeys norm_rotary_forward_cuda(const NormRotaryTensors& tensors,
@@ -29,12 +29,12 @@ struct NormRotaryWanted {
   std::array<bool, 2> weights = {};
 };
 struct NormRotaryBackward {
-  QueriesAndKeys x;        // adjacent columns of one buffer where both are wanted and tensors.x are, or go beside
+  QueriesAndKeys x;        // if both are wanted: adjacent columns if tensors.x are, or written in front of `beside`
   QueriesAndKeys weights;  // in the weights' dtypes
 };
-// Those of an undefined grad_out are left out like those that are not wanted. `beside`: undefined, or the gradient of
-// something else that nobody can see but through its own columns. Where both of x are wanted and its rows have room for
-// them before these columns, they go there.
+// Gradients for an undefined grad_out are not computed, like those that are not wanted. `beside` is undefined, or the
+// gradient of another tensor whose storage no other code can access outside its own columns. If both gradients of x are
+// wanted and the rows of `beside` have room for them in front of its columns, they are written there.
 [[nodiscard]] NormRotaryBackward norm_rotary_backward_cuda(const QueriesAndKeys& grad_out,
                                                            const NormRotaryTensors& tensors,
                                                            const NormRotaryOptions& options,

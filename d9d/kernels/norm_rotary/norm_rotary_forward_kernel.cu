@@ -1,6 +1,7 @@
 // Formula: y = x * rsqrt(mean(x^2) + eps) * weight, out_a = y_a cos_a - y_b sin_a, out_b = y_b cos_b + y_a sin_b.
-// Legend:  x one head of D channels, queries and keys alike; channels a and b are rotated with each other.
-// Mapping: a group of threads, at most a warp, has 4 heads of a token; a thread has one slot (heads_view.h) of each.
+// Legend:  x one head of D channels, of queries or keys; channels a and b are rotated with each other.
+// Mapping: a group of threads, at most a warp, processes 4 heads of a token; a thread has one slot (heads_view.h) of
+//          each.
 // Numerics: fp32, rounded once; the order of the sum over a head is fixed.
 // Traffic: queries and keys are read once and written once; a token's tables are read once for 4 heads.
 #include "d9d/kernels/norm_rotary/norm_rotary_weights.cuh"
@@ -24,7 +25,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   const unsigned index =
       (blockIdx.x - (are_keys ? grid.num_blocks[0] : 0)) * (kBlock / grid.group) + threadIdx.x / grid.group;
   const int slot = static_cast<int>(threadIdx.x) % grid.group;
-  // Threads without work do that of others and keep silent about it: loads need no branches then.
+  // Threads without work load what other threads load and store nothing, so that loads need no branches.
   const HeadGroup group = head_group<kHeads>(pick(grid.groups_of_token, are_keys), min(index, num_groups - 1));
   const Channels channels =
       channels_of<W>(shape.head_dim, shape.rotary_dim, slot < grid.num_slots ? slot : 0, kIsInterleaved);
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   float squares[kHeads] = {};
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
-    keep_packed(x[i][0]);  // nothing waits for these before the tables are on their way too
+    keep_packed(x[i][0]);  // keeps uses of x after the table loads, so that all loads are in flight together
     keep_packed(x[i][1]);
     if (slot >= grid.num_slots) clear(x[i][0]);
     if (slot >= grid.num_slots || channels.second < 0) clear(x[i][1]);
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   }
   lane_group_sums(squares, grid.group);
   if (index >= num_groups || slot >= grid.num_slots) return;
-  float weights[2 * W];  // later than the rest: they are in the nearest cache
+  float weights[2 * W];  // loaded last, because they are in the L1 cache
   load_weights<T, W>(inputs, pick(inputs.weight, are_keys), channels, weights);
   const float inv_n = __frcp_rn(static_cast<float>(shape.head_dim));
 

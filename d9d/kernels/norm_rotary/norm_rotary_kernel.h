@@ -1,4 +1,4 @@
-// norm_rotary of queries and keys as one pass over GPU memory, in each direction.
+// The CUDA kernels of norm_rotary: forward and backward each make one pass over queries and keys.
 #pragma once
 
 #include <cstdint>
@@ -30,22 +30,22 @@ struct NormRotaryForwardArgs {
   void* out[2] = {};  // [B, S, heads, D], contiguous
 };
 
-// Rows of weight gradients are added into this many sums, for queries and keys together, which are then added: as many
-// as an H200 has multiprocessors, and the same on all GPUs, so that the order of additions does not depend on the
-// device.
+// The weight gradients are summed over heads into this many partial sums, for queries and keys together, which are then
+// added: one for each multiprocessor of an H200. The number is the same on all GPUs, so that the order of additions
+// does not depend on the device.
 constexpr std::int64_t kNormRotaryPartials = 132;
 
 struct NormRotaryBackwardArgs {
   NormRotaryInputs inputs;
   HeadsView grad_out[2];
-  void* grad_x[2] = {};  // [B * S, heads, D], a token at grad_x_stride, its heads side by side; null: not wanted
-  std::uint32_t grad_x_stride[2] = {};
+  void* grad_x[2] = {};                 // [B * S, heads, D] with contiguous heads and channels; null: not wanted
+  std::uint32_t grad_x_stride[2] = {};  // elements from a token to the next
   float* partials = nullptr;  // [kNormRotaryPartials, D]: scratch of the weights' gradients; null: none is wanted
   void* grad_weight[2] = {};  // [D] of weight_dtype; null: not wanted
 };
 
-// On the current device and `stream`, without waiting; num_tokens > 0. The order of all sums is decided by sizes and
-// dtypes. Throw StateError when a kernel does not start, ConfigError in a build without CUDA.
+// Both run on the current device and `stream` without synchronising; num_tokens > 0. Sizes and dtypes alone decide the
+// order of all sums. They throw StateError if a kernel does not start, ConfigError in a build without CUDA.
 void launch_norm_rotary_forward(const NormRotaryForwardArgs& args, CUstream_st* stream);
 void launch_norm_rotary_backward(const NormRotaryBackwardArgs& args, CUstream_st* stream);
 

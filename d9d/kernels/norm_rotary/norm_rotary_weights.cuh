@@ -1,4 +1,4 @@
-// What the kernels of norm_rotary share beside head groups.
+// What the kernels of norm_rotary share in addition to head_groups.cuh.
 #pragma once
 
 #include "d9d/kernels/device/reduce.cuh"
@@ -7,7 +7,7 @@
 
 namespace d9d::kernels::detail {
 
-// The weights of a slot's channels, plus 1 when zero-centred; 0 where it has no second vector.
+// The weights of a slot's channels, plus 1 when zero-centred; 0 for a missing second vector.
 template <class T, int W>
 __device__ __forceinline__ void load_weights(const NormRotaryInputs& inputs, const void* weight,
                                              const Channels& channels, float (&weights)[2 * W]) {

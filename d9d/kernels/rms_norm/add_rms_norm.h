@@ -1,4 +1,4 @@
-// A residual connection and the norm behind it (rms_norm.h), in one pass over a GPU's memory.
+// A residual connection and the norm after it (rms_norm.h), on a GPU in one pass over memory.
 //
 //   sum = x + residual      norm = rms_norm(sum)
 //
@@ -20,10 +20,10 @@ struct AddRmsNorm {
 
 // Legend       N = normalised columns (> 0).
 // x, residual  [..., N], one shape and floating dtype, any strides, any number of rows including none.
-//              Without a residual the sum is x: use it in x's place, and the gradients of x and of the norm are added
-//              within the norm's backward.
+//              Without a residual the returned sum is x. If it is used in place of x from there on, the norm's backward
+//              adds the gradient of these uses to that of the norm.
 // weight       [N], floating, any dtype; with zero_centered the factor is 1 + weight.
-// Returns      both in x's dtype; the norm is that of the rounded sum, as of an addition and rms_norm.
+// Returns      both in x's dtype; the norm is that of the rounded sum, as after a separate addition.
 // Differentiable once in x, residual and weight, through both results; keeps the sum.
 // Local. Throws ConfigError on shapes, dtypes or devices that do not fit.
 [[nodiscard]] AddRmsNorm add_rms_norm(const at::Tensor& x, const std::optional<at::Tensor>& residual,

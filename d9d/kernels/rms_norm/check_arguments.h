@@ -1,4 +1,4 @@
-// What the operators of this folder ask of x and weight.
+// Checks x and weight for the ops of this folder. Throws ConfigError.
 #pragma once
 
 #include <ATen/core/Tensor.h>

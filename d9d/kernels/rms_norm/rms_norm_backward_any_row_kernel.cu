@@ -1,9 +1,9 @@
 // Formula: as rms_norm_backward_kernel.cu.
 // Legend:  rows of any type, alignment and length.
-// Mapping: backward_in_registers: a block has rows of up to 4 elements a thread; backward_in_memory: a block a row of
-//          any length, whose partial sums of grad_weight lie in global memory.
+// Mapping: backward_in_registers: a block holds whole rows, of which a thread has up to 4 elements each.
+//          backward_in_memory: a block takes a row of any length, and sums grad_weight in global memory.
 // Numerics: fp32 (fp64 for fp64 rows), rounded once; the order of all sums depends only on sizes.
-// Traffic: x and grad are read once in registers, twice in memory; grad_x is written once.
+// Traffic: backward_in_registers reads x and grad once, backward_in_memory twice; grad_x is written once.
 #include <algorithm>
 #include <cstring>
 
@@ -16,11 +16,12 @@ namespace d9d::kernels::detail {
 namespace {
 
 constexpr int kColumnsOfThread = 4;
-// Of a block; the next ones are on their way while it works on these.
+// Rows that a block processes at a time, while the loads of the next ones are in flight.
 template <class T>
 constexpr int kRowsAtOnce = sizeof(T) == 8 ? 1 : 2;
 
-// An element in a register of its own, which nothing touches before it is used: loads stay on their way together.
+// The bits of an element in a register of its own. They are not converted before their use, so that all loads stay in
+// flight together.
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
 
@@ -41,7 +42,7 @@ __device__ __forceinline__ Accumulator<T> widen_bits(Bits<T> bits) {
   return widen(value);
 }
 
-// A block for rows of any alignment and up to kBlock * kColumnsOfThread elements, which are read once.
+// A block processes rows of any alignment and up to kBlock * kColumnsOfThread elements, which it reads once.
 template <class T, int kBlock>
 __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
     backward_in_registers(const RmsNormBackwardArgs args) {
@@ -120,8 +121,8 @@ __global__ void __launch_bounds__(kBlock, sizeof(T) == 8 ? 1 : 1024 / kBlock)
 
 constexpr int kBlockOfLongRow = 1024;
 
-// A block for a row of any length, which it reads twice. A thread adds to the partial sums of its own
-// columns in memory.
+// A block processes rows of any length, which it reads twice. A thread keeps the partial sums of its columns in global
+// memory.
 template <class T>
 __global__ void __launch_bounds__(kBlockOfLongRow, 2) backward_in_memory(const RmsNormBackwardArgs args) {
   pdl_wait_and_trigger();

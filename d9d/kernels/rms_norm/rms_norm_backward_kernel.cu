@@ -1,10 +1,12 @@
 // Formula: with inv = rsqrt(mean(x^2) + eps): grad_weight = sum over rows of grad * x * inv,
 //          grad_x = grad * weight * inv - x * inv^3 * mean(grad * weight * x), plus grad_sum if there is one.
-// Legend:  a row of N columns; inv is computed again rather than kept; grad_sum is what a residual connection adds.
-// Mapping: a block a multiprocessor; a group of threads (rms_norm_rows.cuh) has whole rows, which arrive in shared
-//          memory by cp.async some stages ahead; add_partials: a block 32 columns of the partial sums of grad_weight.
-// Numerics: fp32, rounded once; grad_weight is summed a thread, a block, and over blocks in a fixed order.
-// Traffic: x and grad are read once, grad_x is written once; one partial sum of each column a block.
+// Legend:  means are over the N columns of a row; inv is recomputed, not saved by the forward; grad_sum is the gradient
+//          that arrives through a residual connection.
+// Mapping: backward_in_registers: one block per multiprocessor; a group of threads (rms_norm_rows.cuh) processes whole
+//          rows, which cp.async loads into shared memory some stages ahead. add_partials: one block per 32 columns
+//          adds the blocks' partial sums of grad_weight.
+// Numerics: fp32, rounded once; grad_weight is summed per thread, then per block, then over blocks, in a fixed order.
+// Traffic: x and grad are read once, grad_x is written once; each block writes one partial sum per column.
 #include <algorithm>
 
 #include "d9d/kernels/device/cp_async.cuh"
@@ -16,11 +18,11 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Of a row; longer ones are the business of another kernel.
+// Vectors of 16 bytes of the longest row; rms_norm_backward_long_rows_kernel.cu takes longer ones.
 constexpr std::int64_t kMostVectors = 128;
 
-// One block a multiprocessor. While a group computes on rows, those after them are on their way into shared memory: as
-// many stages as fit.
+// There is one block per multiprocessor. While a group computes on rows, loads of the following rows into shared memory
+// are in flight, for as many stages as fit, up to 4.
 template <class Group>
 constexpr int kBlockOf = Group::kVectors == 1 ? 768 : 512;
 constexpr unsigned kBytesOfRing = 192 * 1024;
@@ -29,7 +31,7 @@ constexpr unsigned kBytesOfStage = (kAdds ? 3 : 2) * kBlockOf<Group>* Group::kRo
 template <class T, class Group, bool kAdds>
 constexpr int kStagesOf = static_cast<int>(std::min(kBytesOfRing / kBytesOfStage<T, Group, kAdds>, 4U));
 
-// Where a thread finds its vectors of the rows of a stage: each thread has places of its own.
+// A ring of stages in shared memory. A thread reads only the vectors that it loaded itself.
 template <class T, class Group, int kSources>
 class Ring {
  public:
@@ -43,12 +45,12 @@ class Ring {
   Vec16<T>* mine_;
 };
 
-// Adds the sums of the block's groups in order, and writes them as one partial sum of each column.
+// Adds the sums of the block's groups in order, and writes one partial sum per column.
 template <class T, class Group>
 __device__ __forceinline__ void write_partials(const float (&sums)[Group::kVectors][kWidth<T>], float* group_sums,
                                                float* partial, std::int64_t num_columns) {
   constexpr int W = kWidth<T>;
-  constexpr int kColumns = Group::kThreads * W;  // of the groups' vectors of one number
+  constexpr int kColumns = Group::kThreads * W;  // columns that vectors v of a group's threads cover
   constexpr int kGroups = kBlockOf<Group> / Group::kThreads;
 #pragma unroll
   for (int v = 0; v < Group::kVectors; ++v) {
@@ -65,8 +67,8 @@ __device__ __forceinline__ void write_partials(const float (&sums)[Group::kVecto
   }
 }
 
-// Blocks take rows alternately. A thread keeps the weights of its columns, and the sums of their gradients over all
-// rows. What limits this kernel besides memory is the number of instructions.
+// Rows are dealt to blocks in turn. A thread keeps the weights of its columns in registers, and the sums of their
+// gradients over all rows. The kernel is limited by memory and by the number of instructions.
 template <class T, class Weight, class Group, bool kAdds>
 __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(const RmsNormBackwardArgs args) {
   pdl_wait_and_trigger();
@@ -82,7 +84,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
   const auto is_mine = [&](std::int64_t row, int v) {
     return row < args.num_rows && column_of<Group, T>(thread, v) < args.num_columns;
   };
-  const auto fetch = [&](std::int64_t first_row, int stage) {  // of the block; rows that are not there become zeros
+  const auto fetch = [&](std::int64_t first_row, int stage) {  // rows beyond the last become zeros
     const auto fetch_source = [&](int source, const void* data, const StridedRows& rows) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -126,7 +128,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
       for (int v = 0; v < kVectors; ++v) {
         const Vec16<T> x = ring.at(stage, 0, i, v);
         const Vec16<T> grad = ring.at(stage, 1, i, v);
-        float squares = 0;  // short chains of additions
+        float squares = 0;  // summed per vector, for short chains of dependent additions
         float products = 0;
 #pragma unroll
         for (int j = 0; j < W; ++j) {
@@ -173,7 +175,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>, 1) backward_in_registers(cons
 
 constexpr int kWarpsOfSum = 16;
 
-// A block for 32 columns: warp w adds partials w, w + 16, ..., then the first warp adds the warps' sums.
+// One block per 32 columns: warp w adds partials w, w + 16, ..., then the first warp adds the warps' sums.
 template <class A, class Weight>
 __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
     add_partials(const A* partials, unsigned num_partials, std::int64_t num_columns, Weight* grad_weight) {
@@ -183,7 +185,7 @@ __global__ void __launch_bounds__(kWarpSize* kWarpsOfSum)
   const unsigned lane = threadIdx.x % kWarpSize;
   const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarpSize + lane;
   constexpr int kPartialsOfWarp = (kRmsNormPartials + kWarpsOfSum - 1) / kWarpsOfSum;
-  A read[kPartialsOfWarp] = {};  // all on their way at once
+  A read[kPartialsOfWarp] = {};  // all loads are in flight together
 #pragma unroll
   for (int i = 0; i < kPartialsOfWarp; ++i) {
     const unsigned partial = i * kWarpsOfSum + warp;
@@ -210,7 +212,8 @@ void launch_add_partials(const RmsNormBackwardArgs& args, unsigned num_partials,
   args.dtype == Dtype::kFloat64 ? launch(Element<double>()) : launch(Element<float>());
 }
 
-// The number of blocks, 0 where the rows are not aligned or do not fit into registers.
+// Returns the number of blocks that it launched. Launches nothing and returns 0 for types without a kernel, unaligned
+// rows, and rows that do not fit into registers.
 unsigned launch_aligned(const RmsNormBackwardArgs& args, CUstream_st* stream) {
   unsigned blocks = 0;
   with_common_types(args.dtype, args.weight_dtype, [&]<class T, class Weight>() {

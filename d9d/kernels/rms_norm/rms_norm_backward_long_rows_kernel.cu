@@ -1,9 +1,9 @@
 // Formula: as rms_norm_backward_kernel.cu.
 // Legend:  rows of more than 128 vectors of 16 bytes, aligned to 16 bytes.
-// Mapping: a block has whole rows, and each thread the same columns of all of them, whose weights and sums of gradients
-//          stay in its registers. Rows arrive in shared memory by TMA, two stages ahead.
+// Mapping: a block processes whole rows; a thread has the same columns of all of them, and keeps their weights and sums
+//          of weight gradients in registers. TMA loads rows into shared memory two stages ahead.
 // Numerics: fp32, rounded once; the order of all sums depends only on sizes.
-// Traffic: x and grad are read once, grad_x is written once; one partial sum of each column a block.
+// Traffic: x and grad are read once, grad_x is written once; each block writes one partial sum per column.
 #include <algorithm>
 
 #include "d9d/kernels/device/launch.cuh"
@@ -12,20 +12,20 @@
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
 #include "d9d/kernels/rms_norm/rms_norm_rows.cuh"
 
-// Few rows are on their way to shared memory at a time: with more, some multiprocessors get less than their share of
-// the memory's bandwidth and end late.
+// Only a few rows per block are in flight to shared memory: with more, some multiprocessors get less than their share
+// of the memory bandwidth and end late.
 namespace d9d::kernels::detail {
 namespace {
 
 constexpr int kStages = 2;
 
-// Threads of a block, 16-byte vectors of a thread and row, rows a step.
+// The shape of a kernel: threads of a block, 16-byte vectors that a thread has of a row, and rows of a step.
 template <int kThreadsOfBlock, int kVectorsOfThread, int kRowsOfStep>
 struct Rows {
   static constexpr int kThreads = kThreadsOfBlock;
   static constexpr int kVectors = kVectorsOfThread;
   static constexpr int kRows = kRowsOfStep;
-  static constexpr int kBlocks = 512 / kThreadsOfBlock;  // of a multiprocessor
+  static constexpr int kBlocks = 512 / kThreadsOfBlock;  // per multiprocessor
 };
 
 template <class Function>
@@ -37,12 +37,13 @@ bool with_rows(std::int64_t num_vectors, const Function& function) {
   return false;
 }
 
-// Rows divided among blocks: some a step, and in the last step as many for each, or one more.
+// Divides rows among blocks. In each full step a block has rows_of_step rows; in the last step all blocks have the same
+// number, or one more.
 struct RowSteps {
-  int rows_of_step;  // and block
-  int num_full;
-  int rows_of_last;    // of a block
-  int one_more_until;  // the first blocks have one more
+  int rows_of_step;    // per block, in a full step
+  int num_full;        // number of full steps
+  int rows_of_last;    // per block, in the last step
+  int one_more_until;  // blocks before this one have one row more in the last step
 
   static RowSteps of(std::int64_t num_rows, std::int64_t num_blocks, int rows_of_step) {
     const std::int64_t left = num_rows % (num_blocks * rows_of_step);
@@ -52,7 +53,7 @@ struct RowSteps {
             .one_more_until = static_cast<int>(left % num_blocks)};
   }
 
-  // Of this block.
+  // The number of rows of this block in a step, and the first of them.
   [[nodiscard]] __device__ __forceinline__ int num_rows(int step) const {
     const int block = static_cast<int>(blockIdx.x);
     if (step < num_full) return rows_of_step;
@@ -88,7 +89,8 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   const auto is_mine = [&](int v) { return column_of(v) < args.num_columns; };
   const auto row_bytes = static_cast<std::uint32_t>(args.num_columns * sizeof(T));
   if (thread < kStages * kRows && thread % kRows < steps.num_rows(thread / kRows)) {
-    // The forward's input has been there for long: its first rows come while the kernel before ends.
+    // x is the forward's input, which the previous kernel does not write. So its first rows may be prefetched into L2
+    // while that kernel still runs.
     const std::int64_t row = steps.first_row(thread / kRows) + thread % kRows;
     tma_prefetch_1d(static_cast<const T*>(args.x) + row_offset(args.x_rows, row), row_bytes);
   }
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
   __syncthreads();
   pdl_wait_and_trigger();
 
-  const auto fetch = [&](int step, int stage) {  // by the first warp: a lane a row of a source
+  const auto fetch = [&](int step, int stage) {  // called by the first warp; each lane loads one row of one source
     const int num_rows = steps.num_rows(step);
     if (thread == 0) mbarrier_arrive_expect_tx(full[stage], kSources * num_rows * row_bytes);
     __syncwarp();
@@ -153,7 +155,7 @@ __global__ void __launch_bounds__(R::kThreads, R::kBlocks)
       }
     }
     const float sum = block_reduce_scatter(sums, sums_of_warps[step % 2]);
-    if (thread < kWarpSize) fetch(step + kStages, state.stage);  // all threads have read it
+    if (thread < kWarpSize) fetch(step + kStages, state.stage);  // the barrier above: all threads have read the stage
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const float inv_rms = rsqrtf(__shfl_sync(kFullWarp, sum, 2 * i) * inv_n + eps);

@@ -12,8 +12,8 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Rows are added into at most this many partial weight gradients. It depends on the shape alone, never on the number of
-// threads, so that the order of additions does not either.
+// Rows are summed into at most this many partial weight gradients. The number of partials depends on the shape alone
+// and not on the number of threads; so does the order of additions.
 constexpr std::int64_t kMaxPartials = 32;
 constexpr std::int64_t kMinRowsPerPartial = 16;
 

@@ -1,5 +1,5 @@
-// rms_norm_aten.h as loops over contiguous float, double or bfloat16 on the CPU: one read of x a pass instead of one an
-// operation.
+// rms_norm_aten.h as loops over contiguous float, double or bfloat16 on the CPU. A pass reads x from memory once, where
+// ATen reads it once per operation.
 #pragma once
 
 #include "d9d/kernels/rms_norm/rms_norm_aten.h"

@@ -1,5 +1,5 @@
-// rms_norm_aten.h for x and weight that has_cuda_kernels() takes, in one pass over their memory, and the same behind an
-// addition.
+// rms_norm_aten.h, alone and after an addition, in one pass over memory, for x and weight that has_cuda_kernels()
+// takes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,8 @@ struct AddRmsNormForward {
 [[nodiscard]] AddRmsNormForward add_rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& residual,
                                                           const at::Tensor& weight, RmsNormOptions options);
 
-// `x` is what was normed. `grad_sum` is added to its gradient where defined. Of the result, `scale` is the gradient of
-// the weight in the weight's dtype.
+// `x` is the tensor that was normalised. If `grad_sum` is defined, it is added to the gradient of x. The result's
+// `scale` is the gradient of the weight, in the weight's dtype.
 [[nodiscard]] RmsNormBackward rms_norm_backward_cuda(const at::Tensor& grad_out, const at::Tensor& grad_sum,
                                                      const at::Tensor& x, const at::Tensor& weight,
                                                      RmsNormOptions options, RmsNormWanted wanted);

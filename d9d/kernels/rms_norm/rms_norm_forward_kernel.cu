@@ -1,9 +1,10 @@
 // Formula: out = x * rsqrt(mean(x^2) + eps) * weight; with a residual x = round(x + residual), which is also a result.
 // Legend:  a row of N columns; weight + 1 in place of weight when zero-centred.
-// Mapping: forward_in_registers: a group of threads (rms_norm_rows.cuh) holds whole rows in registers;
-//          forward_of_any_row: a block a row of any length and alignment, which it reads twice.
+// Mapping: forward_in_registers: a group of threads (rms_norm_rows.cuh) holds whole rows in registers.
+//          forward_of_any_row: one block per row of any length and alignment.
 // Numerics: fp32 (fp64 for fp64 rows), rounded once; the order of the sum depends only on sizes and alignment.
-// Traffic: x, residual and weight are read once, results are written once.
+// Traffic: forward_in_registers reads x and residual once; forward_of_any_row reads the row that it normalises twice.
+//          Results are written once.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
@@ -15,8 +16,8 @@ namespace {
 template <class Group>
 constexpr int kBlockOf = Group::kThreads > 256 ? Group::kThreads : 256;
 
-// A group of threads for kRows rows. Threads and groups for which nothing is left read what others do, so that no load
-// waits for a condition. kIsFull: a row has a vector for each of a group's.
+// A group of threads processes kRows rows. Threads without columns and groups without rows load the last ones again, so
+// that no load waits for a condition. kIsFull: the row has exactly as many vectors as the group holds.
 template <class T, class Weight, class Group, bool kAdds, bool kIsFull>
 __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const RmsNormForwardArgs args) {
   pdl_wait_and_trigger();
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
     }
   }
 
-  Vec<Weight, kWidth<T>> loaded_weight[kVectors];  // its load runs while the squares are summed
+  Vec<Weight, kWidth<T>> loaded_weight[kVectors];  // in flight while the squares are summed
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
     const int column = readable_column(v);
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(kBlockOf<Group>) forward_in_registers(const Rm
 
 constexpr int kBlock = 512;
 
-// A block for a row of any length and alignment, which it reads twice.
+// One block per row, of any length and alignment. It reads the row twice.
 template <class T>
 __global__ void __launch_bounds__(kBlock) forward_of_any_row(const RmsNormForwardArgs args) {
   pdl_wait_and_trigger();
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(kBlock) forward_of_any_row(const RmsNormForwar
     T* sum = static_cast<T*>(args.sum) + row * args.num_columns;
     for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock)
       sum[i] = narrow<T>(widen(x[i]) + widen(residual[i]));
-    x = sum;  // each thread reads what it wrote
+    x = sum;  // needs no barrier: each thread reads only what it wrote itself
   }
   A squares[1] = {};
   for (std::int64_t i = threadIdx.x; i < args.num_columns; i += kBlock) squares[0] += widen(x[i]) * widen(x[i]);

@@ -1,4 +1,4 @@
-// rms_norm_aten.h, with an addition before it if asked for, as one pass over GPU memory.
+// The CUDA kernels of rms_norm and add_rms_norm: rms_norm_aten.h, optionally after an addition.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,13 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Rows of the weight gradient are added into at most this many sums, which are then added: two for each multiprocessor
-// of an H200, and the same on all GPUs, so that the order of additions does not depend on the device.
+// The weight gradient is summed over rows into at most this many partial sums, which are then added: two for each
+// multiprocessor of an H200. The number is the same on all GPUs, so that the order of additions does not depend on the
+// device.
 constexpr std::int64_t kRmsNormPartials = 264;
 
 // Legend   R = num_rows, N = num_columns, A = double for Dtype::kFloat64 rows, otherwise float. Tensors are [R, N] of
-//          `dtype` and contiguous where no StridedRows stands beside them.
+//          `dtype`, and contiguous unless a StridedRows follows them.
 struct RmsNormForwardArgs {
   Dtype dtype = Dtype::kFloat32;
   Dtype weight_dtype = Dtype::kFloat32;
@@ -23,9 +24,9 @@ struct RmsNormForwardArgs {
   std::int64_t num_columns = 0;
   const void* x = nullptr;
   StridedRows x_rows;
-  const void* residual = nullptr;  // null: x is normed, otherwise sum = x + residual, rounded to dtype
+  const void* residual = nullptr;  // null: x is normalised; otherwise sum = x + residual, rounded to dtype
   StridedRows residual_rows;
-  void* sum = nullptr;           // written where there is a residual
+  void* sum = nullptr;           // written if there is a residual
   const void* weight = nullptr;  // [N] of weight_dtype, contiguous
   bool zero_centered = false;
   double eps = 0;
@@ -51,17 +52,18 @@ struct RmsNormBackwardArgs {
   void* grad_weight = nullptr;  // [N] of weight_dtype; null: not wanted
 };
 
-// On the current device and `stream`, without waiting; num_rows > 0. The order of all sums is decided by
-// sizes, dtypes and whether the views are aligned to 16 bytes. Throw StateError when a kernel does not start,
+// Both run on the current device and `stream` without synchronising; num_rows > 0. Only sizes, dtypes and whether the
+// rows are aligned to 16 bytes decide the order of all sums. They throw StateError if a kernel does not start,
 // ConfigError in a build without CUDA.
 void launch_rms_norm_forward(const RmsNormForwardArgs& args, CUstream_st* stream);
 void launch_rms_norm_backward(const RmsNormBackwardArgs& args, CUstream_st* stream);
 
-// Parts of launch_rms_norm_backward(). Each starts all but the sum of `partials`, of which it writes as many as it
-// returns, one a block.
-// Rows and weights aligned to 16 bytes. Returns 0 and starts nothing where rows do not fit into registers.
+// Parts of launch_rms_norm_backward(), which then adds up the partial sums. Each launches the backward, whose blocks
+// write one row of `partials` each, and returns the number of blocks.
+// This one needs rows and weights aligned to 16 bytes. It returns 0 and launches nothing if rows do not fit into
+// registers.
 unsigned launch_rms_norm_backward_of_long_rows(const RmsNormBackwardArgs& args, CUstream_st* stream);
-// Any rows.
+// This one takes any rows.
 unsigned launch_rms_norm_backward_of_any_row(const RmsNormBackwardArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

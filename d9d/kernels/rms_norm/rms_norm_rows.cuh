@@ -1,8 +1,8 @@
-// What the kernels of rms_norm share: their types, their weights, and how threads share rows: a group of threads holds
-// a whole row in registers, so that a row is read once. A group is half a warp, a warp, or some warps; a block has
-// several, and each sums its rows by itself.
+// What the kernels of rms_norm share: their types, their weights, and the division of rows among threads. A group of
+// threads holds a whole row in registers, so that a row is read once. A group is half a warp, a warp, or several warps;
+// a block has one or more groups, and each sums its rows by itself.
 //
-//   columns of a row:  | group * W | group * W | ...  kVectors times, W elements a thread each time
+//   columns of a row:  | group * W | group * W | ...  kVectors times, W elements per thread each time
 #pragma once
 
 #include "d9d/base/dtype.h"
@@ -11,7 +11,7 @@
 
 namespace d9d::kernels::detail {
 
-// The weight of a column in A, plus 1 when zero-centred; its type is known only when the kernel runs.
+// The weight of a column in A, plus 1 when zero-centred. The dtype of the weights is a run-time argument.
 template <class A>
 __device__ __forceinline__ A weight_at(const void* weights, Dtype dtype, std::int64_t column, bool zero_centered) {
   A weight = 0;
@@ -32,8 +32,8 @@ __device__ __forceinline__ A weight_at(const void* weights, Dtype dtype, std::in
   return zero_centered ? weight + 1 : weight;
 }
 
-// Calls `function(Element<T>, Element<Weight>)` for the pairs that have kernels of their own: equal types, and wide
-// weights of narrow rows. False: another pair.
+// Calls `function.operator()<T, Weight>()` for the pairs of types that have kernels of their own: equal types other
+// than double, and float weights of bf16 rows. Returns false for other pairs.
 template <class Function>
 bool with_common_types(Dtype dtype, Dtype weight_dtype, const Function& function) {
   if (dtype == Dtype::kFloat32 && weight_dtype == dtype) return function.template operator()<float, float>(), true;
@@ -48,11 +48,12 @@ bool with_common_types(Dtype dtype, Dtype weight_dtype, const Function& function
 template <int kThreadsOfGroup, int kVectorsOfThread, int kRowsAtOnce>
 struct RowGroup {
   static constexpr int kThreads = kThreadsOfGroup;
-  static constexpr int kVectors = kVectorsOfThread;  // of 16 bytes, a thread and row
-  static constexpr int kRows = kRowsAtOnce;          // loaded before the first is used
+  static constexpr int kVectors = kVectorsOfThread;  // vectors of 16 bytes that a thread has of a row
+  static constexpr int kRows = kRowsAtOnce;          // rows that a group processes together
 };
 
-// Calls `function(RowGroup)` with the smallest group that holds `num_vectors` vectors of 16 bytes; false: none does.
+// Calls `function(RowGroup)` with the smallest group that holds `num_vectors` vectors of 16 bytes. Returns false if no
+// group does.
 template <class Function>
 bool with_row_group(std::int64_t num_vectors, const Function& function) {
   if (num_vectors <= 16) return function(RowGroup<16, 1, 2>()), true;
@@ -66,7 +67,7 @@ bool with_row_group(std::int64_t num_vectors, const Function& function) {
   return false;
 }
 
-// Which elements of a row thread `thread` of a group holds as its vector `vector`.
+// The first column of vector `vector` of thread `thread` of a group.
 template <class Group, class T>
 __device__ __forceinline__ int column_of(int thread, int vector) {
   return (vector * Group::kThreads + thread) * kWidth<T>;

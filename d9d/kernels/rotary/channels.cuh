@@ -1,16 +1,17 @@
-// Which channels of a head one thread rotates.
+// The channels of a head that one thread rotates.
 #pragma once
 
 namespace d9d::kernels::detail {
 
-// Where the two vectors of W channels of a slot begin. Their 2 W channels are numbered through: in the half style
-// channel j is rotated with W + j, in the interleaved style 2j with 2j + 1 (both in one vector, unless W is 1).
+// The first channels of the two vectors of W channels that make up a slot. Within a slot, channels are numbered from 0
+// to 2 W - 1 across both vectors: in the half style channel j is rotated with W + j, in the interleaved style 2j with
+// 2j + 1 (both in one vector, unless W is 1).
 struct Channels {
   int first;
-  int second;  // -1: there is none
+  int second;  // -1: the slot has only one vector
 };
 
-// The channels of a slot (heads_view.h): slots of rotated pairs come first, then those that pass through.
+// The channels of a slot (heads_view.h). Slots of rotated pairs come first, then those of channels that pass through.
 template <int W>
 __device__ __forceinline__ Channels channels_of(int head_dim, int rotary_dim, int slot, bool is_interleaved) {
   const int num_rotated = rotary_dim / 2 / W;
@@ -22,7 +23,7 @@ __device__ __forceinline__ Channels channels_of(int head_dim, int rotary_dim, in
   return {passing, passing + W < head_dim ? passing + W : -1};
 }
 
-// The two channels of pair j.
+// The two channels of pair j within a slot.
 template <int W, bool kIsInterleaved>
 struct Pair {
   int a;

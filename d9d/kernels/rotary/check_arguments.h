@@ -1,4 +1,4 @@
-// What the operators that rotate ask of queries, keys and tables.
+// Checks queries, keys and tables for the ops that rotate. Throws ConfigError.
 #pragma once
 
 #include <ATen/core/Tensor.h>

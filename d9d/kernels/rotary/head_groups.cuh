@@ -1,5 +1,6 @@
-// How threads share the heads that they rotate: a group of threads, at most a warp, has some heads of a token, so that
-// the tables of the token are read once for them. A thread holds one slot (rotary/channels.cuh) of each.
+// The division of heads among threads for kernels that rotate: a group of threads, at most a warp, processes several
+// heads of a token, so that it reads the token's tables once for all of them. A thread has the same slot
+// (rotary/channels.cuh) of each head.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace d9d::kernels::detail {
 
-// Divides numbers below 2^31 by one that the host knows, without a division.
+// Divides numbers below 2^31 by a number that is known on the host, by a multiplication and a shift.
 struct Divisor {
   unsigned number = 1;
   unsigned factor = 1U << 31;
@@ -28,19 +29,19 @@ struct Divisor {
   }
 };
 
-// What blocks of one kernel work on: the first ones on queries, the others on keys.
+// The grid of a kernel: the first blocks process queries, the others keys. Arrays have an entry for each of the two.
 struct HeadGrid {
   unsigned num_blocks[2] = {};
-  unsigned num_groups[2] = {};  // of heads, in all tokens: below 2^31
+  unsigned num_groups[2] = {};  // groups of heads in all tokens, below 2^31
   Divisor groups_of_token[2];
   Divisor num_positions;
-  int group = 0;      // threads: a power of two, at most a warp
+  int group = 0;      // threads of a group: a power of two, at most a warp
   int num_slots = 0;  // at most `group`
 
   [[nodiscard]] unsigned size() const { return num_blocks[0] + num_blocks[1]; }
 };
 
-// Without blocks, for groups of kHeads heads.
+// The grid for groups of kHeads heads. num_blocks is left to the caller.
 template <int kHeads>
 [[nodiscard]] inline HeadGrid head_grid(const HeadsShape& shape, int width) {
   HeadGrid grid;
@@ -56,10 +57,10 @@ template <int kHeads>
   return grid;
 }
 
-// Heads of one token.
+// Some heads of one token.
 struct HeadGroup {
   unsigned token;
-  int head;  // the first
+  int head;  // the first head
 };
 template <int kHeads>
 __device__ __forceinline__ HeadGroup head_group(const Divisor& groups_of_token, unsigned index) {
@@ -67,13 +68,14 @@ __device__ __forceinline__ HeadGroup head_group(const Divisor& groups_of_token, 
   return {.token = token, .head = static_cast<int>(index - token * groups_of_token.number) * kHeads};
 }
 
-// Of queries or of keys. Picked once: an array that is indexed when the kernel runs would lie in memory.
+// The entry for queries or for keys. A branch selects it, because an array indexed at run time would be put into local
+// memory.
 template <class T>
 __device__ __forceinline__ T pick(const T (&of_both)[2], bool is_second) {
   return is_second ? of_both[1] : of_both[0];
 }
 
-// Where a head begins.
+// The address of the first head of a group.
 __device__ __forceinline__ const unsigned char* head_at(const HeadsShape& shape, const HeadGrid& grid,
                                                         const HeadsView& heads, const HeadGroup& group) {
   const unsigned char* const head = static_cast<const unsigned char*>(heads.data) +
@@ -84,14 +86,14 @@ __device__ __forceinline__ const unsigned char* head_at(const HeadsShape& shape,
                     (heads.batch_bytes - shape.num_positions * static_cast<std::int64_t>(heads.position_bytes));
 }
 
-// The first element of the token's row of a table.
+// The index of the first element of the token's row in a table.
 __device__ __forceinline__ std::uint64_t table_row_of(const HeadsShape& shape, const HeadGrid& grid, unsigned token) {
   if (shape.num_table_rows != shape.num_tokens) token -= grid.num_positions.quotient(token) * grid.num_positions.number;
   return static_cast<std::uint64_t>(token) * static_cast<unsigned>(shape.rotary_dim);
 }
 
-// Both vectors of a slot in a row of a table. It is read without a branch, so that no load waits for an earlier one; a
-// slot that is not rotated reads the first channels, which fill_unless() replaces.
+// The entries of a table for both vectors of a slot. They are loaded without a branch, so that no load waits for an
+// earlier one. A slot that is not rotated loads those of the first channels, which fill_unless() then replaces.
 template <class Table, int W>
 struct TablePieces {
   Packed<Table, W> piece[2];
@@ -116,7 +118,7 @@ __device__ __forceinline__ void fill_unless(bool is_rotated, TablePieces<Table, 
   }
 }
 
-// Calls `function.operator()<T, Table, kIsInterleaved>()`. Tables are of the heads' dtype or float; heads are not
+// Calls `function.operator()<T, Table, kIsInterleaved>()`. Tables have the heads' dtype or float; heads must not be
 // double.
 template <class Function>
 void with_head_types(Dtype dtype, Dtype table_dtype, bool is_interleaved, const Function& function) {

@@ -10,7 +10,7 @@ namespace d9d::kernels::detail {
 namespace {
 
 constexpr std::int64_t kBytesOfPiece = 16;
-constexpr std::int64_t kMaxSlots = 32;  // a warp has a thread for each
+constexpr std::int64_t kMaxSlots = 32;  // one per thread of a warp
 
 std::int64_t bytes_of_stride(const at::Tensor& heads, std::int64_t dim) {
   return heads.stride(dim) * heads.element_size();

@@ -20,7 +20,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Either tensor may be undefined, and stays so.
+// q or k may be undefined; its result is then undefined too.
 variable_list rotate(const at::Tensor& q, const at::Tensor& k, const at::Tensor& cos, const at::Tensor& sin,
                      RotaryStyle style, detail::RotaryPass pass) {
   const at::Tensor& like = q.defined() ? q : k;

@@ -10,7 +10,7 @@ struct RotatedHeads {
   at::Tensor second;
 };
 
-// Either tensor may be undefined, and stays so. cos, sin: of any floating dtype.
+// Either tensor may be undefined; its result is then undefined too. cos and sin may have any floating dtype.
 [[nodiscard]] RotatedHeads rotate_cuda(const at::Tensor& first, const at::Tensor& second, const at::Tensor& cos,
                                        const at::Tensor& sin, RotaryStyle style, RotaryPass pass);
 

@@ -1,8 +1,8 @@
 // Formula: out_a = x_a cos_a - x_b sin_a, out_b = x_b cos_b + x_a sin_b; the backward rotates with the transpose.
 // Legend:  channels a and b of a head are rotated with each other; channels beyond Dr are copied.
-// Mapping: a thread two channels of a head, of any dtype and strides.
+// Mapping: a thread processes two channels of a head, of any dtype and strides.
 // Numerics: fp32 (fp64 for fp64 heads), rounded once.
-// Traffic: heads are read once and written once; tables are read once a head, mostly from caches.
+// Traffic: heads are read once and written once; tables are read once per head, mostly from caches.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/device/vector.cuh"
 #include "d9d/kernels/rotary/channels.cuh"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kBlock = 256;
 
-// A thread rotates two channels of a head, or passes them through.
+// A thread rotates two channels of a head, or copies them.
 template <class T, class Table>
 __global__ void __launch_bounds__(kBlock)
     rotary(const RotaryArgs args, std::int64_t num_items, std::int64_t num_slots) {
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(kBlock)
   using A = Accumulator<T>;
   const std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x;
   if (item >= num_items) return;
-  const std::int64_t row = item / num_slots;  // of heads
+  const std::int64_t row = item / num_slots;  // counts heads of all tokens
   const std::int64_t num_heads = args.first.num_heads + args.second.num_heads;
   const std::int64_t token = row / num_heads;
   const bool is_first = row - token * num_heads < args.first.num_heads;

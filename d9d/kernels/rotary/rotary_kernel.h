@@ -1,5 +1,5 @@
-// rotary_aten.h for two tensors of any dtype and strides, an element at a time: those that rotary_vectorized_kernel.h
-// does not take.
+// rotary_aten.h for two tensors of any dtype and strides, with scalar loads, for tensors that
+// rotary_vectorized_kernel.h does not take.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace d9d::kernels::detail {
 // Legend   B = batch, S = num_positions, D = head_dim, Dr = rotary_dim (even, <= D).
 struct RotaryHeads {
   std::int64_t num_heads = 0;  // 0: there is no tensor
-  const void* x = nullptr;     // [B, S, num_heads, D] with these strides and 1
+  const void* x = nullptr;     // [B, S, num_heads, D] with the strides below, and contiguous channels
   std::int64_t batch_stride = 0;
   std::int64_t position_stride = 0;
   std::int64_t head_stride = 0;
@@ -36,8 +36,8 @@ struct RotaryArgs {
   RotaryHeads second;
 };
 
-// On the current device and `stream`, without waiting. Throws StateError when the kernel does not start, ConfigError in
-// a build without CUDA.
+// Runs on the current device and `stream` without synchronising. Throws StateError if the kernel does not start,
+// ConfigError in a build without CUDA.
 void launch_rotary(const RotaryArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

@@ -1,7 +1,7 @@
 // Formula: out_a = x_a cos_a - x_b sin_a, out_b = x_b cos_b + x_a sin_b; the backward rotates with the transpose.
 // Legend:  channels a and b of a head are rotated with each other; channels beyond Dr are copied.
-// Mapping: a group of threads, at most a warp, has 4 heads of a token; a thread has one slot (heads_view.h) of each:
-//          two vectors of 16 bytes.
+// Mapping: a group of threads, at most a warp, processes 4 heads of a token; a thread has one slot (heads_view.h) of
+//          each, which is two vectors of 16 bytes.
 // Numerics: fp32, rounded once.
 // Traffic: queries and keys are read once and written once; a token's tables are read once for 4 heads.
 #include "d9d/kernels/rotary/head_groups.cuh"
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kBlock, 5) rotary_vectorized(const RotaryVecto
   const HeadsView view = pick(args.x, are_keys);
   const unsigned char* const heads = head_at(shape, grid, view, group);
 #pragma unroll
-  for (int i = 0; i < kHeads; ++i) {  // heads that are not there are others once more: loads need no branches then
+  for (int i = 0; i < kHeads; ++i) {  // missing heads load the last one again, so that loads need no branches
     const T* const head = reinterpret_cast<const T*>(
         heads + static_cast<std::uint64_t>(min(i, num_heads - 1 - group.head)) * view.head_bytes);
     x[i][0] = load_packed_from_global<T, W>(head + channels.first);

@@ -20,8 +20,8 @@ struct RotaryVectorizedArgs {
   void* out[2] = {};  // the same shapes, contiguous
 };
 
-// On the current device and `stream`, without waiting; num_tokens > 0. Throws StateError when the kernel does not
-// start, ConfigError in a build without CUDA.
+// Runs on the current device and `stream` without synchronising; num_tokens > 0. Throws StateError if the kernel does
+// not start, ConfigError in a build without CUDA.
 void launch_rotary_vectorized(const RotaryVectorizedArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

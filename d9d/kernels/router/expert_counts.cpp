@@ -12,7 +12,7 @@
 namespace d9d::kernels {
 namespace {
 
-constexpr std::int64_t kMaxExperts = 12288;  // whose counts fit a block's shared memory
+constexpr std::int64_t kMaxExperts = 12288;  // their counts fit in a block's shared memory
 
 }  // namespace
 

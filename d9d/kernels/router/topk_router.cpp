@@ -88,7 +88,7 @@ at::Tensor select_top_k(const at::Tensor& scores, std::int64_t top_k) {
   return scores.is_cpu() ? select_top_k_cpu(scores, top_k) : select_top_k_aten(scores, top_k);
 }
 
-// at::topk leaves the order of equals open; a stable sort does not.
+// at::topk does not specify the order of equal scores; a stable sort does.
 at::Tensor select_top_k_aten(const at::Tensor& scores, std::int64_t top_k) {
   return std::get<1>(at::sort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/true))
       .narrow(1, 0, top_k)

@@ -7,7 +7,7 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Keeps best[0 .. top_k) sorted while walking over the experts. Writes valid indices also where scores are NaN.
+// Loops over the experts and keeps best[0 .. top_k) sorted. Writes valid indices even if scores are NaN.
 template <class Scalar>
 void select_of_token(const Scalar* scores, std::int64_t num_experts, std::int64_t top_k, std::int64_t* best) {
   std::int64_t num_best = 0;

@@ -1,10 +1,12 @@
 // Formula: p = softmax(logits); the k largest scores p + bias are chosen, with probabilities p or p / sum of the
 //          chosen. Backward: dlogits = p * (dp - sum(p * dp)), with dp the gradient of the chosen probabilities, 0
 //          elsewhere.
-// Legend:  a token has E experts, of which k are chosen; of equal scores the lower expert wins.
-// Mapping: a warp a token; lane l holds experts l, l + 32, ... count_experts: a block counts in shared memory.
-// Numerics: fp32 (fp64 for fp64 logits); sums in the fixed order of a warp.
-// Traffic: logits are read once, k numbers and indices a token are written; the backward reads both and writes dlogits.
+// Legend:  a token has E experts, of which k are chosen; among equal scores the lower expert wins.
+// Mapping: one warp per token; lane l holds experts l, l + 32, ... count_experts: blocks count in shared memory, then
+//          add to the result.
+// Numerics: fp32 (fp64 for fp64 logits); sums have the fixed order of a warp reduction.
+// Traffic: logits are read once, k probabilities and indices per token are written; the backward reads logits, indices
+//          and k gradients per token and writes dlogits.
 #include <algorithm>
 #include <climits>
 #include <limits>
@@ -39,7 +41,8 @@ struct Softmax {
   __device__ A of(A logit) const { return exp(logit - max) / sum; }
 };
 
-// Lane l holds experts l, l + 32, ...: their probabilities, 0 beyond the last.
+// The softmax of a token's logits. Lane l gets in `probs` the probabilities of experts l, l + 32, ..., 0 beyond the
+// last.
 template <class T, int kPerLane, class A = Accumulator<T>>
 __device__ __forceinline__ Softmax<A> softmax_of_token(const T* logits, int num_experts, A (&probs)[kPerLane]) {
   const int lane = threadIdx.x % kWarpSize;
@@ -62,7 +65,7 @@ __device__ __forceinline__ Softmax<A> softmax_of_token(const T* logits, int num_
   return softmax;
 }
 
-// A candidate for the best score of a warp; of equals the lower expert wins.
+// A candidate for the best score of a warp; among equal scores the lower expert wins.
 template <class A>
 struct Candidate {
   A score = -kInfinity<A>;
@@ -77,13 +80,14 @@ struct Candidate {
   }
 };
 
-// The order of floats as that of unsigned numbers.
+// Maps floats to unsigned numbers of the same order.
 __device__ __forceinline__ unsigned ordered(float value) {
   const unsigned bits = __float_as_uint(value + 0.0F);  // -0 is 0
   return bits ^ ((bits >> 31) == 0 ? 0x80000000U : 0xffffffffU);
 }
 
-// Each lane's candidate has the experts that are the lane modulo 32.
+// The best candidate of the warp, on every lane. Lane l holds the experts whose index is l modulo 32. Only prob and
+// expert of the result are meaningful.
 template <class A>
 __device__ __forceinline__ Candidate<A> best_of_warp(Candidate<A> best) {
   if constexpr (std::is_same_v<A, float>) {
@@ -174,7 +178,7 @@ __global__ void __launch_bounds__(kBlock) topk_router_backward(const TopkRouterB
     const A sum = warp_sum(chosen) + static_cast<A>(kSmallestProbabilitySum);
     grad = (grad - warp_sum(grad * chosen / sum)) / sum;
   }
-  const A weighted = grad * chosen;  // 0 in lanes without a choice: chosen is
+  const A weighted = grad * chosen;  // 0 in lanes without a choice, whose `chosen` is 0
   const A total = warp_sum(weighted);
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) probs[j] *= -total;
@@ -191,7 +195,7 @@ __global__ void __launch_bounds__(kBlock) topk_router_backward(const TopkRouterB
     if (lane + j * kWarpSize < shape.num_experts) grad_logits[lane + j * kWarpSize] = narrow<T>(probs[j]);
 }
 
-// Calls function(Element<T>, integral constant of experts a lane).
+// Calls function(Element<T>, integral_constant of the experts per lane).
 template <class Function>
 void with_shape(const TopkRouterShape& shape, const Function& function) {
   with_element_type(shape.dtype, [&]<class T>(Element<T> element) {

@@ -1,4 +1,4 @@
-// The passes of topk_router on a GPU, a warp a token.
+// The CUDA kernels of topk_router, with one warp per token, and of add_expert_counts_.
 //
 // Legend   T = dtype of the logits; A = its accumulator: double for double, otherwise float.
 #pragma once
@@ -13,7 +13,7 @@ namespace d9d::kernels::detail {
 
 inline constexpr std::int64_t kMaxRouterExperts = 512;
 inline constexpr std::int64_t kMaxRouterChoices = 32;
-inline constexpr double kSmallestProbabilitySum = 1e-20;  // added to a sum that divides
+inline constexpr double kSmallestProbabilitySum = 1e-20;  // added to the divisor of the renormalisation
 
 struct TopkRouterShape {
   Dtype dtype;  // T
@@ -41,7 +41,7 @@ struct TopkRouterBackwardArgs {
 };
 void launch_topk_router_backward(const TopkRouterBackwardArgs& args, CUstream_st* stream);
 
-// counts[e] += how often e occurs in ids; ids outside of [0, num_experts) do not count.
+// Adds to counts[e] how often e occurs in ids; ids outside [0, num_experts) are ignored.
 struct ExpertCountArgs {
   const std::int64_t* ids;  // [size]
   std::int64_t size;

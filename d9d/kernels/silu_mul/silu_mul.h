@@ -8,11 +8,12 @@
 
 namespace d9d::kernels {
 
-// gate, up  one shape, floating dtype and device; any strides (the halves of one fused projection, say), may be empty.
+// gate, up  one shape, floating dtype and device; any strides (for example the halves of a fused projection), may be
+//           empty.
 // Returns   that shape and dtype, contiguous. Computed in at least fp32 with one rounding at the end.
-// Differentiable once in both; keeps gate and up, recomputes the sigmoid. Where up's columns follow those of gate in
-// the rows of one buffer, the gradients do so too in a buffer of theirs (GPU). Local. Throws ConfigError when gate and
-// up differ.
+// Differentiable once in both; saves gate and up, recomputes the sigmoid. On a GPU, if gate and up are adjacent columns
+// of one buffer, their gradients are adjacent columns of one buffer too. Local. Throws ConfigError if gate and up
+// differ in shape, dtype or device.
 [[nodiscard]] at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up);
 
 }  // namespace d9d::kernels

@@ -31,7 +31,7 @@ D9D_SIMD_CLONES void forward_loop(const T* gate, const T* up, T* out, std::int64
   }
 }
 
-// Gradients that are null are not wanted.
+// A gradient that is null is not computed.
 template <class T>
 D9D_SIMD_CLONES void backward_loop(const T* grad_out, const T* gate, const T* up, T* grad_gate, T* grad_up,
                                    std::int64_t begin, std::int64_t end) {

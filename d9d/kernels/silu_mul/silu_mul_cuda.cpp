@@ -12,7 +12,7 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// How a kernel sees tensors of one shape: contiguous ones as a single row, whatever their shape.
+// The rows as which kernels process tensors of one shape. If all tensors are contiguous, they count as a single row.
 class Rows {
  public:
   Rows(const at::Tensor& like, bool are_contiguous)
@@ -32,7 +32,7 @@ class Rows {
   bool are_contiguous_;
 };
 
-// What a launch reads, kept until it is launched.
+// The inputs of a launch. Holds the tensors that `args` points to until the kernel is launched.
 struct Inputs {
   Inputs(const Rows& rows, const at::Tensor& gate, const at::Tensor& up)
       : gate_(rows(gate)),

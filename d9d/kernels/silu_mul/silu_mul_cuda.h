@@ -1,5 +1,6 @@
 // silu_mul_aten.h for tensors that has_cuda_kernels() takes, in one pass over their memory. Inputs may be strided: the
-// halves of a fused projection are read where they are, and their gradients are halves of one buffer again.
+// halves of a fused projection are read without a copy, and their gradients, if both are wanted, are the halves of one
+// buffer.
 #pragma once
 
 #include "d9d/kernels/silu_mul/silu_mul_aten.h"

@@ -1,6 +1,6 @@
 // Formula: out = silu(gate) * up; grad_gate = grad * up * s * (1 + gate * (1 - s)), grad_up = grad * gate * s.
 // Legend:  s = sigmoid(gate), silu(x) = x * sigmoid(x); rows of gate and up may have strides.
-// Mapping: a thread 16 bytes of a row, or one element where something is not aligned.
+// Mapping: a thread processes 16 bytes of a row, or one element if an input is not aligned to 16 bytes.
 // Numerics: fp32 (fp64 for fp64 inputs), fast exp and division for half precision; rounded once.
 // Traffic: every input is read once, every result is written once.
 #include "d9d/kernels/device/activation.cuh"
@@ -13,13 +13,13 @@ namespace {
 
 constexpr int kBlock = 256;
 
-// Where piece `index` of W columns lies; `row` counts from the first row.
+// The row and the first column of piece `index`; a piece is W = `width` columns of a row.
 struct Place {
   std::int64_t row;
   std::int64_t column;
 };
 __device__ __forceinline__ Place place_of(std::int64_t index, std::int64_t pieces_per_row, int width) {
-  if (index < pieces_per_row) return {0, index * width};  // always, where all tensors are contiguous
+  if (index < pieces_per_row) return {0, index * width};  // always the case if all tensors are contiguous: one row
   if (index <= UINT32_MAX) {
     const auto row = static_cast<std::uint32_t>(index) / static_cast<std::uint32_t>(pieces_per_row);
     return {row, (index - row * pieces_per_row) * width};
@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kBlock) silu_mul_backward(const SiluMulBackwar
   if (args.grad_up != nullptr) store_vec(grad_up, args.grad_up, to);
 }
 
-// Calls function(Element<T>, constant, number): the elements that are moved at once, 16 bytes or one, and how many of
-// these pieces there are.
+// Calls function(Element<T>, integral_constant of the elements of a piece, number of pieces). A piece is 16 bytes, or
+// one element if an input is not aligned.
 template <class Function>
 void with_piece(const SiluMulInputs& inputs, bool is_rest_aligned, const Function& function) {
   with_element_type(inputs.dtype, [&]<class T>(Element<T> element) {

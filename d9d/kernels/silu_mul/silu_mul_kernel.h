@@ -1,4 +1,4 @@
-// silu_mul_aten.h as one pass over GPU memory.
+// The CUDA kernels of silu_mul: silu_mul_aten.h as one pass over memory.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ struct CUstream_st;
 
 namespace d9d::kernels::detail {
 
-// Legend   R = num_rows, N = num_columns; all tensors [R, N] of one dtype, contiguous where no StridedRows is beside
-// them.
+// Legend   R = num_rows, N = num_columns; all tensors are [R, N] of one dtype, and contiguous unless a StridedRows
+//          follows them.
 struct SiluMulInputs {
   Dtype dtype = Dtype::kFloat32;
   std::int64_t num_rows = 0;
@@ -31,11 +31,11 @@ struct SiluMulBackwardArgs {
   StridedRows grad_out_rows;
   void* grad_gate = nullptr;  // null: not wanted
   void* grad_up = nullptr;    // null: not wanted
-  StridedRows grad_rows;      // of both; aligned to 16 bytes where N is a multiple of that
+  StridedRows grad_rows;      // of both gradients; aligned to 16 bytes if N elements are a multiple of 16 bytes
 };
 
-// On the current device and `stream`, without waiting. Throws StateError when the kernel does not start, ConfigError in
-// a build without CUDA.
+// Both run on the current device and `stream` without synchronising. They throw StateError if the kernel does not
+// start, ConfigError in a build without CUDA.
 void launch_silu_mul_forward(const SiluMulForwardArgs& args, CUstream_st* stream);
 void launch_silu_mul_backward(const SiluMulBackwardArgs& args, CUstream_st* stream);
 

@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Rows of gate and up contiguous, weights too and in the accumulator's dtype.
+// The elements of each row of gate and up are contiguous; so are the weights, which have the accumulator's dtype.
 detail::WeightedSiluMulInputs inputs_of(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weights) {
   return {.dtype = detail::dtype_of(gate),
           .num_rows = gate.size(0),

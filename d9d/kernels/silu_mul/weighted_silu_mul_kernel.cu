@@ -1,7 +1,8 @@
 // Formula: out = weight * silu(gate) * up; grad_gate = weight * grad * up * s * (1 + gate * (1 - s)),
 //          grad_up = weight * grad * gate * s, grad_weight = sum over columns of grad * silu(gate) * up.
-// Legend:  s = sigmoid(gate); one weight a row.
-// Mapping: forward: a thread 16 bytes of a row, or one element where something is not aligned; backward: a warp a row.
+// Legend:  s = sigmoid(gate); each row has one weight.
+// Mapping: forward: a thread processes 16 bytes of a row, or one element if a tensor is not aligned to 16 bytes;
+//          backward: one warp per row.
 // Numerics: fp32 (fp64 for fp64 inputs), fast exp and division for half precision; rounded once, sums in fixed order.
 // Traffic: every input is read once, every result is written once.
 #include <algorithm>
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kBlock) weighted_silu_mul_backward(const Weigh
   return std::ranges::all_of(pointers, [](const void* pointer) { return is_aligned(pointer); });
 }
 
-// Calls function(Element<T>, constant): the elements that are moved at once, 16 bytes or one.
+// Calls function(Element<T>, integral_constant of the elements of a piece): 16 bytes, or one element if a tensor is not
+// aligned.
 template <class Function>
 void with_piece(const WeightedSiluMulInputs& inputs, bool are_all_aligned, const Function& function) {
   with_element_type(inputs.dtype, [&]<class T>(Element<T> element) {

@@ -1,7 +1,7 @@
-// weighted_silu_mul on a GPU: forward a thread a piece of a row, backward a warp a row.
+// The CUDA kernels of weighted_silu_mul.
 //
-// Legend   T = dtype of gate and up; A = its accumulator: double for double, otherwise float. Contiguous where no
-//          stride is beside it.
+// Legend   T = dtype of gate and up; A = its accumulator: double for double, otherwise float. Tensors are contiguous
+//          unless a stride between rows follows them.
 #pragma once
 
 #include <cstdint>

@@ -16,8 +16,8 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Elements between the rows of an aligned tensor, all at one distance of 16 bytes or a multiple; none: there is no
-// such.
+// The stride between rows of an aligned tensor, in elements, if it is the same for all rows and a multiple of 16 bytes;
+// otherwise nullopt.
 std::optional<std::int64_t> even_row_stride(const at::Tensor& tensor) {
   const std::optional<StridedRows> rows = strided_rows(tensor);
   if (!rows || rows->inner_rows * tensor.size(-1) != tensor.numel() || !is_aligned(tensor)) return std::nullopt;

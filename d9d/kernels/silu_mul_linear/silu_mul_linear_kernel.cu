@@ -4,8 +4,8 @@
 // Mapping: persistent GEMM: a cluster of two blocks computes 256 features of 256 rows; its epilogue multiplies by the
 //          derivatives. The tensor cores compute the transpose: the weight is A (M = features), grad_out B (N = rows).
 // Numerics: bf16 in, fp32 accumulators, fp32 epilogue with fast exp and reciprocal, rounded once to bf16.
-// Traffic: grad_out and weight as of a GEMM, mostly from the L2 cache; gate and up read once, their gradients written
-//          once.
+// Traffic: grad_out and weight are read as in a GEMM, mostly from the L2 cache; gate and up are read once, their
+//          gradients are written once.
 #include "d9d/kernels/device/activation.cuh"
 #include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
@@ -17,11 +17,11 @@ namespace {
 using namespace persistent_gemm;
 
 constexpr int kPieceRows = 128;
-constexpr int kBand = 8;  // tiles of features whose weights stay in the L2 cache while all rows pass by
+constexpr int kBand = 8;  // feature tiles of a band: their weights stay in L2 while the tiles of all rows are computed
 
 struct Tile {
   int first_row;
-  int num_pieces;     // of each warpgroup
+  int num_pieces;     // pieces of kPieceRows rows that each warpgroup has
   int first_feature;  // of this block
 };
 
@@ -34,14 +34,14 @@ struct Maps {
   CUtensorMap grad_up;
 };
 
-// Both numbers of a pair of bf16.
+// Widens both numbers of a pair of bf16.
 __device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
   return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000U)};
 }
 
-// A problem of run_persistent_gemm(). After the stages of the product come those of gate and up: a stage has 128 rows
-// of the features of one warpgroup. Those of the first warpgroup come first, which then begins its next tile. The
-// epilogue writes the gradients over gate and up in shared memory, and stores them from there.
+// A problem of run_persistent_gemm(). The stages of the matrix product are followed by stages with gate and up, each
+// for 128 rows of the features of one warpgroup. Those of the first warpgroup come first, so that it can begin its next
+// tile. The epilogue overwrites gate and up in shared memory with their gradients, and stores them from there.
 struct SiluMulLinearBackward {
   const Maps& maps;
   const SiluMulLinearBackwardArgs& args;
@@ -107,7 +107,8 @@ struct SiluMulLinearBackward {
     if (consumer.warpgroup == 0) skip(tile, consumer);
   }
 
-  // The stages of the other warpgroup. They have come: an arrival before that would count for what was there earlier.
+  // Releases the stages of the other warpgroup without reading them. It waits until they are full: an earlier arrival
+  // would count for the previous contents of the stage.
   __device__ __forceinline__ void skip(const Tile& tile, Consumer& consumer) const {
     for (int i = 0; i < tile.num_pieces; ++i, consumer.state.advance()) {
       mbarrier_wait_parity(consumer.shared.full[consumer.state.stage], consumer.state.phase);
@@ -115,7 +116,7 @@ struct SiluMulLinearBackward {
     }
   }
 
-  // A stage that stores read, all but the last kPending of which are to be done.
+  // Releases a stage that TMA stores read from, after all but the last kPending groups of stores have read it.
   template <int kPending>
   __device__ __forceinline__ void release(const Consumer& consumer, int stage) const {
     if (consumer.thread() == 0) tma_store_wait_read<kPending>();
@@ -123,7 +124,7 @@ struct SiluMulLinearBackward {
     consumer.release(stage);
   }
 
-  // accum: of 128 rows. Each warp reads and writes its own 16 features.
+  // accum holds 128 rows. Each warp reads and writes its own 16 features only.
   __device__ __forceinline__ void epilogue(const Tile& tile, int piece, const Consumer& consumer,
                                            const float* accum) const {
     const int stage = consumer.state.stage, lane = consumer.lane();

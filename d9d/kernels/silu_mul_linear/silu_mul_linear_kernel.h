@@ -1,8 +1,8 @@
-// The gradients of gate and up through silu(gate) * up and a linear, in one kernel of Hopper's tensor cores: the
-// gradient of what lies between never goes to memory.
+// The gradients of gate and up through silu(gate) * up and a linear, in one kernel on Hopper's tensor cores. The
+// gradient of silu(gate) * up is never written to memory.
 //
-// Legend   T rows, F features of gate and up, H of the linear's output; bf16, multiplied as it is, summed in fp32.
-//          All aligned to 16 bytes, rows too; T, F, H >= 1, F and H multiples of 8.
+// Legend   T rows, F features of gate and up, H of the linear's output; bf16 factors, sums in fp32. All tensors and
+//          their rows are aligned to 16 bytes; T, F, H >= 1, F and H are multiples of 8.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@ struct SiluMulLinearBackwardArgs {
   std::int64_t up_row_stride;
   void* grad_gate;               // [T, F]
   void* grad_up;                 // [T, F]
-  std::int64_t grad_row_stride;  // of both
+  std::int64_t grad_row_stride;  // of both gradients
   std::int32_t* tile_counter;    // scratch: one number
 };
 
-// On the current device and `stream`, without waiting. Throws StateError when the kernel does not start, ConfigError in
-// a build without CUDA.
+// Runs on the current device and `stream` without synchronising. Throws StateError if the kernel does not start,
+// ConfigError in a build without CUDA.
 void launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

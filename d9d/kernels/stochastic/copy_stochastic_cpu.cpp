@@ -17,7 +17,7 @@ c10::BFloat16 rounded(float value, std::uint32_t noise) {
 void round_stochastically(const float* from, std::int64_t size, std::int64_t first, RandomStream stream,
                           const ElementRows& rows, c10::BFloat16* to) {
   std::int64_t i = 0;
-  while (i < size) {  // one block at a time, as far as it goes within a row
+  while (i < size) {  // one block of random numbers at a time, up to the end of the row
     const std::int64_t element = rows[first + i];
     const std::int64_t position = element % kNoisesPerBlock;
     std::int64_t count = std::min(kNoisesPerBlock - position, size - i);

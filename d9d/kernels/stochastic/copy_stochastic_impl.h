@@ -7,7 +7,7 @@
 
 namespace d9d::kernels::detail {
 
-// target bfloat16, source float32, of one shape and contiguous.
+// target is bfloat16, source float32; both have one shape and are contiguous.
 struct StochasticCopy {
   at::Tensor target;
   at::Tensor source;
@@ -17,10 +17,10 @@ struct StochasticCopy {
 
 void copy_stochastic_cpu(const StochasticCopy& copy);
 void copy_stochastic_cuda(const StochasticCopy& copy);
-// Any device. Draws the bits on the host and waits for the device to take them.
+// Runs on any device. Draws the random bits on the host and copies them synchronously to the device.
 void copy_stochastic_aten(const StochasticCopy& copy);
 
-// Rounds `size` values into `to`; the first is element `first` of the part that `rows` describes.
+// Rounds `size` values to `to`. The first value is element `first` of the part of a tensor that `rows` describes.
 void round_stochastically(const float* from, std::int64_t size, std::int64_t first, RandomStream stream,
                           const ElementRows& rows, c10::BFloat16* to);
 

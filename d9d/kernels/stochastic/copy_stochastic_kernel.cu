@@ -1,9 +1,9 @@
 // Formula: target = source rounded to one of its two neighbours in bf16, to the upper one with the probability that
 //          makes the mean exact.
 // Legend:  source fp32, target bf16.
-// Mapping: a thread 8 elements, which share a block of random numbers.
-// Numerics: 16 random bits an element, which depend only on key, step and the element's index.
-// Traffic: 4 bytes an element are read, 2 are written.
+// Mapping: a thread rounds 8 elements, which share a block of random numbers.
+// Numerics: each element uses 16 random bits, which depend only on key, step and the element's index.
+// Traffic: 4 bytes per element are read, 2 are written.
 #include "d9d/kernels/device/launch.cuh"
 #include "d9d/kernels/stochastic/copy_stochastic_kernel.h"
 #include "d9d/kernels/stochastic/stochastic_rounding.cuh"

@@ -1,4 +1,4 @@
-// How packs of neighbouring elements lie in the blocks of random numbers: decides which kernel runs. Free of torch
+// How packs of neighbouring elements map to blocks of random numbers, which decides the kernel that runs. Free of torch
 // headers.
 #pragma once
 
@@ -7,12 +7,12 @@
 namespace d9d::kernels::detail {
 
 enum class NoiseLayout {
-  kOneRow,     // packs are neighbours in the whole tensor and do not cross a block
-  kRows,       // the same, in rows that a pack does not cross
-  kScattered,  // anything else: each element for itself
+  kOneRow,     // the part is contiguous in the whole tensor, and no pack crosses a block
+  kRows,       // the part is several rows; no pack crosses a row or a block
+  kScattered,  // anything else: random bits are drawn for each element separately
 };
 
-// For packs that start at multiples of `pack_size`, which divides 8.
+// The layout for packs that start at multiples of `pack_size`, which divides 8.
 [[nodiscard]] constexpr NoiseLayout noise_layout(const ElementRows& rows, std::int64_t pack_size) {
   if (rows.is_one_row())
     return (rows.start + rows.begin) % pack_size == 0 ? NoiseLayout::kOneRow : NoiseLayout::kScattered;

@@ -10,13 +10,13 @@
 
 namespace d9d::kernels::detail {
 
-// 16 bits for each of kSize neighbours, two a word.
+// 16 random bits for each of kSize neighbours, two of them per word.
 template <int kSize>
 struct PackNoise {
   std::uint32_t word[kSize / 2];
 };
 
-// The element of the stream where the pack that starts at `first` starts; unused where packs are scattered.
+// The position in the stream of the pack that starts at element `first` of the part; unused for scattered packs.
 template <NoiseLayout kLayout>
 __device__ __forceinline__ std::int64_t noise_element(const ElementRows& rows, std::int64_t first) {
   if constexpr (kLayout == NoiseLayout::kOneRow) return rows.start + rows.begin + first;
@@ -24,7 +24,8 @@ __device__ __forceinline__ std::int64_t noise_element(const ElementRows& rows, s
   return 0;
 }
 
-// Of elements [first, first + kSize) of the part that `rows` describes; kSize 4 or 8. `element`: noise_element of it.
+// The random bits of elements [first, first + kSize) of the part that `rows` describes. kSize is 4 or 8, `element` is
+// noise_element(rows, first).
 template <NoiseLayout kLayout, int kSize>
 __device__ __forceinline__ PackNoise<kSize> draw_noise(RandomStream stream, const ElementRows& rows,
                                                        std::int64_t element, std::int64_t first) {

@@ -1,5 +1,5 @@
-// Context parallelism by gathering keys and values: each rank attends with its own queries to all keys before them
-// (as in Llama 3, arXiv:2407.21783, section 3.3.2).
+// Context parallelism by an all-gather of keys and values: each rank attends with its own queries to the keys of all
+// ranks (as in Llama 3, arXiv:2407.21783, section 3.3.2).
 #pragma once
 
 #include "d9d/blocks/attention/attention_context.h"
@@ -7,9 +7,10 @@
 
 namespace d9d {
 
-// Rank r of the group has positions [r * S / W, (r + 1) * S / W), as context_parallel_shard() cuts. Causality, windows,
-// sinks and masks work as on one rank. One all_gather forward, one reduce_scatter backward. Later ranks see more keys
-// and do more work.
+// Rank r of the group has positions [r * S / W, (r + 1) * S / W), as context_parallel_shard() cuts them. Causality,
+// windows, sinks and masks work as on one rank. attend() is collective: it runs one all_gather in forward and one
+// reduce_scatter in backward. With causality later ranks see more keys and do more work. Packed sequences throw
+// ConfigError.
 class AllGatherAttentionContext final : public AttentionContext {
  public:
   explicit AllGatherAttentionContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis

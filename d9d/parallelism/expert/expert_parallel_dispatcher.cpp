@@ -11,7 +11,7 @@ namespace {
 
 using Splits = std::vector<std::int64_t>;
 
-// What goes out, by destination, and what comes in, by source.
+// The number of rows sent to each rank and received from each rank.
 struct Exchange {
   CommunicatorPtr communicator;
   Splits sent;
@@ -34,8 +34,8 @@ class RemotelyDispatchedTokens final : public DispatchedTokens {
   }
 
  private:
-  kernels::TokenPermutation here_;   // of our tokens, by expert
-  kernels::TokenPermutation there_;  // of the rows that came, from source-major to expert-major
+  kernels::TokenPermutation here_;   // of this rank's tokens, by expert
+  kernels::TokenPermutation there_;  // of the received rows, from source-major to expert-major
   Exchange exchange_;
 };
 
@@ -62,8 +62,8 @@ std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const 
       {.expert_ids = expert_ids, .num_experts = num_experts_, .num_rows = expert_ids.numel()});
   const kernels::PermutedTokens ours = kernels::permute(x, probs, here);
 
-  const at::Tensor sent = here.groups.counts().to(at::kLong);  // [E], the experts of rank 0 first
-  const at::Tensor received = at::empty_like(sent);            // [W, E / W]: what each rank sends to our experts
+  const at::Tensor sent = here.groups.counts().to(at::kLong);  // [E] rows per expert, the experts of rank 0 first
+  const at::Tensor received = at::empty_like(sent);            // [W, E / W] rows from each rank to each local expert
   const Splits equal(static_cast<std::size_t>(num_ranks), num_experts_ / num_ranks);
   exchange.communicator->all_to_all(received, sent, equal, equal).wait();
   const at::Tensor counts = to_host(received.view({num_ranks, -1}), *exchange.communicator);

@@ -1,4 +1,4 @@
-// Sends each token to the ranks of its experts and brings the outputs back, by all_to_all.
+// Sends each token to the ranks of its experts and returns the outputs, by all_to_all.
 #pragma once
 
 #include "d9d/blocks/moe/token_dispatcher.h"
@@ -6,12 +6,13 @@
 
 namespace d9d {
 
-// Rank r of the group has experts [r * E / W, (r + 1) * E / W). Collective over the group: dispatch and combine, in
-// forward and in backward, also on ranks that have or get no tokens. dispatch blocks the host once, to learn how many
-// rows come. A token's outputs are added in the order of its choices, as on one rank.
+// Rank r of the group has experts [r * E / W, (r + 1) * E / W). dispatch() and combine() are collective over the group,
+// in forward and in backward, also for ranks that have or receive no tokens. dispatch() synchronises the host with the
+// device, to read the numbers of rows to send and to receive. A token's outputs are added in the order of its choices,
+// as on one rank.
 class ExpertParallelTokenDispatcher final : public TokenDispatcher {
  public:
-  // ranks: one axis. Throws ConfigError unless their number divides num_experts.
+  // ranks has one axis. Throws ConfigError unless the number of ranks divides num_experts.
   ExpertParallelTokenDispatcher(std::int64_t num_experts, DeviceMesh ranks);
   [[nodiscard]] std::unique_ptr<DispatchedTokens> dispatch(const at::Tensor& x, const at::Tensor& expert_ids,
                                                            const at::Tensor& probs) const override;

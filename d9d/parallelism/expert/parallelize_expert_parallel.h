@@ -1,4 +1,5 @@
-// Experts on different ranks (Lepikhin et al., GShard, arXiv:2006.16668): each holds a part of them, tokens travel.
+// Expert parallelism (Lepikhin et al., GShard, arXiv:2006.16668): each rank holds a part of the experts, and tokens are
+// sent to the ranks of their experts.
 //
 // Example
 //   parallelize_expert_parallel(*layer->mlp, context.mesh(MeshDomain::kExpert));
@@ -10,9 +11,9 @@
 
 namespace d9d {
 
-// Local, on the meta device, before FSDP. Experts' weights become Shard(0) over `shard_axis` of the expert mesh, and so
-// do their gradients: tokens of all its ranks come to the owner. Router and shared expert are not touched. Throws
-// ConfigError unless the ranks of the axis divide the number of experts.
+// Local; call it on the meta device, before FSDP. Experts' weights become Shard(0) over `shard_axis` of the expert
+// mesh. So do their gradients, because the owner of an expert gets the tokens of all ranks of the axis. Router and
+// shared expert do not change. Throws ConfigError unless the number of ranks of the axis divides the number of experts.
 void parallelize_expert_parallel(MoELayer& layer, const DeviceMesh& expert_mesh,
                                  const std::string& shard_axis = "ep_shard");
 

@@ -39,7 +39,7 @@ void CopyEngineGather::begin() {
 void CopyEngineGather::gather(const at::Tensor& full, const at::Tensor& slice) {
   if (!is_reading_) return ranks_->all_gather(full, slice).wait();
   const std::int64_t offset = slice.storage_offset() * slice.element_size();
-  for (std::int64_t i = 1; i <= ranks_->size(); ++i) {  // each rank begins with another peer: no peer serves all
+  for (std::int64_t i = 1; i <= ranks_->size(); ++i) {  // each rank begins with a different peer, to spread the load
     const std::int64_t rank = (ranks_->rank() + i) % ranks_->size();
     peers_->read(full.narrow(0, rank * slice.numel(), slice.numel()), rank, offset);
   }
@@ -58,7 +58,7 @@ void CopyEngineGather::close() {
   if (auto peers = std::exchange(peers_, nullptr)) peers->close();
 }
 
-// The slices keep their storage; its values move into memory that peers can open.
+// Opens new peer memory and moves the values of the slices there. The slices keep their storage object.
 void CopyEngineGather::reopen() {
   close();
   PeerMemoryResult result = open_peer_memory(ranks_, slices_.numel());

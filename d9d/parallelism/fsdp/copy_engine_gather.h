@@ -1,5 +1,5 @@
-// Slices that each rank copies from the memory of the others, where they lie. What orders writers and readers is one
-// all_reduce of an element in begin() and one in end(), on the stream of the copies.
+// A gather by copy engines: each rank copies the slices of the others from their memory. An all_reduce of one element
+// in begin() and one in end(), on the stream of the copies, order the reads after and before the owners' writes.
 #pragma once
 
 #include <memory>
@@ -30,10 +30,10 @@ class CopyEngineGather final : public ShardGather {
   void reopen();
 
   std::shared_ptr<Communicator> ranks_;
-  std::shared_ptr<PeerMemory> peers_;  // null: closed
-  at::Tensor slices_;                  // of all groups; its storage is the memory that peers read
-  const void* opened_ = nullptr;       // where that memory was when it was opened
-  c10::DataPtr moved_from_;            // where the values came from at the last reopen(): until they are copied
+  std::shared_ptr<PeerMemory> peers_;  // null if closed
+  at::Tensor slices_;                  // the slices of all groups; its storage is the memory that peers read
+  const void* opened_ = nullptr;       // address of that memory when it was opened; differs after an offload
+  c10::DataPtr moved_from_;            // the memory that reopen() copies from, kept until end()
   std::int64_t num_allocated_ = 0;     // bytes
   at::Tensor token_;
   bool is_reading_ = false;

@@ -1,13 +1,13 @@
-// Where parameters and slices of flat groups begin.
+// The alignment of parameters and slices of flat groups.
 #pragma once
 
 #include <cstdint>
 
 namespace d9d {
 
-// In elements, for parameters and slices: at least the bytes below in every dtype.
+// In elements. In every dtype these are at least kFlatAlignmentBytes.
 inline constexpr std::int64_t kFlatAlignment = 128;
-// As allocators of devices align, and as kernels want the tensors that they read in vectors.
+// In bytes. Device allocators align as much, and it suffices for kernels with vectorised loads.
 inline constexpr std::int64_t kFlatAlignmentBytes = 256;
 
 }  // namespace d9d

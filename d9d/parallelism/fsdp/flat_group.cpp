@@ -11,7 +11,7 @@
 namespace d9d {
 namespace {
 
-// The number of elements of local() on the rank with the largest part, which is the first of each axis.
+// The number of elements of local() on the rank with the largest part, which is the first rank of each axis.
 std::int64_t largest_numel(const Parameter& parameter) {
   const std::vector<std::int64_t> first(parameter.mesh().axes().size(), 0);
   return local_box(parameter.global_shape(), parameter.mesh(), parameter.placements(), first).numel();
@@ -88,7 +88,7 @@ void FlatGroup::materialize(std::shared_ptr<ShardGather> gather, std::shared_ptr
 at::Tensor FlatGroup::slice_of(const at::Tensor& shard, std::size_t index) const {
   const Parameter& parameter = *parameters_[index].second;
   const FlatRange range = flat_range(parameter.local().numel(), axes_.mesh, parameter.placements());
-  const std::int64_t first = shard_ranks_->rank() * shard.numel();  // of this rank's slice in the group
+  const std::int64_t first = shard_ranks_->rank() * shard.numel();  // first element of this rank's slice in the group
   const std::int64_t start = range.numel() == 0 ? 0 : offsets_[index] + range.begin - first;
   return shard.narrow(0, start, range.numel());
 }

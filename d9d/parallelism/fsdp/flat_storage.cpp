@@ -19,7 +19,7 @@ FlatStorage::FlatStorage(std::int64_t numel, const at::TensorOptions& options) :
   storage.set_resizable(false);
   (void)take_storage_memory(tensor_.storage(), kReason);
   tensor_.unsafeGetTensorImpl()->set_sizes_contiguous({numel});
-  storage.set_nbytes(static_cast<std::size_t>(num_bytes()));  // stays: views can be made any time
+  storage.set_nbytes(static_cast<std::size_t>(num_bytes()));  // stays set, so that views can be made while detached
 }
 
 std::int64_t FlatStorage::num_bytes() const { return tensor_.numel() * tensor_.element_size(); }

@@ -1,10 +1,11 @@
-// A flat tensor whose memory comes and goes while views of it stay: parameters, and what autograd saved of them.
+// A flat tensor whose memory is attached and detached while views of it live on: parameters, and tensors that autograd
+// saved.
 //
 // Example
 //   FlatStorage flat(numel, at::TensorOptions().dtype(at::kFloat));
 //   const at::Tensor weight = flat.tensor().narrow(0, 0, 12).view({3, 4}).variable_data();   // no memory yet
 //   flat.attach(buffer);      // weight reads and writes buffer
-//   flat.detach();            // using weight now is an error that says why
+//   flat.detach();            // using weight now throws an error that names the reason
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,13 @@ class FlatStorage {
   [[nodiscard]] const at::Tensor& tensor() const { return tensor_; }  // [numel]
   [[nodiscard]] std::int64_t num_bytes() const;
   [[nodiscard]] bool is_attached() const { return memory_.defined(); }
-  // memory: kByte, at least num_bytes(); kept alive until detach().
+  // memory: kByte, at least num_bytes(); it is kept alive until detach().
   void attach(const at::Tensor& memory);
   void detach();
 
  private:
   at::Tensor tensor_;
-  at::Tensor memory_;  // undefined: detached
+  at::Tensor memory_;  // undefined while detached
 };
 
 }  // namespace d9d

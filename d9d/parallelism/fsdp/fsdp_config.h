@@ -1,4 +1,4 @@
-// How sharded parameters behave.
+// The configuration of FSDP: when parameters are resharded, and how gathers and reductions are done.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 namespace d9d {
 
 enum class ReshardAfterForward {
-  kExceptLast,  // but a unit that backward needs next stays gathered
+  kExceptLast,  // all units but the last of a forward, which backward needs first
   kAlways,
-  kNever,  // units stay gathered until the gradients of the step are waited for
+  kNever,  // units stay gathered until finish() of the step
 };
 constexpr auto enum_names(ReshardAfterForward) {
   return std::to_array<EnumName<ReshardAfterForward>>({{ReshardAfterForward::kExceptLast, "except_last"},
@@ -20,11 +20,11 @@ constexpr auto enum_names(ReshardAfterForward) {
                                                        {ReshardAfterForward::kNever, "never"}});
 }
 
-// Who moves slices between ranks within a step.
+// How slices are moved between ranks within a step.
 enum class ExchangeMethod {
-  kAuto,          // copy_engine on GPUs of one machine that reach each other's memory, else communicator
-  kCommunicator,  // an all_gather, a reduce_scatter
-  kCopyEngine,    // each rank copies from the others, and holds no multiprocessor meanwhile
+  kAuto,          // copy_engine on GPUs of one machine that can access each other's memory, else communicator
+  kCommunicator,  // all_gather and reduce_scatter
+  kCopyEngine,    // each rank copies from the others by copy engines, which use no multiprocessor
 };
 constexpr auto enum_names(ExchangeMethod) {
   return std::to_array<EnumName<ExchangeMethod>>({{ExchangeMethod::kAuto, "auto"},
@@ -34,14 +34,15 @@ constexpr auto enum_names(ExchangeMethod) {
 
 struct FsdpConfig {
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::kExceptLast;
-  // Of the gradients of sharded parameters, on the wire too. None: what GradientManagerConfig::grad_dtype of the loop
-  // says for all others; in a loop without GradientManager float32, or float64 for float64 parameters.
+  // The dtype in which gradients of sharded parameters are stored and communicated. Unset: GradientManagerConfig::
+  // grad_dtype of the loop, as for other parameters; in a loop without GradientManager float32, or float64 for float64
+  // parameters.
   std::optional<Dtype> gradient_dtype = {};
-  // Keep the full gradients of all units until the last microbatch of the step, and reduce once. Default: reduce after
-  // each microbatch, one full gradient of a unit at a time.
+  // Keeps the full gradients of all units until the last microbatch of the step, and reduces once. By default each
+  // microbatch reduces, and only the full gradients of the units in work are kept.
   bool reduce_on_last_microbatch = false;
   ExchangeMethod gather = ExchangeMethod::kAuto;  // of parameters
-  // Of gradients after a microbatch; those kept for the last one are reduced by the communicator.
+  // Of gradients that are reduced in each microbatch; with reduce_on_last_microbatch the communicator reduces them.
   ExchangeMethod reduce = ExchangeMethod::kAuto;
 
   static constexpr auto fields() {

@@ -59,7 +59,7 @@ void FsdpRuntime::make_exchanges() {
                  exchange.gather->description());
     }
   }
-  // A second slot where reductions run beside backward: the next unit fills it meanwhile.
+  // On a GPU there are two slots, because the next unit fills one while the reduction of the other overlaps backward.
   if (!config_.reduce_on_last_microbatch) gradient_slots_ = GradientSlots(device_.is_cpu() ? 1 : 2);
 }
 
@@ -70,7 +70,8 @@ FsdpRuntime::Exchange& FsdpRuntime::exchange_of(const FlatGroup& group) {
   return exchanges_.emplace_back(Exchange{.ranks = group.shard_ranks()});
 }
 
-// Announces that this rank reads the slices of others in this step. All ranks do it in the same order.
+// Announces that this rank will read the slices of other ranks in this step. All ranks call begin() of the exchanges in
+// the same order.
 void FsdpRuntime::begin_reading() {
   if (std::exchange(is_reading_, true)) return;
   (void)gather_stream_->run([&] {
@@ -98,7 +99,7 @@ UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
   check_ready(unit);
   const std::size_t index = unit.index();
   if (order_.begins_forward()) {
-    while (!order_.is_at_start()) step_back();  // what the backward before this forward left out
+    while (!order_.is_at_start()) step_back();  // the calls that the previous backward left out
   }
   const auto expected = order_.next_in_forward();
   const auto call = order_.enter(index);
@@ -167,12 +168,13 @@ void FsdpRuntime::release_after_forward(FsdpUnit& unit) {
 void FsdpRuntime::begin_backward(const UnitOrder::Call& call) {
   order_.turn();
   while (order_.lies_ahead(call, UnitOrder::Side::kEnd)) step_back();
-  gather(call.unit);  // where backward came by before
+  gather(call.unit);  // has an effect only if an earlier backward has passed the call
   entries_[call.unit].in_backward = true;
   entries_[call.unit].ready.wait();
 }
 
-// Where backward came by before, end_microbatch() releases and reduces: others may not know of it yet.
+// If an earlier backward has passed the call, this does nothing: other ranks need not reach the call at this point, so
+// end_microbatch() releases and reduces the unit.
 void FsdpRuntime::end_backward(const UnitOrder::Call& call) {
   while (order_.lies_ahead(call, UnitOrder::Side::kStart)) step_back();
 }
@@ -181,8 +183,8 @@ void FsdpRuntime::step_back() {
   const auto [index, side] = order_.step_back();
   if (side == UnitOrder::Side::kStart) return finish_backward(index);
   entries_[index].in_backward = true;
-  // A slot is taken here and not when a gradient comes: ranks that hold gradients in other ways would add them up in
-  // other ways.
+  // A slot is taken here and not when a gradient arrives, so that all ranks take slots for the same units. The memory
+  // of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
   if (entries_[index].unit->gradient_bytes() > 0) gradient_slots_.take(index);
   gather(index);
   if (const auto ahead = order_.next_in_backward()) gather(*ahead);
@@ -213,7 +215,7 @@ void FsdpRuntime::set_gradient_dtype(std::optional<Dtype> dtype) {
   }
 }
 
-// The bytes that the unit with the largest gradients needs.
+// The gradient bytes, over the ranks of an exchange, of the unit that has the most.
 std::int64_t FsdpRuntime::slot_bytes(const Exchange& exchange) const {
   std::int64_t most = 0;
   for (const Entry& entry : entries_) {
@@ -263,7 +265,7 @@ void FsdpRuntime::begin_microbatch(bool is_last) {
 }
 
 void FsdpRuntime::end_microbatch() {
-  while (!order_.is_at_start()) step_back();  // backward did not come by
+  while (!order_.is_at_start()) step_back();  // the calls that backward left out
   order_.end_microbatch();
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     const Entry& entry = entries_[index];
@@ -333,7 +335,7 @@ void FsdpRuntime::onload(const OnloadContext& /*context*/) {
 void FsdpRuntime::abandon() {
   reduced_.wait();
   for (std::size_t index = 0; index < entries_.size(); ++index) {
-    entries_[index].ready.wait();  // a gather may still write memory that is about to be free
+    entries_[index].ready.wait();  // a gather may still write memory that is about to be released
     release(index);
     entries_[index].unit->abandon();
     entries_[index].in_backward = false;

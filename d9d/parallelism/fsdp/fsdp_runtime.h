@@ -1,4 +1,4 @@
-// What the sharded units of one model stage share: memory, streams, the order in which they are gathered.
+// The state that the sharded units of one model stage share: memory, streams, and the order in which they are gathered.
 //
 // Example
 //   auto fsdp = std::make_shared<FsdpRuntime>(FsdpConfig{});
@@ -6,22 +6,22 @@
 //   parallelize_fsdp(fsdp, {embedding}, axes);
 //   for (const auto& layer : layers) parallelize_fsdp(fsdp, {layer}, axes);
 //   parallelize_fsdp(fsdp, {norm, head}, axes);
-//   model->materialize(device);                       // Collective: slices only
-//   model->reset_parameters(seed);                    // the numbers of one rank
+//   model->materialize(device);                       // Collective. Allocates slices only
+//   model->reset_parameters(seed);                    // the same values as on one rank
 //
-// In one step, from its first forward with gradients to finish(), parameters must not be written: where the slices come
-// together by copies (fsdp_config.h) a rank reads those of others while these compute. Between steps they may be
-// written in any way, and a forward without gradients then sees them.
+// In a step, from its first forward with gradients to finish(), parameters must not be written: if slices are gathered
+// by copies (fsdp_config.h), a rank reads those of other ranks while these compute. Between steps they may be written
+// in any way; a forward without gradients then uses the new values.
 //
-// Units are declared in the order in which forward uses them. The order of forward is recorded in the first microbatch;
-// from then on the next unit is gathered while one computes, and a forward in another order is a StateError. All ranks
-// run the same units in forward; disagreement() tells where they do not. Losses may use others on each rank: what a
-// backward leaves out is gathered and reduced, as zeros, where the other ranks do so (unit_order.h). Not so where a
-// checkpoint encloses sharded units: what it computes again is gathered when it does, which with all_gather the ranks
-// must do alike. Several backwards of one forward come to the same units on all ranks. A forward without gradients
-// gathers as it goes and is not part of the order.
+// Units are declared in the order in which forward uses them. The order of forward is recorded in the first microbatch.
+// From then on the next unit is gathered while one computes, and a forward in another order throws StateError. All
+// ranks must run the same units in forward; disagreement() reports if they do not. Their losses may use different
+// units: units that the backward of a rank leaves out are gathered and reduced, with zeros, when the other ranks do so
+// (unit_order.h). This does not hold if a checkpoint encloses sharded units: its recomputation gathers them when it
+// runs, and with all_gather it must run alike on all ranks. Several backwards of one forward must reach the same units
+// on all ranks. A forward without gradients gathers each unit when it needs it and is not part of the order.
 //
-// One runtime a model: two would have an order each on the same communicators.
+// A model must have a single runtime: two would issue collectives in independent orders on the same communicators.
 #pragma once
 
 #include <cstdint>
@@ -44,16 +44,18 @@
 
 namespace d9d {
 
-// Graphs of the modules' forward hold it until their backward.
+// The autograd graphs of the modules' forwards hold a reference to the runtime until their backward.
 class FsdpRuntime final : public GradientReduction,
                           public Offloadable,
                           public std::enable_shared_from_this<FsdpRuntime> {
  public:
-  // log: where it says, once, how slices come together; none: nowhere.
+  // log: gets one line per group of ranks about the way in which slices are gathered and gradients summed. Unset: no
+  // log.
   explicit FsdpRuntime(FsdpConfig config, std::optional<Logger> log = std::nullopt)
       : config_(config), log_(std::move(log)) {}
 
-  // Throws StateError where memory of gradients of another dtype is there.
+  // Has no effect if FsdpConfig::gradient_dtype is set. Throws StateError if memory for gradients of another dtype is
+  // allocated.
   void set_gradient_dtype(std::optional<Dtype> dtype) override;
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
@@ -62,45 +64,48 @@ class FsdpRuntime final : public GradientReduction,
   void abandon() override;
   [[nodiscard]] at::Tensor disagreement() const override { return disagreement_; }
 
-  // Slices go to the host; memory of gathers and gradients is given back. Collective where slices are copied from
-  // peers. Offloading forgets gradients.
+  // Moves slices to the host and frees the memory of gathers and gradients, which discards gradients. Collective if
+  // slices are copied from peers.
   void offload(const OffloadContext& context) override;
   void onload(const OnloadContext& context) override;
   [[nodiscard]] bool is_offloaded() const override { return is_offloaded_; }
   void close() override;
 
   [[nodiscard]] const FsdpConfig& config() const { return config_; }
-  // All-gathers and reductions of units since construction.
+  // The number of gathers and of reductions of units since construction.
   [[nodiscard]] std::int64_t num_gathers() const { return num_gathers_; }
   [[nodiscard]] std::int64_t num_reductions() const { return num_reductions_; }
 
-  // For parallelize_fsdp and for units.
+  // The following functions are for parallelize_fsdp and for units.
   FsdpUnit& add_unit(std::string name, std::vector<std::unique_ptr<FlatGroup>> groups, bool stays_gathered);
-  void materialize(at::Device device);  // Collective; once, whoever asks
-  // Collective unless gathered: local() of the unit's parameters can be used when it returns, until the forward ended.
-  [[nodiscard]] UnitOrder::Call enter(FsdpUnit& unit);  // of a forward with a backward: gathers the next unit ahead
-  void gather_for_forward(FsdpUnit& unit);              // of one without, and of a recomputation
-  void leave(const UnitOrder::Call& call, bool has_backward);  // whether backward comes to its outputs
-  void release_after_forward(FsdpUnit& unit);                  // of one without, and of a recomputation
-  // Collective. Of a call's module: before its backward, when its parameters can be used, and when their gradients have
-  // come.
+  void materialize(at::Device device);  // Collective. Does its work at the first call only
+  // Collective unless the unit is gathered. Called before the forward of a unit's module: local() of the unit's
+  // parameters can be used from the return to the end of the forward. enter() is for forwards that have a backward, and
+  // also gathers the next unit; gather_for_forward() is for forwards without a backward and for recomputations.
+  [[nodiscard]] UnitOrder::Call enter(FsdpUnit& unit);
+  void gather_for_forward(FsdpUnit& unit);
+  // Called after the forward, in the same two cases. has_backward: whether an output of the call requires gradients.
+  void leave(const UnitOrder::Call& call, bool has_backward);
+  void release_after_forward(FsdpUnit& unit);
+  // Collective. begin_backward() is called before the backward of a call: its parameters can be used when it returns.
+  // end_backward() is called when the gradients of its parameters are complete.
   void begin_backward(const UnitOrder::Call& call);
   void end_backward(const UnitOrder::Call& call);
-  void provide_gradients(FsdpUnit& unit);  // memory for the unit's full gradient
+  void provide_gradients(FsdpUnit& unit);  // gives the unit memory for its full gradient
 
  private:
   struct Entry {
     std::unique_ptr<FsdpUnit> unit;
-    std::optional<std::size_t> arena_index;  // none: stays gathered in memory of its own
+    std::optional<std::size_t> arena_index;  // unset: the unit stays gathered, in own_memory
     at::Tensor own_memory;
-    StreamEvent ready;  // of the last gather
+    StreamEvent ready;  // the end of the last gather
     bool in_backward = false;
-    bool owes_reduction = false;  // was in a forward with a backward since the last one
+    bool owes_reduction = false;  // a forward with a backward used it after its last reduction
   };
-  // What crosses between the ranks over which some groups are cut.
+  // The communication between the ranks over which some groups are sharded.
   struct Exchange {
     std::shared_ptr<Communicator> ranks;
-    std::int64_t slice_bytes = 0;  // of parameters, of all groups
+    std::int64_t slice_bytes = 0;  // of the parameters of all these groups
     std::shared_ptr<ShardGather> gather;
     std::shared_ptr<ShardReduce> reduce;
   };
@@ -112,7 +117,7 @@ class FsdpRuntime final : public GradientReduction,
   void begin_reading();
   void end_reading();
   void check_ready(const FsdpUnit& unit) const;
-  void gather(std::size_t index);  // unless it is
+  void gather(std::size_t index);  // does nothing if the unit is gathered
   void release(std::size_t index);
   void step_back();
   void finish_backward(std::size_t index);
@@ -123,22 +128,22 @@ class FsdpRuntime final : public GradientReduction,
   FsdpConfig config_;
   std::optional<Logger> log_;
   std::vector<Entry> entries_;
-  std::vector<Exchange> exchanges_;                      // by ranks, in the order of their first groups
-  std::vector<std::shared_ptr<Communicator>> replicas_;  // over which some groups are copied, in the same order
-  std::optional<GatherArena> arena_;                     // from materialize on
+  std::vector<Exchange> exchanges_;                      // one for each set of ranks, in the order of first use
+  std::vector<std::shared_ptr<Communicator>> replicas_;  // over which some groups are replicated, in the same order
+  std::optional<GatherArena> arena_;                     // set by materialize()
   std::optional<SideStream> gather_stream_;
   std::optional<SideStream> reduce_stream_;
   at::Device device_ = at::kCPU;
 
   UnitOrder order_;
-  OrderPrint step_;          // of what crosses the ranks of the exchanges
-  OrderPrint last_;          // of what crosses replicas, in the last microbatch alone
+  OrderPrint step_;          // of the communication over exchanges_ in this step
+  OrderPrint last_;          // of the communication over replicas_, which happens in the last microbatch only
   at::Tensor disagreement_;  // of the step
   bool is_last_microbatch_ = true;
   bool is_reading_ = false;  // ranks may read each other's slices
 
-  GradientSlots gradient_slots_;  // taken from the begin of a unit's backward to its reduction
-  StreamEvent reduced_;           // the last reduction
+  GradientSlots gradient_slots_;  // a unit has one from the begin of its backward to its reduction
+  StreamEvent reduced_;           // the end of the last reduction
   bool is_offloaded_ = false;
   OffloadedTensors offloaded_;
   std::int64_t num_gathers_ = 0;

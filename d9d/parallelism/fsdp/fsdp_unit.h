@@ -1,7 +1,8 @@
-// Modules whose parameters are gathered together, and what happens to them in forward and backward.
+// Modules whose parameters are gathered together, and their handling in forward and backward.
 //
-// Order: gather; input boundary (its backward reshards and reduces); the body, checkpointed or not; output boundary
-// (its backward gathers); reshard. The boundaries enclose the checkpoint, so that recomputation gathers nothing.
+// A forward consists of: gather; input boundary (its backward reshards and reduces); the body, checkpointed or not;
+// output boundary (its backward gathers); reshard. The boundaries enclose the checkpoint, so that its recomputation
+// finds the unit gathered.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ namespace d9d {
 
 class FsdpRuntime;
 
-// Part of FsdpRuntime, which decides where memory comes from and when units are gathered ahead.
+// A part of FsdpRuntime, which provides memory and decides when units are gathered ahead.
 class FsdpUnit {
  public:
-  // index: of the unit among those of the runtime.
+  // index: the unit's index among those of the runtime.
   FsdpUnit(FsdpRuntime& runtime, std::size_t index, std::string name, std::vector<std::unique_ptr<FlatGroup>> groups,
            bool stays_gathered);
   FsdpUnit(const FsdpUnit&) = delete;
@@ -36,14 +37,14 @@ class FsdpUnit {
   [[nodiscard]] bool is_gathered() const;
 
   [[nodiscard]] const std::vector<std::unique_ptr<FlatGroup>>& groups() const { return groups_; }
-  // The groups have storage: watches for the gradients of their parameters.
+  // Called when the groups have storage. Registers hooks for the gradients of their parameters.
   void materialized();
   void before_forward(const TensorRefs& inputs);
   void after_forward(const TensorRefs& outputs);
 
-  // Whether a gather now is a collective of all ranks. Otherwise this rank copies the slices by itself.
+  // Whether a gather is currently a collective. Otherwise this rank copies the slices without the other ranks.
   [[nodiscard]] bool gathers_by_collective() const;
-  // For the runtime. Collective: gather, reduce.
+  // The following functions are for the runtime. gather(), reduce_gradients() and sum_over_replicas() are collective.
   void gather(const at::Tensor& memory);
   void release();
   void begin_gradients(const std::function<at::Tensor(const FlatGroup& group)>& memory_for);
@@ -52,15 +53,15 @@ class FsdpUnit {
   void publish_gradients();
   void clear_gradients();
   [[nodiscard]] bool has_gradients() const;
-  void abandon() { open_calls_.clear(); }  // forwards that an exception ended
+  void abandon() { open_calls_.clear(); }  // drops forwards that an exception ended
 
  private:
-  // A call of one of its modules.
+  // A call of one of the modules whose forward has not ended.
   struct OpenCall {
     UnitOrder::Call call;
     bool inputs_have_backward;
   };
-  FlatGroup& gradient_group(FlatGroup& group);  // with memory for its gradients
+  FlatGroup& gradient_group(FlatGroup& group);  // returns the group, with memory for its gradients
 
   FsdpRuntime& runtime_;
   std::size_t index_;
@@ -68,7 +69,7 @@ class FsdpUnit {
   std::vector<std::unique_ptr<FlatGroup>> groups_;
   bool stays_gathered_;
   std::vector<OpenCall> open_calls_;       // the outermost first
-  std::vector<GradientHookHandle> hooks_;  // of the parameters; they use what stands above
+  std::vector<GradientHookHandle> hooks_;  // of the parameters; last, because they use the members above
 };
 
 }  // namespace d9d

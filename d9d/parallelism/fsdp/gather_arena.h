@@ -1,8 +1,8 @@
-// The memory of gathered units, allocated once, when it is first used. Units that are used one after the other take
-// opposite ends, so that a unit and the next one fit together and the allocator is never called in steady state.
+// The memory of gathered units, allocated once, at first use. Consecutive units use opposite ends, so that a unit and
+// the next one fit together, and the allocator is not called in steady state.
 //
 // Example
-//   GatherArena arena({100, 60, 60, 100}, device);    // bytes of units in the order of use: 160 bytes
+//   GatherArena arena({512, 256, 256, 512}, device);  // bytes of units in the order of use; the arena has 768
 //   const at::Tensor memory = arena.acquire(1);
 //   arena.release(1);
 #pragma once
@@ -21,18 +21,19 @@ class GatherArena {
   // unit_bytes: multiples of 256.
   GatherArena(std::vector<std::int64_t> unit_bytes, at::Device device);
 
-  // Memory [bytes of the unit] for one unit at each end; another unit of the same end gets memory of its own.
+  // Returns kByte [bytes of the unit]: the unit's end of the arena, or newly allocated memory if another unit holds
+  // this end or the unit at the other end leaves too little room.
   [[nodiscard]] at::Tensor acquire(std::size_t unit);
   void release(std::size_t unit);
-  // Gives the memory back until the next acquire(). No unit holds any.
+  // Frees the arena until the next acquire(). No unit may hold memory of it.
   void free() { memory_ = at::Tensor(); }
 
  private:
   std::vector<std::int64_t> unit_bytes_;
   at::Device device_;
-  std::int64_t num_bytes_;                             // the largest two neighbours together
+  std::int64_t num_bytes_;                             // the largest sum of two neighbours
   at::Tensor memory_;                                  // [num_bytes_]
-  std::array<std::optional<std::size_t>, 2> holders_;  // of the low and the high end
+  std::array<std::optional<std::size_t>, 2> holders_;  // the units at the low and the high end
 };
 
 }  // namespace d9d

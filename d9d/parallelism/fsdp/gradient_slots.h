@@ -1,12 +1,12 @@
-// Memory for the full gradients of sharded units. Backward gives each unit the next slot, the first one after the last.
-// A slot can be written again when the reduction that read it has ended.
+// Memory for the full gradients of sharded units. Backward assigns slots to units in rotation. A slot can be written
+// again when the reduction that read it has ended.
 //
 // Example
 //   GradientSlots slots(2);
 //   slots.set_memory(*ranks, at::empty({2 * num_bytes}, at::kByte));      // for each communicator of shards
-//   slots.take(unit);                                                     // backward comes to the unit
+//   slots.take(unit);                                                     // backward of the unit begins
 //   if (const auto allocate = slots.memory_of(unit)) gradient = allocate(*ranks, num_bytes);
-//   slots.give_back(unit, reduced);                                       // its gradient is reduced at that event
+//   slots.give_back(unit, reduced);                                       // event `reduced`: its reduction has ended
 #pragma once
 
 #include <cstddef>
@@ -23,10 +23,10 @@
 
 namespace d9d {
 
-// Local. Units are known by their index.
+// Local. Units are identified by their index.
 class GradientSlots {
  public:
-  // Memory of a slot, kByte [num_bytes]: parts for one communicator follow each other in the order of the calls.
+  // Allocates kByte [num_bytes] in a slot's memory for `ranks`. Successive calls return successive parts.
   using Allocate = std::function<at::Tensor(const Communicator& ranks, std::int64_t num_bytes)>;
 
   // Without slots, take() does nothing.
@@ -34,25 +34,26 @@ class GradientSlots {
 
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(slots_.size()); }
 
-  // memory: kByte, size() times the bytes that the largest unit needs for `ranks`. Until drop_memory().
+  // Sets the memory of all slots for `ranks`: kByte, size() times the bytes of the unit that needs the most. It is kept
+  // until drop_memory().
   void set_memory(const Communicator& ranks, const at::Tensor& memory);
   [[nodiscard]] bool has_memory(const Communicator& ranks) const { return memory_.contains(&ranks); }
   void drop_memory(const Communicator& ranks) { memory_.erase(&ranks); }
 
-  // The unit gets the next slot, unless it has one or another unit holds that one.
+  // Assigns the next slot to the unit. Does nothing if the unit has a slot or the next slot is held by another unit.
   void take(std::size_t unit);
-  // The current stream waits until the unit's slot can be written. Empty where the unit has no slot.
+  // Makes the current stream wait until the unit's slot can be written. Returns an empty function if the unit has none.
   [[nodiscard]] Allocate memory_of(std::size_t unit) const;
-  // The slot of the unit, if it has one, can be written again after `reduced`.
+  // Frees the unit's slot, if it has one; it can be written again after `reduced`.
   void give_back(std::size_t unit, const StreamEvent& reduced);
-  // No unit has a slot.
+  // Frees all slots.
   void clear();
-  // As clear(), and the first slot is the next one: ranks that an exception has stopped at different units agree again.
+  // Frees all slots and begins again with the first, so that ranks that an exception stopped at different units agree.
   void abandon();
 
  private:
   struct Slot {
-    std::optional<std::size_t> unit;  // that has it
+    std::optional<std::size_t> unit;  // the unit that has the slot
     StreamEvent reduced;              // the reduction that last read it
   };
 

@@ -1,8 +1,9 @@
-// Tells whether ranks did the same things in the same order, by numbers that cross them once a step.
+// Detects whether ranks did different operations or another order of operations, by an all_reduce of two numbers once
+// per step.
 //
 // Example
-//   print.add(unit, OrderPrint::What::kReduced);       // whenever something crosses the ranks
-//   const at::Tensor differs = print.spread(ranks);    // 0, or at least 0.5
+//   print.add(unit, OrderPrint::What::kReduced);       // at each operation
+//   const at::Tensor differs = print.spread(ranks);    // 0 if all ranks agree, otherwise at least 0.5
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace d9d {
 
-// Ranks that did other things have the same print once in 65,521 times.
+// A hash of a sequence of operations. Different sequences have the same hash with a probability of 1 / 65,521.
 class OrderPrint {
  public:
   enum class What : std::uint8_t { kEntered, kGathered, kReduced };
@@ -24,8 +25,8 @@ class OrderPrint {
   }
   void clear() { value_ = 0; }
 
-  // Collective; does not wait for the device. fp64, 0-dim, on the device of the ranks: what the squares of prints sum
-  // to beyond those of equal ones.
+  // Collective; does not synchronise with the device. Returns a 0-dim fp64 tensor on the device of the ranks: the sum
+  // of squared deviations of the ranks' hashes from their mean.
   [[nodiscard]] at::Tensor spread(Communicator& ranks) const;
 
  private:

@@ -16,20 +16,22 @@ namespace d9d {
 
 struct FsdpUnitSpec {
   std::string name;  // for messages
-  // Gathered before the first one's forward, resharded after the last one's. Declared in the order of forward.
+  // The modules, in the order of forward. They are gathered before the forward of the first and resharded after that of
+  // the last.
   std::vector<std::shared_ptr<Module>> modules;
-  // One a domain. A parameter that lies on a mesh already is cut over the entry with that mesh, others over the first.
+  // One entry per mesh. A parameter that is placed on a mesh already is sharded over the entry with that mesh, others
+  // over the first entry.
   std::vector<FsdpAxes> axes;
-  // Gathered from the first use in forward to the last in backward: for modules that share parameters with others in
-  // between.
+  // Keeps the unit gathered from its first use in forward to its last in backward, for modules that share parameters
+  // but have other units between them.
   bool stays_gathered = false;
 };
 
-// Local, on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of one
-// dtype, trained or frozen, over the same axes form a flat group; those whose gradients are Partial over further axes
-// (norms under tensor parallelism) form one of their own, which is summed over these too. After this, requires_grad and
-// dtype must not change. Throws StateError after materialize, and ConfigError when no parameter is left or no entry of
-// axes has a parameter's mesh.
+// Local; call it on the meta device. Parameters of the modules that belong to an earlier unit stay there. Parameters of
+// one dtype, all trained or all frozen, over the same axes form a flat group. Those whose gradients are Partial over
+// further axes (norms under tensor parallelism) form a group of their own, which is summed over these axes too. After
+// this call requires_grad and dtype must not change. Throws StateError after materialize(), and ConfigError if no
+// parameter is left or no entry of axes has a parameter's mesh.
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit);
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Whether slices cross between ranks by copies from each other's memory: what the configuration and the ranks allow.
+// Decides from the configuration and the ranks whether slices are exchanged by copies from the memory of peers.
 //
 // Example
 //   const PeerExchange found = open_peer_exchange(config.gather, "gather", ranks, num_bytes);
@@ -17,12 +17,12 @@
 namespace d9d {
 
 struct PeerExchange {
-  std::shared_ptr<PeerMemory> peers;  // null: the communicator has to do
-  std::string reason;                 // why it has to
+  std::shared_ptr<PeerMemory> peers;  // null: the communicator must be used
+  std::string reason;                 // why it must be used
 };
 
-// Collective. `key`: of the configuration, for messages. num_bytes: what each rank shares; 0 where all is frozen.
-// Throws ConfigError, with the reason, when copies are asked for and impossible.
+// Collective. key: the key of the configuration, for messages. num_bytes: the bytes that each rank shares; 0 if all
+// parameters are frozen. Throws ConfigError, with the reason, if copies are asked for and impossible.
 [[nodiscard]] PeerExchange open_peer_exchange(ExchangeMethod method, std::string_view key,
                                               const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
 

@@ -30,7 +30,7 @@ void ShardReduce::reduce(const at::Tensor& sum, const at::Tensor& full, bool add
   if (adds) sum.add_(own);
 }
 
-// Between the first meeting and the second ranks read each other's gradients.
+// Ranks read each other's gradients between the two calls of meet().
 void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds) {
   const std::int64_t num_ranks = ranks_->size();
   const auto slice_bytes = static_cast<std::int64_t>(sum.nbytes());
@@ -45,7 +45,7 @@ void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool
     return rank == ranks_->rank() ? full.narrow(0, rank * sum.numel(), sum.numel()) : copy_of(rank);
   };
   meet();
-  for (std::int64_t i = 1; i < num_ranks; ++i) {  // each rank begins with another peer: no peer serves all
+  for (std::int64_t i = 1; i < num_ranks; ++i) {  // each rank begins with a different peer, to spread the load
     const std::int64_t rank = (ranks_->rank() + i) % num_ranks;
     peers_->read(part_of(rank), rank, offset);
   }

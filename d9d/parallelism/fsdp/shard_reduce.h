@@ -1,5 +1,5 @@
-// How the full gradients of units become sums of which each rank keeps a slice: those of all groups over one set of
-// ranks.
+// Sums full gradients over ranks, of which each keeps a slice. One object serves all groups that are sharded over the
+// same ranks.
 //
 // Example
 //   ShardReduce reduce(ExchangeMethod::kAuto, ranks);
@@ -8,8 +8,9 @@
 //   reduce.reduce(sum, full, /*adds=*/false);                                 // sum [n]
 //   ...                                                                       // full may be written again
 //
-// By a reduce_scatter; or, for what lies in allocate()'s memory, by copies: each rank copies its slice of the gradients
-// of the others, so that communication holds no multiprocessor, and adds them up in the order of ranks.
+// Gradients are summed by a reduce_scatter, or, if they are in memory that allocate() opened to peers, by copies: each
+// rank copies its slice of the other ranks' gradients, by copy engines that use no multiprocessor, and adds the slices
+// in the order of ranks.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +25,21 @@
 
 namespace d9d {
 
-// Legend   W ranks, n elements of a slice. All on the current stream.
+// Legend   W ranks, n elements of a slice. All functions use the current stream.
 class ShardReduce {
  public:
   ShardReduce(ExchangeMethod method, std::shared_ptr<Communicator> ranks) : method_(method), ranks_(std::move(ranks)) {}
 
-  // Collective; once until close(). kByte [num_bytes], values undefined. Throws ConfigError, with the reason, when
-  // copies are asked for and impossible.
+  // Collective; may be called once, and again after close(). Returns kByte [num_bytes], uninitialised. Throws
+  // ConfigError, with the reason, if copies are asked for and impossible.
   [[nodiscard]] at::Tensor allocate(std::int64_t num_bytes);
   [[nodiscard]] std::string description() const;  // "by reduce_scatter: ...", for the log; after allocate()
 
-  // Collective. sum [n] <- the sum over ranks of their part [n] for this rank of `full` [W * n]; with `adds`, is added.
-  // Later work of the current stream may overwrite `full`.
+  // Collective. Writes the sum over ranks of this rank's slice [n] of `full` [W * n] to sum [n]; with `adds` it is
+  // added. May change `full`, which later work of the current stream may overwrite.
   void reduce(const at::Tensor& sum, const at::Tensor& full, bool adds);
 
-  // Collective, while nothing is to be reduced: lets go of memory. allocate() takes it again.
+  // Collective, when no reduction is outstanding. Releases the memory; allocate() allocates it again.
   void close();
 
  private:
@@ -48,8 +49,8 @@ class ShardReduce {
   ExchangeMethod method_;
   std::shared_ptr<Communicator> ranks_;
   std::string reason_;
-  std::shared_ptr<PeerMemory> peers_;  // null: by reduce_scatter
-  at::Tensor copies_;                  // kByte, the slices of the other ranks
+  std::shared_ptr<PeerMemory> peers_;  // null: sums by reduce_scatter
+  at::Tensor copies_;                  // kByte: copies of the slices of the other ranks
   at::Tensor token_;
 };
 

@@ -26,7 +26,7 @@ std::optional<UnitOrder::Call> UnitOrder::enter(std::size_t unit) {
   if (!is_recorded_) {
     recorded_.push_back(unit);
   } else {
-    while (position_ < recorded_.size() && recorded_[position_] == kTurn) ++position_;  // no backward this time
+    while (position_ < recorded_.size() && recorded_[position_] == kTurn) ++position_;  // this time without a backward
     if (position_ == recorded_.size() || recorded_[position_] != unit) return std::nullopt;
     ++position_;
   }

@@ -1,17 +1,19 @@
-// In which order sharded units are used: what forward comes to next, and what backward still has to come back to.
+// The order in which sharded units are used: the unit that forward uses next, and the calls that backward has yet to
+// pass.
 //
 // Example
 //   const auto first = order.enter(0);                  // forward runs unit 0, then unit 1
 //   order.leave(*first);
 //   const auto second = order.enter(1);
 //   order.leave(*second);
-//   order.turn();                                        // backward comes to the start of unit 0
+//   order.turn();                                        // backward begins, and reaches the start of unit 0
 //   while (order.lies_ahead(*first, UnitOrder::Side::kStart)) order.step_back();
 //                                                        // {1, kEnd}, {1, kStart}, {0, kEnd}, {0, kStart}
 //
-// The forward of the first microbatch is the order of later ones. Backward goes the way of forward back, whatever its
-// loss used: what it leaves out is passed when it comes to something that lies before. So all ranks pass the same units
-// in the same order, also where their losses use others.
+// The first microbatch records the order of units in forward, which later ones must follow. Backward passes the calls
+// of forward in reverse order, whatever its loss used: a call that the autograd graph does not reach is passed when
+// backward reaches an earlier one. So all ranks pass the same units in the same order, even if their losses use
+// different units.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +24,7 @@ namespace d9d {
 
 class UnitOrder {
  public:
-  enum class Side : std::uint8_t { kStart, kEnd };  // of a call
+  enum class Side : std::uint8_t { kStart, kEnd };  // the start and the end of a call's forward
   // A call of a unit's module in a forward that has a backward.
   struct Call {
     std::size_t number;
@@ -37,24 +39,26 @@ class UnitOrder {
   void end_microbatch();
   void abandon();
 
-  // Whether the next enter() begins a forward: after a backward, or where one was when the order was recorded.
+  // Whether the next enter() begins a forward: after a backward, or if a backward followed here in the recorded order.
   [[nodiscard]] bool begins_forward() const;
-  // Forward. None: the unit is not the next one.
+  // Begins and ends the forward of a call. enter() returns nullopt if the unit is not the next one of the recorded
+  // order.
   [[nodiscard]] std::optional<Call> enter(std::size_t unit);
   void leave(const Call& call);
-  void forget(const Call& call);  // it has no backward
+  void forget(const Call& call);  // in place of leave(), if the call has no backward
   [[nodiscard]] bool is_recorded() const { return is_recorded_; }
-  // In the recorded order: the unit that forward comes to; none: its end, or not recorded.
+  // The unit that forward uses next in the recorded order; nullopt at the end of a forward or if nothing is recorded.
   [[nodiscard]] std::optional<std::size_t> next_in_forward() const;
 
-  // Backward.
-  void turn();  // it has begun
+  // Called when a backward begins; further calls in the same backward do nothing.
+  void turn();
+  // Whether backward has yet to pass this side of the call.
   [[nodiscard]] bool lies_ahead(const Call& call, Side side) const;
-  [[nodiscard]] bool is_at_start() const { return way_.empty(); }
-  Step step_back();  // not at the start
-  // The unit whose backward begins next. nullopt: backward is at its end.
+  [[nodiscard]] bool is_at_start() const { return way_.empty(); }  // backward has passed all calls
+  Step step_back();  // passes one side of a call; must not be called if is_at_start()
+  // The unit whose backward begins next; nullopt if there is none.
   [[nodiscard]] std::optional<std::size_t> next_in_backward() const;
-  // Whether backward comes to another call of the unit: as its next step, or at any later one.
+  // Whether backward will pass another call of the unit: as its next step, or at any later step.
   [[nodiscard]] bool goes_on_with(std::size_t unit) const;
   [[nodiscard]] bool comes_again_to(std::size_t unit) const;
 
@@ -65,12 +69,12 @@ class UnitOrder {
   };
   static constexpr std::size_t kTurn = SIZE_MAX;
 
-  std::vector<std::size_t> recorded_;  // units in forward, kTurn where backward followed
+  std::vector<std::size_t> recorded_;  // units in the order of forward, with kTurn where a backward followed
   std::size_t position_ = 0;
   bool is_recorded_ = false;
   bool in_forward_ = false;
   std::size_t num_calls_ = 0;
-  std::vector<Mark> way_;  // as forward went; backward takes from its end
+  std::vector<Mark> way_;  // a stack that forward pushes to and backward pops from
 };
 
 }  // namespace d9d

@@ -10,7 +10,7 @@
 namespace d9d {
 namespace {
 
-// Places weights over one axis.
+// Sets the placements of weights over one axis.
 class Placer {
  public:
   Placer(const DeviceMesh& mesh, const std::string& axis) : mesh_(mesh), axis_(axis) {}
@@ -20,7 +20,7 @@ class Placer {
     shard(*linear->weight, 0);
     if (linear->bias) shard(*linear->bias, 0);
   }
-  // Each rank adds a summand: a bias would be added by all.
+  // The outputs of the ranks are summed, so each rank would add a bias; hence it is refused.
   void row(const ModulePtr<Linear>& linear, const char* name) const {
     D9D_CHECK(!linear->bias, ConfigError, "[parallelism::tensor] a bias of ", name,
               " is not built in this version under tensor parallelism. Build it without.");

@@ -1,12 +1,12 @@
-// Blocks over tensor-parallel ranks (Shoeybi et al., Megatron-LM, arXiv:1909.08053), with shards of the sequence
+// Tensor parallelism of blocks (Shoeybi et al., Megatron-LM, arXiv:1909.08053), with activations sharded by sequence
 // between them (Korthikanti et al., arXiv:2205.05198).
 //
 //   weights                          placement    gradient
-//   q, k, v, gate, up; their biases  Shard(0)     Shard(0)        columns: a rank has some heads, some features
-//   o, down                          Shard(1)     Shard(1)        rows
-//   norms of queries and keys        Replicate    Partial(sum)    each rank has other heads
-//   sinks                            Shard(0)     Shard(0)        one a head
-//   norms between blocks             Replicate    Partial(sum)    each rank has other positions
+//   q, k, v, gate, up; their biases  Shard(0)     Shard(0)        column-parallel: a rank has some heads, some features
+//   o, down                          Shard(1)     Shard(1)        row-parallel
+//   norms of queries and keys        Replicate    Partial(sum)    each rank has different heads
+//   sinks                            Shard(0)     Shard(0)        one per head
+//   norms between blocks             Replicate    Partial(sum)    each rank has different positions
 //   embedding, head                  Shard(0)     Shard(0)        each split of the vocabulary, unevenly
 //
 // Example
@@ -15,8 +15,8 @@
 //   parallelize_tensor_parallel(*layer->mlp, dense);
 //   parallelize_sequence_parallel(*layer->input_layernorm, dense);
 //
-// All are local, on the meta device, before FSDP; `axis` is of the mesh of dense parameters. Throw ConfigError where
-// the ranks do not divide what they must.
+// All functions are local; call them on the meta device, before FSDP. `axis` is an axis of the mesh of dense
+// parameters. They throw ConfigError for sizes that cannot be sharded as described below.
 #pragma once
 
 #include <string>
@@ -31,17 +31,18 @@
 
 namespace d9d {
 
-// The ranks divide the key and value heads.
+// The number of ranks must divide the number of key and value heads. A bias of o_proj is refused.
 void parallelize_tensor_parallel(GroupedQueryAttention& attention, const DeviceMesh& mesh,
                                  const std::string& axis = "tp");
-// Features of the inner width are cut unevenly where they must. A bias of down_proj is refused.
+// The features of the inner width may be sharded unevenly. A bias of down_proj is refused.
 void parallelize_tensor_parallel(SwiGLU& feed_forward, const DeviceMesh& mesh, const std::string& axis = "tp");
-// Each rank gets rows of some split. An embedding and a head that is tied to it are both given.
+// Each rank must get rows of at least one split of the vocabulary. Call both functions if the embedding and the head
+// are tied.
 void parallelize_tensor_parallel(SplitTokenEmbeddings& embeddings, const DeviceMesh& mesh,
                                  const std::string& axis = "tp");
 void parallelize_tensor_parallel(LanguageModellingHead& head, const DeviceMesh& mesh, const std::string& axis = "tp");
 
-// A norm, a dropout whose input is a shard of the sequence, as it is between blocks.
+// For a norm or a dropout whose input is a shard of the sequence, as between blocks.
 void parallelize_sequence_parallel(RMSNorm& norm, const DeviceMesh& mesh, const std::string& axis = "tp");
 void parallelize_sequence_parallel(Dropout& dropout, const DeviceMesh& mesh, const std::string& axis = "tp");
 

@@ -1,4 +1,5 @@
-// Tensor parallelism with shards of the sequence between blocks: all_gather in, reduce_scatter out.
+// Tensor parallelism with activations sharded by sequence between blocks: an all_gather at the entry of a block, a
+// reduce_scatter at its exit.
 #pragma once
 
 #include "d9d/blocks/linear/tensor_parallel_context.h"
@@ -6,12 +7,13 @@
 
 namespace d9d {
 
-// Rank r of the group has positions [r * S / W, (r + 1) * S / W). Linears give back columns that stay on their rank.
+// Rank r of the group has positions [r * S / W, (r + 1) * S / W) between blocks. Within a block column-parallel linears
+// return features that stay on their rank. Both functions are collective.
 class SequenceShardedTensorParallelContext final : public TensorParallelContext {
  public:
   explicit SequenceShardedTensorParallelContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
   [[nodiscard]] at::Tensor enter(const at::Tensor& x) const override;
-  // Throws ConfigError unless the ranks divide the sequence.
+  // Throws ConfigError unless the number of ranks divides the number of positions.
   [[nodiscard]] at::Tensor leave(const at::Tensor& summand) const override;
 
  private:

@@ -14,17 +14,17 @@
 namespace d9d {
 namespace {
 
-// Labels as rows of the local weights, one after the other.
+// Labels as rows of this rank's concatenated weights.
 struct LocalLabels {
   at::Tensor is_here;     // [T] bool
-  at::Tensor row;         // [T], 0 where not here
-  at::Tensor is_outside;  // [T] bool: of the whole vocabulary
+  at::Tensor row;         // [T]; 0 if the label is on another rank
+  at::Tensor is_outside;  // [T] bool: outside the whole vocabulary
 };
 
 LocalLabels local_labels(const at::Tensor& labels, const std::vector<ParameterPtr>& weights) {
   LocalLabels result{.is_here = at::zeros_like(labels, at::kBool), .row = at::zeros_like(labels), .is_outside = {}};
-  std::int64_t first_id = 0;   // of the split, in the vocabulary
-  std::int64_t first_row = 0;  // of the split, here
+  std::int64_t first_id = 0;   // the split's first id in the vocabulary
+  std::int64_t first_row = 0;  // the split's first row in the concatenated local weights
   for (const ParameterPtr& weight : weights) {
     const LocalBox box = local_box(weight->global_shape(), weight->mesh(), weight->placements());
     const std::int64_t first = first_id + box.start[0];
@@ -45,7 +45,7 @@ LocalLabels local_labels(const at::Tensor& labels, const std::vector<ParameterPt
 
 }  // namespace
 
-// With lse_r = log(sum of exp over the logits of rank r) and z the logit of the label, which one rank has:
+// With lse_r = log(sum of exp over the logits of rank r) and z the logit of the label, which is on one rank:
 //   loss = log(sum_r exp(lse_r)) - z
 at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_states,
                                                     const std::vector<ParameterPtr>& weights,

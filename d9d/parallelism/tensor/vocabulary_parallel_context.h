@@ -1,5 +1,6 @@
-// The loss of a head whose vocabulary is cut over ranks: each computes with its own rows of the weights, in chunks, and
-// only sums of one number a position travel beside the hidden states. No rank ever has the logits.
+// A language-modelling head whose vocabulary is sharded over ranks. For the loss each rank computes the logits of its
+// own rows of the weights, in chunks; besides hidden states only a maximum and two sums per position are communicated,
+// and no rank stores all logits.
 #pragma once
 
 #include "d9d/blocks/head/vocabulary_context.h"
@@ -7,14 +8,14 @@
 
 namespace d9d {
 
-// Hidden states are shards of the sequence; weights are Shard(0) over the ranks, unevenly; each rank has rows of some.
-// A label outside of the vocabulary is a ConfigError on the CPU, elsewhere its loss is NaN.
+// Hidden states are sharded by sequence; weights are Shard(0) over the ranks, possibly unevenly, and each rank has rows
+// of at least one. A label outside the vocabulary throws ConfigError on the CPU; on other devices its loss is NaN.
 class VocabularyParallelContext final : public VocabularyContext {
  public:
   explicit VocabularyParallelContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
                                          const at::Tensor& labels) const override;
-  // Gradients: all ranks compute the same from the same logits.
+  // Every rank gets all logits, and must compute the same gradient from them.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_states,
                                   const std::vector<ParameterPtr>& weights) const override;
 

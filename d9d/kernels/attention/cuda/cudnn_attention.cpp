@@ -23,14 +23,15 @@ const CudnnGraph& cudnn() {
 
 void*& pointer(CudnnPointers& pointers, CudnnTensor tensor) { return pointers[static_cast<std::size_t>(tensor)]; }
 
-// cuDNN moves 16 bytes at a time.
+// The tensor itself, or a contiguous copy if it does not allow cuDNN's loads of 16 bytes.
 at::Tensor aligned(const at::Tensor& x) {
   const auto address = reinterpret_cast<std::uintptr_t>(x.const_data_ptr());
   const bool fits = x.stride(3) == 1 && (x.stride(0) | x.stride(1) | x.stride(2)) % 8 == 0 && address % 16 == 0;
   return fits ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
-// max_length: of packed sequences, which are placed by their offsets; 0: dense.
+// max_length is 0 for dense sequences. For packed sequences offsets say where each begins, and the stride between
+// sequences is a formal one.
 CudnnStrides strides_of(const at::Tensor& x, std::int64_t max_length) {
   const std::int64_t sequence = max_length > 0 ? max_length * x.stride(1) : x.stride(0);
   return {.sequence = sequence, .head = x.stride(2), .position = x.stride(1)};
@@ -40,7 +41,7 @@ std::int64_t power_of_two(std::int64_t size) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(size)));
 }
 
-// A call with what cuDNN asks of its tensors.
+// A call of cuDNN, with tensors that are aligned as cuDNN requires.
 struct Prepared {
   CudnnPlanKey key;
   CudnnPointers pointers = {};
@@ -74,7 +75,7 @@ void add_offsets(Prepared& call, const at::Tensor& cu_seqlens) {
   launch_packed_offsets(args, current_cuda_stream(cu_seqlens.device()));
 }
 
-// For the forward.
+// Prepares the inputs that both passes have; the key is that of the forward pass.
 Prepared prepare(const FusedTensors& tensors, const FusedCall& how) {
   Prepared call;
   call.query = aligned(tensors.query);
@@ -106,10 +107,11 @@ Prepared prepare(const FusedTensors& tensors, const FusedCall& how) {
   return call;
 }
 
-// Of a row of the gradient of values, before its own: room for the gradients of queries and keys where values lie
-// behind both in the rows of one projection, which sizes tell, for queries and keys are turned since.
+// The number of columns that precede the gradient of values in each row of its buffer. They are room for the gradients
+// of queries and keys if values lie behind both in the rows of one projection, otherwise 0. Only sizes can tell that:
+// queries and keys are rotated copies, which no longer share the projection's storage.
 std::int64_t columns_before_grad_value(const Prepared& call) {
-  constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // that the kernels count
+  constexpr std::int64_t kMaxElements = std::int64_t{1} << 31;  // the kernels use 32-bit indices
   const CudnnPlanKey& key = call.key;
   const std::int64_t count = (key.num_heads + key.num_kv_heads) * key.num_features;
   const bool is_too_large =
@@ -118,7 +120,7 @@ std::int64_t columns_before_grad_value(const Prepared& call) {
   return columns_before(call.value, /*num_column_dims=*/2) == count ? count : 0;
 }
 
-// Of a backward with what `call`, of either direction, has.
+// The key of the backward pass for the inputs of `call`.
 CudnnPlanKey backward_key(const Prepared& call) {
   CudnnPlanKey key = call.key;
   key.is_backward = true;

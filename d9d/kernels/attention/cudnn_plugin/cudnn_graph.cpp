@@ -17,8 +17,8 @@
 
 #include "d9d/kernels/attention/plan_cache.h"
 
-// The headers have engines of their own, for other operations on other GPUs, that compile at run time. Without these
-// pragmas the library would need NVRTC.
+// The cudnn_frontend headers contain engines, for other operations on other GPUs, that compile kernels at run time.
+// Without these weak symbols this library would have to link NVRTC.
 #pragma weak nvrtcCompileProgram
 #pragma weak nvrtcCreateProgram
 #pragma weak nvrtcDestroyProgram
@@ -35,7 +35,7 @@ using Graph = fe::graph::Graph;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 using fe::graph::Tensor_attributes;
 
-constexpr std::size_t kMaxPlans = 512;  // of a process; shapes that vary without end do not fill the memory
+constexpr std::size_t kMaxPlans = 512;  // per direction; bounds the memory if shapes keep changing
 
 std::int64_t uid_of(CudnnTensor tensor) { return static_cast<std::int64_t>(tensor) + 1; }
 
@@ -44,7 +44,7 @@ CudnnStrides contiguous(std::int64_t num_positions, std::int64_t num_heads, std:
       .sequence = num_positions * num_heads * num_features, .head = num_features, .position = num_heads * num_features};
 }
 
-// A graph and the tensors that its key describes.
+// Builds the graph of a key, with the tensors that the key describes.
 class GraphBuilder {
  public:
   explicit GraphBuilder(const CudnnPlanKey& key) : key_(key), graph_(std::make_shared<Graph>()) {
@@ -89,7 +89,7 @@ class GraphBuilder {
   }
 
  private:
-  // What forward and backward must say alike.
+  // Sets the options that must be the same in forward and backward.
   template <class Options>
   void apply_common(Options& options) {
     options.set_attn_scale(key_.scale);
@@ -201,13 +201,14 @@ class GraphBuilder {
       std::make_shared<fe::graph::attn::score_modifiers::Softcap>();
 };
 
-// Handles and plans of one direction. A handle is not for two threads at once, so one at a time makes a plan or gives
-// work; a plan of a backward is made while the forward runs.
+// Handles and plans of one direction (forward or backward). A handle is not thread-safe, so the mutex lets one thread
+// at a time make or run a plan. Each direction has its own, so that a plan of the backward can be made while forwards
+// are launched.
 struct Plans {
   std::mutex mutex;
   std::map<int, cudnnHandle_t> handles;
   PlanCache<CudnnPlanKey, CudnnPlan> plans{kMaxPlans};
-  std::set<CudnnPlanPtr> captured;  // by device graphs
+  std::set<CudnnPlanPtr> captured;  // by CUDA graphs
 };
 
 Plans& plans_for(const CudnnPlanKey& key) {
@@ -261,14 +262,14 @@ std::string run(const CudnnPlanPtr& plan, const CudnnPointers& pointers, void* w
   return executed.is_bad() ? executed.get_message() : std::string();
 }
 
-// Makes plans in a thread, one after the other as their lock would have it; joined before the libraries that it uses
-// go, without those that it has not begun.
+// Makes plans in a background thread, one after the other, as the mutex of Plans allows. The destructor joins the
+// thread before the libraries that it uses are unloaded, and drops the keys that the thread has not begun.
 class Preparation {
  public:
   void add(const CudnnPlanKey& key) {
     {
       const std::lock_guard lock(mutex_);
-      if (asked_.size() >= kMaxPlans) asked_.clear();  // to be found in the cache, at worst to be made again
+      if (asked_.size() >= kMaxPlans) asked_.clear();  // harmless: known keys are cached, or at worst made again
       if (!asked_.insert(key).second) return;
       waiting_.push_back(key);
     }
@@ -282,7 +283,7 @@ class Preparation {
       const CudnnPlanKey key = waiting_.front();
       waiting_.pop_front();
       lock.unlock();
-      if (cudaSetDevice(key.device) == cudaSuccess) (void)find_plan(key);  // an error is kept with the plan
+      if (cudaSetDevice(key.device) == cudaSuccess) (void)find_plan(key);  // the plan stores an error
       lock.lock();
     }
   }
@@ -291,7 +292,7 @@ class Preparation {
   std::condition_variable_any has_work_;
   std::set<CudnnPlanKey> asked_;
   std::deque<CudnnPlanKey> waiting_;
-  std::jthread thread_{[this](const std::stop_token& stop) { make_plans(stop); }};  // last: it uses the others
+  std::jthread thread_{[this](const std::stop_token& stop) { make_plans(stop); }};  // last: uses the members above
 };
 
 void prepare(const CudnnPlanKey& key) {

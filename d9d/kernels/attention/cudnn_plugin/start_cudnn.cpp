@@ -9,7 +9,7 @@ extern "C" d9d::kernels::detail::CudnnGraph d9d_cudnn_graph();
 namespace d9d::kernels::detail {
 namespace {
 
-// A few tokens, causal: the kernels are the same for all sizes.
+// The key of causal attention on a few tokens. The kernels are the same for all sizes.
 CudnnPlanKey small_plan(int device, bool is_backward) {
   constexpr std::int64_t kTokens = 128, kFeatures = 128;
   const CudnnStrides strides{.sequence = kTokens * kFeatures, .head = kFeatures, .position = kFeatures};
@@ -30,14 +30,14 @@ CudnnPlanKey small_plan(int device, bool is_backward) {
 }
 
 void make_plan(int device, bool is_backward) {
-  // An error is found again where attention runs.
+  // Errors are ignored here: they occur again, and are reported, when attention runs.
   if (cudaSetDevice(device) == cudaSuccess) (void)d9d_cudnn_graph().plan(small_plan(device, is_backward));
 }
 
 }  // namespace
 }  // namespace d9d::kernels::detail
 
-// What core/device/start_cudnn.h says.
+// Documented in core/device/start_cudnn.h.
 extern "C" __attribute__((visibility("default"))) void d9d_start_cudnn(int device) {
   using d9d::kernels::detail::make_plan;
   if (cudaSetDevice(device) != cudaSuccess) return;

@@ -14,8 +14,8 @@
 namespace d9d::kernels::detail {
 namespace {
 
-// Where it was measured to be faster, benchmarks/results/: from so many results on, and bytes of them for each term of
-// a sum.
+// The kernel was measured to be faster (benchmarks/results/) from this many elements of the result, terms of each sum,
+// and bytes of the result per term on.
 constexpr std::int64_t kMinResults = std::int64_t{1} << 24;
 constexpr std::int64_t kMinTerms = 1024;
 constexpr std::int64_t kMinBytesPerTerm = 20 * 1024;

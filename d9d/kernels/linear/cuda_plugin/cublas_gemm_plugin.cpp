@@ -12,12 +12,12 @@
 namespace d9d::kernels::detail {
 namespace {
 
-constexpr std::size_t kMaxProducts = 1024;  // of a process; shapes that vary without end do not fill the memory
-constexpr int kRanks = 8;                   // of cuBLAS's list that are looked at
+constexpr std::size_t kMaxProducts = 1024;  // per process; bounds the memory if shapes keep changing
+constexpr int kRanks = 8;                   // how many of cuBLAS's ranked kernels are examined
 
 bool succeeds(cublasStatus_t status) { return status == CUBLAS_STATUS_SUCCESS; }
 
-// What cuBLAS's choice depends on.
+// Everything that cuBLAS's choice of kernels depends on.
 struct Key {
   int device = 0;
   Dtype dtype{};
@@ -42,7 +42,8 @@ Key key_of(const CublasProductArgs& args) {
           .alignments = {alignment_of(args.x.data), alignment_of(args.weight.data), alignment_of(args.out)}};
 }
 
-// A product as cuBLAS sees it: by columns, so that the weight comes first, and transposed.
+// A product as described to cuBLAS, whose matrices are column-major: the operands are swapped, so that the weight comes
+// first, and the weight is transposed.
 struct Product {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t weight = nullptr;
@@ -51,7 +52,8 @@ struct Product {
   cublasLtMatmulAlgo_t algorithm{};
 };
 
-// Of the kernels for Hopper those with options 1 to 3 write a tile while they multiply the next.
+// Whether a kernel writes a tile while it multiplies the next one. On Hopper these are the kernels with custom options
+// 1 to 3.
 bool writes_beside_products(const cublasLtMatmulAlgo_t& algorithm) {
   std::uint32_t option = 0;
   std::size_t written = 0;
@@ -86,7 +88,7 @@ bool choose_algorithm(cublasLtHandle_t handle, const Key& key, Product& product)
   return true;
 }
 
-// Described once and kept; nothing: cuBLAS cannot.
+// The description of a product, which is cached. nullopt if cuBLAS has no suitable kernel.
 std::optional<Product> describe(cublasLtHandle_t handle, const Key& key) {
   const cudaDataType_t type = key.dtype == Dtype::kBFloat16 ? CUDA_R_16BF : CUDA_R_16F;
   const auto [rows, columns, terms] = key.sizes;
