@@ -1,7 +1,6 @@
 // Errors. A check that the user can correct throws ConfigError, StateError, IoError or CommunicationError; a violated
 // invariant of this library throws InternalError. The text names the rule with names and values, what was found, and
-// the
-// remedy.
+// the remedy.
 //
 // Example
 //   D9D_CHECK(hidden % heads == 0, ConfigError,

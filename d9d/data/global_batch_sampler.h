@@ -40,8 +40,7 @@ class GlobalBatchSampler {
     // number is a multiple of the rank count, so that all ranks have the same number of microbatches.
     bool drop_last = true;
     // Endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has its own order.
-    // No
-    // samples are left over then.
+    // No samples are left over then.
     bool repeat = false;
   };
 

@@ -4,6 +4,12 @@
 
 namespace d9d {
 
+StreamOptions on_rank_of(const DistContext& context, StreamOptions options) {
+  options.rank = {.index = context.data_parallel_rank(), .size = context.data_parallel_size()};
+  options.log = context.log();
+  return options;
+}
+
 LoaderOptions loader_options(const AutoDataConfig& config) {
   const bool asks_for_workers = config.prefetch_factor || config.persistent_workers || config.timeout > 0;
   D9D_CHECK(config.num_workers > 0 || !asks_for_workers, ConfigError,

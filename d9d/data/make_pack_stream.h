@@ -1,14 +1,14 @@
 // The usual data pipeline: dataset -> global order, distributed over ranks -> loader -> packs of one step.
 //
 // Example
-//   auto stream = make_pack_stream<TokenBatch>(dataset, collate_fixed, config,
-//                                              {.rank = {.index = 1, .size = 4}, .seed = 1337});
+//   auto stream = make_pack_stream<TokenBatch>(context, dataset, collate_fixed, config, {.seed = 1337});
 //   while (auto pack = stream->next()) step(*pack);
 #pragma once
 
 #include <memory>
 #include <utility>
 
+#include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/data/config.h"
 #include "d9d/data/data_loader.h"
@@ -24,6 +24,9 @@ struct StreamOptions {
   bool repeat = false;     // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
   Logger log = Logger();   // LoaderOptions::log
 };
+
+// `options` with the data-parallel coordinate and the log of a rank of a job.
+[[nodiscard]] StreamOptions on_rank_of(const DistContext& context, StreamOptions options);
 
 // Converts the keys of a configuration to loader options. Throws ConfigError if keys of workers are set but
 // num_workers is 0, and for persistent_workers, which is not supported.
@@ -62,6 +65,15 @@ template <TensorTree Batch, class AnyDataset, class Collate>
                                             .global_batch_size = config.global_batch_size,
                                             .microbatch_size = config.microbatch_size}),
                                        .drop_last = config.drop_last});
+}
+
+// For a rank of a job: on_rank_of(context, options).
+template <TensorTree Batch, class AnyDataset, class Collate>
+[[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(const DistContext& context,
+                                                                  std::shared_ptr<AnyDataset> dataset, Collate collate,
+                                                                  const AutoDataConfig& config, StreamOptions options) {
+  return make_pack_stream<Batch>(std::move(dataset), std::move(collate), config,
+                                 on_rank_of(context, std::move(options)));
 }
 
 }  // namespace d9d

@@ -39,8 +39,7 @@ class OrderedWork {
     std::int64_t num_workers = 1;
     std::int64_t num_ahead = 1;  // maximum number of results that are computed or in progress but not yet taken
     // How long the destructor waits for calls of make() that have begun, and a function that is told the sorted indices
-    // of
-    // those that it abandons.
+    // of those that it abandons.
     std::chrono::duration<double> patience = kDefaultPatience;
     std::function<void(const std::vector<std::int64_t>& indices)> on_left_behind = {};
   };

@@ -50,8 +50,7 @@ class AdoptedModule : public AdoptedTensors {
   void after_reset(std::uint64_t base_seed, const std::string& name) override;
 
   // Returns the module, set to this module's training mode. Throws StateError before materialize(), and if a
-  // parameter's
-  // leaf has been replaced.
+  // parameter's leaf has been replaced.
   [[nodiscard]] torch::nn::Module& ready_module() const;
 
   // The state of ATen's default generator of this module's device, to detect a forward that draws from it.

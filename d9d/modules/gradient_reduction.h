@@ -32,8 +32,7 @@ class GradientReduction {
   // Local. Called before the forward of a microbatch that will have a backward.
   virtual void begin_microbatch(bool is_last) = 0;
   // Collective. Called after the backward: reduces everything that is still due for this microbatch, in the same order
-  // on
-  // all ranks.
+  // on all ranks.
   virtual void end_microbatch() = 0;
   // Collective. Called after the last microbatch: the current stream waits for the sums, and stored().grad() holds
   // them.

@@ -63,8 +63,7 @@ struct RandomMicrobatch {
 };
 
 // The position in training from which random layers (dropout) derive their numbers. One object for each model, set by
-// the
-// loop.
+// the loop.
 struct RandomClock {
   std::uint64_t base_seed = 0;
   RandomMicrobatch microbatch = {};  // replaced for each microbatch, which resets the number of draws

@@ -18,8 +18,7 @@ class ModuleHook {
  public:
   virtual ~ModuleHook() = default;
   // Called after Module::materialize() has allocated storage for all modules below: for parameters whose storage this
-  // hook
-  // provides.
+  // hook provides.
   virtual void on_materialize(Module& /*module*/, at::Device /*device*/) {}
   // Called before forward, outside of activation checkpointing. `inputs`: the tensor leaves of the arguments, in order.
   virtual void before_forward(Module& module, const TensorRefs& inputs) = 0;

@@ -35,8 +35,7 @@ class AdamW {
   void step(double learning_rate);
   // Multiplies every gradient by `grad_scale` (0-dim), such as a clip coefficient, which saves a pass over the
   // gradients. If grad_scale is on the parameters' device, the host does not wait for it. If it is NaN, only the step
-  // counts
-  // change, until forget_step().
+  // counts change, until forget_step().
   void step(double learning_rate, const at::Tensor& grad_scale);
   void forget_step() { detail::forget_step(moments_); }
 

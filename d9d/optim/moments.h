@@ -29,8 +29,7 @@ struct MomentsOptions {
 };
 
 // Allocates moments as zeros. Throws ConfigError for tensors that are not floating leaves with storage, and for names
-// that
-// repeat.
+// that repeat.
 [[nodiscard]] std::vector<Moments> make_moments(const std::vector<NamedParameter>& parameters,
                                                 const MomentsOptions& options);
 

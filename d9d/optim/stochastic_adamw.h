@@ -9,8 +9,7 @@
 //
 // The random bits are a function of (seed, name, step, element of the whole parameter). Replicas therefore round alike,
 // a shard rounds its elements as a single rank would, CPU and CUDA draw the same bits, and a resumed job continues as
-// if
-// it had not stopped.
+// if it had not stopped.
 #pragma once
 
 #include <cstdint>

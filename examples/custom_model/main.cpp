@@ -1,5 +1,5 @@
-// Learns to recognise the programming language of a piece of text. Model, task, data and metric are defined here; the
-// loop, the optimiser, the schedule, logging and configuration are the library's.
+// Learns to recognise the programming language of a piece of text. Model, task, data, metric and optimiser are defined
+// here; the loop, sharding over ranks, the schedule, logging and configuration are the library's.
 //
 //   custom_model examples/custom_model/config.json [key.path=value ...]
 #include <fstream>
@@ -15,6 +15,7 @@
 #include "d9d/data/match_files.h"
 #include "d9d/data/num_microbatches.h"
 #include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/control/shard_over_data.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/modules/adopt.h"
 
@@ -28,14 +29,14 @@ struct Config {
   std::map<std::string, std::vector<std::string>> languages = {};  // name -> shell patterns of files
   std::int64_t num_channels = 1;
   d9d::TrainerConfig trainer = {};
-  d9d::OptimizerConfig optimizer = {};
+  double learning_rate = 0.0;
   d9d::LRSchedulerConfig lr_scheduler = {};
   static constexpr auto fields() {
     return d9d::record<Config>(d9d::defaulted("launch", &Config::launch), d9d::defaulted("mesh", &Config::mesh),
                                d9d::required("languages", &Config::languages),
                                d9d::required("num_channels", &Config::num_channels, d9d::at_least(1)),
                                d9d::required("trainer", &Config::trainer),
-                               d9d::required("optimizer", &Config::optimizer),
+                               d9d::required("learning_rate", &Config::learning_rate, d9d::greater_than(0)),
                                d9d::required("lr_scheduler", &Config::lr_scheduler));
   }
 };
@@ -109,8 +110,7 @@ struct Corpus {
 
 // Any class with these four functions is a pack stream: each pack holds the microbatches of one step that this rank
 // computes. Data-parallel ranks divide the step's snippets among themselves, so that the job learns the same on any
-// number
-// of them.
+// number of them.
 struct SnippetStream {
   std::optional<std::vector<SnippetBatch>> next() {
     std::vector<SnippetBatch> pack(static_cast<std::size_t>(num_microbatches));
@@ -172,15 +172,53 @@ struct SnippetTask : d9d::TrainTask<SnippetTypes> {
   const std::shared_ptr<Accuracy> accuracy = std::make_shared<Accuracy>();
 };
 
+// ---- Optimiser: gradient descent with momentum. Any class with these four functions is an optimiser. ----
+
+class Momentum {
+ public:
+  // Each tensor is what this rank keeps of a parameter: a part of it where the mesh shards parameters.
+  Momentum(const std::vector<d9d::NamedParameter>& parameters, double learning_rate)
+      : learning_rate_(learning_rate), parameters_(parameters) {
+    for (const auto& parameter : parameters_) velocities_[parameter.name] = at::zeros_like(parameter.tensor.detach());
+  }
+  double learning_rate() const { return learning_rate_; }
+  void step(double learning_rate) {
+    const at::NoGradGuard no_grad;
+    for (const auto& parameter : parameters_) {
+      if (!parameter.tensor.grad().defined()) continue;
+      at::Tensor& velocity = velocities_.at(parameter.name).mul_(0.9).add_(parameter.tensor.grad());
+      parameter.tensor.sub_(velocity, learning_rate);
+    }
+  }
+  std::map<std::string, at::Tensor> state_dict() const { return velocities_; }
+  void load_state_dict(const std::map<std::string, at::Tensor>& state) {
+    for (auto& [name, velocity] : velocities_) velocity.copy_(state.at(name));
+  }
+
+ private:
+  double learning_rate_;
+  std::vector<d9d::NamedParameter> parameters_;
+  std::map<std::string, at::Tensor> velocities_;
+};
+static_assert(d9d::OptimizerProtocol<Momentum>);
+
 // ---- Providers: the trainer calls them when it builds the job. ----
 
-struct SnippetProvider : d9d::ModelProvider<SnippetTypes>, d9d::DataProvider<SnippetBatch> {
+struct SnippetProvider : d9d::ModelProvider<SnippetTypes>, d9d::DataProvider<SnippetBatch>, d9d::OptimizerProvider {
   explicit SnippetProvider(const Config& configuration) : config(configuration), corpus(configuration) {}
 
   d9d::ModelStage<SnippetTypes> initialize_model_stage(const d9d::DistContext&,
                                                        const d9d::PipelineStageInfo&) override {
     model = d9d::make_module<SnippetClassifier>(config.num_channels, std::ssize(config.languages));
     return d9d::as_model_stage<SnippetTypes>(model);
+  }
+  // With mesh.data_parallel_shard=2 each of two ranks keeps half of every parameter and of the optimiser's state. The
+  // units are gathered while they run; the embedding, which belongs to none, for the whole microbatch.
+  void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
+    d9d::shard_over_data(context, model.shared(), {model->convolution.shared(), model->classifier.shared()});
+  }
+  d9d::Optimizer build_optimizer(const d9d::DistContext&, const d9d::TrainableParameters& trainable) override {
+    return d9d::Optimizer(Momentum(trainable.parameters, config.learning_rate));
   }
   std::unique_ptr<d9d::PackStream<SnippetBatch>> build_pack_stream(const d9d::DistContext& context,
                                                                    std::optional<std::int64_t>) override {
@@ -201,11 +239,10 @@ struct SnippetProvider : d9d::ModelProvider<SnippetTypes>, d9d::DataProvider<Sni
 void train(const Config& config, d9d::DistContext& context) {
   SnippetTask task;
   SnippetProvider provider(config);
-  d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
   d9d::Trainer<SnippetTypes> trainer(
       context, config.trainer,
-      {.task = task, .model = provider, .data = provider, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
+      {.task = task, .model = provider, .data = provider, .optimizer = provider, .lr_scheduler = lr_scheduler});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted || !context.is_main_process()) return;
 
   const SnippetBatch unseen = provider.corpus.draw(/*first=*/0, /*count=*/500, kTrainingPart, 1);

@@ -56,14 +56,14 @@ PretrainConfig read_configuration(int argc, char** argv) {
 
 // docs/data.md
 template <class Step>
-void read_packs(const Step& step) {
+void read_packs(const d9d::DistContext& context, const Step& step) {
   std::shared_ptr<const d9d::TokenDataset> dataset = d9d::text_dataset({"corpus/*.txt"}, /*sequence_length=*/1024);
   auto stream = d9d::make_pack_stream<d9d::TokenBatch>(
-      dataset, d9d::collate_fixed, {.global_batch_size = 64, .microbatch_size = 8, .num_workers = 4, .shuffle = true},
-      {.rank = {.index = 0, .size = 2}, .seed = 1337});
-  while (auto pack = stream->next()) step(*pack);  // four microbatches of eight sequences
+      context, dataset, d9d::collate_fixed,
+      {.global_batch_size = 64, .microbatch_size = 8, .num_workers = 4, .shuffle = true}, {.seed = 1337});
+  while (auto pack = stream->next()) step(*pack);  // on two ranks: four microbatches of eight sequences
 }
-template void read_packs(const std::function<void(const std::vector<d9d::TokenBatch>&)>&);
+template void read_packs(const d9d::DistContext&, const std::function<void(const std::vector<d9d::TokenBatch>&)>&);
 
 using Batch = d9d::TokenBatch;
 struct TokenBudgetStream {

@@ -1,6 +1,5 @@
 // Shared by the tests of operators: reproducible data, and the comparison of an operator with a plain composition of
-// ATen
-// operators through autograd.
+// ATen operators through autograd.
 //
 // Example
 //   EXPECT_LT(worst_difference(op, composition, {values({3, 5}, 1), values({5}, 2)}), 1e-12);

@@ -9,8 +9,7 @@ namespace d9d::test {
 [[nodiscard]] rc::detail::TestParams ci_fuzz_params();
 
 // The same, or the values of RC_PARAMS in the environment; every four of its max_success give one case, because each
-// case
-// trains a model.
+// case trains a model.
 [[nodiscard]] rc::detail::TestParams fuzz_params();
 
 }  // namespace d9d::test

@@ -1,6 +1,5 @@
 // A small training job whose result must not depend on the layout: trains over any mesh, gathers the result, and
-// compares
-// it with that of one rank.
+// compares it with that of one rank.
 //
 // Example
 //   const LayoutResult expected = train({}, job);

@@ -28,7 +28,8 @@ std::vector<NamedParameter> parameters(at::Device device, const std::vector<at::
 template <class Optimizer>
 void run_steps(Optimizer& optimizer, const std::vector<NamedParameter>& leaves, int first, int last) {
   for (int step = first; step < last; ++step) {
-    for (const auto& [name, leaf, rows] : leaves) {
+    for (const NamedParameter& parameter : leaves) {
+      const at::Tensor& leaf = parameter.tensor;
       const at::Tensor grad = at::cos(at::arange(kSize, at::kDouble) * 0.3 + step);
       leaf.mutable_grad() =
           grad.to(leaf.device(), leaf.scalar_type() == at::kBFloat16 ? at::kFloat : leaf.scalar_type());

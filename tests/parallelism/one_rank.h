@@ -1,6 +1,5 @@
 // Shared by tests of blocks over several ranks: numbers that are the same on all ranks, and parts of tensors that one
-// rank
-// holds whole.
+// rank holds whole.
 #pragma once
 
 #include <memory>

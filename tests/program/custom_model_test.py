@@ -30,11 +30,14 @@ class CustomModel(ProgramTest):
 
     def test_two_ranks_train_as_one(self):
         """With the same number of samples in total: ranks that read the same half, or all of it, would differ."""
-        alone, together = self.steps(), self.steps("mesh.data_parallel_replicate=2")
-        self.assertEqual(len(together), 6)
-        for ours, expected in zip(together, alone, strict=True):
-            self.assertEqual(ours["num_tokens"], expected["num_tokens"])
-            self.assertLessEqual(abs(ours["loss"] - expected["loss"]), TOLERANCE * expected["loss"])
+        alone = self.steps()
+        for key in ("data_parallel_replicate", "data_parallel_shard"):
+            with self.subTest(key):
+                together = self.steps(f"mesh.{key}=2")
+                self.assertEqual(len(together), 6)
+                for ours, expected in zip(together, alone, strict=True):
+                    self.assertEqual(ours["num_tokens"], expected["num_tokens"])
+                    self.assertLessEqual(abs(ours["loss"] - expected["loss"]), TOLERANCE * expected["loss"])
 
     def test_ranks_that_do_not_divide_a_step_are_refused(self):
         result, _ = self.run_example("mesh.data_parallel_replicate=3")

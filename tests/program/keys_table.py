@@ -204,6 +204,7 @@ def trainer_rows():
         "trainer.model_stage_factory.checkpoint_only_trainable_parameters": Row(
             True, look=unbuilt("trainer.model_stage_factory.checkpoint_only_trainable_parameters")),
         "trainer.determinism.base_seed": Row(7, look=numbers),
+        "trainer.refuse_equal_data": tests("tests/loop/component/first_step_checks_test.cpp", "Is_accepted_where_it_is_meant"),
         "trainer.gc.period_steps": tests("tests/loop/run/logging_test.cpp",
                                          "Goes_back_to_the_system_at_the_period_of_gc"),
         f"{saving}.save_dir": Row(None, look=("required with", f"{saving}.period_steps")),

@@ -48,8 +48,7 @@ class FileSizeLimit {
 };
 
 // Runs body(folder) on a thread that sees a disk of 64 KiB at `folder`; other threads do not see it. False if the
-// system
-// forbids mounting.
+// system forbids mounting.
 [[nodiscard]] inline bool run_on_small_disk(const std::filesystem::path& folder, const std::function<void()>& body) {
   bool mounted = false;
   std::thread([&] {

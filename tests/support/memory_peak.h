@@ -8,8 +8,7 @@
 // Counts what LibTorch's CPU allocator allocates on this thread while the scope lives, starting from 0 at its
 // construction. Releases count if they happen on this thread and belong to memory that was counted. Backward of CPU
 // tensors runs on the calling thread, so it counts. Scopes nest; an outer scope includes the inner ones. A scope must
-// end
-// on the thread where it began.
+// end on the thread where it began.
 //
 // Not counted:
 //   memory that existed before, nor its release

@@ -1,6 +1,5 @@
 // Parses configuration text as JSON, more strictly than the standard: no key may occur twice in an object, and nesting
-// is
-// limited to 64 levels.
+// is limited to 64 levels.
 //
 // Example
 //   const Json json = read_json_file("pretrain.json");   // throws ConfigError with line and column

@@ -1,6 +1,5 @@
 // JSON forms of records (objects) and of std::variant of records (objects with a tag). The subclasses in describe.h
-// know
-// the C++ type.
+// know the C++ type.
 #pragma once
 
 #include <cstddef>

@@ -40,8 +40,7 @@ class RotaryEmbeddingProvider : public Module {
  public:
   explicit RotaryEmbeddingProvider(const RotaryEmbeddingConfig& config);
   // position_ids [B, S] int64. A position outside of [0, max_position_ids) is a ConfigError on the CPU and a
-  // device-side
-  // assertion on a GPU.
+  // device-side assertion on a GPU.
   [[nodiscard]] RotaryTables forward(const at::Tensor& position_ids) const;
 
   const RotaryEmbeddingConfig config;

@@ -6,7 +6,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/dtensor/move.h"
+#include "d9d/core/dtensor/redistribute_steps.h"
 
 namespace d9d {
 namespace {

@@ -30,8 +30,7 @@ struct ChildProcessOptions {
 //
 // Call it on the main thread, before other threads are started and outside of an InterruptScope: it takes over SIGINT,
 // SIGTERM and SIGCHLD while it runs, and children die with the thread that started them. Throws IoError if a child
-// cannot
-// be started.
+// cannot be started.
 [[nodiscard]] int run_child_processes(const ChildProcessOptions& options);
 
 // Called in a child: leaves an error message of one line with the supervisor, which writes it to stderr if this rank is

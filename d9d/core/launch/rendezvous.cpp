@@ -8,13 +8,13 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/core/communicator/process_group/arrivals.h"
 #include "d9d/core/communicator/process_group/closed_connections.h"
-#include "d9d/core/communicator/process_group/failure_watch.h"
 #include "d9d/core/communicator/process_group/gloo_group.h"
 #include "d9d/core/communicator/process_group/nccl_group.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/process_group_backend.h"
+#include "d9d/core/communicator/process_group/store_barrier.h"
+#include "d9d/core/communicator/process_group/watchdog.h"
 #include "d9d/core/launch/tcp.h"
 
 namespace d9d {
@@ -74,7 +74,7 @@ class Rendezvous {
       refuse(store,
              cat("came to ", place_, " twice. Give each process its own RANK, and each job its own MASTER_PORT."));
     }
-    Arrivals arrivals(store, "joined", all_ranks(here_));
+    StoreBarrier arrivals(store, "joined", all_ranks(here_));
     arrivals.arrive(here_.rank);
     const bool is_complete = arrivals.wait_until(deadline_, [&] {
       if (store.check({kRefused})) throw PeerFailedError(cat(who_, "was left: ", store.get_to_str(kRefused)));
@@ -136,7 +136,7 @@ class Membership {
 
  private:
   void leave() {
-    Arrivals departures(*store_, "left", all_ranks(here_));
+    StoreBarrier departures(*store_, "left", all_ranks(here_));
     departures.arrive(here_.rank);
     const auto patience = std::chrono::seconds(std::uncaught_exceptions() > 0 ? 2 : 10);
     if (is_host_ && !departures.wait_until(Clock::now() + patience)) {

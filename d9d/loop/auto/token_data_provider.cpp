@@ -9,12 +9,10 @@ TokenDataProvider::TokenDataProvider(DataConfig config, const TokenLimits& limit
 
 std::unique_ptr<PackStream<TokenBatch>> TokenDataProvider::build_pack_stream(const DistContext& context,
                                                                              std::optional<std::int64_t> total_steps) {
+  const StreamOptions stream{.seed = static_cast<std::uint64_t>(base_seed_), .repeat = total_steps.has_value()};
   return build_token_stream(config_, {.vocabulary_size = limits_.vocabulary_size,
                                       .max_positions = limits_.max_positions,
-                                      .stream = {.rank = {context.data_parallel_rank(), context.data_parallel_size()},
-                                                 .seed = static_cast<std::uint64_t>(base_seed_),
-                                                 .repeat = total_steps.has_value(),
-                                                 .log = context.log()}});
+                                      .stream = on_rank_of(context, stream)});
 }
 
 }  // namespace d9d

@@ -77,8 +77,7 @@ class GradientManager {
 
   // Replace begin_microbatch() and end_microbatch() around a microbatch that a graph captures or replays; they need
   // GradientMemory::kKept. All reductions that are due happen in end_replay(). `received`: the value of received()
-  // after
-  // the capture.
+  // after the capture.
   void begin_replay();
   void end_replay(bool is_last, const std::vector<bool>& received);
   // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
@@ -96,8 +95,7 @@ class GradientManager {
   //
   // Throws CommunicationError, and reports neither loss nor norm, if a communication failed in the step. Throws
   // StateError on all ranks if the ranks have not reduced the same sharded modules, or if the loss or norm is not
-  // finite
-  // and the policy is to stop.
+  // finite and the policy is to stop.
   StepGradients apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
                       const AroundStep& around = {});
   // Collective. Does the same without an optimiser: gradients are divided and clipped if the step is usable.

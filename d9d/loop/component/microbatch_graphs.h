@@ -77,16 +77,14 @@ class MicrobatchGraphs {
 
   // module: the one that the work runs. When the memory of a parameter or buffer has been replaced (offload.h), all
   // graphs are dropped and every kind starts over. Throws ConfigError if inputs, shared or state hold anything but
-  // tensors
-  // and plain values.
+  // tensors and plain values.
   MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module)
       : config_(config), make_graph_(std::move(make_graph)), device_(device), memory_(module) {
     if constexpr (!kCanCapture) detail::refuse_types();
   }
 
   // Collective. Calls begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and runs the work
-  // in
-  // between.
+  // in between.
   WeightedLoss run(Microbatch<Types>& microbatch, bool is_last, GradientManager& gradients, const Work& work) {
     if constexpr (kCanCapture) {
       Captured* const captured = find(microbatch, gradients);

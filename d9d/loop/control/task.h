@@ -58,8 +58,7 @@ class TrainTask {
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
 
   // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
-  // that
-  // docs/training.md lists.
+  // that docs/training.md lists.
   virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
   [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
   virtual void finalize() {}  // called once, after the last step

@@ -33,8 +33,7 @@ struct TrainerParts {
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
   // A tracker of the program's own (docs/trackers.md), in addition to that of trainer.logging.tracker; opened on the
-  // main
-  // process.
+  // main process.
   std::shared_ptr<const Tracker> tracker;
 };
 

@@ -32,8 +32,7 @@ class SafetensorsFile {
 
   // A CPU tensor over the mapped bytes. It keeps the mapping alive and may outlive this object. Writing to it changes
   // memory only, never the file. Data that is not aligned to its elements is copied. Throws StateError if there is no
-  // such
-  // tensor.
+  // such tensor.
   [[nodiscard]] at::Tensor tensor(const std::string& name) const;
 
  private:

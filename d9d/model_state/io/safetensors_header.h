@@ -39,8 +39,7 @@ struct SafetensorsHeader {
 
 // Sorts `tensors` into the order in which a file holds them: widest dtype first, so that each is aligned to its
 // elements, then by name (as the Python package does). Throws StateError for two tensors of one name and for dtypes
-// that
-// the format lacks.
+// that the format lacks.
 [[nodiscard]] std::vector<TensorSource> in_safetensors_order(std::vector<TensorSource> tensors);
 
 // Length and JSON for `tensors` in that order, padded with spaces to a multiple of 8 bytes.

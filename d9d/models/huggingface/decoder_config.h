@@ -76,8 +76,7 @@ struct HuggingFaceDecoderConfig {
 [[nodiscard]] ConfigPath huggingface_config_path();
 
 // Reads the keys that record T has and ignores the others. Throws ConfigError that names a missing key, a wrong type or
-// a
-// value out of range.
+// a value out of range.
 template <Record T>
 [[nodiscard]] T read_known_keys(const nlohmann::json& config) {
   Json known = Json::object();
@@ -97,8 +96,7 @@ void check_model_type(const nlohmann::json& config, const std::string& model_typ
 void check_buildable(const HuggingFaceDecoderConfig& config);
 
 // Base and scaling of the rotary embedding. Throws ConfigError for types and keys that this library lacks, and for a
-// base
-// that is not an integer.
+// base that is not an integer.
 struct Rope {
   std::int64_t base;
   std::optional<RopeScalingConfig> scaling;

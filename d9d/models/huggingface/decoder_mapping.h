@@ -52,8 +52,7 @@ struct DecoderStateLayout {
 [[nodiscard]] std::string huggingface_backbone_prefix(const std::vector<std::string>& checkpoint_names);
 
 // Mappings from a checkpoint to this library's state. An embedding head's projection is left out, as checkpoints have
-// no
-// such tensor.
+// no such tensor.
 [[nodiscard]] std::vector<TensorMapping> decoder_from_huggingface(const DecoderStateLayout& layout,
                                                                   const std::vector<std::string>& checkpoint_names);
 

@@ -33,8 +33,7 @@ struct LayerRange {
 };
 
 // Distributes layers as evenly as possible; the first stages get the remainder. Throws ConfigError if a stage would
-// have
-// no layer.
+// have no layer.
 [[nodiscard]] LayerRange layers_of_stage(const LayerDistribution& distribution, const PipelineStageInfo& stage);
 
 }  // namespace d9d

@@ -21,8 +21,7 @@ struct EventStamp {
 [[nodiscard]] std::string file_version_event(const EventStamp& stamp);
 
 // Marks that a process starts at `stamp.step`: readers ignore values of this step and later ones in earlier files of
-// the
-// folder.
+// the folder.
 [[nodiscard]] std::string session_start_event(const EventStamp& stamp);
 
 // A `simple_value` in single precision, which every reader of event files understands.

@@ -7,8 +7,7 @@
 //
 // The folder is used directly: one folder holds one run. Each process adds a file. After a resume, readers ignore the
 // old values of steps that the new process repeats; after a fresh start they ignore all values of the earlier run.
-// Values
-// have single precision.
+// Values have single precision.
 #pragma once
 
 #include <filesystem>

@@ -33,8 +33,7 @@ inline void on_group(RankBackend backend, std::int64_t num_ranks,
 }
 
 // Throws if the tensors differ: a rank that only recorded the difference would leave the others waiting, or continue
-// with
-// wrong values.
+// with wrong values.
 inline void require_equal(const at::Tensor& on_device, const at::Tensor& expected) {
   const at::Tensor actual = on_device.cpu();
   D9D_ASSERT(actual.sizes() == expected.sizes() && actual.scalar_type() == expected.scalar_type() &&

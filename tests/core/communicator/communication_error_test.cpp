@@ -25,8 +25,7 @@ constexpr milliseconds kShort{500};
 class CommunicationFailure : public ::testing::TestWithParam<RankBackend> {
  protected:
   // Runs `body` on ranks whose operations wait for kShort at most. Returns the message of each rank's
-  // CommunicationError,
-  // or an empty text.
+  // CommunicationError, or an empty text.
   static std::vector<std::string> messages_of(std::int64_t num_ranks, const std::function<void(World&)>& body,
                                               milliseconds timeout = kShort) {
     std::vector<std::string> messages(static_cast<std::size_t>(num_ranks));

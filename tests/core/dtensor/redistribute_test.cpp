@@ -6,7 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/checkpoint.h"
-#include "d9d/core/dtensor/move.h"
+#include "d9d/core/dtensor/redistribute_steps.h"
 #include "d9d/core/launch/thread_ranks.h"
 #include "d9d/core/rng/element_random.h"
 

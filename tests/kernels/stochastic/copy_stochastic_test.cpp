@@ -38,8 +38,7 @@ at::Tensor from_bits(std::vector<std::int64_t> bits) {
 
 // The bits are 3f804ccd: rounds up if and only if the noise is at least b333. The words of the first block are 6627e8d5
 // e169c58d bc57ac4c 9b00dbd8; the first words of the first eight blocks of seed 0 are 6627e8d5 f8e4cca4 04faa329
-// c990ef29
-// and so on.
+// c990ef29 and so on.
 TEST(CopyStochastic, Takes_sixteen_bits_an_element_from_the_published_words) {
   const at::Tensor source = at::full({64}, 1.00234375F);
   const at::Tensor of_zero = rounded(source, {.key = 0});

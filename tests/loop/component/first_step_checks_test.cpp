@@ -78,11 +78,10 @@ TEST(DataOrder, Is_compared_over_ranks) {
     });
   };
   EXPECT_NO_THROW(check([](std::int64_t) { return 100; }));
-  EXPECT_THAT([&] {
-    check([](std::int64_t rank) { return 100 + rank; }); },
-              ThrowsMessage<ConfigError>(
-                  AllOf(HasSubstr("one dataset in one order"), HasSubstr(R"("dataset_size":100)"), HasSubstr(R"("dataset_size":101)"),
-                                              HasSubstr("on rank 1")))));
+  EXPECT_THAT(
+      [&] { check([](std::int64_t rank) { return 100 + rank; }); },
+      ThrowsMessage<ConfigError>(AllOf(HasSubstr("one dataset in one order"), HasSubstr(R"("dataset_size":100)"),
+                                       HasSubstr(R"("dataset_size":101)"), HasSubstr("on rank 1"))));
 }
 
 // What a job of one step says whose model is `make_model()`.

@@ -1,6 +1,5 @@
 // A training job that is small enough to compute by hand: y = second(tanh(first(x))), weighted squared error, and
-// records
-// of the order of calls.
+// records of the order of calls.
 #pragma once
 
 #include <fstream>

@@ -76,8 +76,7 @@ TEST(Fsdp, Keeps_a_slice_a_rank_and_says_how_parameters_lie) {
 }
 
 // One gather for forward and one for backward of each unit, except the last, which stays gathered in between; one
-// reduction
-// each.
+// reduction each.
 TEST(Fsdp, Gathers_twice_and_reduces_once_a_unit_and_microbatch) {
   on_two_ranks([](World& world) {
     Sharded sharded(world);

@@ -8,10 +8,10 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/fnv1a.h"
-#include "d9d/core/communicator/process_group/arrivals.h"
 #include "d9d/core/communicator/process_group/closed_connections.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/process_group_communicator.h"
+#include "d9d/core/communicator/process_group/store_barrier.h"
 
 namespace d9d {
 namespace {
@@ -29,7 +29,7 @@ constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(60);
 
 ProcessGroupBackend::ProcessGroupBackend(Options options)
     : options_(std::move(options)),
-      watch_(std::make_shared<FailureWatch>(*options_.store, options_.rank, options_.world_size)) {
+      watch_(std::make_shared<Watchdog>(*options_.store, options_.rank, options_.world_size)) {
   survive_closed_connections();
 }
 
@@ -69,12 +69,12 @@ void ProcessGroupBackend::check_job_alive(const std::string& who) const {
 void ProcessGroupBackend::wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,
                                            std::chrono::milliseconds timeout) {
   try {
-    Arrivals arrivals(*options_.store, cat("here/", key), group.ranks);
-    arrivals.arrive(rank());
+    StoreBarrier barrier(*options_.store, cat("here/", key), group.ranks);
+    barrier.arrive(rank());
     const bool is_complete =
-        arrivals.wait_until(std::chrono::steady_clock::now() + timeout, [&] { check_job_alive(who); });
+        barrier.wait_until(std::chrono::steady_clock::now() + timeout, [&] { check_job_alive(who); });
     D9D_CHECK(is_complete, CommunicationError, who, " waited ", static_cast<double>(timeout.count()) / 1e3,
-              " s for ranks: ", arrivals.missing(), ".");
+              " s for ranks: ", barrier.missing(), ".");
   } catch (const c10::Error&) {
     throw CommunicationError(
         cat(who, " lost the store of the job: the process that hosts it has ended or is out of reach."));

@@ -4,7 +4,7 @@
 //   World world(std::make_unique<ProcessGroupBackend>(ProcessGroupBackend::Options{
 //       .store = store, .rank = 1, .world_size = 4, .make_group = gloo_groups("127.0.0.1")}));
 //
-// failure_watch.h says what a rank learns of the failure of another, and when. Ranks that are only affected by the
+// watchdog.h says what a rank learns of the failure of another, and when. Ranks that are only affected by the
 // failure of another rank throw PeerFailedError. The process ignores SIGPIPE from its first backend on
 // (closed_connections.h).
 #pragma once
@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "d9d/core/communicator/process_group/failure_watch.h"
 #include "d9d/core/communicator/process_group/process_group.h"
+#include "d9d/core/communicator/process_group/watchdog.h"
 #include "d9d/core/communicator/world.h"
 
 namespace d9d {
@@ -48,7 +48,7 @@ class ProcessGroupBackend final : public CommunicatorBackend {
                         std::chrono::milliseconds timeout);
 
   Options options_;
-  std::shared_ptr<FailureWatch> watch_;
+  std::shared_ptr<Watchdog> watch_;
   std::map<std::string, std::int64_t> num_connects_;  // calls of connect(), by ranks and traffic
 };
 

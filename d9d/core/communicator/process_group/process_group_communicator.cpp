@@ -67,9 +67,8 @@ Work wait_for_stream_of(at::Device device) {
 
 }  // namespace
 
-ProcessGroupCommunicator::ProcessGroupCommunicator(std::shared_ptr<GroupState> state,
-                                                   std::shared_ptr<FailureWatch> watch, at::Device device,
-                                                   std::chrono::milliseconds timeout)
+ProcessGroupCommunicator::ProcessGroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Watchdog> watch,
+                                                   at::Device device, std::chrono::milliseconds timeout)
     : Communicator(state->group()), state_(std::move(state)), watch_(std::move(watch)), device_(device) {
   set_timeout(timeout);
 }
@@ -335,8 +334,7 @@ Work ProcessGroupCommunicator::exchange_one_by_one(Call call, const std::vector<
     if (message.tensor.numel() == 0) continue;
     std::vector<at::Tensor> tensors = {without_graph(message.tensor)};
     // The tag depends on shape and dtype, so that a message other than the receiver expects never matches: Gloo would
-    // end
-    // the process.
+    // end the process.
     int& number = (is_send ? num_sent_ : num_received_)[message.peer];
     const int tag = (number++ & 0xfff) << 18 | static_cast<int>(fnv1a(describe(message.tensor)) & 0x3ffff);
     const int peer = static_cast<int>(message.peer);

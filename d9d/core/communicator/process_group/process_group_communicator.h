@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "d9d/core/communicator/communicator.h"
-#include "d9d/core/communicator/process_group/failure_watch.h"
 #include "d9d/core/communicator/process_group/group_state.h"
+#include "d9d/core/communicator/process_group/watchdog.h"
 
 namespace c10d {
 class Work;
@@ -27,7 +27,7 @@ namespace d9d {
 
 class ProcessGroupCommunicator final : public Communicator {
  public:
-  ProcessGroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<FailureWatch> watch, at::Device device,
+  ProcessGroupCommunicator(std::shared_ptr<GroupState> state, std::shared_ptr<Watchdog> watch, at::Device device,
                            std::chrono::milliseconds timeout);
 
   [[nodiscard]] at::Device device() const override { return device_; }
@@ -54,7 +54,7 @@ class ProcessGroupCommunicator final : public Communicator {
   // What an operation needs to report its failure.
   struct Call {
     std::shared_ptr<GroupState> state;
-    std::shared_ptr<FailureWatch> watch;
+    std::shared_ptr<Watchdog> watch;
     FailedOperation operation;
 
     template <class Action>
@@ -79,7 +79,7 @@ class ProcessGroupCommunicator final : public Communicator {
   [[nodiscard]] Work exchange_at_once(const Call& call, const std::vector<PointToPoint>& messages);
 
   std::shared_ptr<GroupState> state_;
-  std::shared_ptr<FailureWatch> watch_;
+  std::shared_ptr<Watchdog> watch_;
   at::Device device_;
   std::chrono::milliseconds timeout_;
   std::int64_t num_exchanges_ = 0;

@@ -59,18 +59,18 @@ template <class Read>
 void ThreadCommunicator::meet(Contribution contribution, const Read& read) {
   const at::NoGradGuard no_grad;
   const std::string operation = contribution.operation;
-  const std::vector<Contribution>& all = meeting_->arrive(rank(), std::move(contribution), timeout_);
+  const std::vector<Contribution>& all = rendezvous_->arrive(rank(), std::move(contribution), timeout_);
   try {
     read(all);
   } catch (const CommunicationError& error) {
-    meeting_->abort(error.what());
+    rendezvous_->abort(error.what());
     throw;
   } catch (const std::exception& error) {
-    meeting_->abort(cat("[core::communicator] rank ", group().ranks[static_cast<std::size_t>(rank())], " failed in ",
-                        operation, " of group '", group().name, "': ", error.what()));
+    rendezvous_->abort(cat("[core::communicator] rank ", group().ranks[static_cast<std::size_t>(rank())], " failed in ",
+                           operation, " of group '", group().name, "': ", error.what()));
     throw;
   }
-  meeting_->leave(rank(), timeout_);
+  rendezvous_->leave(rank(), timeout_);
 }
 
 Work ThreadCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op) {
@@ -79,7 +79,7 @@ Work ThreadCommunicator::all_reduce(const at::Tensor& tensor, ReduceOp op) {
        [&](const std::vector<Contribution>& all) {
          const at::Tensor flat = tensor.view({-1});
          reduce_slice(slice_of(flat, rank(), size()), all, rank(), op);
-         meeting_->synchronize(rank(), timeout_);
+         rendezvous_->synchronize(rank(), timeout_);
          for (std::int64_t i = 0; i < size(); ++i) {
            if (i != rank()) slice_of(flat, i, size()).copy_(slice_of(all[i].input.view({-1}), i, size()));
          }
@@ -154,13 +154,13 @@ Work ThreadCommunicator::exchange(const std::vector<PointToPoint>& messages) {
     (void)operation::message(*this, message);
     if (message.direction == PointToPoint::Direction::kSend) {
       // A copy, since the sender does not wait for the receiver.
-      meeting_->send(rank(), message.peer, message.tensor.clone());
+      rendezvous_->send(rank(), message.peer, message.tensor.clone());
     }
   }
   for (const PointToPoint& message : messages) {
     if (message.direction == PointToPoint::Direction::kSend) continue;
     const std::string operation = operation::message(*this, message);
-    const at::Tensor received = meeting_->receive(message.peer, rank(), operation, timeout_);
+    const at::Tensor received = rendezvous_->receive(message.peer, rank(), operation, timeout_);
     D9D_CHECK(received.sizes() == message.tensor.sizes() && received.scalar_type() == message.tensor.scalar_type(),
               CommunicationError, "[core::communicator] rank ", group().ranks[static_cast<std::size_t>(rank())],
               " expected ", operation, " in group '", group().name, "', got ", received.scalar_type(), " ",

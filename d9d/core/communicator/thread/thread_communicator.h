@@ -2,15 +2,15 @@
 #pragma once
 
 #include "d9d/core/communicator/communicator.h"
-#include "d9d/core/communicator/thread/meeting.h"
+#include "d9d/core/communicator/thread/thread_rendezvous.h"
 
 namespace d9d {
 
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(RankGroup group, std::shared_ptr<Meeting> meeting, at::Device device,
+  ThreadCommunicator(RankGroup group, std::shared_ptr<ThreadRendezvous> rendezvous, at::Device device,
                      std::chrono::milliseconds timeout)
-      : Communicator(std::move(group)), meeting_(std::move(meeting)), device_(device), timeout_(timeout) {}
+      : Communicator(std::move(group)), rendezvous_(std::move(rendezvous)), device_(device), timeout_(timeout) {}
 
   [[nodiscard]] at::Device device() const override { return device_; }
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override;
@@ -27,14 +27,14 @@ class ThreadCommunicator final : public Communicator {
   [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override;
   void barrier() override;
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
-  void abort(const std::string& reason) override { meeting_->abort(reason); }
+  void abort(const std::string& reason) override { rendezvous_->abort(reason); }
 
  private:
   // Runs arrive, read(contributions), leave. An exception in read fails the group.
   template <class Read>
   void meet(Contribution contribution, const Read& read);
 
-  std::shared_ptr<Meeting> meeting_;
+  std::shared_ptr<ThreadRendezvous> rendezvous_;
   at::Device device_;
   std::chrono::milliseconds timeout_;
 };

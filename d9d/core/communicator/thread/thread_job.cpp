@@ -4,25 +4,25 @@
 
 namespace d9d {
 
-std::shared_ptr<Meeting> ThreadJob::meeting(const RankGroup& group) {
+std::shared_ptr<ThreadRendezvous> ThreadJob::rendezvous(const RankGroup& group) {
   const std::lock_guard lock(mutex_);
-  auto& meeting = meetings_[{group.ranks, group.traffic}];
-  if (meeting == nullptr) {
-    meeting = std::make_shared<Meeting>(group.name, group.ranks);
-    if (!abort_reason_.empty()) meeting->abort(abort_reason_);
+  auto& rendezvous = rendezvous_[{group.ranks, group.traffic}];
+  if (rendezvous == nullptr) {
+    rendezvous = std::make_shared<ThreadRendezvous>(group.name, group.ranks);
+    if (!abort_reason_.empty()) rendezvous->abort(abort_reason_);
   }
-  return meeting;
+  return rendezvous;
 }
 
 void ThreadJob::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (abort_reason_.empty()) abort_reason_ = reason;
-  for (const auto& [key, meeting] : meetings_) meeting->abort(reason);
+  for (const auto& [key, rendezvous] : rendezvous_) rendezvous->abort(reason);
 }
 
 std::shared_ptr<Communicator> ThreadBackend::connect(RankGroup group, std::chrono::milliseconds timeout) {
-  auto meeting = job_->meeting(group);
-  return std::make_shared<ThreadCommunicator>(std::move(group), std::move(meeting), device_, timeout);
+  auto rendezvous = job_->rendezvous(group);
+  return std::make_shared<ThreadCommunicator>(std::move(group), std::move(rendezvous), device_, timeout);
 }
 
 std::shared_ptr<World> one_rank_world(at::Device device) {

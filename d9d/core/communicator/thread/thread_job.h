@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "d9d/core/communicator/thread/meeting.h"
+#include "d9d/core/communicator/thread/thread_rendezvous.h"
 #include "d9d/core/communicator/world.h"
 
 namespace d9d {
@@ -25,15 +25,15 @@ class ThreadJob {
   explicit ThreadJob(std::int64_t world_size) : world_size_(world_size) {}
 
   [[nodiscard]] std::int64_t world_size() const { return world_size_; }
-  // The meeting point of these ranks for this traffic, which is the same object on each of them.
-  [[nodiscard]] std::shared_ptr<Meeting> meeting(const RankGroup& group);
+  // The rendezvous point of these ranks for this traffic, which is the same object on each of them.
+  [[nodiscard]] std::shared_ptr<ThreadRendezvous> rendezvous(const RankGroup& group);
   // Fails all meetings, present and future. Only the first reason is kept.
   void abort(const std::string& reason);
 
  private:
   const std::int64_t world_size_;
   std::mutex mutex_;
-  std::map<std::pair<std::vector<std::int64_t>, Traffic>, std::shared_ptr<Meeting>> meetings_;
+  std::map<std::pair<std::vector<std::int64_t>, Traffic>, std::shared_ptr<ThreadRendezvous>> rendezvous_;
   std::string abort_reason_;  // empty: none
 };
 

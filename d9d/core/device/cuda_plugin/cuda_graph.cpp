@@ -19,8 +19,7 @@ class TorchGraph final : public DeviceGraph {
     const c10::cuda::CUDAGuard guard(device_);
     allocator::emptyCache();  // frees memory of earlier runs of the same work, which the graph's pool cannot reuse
     // Thread-local mode: CUDA calls of other threads (a data loader that pins memory, a watchdog that queries events)
-    // do not
-    // invalidate the capture.
+    // do not invalidate the capture.
     graph_.capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
     try {
       work();

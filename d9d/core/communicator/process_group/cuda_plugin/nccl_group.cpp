@@ -11,8 +11,7 @@ extern "C" __attribute__((visibility("default"))) void d9d_make_nccl_group(d9d::
                                                                            const d9d::ProcessGroupOptions& options,
                                                                            c10::Device device) {
   // With this value a communication that times out ends its kernels and shows in getError(); with c10d's default it
-  // ends
-  // the process.
+  // ends the process.
   constexpr int kKeepWhatTheUserSet = 0;
   ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", kKeepWhatTheUserSet);
   // Otherwise c10d would first write its flight recorder to a file, wait a minute for that at each operation in flight,

@@ -1,18 +1,18 @@
-#include "d9d/core/communicator/thread/meeting.h"
+#include "d9d/core/communicator/thread/thread_rendezvous.h"
 
 #include "d9d/base/check.h"
 
 namespace d9d {
 
-Meeting::Meeting(std::string name, std::vector<std::int64_t> ranks)
+ThreadRendezvous::ThreadRendezvous(std::string name, std::vector<std::int64_t> ranks)
     : name_(std::move(name)),
       ranks_(std::move(ranks)),
       contributions_(ranks_.size()),
       num_operations_(ranks_.size()),
       has_arrived_(ranks_.size()) {}
 
-const std::vector<Contribution>& Meeting::arrive(std::int64_t index, Contribution contribution,
-                                                 std::chrono::milliseconds timeout) {
+const std::vector<Contribution>& ThreadRendezvous::arrive(std::int64_t index, Contribution contribution,
+                                                          std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   contributions_[index] = std::move(contribution);
   ++num_operations_[index];
@@ -23,19 +23,20 @@ const std::vector<Contribution>& Meeting::arrive(std::int64_t index, Contributio
   return contributions_;
 }
 
-void Meeting::leave(std::int64_t index, std::chrono::milliseconds timeout) {
+void ThreadRendezvous::leave(std::int64_t index, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   wait_for_all(lock, index, timeout);
   contributions_[index].input = at::Tensor();
   contributions_[index].inputs.clear();
 }
 
-void Meeting::synchronize(std::int64_t index, std::chrono::milliseconds timeout) {
+void ThreadRendezvous::synchronize(std::int64_t index, std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   wait_for_all(lock, index, timeout);
 }
 
-void Meeting::wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout) {
+void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index,
+                                    std::chrono::milliseconds timeout) {
   check_alive();
   const std::int64_t gate = gate_;
   has_arrived_[index] = true;
@@ -59,15 +60,15 @@ void Meeting::wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t inde
   if (gate_ == gate) check_alive();
 }
 
-void Meeting::check_alive() const { D9D_CHECK(failure_.empty(), CommunicationError, failure_); }
+void ThreadRendezvous::check_alive() const { D9D_CHECK(failure_.empty(), CommunicationError, failure_); }
 
-std::string Meeting::describe(std::int64_t index) const {
+std::string ThreadRendezvous::describe(std::int64_t index) const {
   const std::int64_t number = num_operations_[index];
   if (number == 0) return cat("rank ", ranks_[index], " (no operation yet)");
   return cat("rank ", ranks_[index], " at operation ", number, " ", contributions_[index].operation);
 }
 
-std::string Meeting::who_differs() const {
+std::string ThreadRendezvous::who_differs() const {
   for (std::size_t i = 1; i < ranks_.size(); ++i) {
     if (contributions_[i].operation == contributions_[0].operation) continue;
     return cat("[core::communicator] expected the same operation on all ranks of group '", name_, "', got ",
@@ -77,15 +78,15 @@ std::string Meeting::who_differs() const {
   return {};
 }
 
-void Meeting::send(std::int64_t source, std::int64_t destination, at::Tensor message) {
+void ThreadRendezvous::send(std::int64_t source, std::int64_t destination, at::Tensor message) {
   const std::lock_guard lock(mutex_);
   check_alive();
   mailboxes_[{source, destination}].push_back(std::move(message));
   changed_.notify_all();
 }
 
-at::Tensor Meeting::receive(std::int64_t source, std::int64_t destination, const std::string& operation,
-                            std::chrono::milliseconds timeout) {
+at::Tensor ThreadRendezvous::receive(std::int64_t source, std::int64_t destination, const std::string& operation,
+                                     std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   auto& mailbox = mailboxes_[{source, destination}];
   const bool has_come = changed_.wait_for(lock, timeout, [&] { return !mailbox.empty() || !failure_.empty(); });
@@ -100,7 +101,7 @@ at::Tensor Meeting::receive(std::int64_t source, std::int64_t destination, const
   return message;
 }
 
-void Meeting::abort(const std::string& reason) {
+void ThreadRendezvous::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (failure_.empty()) failure_ = reason;
   changed_.notify_all();

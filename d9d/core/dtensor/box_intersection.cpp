@@ -1,4 +1,4 @@
-#include "d9d/core/dtensor/overlap.h"
+#include "d9d/core/dtensor/box_intersection.h"
 
 #include <algorithm>
 
@@ -44,8 +44,8 @@ std::vector<LocalBox> held_boxes(const std::vector<std::int64_t>& global_shape, 
   return boxes;
 }
 
-std::vector<Overlap> overlaps(const std::vector<LocalBox>& source, const std::vector<LocalBox>& target) {
-  std::vector<Overlap> result;
+std::vector<BoxIntersection> intersections(const std::vector<LocalBox>& source, const std::vector<LocalBox>& target) {
+  std::vector<BoxIntersection> result;
   for (std::size_t i = 0; i < source.size(); ++i) {
     for (std::size_t k = 0; k < target.size(); ++k) {
       LocalBox box = source[i];

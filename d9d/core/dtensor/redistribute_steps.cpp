@@ -1,4 +1,4 @@
-#include "d9d/core/dtensor/move.h"
+#include "d9d/core/dtensor/redistribute_steps.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/dtensor/overlap.h"
+#include "d9d/core/dtensor/box_intersection.h"
 
 namespace d9d {
 namespace {
@@ -38,9 +38,9 @@ struct Group {
   std::vector<std::vector<std::int64_t>> coordinates;  // in the whole mesh, of each rank of the group
 };
 
-std::int64_t numel_of(const std::vector<Overlap>& parts) {
+std::int64_t numel_of(const std::vector<BoxIntersection>& parts) {
   return std::accumulate(parts.begin(), parts.end(), std::int64_t{0},
-                         [](std::int64_t sum, const Overlap& part) { return sum + part.box.numel(); });
+                         [](std::int64_t sum, const BoxIntersection& part) { return sum + part.box.numel(); });
 }
 
 // A local tensor and the boxes that it holds.
@@ -69,24 +69,24 @@ Holding empty_holding(const at::Tensor& like, const std::vector<std::int64_t>& s
   return {.local = at::empty(shape, like.options()), .boxes = std::move(boxes), .is_flat = is_flat};
 }
 
-void copy_parts(const Holding& target, const Holding& source, const std::vector<Overlap>& parts) {
-  for (const Overlap& part : parts) {
+void copy_parts(const Holding& target, const Holding& source, const std::vector<BoxIntersection>& parts) {
+  for (const BoxIntersection& part : parts) {
     target.view(part.box, part.target).copy_(source.view(part.box, part.source));
   }
 }
 
 // Packs from the front of the buffer.
-void pack(at::Tensor buffer, const Holding& source, const std::vector<Overlap>& parts) {
+void pack(at::Tensor buffer, const Holding& source, const std::vector<BoxIntersection>& parts) {
   std::int64_t begin = 0;
-  for (const Overlap& part : parts) {
+  for (const BoxIntersection& part : parts) {
     buffer.narrow(0, begin, part.box.numel()).view(part.box.sizes).copy_(source.view(part.box, part.source));
     begin += part.box.numel();
   }
 }
 
-void unpack(const Holding& target, const at::Tensor& buffer, const std::vector<Overlap>& parts) {
+void unpack(const Holding& target, const at::Tensor& buffer, const std::vector<BoxIntersection>& parts) {
   std::int64_t begin = 0;
-  for (const Overlap& part : parts) {
+  for (const BoxIntersection& part : parts) {
     target.view(part.box, part.target).copy_(buffer.narrow(0, begin, part.box.numel()).view(part.box.sizes));
     begin += part.box.numel();
   }
@@ -94,19 +94,19 @@ void unpack(const Holding& target, const at::Tensor& buffer, const std::vector<O
 
 // Overlaps of one rank's holding with those of each rank of the group, by rank.
 struct Parts {
-  std::vector<std::vector<Overlap>> of_rank;
+  std::vector<std::vector<BoxIntersection>> of_rank;
   std::int64_t largest = 0;  // elements
 
-  void append(std::vector<Overlap> parts) {
+  void append(std::vector<BoxIntersection> parts) {
     largest = std::max(largest, numel_of(parts));
     of_rank.push_back(std::move(parts));
   }
   // Whether the ranks' parts are equal in size and, in the order of ranks, the row-major order of the box.
   [[nodiscard]] bool are_equal_slices(const LocalBox& box) const {
     std::int64_t begin = 0;
-    for (const std::vector<Overlap>& parts : of_rank) {
+    for (const std::vector<BoxIntersection>& parts : of_rank) {
       if (numel_of(parts) != largest) return false;
-      for (const Overlap& part : parts) {
+      for (const BoxIntersection& part : parts) {
         if (contiguous_begin(box, part.box) != begin) return false;
         begin += part.box.numel();
       }
@@ -117,9 +117,9 @@ struct Parts {
 
 void all_gather(const Group& group, const Holding& source, const Holding& target, const std::vector<Boxes>& holders) {
   Parts parts;
-  for (const Boxes& boxes : holders) parts.append(overlaps(boxes, target.boxes));
+  for (const Boxes& boxes : holders) parts.append(intersections(boxes, target.boxes));
   if (parts.largest == 0) return;
-  const std::vector<Overlap>& mine = parts.of_rank[static_cast<std::size_t>(group.rank)];
+  const std::vector<BoxIntersection>& mine = parts.of_rank[static_cast<std::size_t>(group.rank)];
   const bool is_direct = target.boxes.size() == 1 && parts.are_equal_slices(target.boxes.front());
   const at::Tensor gathered =
       is_direct ? target.local.view({-1}) : at::empty({group.size() * parts.largest}, target.local.options());
@@ -134,14 +134,14 @@ void all_gather(const Group& group, const Holding& source, const Holding& target
 
 void all_to_all(const Group& group, const Holding& source, const Holding& target, const std::vector<Boxes>& holders,
                 const std::vector<Boxes>& takers) {
-  std::vector<std::vector<Overlap>> sent;
-  std::vector<std::vector<Overlap>> received;
+  std::vector<std::vector<BoxIntersection>> sent;
+  std::vector<std::vector<BoxIntersection>> received;
   std::vector<std::int64_t> sent_sizes;
   std::vector<std::int64_t> received_sizes;
   for (std::size_t i = 0; i < holders.size(); ++i) {
     const bool is_me = static_cast<std::int64_t>(i) == group.rank;  // this rank's own part is copied directly
-    sent.push_back(is_me ? std::vector<Overlap>() : overlaps(source.boxes, takers[i]));
-    received.push_back(is_me ? std::vector<Overlap>() : overlaps(holders[i], target.boxes));
+    sent.push_back(is_me ? std::vector<BoxIntersection>() : intersections(source.boxes, takers[i]));
+    received.push_back(is_me ? std::vector<BoxIntersection>() : intersections(holders[i], target.boxes));
     sent_sizes.push_back(numel_of(sent.back()));
     received_sizes.push_back(numel_of(received.back()));
   }
@@ -156,7 +156,7 @@ void all_to_all(const Group& group, const Holding& source, const Holding& target
     begin += sent_sizes[i];
   }
   Work work = group.communicator->all_to_all(output, input, received_sizes, sent_sizes);
-  copy_parts(target, source, overlaps(source.boxes, target.boxes));
+  copy_parts(target, source, intersections(source.boxes, target.boxes));
   work.wait();
   begin = 0;
   for (std::size_t i = 0; i < received.size(); ++i) {
@@ -213,7 +213,7 @@ at::Tensor move_elements(const at::Tensor& local, const std::vector<std::int64_t
   const Holding target =
       empty_holding(local, local_shape(global_shape, mesh, to), std::move(wanted), has_flat_shard(to));
   if (axes.empty()) {
-    copy_parts(target, source, overlaps(source.boxes, target.boxes));
+    copy_parts(target, source, intersections(source.boxes, target.boxes));
     return target.local;
   }
   const Group group(mesh, axes);
@@ -246,12 +246,12 @@ at::Tensor reduce_elements(const at::Tensor& local, const std::vector<std::int64
                                        held_boxes(global_shape, mesh, to, mesh.coordinate()), has_flat_shard(to));
   Parts parts;
   for (const auto& coordinate : group.coordinates) {
-    parts.append(overlaps(source.boxes, held_boxes(global_shape, mesh, to, coordinate)));
+    parts.append(intersections(source.boxes, held_boxes(global_shape, mesh, to, coordinate)));
   }
   if (parts.largest == 0) return target.local;
   const at::Tensor input = at::empty({group.size() * parts.largest}, local.options());
   for (std::int64_t i = 0; i < group.size(); ++i) {
-    const std::vector<Overlap>& theirs = parts.of_rank[static_cast<std::size_t>(i)];
+    const std::vector<BoxIntersection>& theirs = parts.of_rank[static_cast<std::size_t>(i)];
     const at::Tensor slice = input.narrow(0, i * parts.largest, parts.largest);
     const std::int64_t used = numel_of(theirs);
     pack(slice, source, theirs);

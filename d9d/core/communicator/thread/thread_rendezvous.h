@@ -27,11 +27,11 @@ struct Contribution {
 };
 
 // Shared by the threads of a group; thread-safe. `index` is the caller's rank in the group.
-class Meeting {
+class ThreadRendezvous {
  public:
   using Clock = std::chrono::steady_clock;
 
-  Meeting(std::string name, std::vector<std::int64_t> ranks);
+  ThreadRendezvous(std::string name, std::vector<std::int64_t> ranks);
 
   // Posts the contribution, waits for all ranks and returns all contributions by rank, which stay valid until leave().
   // Throws CommunicationError, on all ranks alike, if operations differ or if a rank does not arrive in time.

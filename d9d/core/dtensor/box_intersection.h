@@ -3,7 +3,7 @@
 //
 // Example
 //   const std::vector<LocalBox> mine = held_boxes({10, 8}, mesh, placements, mesh.coordinate());
-//   for (const Overlap& part : overlaps(theirs, mine)) { part.box; }     // in global coordinates
+//   for (const BoxIntersection& part : intersections(theirs, mine)) { part.box; }     // in global coordinates
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@ namespace d9d {
 
 // The elements that the rank at `coordinate` holds, as disjoint boxes; its local tensor, read row by row, consists of
 // the boxes one after the other. Without FlatShard there is one box; with it at most 2 * dims - 1, and none if the
-// slice
-// is empty.
+// slice is empty.
 [[nodiscard]] std::vector<LocalBox> held_boxes(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
                                                const Placements& placements,
                                                const std::vector<std::int64_t>& coordinate);
 
 // Elements that lie in boxes source[i] and target[k]; never empty.
-struct Overlap {
+struct BoxIntersection {
   LocalBox box;
   std::size_t source = 0;
   std::size_t target = 0;
 };
 
 // Ordered by source, then by target: the same on every rank that computes it.
-[[nodiscard]] std::vector<Overlap> overlaps(const std::vector<LocalBox>& source, const std::vector<LocalBox>& target);
+[[nodiscard]] std::vector<BoxIntersection> intersections(const std::vector<LocalBox>& source,
+                                                         const std::vector<LocalBox>& target);
 
 // The position of `inner`, a box within `outer`, in the row-major order of outer, if its elements are contiguous there.
 [[nodiscard]] std::optional<std::int64_t> contiguous_begin(const LocalBox& outer, const LocalBox& inner);

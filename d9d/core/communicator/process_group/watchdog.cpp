@@ -1,4 +1,4 @@
-#include "d9d/core/communicator/process_group/failure_watch.h"
+#include "d9d/core/communicator/process_group/watchdog.h"
 
 #include <charconv>
 
@@ -45,10 +45,10 @@ void append(std::string& list, const char* separator, const std::string& entry) 
 
 }  // namespace
 
-FailureWatch::FailureWatch(c10d::Store& store, std::int64_t rank, std::int64_t world_size)
+Watchdog::Watchdog(c10d::Store& store, std::int64_t rank, std::int64_t world_size)
     : rank_(rank), world_size_(world_size), mailbox_(store, rank), listener_([this] { listen(); }) {}
 
-FailureWatch::~FailureWatch() {
+Watchdog::~Watchdog() {
   {
     const std::lock_guard lock(mutex_);
     must_stop_ = true;
@@ -57,7 +57,7 @@ FailureWatch::~FailureWatch() {
   listener_.join();
 }
 
-void FailureWatch::add(const std::shared_ptr<GroupState>& group) {
+void Watchdog::add(const std::shared_ptr<GroupState>& group) {
   std::optional<GroupFailure> failure;
   {
     const std::lock_guard lock(mutex_);
@@ -68,7 +68,7 @@ void FailureWatch::add(const std::shared_ptr<GroupState>& group) {
   if (failure) group->fail(*failure);
 }
 
-std::vector<std::shared_ptr<GroupState>> FailureWatch::groups() const {
+std::vector<std::shared_ptr<GroupState>> Watchdog::groups() const {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<GroupState>> result;
   for (const auto& known : groups_) {
@@ -77,12 +77,12 @@ std::vector<std::shared_ptr<GroupState>> FailureWatch::groups() const {
   return result;
 }
 
-std::optional<GroupFailure> FailureWatch::job_failure() const {
+std::optional<GroupFailure> Watchdog::job_failure() const {
   const std::lock_guard lock(mutex_);
   return job_failure_;
 }
 
-void FailureWatch::fail_all(const GroupFailure& failure) {
+void Watchdog::fail_all(const GroupFailure& failure) {
   {
     const std::lock_guard lock(mutex_);
     if (job_failure_) return;
@@ -92,7 +92,7 @@ void FailureWatch::fail_all(const GroupFailure& failure) {
 }
 
 // Messages are sent before connections close, so that peers know the reason when their operations fail.
-void FailureWatch::abort_job(const std::string& reason) {
+void Watchdog::abort_job(const std::string& reason) {
   if (job_failure()) return;
   try {
     for (std::int64_t rank = 0; rank < world_size_; ++rank) {
@@ -103,7 +103,7 @@ void FailureWatch::abort_job(const std::string& reason) {
   fail_all({.reason = reason, .is_own = true});
 }
 
-void FailureWatch::abort_group(GroupState& group, const std::string& reason) {
+void Watchdog::abort_group(GroupState& group, const std::string& reason) {
   try {
     for (const std::int64_t rank : group.group().ranks) {
       if (rank != rank_) mailbox_.send(rank, cat(kAbort, "\n", group.key(), "\n", reason));
@@ -113,7 +113,7 @@ void FailureWatch::abort_group(GroupState& group, const std::string& reason) {
   group.fail({.reason = reason, .is_own = true});
 }
 
-void FailureWatch::listen() {
+void Watchdog::listen() {
   try {
     while (sleep()) {
       while (const std::optional<std::string> message = mailbox_.receive()) {
@@ -125,20 +125,20 @@ void FailureWatch::listen() {
   }
 }
 
-bool FailureWatch::sleep() {
+bool Watchdog::sleep() {
   std::unique_lock lock(mutex_);
   wake_up_.wait_for(lock, kPeriod, [&] { return must_look_ || must_stop_; });
   must_look_ = false;
   return !must_stop_;
 }
 
-void FailureWatch::look_now() {
+void Watchdog::look_now() {
   const std::lock_guard lock(mutex_);
   must_look_ = true;
   wake_up_.notify_all();
 }
 
-bool FailureWatch::obey(const std::string& message) {
+bool Watchdog::obey(const std::string& message) {
   std::string rest = message;
   const std::string what = take_line(rest);
   if (what == kStop) return false;
@@ -158,7 +158,7 @@ bool FailureWatch::obey(const std::string& message) {
   return true;
 }
 
-GroupFailure FailureWatch::explain(GroupState& group, const FailedOperation& failed) {
+GroupFailure Watchdog::explain(GroupState& group, const FailedOperation& failed) {
   look_now();
   if (const auto known = group.failure(is_timeout(failed.cause) ? milliseconds{} : kReasonDelay)) return *known;
   std::string reason;
@@ -178,7 +178,7 @@ GroupFailure FailureWatch::explain(GroupState& group, const FailedOperation& fai
   return group.failure().value();
 }
 
-std::map<std::int64_t, Position> FailureWatch::ask_positions(const GroupState& group) {
+std::map<std::int64_t, Position> Watchdog::ask_positions(const GroupState& group) {
   std::vector<std::int64_t> silent;
   for (const std::int64_t rank : group.group().ranks) {
     if (rank == rank_) continue;
@@ -201,7 +201,7 @@ std::map<std::int64_t, Position> FailureWatch::ask_positions(const GroupState& g
   return positions;
 }
 
-std::string FailureWatch::diagnose(const GroupState& group, const FailedOperation& failed) {
+std::string Watchdog::diagnose(const GroupState& group, const FailedOperation& failed) {
   const std::map<std::int64_t, Position> positions = ask_positions(group);
   const Position mine = positions.at(rank_);
   std::string missing;

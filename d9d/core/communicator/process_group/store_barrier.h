@@ -1,9 +1,9 @@
 // Lets ranks wait for each other at a store.
 //
 // Example
-//   Arrivals arrivals(*store, "joined", {0, 1, 2});
-//   arrivals.arrive(rank);
-//   while (!arrivals.are_complete()) std::this_thread::sleep_for(...);
+//   StoreBarrier barrier(*store, "joined", {0, 1, 2});
+//   barrier.arrive(rank);
+//   while (!barrier.are_complete()) std::this_thread::sleep_for(...);
 //
 // Polls instead of waiting inside the store: LibTorch logs a line for each wait that times out.
 #pragma once
@@ -21,15 +21,14 @@ class Store;
 namespace d9d {
 
 // Throws c10::Error if the store is gone.
-class Arrivals {
+class StoreBarrier {
  public:
-  Arrivals(c10d::Store& store, std::string key, std::vector<std::int64_t> ranks);
+  StoreBarrier(c10d::Store& store, std::string key, std::vector<std::int64_t> ranks);
 
   void arrive(std::int64_t rank);  // to be called once
   [[nodiscard]] bool are_complete() const;
   // Waits for the ranks and returns are_complete() when it is true, or at the deadline. Calls `between` repeatedly
-  // while it
-  // waits.
+  // while it waits.
   [[nodiscard]] bool wait_until(
       std::chrono::steady_clock::time_point deadline, const std::function<void()>& between = [] {}) const;
   [[nodiscard]] std::string missing() const;  // "1, 4"

@@ -1,11 +1,11 @@
-#include "d9d/core/dtensor/overlap.h"
+#include "d9d/core/dtensor/box_intersection.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/ranks.h"
 
-namespace d9d::overlap_test {
+namespace d9d::box_intersection_test {
 namespace {
 
 using test::lone_rank;
@@ -35,10 +35,10 @@ TEST(HeldBoxes, Are_none_for_an_empty_slice) {
   EXPECT_THAT(held_boxes({3}, mesh, {FlatShard{.padded_numel = 16}}, mesh.coordinate()), IsEmpty());
 }
 
-TEST(Overlaps, Are_the_common_elements_of_boxes) {
+TEST(BoxIntersections, Are_the_common_elements_of_boxes) {
   const std::vector<LocalBox> source = {box({0, 0}, {2, 4}), box({2, 0}, {1, 1})};
   const std::vector<LocalBox> target = {box({1, 1}, {2, 2})};
-  const std::vector<Overlap> common = overlaps(source, target);
+  const std::vector<BoxIntersection> common = intersections(source, target);
   ASSERT_EQ(common.size(), 1U);
   EXPECT_EQ(common[0].box, box({1, 1}, {1, 2}));
   EXPECT_EQ(common[0].source, 0U);
@@ -53,4 +53,4 @@ TEST(ContiguousBegin, Is_where_a_box_lies_without_gaps) {
 }
 
 }  // namespace
-}  // namespace d9d::overlap_test
+}  // namespace d9d::box_intersection_test

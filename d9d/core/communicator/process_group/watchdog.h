@@ -33,12 +33,12 @@ struct FailedOperation {
 };
 
 // Thread-safe.
-class FailureWatch {
+class Watchdog {
  public:
-  FailureWatch(c10d::Store& store, std::int64_t rank, std::int64_t world_size);
-  ~FailureWatch();
-  FailureWatch(const FailureWatch&) = delete;
-  FailureWatch& operator=(const FailureWatch&) = delete;
+  Watchdog(c10d::Store& store, std::int64_t rank, std::int64_t world_size);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
 
   void add(const std::shared_ptr<GroupState>& group);
   void abort_job(const std::string& reason);

@@ -1,4 +1,4 @@
-#include "d9d/core/communicator/process_group/arrivals.h"
+#include "d9d/core/communicator/process_group/store_barrier.h"
 
 #include <algorithm>
 #include <thread>
@@ -16,17 +16,18 @@ std::string all_key(const std::string& key) { return key + "/all"; }
 
 }  // namespace
 
-Arrivals::Arrivals(c10d::Store& store, std::string key, std::vector<std::int64_t> ranks)
+StoreBarrier::StoreBarrier(c10d::Store& store, std::string key, std::vector<std::int64_t> ranks)
     : store_(store), key_(std::move(key)), ranks_(std::move(ranks)) {}
 
-void Arrivals::arrive(std::int64_t rank) {
+void StoreBarrier::arrive(std::int64_t rank) {
   store_.set(rank_key(key_, rank), std::string("here"));
   if (store_.add(count_key(key_), 1) == std::ssize(ranks_)) store_.set(all_key(key_), std::string("here"));
 }
 
-bool Arrivals::are_complete() const { return store_.check({all_key(key_)}); }
+bool StoreBarrier::are_complete() const { return store_.check({all_key(key_)}); }
 
-bool Arrivals::wait_until(std::chrono::steady_clock::time_point deadline, const std::function<void()>& between) const {
+bool StoreBarrier::wait_until(std::chrono::steady_clock::time_point deadline,
+                              const std::function<void()>& between) const {
   constexpr std::chrono::milliseconds kLongestPause{50};
   std::chrono::milliseconds pause{1};
   while (!are_complete()) {
@@ -38,7 +39,7 @@ bool Arrivals::wait_until(std::chrono::steady_clock::time_point deadline, const 
   return true;
 }
 
-std::string Arrivals::missing() const {
+std::string StoreBarrier::missing() const {
   std::string result;
   for (const std::int64_t rank : ranks_) {
     if (!store_.check({rank_key(key_, rank)})) result += cat(result.empty() ? "" : ", ", rank);
