@@ -243,10 +243,13 @@ void train(const Config& config, d9d::DistContext& context) {
   d9d::Trainer<SnippetTypes> trainer(
       context, config.trainer,
       {.task = task, .model = provider, .data = provider, .optimizer = provider, .lr_scheduler = lr_scheduler});
-  if (trainer.train() == d9d::TrainingOutcome::kInterrupted || !context.is_main_process()) return;
+  if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
 
+  const at::NoGradGuard no_grad;
   const SnippetBatch unseen = provider.corpus.draw(/*first=*/0, /*count=*/500, kTrainingPart, 1);
-  const at::Tensor guess = provider.model(unseen.bytes.to(context.device()), std::monostate()).argmax(-1).cpu();
+  const at::Tensor logits = provider.model(unseen.bytes.to(context.device()), std::monostate());  // all ranks: sharded
+  if (!context.is_main_process()) return;
+  const at::Tensor guess = logits.argmax(-1).cpu();
   std::cout << "accuracy on unseen text " << (guess == unseen.language).to(at::kDouble).mean().item<double>() << '\n';
 }
 

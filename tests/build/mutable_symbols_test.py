@@ -16,7 +16,8 @@ CONSTANT = re.compile(r"::k[A-Z]\w*(\[abi:\w+\])?$|json_type<.*>\(\)::type$")
 PROCESS = {
     "d9d::(anonymous namespace)::stop_requested": "a signal handler can reach nothing else",
     "d9d::(anonymous namespace)::num_scopes": "the signal handlers of a process",
-    "d9d::(anonymous namespace)::scopes_mutex": "the signal handlers of a process",
+    "d9d::(anonymous namespace)::handlers_mutex": "the signal handlers of a process",
+    "d9d::(anonymous namespace)::are_installed": "the signal handlers of a process",
     "d9d::(anonymous namespace)::previous_actions": "the signal handlers of a process",
     "d9d::(anonymous namespace)::current_scope": "the recomputation that a thread of autograd is in",
     "d9d::(anonymous namespace)::stderr_is_terminal": "asked once",

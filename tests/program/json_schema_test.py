@@ -44,7 +44,7 @@ class JsonSchema(ProgramTest):
             config["trainer"]["gc"]["period"] = 5
 
         def unknown_record(config):
-            config["optimizer"]["name"] = "adamv"
+            config["trainer"]["logging"]["tracker"]["provider"] = "jsonx"
 
         def out_of_range(config):
             config["trainer"]["timeout"] = {"step_timeout": 0}
