@@ -46,7 +46,8 @@ PiecewiseBuilder& PiecewiseBuilder::add_until(std::int64_t end_step, double targ
                                               const CurveConfig& curve) {
   D9D_CHECK(end_step >= end_step_, ConfigError, "[lr_scheduler] expected phase ", phases_.size(),
             " to end at or after step ", end_step_, ", where the previous one ends, got step ", end_step,
-            ". Lengthen it or shorten those before it.");
+            total_steps_ ? cat(" of total_steps = ", *total_steps_) : "",
+            ". Lengthen it, shorten those before it, or raise total_steps.");
   if (const auto* poly = std::get_if<PolyCurveConfig>(&curve)) {
     D9D_CHECK(poly->power > 0, ConfigError, "[lr_scheduler] expected power > 0 of the poly curve of phase ",
               phases_.size(), ", got ", poly->power, ". Use 1 for a straight line.");

@@ -94,6 +94,7 @@ class BadWeights(ProgramTest):
         job = self.job()
         result = job.run("model_provider.model=from_checkpoint")
         self.assert_refused(job, result, "model_provider.model", "trainer.model_stage_factory.source_checkpoint")
+        self.assert_refused(job, job.run("model_provider.model=from_chekpoint"), '"from_checkpoint", got "from_chekpoint"')
 
     def test_a_folder_without_weights_is_named(self):
         self.file.unlink()

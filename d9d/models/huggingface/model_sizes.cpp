@@ -49,6 +49,11 @@ std::int64_t vocabulary_size(const nlohmann::json& record) {
 
 }  // namespace
 
+void detail::check_words_of_sizes(const nlohmann::json& json, const ConfigPath& path) {
+  D9D_CHECK(!json.is_string(), ConfigError, path, "expected an object of sizes or \"", kFromCheckpoint, "\", got ",
+            json.dump(), ". Change the value.");
+}
+
 nlohmann::json read_checkpoint_config(const std::optional<std::filesystem::path>& checkpoint, const ConfigPath& path) {
   D9D_CHECK(checkpoint, ConfigError, path, "expected the sizes of a model, got \"", detail::kFromCheckpoint,
             "\" without a checkpoint. Set trainer.model_stage_factory.source_checkpoint.");

@@ -52,12 +52,17 @@ namespace detail {
 
 inline constexpr std::string_view kFromCheckpoint = "from_checkpoint";
 
+// ConfigError for any other text.
+void check_words_of_sizes(const nlohmann::json& json, const ConfigPath& path);
+
 template <class Parameters>
 struct TypeOf<ModelSizes<Parameters>> final : ValueType {
   void parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const override {
     auto& sizes = as<ModelSizes<Parameters>>(target);
     sizes.written.reset();
-    if (json != kFromCheckpoint) json_type<Parameters>().parse(json, path, range, &sizes.written.emplace());
+    if (json == kFromCheckpoint) return;
+    check_words_of_sizes(json, path);
+    json_type<Parameters>().parse(json, path, range, &sizes.written.emplace());
   }
   [[nodiscard]] Json write(const void* value) const override {
     const auto& sizes = as<ModelSizes<Parameters>>(value);
