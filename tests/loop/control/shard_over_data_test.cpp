@@ -27,15 +27,26 @@ class Scaled : public toy::Model {
   }();
 };
 
+using Units = std::vector<std::shared_ptr<Module>>;
+
+// A model, and which of its modules are units.
+struct Case {
+  std::function<ModulePtr<toy::Model>()> make_model = [] { return ModulePtr<toy::Model>(make_module<Scaled>()); };
+  std::function<Units(toy::Model&)> units = [](toy::Model& model) {
+    return Units{model.first.shared(), model.second.shared()};
+  };
+};
+
 struct Provider : toy::Provider {
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
-    shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
+    shard_over_data(context, model.shared(), units(*model));
   }
+  std::function<Units(toy::Model&)> units;
 };
 
 // The whole parameters after two steps of two microbatches a rank and step; `num_ranks` ranks share the samples of
 // four.
-std::map<std::string, at::Tensor> trained(const DeviceMeshParameters& mesh) {
+std::map<std::string, at::Tensor> trained(const DeviceMeshParameters& mesh, const Case& shape = {}) {
   std::map<std::string, at::Tensor> result;
   const std::int64_t num_ranks = mesh.world_size();
   test::run_ranks(test::RankBackend::kThreads, num_ranks, [&](World& world) {
@@ -50,7 +61,8 @@ std::map<std::string, at::Tensor> trained(const DeviceMeshParameters& mesh) {
     job.config.logging.tracker = NullTrackerConfig{};
     Provider provider;
     provider.packs = job.provider.packs;
-    provider.make_model = [] { return ModulePtr<toy::Model>(make_module<Scaled>()); };
+    provider.make_model = shape.make_model;
+    provider.units = shape.units;
     AutoOptimizerProvider optimizer(AdamWConfig{.lr = 0.05});
     Trainer<toy::Types> trainer(context, job.config,
                                 {.task = job.task,
@@ -65,17 +77,62 @@ std::map<std::string, at::Tensor> trained(const DeviceMeshParameters& mesh) {
   return result;
 }
 
+void expect_trains_as_one_rank(const DeviceMeshParameters& mesh, const Case& shape = {}) {
+  const auto one = trained({}, shape), many = trained(mesh, shape);
+  ASSERT_EQ(many.size(), one.size());
+  for (const auto& [name, values] : one) EXPECT_TRUE(at::allclose(many.at(name), values, 1e-12, 1e-12)) << name;
+}
+
 TEST(ShardOverData, Trains_as_one_rank_does) {
-  const auto one = trained({});
-  for (const DeviceMeshParameters& mesh :
-       {DeviceMeshParameters{.data_parallel_shard = 2}, DeviceMeshParameters{.data_parallel_shard = 4},
-        DeviceMeshParameters{.data_parallel_replicate = 2, .data_parallel_shard = 2},
-        DeviceMeshParameters{.data_parallel_replicate = 2}}) {
-    const auto many = trained(mesh);
-    ASSERT_EQ(many.size(), one.size());
-    for (const auto& [name, values] : one) {
-      EXPECT_TRUE(at::allclose(many.at(name), values, 1e-12, 1e-12)) << name << ", " << mesh.data_parallel_shard;
+  expect_trains_as_one_rank({.data_parallel_shard = 2});
+  expect_trains_as_one_rank({.data_parallel_shard = 4});
+  expect_trains_as_one_rank({.data_parallel_replicate = 2, .data_parallel_shard = 2});
+  expect_trains_as_one_rank({.data_parallel_replicate = 2});
+}
+
+TEST(ShardOverData, Trains_a_model_without_units) {
+  expect_trains_as_one_rank({.data_parallel_shard = 2}, {.units = [](toy::Model&) { return Units(); }});
+}
+
+TEST(ShardOverData, Trains_a_unit_that_is_called_twice_and_one_that_is_recomputed) {
+  struct Twice : Scaled {
+    at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+      return Scaled::forward(x, shared) + second(at::sin(first(x)));
     }
+  };
+  expect_trains_as_one_rank({.data_parallel_shard = 2}, {.make_model = [] {
+                              auto model = make_module<Twice>();
+                              model->first->set_activation_checkpointing(true);
+                              return ModulePtr<toy::Model>(model);
+                            }});
+}
+
+// Uses the second linear's weight outside of that module.
+struct Shared : Scaled {
+  at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+    return Scaled::forward(x, shared) + at::linear(at::tanh(first(x)), tied->local());
+  }
+  const ParameterPtr tied = register_parameter("tied", second->weight);
+};
+
+ModulePtr<toy::Model> make_shared_and_frozen() {
+  auto model = make_module<Shared>();
+  model->first->bias->set_requires_grad(false);
+  return model;
+}
+
+TEST(ShardOverData, Trains_with_frozen_parameters_and_shared_ones) {
+  expect_trains_as_one_rank(
+      {.data_parallel_shard = 2},
+      {.make_model = make_shared_and_frozen, .units = [](toy::Model& model) { return Units{model.first.shared()}; }});
+}
+
+TEST(ShardOverData, Says_that_a_parameter_is_used_outside_of_its_unit) {
+  try {
+    (void)trained({.data_parallel_shard = 2}, {.make_model = make_shared_and_frozen});
+    ADD_FAILURE() << "expected an error";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("make the module that uses it a part of the unit"));
   }
 }
 
