@@ -8,8 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/grouped_mm/grouped_mm_aten.h"
-#include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_impl.h"
 
 #include "benchmarks/device/device_table.h"
 

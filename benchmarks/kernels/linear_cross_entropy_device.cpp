@@ -10,8 +10,7 @@
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
 
 #include "benchmarks/device/device_table.h"
 

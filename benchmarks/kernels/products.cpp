@@ -5,8 +5,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/linear/gemm.h"
-#include "d9d/kernels/silu_mul/silu_mul_cuda.h"
-#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
+#include "d9d/kernels/silu_mul/silu_mul_impl.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
 
 #include "benchmarks/device/sustained_table.h"
 

@@ -8,8 +8,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/grouped_mm/grouped_mm_aten.h"
-#include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_impl.h"
 
 namespace d9d::kernels {
 namespace {

@@ -1,7 +1,6 @@
-#include "d9d/kernels/grouped_mm/grouped_mm_aten.h"
-
 #include <ATen/ATen.h>
 
+#include "d9d/kernels/grouped_mm/grouped_mm_impl.h"
 #include "d9d/kernels/grouped_mm/padded_features.h"
 
 namespace d9d::kernels::detail {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
-
 #include <array>
 
 #include <ATen/ATen.h>
@@ -11,6 +9,7 @@
 #include "d9d/kernels/common/row_tensor.h"
 #include "d9d/kernels/device/tile_order.h"
 #include "d9d/kernels/grouped_mm/grouped_gemm_kernel.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_impl.h"
 #include "d9d/kernels/grouped_mm/padded_features.h"
 
 namespace d9d::kernels::detail {

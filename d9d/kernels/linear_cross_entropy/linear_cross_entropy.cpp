@@ -11,8 +11,7 @@
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
 
 namespace d9d::kernels {
 namespace {

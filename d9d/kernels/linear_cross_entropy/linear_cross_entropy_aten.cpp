@@ -1,5 +1,3 @@
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
-
 #include <limits>
 
 #include <ATen/ATen.h>
@@ -7,7 +5,7 @@
 
 #include "d9d/base/rounding.h"
 #include "d9d/kernels/common/cpu_loops.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cpu.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cpu.h"
-
 #include <cmath>
 #include <limits>
 
@@ -9,6 +7,7 @@
 
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/simd.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -6,7 +6,8 @@
 #include "d9d/base/rounding.h"
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/linear/gemm.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
+#include "d9d/kernels/linear_cross_entropy/logit_blocks.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -14,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
 
 namespace d9d::kernels::detail {
@@ -37,10 +37,6 @@ struct SplitColumns {
   std::int64_t padded_first;  // the same in a row that pads each weight to a multiple of kColumnUnit
   std::int64_t first_block;   // index of its first block in columns()
   std::int64_t block_size;    // columns of each of its blocks but the last
-};
-struct LogitChunks {
-  std::int64_t num_rows;
-  std::int64_t num_columns;
 };
 
 class LogitBlocks {

@@ -3,7 +3,7 @@
 
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/moe_permute/combine_rows.h"
-#include "d9d/kernels/moe_permute/moe_permute_cuda.h"
+#include "d9d/kernels/moe_permute/moe_permute_impl.h"
 
 namespace d9d::kernels::detail {
 namespace {

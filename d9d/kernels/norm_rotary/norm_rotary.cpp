@@ -6,10 +6,10 @@
 
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/norm_rotary/norm_rotary_cuda.h"
-#include "d9d/kernels/rms_norm/check_arguments.h"
+#include "d9d/kernels/norm_rotary/norm_rotary_impl.h"
 #include "d9d/kernels/rms_norm/rms_norm.h"
-#include "d9d/kernels/rotary/check_arguments.h"
+#include "d9d/kernels/rms_norm/rms_norm_impl.h"
+#include "d9d/kernels/rotary/rotary_impl.h"
 
 namespace d9d::kernels {
 namespace {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/norm_rotary/norm_rotary_cuda.h"
-
 #include <limits>
 
 #include <ATen/ATen.h>
@@ -8,6 +6,7 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/norm_rotary/norm_rotary_impl.h"
 #include "d9d/kernels/norm_rotary/norm_rotary_kernel.h"
 #include "d9d/kernels/rotary/head_tensors.h"
 

@@ -7,10 +7,7 @@
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/rms_norm/check_arguments.h"
-#include "d9d/kernels/rms_norm/rms_norm_aten.h"
-#include "d9d/kernels/rms_norm/rms_norm_cpu.h"
-#include "d9d/kernels/rms_norm/rms_norm_cuda.h"
+#include "d9d/kernels/rms_norm/rms_norm_impl.h"
 
 namespace d9d::kernels {
 namespace {

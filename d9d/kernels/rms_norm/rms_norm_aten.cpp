@@ -1,6 +1,6 @@
-#include "d9d/kernels/rms_norm/rms_norm_aten.h"
-
 #include <ATen/ATen.h>
+
+#include "d9d/kernels/rms_norm/rms_norm_impl.h"
 
 namespace d9d::kernels::detail {
 

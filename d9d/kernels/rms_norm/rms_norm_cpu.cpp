@@ -1,5 +1,3 @@
-#include "d9d/kernels/rms_norm/rms_norm_cpu.h"
-
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -8,6 +6,7 @@
 
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/simd.h"
+#include "d9d/kernels/rms_norm/rms_norm_impl.h"
 
 namespace d9d::kernels::detail {
 namespace {

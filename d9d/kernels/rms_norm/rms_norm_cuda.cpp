@@ -1,5 +1,3 @@
-#include "d9d/kernels/rms_norm/rms_norm_cuda.h"
-
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <c10/core/DeviceGuard.h>
@@ -7,6 +5,7 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/row_tensor.h"
+#include "d9d/kernels/rms_norm/rms_norm_impl.h"
 #include "d9d/kernels/rms_norm/rms_norm_kernel.h"
 
 namespace d9d::kernels::detail {

@@ -1,4 +1,4 @@
-// The CUDA kernels of rms_norm and add_rms_norm: rms_norm_aten.h, optionally after an addition.
+// The CUDA kernels of rms_norm and add_rms_norm.
 #pragma once
 
 #include <cstdint>

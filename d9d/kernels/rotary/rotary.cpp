@@ -9,10 +9,7 @@
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/rotary/check_arguments.h"
-#include "d9d/kernels/rotary/rotary_aten.h"
-#include "d9d/kernels/rotary/rotary_cpu.h"
-#include "d9d/kernels/rotary/rotary_cuda.h"
+#include "d9d/kernels/rotary/rotary_impl.h"
 
 namespace d9d::kernels {
 namespace {

@@ -1,6 +1,6 @@
-#include "d9d/kernels/rotary/rotary_aten.h"
-
 #include <ATen/ATen.h>
+
+#include "d9d/kernels/rotary/rotary_impl.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/rotary/rotary_cuda.h"
-
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -11,6 +9,7 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/rotary/head_tensors.h"
+#include "d9d/kernels/rotary/rotary_impl.h"
 #include "d9d/kernels/rotary/rotary_kernel.h"
 #include "d9d/kernels/rotary/rotary_vectorized_kernel.h"
 

@@ -1,4 +1,4 @@
-// rotary_aten.h for two tensors of any dtype and strides, with scalar loads, for tensors that
+// apply_rotary for two tensors of any dtype and strides, with scalar loads, for tensors that
 // rotary_vectorized_kernel.h does not take.
 #pragma once
 

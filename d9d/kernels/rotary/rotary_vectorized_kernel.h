@@ -1,4 +1,4 @@
-// rotary_aten.h for queries and keys that HeadsView describes, as one pass over GPU memory.
+// apply_rotary for queries and keys that HeadsView describes, as one pass over GPU memory.
 #pragma once
 
 #include "d9d/base/dtype.h"

@@ -6,7 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/router/topk_router_cuda.h"
+#include "d9d/kernels/router/topk_router_impl.h"
 #include "d9d/kernels/router/topk_router_kernel.h"
 
 namespace d9d::kernels {

@@ -1,11 +1,10 @@
-#include "d9d/kernels/router/topk_router_cuda.h"
-
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <c10/core/DeviceGuard.h>
 
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/common/cuda_kernels.h"
+#include "d9d/kernels/router/topk_router_impl.h"
 #include "d9d/kernels/router/topk_router_kernel.h"
 
 namespace d9d::kernels::detail {

@@ -7,9 +7,7 @@
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/first_order.h"
-#include "d9d/kernels/silu_mul/silu_mul_aten.h"
-#include "d9d/kernels/silu_mul/silu_mul_cpu.h"
-#include "d9d/kernels/silu_mul/silu_mul_cuda.h"
+#include "d9d/kernels/silu_mul/silu_mul_impl.h"
 
 namespace d9d::kernels {
 namespace {

@@ -1,7 +1,7 @@
-#include "d9d/kernels/silu_mul/silu_mul_aten.h"
-
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
+
+#include "d9d/kernels/silu_mul/silu_mul_impl.h"
 
 namespace d9d::kernels::detail {
 

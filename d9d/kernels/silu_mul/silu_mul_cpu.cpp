@@ -1,11 +1,10 @@
-#include "d9d/kernels/silu_mul/silu_mul_cpu.h"
-
 #include <ATen/ATen.h>
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
 #include "d9d/kernels/common/cpu_loops.h"
 #include "d9d/kernels/common/simd.h"
+#include "d9d/kernels/silu_mul/silu_mul_impl.h"
 
 namespace d9d::kernels::detail {
 namespace {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/silu_mul/silu_mul_cuda.h"
-
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -7,6 +5,7 @@
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/row_tensor.h"
+#include "d9d/kernels/silu_mul/silu_mul_impl.h"
 #include "d9d/kernels/silu_mul/silu_mul_kernel.h"
 
 namespace d9d::kernels::detail {

@@ -1,4 +1,4 @@
-// The CUDA kernels of silu_mul: silu_mul_aten.h as one pass over memory.
+// The CUDA kernels of silu_mul: one pass over memory.
 #pragma once
 
 #include <cstdint>

@@ -7,8 +7,8 @@
 #include "d9d/kernels/linear/linear.h"
 #include "d9d/kernels/linear/linear_gemms.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
-#include "d9d/kernels/silu_mul/silu_mul_cuda.h"
-#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
+#include "d9d/kernels/silu_mul/silu_mul_impl.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
 
 namespace d9d::kernels {
 namespace {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
-
 #include <limits>
 #include <optional>
 
@@ -11,6 +9,7 @@
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/common/cuda_kernels.h"
 #include "d9d/kernels/common/row_tensor.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_kernel.h"
 
 namespace d9d::kernels::detail {

@@ -1,5 +1,3 @@
-#include "d9d/kernels/grouped_mm/grouped_mm_cuda.h"
-
 #include <cmath>
 #include <numeric>
 #include <thread>
@@ -8,6 +6,7 @@
 
 #include "d9d/kernels/device/tile_order.h"
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
+#include "d9d/kernels/grouped_mm/grouped_mm_impl.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/support/device.h"

@@ -1,11 +1,9 @@
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_cuda.h"
-
 #include <ATen/ATen.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
 
 #include "tests/kernels/cuda_testing.h"
 #include "tests/kernels/linear_cross_entropy/linear_cross_entropy_testing.h"

@@ -8,7 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/leaf_gradient.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_aten.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
 
 #include "tests/kernels/linear_cross_entropy/linear_cross_entropy_testing.h"
 #include "tests/kernels/op_testing.h"

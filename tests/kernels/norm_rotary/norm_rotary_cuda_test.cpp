@@ -2,7 +2,7 @@
 
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/norm_rotary/norm_rotary.h"
-#include "d9d/kernels/rotary/rotary_aten.h"
+#include "d9d/kernels/rotary/rotary_impl.h"
 
 #include "tests/kernels/cuda_testing.h"
 

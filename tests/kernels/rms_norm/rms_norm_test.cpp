@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/rms_norm/rms_norm_aten.h"
+#include "d9d/kernels/rms_norm/rms_norm_impl.h"
 
 #include "tests/kernels/op_testing.h"
 

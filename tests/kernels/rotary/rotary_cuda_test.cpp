@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/kernels/rotary/rotary.h"
-#include "d9d/kernels/rotary/rotary_aten.h"
+#include "d9d/kernels/rotary/rotary_impl.h"
 
 #include "tests/kernels/cuda_testing.h"
 

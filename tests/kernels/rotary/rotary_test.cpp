@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/rotary/rotary_aten.h"
+#include "d9d/kernels/rotary/rotary_impl.h"
 
 #include "tests/kernels/op_testing.h"
 

@@ -1,11 +1,10 @@
-#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
-
 #include <ATen/ATen.h>
 
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/common/column_slices.h"
 #include "d9d/kernels/silu_mul/silu_mul.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
 
 #include "tests/kernels/cuda_testing.h"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/kernels/silu_mul_linear/silu_mul_linear_cuda.h"
+#include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
 
 #include "tests/kernels/op_testing.h"
 

@@ -1,9 +1,14 @@
-// Checks queries, keys and tables for the ops that rotate. Throws ConfigError.
+// Implementations of apply_rotary without autograd. `aten` is the mathematics for one tensor of any device, against
+// which the others are measured; `cpu` is one loop over float, double or bfloat16; `cuda` takes what
+// has_cuda_kernels() takes, in one pass over the memory of queries and keys.
 #pragma once
+
+#include <cstdint>
 
 #include <ATen/core/Tensor.h>
 
 #include "d9d/base/check.h"
+#include "d9d/kernels/rotary/rotary.h"
 
 namespace d9d::kernels::detail {
 
@@ -27,5 +32,27 @@ inline void check_rotary_arguments(const char* op, const at::Tensor& q, const at
             "[kernels::", op, "] expected q, k, cos and sin on one device, got ", q.device(), ", ", k.device(), ", ",
             cos.device(), " and ", sin.device(), ". Move them.");
 }
+
+enum class RotaryPass : std::uint8_t {
+  kForward,
+  kBackward,  // the transposed map: for tables of cosines and sines, the rotation by the opposite angle
+};
+
+// x [B, S, heads, D]; cos, sin [B or 1, S, Dr] in the accumulator dtype: fp64 for fp64 x, otherwise fp32.
+[[nodiscard]] at::Tensor rotate_aten(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                                     RotaryStyle style, RotaryPass pass);
+
+// x may be strided; the tables are contiguous.
+[[nodiscard]] at::Tensor rotate_cpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                                    RotaryStyle style, RotaryPass pass);
+
+struct RotatedHeads {
+  at::Tensor first;
+  at::Tensor second;
+};
+
+// Either tensor may be undefined; its result is then undefined too. cos and sin may have any floating dtype.
+[[nodiscard]] RotatedHeads rotate_cuda(const at::Tensor& first, const at::Tensor& second, const at::Tensor& cos,
+                                       const at::Tensor& sin, RotaryStyle style, RotaryPass pass);
 
 }  // namespace d9d::kernels::detail
