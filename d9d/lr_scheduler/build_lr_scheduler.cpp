@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "d9d/lr_scheduler/lambda_scheduler.h"
+
 namespace d9d {
 namespace {
 
@@ -27,7 +29,8 @@ PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config, std::o
 
 LearningRateScheduler build_lr_scheduler(const LRSchedulerConfig& config, std::optional<std::int64_t> total_steps) {
   PiecewiseSchedule schedule = build_piecewise_schedule(piecewise_config(config), total_steps);
-  return LearningRateScheduler([schedule = std::move(schedule)](std::int64_t step) { return schedule.factor(step); });
+  return LearningRateScheduler(
+      LambdaScheduler([schedule = std::move(schedule)](std::int64_t step) { return schedule.factor(step); }));
 }
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/lr_scheduler/lambda_scheduler.h"
 
 #include <utility>
 
@@ -8,11 +8,11 @@
 
 namespace d9d {
 
-LearningRateScheduler::LearningRateScheduler(std::function<double(std::int64_t)> factor) : factor_(std::move(factor)) {}
+LambdaScheduler::LambdaScheduler(std::function<double(std::int64_t)> factor) : factor_(std::move(factor)) {}
 
-nlohmann::ordered_json LearningRateScheduler::state() const { return {{"num_steps", num_steps_}}; }
+nlohmann::ordered_json LambdaScheduler::state() const { return {{"num_steps", num_steps_}}; }
 
-void LearningRateScheduler::load_state(const nlohmann::ordered_json& state) {
+void LambdaScheduler::load_state(const nlohmann::ordered_json& state) {
   const bool has_position = state.is_object() && state.contains("num_steps") && state["num_steps"].is_number_integer();
   D9D_CHECK(has_position && state["num_steps"] >= 0, StateError,
             "[lr_scheduler::load_state] expected {\"num_steps\": n} with n >= 0, got ", state.dump(),

@@ -1,43 +1,52 @@
-// The position of a run in its learning-rate schedule. The learning rate of a group is its base rate times factor().
+// A type-erased learning-rate scheduler: holds any type that satisfies LRSchedulerProtocol by value.
 //
 // Example
-//   d9d::LearningRateScheduler scheduler([&](std::int64_t step) { return schedule.factor(step); });
-//   for (...) {
-//     optimizer.step(base_learning_rate * scheduler.factor());
-//     scheduler.step();
-//   }
-//
-// The n-th optimiser step (from 1) uses factor(n - 1), as with torch.optim.lr_scheduler.LambdaLR. Only the position is
-// saved: base rates and the schedule come from the configuration, so that a change of it takes effect when a run
-// resumes.
+//   LearningRateScheduler scheduler(LambdaScheduler([](std::int64_t step) { return step < 100 ? 1.0 : 0.1; }));
+//   optimizer.step(optimizer.learning_rate() * scheduler.factor());
+//   scheduler.step();
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <concepts>
+#include <memory>
+#include <utility>
 
-#include <nlohmann/json_fwd.hpp>
+#include "d9d/lr_scheduler/lr_scheduler_protocol.h"
 
 namespace d9d {
 
+// The members are those of the protocol.
 class LearningRateScheduler {
  public:
-  // `factor` maps the number of completed optimiser steps to a multiplier.
-  explicit LearningRateScheduler(std::function<double(std::int64_t)> factor);
+  template <LRSchedulerProtocol T>
+  requires(!std::same_as<T, LearningRateScheduler>) explicit LearningRateScheduler(T scheduler)
+      : held_(std::make_unique<Held<T>>(std::move(scheduler))) {}
 
-  // The multiplier of the next optimiser step.
-  [[nodiscard]] double factor() const { return factor_(num_steps_); }
-
-  // To be called after each optimiser step.
-  void step() { ++num_steps_; }
-
-  // {"num_steps": n}
-  [[nodiscard]] nlohmann::ordered_json state() const;
-  // Throws StateError if `state` does not have the form that state() returns.
-  void load_state(const nlohmann::ordered_json& state);
+  [[nodiscard]] double factor() const { return held_->factor(); }
+  void step() { held_->step(); }
+  [[nodiscard]] nlohmann::ordered_json state() const { return held_->state(); }
+  void load_state(const nlohmann::ordered_json& state) { held_->load_state(state); }
 
  private:
-  std::function<double(std::int64_t)> factor_;
-  std::int64_t num_steps_ = 0;
+  struct Interface {
+    virtual ~Interface() = default;
+    virtual double factor() const = 0;
+    virtual void step() = 0;
+    virtual nlohmann::ordered_json state() const = 0;
+    virtual void load_state(const nlohmann::ordered_json& state) = 0;
+  };
+
+  template <class T>
+  struct Held final : Interface {
+    explicit Held(T value) : scheduler(std::move(value)) {}
+    double factor() const override { return scheduler.factor(); }
+    void step() override { scheduler.step(); }
+    nlohmann::ordered_json state() const override { return scheduler.state(); }
+    void load_state(const nlohmann::ordered_json& state) override { scheduler.load_state(state); }
+
+    T scheduler;
+  };
+
+  std::unique_ptr<Interface> held_;
 };
 
 }  // namespace d9d
