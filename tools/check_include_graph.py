@@ -37,6 +37,7 @@ AREAS = {
     "kernels/linear/cuda_plugin": Area(("kernels",), ("cublasLt.h",)),
     "kernels/attention/cudnn_plugin": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
     "modules": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
+    "testing": Area(("core",), TORCH + C10D),
     "metrics": Area(("core",), TORCH),
     "data": Area(("core",), TORCH + JSON + POSIX),
     "optim": Area(("core", "kernels"), TORCH),

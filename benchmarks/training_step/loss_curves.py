@@ -1,9 +1,9 @@
-"""Losses of a small model in bfloat16 beside the same model in float32, from the same seed and data.
+"""Losses of a small model in bfloat16 and in mixed precision beside the same in float32, from the same seed and data.
 
 usage: loss_curves.py [--model dense|moe] [--steps N] [--device cuda|cpu] [--plot PICTURE.svg] [--programs FOLDER]
 
-bfloat16: parameters, activations and moments, with stochastic rounding (stochastic_adamw); float32: everything, AdamW.
-Both train on the sources of Python's standard library. The gap is |loss - loss in float32| / loss in float32, of means
+bfloat16: parameters, activations and moments, with stochastic rounding (stochastic_adamw); float32: everything, AdamW;
+mixed: float32 parameters (trainer.model_stage_factory.master_dtype), bfloat16 layers, AdamW. All train on the sources of Python's standard library. The gap is |loss - loss in float32| / loss in float32, of means
 over 20 steps; prints its largest value, and that of the last 20 steps. Exit code 1 when the gap exceeds "bf16 loss curve"
 (or "bf16 loss curve of experts") of tests/support/tolerances.h, or a loss or gradient norm is not finite.
 """
@@ -25,10 +25,11 @@ sys.path.insert(0, str(REPOSITORY / "tools"))
 import chart  # noqa: E402: found by the line above
 
 WINDOW = 20  # steps
-PRECISIONS = {
-    "float32": ("float32", {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1}),
-    "bfloat16": ("bfloat16", {"name": "stochastic_adamw", "lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1,
-                              "state_dtype": "bfloat16"}),
+ADAMW = {"lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1}
+PRECISIONS = {  # dtype of layers, of parameters, optimiser
+    "float32": ("float32", "float32", {"name": "adamw", **ADAMW}),
+    "bfloat16": ("bfloat16", "bfloat16", {"name": "stochastic_adamw", "state_dtype": "bfloat16", **ADAMW}),
+    "mixed": ("bfloat16", "float32", {"name": "adamw", **ADAMW}),
 }
 SIZES = {"cuda": {"hidden": 512, "layers": 4, "sequence": 512, "batch": 16, "head_dim": 128},
          "cpu": {"hidden": 128, "layers": 2, "sequence": 128, "batch": 8, "head_dim": 32}}
@@ -53,7 +54,9 @@ def configuration(model, precision, folder, device, steps):
     config["launch"] = {"device": device}
     config["data"].update(paths=[f"{sysconfig.get_path('stdlib')}/*.py"], sequence_length=size["sequence"],
                           global_batch_size=size["batch"], microbatch_size=size["batch"])
-    config["model_provider"]["dtype"], config["optimizer"] = PRECISIONS[precision]
+    dtype, master_dtype, config["optimizer"] = PRECISIONS[precision]
+    config["model_provider"]["dtype"] = dtype
+    config["trainer"]["model_stage_factory"] = {"master_dtype": master_dtype}
     config["trainer"]["schedule"]["total_steps"] = steps
     warm_up = config["lr_scheduler"]["scheduler"]["phases"][0]
     warm_up["steps"] = min(warm_up["steps"], steps // 2)
@@ -100,18 +103,20 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         runs = {precision: train(options.model, precision, Path(name), device=options.device, steps=options.steps,
                                  programs=options.programs.resolve()) for precision in PRECISIONS}
-    found = gaps(runs["bfloat16"], runs["float32"])
     first, last = (", ".join(f"{run[index]['loss']:.4f}" for run in runs.values()) for index in (0, -1))
     finite = all(is_finite(run) for run in runs.values())
     band = tolerance(BANDS[options.model])
-    print(f"{options.model} on {options.device}, {options.steps} steps; losses in {' and '.join(runs)}: first {first}, "
-          f"last {last}; largest gap of {WINDOW} steps {100 * max(found):.2f} %, last {100 * found[-1]:.2f} %, band "
-          f"{100 * band:.1f} %; losses and gradient norms finite: {'yes' if finite else 'NO'}")
+    print(f"{options.model} on {options.device}, {options.steps} steps; losses in {', '.join(runs)}: first {first}, "
+          f"last {last}; losses and gradient norms finite: {'yes' if finite else 'NO'}")
+    found = {precision: gaps(run, runs["float32"]) for precision, run in runs.items() if precision != "float32"}
+    for precision, gap in found.items():
+        print(f"{precision}: largest gap of {WINDOW} steps {100 * max(gap):.2f} %, last {100 * gap[-1]:.2f} %, band "
+              f"{100 * band:.1f} %")
     if options.plot:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
         curves = {precision: [(step["step"], step["loss"]) for step in run] for precision, run in runs.items()}
-        options.plot.write_text(chart.lines(curves, f"Qwen3 {options.model}: loss in two precisions", "step", "loss"))
-    sys.exit(not finite or max(found) > band)
+        options.plot.write_text(chart.lines(curves, f"Qwen3 {options.model}: loss in three precisions", "step", "loss"))
+    sys.exit(not finite or max(max(gap) for gap in found.values()) > band)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,11 @@ class BenchmarkProvider : public examples::CausalLMProvider<Family> {
   using Config = BenchmarkConfig<typename Family::Parameters>;
 
   BenchmarkProvider(const Config& all, typename Family::Parameters resolved_sizes, Phases& phases)
-      : examples::CausalLMProvider<Family>(all.model_provider, std::move(resolved_sizes)), all_(all), phases_(phases) {}
+      : examples::CausalLMProvider<Family>(
+            all.model_provider, std::move(resolved_sizes),
+            all.trainer.model_stage_factory.master_dtype.value_or(all.model_provider.dtype)),
+        all_(all),
+        phases_(phases) {}
 
   void register_events(const d9d::DistContext& context, d9d::EventBus& events) override {
     watch_ = std::make_unique<StepWatch<Config>>(all_, context, events, phases_);

@@ -8,6 +8,7 @@
 //             ", got hidden_size = ", hidden, ". Change one of the two.");
 #pragma once
 
+#include <algorithm>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -19,10 +20,12 @@ class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 
-  // Appends where in the model and the job the error happened, for whoever knows and rethrows: "in layers.0.mlp".
+  // Adds to the first line where in the model and the job the error happened, for whoever knows and rethrows: "in
+  // layers.0.mlp".
   void add_place(const std::string& place) {
     places_ += (has_place() ? ", " : " (") + place;
-    text_ = std::runtime_error::what() + places_ + ")";
+    text_ = std::runtime_error::what();
+    text_.insert(std::min(text_.find('\n'), text_.size()), places_ + ")");
   }
   [[nodiscard]] bool has_place() const { return !places_.empty(); }
 

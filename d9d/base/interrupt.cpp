@@ -1,5 +1,6 @@
 #include "d9d/base/interrupt.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -59,14 +60,26 @@ void on_signal(int signal_number, siginfo_t* info, void* context) {
   errno = saved_errno;
 }
 
-// Handlers of others that came after ours are replaced: NVRTC's are there only for a while.
+// NVRTC's handlers are there only while it compiles.
+bool is_of_nvrtc(const struct sigaction& action) {
+  Dl_info place{};
+  const void* const handler = (action.sa_flags & SA_SIGINFO) != 0 ? reinterpret_cast<const void*>(action.sa_sigaction)
+                                                                  : reinterpret_cast<const void*>(action.sa_handler);
+  return ::dladdr(handler, &place) != 0 && place.dli_fname != nullptr &&
+         std::string_view(place.dli_fname).find("nvrtc") != std::string_view::npos;
+}
+
+// What others installed meanwhile is what signals do again without a scope.
 void install() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_RESTART | SA_SIGINFO;  // SA_RESTART: reads of data files go on
   sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    ::sigaction(kSignals[i], &action, are_installed ? nullptr : &previous_actions[i]);
+    struct sigaction found {};
+    ::sigaction(kSignals[i], &action, &found);
+    const bool is_ours = (found.sa_flags & SA_SIGINFO) != 0 && found.sa_sigaction == on_signal;
+    if (!is_ours && !is_of_nvrtc(found)) previous_actions[i] = found;
   }
   are_installed = true;
 }

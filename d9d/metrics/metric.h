@@ -42,4 +42,21 @@ class SumMetric final : public Metric {
   at::Tensor sum_;  // undefined: no updates yet
 };
 
+// The weighted mean of all values that it was given, over microbatches and ranks: NaN before the first of a weight.
+//
+// Example
+//   MeanMetric error;
+//   error.update(squared_error, /*weight=*/num_sequences);    // squared_error: a mean over num_sequences
+class MeanMetric final : public Metric {
+ public:
+  // value, weight: tensors of one element, detached. A value of weight 0, such as a mean over nothing, may be NaN.
+  void update(const at::Tensor& value, const at::Tensor& weight);
+  [[nodiscard]] at::Tensor compute() const override;
+  void reset() override;
+  void sync(const DeviceMesh& ranks) override;
+
+ private:
+  at::Tensor sums_;  // [2] fp64: of weighted values, of weights; undefined: no updates yet
+};
+
 }  // namespace d9d

@@ -71,8 +71,9 @@ void AdoptedModule::after_materialize(at::Device /*device*/) {
   auto leaves = module_->named_parameters();
   for (const auto& [name, parameter] : named_parameters()) {
     at::Tensor& leaf = leaves[name];
-    // A meta parameter gets its storage from its flat group.
-    if (!parameter->local().is_meta()) leaf.set_data(parameter->local().detach());
+    // A meta parameter gets its storage from its flat group, which takes the leaf's dtype for granted.
+    const at::Tensor& local = parameter->local();
+    leaf.set_data(local.is_meta() ? leaf.to(local.scalar_type()) : local.detach());
     parameter->replace_local(leaf);
   }
   auto buffers = module_->named_buffers();

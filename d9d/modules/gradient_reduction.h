@@ -47,6 +47,8 @@ class GradientReduction {
   // gradients in this step, otherwise at least 0.5, which means that the sums are invalid. Undefined if ranks cannot
   // disagree.
   [[nodiscard]] virtual at::Tensor disagreement() const { return {}; }
+  // Whether it sums gradients itself. Otherwise it only follows the steps, and another reduction sums them.
+  [[nodiscard]] virtual bool sums_gradients() const { return true; }
   // Collective. Called between steps when the job continues without the module or offloads its parameters: releases
   // mappings of other ranks' memory. The next step opens them again.
   virtual void close() {}

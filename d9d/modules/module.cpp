@@ -124,7 +124,9 @@ void Module::reset_parameters(std::uint64_t base_seed) {
     buffer->is_initialized = true;
   }
   random_clock_->base_seed = base_seed;
+  std::unordered_set<const Module*> seen;  // a module with several names has the first of them
   for_each_module([&](const std::string& name, Module& module) {
+    if (!seen.insert(&module).second) return;
     module.canonical_name_ = name;
     module.random_clock_ = random_clock_;
     module.after_reset(base_seed, name);

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,21 +25,25 @@
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/huggingface/model_sizes.h"
 #include "d9d/models/huggingface/module_weights.h"
+#include "d9d/modules/initial_values.h"
 
 namespace examples {
 
 template <class Parameters>
 struct ModelProviderConfig {
-  d9d::ModelSizes<Parameters> model = {};   // or "from_checkpoint"
-  bool checkpointing = false;               // activation checkpointing of every layer
-  d9d::Dtype dtype = d9d::Dtype::kFloat32;  // of parameters and activations
-  d9d::FsdpConfig fsdp = {};                // where mesh.data_parallel_shard or context_parallel_shard cut parameters
+  d9d::ModelSizes<Parameters> model = {};        // or "from_checkpoint"
+  bool checkpointing = false;                    // activation checkpointing of every layer
+  d9d::Dtype dtype = d9d::Dtype::kFloat32;       // of parameters and activations
+  std::optional<double> initializer_range = {};  // standard deviation of all initial weights; null: a layer's own
+  d9d::FsdpConfig fsdp = {};  // where mesh.data_parallel_shard or context_parallel_shard cut parameters
 
   static constexpr auto fields() {
     using Config = ModelProviderConfig;
     return d9d::record<Config>(d9d::required("model", &Config::model),
                                d9d::required("checkpointing", &Config::checkpointing),
-                               d9d::defaulted("dtype", &Config::dtype), d9d::defaulted("fsdp", &Config::fsdp));
+                               d9d::defaulted("dtype", &Config::dtype),
+                               d9d::defaulted("initializer_range", &Config::initializer_range, d9d::at_least(0)),
+                               d9d::defaulted("fsdp", &Config::fsdp));
   }
 };
 
@@ -69,8 +74,9 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
  public:
   using Parameters = typename Family::Parameters;
 
-  CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config, Parameters resolved_sizes)
-      : config(provider_config), sizes(std::move(resolved_sizes)) {}
+  // stored: the dtype in which parameters are kept and exported.
+  CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config, Parameters resolved_sizes, d9d::Dtype stored)
+      : config(provider_config), sizes(std::move(resolved_sizes)), stored_dtype(stored) {}
 
   d9d::ModelStage<d9d::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
                                                                   const d9d::PipelineStageInfo& stage) override {
@@ -78,6 +84,7 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
         sizes, d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing});
     model = d9d::make_decoder_for_causal_lm(backbone_);
     model->to(d9d::to_scalar_type(config.dtype));
+    if (config.initializer_range) d9d::set_normal_init(*model, *config.initializer_range);
     return d9d::as_model_stage<d9d::LanguageModelTypes>(model);
   }
 
@@ -103,10 +110,15 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
     });
   }
 
-  nlohmann::json dump_hparams() const override { return d9d::write_record(config); }
+  nlohmann::json dump_hparams() const override {
+    nlohmann::json hparams = d9d::write_record(config);
+    hparams["model"] = d9d::write_record(sizes);  // also where the configuration says "from_checkpoint"
+    return hparams;
+  }
 
   const ModelProviderConfig<Parameters> config;
   const Parameters sizes;
+  const d9d::Dtype stored_dtype;
   d9d::ModulePtr<d9d::DecoderForCausalLM> model;
 
  private:
@@ -114,7 +126,7 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
 
   d9d::ModulePtr<d9d::PreNormDecoder> backbone_;
   // Made before training: a model that transformers cannot have is refused now and not hours later.
-  const nlohmann::json export_config_ = Family::huggingface_config(sizes, kHead, config.dtype);
+  const nlohmann::json export_config_ = Family::huggingface_config(sizes, kHead, stored_dtype);
   const std::vector<d9d::TensorMapping> export_mappings_ = Family::to_huggingface(sizes, kHead);
 };
 
@@ -126,7 +138,8 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
       d9d::resolve_model_sizes(config.model_provider.model, config.trainer.model_stage_factory.source_checkpoint,
                                Family::parameters_from_huggingface, {.keys = "model_provider.model"});
   d9d::LanguageModelTask task(context);
-  CausalLMProvider<Family> model(config.model_provider, sizes);
+  CausalLMProvider<Family> model(config.model_provider, sizes,
+                                 config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   d9d::TokenDataProvider data(config.data,
                               {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},

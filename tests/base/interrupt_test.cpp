@@ -93,6 +93,21 @@ TEST(InterruptScope, Leaves_signals_to_who_had_them_before_it_lives) {
   EXPECT_EQ(result.standard_error, "");
 }
 
+TEST(InterruptScope, Gives_back_what_another_took_between_two_scopes) {
+  const ChildResult result = run_in_child([] {
+    { const InterruptScope first; }
+    ::signal(SIGTERM, [](int) { ::_exit(7); });
+    {
+      const InterruptScope second;
+      ::raise(SIGTERM);
+      if (!second.requested()) return 1;
+    }
+    ::raise(SIGTERM);
+    return 1;
+  });
+  EXPECT_EQ(WEXITSTATUS(result.wait_status), 7);
+}
+
 // The other thread behaves like NVRTC while it compiles.
 TEST(InterruptScope, Keeps_signals_that_another_thread_takes_for_a_while_and_gives_back) {
   const ChildResult result = run_in_child([] {

@@ -26,10 +26,9 @@
 #include "d9d/models/qwen3_moe/huggingface.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
+#include "d9d/testing/ranks.h"
 #include "d9d/tracker/run_info.h"
 #include "d9d/tracker/tracker.h"
-
-#include "tests/support/ranks.h"
 
 namespace pages {
 
@@ -97,12 +96,10 @@ void replicate_by_hand(const d9d::DeviceMesh& dense, const d9d::ModulePtr<d9d::L
 }
 
 using namespace d9d;  // as a test of the library is written
-using namespace d9d::test;
 
 void test_on_ranks() {
-  run_ranks(RankBackend::kThreads, 4, [](World& world) {  // or RankBackend::kGloo, kNccl
-    EXPECT_EQ(world.size(), 4);
-  });
+  d9d::testing::run_ranks({.data_parallel_shard = 4},
+                          [](const d9d::DistContext& context) { EXPECT_EQ(context.data_parallel_size(), 4); });
 }
 
 void lay_out(const at::Tensor& full, const std::shared_ptr<World>& world) {

@@ -124,6 +124,7 @@ Layout draw_layout(const LayoutJob& job) {
   }
   using enum Checkpoints;
   layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kOuter, kOuterNested});
+  layout.keeps_master_weights = one_in(4);
   layout.deals_in_turn = one_in(2);
   layout.fsdp = draw_fsdp();
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;

@@ -35,7 +35,7 @@ struct LayoutResult {
 [[nodiscard]] LayoutResult train(const Layout& layout, const LayoutJob& job,
                                  RankBackend backend = RankBackend::kThreads, Mutation mutation = Mutation::kNone);
 
-// A line for each difference; empty if there is none. Gradients may have different dtypes.
+// A line for each difference; empty if there is none. Floating dtypes may differ.
 [[nodiscard]] std::string difference(const LayoutResult& actual, const LayoutResult& expected,
                                      const Tolerance& tolerance);
 void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance);

@@ -169,6 +169,7 @@ std::string source(const Layout& layout) {
       .part("mesh", source(layout.mesh))
       .member("composition", &Layout::composition)
       .member("checkpoints", &Layout::checkpoints)
+      .member("keeps_master_weights", &Layout::keeps_master_weights)
       .member("deals_in_turn", &Layout::deals_in_turn)
       .part("fsdp", source(layout.fsdp))
       .member("grad_dtype", &Layout::grad_dtype)

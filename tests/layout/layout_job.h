@@ -107,6 +107,7 @@ struct Layout {
   DeviceMeshParameters mesh = {};
   Composition composition = Composition::kDefault;
   Checkpoints checkpoints = Checkpoints::kNone;
+  bool keeps_master_weights = false;  // parameters are stored in float64, beside those that layers compute with
   bool deals_in_turn = false;  // microbatches are dealt round-robin to ranks; otherwise each rank has consecutive ones
   FsdpConfig fsdp = {};
   std::optional<Dtype> grad_dtype = {};

@@ -1,7 +1,13 @@
 #include "d9d/metrics/metric.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "d9d/core/dist_context/dist_context.h"
+
+#include "tests/support/ranks.h"
 
 namespace d9d::metric_test {
 namespace {
@@ -14,6 +20,31 @@ TEST(SumMetric, Adds_all_elements_until_reset) {
   EXPECT_EQ(metric.compute().item<double>(), 6.5);
   metric.reset();
   EXPECT_EQ(metric.compute().item<double>(), 0.0);
+}
+
+at::Tensor number(double value) { return at::scalar_tensor(value, at::kDouble); }
+
+TEST(MeanMetric, Weighs_all_values_until_reset) {
+  MeanMetric metric;
+  EXPECT_TRUE(std::isnan(metric.compute().item<double>()));
+  metric.update(at::full({1}, 3.0, at::kFloat).requires_grad_(), at::full({}, 1, at::kLong));
+  metric.update(number(1.0), number(3.0));
+  metric.update(number(std::nan("")), number(0));  // a mean over nothing
+  EXPECT_EQ(metric.compute().item<double>(), 1.5);
+  EXPECT_FALSE(metric.compute().requires_grad());
+  metric.reset();
+  metric.update(number(7.0), number(2.0));
+  EXPECT_EQ(metric.compute().item<double>(), 7.0);
+}
+
+TEST(MeanMetric, Covers_all_ranks_after_sync_also_those_without_a_value) {
+  test::run_ranks(test::RankBackend::kThreads, 3, [](World& world) {
+    const DistContext context({.mesh = {.data_parallel_replicate = 3}, .world = test::borrowed(world)});
+    MeanMetric metric;
+    if (context.rank() > 0) metric.update(number(static_cast<double>(context.rank())), number(4 - context.rank()));
+    metric.sync(context.mesh(MeshDomain::kBatch));
+    EXPECT_DOUBLE_EQ(metric.compute().item<double>(), (1.0 * 3 + 2.0 * 2) / 5);
+  });
 }
 
 }  // namespace

@@ -52,6 +52,18 @@ TEST(Module, Lists_parameters_by_dotted_path_in_registration_order) {
   EXPECT_THAT(names(Twice()), ElementsAre("first.weight", "second.weight"));
 }
 
+TEST(Module, Of_two_names_has_the_first_as_its_parameters_do) {
+  struct Aliased : Module {
+    const ModulePtr<Scale> first = register_module<Scale>("first", 3);
+    const ModulePtr<Scale> alias = register_module("alias", first);
+  };
+  auto model = make_module<Aliased>();
+  model->materialize(at::kCPU);
+  model->reset_parameters(1);
+  EXPECT_EQ(model->first->canonical_name(), "first");
+  EXPECT_THAT(names(*model), ElementsAre("first.weight"));
+}
+
 TEST(Module, State_dict_has_persistent_tensors_only) {
   const auto model = ready_module();
   EXPECT_THAT(model->state_dict(),

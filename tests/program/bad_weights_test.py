@@ -81,6 +81,21 @@ class BadWeights(ProgramTest):
                     f"model_provider.model.{key.removesuffix('.bytes')}: expected ", published, value if "{" not in str(value) else "linear",
                     config, "from_checkpoint", arguments=[f"model_provider.model.{key}={value}"])
 
+    def test_changes_to_the_sizes_of_a_checkpoint_are_only_of_what_it_does_not_decide(self):
+        for changes, texts in (({"rope_base": 7}, ("model_provider.model.from_checkpoint.rope_base: expected 10000", "got 7")),
+                               ({"layer": {"hiden_size": 8}}, ("model_provider.model.from_checkpoint.layer", "hiden_size")),
+                               ("all", ('expected {"from_checkpoint": {...}}',))):
+            with self.subTest(changes):
+                self.assert_weights_refused(
+                    *texts, arguments=[f"model_provider.model={json.dumps({'from_checkpoint': changes})}"])
+
+    def test_what_config_json_lacks_is_named_with_the_folder(self):
+        config = self.source.export / "config.json"
+        published = json.loads(config.read_text())
+        del published["head_dim"]
+        config.write_text(json.dumps(published))
+        self.assert_weights_refused("head_dim", f"in {self.source.export}")
+
     def test_a_folder_without_config_is_named(self):
         (self.source.export / "config.json").unlink()
         self.assert_weights_refused(self.source.export / "config.json")

@@ -117,12 +117,18 @@ class Run(ProgramTest):
                 self.assertEqual(json.loads((again.export / config).read_text()), json.loads((job.export / config).read_text()))
 
     def test_how_many_positions_are_used_may_differ_from_the_checkpoint(self):
-        job, longer = self.job(), self.job()
+        job = self.job()
         self.assertEqual(job.run("optimizer.lr=0.0", "data.shuffle=false").returncode, 0)
-        result = longer.run("optimizer.lr=0.0", "data.shuffle=false", "model_provider.model.max_position_ids=2048",
-                            f"trainer.model_stage_factory.source_checkpoint={job.export}")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertEqual(longer.losses(), job.losses())
+        for change in ("model_provider.model.max_position_ids=2048",
+                       'model_provider.model={"from_checkpoint": {"max_position_ids": 2048}}'):
+            with self.subTest(change):
+                longer = self.job()
+                result = longer.run("optimizer.lr=0.0", "data.shuffle=false", change,
+                                    f"trainer.model_stage_factory.source_checkpoint={job.export}")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(longer.losses(), job.losses())
+                published = json.loads((longer.export / "config.json").read_text())
+                self.assertEqual(published["max_position_embeddings"], 2048)
 
     @needs("transformers")
     def test_exports_reload_in_transformers(self):

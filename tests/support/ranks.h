@@ -1,4 +1,4 @@
-// Runs a test body on several ranks, which are threads of the test.
+// Runs a test body on several ranks, which are threads of the test (d9d/testing/ranks.h) or processes with GPUs.
 //
 // Example
 //   run_ranks(RankBackend::kThreads, 4, [](World& world) {

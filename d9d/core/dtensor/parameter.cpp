@@ -54,8 +54,12 @@ void for_each_box(const std::vector<std::int64_t>& sizes, FlatRange range,
 
 Parameter::Parameter(ParameterSpec spec)
     : spec_(std::move(spec)), local_(make_leaf(spec_.shape, at::TensorOptions(at::kMeta).dtype(at::kFloat), true)) {
-  D9D_CHECK(spec_.init != nullptr, ConfigError,
-            "[core::parameter] expected an initializer, got none. Name one of init::.");
+  set_init(spec_.init);
+}
+
+void Parameter::set_init(Initializer init) {
+  D9D_CHECK(init != nullptr, ConfigError, "[core::parameter] expected an initializer, got none. Name one of init::.");
+  spec_.init = std::move(init);
 }
 
 DTensor Parameter::dtensor() const {
@@ -85,13 +89,20 @@ void Parameter::place(const DeviceMesh& mesh, std::string_view axis, Placement p
   local_.set_data(at::empty(local_box(spec_.shape, mesh_, placements_).sizes, local_.options()));
 }
 
+void Parameter::set_stored_dtype(at::ScalarType dtype) {
+  D9D_CHECK(local_.is_meta() && !has_flat_shard(placements_), StateError, "[core::parameter] expected a stored dtype ",
+            "before storage is allocated and before the parameter is sharded, got ", dtype,
+            " afterwards. Call keep_parameters_in() first.");
+  stored_dtype_ = dtype;
+}
+
 bool Parameter::requires_grad() const { return local_.requires_grad(); }
 void Parameter::set_requires_grad(bool requires_grad) { local_.set_requires_grad(requires_grad); }
 
 void Parameter::to(at::ScalarType dtype) {
   if (local_.scalar_type() == dtype) return;
   D9D_CHECK(!stored_.defined(), StateError, "[core::parameter] expected a conversion to ", dtype,
-            " before materialize() for a parameter of a flat group, got one after it.");
+            " before materialize() for a parameter that is sharded or stored in another dtype, got one after it.");
   const at::NoGradGuard no_grad;
   local_.mutable_grad() = at::Tensor();
   local_.set_data(local_.to(dtype));  // remains the same object, since optimisers and adopted modules hold it
@@ -101,13 +112,14 @@ void Parameter::materialize(at::Device device) {
   is_initialized_ = false;
   if (has_flat_shard(placements_)) return;
   local_ = make_leaf(local_.sizes(), local_.options().device(device), requires_grad());
+  if (stored_dtype_) stored_ = at::empty(local_.sizes(), local_.options().dtype(*stored_dtype_));
 }
 
 void Parameter::reset(RandomStream stream) {
   const at::NoGradGuard no_grad;
   const LocalBox box = local_box(spec_.shape, mesh_, placements_);
-  if (!stored_.defined()) {
-    spec_.init(local_, {.global_shape = spec_.shape, .start = box.start}, stream);
+  if (!has_flat_shard(placements_)) {
+    spec_.init(stored(), {.global_shape = spec_.shape, .start = box.start}, stream);
   } else {
     const FlatRange range = flat_range(box.numel(), mesh_, placements_);
     for_each_box(box.sizes, range, [&](std::int64_t begin, const LocalBox& part) {
@@ -148,12 +160,23 @@ void Parameter::copy_from(const at::Tensor& values) {
   for (std::size_t dim = 0; dim < box.start.size(); ++dim) {
     part = part.narrow(static_cast<std::int64_t>(dim), box.start[dim], box.sizes[dim]);
   }
-  if (stored_.defined()) {
+  if (has_flat_shard(placements_)) {
     const FlatRange range = flat_range(box.numel(), mesh_, placements_);
     part = part.reshape({-1}).narrow(0, range.begin, range.numel());
   }
   stored().copy_(part);
   is_initialized_ = true;
+}
+
+void update_local(const std::vector<ParameterPtr>& parameters) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> locals, stored;
+  for (const ParameterPtr& parameter : parameters) {
+    if (!parameter->stored_dtype() || has_flat_shard(parameter->placements())) continue;
+    locals.push_back(parameter->local());
+    stored.push_back(parameter->stored());
+  }
+  if (!locals.empty()) at::_foreach_copy_(locals, stored);
 }
 
 }  // namespace d9d

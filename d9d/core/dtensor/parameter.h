@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -37,8 +38,9 @@ class Parameter {
   // The leaf that forward computes with: the box that Shard placements leave. The handle stays the same object until
   // materialize or replace_local. Under FlatShard it has storage only while its unit is gathered.
   [[nodiscard]] const at::Tensor& local() const { return local_; }
-  // What this rank keeps and an optimiser updates: local(), or under FlatShard a one-dimensional slice of it, which may
-  // be empty. Its .grad() is the gradient to apply.
+  // What this rank keeps and an optimiser updates: local(); under FlatShard a one-dimensional slice of it, which may be
+  // empty; with a stored dtype of its own a tensor in that dtype, from which local() is computed. Its .grad() is the
+  // gradient to apply.
   [[nodiscard]] const at::Tensor& stored() const { return stored_.defined() ? stored_ : local_; }
   [[nodiscard]] DTensor dtensor() const;  // of stored(), detached
 
@@ -52,10 +54,16 @@ class Parameter {
   // sequence shard and a router on the full sequence are both replicated over tp, and only the first needs a sum.
   [[nodiscard]] const Placements& gradient_placements() const { return gradient_placements_; }
 
+  // The dtype of stored() if it has memory of its own (mixed precision). None: what is stored is local(), or under
+  // FlatShard the slice that is gathered.
+  [[nodiscard]] std::optional<at::ScalarType> stored_dtype() const { return stored_dtype_; }
+  // Local. Must precede materialize and any FlatShard, else throws StateError. update_local() must then run between a
+  // change of stored() and a forward; under FlatShard gathers do that.
+  void set_stored_dtype(at::ScalarType dtype);
+
   // Local. Sets the layout over one axis. Axes that are not placed are Replicate, and so are their gradients. Must
   // precede materialize, else throws StateError. Throws ConfigError for another mesh than before and for a Shard after
-  // a
-  // FlatShard.
+  // a FlatShard.
   void place(const DeviceMesh& mesh, std::string_view axis, Placement placement, Placement gradient_placement);
 
   [[nodiscard]] bool requires_grad() const;
@@ -63,6 +71,7 @@ class Parameter {
 
   void to(at::ScalarType dtype);        // drops the gradient; under FlatShard it must precede materialize
   void materialize(at::Device device);  // allocates storage with undefined values; under FlatShard see attach_flat
+  void set_init(Initializer init);      // of the next reset
   void reset(RandomStream stream);      // fills with the initializer; the numbers do not depend on the layout
   // Makes an existing leaf the local one. Its values count as this parameter's values if the parameter was initialized.
   // Throws StateError unless shape and dtype agree.
@@ -70,8 +79,7 @@ class Parameter {
   // Makes local() a view of a gathered flat group, with its own shape, and `slice` what this rank keeps.
   void attach_flat(const at::Tensor& view, const at::Tensor& slice);
   // Copies this rank's part from the values of the whole tensor; dtype and device of the parameter do not change.
-  // Throws
-  // StateError that names both shapes if they differ.
+  // Throws StateError that names both shapes if they differ.
   void copy_from(const at::Tensor& values);
   // False between materialize and reset or copy_from.
   [[nodiscard]] bool is_initialized() const { return is_initialized_; }
@@ -80,6 +88,7 @@ class Parameter {
   ParameterSpec spec_;
   at::Tensor local_;
   at::Tensor stored_;  // undefined: local_ is stored
+  std::optional<at::ScalarType> stored_dtype_;
   DeviceMesh mesh_;
   Placements placements_;
   Placements gradient_placements_;
@@ -87,5 +96,9 @@ class Parameter {
 };
 
 using ParameterPtr = std::shared_ptr<Parameter>;  // shared: tied modules register the same parameter
+
+// Local. Converts stored() to local() for those of the parameters that have a stored_dtype() and are no flat shards. No
+// graph that needs the values from before may be open.
+void update_local(const std::vector<ParameterPtr>& parameters);
 
 }  // namespace d9d

@@ -9,6 +9,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 
 namespace d9d {
 
@@ -18,11 +19,11 @@ void add_error_place(const std::string& place);
 
 // What work() returns. An exception of it without a place gets this one.
 template <class Work>
-decltype(auto) with_error_place(const char* place, const Work& work) {
+decltype(auto) with_error_place(std::string_view place, const Work& work) {
   try {
     return work();
   } catch (const std::exception&) {
-    if (!has_error_place()) add_error_place(place);
+    if (!has_error_place()) add_error_place(std::string(place));
     throw;
   }
 }

@@ -128,7 +128,8 @@ BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, Pa
     if (!parameter->requires_grad() || has_flat_shard(parameter->placements())) continue;
     const DeviceMesh ranks = partial_axes(name, *parameter);
     const c10::ScalarType dtype = gradient_dtype_of(parameter->local().scalar_type(), config.gradient_dtype);
-    if (!config.keeps_memory && ranks.num_ranks() == 1 && dtype == parameter->local().scalar_type()) {
+    const bool is_ready = ranks.num_ranks() == 1 && dtype == parameter->local().scalar_type();
+    if (!config.keeps_memory && is_ready && parameter->stored().is_same(parameter->local())) {
       others_.push_back(parameter);
       continue;
     }

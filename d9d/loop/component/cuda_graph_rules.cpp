@@ -1,5 +1,6 @@
 #include "d9d/loop/component/cuda_graph_rules.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "d9d/base/check.h"
@@ -15,13 +16,17 @@ void check_cuda_graph(const DistContext& context, const TrainerConfig& config) {
               field.name, " = ", degree,
               " is not built in this version with trainer.cuda_graph. Set the first to 1, or the second to null.");
   });
+  D9D_CHECK(!config.detect_non_finite, ConfigError,
+            "[loop::cuda_graph] expected trainer.detect_non_finite, which waits for the device, without "
+            "trainer.cuda_graph. Set the first to false, or the second to null.");
   D9D_CHECK(context.device().is_cuda(), ConfigError,
             "[loop::cuda_graph] expected a CUDA device for trainer.cuda_graph, got ", context.device().str(),
             ". Set it to null.");
 }
 
 void check_cuda_graph(const TrainerConfig& config, Module& module) {
-  D9D_CHECK(!config.cuda_graph || gradient_reductions(module).empty(), ConfigError,
+  const bool sums = std::ranges::any_of(gradient_reductions(module), &GradientReduction::sums_gradients);
+  D9D_CHECK(!config.cuda_graph || !sums, ConfigError,
             "[loop::cuda_graph] expected gradients that the loop sums for trainer.cuda_graph, got a module with a "
             "GradientReduction of its own (FSDP). Take that off, or set trainer.cuda_graph to null.");
 }

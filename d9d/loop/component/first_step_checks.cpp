@@ -21,6 +21,25 @@ std::string first_of(const std::vector<std::string>& names) {
   return names.size() == 1 ? names.front() : cat(names.front(), " and ", names.size() - 1, " more");
 }
 
+// The first packs of two ranks, as check_packs() gathers them.
+void check_pair(const nlohmann::json& first, const nlohmann::json& second) {
+  const bool shares_data = first["share"] == second["share"];
+  if (first["hash"].is_null() || second["hash"].is_null()) return;
+  D9D_CHECK(
+      !shares_data || first["hash"] == second["hash"], StateError,
+      "[loop::data] expected the same samples on the ranks that compute a microbatch together, got others on two "
+      "of data-parallel rank ",
+      first["share"].dump(),
+      ". Divide samples in DataProvider::build_pack_stream by context.data_parallel_rank(), not by the rank in the "
+      "world, or set trainer.refuse_equal_data to false if ranks cut sequences themselves.");
+  const bool repeats = !first["number"].is_null() && first["number"] != second["number"];
+  D9D_CHECK(shares_data || first["hash"] != second["hash"] || repeats, StateError,
+            "[loop::data] expected other samples on each data-parallel rank, got the same first microbatch on ",
+            first["share"].dump(), " and ", second["share"].dump(),
+            ". Divide them in DataProvider::build_pack_stream by context.data_parallel_rank(), or set "
+            "trainer.refuse_equal_data to false if equal samples are meant.");
+}
+
 }  // namespace
 
 void check_data_order(const DistContext& context, const nlohmann::json& state) {
@@ -39,32 +58,40 @@ void check_data_order(const DistContext& context, const nlohmann::json& state) {
 
 std::uint64_t hash_tensor(const at::Tensor& tensor, std::uint64_t hash) {
   if (!tensor.defined()) return hash;
-  const at::Tensor values = tensor.detach().to(at::kCPU).contiguous();
-  const auto dtype = static_cast<std::int64_t>(values.scalar_type());
+  const auto dtype = static_cast<std::int64_t>(tensor.scalar_type());
   hash = fnv1a(bytes_of(&dtype, sizeof(dtype)), hash);
-  hash = fnv1a(bytes_of(values.sizes().data(), values.sizes().size() * sizeof(std::int64_t)), hash);
+  hash = fnv1a(bytes_of(tensor.sizes().data(), tensor.sizes().size() * sizeof(std::int64_t)), hash);
+  if (tensor.layout() != at::kStrided) return hash;
+  const at::Tensor values = tensor.detach().to(at::kCPU).contiguous();
   return fnv1a(bytes_of(values.const_data_ptr(), values.nbytes()), hash);
 }
 
 FirstStep::FirstStep(const DistContext& context) : context_(context), generators_(generator_states()) {}
 
-void FirstStep::check_batches(std::uint64_t hash) const {
-  const DeviceMesh ranks = context_.mesh(MeshDomain::kBatch).slice({"dp"});
-  if (ranks.num_ranks() == 1) return;
-  std::unordered_map<std::uint64_t, std::size_t> rank_of;
-  const std::vector<nlohmann::json> all = all_gather_object(hash, *ranks.communicator());
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const auto [found, is_new] = rank_of.emplace(all[rank].get<std::uint64_t>(), rank);
-    D9D_CHECK(is_new, StateError,
-              "[loop::data] expected other samples on each data-parallel rank, got the same first microbatch on ",
-              found->second, " and ", rank,
-              ". Divide them in DataProvider::build_pack_stream by context.data_parallel_rank(), or set "
-              "trainer.refuse_equal_data to false if equal samples are meant.");
+void FirstStep::check_packs(const FirstPack& own) const {
+  if (context_.world_size() == 1) return;
+  const auto or_null = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
+  const nlohmann::json entry = {{"share", context_.data_parallel_rank()},
+                                {"size", own.num_microbatches},
+                                {"hash", or_null(own.hash)},
+                                {"number", or_null(own.number)}};
+  const auto all = all_gather_object(entry, *context_.mesh(MeshDomain::kBatch).communicator());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    D9D_CHECK(all[i]["size"] > 0, StateError,
+              "[loop::data] expected a microbatch on every rank in the first step, got ", "none on rank ", i,
+              ". Give each rank at least one, if need be with the loss weight 0.");
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) check_pair(all[j], all[i]);
   }
 }
 
 void FirstStep::watch(const at::Tensor& loss) {
   namespace ag = torch::autograd;
+  const auto add_leaf = [this](const at::Tensor& leaf) {
+    leaves_.try_emplace(leaf.unsafeGetTensorImpl(), leaf.getIntrusivePtr());
+  };
+  if (loss.is_leaf()) add_leaf(loss);
   std::vector<ag::Node*> pending = {loss.grad_fn().get()};
   std::unordered_set<const ag::Node*> seen;
   while (!pending.empty()) {
@@ -72,24 +99,33 @@ void FirstStep::watch(const at::Tensor& loss) {
     pending.pop_back();
     if (node == nullptr || !seen.insert(node).second) continue;
     if (const auto* leaf = dynamic_cast<const ag::AccumulateGrad*>(node)) {
-      leaves_.emplace(leaf->variable.unsafeGetTensorImpl(), leaf->variable);
+      add_leaf(leaf->variable);
     }
     for (const ag::Edge& edge : node->next_edges()) pending.push_back(edge.function.get());
   }
 }
 
-void FirstStep::warn(const Module& module) const {
+void FirstStep::warn(const Module& module) {
+  const auto parameters = module.named_parameters();
+  std::vector<std::int64_t> is_reached;
+  for (const auto& [name, parameter] : parameters) {
+    // Ends the entry, so that what is left belongs to no module.
+    is_reached.push_back(static_cast<std::int64_t>(leaves_.erase(parameter->local().unsafeGetTensorImpl())));
+  }
+  const at::Tensor reached = at::tensor(is_reached, at::kLong).to(context_.device());
+  if (context_.world_size() > 1) {
+    context_.mesh(MeshDomain::kBatch).communicator()->all_reduce(reached, ReduceOp::kMax).wait();
+  }
   if (!context_.is_main_process()) return;
+  const at::Tensor on_host = reached.cpu();
   std::vector<std::string> untrained;
-  std::unordered_set<const at::TensorImpl*> parameters;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    parameters.insert(parameter->local().unsafeGetTensorImpl());
-    const bool is_reached = leaves_.contains(parameter->local().unsafeGetTensorImpl());
-    if (parameter->requires_grad() && !is_reached) untrained.push_back(name);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool is_untrained = on_host.const_data_ptr<std::int64_t>()[i] == 0;
+    if (parameters[i].second->requires_grad() && is_untrained) untrained.push_back(parameters[i].first);
   }
   std::vector<std::string> foreign;
   for (const auto& [impl, leaf] : leaves_) {
-    if (!parameters.contains(impl)) foreign.push_back(cat("of shape ", leaf.sizes()));
+    if (const auto alive = leaf.lock()) foreign.push_back(cat("of shape ", alive->sizes()));
   }
   const Logger& log = context_.log();
   if (!untrained.empty()) {

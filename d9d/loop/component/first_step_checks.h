@@ -4,7 +4,7 @@
 // Example
 //   check_data_order(context, stream->state());
 //   FirstStep first(context);
-//   first.check_batches(hash_of(pack.front()));
+//   first.check_packs({.num_microbatches = std::ssize(pack), .hash = hash_of(pack.front())});
 //   ...                                          // forward
 //   first.watch(loss);
 //   ...                                          // backward; the other microbatches
@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "d9d/base/fnv1a.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/tree/tree.h"
+#include "d9d/loop/component/graph_key.h"
 #include "d9d/modules/module.h"
 
 namespace d9d {
@@ -29,36 +31,53 @@ namespace d9d {
 // streams of make_pack_stream() deal one dataset in one order; other streams are not compared.
 void check_data_order(const DistContext& context, const nlohmann::json& state);
 
-// Continues a hash with a tensor's shape, dtype and values. Waits for a tensor of a device.
+// Continues a hash with a tensor's shape, dtype and, unless it is sparse, values. Waits for a tensor of a device.
 [[nodiscard]] std::uint64_t hash_tensor(const at::Tensor& tensor, std::uint64_t hash);
 
-// Of the tensors of a microbatch, for one that has any.
+// Of the values of a microbatch: its tensors and, where it consists of tensors and plain values alone, these too. None
+// for one without tensors.
 template <TensorTree Batch>
-[[nodiscard]] std::uint64_t hash_of(Batch batch) {
+[[nodiscard]] std::optional<std::uint64_t> hash_of(Batch batch) {
   std::uint64_t hash = fnv1a("");
-  tree_for_each_leaf(batch, [&](const at::Tensor& leaf) { hash = hash_tensor(leaf, hash); });
-  return hash;
+  if constexpr (kHasGraphKey<Batch>) hash = fnv1a(graph_key(batch, at::kCPU).value_or(""), hash);
+  bool has_tensors = false;
+  tree_for_each_leaf(batch, [&](const at::Tensor& leaf) {
+    has_tensors |= leaf.defined();
+    hash = hash_tensor(leaf, hash);
+  });
+  return has_tensors ? std::optional(hash) : std::nullopt;
 }
+
+// What a rank has in its first pack.
+struct FirstPack {
+  std::int64_t num_microbatches = 0;
+  // Of the first microbatch; none if it has no tensors.
+  std::optional<std::uint64_t> hash = {};
+  std::optional<std::int64_t> number = {};  // of PackStream::microbatch_numbers(), if the stream has them
+};
 
 class FirstStep {
  public:
   explicit FirstStep(const DistContext& context);
 
-  // Collective over the data-parallel ranks: of each the hash of its first microbatch. StateError on all of them when
-  // two have the same.
-  void check_batches(std::uint64_t hash) const;
+  // Collective over all ranks. StateError on all of them if some have no microbatch, if two data-parallel ranks begin
+  // with the same samples, or if ranks that share a model's or a sequence's parts begin with different ones. The same
+  // samples with different numbers are a dataset that repeats itself, and are accepted.
+  void check_packs(const FirstPack& own) const;
   // Before a microbatch's backward. Walks the graph of the loss.
   void watch(const at::Tensor& loss);
-  // After the last backward. Logs, on the main process, what this rank found: parameters that no loss depends on,
-  // leaves that belong to no module, and use of LibTorch's random generators.
-  void warn(const Module& module) const;
+  // Collective over all ranks, after the last backward, when nothing refers to the graphs any more. The main process
+  // logs parameters that no rank's losses depend on, and what it found itself: leaves that belong to no module and
+  // outlive the step, and use of LibTorch's random generators.
+  void warn(const Module& module);
 
  private:
   [[nodiscard]] std::vector<at::Tensor> generator_states() const;
 
   const DistContext& context_;
   std::vector<at::Tensor> generators_;
-  std::unordered_map<const at::TensorImpl*, at::Tensor> leaves_;  // of the losses' graphs
+  // Of the losses' graphs. Weak: a leaf that forward makes for itself ends with its graph.
+  std::unordered_map<const at::TensorImpl*, c10::weak_intrusive_ptr<at::TensorImpl>> leaves_;
 };
 
 }  // namespace d9d

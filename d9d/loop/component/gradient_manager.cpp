@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
+#include "d9d/loop/component/loss_shares.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 
 namespace d9d {
@@ -18,6 +19,7 @@ namespace {
 constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kNorm = 5, kScale = 6;
 // Tolerance for rounding; GradientReduction::disagreement() is 0 or at least 0.5.
 constexpr double kMaxDisagreement = 0.25;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
@@ -65,10 +67,7 @@ void GradientManager::end_replay(bool is_last, const std::vector<bool>& received
 }
 
 void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight) {
-  // A weight below 0 becomes NaN and so the step's: the device need not be asked.
-  constexpr double kBelowZero = -std::numeric_limits<double>::min();
-  const at::Tensor wide_weight =
-      at::threshold(weight.detach().to(at::kDouble), kBelowZero, std::numeric_limits<double>::quiet_NaN());
+  const at::Tensor wide_weight = marked_if_negative(weight.detach().to(at::kDouble));
   const at::Tensor weighted = loss.detach().to(at::kDouble) * wide_weight;
   weighted_loss_ = weighted_loss_.defined() ? weighted_loss_ + weighted : weighted;
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
@@ -120,9 +119,9 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
       "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
       "some. Run all modules on all ranks; a rank's loss may leave out what it does not need, but not a part of what "
       "a checkpoint around several sharded modules computes again.");
-  D9D_CHECK(!std::isnan(total[kWeight]), StateError,
-            "[loop::gradients] expected loss weights >= 0 of TrainTask::compute_loss, got one that is negative or no "
-            "number. Weigh a microbatch by what its loss is a mean over.");
+  D9D_CHECK(total[kWeight] != -kInfinity, StateError,
+            "[loop::gradients] expected loss weights >= 0 of TrainTask, got a negative one. Weigh a microbatch by what "
+            "its loss is a mean over.");
   StepGradients step{.total_weight = total[kWeight],
                      .num_tokens = static_cast<std::int64_t>(total[kTokens]),
                      .stops = total[kStops] > 0};

@@ -31,7 +31,7 @@ namespace d9d {
 
 // What forward and loss of a microbatch read, and what they write besides gradients.
 template <class Types>
-using Microbatch = std::tuple<typename Types::Input, typename Types::Shared, typename Types::State>;
+using Microbatch = std::tuple<typename Types::Input, typename Types::Shared, typename Types::State, LossShares>;
 
 struct GraphCounts {
   std::int64_t graphs = 0;   // graphs captured
@@ -188,7 +188,9 @@ class MicrobatchGraphs {
       return detail::after_replay(leaf, captured.inputs, captured.is_read_only, inputs);
     };
     microbatch = tree_map(value, *captured.after);
-    return {.loss = value(captured.loss.loss), .weight = value(captured.loss.weight)};
+    WeightedLoss loss{.loss = value(captured.loss.loss), .weight = value(captured.loss.weight), .losses = {}};
+    for (const auto& [name, own] : captured.loss.losses) loss.losses.emplace(name, value(own));
+    return loss;
   }
 
   CudaGraphConfig config_;

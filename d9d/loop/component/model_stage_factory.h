@@ -2,8 +2,10 @@
 #pragma once
 
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/providers.h"
+#include "d9d/modules/mixed_precision.h"
 
 namespace d9d {
 
@@ -25,6 +27,9 @@ template <class Types>
   ModelStage<Types> stage = provider.initialize_model_stage(context, stage_info);
   Module& module = *stage.module;
   check_late_initialized(module);
+  if (const auto& dtype = config.model_stage_factory.master_dtype) {
+    keep_parameters_in(stage.module, to_scalar_type(*dtype));
+  }
   provider.parallelize_model_stage(context, stage_info, module);
   check_layouts(context, module);
   module.materialize(context.device());

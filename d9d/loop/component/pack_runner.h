@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "d9d/loop/component/gradient_manager.h"
+#include "d9d/metrics/metric.h"
 
 namespace d9d {
 
@@ -15,6 +16,9 @@ class PackRunner {
   // Runs forward and backward of the fetched pack and adds its losses and gradients to `gradients`. Returns the number
   // of its tokens.
   virtual std::int64_t run(GradientManager& gradients) = 0;
+  // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from the first
+  // run() on.
+  [[nodiscard]] virtual const MetricMap& loss_means() const = 0;
 };
 
 }  // namespace d9d

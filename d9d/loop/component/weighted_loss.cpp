@@ -1,5 +1,7 @@
 #include "d9d/loop/component/weighted_loss.h"
 
+#include <algorithm>
+#include <string>
 #include <string_view>
 
 #include <ATen/ATen.h>
@@ -11,14 +13,15 @@ namespace {
 
 constexpr std::string_view kWho = "[loop::task] expected TrainTask::compute_loss to return ";
 
-void check_loss(const at::Tensor& loss) {
-  D9D_CHECK(loss.defined(), StateError, kWho, "a loss, got an undefined tensor. Set LossResult::loss.");
-  D9D_CHECK(loss.dim() == 0, StateError, kWho, "a loss without dims, got shape ", loss.sizes(),
+// name: "a loss", or which of several it is.
+void check_loss(const at::Tensor& loss, const std::string& name = "a loss") {
+  D9D_CHECK(loss.defined(), StateError, kWho, name, ", got an undefined tensor. Set it in LossResult.");
+  D9D_CHECK(loss.dim() == 0, StateError, kWho, name, " without dims, got shape ", loss.sizes(),
             ". Reduce it: to a mean, with what it is a mean over as the weight.");
-  D9D_CHECK(at::isFloatingType(loss.scalar_type()), StateError, kWho, "a floating loss, got ",
+  D9D_CHECK(at::isFloatingType(loss.scalar_type()), StateError, kWho, name, " of a floating dtype, got ",
             at::toString(loss.scalar_type()), ".");
-  D9D_CHECK(loss.requires_grad(), StateError, kWho,
-            "a loss with a graph, got one that no trained parameter leads to. Compute it from the model's output "
+  D9D_CHECK(loss.requires_grad(), StateError, kWho, name,
+            " with a graph, got one that no trained parameter leads to. Compute it from the model's output "
             "without detach(), item() or NoGradGuard, and leave a parameter trainable.");
 }
 
@@ -31,9 +34,40 @@ void check_weight(const at::Tensor& weight) {
             at::toString(weight.scalar_type()), ".");
 }
 
+std::string names_of(const std::map<std::string, at::Tensor>& entries) {
+  std::string names;
+  for (const auto& [name, tensor] : entries) names += (names.empty() ? "" : ", ") + name;
+  return cat("{", names, "}");
+}
+
+WeightedLoss sum_of_losses(const LossResult& result, const LossShares& shares) {
+  const auto name_of = [](const auto& entry) { return entry.first; };
+  D9D_CHECK(std::ranges::equal(result.losses, shares.of, {}, name_of, name_of), StateError, kWho,
+            "the losses that ForwardInputs::loss_weights names, ", names_of(shares.of), ", got ",
+            names_of(result.losses),
+            ". Return each of them in LossResult::losses, as 0 times something if it is absent.");
+  WeightedLoss sum{.loss = {}, .weight = shares.weight, .losses = {}};
+  for (const auto& [name, loss] : result.losses) {
+    check_loss(loss, cat("the loss '", name, "'"));
+    const at::Tensor wide = loss.to(at::promote_types(loss.scalar_type(), at::kFloat));
+    const at::Tensor part = wide * shares.of.at(name).to(wide.scalar_type());
+    sum.loss = sum.loss.defined() ? sum.loss + part : part;
+    sum.losses.emplace(name, wide.detach());
+  }
+  return sum;
+}
+
 }  // namespace
 
-WeightedLoss weighted_loss(const LossResult& result) {
+WeightedLoss weighted_loss(const LossResult& result, const LossShares& shares) {
+  if (!shares.of.empty()) {
+    D9D_CHECK(!result.loss.defined() && !result.loss_weight, StateError, kWho,
+              "LossResult::losses alone, since ForwardInputs::loss_weights names ", names_of(shares.of),
+              ", got a loss or a weight besides.");
+    return sum_of_losses(result, shares);
+  }
+  D9D_CHECK(result.losses.empty(), StateError, kWho, "one loss, got ", names_of(result.losses),
+            ". Tell what each of several is a mean over, in ForwardInputs::loss_weights of build_forward_inputs.");
   check_loss(result.loss);
   if (result.loss_weight) check_weight(*result.loss_weight);
   const at::ScalarType dtype = result.loss.scalar_type();

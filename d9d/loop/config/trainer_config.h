@@ -77,12 +77,16 @@ struct PipeliningConfig {
 struct ModelStageFactoryConfig {
   std::optional<std::filesystem::path> source_checkpoint = {};  // source of the initial weights; null: random
   bool checkpoint_only_trainable_parameters = false;
+  // The dtype in which trained parameters are kept, updated and exported (master weights), at least as wide as the one
+  // that the model computes in. null: the model's own. See mixed_precision.h.
+  std::optional<Dtype> master_dtype = {};
 
   static constexpr auto fields() {
     using Factory = ModelStageFactoryConfig;
     return record<Factory>(
         defaulted("source_checkpoint", &Factory::source_checkpoint),
-        defaulted("checkpoint_only_trainable_parameters", &Factory::checkpoint_only_trainable_parameters));
+        defaulted("checkpoint_only_trainable_parameters", &Factory::checkpoint_only_trainable_parameters),
+        defaulted("master_dtype", &Factory::master_dtype));
   }
 };
 
@@ -211,6 +215,7 @@ struct TrainerConfig {
   GradientManagerConfig gradient_manager = {};
   TimeoutConfig timeout = {};
   std::optional<CudaGraphConfig> cuda_graph = {};  // null: kernels are launched one by one
+  bool detect_non_finite = false;                  // stops at the first module that computes NaN; waits at each
   bool refuse_equal_data = true;                   // an error where data-parallel ranks begin with equal samples
 
   static constexpr auto fields() {
@@ -223,6 +228,7 @@ struct TrainerConfig {
         required("checkpointing", &Trainer::checkpointing), required("gradient_clipping", &Trainer::gradient_clipping),
         defaulted("profiling", &Trainer::profiling), defaulted("gradient_manager", &Trainer::gradient_manager),
         defaulted("timeout", &Trainer::timeout), defaulted("cuda_graph", &Trainer::cuda_graph),
+        defaulted("detect_non_finite", &Trainer::detect_non_finite),
         defaulted("refuse_equal_data", &Trainer::refuse_equal_data));
   }
 };

@@ -1,6 +1,8 @@
 #include "d9d/loop/control/shard_over_data.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "d9d/base/check.h"
 #include "d9d/loop/control/replicate_over_data.h"
@@ -20,8 +22,15 @@ void shard_over_data(const DistContext& context, const std::shared_ptr<Module>& 
       std::make_shared<FsdpRuntime>(config, context.is_main_process() ? std::optional(context.log()) : std::nullopt);
   const std::vector<FsdpAxes> axes = {
       {.mesh = dense, .shard_axis = "dp_cp_shard", .replicate_axes = {"dp_replicate", "cp_replicate"}}};
+  std::map<const Module*, std::string> names;
+  model->for_each_module([&](const std::string& name, Module& module) { names.try_emplace(&module, name); });
   for (std::size_t i = 0; i < units.size(); ++i) {
-    parallelize_fsdp(runtime, {.name = cat("unit ", i), .modules = {units[i]}, .axes = axes});
+    if (units[i] == nullptr) continue;  // an optional child that this model has not
+    const auto name = names.find(units[i].get());
+    D9D_CHECK(name != names.end() && !name->second.empty(), ConfigError,
+              "[loop::shard_over_data] expected modules below the model as units, got another as unit ", i,
+              ". Register it with register_module(), and name children, not the model.");
+    parallelize_fsdp(runtime, {.name = name->second, .modules = {units[i]}, .axes = axes});
   }
   const auto is_left = [](const auto& named) { return !has_flat_shard(named.second->placements()); };
   if (std::ranges::any_of(model->named_parameters(), is_left)) {

@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
@@ -24,20 +26,28 @@
 
 namespace d9d {
 
+// By the names of a step's losses: scalars >= 0, what each loss is a mean over.
+using LossWeights = std::map<std::string, at::Tensor>;
+
 template <class Types>
 struct ForwardInputs {
   typename Types::Input input;
   typename Types::Shared shared;
   typename Types::State state;
-  std::int64_t num_tokens = 0;  // the unit of throughput, which is logged and shown as tokens a second
+  std::int64_t num_tokens = 0;    // the unit of throughput, which is logged and shown as tokens a second
+  LossWeights loss_weights = {};  // of a task with several losses, which must be known before the step's first forward
 };
 
 struct LossResult {
-  at::Tensor loss;                                       // scalar
+  at::Tensor loss = {};                                  // scalar
   std::optional<at::Tensor> loss_weight = std::nullopt;  // scalar >= 0, none: 1
+  // Several losses, each a mean over something else, instead of the two above: scalars by the names of
+  // ForwardInputs::loss_weights.
+  std::map<std::string, at::Tensor> losses = {};
 };
-// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is averaged likewise. A
-// step of total weight zero changes nothing.
+// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is averaged likewise.
+// Of several losses each is averaged so with its own weights, and the step's loss is the sum of these means; one whose
+// total weight is zero counts 0. A step in which all total weights are zero changes nothing.
 
 template <class Types>
 class TrainTask {

@@ -1,6 +1,7 @@
 // The events of a training job, in their order. docs/training.md has the table.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -38,6 +39,15 @@ struct TrainReady {
 struct TrainStep {
   const JobSchedule& schedule;  // current_step() is the running step
 };
+// Numbers are those of all ranks, the same on each.
+struct FinishedStep : TrainStep {
+  double loss = 0.0;
+  double gradient_norm = 0.0;  // before clipping
+  double learning_rate = 0.0;
+  std::int64_t num_tokens = 0;
+  double seconds = 0.0;     // on this rank
+  bool is_updated = false;  // false: the step changed nothing, as that of a non-finite loss that is skipped
+};
 struct TrainFinished {};
 
 // Handlers are registered; nothing is built yet.
@@ -62,7 +72,7 @@ inline constexpr Event<TrainStep> kTrainForwardBackwardPost{"train.forward_backw
 inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.pre"};
 inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
 // Values are logged and gradients cleared; current_step() is still this step.
-inline constexpr Event<TrainStep> kTrainStepPost{"train.step.post"};
+inline constexpr Event<FinishedStep> kTrainStepPost{"train.step.post"};
 // Triggered after the task's finalize, also when the job was interrupted.
 inline constexpr Event<TrainFinished> kTrainFinished{"train.finished"};
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "d9d/loop/control/task.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/loop/run/training_run.h"
+#include "d9d/modules/detect_non_finite.h"
 
 namespace d9d {
 
@@ -41,7 +43,8 @@ template <class Types>
 class Trainer {
  public:
   // Builds the job: handlers of events, the data (a number of steps that it cannot provide throws before any model is
-  // built), the model, optimiser and schedule.
+  // built), the model, optimiser and schedule. Continues from the newest checkpoint in trainer.checkpointing.save_dir,
+  // if there is one.
   Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
       : parts_(parts), job_(build_job(context, std::move(config))) {
     job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
@@ -92,6 +95,7 @@ class Trainer {
     const ModelStage<Types> stage = build_model_stage(context, config, parts_.model);
     forward_ = stage.forward;
     check_cuda_graph(config, *stage.module);
+    if (config.detect_non_finite) detect_non_finite(*stage.module);
     events->trigger(kTrainModelStagesReady, {.modules = {*stage.module}});
 
     RandomClockPtr clock = share_random_clock(context, *stage.module, config);

@@ -53,6 +53,24 @@ struct StepReport {
   double seconds = 0.0;
 };
 
+FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
+  FinishedStep finished{step};
+  finished.loss = report.gradients.loss;
+  finished.gradient_norm = report.gradients.norm;
+  finished.learning_rate = report.learning_rate;
+  finished.num_tokens = report.gradients.num_tokens;
+  finished.seconds = report.seconds;
+  finished.is_updated = report.gradients.is_usable;
+  return finished;
+}
+
+double num_parameters(const Module& module) {
+  double count = 0;
+  for (const auto& [name, parameter] : module.named_parameters())
+    count += static_cast<double>(parameter->global_numel());
+  return count;
+}
+
 // Runs steps; owns objects that live as long as the run.
 class TrainingRun {
  public:
@@ -72,9 +90,9 @@ class TrainingRun {
     while (!job_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
       log_step(report);
-      finish_step(report.gradients.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
-      show_step(report);
       stops_ = report.gradients.stops;
+      finish_step(report);
+      show_step(report);
       if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
       has_stepped_ = true;
     }
@@ -104,19 +122,11 @@ class TrainingRun {
 
   void announce() const {
     log_.info("d9d with ", describe(running_versions()));
-    log_.info("training ", job_.config.run.name, ": ", num_parameters(), " parameters, ", job_.schedule.total_steps(),
-              " steps on ", job_.context.world_size(), " x ", job_.context.device().str());
+    log_.info("training ", job_.config.run.name, ": ", short_number(num_parameters(*job_.module)), " parameters, ",
+              job_.schedule.total_steps(), " steps on ", job_.context.world_size(), " x ", job_.context.device().str());
   }
 
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
-
-  std::string num_parameters() const {
-    double count = 0;
-    for (const auto& [name, parameter] : job_.module->named_parameters()) {
-      count += static_cast<double>(parameter->global_numel());
-    }
-    return short_number(count);
-  }
 
   StepReport run_step() {
     job_.events->trigger(kTrainStepPre, step_);
@@ -175,10 +185,12 @@ class TrainingRun {
       values.push_back(value.detach().to(job_.context.device(), at::kDouble).flatten());
     };
     for (const auto& [name, value] : job_.module->step_statistics()) add(name, value);
-    for (const auto& [name, metric] : job_.metrics) {
-      metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
-      add(name, metric->compute());
-      metric->reset();
+    for (const MetricMap* metrics : {&job_.metrics, &packs_.loss_means()}) {
+      for (const auto& [name, metric] : *metrics) {
+        metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
+        add(name, metric->compute());
+        metric->reset();
+      }
     }
     if (series.empty()) return std::nullopt;
     return LoggedValues{.series = std::move(series),
@@ -189,12 +201,12 @@ class TrainingRun {
     run_->write({.name = name, .step = job_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
   }
 
-  void finish_step(StepOutcome outcome) {
-    job_.module->finish_step(outcome);
+  void finish_step(const StepReport& report) {
+    job_.module->finish_step(report.gradients.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
     job_.lr_scheduler.step();
     gradients_.reset();
     if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
-    job_.events->trigger(kTrainStepPost, step_);
+    job_.events->trigger(kTrainStepPost, finished_step(step_, report));
     job_.schedule.advance();
   }
 

@@ -1,5 +1,7 @@
 #include "d9d/models/decoder/pre_norm_decoder.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
@@ -29,6 +31,10 @@ PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const Decoder
       norm(options.stage.is_last()
                ? register_module<RMSNorm>("norm", RMSNormConfig{config.hidden_size, config.rms_norm_eps})
                : nullptr) {
+  if (config.ties_word_embeddings) {  // as a head on normalised hidden states: logits of order one
+    const double std = 1.0 / std::sqrt(static_cast<double>(config.hidden_size));
+    for (const ParameterPtr& weight : embedding_weights()) weight->set_init(init::normal(std));
+  }
   const auto list = register_module<LayerList>("layers");
   for (std::int64_t i = layer_range.begin; i < layer_range.end; ++i) {
     const ModulePtr<DecoderLayer> layer = make_layer(i);

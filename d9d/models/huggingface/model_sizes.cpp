@@ -49,6 +49,13 @@ std::int64_t vocabulary_size(const nlohmann::json& record) {
 
 }  // namespace
 
+bool detail::has_changes(const nlohmann::json& json, const ConfigPath& path) {
+  if (!json.is_object() || !json.contains(kFromCheckpoint)) return false;
+  D9D_CHECK(json.size() == 1 && json[kFromCheckpoint].is_object(), ConfigError, path, "expected {\"", kFromCheckpoint,
+            "\": {...}} with what is changed within, got ", json.dump(), ". Move the other keys into the object.");
+  return true;
+}
+
 void detail::check_words_of_sizes(const nlohmann::json& json, const ConfigPath& path) {
   D9D_CHECK(!json.is_string(), ConfigError, path, "expected an object of sizes or \"", kFromCheckpoint, "\", got ",
             json.dump(), ". Change the value.");

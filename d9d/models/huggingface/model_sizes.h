@@ -2,6 +2,9 @@
 //
 //   "model": {"layer": {...}, "num_hidden_layers": 28, ...}
 //   "model": "from_checkpoint"
+//   "model": {"from_checkpoint": {"max_position_ids": 4096, "layer": {"sdpa_backend": "eager"}}}
+//
+// The last one changes what config.json does not decide, see check_model_sizes().
 //
 // Example
 //   const auto sizes = resolve_model_sizes(config.model, source_checkpoint, qwen3_dense_parameters_from_huggingface,
@@ -14,14 +17,23 @@
 
 #include <nlohmann/json.hpp>
 
+#include "d9d/base/check.h"
 #include "d9d/base/config/describe.h"
 #include "d9d/base/config/record_json.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 
+namespace detail {
+
+inline constexpr std::string_view kFromCheckpoint = "from_checkpoint";
+
+}  // namespace detail
+
 template <class Parameters>
 struct ModelSizes {
-  std::optional<Parameters> written = {};  // null: "from_checkpoint"
+  std::optional<Parameters> written = {};             // null: "from_checkpoint"
+  nlohmann::json changes = nlohmann::json::object();  // to those of the checkpoint: a part of Parameters
 };
 
 // config.json of the checkpoint. ConfigError that names `path` when there is no checkpoint.
@@ -42,16 +54,22 @@ template <class Parameters, class FromHuggingFace>
                                              const FromHuggingFace& parameters_from_huggingface,
                                              const ConfigPath& path) {
   if (sizes.written && !checkpoint) return *sizes.written;
-  const Parameters published = parameters_from_huggingface(read_checkpoint_config(checkpoint, path));
-  if (!sizes.written) return published;
-  check_model_sizes(write_record(*sizes.written), write_record(published), *checkpoint, path);
-  return *sizes.written;
+  const nlohmann::json config = read_checkpoint_config(checkpoint, path);
+  const nlohmann::json published = write_record(
+      with_error_place(cat("in ", checkpoint->string()), [&] { return parameters_from_huggingface(config); }));
+  nlohmann::json chosen = published;
+  if (sizes.written) chosen = write_record(*sizes.written);
+  const ConfigPath where = sizes.written || sizes.changes.empty() ? path : path / detail::kFromCheckpoint;
+  chosen.merge_patch(sizes.changes);
+  const auto parameters = parse_record<Parameters>(chosen, where);
+  check_model_sizes(write_record(parameters), published, *checkpoint, where);
+  return parameters;
 }
 
 namespace detail {
 
-inline constexpr std::string_view kFromCheckpoint = "from_checkpoint";
-
+// Whether it is {"from_checkpoint": {...}}. ConfigError if it has that key and is not of this form.
+[[nodiscard]] bool has_changes(const nlohmann::json& json, const ConfigPath& path);
 // ConfigError for any other text.
 void check_words_of_sizes(const nlohmann::json& json, const ConfigPath& path);
 
@@ -59,17 +77,26 @@ template <class Parameters>
 struct TypeOf<ModelSizes<Parameters>> final : ValueType {
   void parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const override {
     auto& sizes = as<ModelSizes<Parameters>>(target);
-    sizes.written.reset();
+    sizes = {};
     if (json == kFromCheckpoint) return;
+    if (has_changes(json, path)) {
+      sizes.changes = json[kFromCheckpoint];
+      return;
+    }
     check_words_of_sizes(json, path);
     json_type<Parameters>().parse(json, path, range, &sizes.written.emplace());
   }
   [[nodiscard]] Json write(const void* value) const override {
     const auto& sizes = as<ModelSizes<Parameters>>(value);
-    return sizes.written ? json_type<Parameters>().write(&*sizes.written) : Json(kFromCheckpoint);
+    if (sizes.written) return json_type<Parameters>().write(&*sizes.written);
+    return sizes.changes.empty() ? Json(kFromCheckpoint) : Json{{kFromCheckpoint, sizes.changes}};
   }
   [[nodiscard]] Json schema(const Range& range) const override {
-    return {{"anyOf", Json::array({Json{{"const", kFromCheckpoint}}, json_type<Parameters>().schema(range)})}};
+    const Json changed = {{"type", "object"},
+                          {"properties", {{kFromCheckpoint, {{"type", "object"}}}}},
+                          {"required", Json::array({kFromCheckpoint})},
+                          {"additionalProperties", false}};
+    return {{"anyOf", Json::array({Json{{"const", kFromCheckpoint}}, changed, json_type<Parameters>().schema(range)})}};
   }
 };
 

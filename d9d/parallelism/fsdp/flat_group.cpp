@@ -23,6 +23,7 @@ FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes)
     : parameters_(std::move(parameters)),
       axes_(std::move(axes)),
       dtype_(parameters_.front().second->local().scalar_type()),
+      stored_dtype_(parameters_.front().second->stored_dtype()),
       gradient_dtype_(gradient_dtype_of(dtype_, std::nullopt)),
       requires_grad_(parameters_.front().second->requires_grad()) {
   for (const auto& [name, parameter] : parameters_) {
@@ -76,12 +77,13 @@ void FlatGroup::materialize(std::shared_ptr<ShardGather> gather, std::shared_ptr
   gather_ = std::move(gather);
   reduce_ = std::move(reduce);
   shard_ = gather_->allocate(slice_bytes()).view(dtype_);
+  stored_shard_ = stored_dtype_ ? at::zeros(shard_.sizes(), shard_.options().dtype(*stored_dtype_)) : shard_;
   flat_.emplace(padded_numel_, shard_.options());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = *parameters_[i].second;
     const at::Tensor& local = parameter.local();
     const at::Tensor view = flat_->tensor().narrow(0, offsets_[i], local.numel()).view(local.sizes());
-    parameter.attach_flat(view.variable_data(), slice_of(shard_, i));
+    parameter.attach_flat(view.variable_data(), slice_of(stored_shard_, i));
   }
 }
 
@@ -91,6 +93,17 @@ at::Tensor FlatGroup::slice_of(const at::Tensor& shard, std::size_t index) const
   const std::int64_t first = shard_ranks_->rank() * shard.numel();  // first element of this rank's slice in the group
   const std::int64_t start = range.numel() == 0 ? 0 : offsets_[index] + range.begin - first;
   return shard.narrow(0, start, range.numel());
+}
+
+std::vector<at::Tensor> FlatGroup::slices() const {
+  if (stored_shard_.is_same(shard_)) return {shard_};
+  return {shard_, stored_shard_};
+}
+
+void FlatGroup::update_gathered_slice() {
+  if (stored_shard_.is_same(shard_)) return;
+  const at::NoGradGuard no_grad;
+  shard_.copy_(stored_shard_);
 }
 
 void FlatGroup::gather(const at::Tensor& memory) {

@@ -1,8 +1,8 @@
-// Parameters that are gathered and reduced together. They have one dtype, are all trained or all frozen, and are
-// sharded over the same axes. They are concatenated in the order of declaration, each at a multiple of 128 elements
-// (256 bytes or more in every dtype), and the whole is padded to equal slices; rank r of the shard axis keeps slice r.
-// If other axes shard a parameter unevenly, all ranks reserve the size of the largest part, so that the layout is the
-// same on all ranks.
+// Parameters that are gathered and reduced together. They have one dtype and one stored dtype, are all trained or all
+// frozen, and are sharded over the same axes. They are concatenated in the order of declaration, each at a multiple of
+// 128 elements (256 bytes or more in every dtype), and the whole is padded to equal slices; rank r of the shard axis
+// keeps slice r. If other axes shard a parameter unevenly, all ranks reserve the size of the largest part, so that the
+// layout is the same on all ranks.
 //
 // Legend   N padded elements of the group, W ranks of the shard axis
 #pragma once
@@ -63,6 +63,9 @@ class FlatGroup {
   // stream; local() of the parameters then reads this memory.
   void gather(const at::Tensor& memory);
   [[nodiscard]] bool gathers_by_collective() const { return gather_->is_collective(); }
+  // Local. Converts the stored slice to the one that is gathered, where these are two. Called on the stream of gathers
+  // between a change of the stored slice and the next gather(), while no other rank reads.
+  void update_gathered_slice();
   void release() { flat_->detach(); }
   [[nodiscard]] bool is_gathered() const { return flat_.has_value() && flat_->is_attached(); }
 
@@ -87,7 +90,8 @@ class FlatGroup {
   void clear_gradients();
   // Local. Discards the gradients and frees their memory.
   void free_gradients();
-  [[nodiscard]] const at::Tensor& slice() const { return shard_; }  // this rank's slice of the parameters
+  // This rank's slice of the parameters: the gathered one and, if it is another, the stored one.
+  [[nodiscard]] std::vector<at::Tensor> slices() const;
 
  private:
   void check_unchanged() const;
@@ -98,6 +102,7 @@ class FlatGroup {
   NamedParameters parameters_;
   FsdpAxes axes_;
   c10::ScalarType dtype_;
+  std::optional<c10::ScalarType> stored_dtype_;
   c10::ScalarType gradient_dtype_;
   bool requires_grad_;
   std::vector<std::int64_t> offsets_;  // of the parameters in the group, in elements
@@ -108,7 +113,8 @@ class FlatGroup {
   std::shared_ptr<ShardGather> gather_;
   std::shared_ptr<ShardReduce> reduce_;
   std::optional<FlatStorage> flat_;
-  at::Tensor shard_;                 // [N / W]
+  at::Tensor shard_;                 // [N / W], gathered
+  at::Tensor stored_shard_;          // [N / W], what parameters store: shard_, unless they have a stored dtype
   at::Tensor full_grad_;             // [N]; defined from begin_gradients() to reduce_gradients()
   std::vector<bool> took_gradient_;  // by parameter: whether full_grad_ has values there
   at::Tensor shard_grad_;            // [N / W]; its memory is kept across steps

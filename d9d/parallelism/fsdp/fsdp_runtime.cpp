@@ -75,6 +75,7 @@ FsdpRuntime::Exchange& FsdpRuntime::exchange_of(const FlatGroup& group) {
 void FsdpRuntime::begin_reading() {
   if (std::exchange(is_reading_, true)) return;
   (void)gather_stream_->run([&] {
+    for (const Entry& entry : entries_) entry.unit->update_gathered_slices();
     for (const Exchange& each : exchanges_) each.gather->begin();
   });
   open_gradient_slots();
@@ -134,7 +135,10 @@ void FsdpRuntime::gather(std::size_t index) {
     memory = entry.own_memory = at::empty({entry.unit->gathered_bytes()}, options);
   }
   if (entry.unit->gathers_by_collective()) step_.add(index, OrderPrint::What::kGathered);
-  entry.ready = gather_stream_->run([&] { entry.unit->gather(memory); });
+  entry.ready = gather_stream_->run([&] {
+    if (!is_reading_) entry.unit->update_gathered_slices();
+    entry.unit->gather(memory);
+  });
   ++num_gathers_;
 }
 
@@ -316,7 +320,7 @@ void FsdpRuntime::offload(const OffloadContext& context) {
     entries_[index].own_memory = at::Tensor();
     for (const auto& group : entries_[index].unit->groups()) {
       group->free_gradients();
-      slices.push_back(group->slice());
+      for (const at::Tensor& slice : group->slices()) slices.push_back(slice);
     }
   }
   gradient_slots_.clear();

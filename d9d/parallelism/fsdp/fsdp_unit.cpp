@@ -77,6 +77,10 @@ bool FsdpUnit::gathers_by_collective() const {
   return std::ranges::any_of(groups_, [](const auto& group) { return group->gathers_by_collective(); });
 }
 
+void FsdpUnit::update_gathered_slices() {
+  for (const auto& group : groups_) group->update_gathered_slice();
+}
+
 void FsdpUnit::gather(const at::Tensor& memory) {
   std::int64_t offset = 0;
   for (const auto& group : groups_) {

@@ -45,6 +45,7 @@ class FsdpUnit {
   // Whether a gather is currently a collective. Otherwise this rank copies the slices without the other ranks.
   [[nodiscard]] bool gathers_by_collective() const;
   // The following functions are for the runtime. gather(), reduce_gradients() and sum_over_replicas() are collective.
+  void update_gathered_slices();
   void gather(const at::Tensor& memory);
   void release();
   void begin_gradients(const std::function<at::Tensor(const FlatGroup& group)>& memory_for);

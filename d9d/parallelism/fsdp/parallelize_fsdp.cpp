@@ -51,7 +51,7 @@ FsdpAxes with_partial_axes(const Parameter& parameter, FsdpAxes axes) {
 }  // namespace
 
 void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUnitSpec& unit) {
-  using Key = std::tuple<std::size_t, std::vector<std::string>, c10::ScalarType, bool>;
+  using Key = std::tuple<std::size_t, std::vector<std::string>, c10::ScalarType, std::optional<c10::ScalarType>, bool>;
   std::map<Key, FlatGroup::NamedParameters> parameters;
   std::set<const Parameter*> seen;
   for (const auto& module : unit.modules) {
@@ -61,12 +61,12 @@ void parallelize_fsdp(const std::shared_ptr<FsdpRuntime>& runtime, const FsdpUni
       if (has_flat_shard(parameter->placements()) || !seen.insert(parameter.get()).second) continue;
       const std::size_t index = axes_of(name, *parameter, unit.axes);
       const Key key = {index, with_partial_axes(*parameter, unit.axes[index]).replicate_axes,
-                       parameter->local().scalar_type(), parameter->requires_grad()};
+                       parameter->local().scalar_type(), parameter->stored_dtype(), parameter->requires_grad()};
       parameters[key].emplace_back(cat(unit.name, ".", name), parameter);
     }
   }
   D9D_CHECK(!parameters.empty(), ConfigError, "[parallelism::fsdp] expected parameters to shard in unit '", unit.name,
-            "', got none that another unit has not.");
+            "', got none that another unit has not. Of modules within each other only one can be a unit.");
   std::vector<std::unique_ptr<FlatGroup>> groups;
   for (auto& [key, members] : parameters) {
     FsdpAxes axes = unit.axes[std::get<std::size_t>(key)];

@@ -171,7 +171,9 @@ TEST(LanguageModellingHead, Tied_to_the_embedding_shares_its_parameters_and_adds
   EXPECT_EQ(tied->state_dict().size() + 2, untied_state.size());
 
   for (std::size_t i = 0; i < 2; ++i) {
-    untied->head->weights[i]->copy_from(untied->model->embedding_weights()[i]->local().detach());
+    const at::Tensor weight = tied->head->weights[i]->local().detach();
+    untied->model->embedding_weights()[i]->copy_from(weight);
+    untied->head->weights[i]->copy_from(weight);
   }
   const test::Tensors tied_gradients = trained_gradients(tied);
   test::Tensors expected = trained_gradients(untied);

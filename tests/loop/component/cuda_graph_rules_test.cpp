@@ -7,6 +7,7 @@
 #include "d9d/blocks/normalization/rms_norm.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/modules/gradient_reduction.h"
+#include "d9d/modules/mixed_precision.h"
 #include "d9d/modules/module_hook.h"
 
 #include "tests/support/ranks.h"
@@ -63,6 +64,21 @@ struct OwnSum final : ModuleHook {
   [[nodiscard]] std::shared_ptr<GradientReduction> gradient_reduction() const override { return reduction; }
   std::shared_ptr<Reduction> reduction = std::make_shared<Reduction>();
 };
+
+TEST(CudaGraphRules, Let_master_weights_pass) {
+  auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 4});
+  module->to(at::kBFloat16);
+  keep_parameters_in(module.shared(), at::kFloat);
+  EXPECT_NO_THROW(check_cuda_graph(with_graphs(), *module));
+}
+
+TEST(CudaGraphRules, Name_the_check_that_waits_for_the_device) {
+  TrainerConfig config = with_graphs();
+  config.detect_non_finite = true;
+  const DistContext context({.world = test::lone_rank(0, 1)});
+  EXPECT_THAT([&] { check_cuda_graph(context, config); },
+              ThrowsMessage<ConfigError>(HasSubstr("trainer.detect_non_finite, which waits for the device")));
+}
 
 TEST(CudaGraphRules, Name_sums_of_gradients_that_the_loop_does_not_make) {
   const auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 4});

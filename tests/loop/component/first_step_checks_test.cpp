@@ -1,5 +1,7 @@
 #include "d9d/loop/component/first_step_checks.h"
 
+#include <cmath>
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -58,6 +60,57 @@ TEST(EqualData, Differs_by_values_shape_and_dtype) {
   EXPECT_NE(hash_tensor(x.view({3, 2}), 0), hash);
   EXPECT_NE(hash_tensor(x.view(at::kInt), 0), hash);
   EXPECT_NE(hash_tensor(x + 1, 0), hash);
+}
+
+TEST(EqualData, Of_sparse_tensors_differs_by_shape) {
+  const auto sparse = [](std::int64_t rows) { return at::eye(rows).to_sparse(); };
+  EXPECT_EQ(hash_tensor(sparse(2), 0), hash_tensor(sparse(2), 0));
+  EXPECT_NE(hash_tensor(sparse(2), 0), hash_tensor(sparse(3), 0));
+}
+
+TEST(EqualData, Differs_by_values_beside_the_tensors_and_is_nothing_without_tensors) {
+  struct Named {
+    at::Tensor x;
+    std::int64_t index;
+    static constexpr auto fields() {
+      return record<Named>(defaulted("x", &Named::x), defaulted("index", &Named::index));
+    }
+  };
+  const auto hash = [](const at::Tensor& x, std::int64_t index) { return hash_of(Named{.x = x, .index = index}); };
+  EXPECT_EQ(hash(at::ones({2}), 1), hash(at::ones({2}), 1));
+  EXPECT_NE(hash(at::ones({2}), 1), hash(at::ones({2}), 2));
+  EXPECT_EQ(hash(at::Tensor(), 1), std::nullopt);
+}
+
+// What check_packs() says of the packs of two ranks on a mesh.
+std::string complaint(const DeviceMeshParameters& mesh, const std::vector<FirstPack>& packs) {
+  try {
+    test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+      const DistContext context({.mesh = mesh, .world = test::borrowed(world)});
+      FirstStep(context).check_packs(packs[static_cast<std::size_t>(world.rank())]);
+    });
+  } catch (const StateError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(FirstPacks, Differ_between_data_parallel_ranks_unless_the_dataset_repeats_itself) {
+  const DeviceMeshParameters mesh{.data_parallel_replicate = 2};
+  EXPECT_EQ(complaint(mesh, {{1, 7}, {2, 8}}), "");
+  EXPECT_THAT(complaint(mesh, {{1, 7}, {1, 7}}), HasSubstr("the same first microbatch on 0 and 1"));
+  EXPECT_THAT(complaint(mesh, {{1, 7, 0}, {1, 7, 0}}), HasSubstr("the same first microbatch on 0 and 1"));
+  EXPECT_EQ(complaint(mesh, {{1, 7, 0}, {1, 7, 1}}), "");
+  EXPECT_EQ(complaint(mesh, {{1, std::nullopt}, {1, std::nullopt}}), "");
+  EXPECT_THAT(complaint(mesh, {{0, std::nullopt}, {1, 7}}), HasSubstr("got none on rank 0"));
+}
+
+TEST(FirstPacks, Are_the_same_on_ranks_that_compute_a_microbatch_together) {
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{.tensor_parallel = 2}, DeviceMeshParameters{.context_parallel_shard = 2}}) {
+    EXPECT_EQ(complaint(mesh, {{1, 7}, {1, 7}}), "");
+    EXPECT_THAT(complaint(mesh, {{1, 7}, {1, 8}}), HasSubstr("others on two of data-parallel rank 0"));
+  }
 }
 
 struct Numbers {
@@ -140,6 +193,68 @@ TEST(FirstStep, Names_leaves_that_belong_to_no_module) {
               HasSubstr("depend on a tensor of shape [1, 1] that requires a gradient and belongs to no module"));
 }
 
+TEST(FirstStep, Is_content_with_leaves_that_forward_makes_for_itself) {
+  struct GradientPenalty : toy::Model {
+    at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+      return toy::Model::forward(x.detach().requires_grad_(), shared);
+    }
+  };
+  EXPECT_THAT(warnings_of([] { return make_module<GradientPenalty>(); }), IsEmpty());
+}
+
+TEST(FirstStep, Is_content_with_a_loss_that_is_a_parameter) {
+  struct Constant : toy::Model {
+    at::Tensor forward(const at::Tensor&, const std::monostate&) override { return scale->local(); }
+    const ParameterPtr scale = [this] {
+      set_requires_grad(false);
+      auto parameter = register_parameter("scale", {.shape = {}, .init = init::ones()});
+      parameter->to(at::kDouble);
+      return parameter;
+    }();
+  };
+  struct : toy::Task {
+    LossResult compute_loss(const Output& output, State& state, const JobSchedule&) override {
+      state.output = output;
+      return {.loss = output};
+    }
+  } task;
+  toy::Job job({{toy::samples(0, 2)}});
+  job.provider.make_model = [] { return make_module<Constant>(); };
+  Trainer<toy::Types> trainer(job.context, job.config,
+                              {.task = task,
+                               .model = job.provider,
+                               .data = job.provider,
+                               .optimizer = *job.optimizer,
+                               .lr_scheduler = job.lr_scheduler});
+  ::testing::internal::CaptureStderr();
+  trainer.train();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("WARNING")));
+}
+
+TEST(FirstStep, Knows_parameters_that_only_another_ranks_losses_depend_on) {
+  struct OnOneRank : toy::Model {
+    at::Tensor forward(const at::Tensor& x, const std::monostate&) override {
+      const at::Tensor hidden = at::tanh(first(x));
+      return second(random_clock()->microbatch.number == 1 ? hidden : hidden.detach());
+    }
+  };
+  ::testing::internal::CaptureStderr();
+  test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context({.mesh = {.data_parallel_replicate = 2}, .world = test::borrowed(world)});
+    toy::Job job({{toy::samples(4 * world.rank(), 2)}});
+    job.provider.make_model = [] { return make_module<OnOneRank>(); };
+    job.config.logging.tracker = NullTrackerConfig{};
+    Trainer<toy::Types> trainer(context, job.config,
+                                {.task = job.task,
+                                 .model = job.provider,
+                                 .data = job.provider,
+                                 .optimizer = *job.optimizer,
+                                 .lr_scheduler = job.lr_scheduler});
+    trainer.train();
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("no loss of the first step")));
+}
+
 TEST(FirstStep, Names_the_use_of_libtorchs_generator_and_not_of_ours) {
   struct Dropping : toy::Model {
     at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
@@ -161,7 +276,16 @@ TEST(NegativeWeight, Is_refused) {
   batch.weights.neg_();
   toy::Job job({{toy::samples(2, 2), batch}});
   EXPECT_THAT([&] { job.train(); },
-              ThrowsMessage<StateError>(HasSubstr("expected loss weights >= 0 of TrainTask::compute_loss")));
+              ThrowsMessage<StateError>(HasSubstr("expected loss weights >= 0 of TrainTask, got a negative one")));
+}
+
+TEST(WeightThatIsNoNumber, Is_skipped_where_other_steps_without_a_finite_loss_are) {
+  toy::Batch batch = toy::samples(0, 2);
+  batch.weights.fill_(std::nan(""));
+  toy::Job job({{batch}, {toy::samples(2, 2)}});
+  job.config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+  EXPECT_EQ(job.train(), TrainingOutcome::kFinished);
+  EXPECT_EQ(job.descent->steps->size(), 1U);
 }
 
 TEST(ErrorsOfAStep, Name_module_and_microbatch) {

@@ -90,7 +90,8 @@ class Job {
   at::Tensor gradient_after(GradientManager& manager, const std::vector<One>& microbatches) {
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
       Microbatch<Types> microbatch(
-          microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent, .total = microbatches[i].total});
+          microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent, .total = microbatches[i].total},
+          {});
       const WeightedLoss loss =
           graphs_.run(microbatch, /*is_last=*/i + 1 == microbatches.size(), manager,
                       [&](Microbatch<Types>& one, bool is_captured) { return is_captured ? capture(one) : work(one); });
@@ -108,7 +109,7 @@ class Job {
 
   WeightedLoss work(Microbatch<Types>& microbatch) {
     log.emplace_back("run");
-    auto& [x, shared, state] = microbatch;
+    auto& [x, shared, state, shares] = microbatch;
     state.doubled = x * 2;
     if (state.total.defined()) state.total.add_(x);
     const at::Tensor loss = (parameter()->local() * x.pow(state.exponent)).sum();
@@ -120,7 +121,7 @@ class Job {
   // Computes nothing, and registers with the graph what a device would have recorded.
   WeightedLoss capture(Microbatch<Types>& microbatch) {
     log.emplace_back("capture");
-    auto& [x, shared, state] = microbatch;
+    auto& [x, shared, state, shares] = microbatch;
     const bool adds = manager_->received().front();
     const at::Tensor nothing = at::full({}, std::nan(""), at::kDouble);
     const WeightedLoss loss{.loss = nothing.clone(), .weight = nothing.clone()};

@@ -24,7 +24,7 @@ TEST(WeightedLoss, Refuses_what_is_no_loss_by_name) {
   expect_refused({.loss = at::Tensor()}, "a loss, got an undefined tensor");
   expect_refused({.loss = leaf({8})}, "a loss without dims, got shape [8]");
   expect_refused({.loss = leaf({1})}, "a loss without dims, got shape [1]");
-  expect_refused({.loss = at::ones({}, at::kLong)}, "a floating loss, got Long");
+  expect_refused({.loss = at::ones({}, at::kLong)}, "a loss of a floating dtype, got Long");
   expect_refused({.loss = at::ones({})}, "a loss with a graph");
   expect_refused({.loss = leaf().detach()}, "a loss with a graph");
 }
@@ -33,6 +33,39 @@ TEST(WeightedLoss, Refuses_what_is_no_weight_by_name) {
   expect_refused({.loss = leaf(), .loss_weight = at::Tensor()}, "a weight or none, got an undefined tensor");
   expect_refused({.loss = leaf(), .loss_weight = at::ones({4})}, "a weight without dims, got shape [4]");
   expect_refused({.loss = leaf(), .loss_weight = at::ones({}, at::kComplexFloat)}, "a real weight, got ComplexFloat");
+}
+
+LossShares shares_of(double tokens, double sequences) {
+  const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
+  return {.of = {{"sequences", scalar(sequences)}, {"tokens", scalar(tokens)}}, .weight = scalar(1)};
+}
+
+TEST(WeightedLoss, Adds_several_losses_by_their_shares) {
+  const at::Tensor tokens = at::full({}, 3.0, at::kDouble).requires_grad_();
+  const at::Tensor sequences = at::full({}, 5.0, at::kBFloat16).requires_grad_();
+  const WeightedLoss sum = weighted_loss({.losses = {{"tokens", tokens}, {"sequences", sequences}}}, shares_of(2, 0.5));
+  EXPECT_EQ(sum.loss.item<double>(), 2 * 3 + 0.5 * 5);
+  EXPECT_EQ(sum.losses.at("sequences").item<double>(), 5);
+  sum.loss.backward();
+  EXPECT_EQ(tokens.grad().item<double>(), 2);
+  EXPECT_EQ(sequences.grad().item<double>(), 0.5);
+}
+
+TEST(WeightedLoss, Refuses_losses_without_weights_and_weights_without_losses) {
+  const auto text_of = [](const LossResult& result, const LossShares& shares) -> std::string {
+    try {
+      (void)weighted_loss(result, shares);
+    } catch (const StateError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(text_of({.losses = {{"tokens", leaf()}}}, {}), HasSubstr("one loss, got {tokens}. Tell what each"));
+  EXPECT_THAT(text_of({.losses = {{"tokens", leaf()}}}, shares_of(1, 1)),
+              HasSubstr("{sequences, tokens}, got {tokens}"));
+  EXPECT_THAT(text_of({.loss = leaf()}, shares_of(1, 1)), HasSubstr("LossResult::losses alone"));
+  EXPECT_THAT(text_of({.losses = {{"tokens", leaf({2})}, {"sequences", leaf()}}}, shares_of(1, 1)),
+              HasSubstr("the loss 'tokens' without dims, got shape [2]"));
 }
 
 TEST(WeightedLoss, Weighs_by_counts_and_by_one) {

@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include "d9d/base/check.h"
+#include "d9d/modules/adopt.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
@@ -125,6 +127,48 @@ TEST(ShardOverData, Trains_with_frozen_parameters_and_shared_ones) {
   expect_trains_as_one_rank(
       {.data_parallel_shard = 2},
       {.make_model = make_shared_and_frozen, .units = [](toy::Model& model) { return Units{model.first.shared()}; }});
+}
+
+// torch::nn creates its layers in float32, and the model is in another dtype.
+TEST(ShardOverData, Trains_a_unit_that_is_adopted_and_has_another_dtype_than_float32) {
+  struct WithAdopted : Scaled {
+    WithAdopted() { to(at::kDouble); }
+    at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+      return Scaled::forward(x, shared) + layer(x);
+    }
+    static torch::nn::Linear make_layer() { return torch::nn::Linear(2, 1); }
+    const ModulePtr<Adopted<detail::AdoptedImpl<decltype(&make_layer)>>> layer =
+        register_module("layer", adopt(&make_layer));
+  };
+  expect_trains_as_one_rank(
+      {.data_parallel_shard = 2},
+      {.make_model = [] { return ModulePtr<toy::Model>(make_module<WithAdopted>()); },
+       .units = [](toy::Model& model) { return Units{dynamic_cast<WithAdopted&>(model).layer.shared()}; }});
+}
+
+TEST(ShardOverData, Passes_over_units_that_a_model_has_not) {
+  expect_trains_as_one_rank({.data_parallel_shard = 2}, {.units = [](toy::Model& model) {
+                              return Units{nullptr, model.first.shared(), nullptr};
+                            }});
+}
+
+TEST(ShardOverData, Refuses_units_that_are_not_below_the_model_and_units_within_units) {
+  const auto text_of = [](const auto& units) -> std::string {
+    try {
+      (void)trained({.data_parallel_shard = 2}, {.units = units});
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(text_of([](toy::Model& model) {
+                return Units{model.first.shared(), make_module<toy::Model>().shared()};
+              }),
+              HasSubstr("expected modules below the model as units, got another as unit 1"));
+  EXPECT_THAT(text_of([](toy::Model& model) {
+                return Units{model.first.shared(), model.first.shared()};
+              }),
+              HasSubstr("in unit 'first', got none that another unit has not. Of modules within each other"));
 }
 
 TEST(ShardOverData, Says_that_a_parameter_is_used_outside_of_its_unit) {

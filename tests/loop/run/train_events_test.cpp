@@ -43,9 +43,10 @@ struct Listener {
       return "";
     });
     for (const auto& event : {kTrainStepPre, kTrainForwardBackwardPre, kTrainForwardBackwardPost,
-                              kTrainOptimizerStepPre, kTrainOptimizerStepPost, kTrainStepPost}) {
+                              kTrainOptimizerStepPre, kTrainOptimizerStepPost}) {
       listen(events, event, [](const TrainStep& step) { return cat(" ", step.schedule.current_step()); });
     }
+    listen(events, kTrainStepPost, [](const TrainStep& step) { return cat(" ", step.schedule.current_step()); });
     listen(events, kTrainFinished, [](const TrainFinished&) { return ""; });
   }
   toy::Log* log;
@@ -82,6 +83,31 @@ TEST(TrainEvents, Come_in_order_with_their_contexts) {
                           "train.step.post 1",  //
                           "finalize", "train.finished"));
   EXPECT_EQ(Job::logged().at(0).at("from_a_handler"), 1.0);
+}
+
+TEST(TrainEvents, The_last_of_a_step_has_its_numbers) {
+  toy::Batch broken = samples(0, 1);
+  broken.y.fill_(std::numeric_limits<double>::quiet_NaN());
+  Job job({{samples(0, 1)}, {broken}, {samples(1, 2)}});
+  job.config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+  struct : toy::Task {
+    void register_events(const DistContext&, EventBus& events) override {
+      events.subscribe(kTrainStepPost, [this](const FinishedStep& step) { steps.push_back(step); });
+    }
+    std::vector<FinishedStep> steps;
+  } task;
+  train(job, task);
+  const auto lines = Job::logged();
+  ASSERT_EQ(task.steps.size(), 3U);
+  for (const std::size_t i : {0U, 2U}) {
+    EXPECT_EQ(task.steps[i].loss, lines[i].at("loss"));
+    EXPECT_EQ(task.steps[i].gradient_norm, lines[i].at("grad_norm"));
+    EXPECT_EQ(task.steps[i].learning_rate, lines[i].at("lr"));
+    EXPECT_EQ(task.steps[i].num_tokens, lines[i].at("num_tokens"));
+    EXPECT_EQ(task.steps[i].seconds, lines[i].at("step_seconds"));
+    EXPECT_TRUE(task.steps[i].is_updated);
+  }
+  EXPECT_FALSE(task.steps[1].is_updated);
 }
 
 TEST(TrainEvents, Of_the_optimiser_surround_its_step_and_are_left_out_where_it_is) {

@@ -323,6 +323,16 @@ void expect_curve_of_plain_loop(at::ScalarType dtype, double tolerance) {
   EXPECT_LT(lines.back()["loss"].get<double>(), 0.5 * lines.front()["loss"].get<double>());
 }
 
+TEST(Trainer, Names_the_first_module_that_is_not_finite) {
+  toy::Batch broken = samples(0, 2);
+  broken.x[1][0] = std::numeric_limits<double>::quiet_NaN();
+  Job job({{samples(0, 2)}, {samples(2, 2), broken}});
+  job.config.detect_non_finite = true;
+  EXPECT_THAT([&] { job.train(); }, ThrowsMessage<StateError>(AllOf(
+                                        HasSubstr("NaN or infinity in the output of first, whose inputs have such"),
+                                        HasSubstr("microbatch 1 of step 1"))));
+}
+
 TEST(Trainer, Trains_in_bfloat16_by_stochastic_adamw_and_repeats_itself) {
   const auto losses = [] {
     std::vector<std::vector<toy::Batch>> packs;

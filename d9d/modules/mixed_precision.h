@@ -1,0 +1,27 @@
+// Mixed precision: trained parameters are kept, updated and saved in a wide dtype (master weights) and computed with in
+// a narrow one, to which they are rounded once a step.
+//
+// Example
+//   auto model = make_module<MyModel>(config);
+//   model->to(at::kBFloat16);                      // layers compute in bfloat16
+//   keep_parameters_in(model.shared(), at::kFloat);   // the optimiser updates float32
+//   ...                                            // parallelise, materialize, train
+//
+// Gradients arrive in the narrow dtype and are summed over microbatches and ranks in GradientManagerConfig::grad_dtype
+// (float32 by default). Under FSDP each rank keeps a wide slice and a narrow one, and the narrow ones are gathered.
+#pragma once
+
+#include <memory>
+
+#include "d9d/modules/module.h"
+
+namespace d9d {
+
+// Local, on the meta device, before parallelize_*(). stored() of every trained parameter below gets `dtype`; frozen
+// parameters keep theirs. Values are rounded to the layers' dtype when a step's first microbatch begins
+// (GradientReduction::begin_microbatch), and before each forward of `model` outside of a step. Forwards of modules
+// below `model` outside of a step use the values of the last forward of `model` or the last step. Throws ConfigError
+// for a dtype that cannot hold the values of the layers' dtype.
+void keep_parameters_in(const std::shared_ptr<Module>& model, at::ScalarType dtype);
+
+}  // namespace d9d
