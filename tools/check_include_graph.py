@@ -43,12 +43,13 @@ AREAS = {
     "optim": Area(("core", "kernels"), TORCH),
     "blocks": Area(("modules", "core", "kernels"), TORCH),
     "model_state": Area(("modules", "core"), TORCH + JSON),
+    "checkpoint": Area(("core", "model_state"), TORCH + JSON + ("xxhash.h",)),
     "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),
     "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
     "models": Area(("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
         ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining/api", "internals")
-        + ("model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
+        + ("checkpoint", "model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),
 }

@@ -29,7 +29,6 @@ class BadInput(ProgramTest):
             "optimiser": ('optimizer={"name": "sgd", "lr": 0.1}', ["optimizer.name", "sgd", "adamw"]),
             "profiling": ('trainer.profiling={"traces_dir": "t", "period_steps": 9, "warmup_steps": 1, '
                           '"active_steps": 1}', ["trainer.profiling", "not built"]),
-            "checkpoints": ("trainer.checkpointing.period_steps=10", ["trainer.checkpointing.period_steps", "10"]),
             "tracker of a service": ('trainer.logging.tracker={"provider": "wandb", "project": "p"}', ["wandb"]),
             "override into nothing": ("trainer.schedule.total_steps.x=5", ["trainer.schedule.total_steps"]),
             "override beyond a list": ("lr_scheduler.scheduler.phases.7.steps=5", ["phases", "7"]),

@@ -20,9 +20,10 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
+// resumes: a checkpoint of the job will replace all values, so model_stage_factory.source_checkpoint is not read.
 template <class Types>
 [[nodiscard]] ModelStage<Types> build_model_stage(const DistContext& context, const TrainerConfig& config,
-                                                  ModelProvider<Types>& provider) {
+                                                  ModelProvider<Types>& provider, bool resumes = false) {
   const PipelineStageInfo stage_info;  // pipelines have one stage
   ModelStage<Types> stage = provider.initialize_model_stage(context, stage_info);
   Module& module = *stage.module;
@@ -34,7 +35,7 @@ template <class Types>
   check_layouts(context, module);
   module.materialize(context.device());
   module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
-  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint) {
+  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint; checkpoint && !resumes) {
     provider.load_source_checkpoint(context, module, *checkpoint);
   }
   module.check_initialized();

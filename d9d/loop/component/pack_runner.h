@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include <nlohmann/json.hpp>
+
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/metrics/metric.h"
 
@@ -16,6 +18,8 @@ class PackRunner {
   // Runs forward and backward of the fetched pack and adds its losses and gradients to `gradients`. Returns the number
   // of its tokens.
   virtual std::int64_t run(GradientManager& gradients) = 0;
+  // The position in the data, behind the packs that were fetched: PackStream::state().
+  [[nodiscard]] virtual nlohmann::json data_state() const = 0;
   // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from the first
   // run() on.
   [[nodiscard]] virtual const MetricMap& loss_means() const = 0;

@@ -27,8 +27,9 @@ struct TrainingJob {
   const MetricMap metrics;
   Optimizer optimizer;
   LearningRateScheduler lr_scheduler;
-  nlohmann::json hparams;                        // of task and model, for the tracker
-  const std::shared_ptr<const Tracker> tracker;  // the program's own, in addition to the configured one; null: none
+  nlohmann::json hparams;                          // of task and model, for the tracker
+  nlohmann::ordered_json tracker_state = nullptr;  // of the run that this one continues
+  const std::shared_ptr<const Tracker> tracker;    // the program's own, in addition to the configured one; null: none
 };
 
 }  // namespace d9d

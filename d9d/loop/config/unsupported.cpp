@@ -65,16 +65,9 @@ void refuse_unsupported(const DeviceMeshParameters& mesh) {
 void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
-  constexpr std::string_view kSaving = "saving and resuming a job is";
-  const auto& checkpoints = trainer.checkpointing.period_steps;
-  if (checkpoints != StepActionPeriod{StepActionMode::kDisable}) {
-    refuse("trainer.checkpointing.period_steps", write_record(checkpoints), kSaving, "Set it to \"disable\".");
-  }
-  if (const auto& num_to_keep = trainer.checkpointing.num_to_keep) {
-    refuse("trainer.checkpointing.num_to_keep", *num_to_keep, kSaving, "Set it to null.");
-  }
   if (trainer.model_stage_factory.checkpoint_only_trainable_parameters) {
-    refuse("trainer.model_stage_factory.checkpoint_only_trainable_parameters", true, kSaving, "Set it to false.");
+    refuse("trainer.model_stage_factory.checkpoint_only_trainable_parameters", true, "saving a part of a model is",
+           "Set it to false.");
   }
   if (const auto ahead = trainer.data_prefetch.prefetch_factor; ahead != DataPrefetchConfig().prefetch_factor) {
     refuse("trainer.data_prefetch.prefetch_factor", ahead, "copying another number of packs to the device ahead is",

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "d9d/loop/component/cuda_graph_rules.h"
+#include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/component/microbatch_runner.h"
 #include "d9d/loop/component/model_stage_factory.h"
 #include "d9d/loop/component/training_job.h"
@@ -47,6 +48,8 @@ class Trainer {
   // if there is one.
   Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
       : parts_(parts), job_(build_job(context, std::move(config))) {
+    if (saved_) load(*saved_, job_);
+    saved_.reset();
     job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
     job_.events->trigger(kTrainLRSchedulerReady, {.lr_scheduler = job_.lr_scheduler});
   }
@@ -89,10 +92,15 @@ class Trainer {
     stream_ = parts_.data.build_pack_stream(context, config.schedule.total_steps);
     events->trigger(kTrainDataStreamReady<typename Types::Batch>, {.stream = *stream_});
     check_data_order(context, stream_->state());
+    JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
+    saved_ = JobCheckpoints(context, config.checkpointing).newest();
+    if (saved_) {
+      schedule.load_state(saved_->values().at("schedule"));
+      stream_->load_state(saved_->values().at("data"));
+    }
     stream_->start();  // so that the first step's data is ready when the model is
-    const JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
 
-    const ModelStage<Types> stage = build_model_stage(context, config, parts_.model);
+    const ModelStage<Types> stage = build_model_stage(context, config, parts_.model, /*resumes=*/saved_.has_value());
     forward_ = stage.forward;
     check_cuda_graph(config, *stage.module);
     if (config.detect_non_finite) detect_non_finite(*stage.module);
@@ -112,6 +120,7 @@ class Trainer {
             .optimizer = std::move(optimizer),
             .lr_scheduler = std::move(lr_scheduler),
             .hparams = {},
+            .tracker_state = nullptr,
             .tracker = parts_.tracker};
   }
 
@@ -124,6 +133,7 @@ class Trainer {
   std::jthread warm_up_;
   std::unique_ptr<PackStream<typename Types::Batch>> stream_;
   ModelForward<Types> forward_;
+  std::optional<SavedCheckpoint> saved_;  // from which the job continues, until it has done so
   TrainingJob job_;
   GraphCounts graph_counts_;
 };

@@ -18,6 +18,7 @@
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/device/torch_version.h"
 #include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
@@ -117,7 +118,8 @@ class TrainingRun {
   static RunInfo run_info(const TrainingJob& job) {
     return {.name = job.config.run.name,
             .description = job.config.run.description.value_or(""),
-            .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}}};
+            .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
+            .resume_state = job.tracker_state};
   }
 
   void announce() const {
@@ -208,6 +210,11 @@ class TrainingRun {
     if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
     job_.schedule.advance();
+    if (!checkpoints_.is_due(job_.schedule, /*is_last=*/stops_ || job_.schedule.is_done())) return;
+    set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
+    run_->flush();
+    checkpoints_.save(job_, {.data = packs_.data_state(), .tracker = run_->state()});
+    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
   }
 
   void show_step(const StepReport& report) {
@@ -225,6 +232,7 @@ class TrainingRun {
   Logger log_;
   std::unique_ptr<TrackerRun> run_;
   GradientManager gradients_;
+  const JobCheckpoints checkpoints_{job_.context, job_.config.checkpointing};
   const SideStream copies_{job_.context.device()};
   const InterruptScope interrupt_;
   bool stops_ = false;

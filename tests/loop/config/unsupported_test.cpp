@@ -35,7 +35,8 @@ TEST(RefuseUnbuilt, Lets_a_plain_job_on_one_rank_through) {
 TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
   EXPECT_EQ(error_with("/data_prefetch/prefetch_factor", "1"), "accepted");
   EXPECT_EQ(error_with("/logging/max_pending_steps", "2"), "accepted");
-  EXPECT_EQ(error_with("/checkpointing/save_dir", "\"elsewhere\""), "accepted");
+  EXPECT_EQ(error_with("/checkpointing", R"({"save_dir": "elsewhere", "period_steps": 10, "num_to_keep": 3})"),
+            "accepted");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float32\""), "accepted");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"bfloat16\""), "accepted");
   EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 1})"), "accepted");
@@ -43,20 +44,9 @@ TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
 }
 
 TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
-  EXPECT_EQ(
-      error_with("/checkpointing/period_steps", "1000"),
-      "[config] trainer.checkpointing.period_steps = 1000: saving and resuming a job is not built in this version. "
-      "Set it to \"disable\".");
-  EXPECT_EQ(
-      error_with("/checkpointing/period_steps", "\"last_step\""),
-      "[config] trainer.checkpointing.period_steps = \"last_step\": saving and resuming a job is not built in this "
-      "version. Set it to \"disable\".");
-  EXPECT_EQ(error_with("/checkpointing/num_to_keep", "3"),
-            "[config] trainer.checkpointing.num_to_keep = 3: saving and resuming a job is not built in this version. "
-            "Set it to null.");
   EXPECT_EQ(error_with("/model_stage_factory/checkpoint_only_trainable_parameters", "true"),
-            "[config] trainer.model_stage_factory.checkpoint_only_trainable_parameters = true: saving and resuming a "
-            "job is not built in this version. Set it to false.");
+            "[config] trainer.model_stage_factory.checkpoint_only_trainable_parameters = true: saving a part of a "
+            "model is not built in this version. Set it to false.");
   EXPECT_EQ(
       error_with("/data_prefetch/prefetch_factor", "4"),
       "[config] trainer.data_prefetch.prefetch_factor = 4: copying another number of packs to the device ahead is "

@@ -1,0 +1,180 @@
+#include "d9d/checkpoint/checkpoint_directory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/posix.h"
+#include "d9d/checkpoint/box_owners.h"
+#include "d9d/checkpoint/manifest.h"
+#include "d9d/checkpoint/rank_file.h"
+#include "d9d/core/collectives/gather.h"
+
+namespace d9d {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "save-";
+constexpr std::string_view kUnfinished = ".tmp";
+
+// The step of a folder called save-<step>; none for any other name.
+std::optional<std::int64_t> step_of(const fs::path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* const begin = name.data() + kPrefix.size();
+  const char* const end = name.data() + name.size();
+  const auto [last, error] = std::from_chars(begin, end, step);
+  if (error != std::errc() || last != end || begin == end || step < 0) return std::nullopt;
+  return step;
+}
+
+std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
+  std::map<std::int64_t, fs::path> found;
+  if (!fs::is_directory(path)) return found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    const auto step = step_of(entry.path());
+    if (step && fs::exists(entry.path() / kManifestName)) found.emplace(*step, entry.path());
+  }
+  return found;
+}
+
+void remove_unfinished(const fs::path& path) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+    const fs::path name = entry.path().filename();
+    const bool is_ours = name.extension() == kUnfinished && step_of(name.stem());
+    const bool is_half_removed = step_of(name) && !fs::exists(entry.path() / kManifestName);
+    if (is_ours || is_half_removed) fs::remove_all(entry.path());
+  }
+}
+
+// The manifest goes first, so that a kill in between leaves no folder that looks complete.
+void remove_checkpoint(const fs::path& folder) {
+  fs::remove(folder / kManifestName);
+  fs::remove_all(folder);
+}
+
+// Runs `work` on this rank, and throws on all ranks of `job` what the first of them threw.
+nlohmann::json agreed(const DeviceMesh& job, const std::function<nlohmann::json()>& work, nlohmann::json& own) {
+  nlohmann::json report = {{"error", ""}};
+  try {
+    own = work();
+  } catch (const std::exception& error) {
+    report["error"] = cat(error.what());
+  }
+  if (job.num_ranks() > 1) {
+    const auto all = all_gather_object(report, *job.communicator());
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+      if (all[rank]["error"] == "" || rank == static_cast<std::size_t>(job.index())) continue;
+      if (report["error"] == "") report["error"] = cat("rank ", rank, ": ", all[rank]["error"].get<std::string>());
+    }
+  }
+  if (report["error"] != "") throw IoError(report["error"].get<std::string>());
+  return own;
+}
+
+}  // namespace
+
+void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
+                               std::optional<std::int64_t> num_to_keep) const {
+  const fs::path folder = path_ / cat(kPrefix, step);
+  const fs::path staging = path_ / cat(kPrefix, step, kUnfinished);
+  const bool is_main = job_.index() == 0;
+  job_.throw_if_failed();
+  nlohmann::json entries;
+  agreed(
+      job_,
+      [&]() -> nlohmann::json {
+        if (!is_main) return {};
+        fs::create_directories(path_);
+        remove_unfinished(path_);
+        fs::create_directory(staging);
+        return {};
+      },
+      entries);
+  try {
+    agreed(
+        job_, [&] { return write_rank_file(staging, job_.index(), boxes_of_rank(state.tensors, job_)); }, entries);
+    const std::vector<nlohmann::json> all =
+        job_.num_ranks() > 1 ? gather_object(entries, *job_.communicator(), /*root=*/0) : std::vector{entries};
+    job_.throw_if_failed();  // values that crossed ranks are those that were written
+    agreed(
+        job_,
+        [&]() -> nlohmann::json {
+          if (!is_main) return {};
+          write_manifest(staging, step, state, all);
+          if (fs::exists(folder)) remove_checkpoint(folder);
+          fs::rename(staging, folder);
+          detail::sync_directory(path_);
+          const auto complete = complete_ones(path_);
+          auto oldest = complete.begin();
+          for (std::int64_t left = std::ssize(complete); num_to_keep && left > *num_to_keep; --left, ++oldest) {
+            remove_checkpoint(oldest->second);
+          }
+          return {};
+        },
+        entries);
+  } catch (const IoError&) {
+    std::error_code ignored;
+    if (is_main) fs::remove_all(staging, ignored);
+    throw;
+  }
+}
+
+std::optional<SavedCheckpoint> CheckpointDirectory::newest() const {
+  nlohmann::json found = nullptr;
+  agreed(
+      job_,
+      [&]() -> nlohmann::json {
+        if (job_.index() != 0) return nullptr;
+        const auto complete = complete_ones(path_);
+        return complete.empty() ? nlohmann::json() : nlohmann::json(complete.rbegin()->second.string());
+      },
+      found);
+  if (job_.num_ranks() > 1) found = all_gather_object(found, *job_.communicator()).front();
+  if (found.is_null()) return std::nullopt;
+  return SavedCheckpoint(found.get<std::string>());
+}
+
+struct SavedCheckpoint::Contents {
+  fs::path folder;
+  Manifest manifest;
+};
+
+SavedCheckpoint::SavedCheckpoint(const fs::path& folder)
+    : contents_(std::make_unique<Contents>(Contents{.folder = folder, .manifest = read_manifest(folder)})) {}
+SavedCheckpoint::~SavedCheckpoint() = default;
+SavedCheckpoint::SavedCheckpoint(SavedCheckpoint&&) noexcept = default;
+SavedCheckpoint& SavedCheckpoint::operator=(SavedCheckpoint&&) noexcept = default;
+
+const fs::path& SavedCheckpoint::folder() const { return contents_->folder; }
+std::int64_t SavedCheckpoint::step() const { return contents_->manifest.step; }
+const nlohmann::ordered_json& SavedCheckpoint::values() const { return contents_->manifest.values; }
+
+void SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job) const {
+  check_tensors(contents_->manifest, state.tensors, contents_->folder);  // the same on all ranks
+  nlohmann::json unused;
+  RankFiles files(contents_->folder);
+  agreed(
+      job,
+      [&]() -> nlohmann::json {
+        for (const auto& [name, tensor] : state.tensors)
+          files.check(name, tensor, contents_->manifest.tensors.at(name));
+        return {};
+      },
+      unused);
+  agreed(
+      job,
+      [&]() -> nlohmann::json {
+        for (const auto& [name, tensor] : state.tensors) files.read(name, tensor, contents_->manifest.tensors.at(name));
+        return {};
+      },
+      unused);
+}
+
+}  // namespace d9d

@@ -1,0 +1,25 @@
+// What a checkpoint holds: tensors over the ranks of a job, and small values.
+//
+// Example
+//   CheckpointState state;
+//   for (const auto& [name, parameter] : model->named_parameters()) state.tensors.emplace(name, parameter->dtensor());
+//   state.values["schedule"] = schedule.state();
+#pragma once
+
+#include <map>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/core/dtensor/dtensor.h"
+
+namespace d9d {
+
+struct CheckpointState {
+  // By name, the same on all ranks. Saving reads the local parts, and loading fills them in place. A mesh without axes
+  // means that all ranks of the job hold the same whole tensor.
+  std::map<std::string, DTensor> tensors = {};
+  nlohmann::ordered_json values = nlohmann::ordered_json::object();  // those of the first rank are saved
+};
+
+}  // namespace d9d

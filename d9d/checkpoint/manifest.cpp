@@ -1,0 +1,130 @@
+#include "d9d/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/atomic_file.h"
+#include "d9d/core/dtensor/box_intersection.h"
+
+namespace d9d {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFormat = 1;
+
+SavedBox read_box(const nlohmann::ordered_json& json) {
+  return {.file = json.at("file").get<std::string>(),
+          .entry = json.at("entry").get<std::string>(),
+          .box = {.start = json.at("start").get<std::vector<std::int64_t>>(),
+                  .sizes = json.at("sizes").get<std::vector<std::int64_t>>()},
+          .checksums = json.at("checksums").get<std::vector<std::string>>()};
+}
+
+// Empty, or what is wrong with the boxes of a tensor.
+std::string fault_of(const SavedTensor& tensor) {
+  std::int64_t numel = 0;
+  for (const SavedBox& each : tensor.boxes) {
+    const LocalBox& box = each.box;
+    if (fs::path(each.file).filename() != each.file || each.file.empty()) return "the file " + each.file;
+    if (box.start.size() != tensor.shape.size() || box.sizes.size() != tensor.shape.size()) return "dims of a box";
+    for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
+      const bool is_inside = box.start[d] >= 0 && box.sizes[d] > 0 && box.start[d] <= tensor.shape[d] &&
+                             box.sizes[d] <= tensor.shape[d] - box.start[d];
+      if (!is_inside) return "a box outside of it";
+    }
+    numel += box.numel();
+  }
+  std::vector<LocalBox> boxes;
+  for (const SavedBox& each : tensor.boxes) boxes.push_back(each.box);
+  if (std::ssize(intersections(boxes, boxes)) != std::ssize(boxes)) return "boxes on top of each other";
+  return numel == c10::multiply_integers(tensor.shape) ? "" : "boxes that do not cover it";
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 5); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  if (names.size() > 5) text += cat(" and ", names.size() - 5, " more");
+  return text;
+}
+
+}  // namespace
+
+void write_manifest(const fs::path& folder, std::int64_t step, const CheckpointState& state,
+                    const std::vector<nlohmann::json>& entries) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::object();
+  for (const auto& [name, tensor] : state.tensors) {
+    tensors[name] = {{"dtype", at::toString(tensor.local.scalar_type())},
+                     {"shape", tensor.global_shape},
+                     {"boxes", nlohmann::ordered_json::array()}};
+  }
+  for (const nlohmann::json& of_rank : entries) {
+    for (const nlohmann::json& entry : of_rank) {
+      nlohmann::ordered_json box = entry.at("box");
+      tensors[entry.at("tensor").get<std::string>()]["boxes"].push_back(std::move(box));
+    }
+  }
+  const nlohmann::ordered_json manifest = {
+      {"format", kFormat}, {"step", step}, {"values", state.values}, {"tensors", std::move(tensors)}};
+  write_file_atomically(folder / kManifestName, manifest.dump(1) + "\n");
+}
+
+Manifest read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestName;
+  std::ifstream file(path);
+  D9D_CHECK(file.good(), IoError, "[checkpoint] expected ", path.string(), ", got no such file. Name a checkpoint.");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  Manifest manifest;
+  try {
+    const auto json = nlohmann::ordered_json::parse(text);
+    D9D_CHECK(json.at("format") == kFormat, IoError, "[checkpoint] expected ", path.string(), " of format ", kFormat,
+              ", got ", json.at("format").dump(), ". Use the version that wrote it.");
+    manifest.step = json.at("step").get<std::int64_t>();
+    manifest.values = json.at("values");
+    for (const auto& [name, tensor] : json.at("tensors").items()) {
+      SavedTensor& saved = manifest.tensors[name];
+      saved = {.dtype = tensor.at("dtype"), .shape = tensor.at("shape").get<std::vector<std::int64_t>>(), .boxes = {}};
+      for (const auto& box : tensor.at("boxes")) saved.boxes.push_back(read_box(box));
+      const std::string fault = fault_of(saved);
+      D9D_CHECK(fault.empty(), IoError, "[checkpoint] expected boxes that make up ", name, " in ", path.string(),
+                ", got ", fault, ". The file is damaged: use another checkpoint.");
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw IoError(cat("[checkpoint] expected a manifest in ", path.string(), ", got what is none: ", error.what(),
+                      ". The file is damaged: use another checkpoint."));
+  }
+  return manifest;
+}
+
+void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors, const fs::path& folder) {
+  std::vector<std::string> missing, unknown, different;
+  for (const auto& [name, tensor] : tensors) {
+    const auto found = manifest.tensors.find(name);
+    if (found == manifest.tensors.end()) {
+      missing.push_back(name);
+      continue;
+    }
+    const char* const dtype = at::toString(tensor.local.scalar_type());
+    if (found->second.dtype == dtype && found->second.shape == tensor.global_shape) continue;
+    different.push_back(cat(name, " (", found->second.dtype, " ", at::IntArrayRef(found->second.shape), " there, ",
+                            dtype, " ", at::IntArrayRef(tensor.global_shape), " here)"));
+  }
+  for (const auto& [name, tensor] : manifest.tensors) {
+    if (!tensors.contains(name)) unknown.push_back(name);
+  }
+  std::string text;
+  const auto note = [&](const char* what, const std::vector<std::string>& names) {
+    if (!names.empty()) text += cat(text.empty() ? "" : "; ", what, list_of(names));
+  };
+  note("it lacks ", missing);
+  note("it has also ", unknown);
+  note("others are ", different);
+  D9D_CHECK(text.empty(), StateError, "[checkpoint] expected the tensors of this job in ", folder.string(), ", but ",
+            text, ". Continue with the model and the optimiser that wrote it, or begin in another folder.");
+}
+
+}  // namespace d9d

@@ -1,0 +1,53 @@
+// manifest.json of a checkpoint.
+//
+//   {"format": 1, "step": 100, "values": {...},
+//    "tensors": {"model.norm.weight": {"dtype": "Float", "shape": [8], "boxes": [
+//      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
+//       "checksums": ["78af5f94892f3950"]}]}}}
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/checkpoint/checkpoint_state.h"
+#include "d9d/core/dtensor/layout.h"
+
+namespace d9d {
+
+inline constexpr const char* kManifestName = "manifest.json";
+
+struct SavedBox {
+  std::string file;  // in the checkpoint's folder
+  std::string entry;
+  LocalBox box;
+  std::vector<std::string> checksums;
+};
+struct SavedTensor {
+  std::string dtype;  // LibTorch's name
+  std::vector<std::int64_t> shape;
+  std::vector<SavedBox> boxes;
+};
+struct Manifest {
+  std::int64_t step = 0;
+  nlohmann::ordered_json values;
+  std::map<std::string, SavedTensor> tensors;
+};
+
+// `entries`: what write_rank_file() returned on each rank.
+void write_manifest(const std::filesystem::path& folder, std::int64_t step, const CheckpointState& state,
+                    const std::vector<nlohmann::json>& entries);
+
+// Throws IoError, naming the file, for what is no manifest: another format, boxes outside of their tensor or on top of
+// each other, files outside of the folder.
+[[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
+
+// Throws StateError that lists names unless the manifest has exactly these tensors, with their dtypes and shapes.
+void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors,
+                   const std::filesystem::path& folder);
+
+}  // namespace d9d

@@ -1,0 +1,95 @@
+#include "d9d/loop/component/job_checkpoints.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ranges>
+#include <string>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+// The parameter whose state an entry is: "<parameter>.<slot>". Null: none.
+const Parameter* parameter_of(const std::string& entry, const std::map<std::string, ParameterPtr>& parameters) {
+  const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
+  return found == parameters.end() ? nullptr : found->second.get();
+}
+
+DTensor state_of(const std::string& entry, const at::Tensor& tensor, const Parameter* parameter) {
+  if (parameter != nullptr && tensor.sizes() == parameter->stored().sizes()) {
+    return {.local = tensor,
+            .mesh = parameter->mesh(),
+            .placements = parameter->placements(),
+            .global_shape = parameter->global_shape()};
+  }
+  const bool is_whole = parameter == nullptr || parameter->stored().sizes() == parameter->global_shape();
+  D9D_CHECK(is_whole || tensor.numel() == 1, StateError, "[loop::checkpoints] expected the optimiser's state '", entry,
+            "' in the shape of what a rank keeps of the parameter, ", parameter->stored().sizes(),
+            ", or one number, got ", tensor.sizes(),
+            ". Its layout over the ranks is not known, so it cannot be saved.");
+  return {.local = tensor, .mesh = {}, .placements = {}, .global_shape = tensor.sizes().vec()};
+}
+
+}  // namespace
+
+std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer) {
+  std::map<std::string, DTensor> tensors;
+  std::map<std::string, ParameterPtr> parameters;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    parameters.emplace(name, parameter);
+    tensors.emplace("model." + name, parameter->dtensor());
+  }
+  for (const auto& [name, buffer] : module.named_buffers()) {
+    if (!buffer->is_persistent) continue;
+    tensors.emplace(
+        "model." + name,
+        DTensor{.local = buffer->local, .mesh = {}, .placements = {}, .global_shape = buffer->local.sizes().vec()});
+  }
+  for (const auto& [name, tensor] : optimizer.state_dict()) {
+    tensors.emplace("optimizer." + name, state_of(name, tensor, parameter_of(name, parameters)));
+  }
+  return tensors;
+}
+
+JobCheckpoints::JobCheckpoints(const DistContext& context, const CheckpointingConfig& config)
+    : config_(config), directory_(config.save_dir, context.mesh(MeshDomain::kBatch)) {}
+
+std::optional<SavedCheckpoint> JobCheckpoints::newest() const {
+  if (config_.period_steps == StepActionPeriod{StepActionMode::kDisable}) return std::nullopt;
+  return directory_.newest();
+}
+
+bool JobCheckpoints::is_due(const JobSchedule& schedule, bool is_last) const {
+  if (config_.period_steps == StepActionPeriod{StepActionMode::kDisable}) return false;
+  return is_last || schedule.should_do_action(config_.period_steps, {.after_advance = true});
+}
+
+void JobCheckpoints::save(const TrainingJob& job, const RunPosition& position) const {
+  const auto start = std::chrono::steady_clock::now();
+  CheckpointState state{.tensors = tensors_of(*job.module, job.optimizer), .values = {}};
+  state.values = {{"schedule", job.schedule.state()},
+                  {"lr_scheduler", job.lr_scheduler.state()},
+                  {"data", position.data},
+                  {"tracker", position.tracker},
+                  {"base_seed", job.config.determinism.base_seed}};
+  const std::int64_t step = job.schedule.current_step();
+  directory_.save(step, state, config_.num_to_keep);
+  if (!job.context.is_main_process()) return;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  job.context.log().info("saved step ", step, " in ", config_.save_dir.string(), " (", seconds.count(), " s)");
+}
+
+void load(const SavedCheckpoint& saved, TrainingJob& job) {
+  saved.load({.tensors = tensors_of(*job.module, job.optimizer), .values = {}}, job.context.mesh(MeshDomain::kBatch));
+  job.lr_scheduler.load_state(saved.values().at("lr_scheduler"));
+  job.tracker_state = saved.values().at("tracker");
+  if (job.context.is_main_process()) {
+    job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());
+  }
+}
+
+}  // namespace d9d

@@ -1,0 +1,53 @@
+// Saving a training job and continuing it: which of its parts a checkpoint holds, and when one is written.
+//
+// Example
+//   const JobCheckpoints checkpoints(context, config.checkpointing);
+//   if (const auto saved = checkpoints.newest()) schedule.load_state(saved->values().at("schedule"));
+//   ...                                                              // model, optimiser
+//   if (saved) load(*saved, job);
+//   while (...) { ...; if (checkpoints.is_due(schedule, is_last)) checkpoints.save(job, {.data = stream.state()}); }
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/component/training_job.h"
+
+namespace d9d {
+
+// What a run knows beside its job.
+struct RunPosition {
+  nlohmann::json data = nullptr;             // PackStream::state()
+  nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state(), of the main process
+};
+
+class JobCheckpoints {
+ public:
+  // Does nothing and finds nothing with trainer.checkpointing.period_steps = "disable".
+  JobCheckpoints(const DistContext& context, const CheckpointingConfig& config);
+
+  // Collective. The checkpoint that the job continues from.
+  [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
+
+  // Whether one is to be written now, after JobSchedule::advance(); is_last: no step follows in this run.
+  [[nodiscard]] bool is_due(const JobSchedule& schedule, bool is_last) const;
+  // Collective. IoError on all ranks if it cannot be written.
+  void save(const TrainingJob& job, const RunPosition& position) const;
+
+ private:
+  CheckpointingConfig config_;
+  CheckpointDirectory directory_;
+};
+
+// Collective. Parameters, persistent buffers and the optimiser's state, in place, and the position of the
+// learning-rate schedule. JobSchedule and data have got theirs already.
+void load(const SavedCheckpoint& saved, TrainingJob& job);
+
+// Local. The tensors of a job. An entry "<parameter>.<slot>" of Optimizer::state_dict() with the shape of what this
+// rank keeps of the parameter has its layout; any other is the same on all ranks. Throws StateError for one that is
+// not a number and belongs to a sharded parameter in another shape.
+[[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer);
+
+}  // namespace d9d

@@ -1,0 +1,263 @@
+#include "d9d/checkpoint/checkpoint_directory.h"
+
+#include <fstream>
+#include <functional>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/dtensor/redistribute.h"
+
+#include "tests/support/ranks.h"
+
+namespace d9d::test::checkpoint_directory_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+// How a job lays out the tensors "matrix" [10, 7], "vector" [13] and "count" [].
+struct Layout {
+  std::vector<MeshAxis> axes;
+  Placements matrix;
+  Placements vector;
+  [[nodiscard]] std::int64_t num_ranks() const {
+    std::int64_t product = 1;
+    for (const MeshAxis& axis : axes) product *= axis.size;
+    return product;
+  }
+};
+
+const FlatShard kFlat{.padded_numel = 256, .offset_in_unit = 0};
+
+const std::vector<Layout>& layouts() {
+  static const std::vector<Layout> all = {
+      {{{"a", 1}}, {Replicate{}}, {Replicate{}}},
+      {{{"a", 2}}, {Shard{0}}, {Replicate{}}},
+      {{{"a", 3}}, {Shard{1}}, {Shard{0}}},
+      {{{"a", 2}, {"b", 2}}, {Shard{1}, Shard{0}}, {Replicate{}, Shard{0}}},
+      {{{"a", 2}, {"b", 3}}, {Replicate{}, Shard{0}}, {Shard{0}, Replicate{}}},
+      {{{"a", 4}}, {kFlat}, {FlatShard{.padded_numel = 256, .offset_in_unit = 128}}},
+      {{{"a", 2}, {"b", 2}}, {Shard{1}, kFlat}, {Replicate{}, FlatShard{.padded_numel = 256, .offset_in_unit = 128}}},
+      {{{"a", 8}}, {Shard{0}}, {Shard{0}}},  // the last ranks hold nothing
+  };
+  return all;
+}
+
+at::Tensor numbers(at::IntArrayRef shape, double first) {
+  return at::arange(c10::multiply_integers(shape), at::kDouble).add(first).view(shape);
+}
+
+// This rank's part of `whole`.
+DTensor part_of(const at::Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
+  const LocalBox box = local_box(whole.sizes().vec(), mesh, placements);
+  at::Tensor part = whole;
+  for (std::size_t d = 0; d < box.start.size(); ++d) {
+    part = part.narrow(static_cast<std::int64_t>(d), box.start[d], box.sizes[d]);
+  }
+  if (has_flat_shard(placements)) {
+    const FlatRange range = flat_range(box.numel(), mesh, placements);
+    part = part.reshape({-1}).narrow(0, range.begin, range.numel());
+  }
+  return {
+      .local = part.contiguous().clone(), .mesh = mesh, .placements = placements, .global_shape = whole.sizes().vec()};
+}
+
+CheckpointState state_on(const DeviceMesh& mesh, const Layout& layout, double first) {
+  CheckpointState state;
+  state.tensors.emplace("matrix", part_of(numbers({10, 7}, first), mesh, layout.matrix));
+  state.tensors.emplace("vector", part_of(numbers({13}, first + 100).to(at::kBFloat16), mesh, layout.vector));
+  state.tensors.emplace(
+      "count",
+      DTensor{
+          .local = at::full({}, static_cast<std::int64_t>(first)), .mesh = {}, .placements = {}, .global_shape = {}});
+  state.values = {{"position", first}};
+  return state;
+}
+
+void on_ranks(const Layout& layout, const std::function<void(const DeviceMesh&)>& body) {
+  run_ranks(RankBackend::kThreads, layout.num_ranks(),
+            [&](World& world) { body(DeviceMesh("job", layout.axes, borrowed(world))); });
+}
+
+class CheckpointDirectoryTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fs::remove_all(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  void save(const Layout& layout, std::int64_t step, double first, std::optional<std::int64_t> keep = std::nullopt) {
+    on_ranks(layout, [&](const DeviceMesh& mesh) {
+      CheckpointDirectory(folder_, mesh).save(step, state_on(mesh, layout, first), keep);
+    });
+  }
+  // Loads the newest one, and expects the numbers from `first` on.
+  void expect_loads(const Layout& layout, double first) {
+    on_ranks(layout, [&](const DeviceMesh& mesh) {
+      const CheckpointState expected = state_on(mesh, layout, first);
+      const CheckpointState state = state_on(mesh, layout, -7);
+      const auto saved = CheckpointDirectory(folder_, mesh).newest();
+      ASSERT_TRUE(saved.has_value());
+      EXPECT_EQ(saved->values(), expected.values);
+      saved->load(state, mesh);
+      for (const auto& [name, tensor] : expected.tensors) {
+        EXPECT_TRUE(at::equal(state.tensors.at(name).local, tensor.local)) << name;
+      }
+    });
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : fs::directory_iterator(folder_)) found.push_back(entry.path().filename().string());
+    std::ranges::sort(found);
+    return found;
+  }
+  // What newest() and load() throw on one rank.
+  std::string complaint(const CheckpointState& state) {
+    const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
+    try {
+      const auto saved = CheckpointDirectory(folder_, alone).newest();
+      if (!saved) return "none";
+      saved->load(state, alone);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  CheckpointState state_alone(double first = -7) {
+    return state_on(DeviceMesh("job", {{"a", 1}}, lone_rank(0, 1)), layouts().front(), first);
+  }
+
+  const fs::path folder_ =
+      fs::path(::testing::TempDir()) / cat("d9d_", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(CheckpointDirectoryTest, Of_any_layout_loads_into_any_other_bit_for_bit) {
+  double first = 0;
+  for (const Layout& from : layouts()) {
+    first += 1;
+    save(from, static_cast<std::int64_t>(first), first);
+    for (const Layout& to : layouts()) expect_loads(to, first);
+  }
+}
+
+TEST_F(CheckpointDirectoryTest, Holds_every_element_once) {
+  const std::uintmax_t bytes = 70 * 8 + 13 * 2 + 8;
+  for (const Layout& layout : layouts()) {
+    fs::remove_all(folder_);
+    save(layout, 1, 5);
+    std::uintmax_t written = 0, largest = 0;
+    for (const auto& entry : fs::directory_iterator(folder_ / "save-1")) {
+      if (entry.path().extension() != ".safetensors") continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      std::uint64_t header = 0;
+      file.read(reinterpret_cast<char*>(&header), sizeof header);
+      written += entry.file_size() - sizeof header - header;
+      largest = std::max(largest, entry.file_size() - sizeof header - header);
+    }
+    EXPECT_EQ(written, bytes) << layout.num_ranks() << " ranks";
+  }
+}
+
+TEST_F(CheckpointDirectoryTest, Ignores_and_removes_what_is_not_complete) {
+  save(layouts()[1], 4, 4);
+  fs::copy(folder_ / "save-4", folder_ / "save-9.tmp", fs::copy_options::recursive);
+  fs::copy(folder_ / "save-4", folder_ / "save-8", fs::copy_options::recursive);
+  fs::remove(folder_ / "save-8/manifest.json");
+  fs::create_directory(folder_ / "save-x");
+  expect_loads(layouts()[2], 4);
+  save(layouts()[1], 5, 5);
+  EXPECT_THAT(names(), ElementsAre("save-4", "save-5", "save-x"));
+  expect_loads(layouts()[0], 5);
+}
+
+TEST_F(CheckpointDirectoryTest, Keeps_the_newest) {
+  for (const int step : {5, 10, 100, 15}) save(layouts()[1], step, step, 2);
+  EXPECT_THAT(names(), ElementsAre("save-100", "save-15"));
+  expect_loads(layouts()[1], 100);
+}
+
+TEST_F(CheckpointDirectoryTest, Is_none_without_a_folder_or_a_checkpoint) {
+  EXPECT_EQ(complaint(state_alone()), "none");
+  fs::create_directories(folder_);
+  EXPECT_EQ(complaint(state_alone()), "none");
+}
+
+TEST_F(CheckpointDirectoryTest, Of_another_model_is_refused_before_anything_changes) {
+  save(layouts()[3], 1, 3);
+  CheckpointState state = state_alone();
+  state.tensors.emplace("extra", state.tensors.at("vector"));
+  EXPECT_THAT(complaint(state), AllOf(HasSubstr("save-1"), HasSubstr("it lacks extra")));
+  state = state_alone();
+  state.tensors.erase("vector");
+  EXPECT_THAT(complaint(state), HasSubstr("it has also vector"));
+  state = state_alone();
+  state.tensors.at("matrix").local = state.tensors.at("matrix").local.to(at::kFloat);
+  EXPECT_THAT(complaint(state), HasSubstr("others are matrix (Double [10, 7] there, Float [10, 7] here)"));
+  EXPECT_EQ(state.tensors.at("count").local.item<std::int64_t>(), -7);
+}
+
+TEST_F(CheckpointDirectoryTest, Finds_a_flipped_byte_in_what_it_reads) {
+  save(layouts()[1], 1, 3);
+  const fs::path path = folder_ / "save-1/rank-1.safetensors";
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(-3, std::ios::end);
+  file.put('\x55');
+  file.close();
+  EXPECT_THAT(complaint(state_alone()), AllOf(HasSubstr("rank-1.safetensors"), HasSubstr("as it was written")));
+}
+
+TEST_F(CheckpointDirectoryTest, Names_a_file_that_is_gone_or_cut) {
+  save(layouts()[1], 1, 3);
+  fs::resize_file(folder_ / "save-1/rank-1.safetensors", 100);
+  EXPECT_THAT(complaint(state_alone()), HasSubstr("rank-1.safetensors"));
+  fs::remove(folder_ / "save-1/rank-1.safetensors");
+  EXPECT_THAT(complaint(state_alone()), HasSubstr("rank-1.safetensors"));
+}
+
+TEST_F(CheckpointDirectoryTest, Refuses_any_damaged_manifest_without_a_crash) {
+  save(layouts()[3], 1, 3);
+  const fs::path path = folder_ / "save-1/manifest.json";
+  std::ifstream in(path);
+  const std::string whole{std::istreambuf_iterator<char>(in), {}};
+  int num_refused = 0;
+  for (std::size_t i = 0; i + 2 < whole.size(); i += 7) {
+    for (const char wrong : {'9', '-', '"'}) {
+      std::string text = whole;
+      text[i] = wrong;
+      std::ofstream(path) << text;
+      num_refused += complaint(state_alone()).empty() ? 0 : 1;
+    }
+    std::ofstream(path) << whole.substr(0, i);
+    EXPECT_NE(complaint(state_alone()), "") << i;
+  }
+  EXPECT_GT(num_refused, 100);
+}
+
+TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_ranks_say_so) {
+  save(layouts()[1], 1, 1);
+  int num_told = 0;
+  std::mutex mutex;
+  on_ranks(layouts()[1], [&](const DeviceMesh& mesh) {
+    CheckpointState state = state_on(mesh, layouts()[1], 2);
+    if (mesh.index() == 1) state.tensors.at("matrix").local = state.tensors.at("matrix").local.to(at::kComplexHalf);
+    try {
+      CheckpointDirectory(folder_, mesh).save(2, state, std::nullopt);
+    } catch (const IoError& error) {
+      const std::lock_guard lock(mutex);
+      ++num_told;
+      EXPECT_THAT(error.what(), HasSubstr("matrix"));
+    }
+  });
+  EXPECT_EQ(num_told, 2);
+  EXPECT_THAT(names(), ElementsAre("save-1"));
+  expect_loads(layouts()[0], 1);
+}
+
+}  // namespace
+}  // namespace d9d::test::checkpoint_directory_test

@@ -1,0 +1,199 @@
+// Jobs that end in the middle and continue from their checkpoints, on the same ranks or on others.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+#include "d9d/loop/control/shard_over_data.h"
+#include "d9d/loop/run/trainer.h"
+
+#include "tests/loop/run/toy_job.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test::resume_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+constexpr std::int64_t kSteps = 8;
+constexpr std::int64_t kSamples = 8;  // of a step
+
+struct Provider : toy::Provider {
+  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
+    shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
+  }
+  void load_source_checkpoint(const DistContext&, Module&, const fs::path&) override { ++num_loads; }
+  int num_loads = 0;
+};
+
+struct Task : toy::Task {
+  void register_events(const DistContext&, EventBus& events) override {
+    events.subscribe(kTrainStepPost, [this](const FinishedStep& step) { losses.push_back(step.loss); });
+  }
+  std::vector<double> losses;
+};
+
+struct Result {
+  std::vector<double> losses;
+  std::map<std::string, at::Tensor> parameters;
+  int num_source_loads = 0;
+};
+
+struct Plan {
+  DeviceMeshParameters mesh = {};
+  std::optional<fs::path> folder = {};
+  std::int64_t fails_at_step = -1;
+  OptimizerConfig optimizer = AdamWConfig{.lr = 0.05, .weight_decay = 0.1};
+  StepActionPeriod period = {EverySteps{3}};
+  std::optional<std::int64_t> num_to_keep = {};
+  at::ScalarType dtype = at::kDouble;
+  std::optional<Dtype> master_dtype = {};
+};
+
+Result train(const Plan& plan) {
+  Result result;
+  run_ranks(RankBackend::kThreads, plan.mesh.world_size(), [&](World& world) {
+    const DistContext context({.mesh = plan.mesh, .world = borrowed(world), .local_rank = world.rank()});
+    toy::Job job({});
+    Task task;
+    task.throws_at_step = plan.fails_at_step;
+    Provider provider;
+    provider.make_model = [&] {
+      auto model = make_module<toy::Model>();
+      model->to(plan.dtype);
+      return model;
+    };
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      std::vector<toy::Batch> pack;
+      for (std::int64_t i = world.rank(); i < kSamples; i += plan.mesh.world_size()) {
+        pack.push_back(toy::samples(kSamples * step + i, 1));
+        pack.back().x = pack.back().x.to(plan.dtype);
+      }
+      provider.packs.push_back(std::move(pack));
+    }
+    job.config.schedule.total_steps = kSteps;
+    job.config.logging.tracker = NullTrackerConfig{};
+    job.config.model_stage_factory = {.source_checkpoint = "published", .master_dtype = plan.master_dtype};
+    job.config.checkpointing = {.save_dir = plan.folder.value_or(""),
+                                .period_steps = plan.folder ? plan.period : StepActionPeriod{StepActionMode::kDisable},
+                                .num_to_keep = plan.num_to_keep};
+    AutoOptimizerProvider optimizer(plan.optimizer);
+    Trainer<toy::Types> trainer(
+        context, job.config,
+        {.task = task, .model = provider, .data = provider, .optimizer = optimizer, .lr_scheduler = job.lr_scheduler});
+    EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
+    const auto parameters = trainer.module().full_state_dict();
+    if (!context.is_main_process()) return;
+    result = {.losses = task.losses, .parameters = {}, .num_source_loads = provider.num_loads};
+    for (const auto& [name, tensor] : parameters) result.parameters.emplace(name, tensor.clone());
+  });
+  return result;
+}
+
+class Resume : public ::testing::Test {
+ protected:
+  void SetUp() override { fs::remove_all(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::vector<std::string> saved() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename().string());
+    std::ranges::sort(names);
+    return names;
+  }
+  // Ends in the sixth step, after saving the third.
+  void break_off(Plan plan) {
+    plan.folder = folder_;
+    plan.fails_at_step = 5;
+    EXPECT_THROW(train(plan), Error);
+    EXPECT_THAT(saved(), ElementsAre("save-3"));
+  }
+
+  const fs::path folder_ =
+      fs::path(::testing::TempDir()) / cat("d9d_", ::testing::UnitTest::GetInstance()->current_test_info()->name());
+};
+
+TEST_F(Resume, Continues_bit_for_bit_as_if_it_had_not_stopped) {
+  const std::vector<Plan> plans = {
+      {},
+      {.optimizer = StochasticAdamWConfig{.lr = 0.05}, .dtype = at::kBFloat16},
+      {.dtype = at::kFloat, .master_dtype = Dtype::kFloat64},
+      {.mesh = {.data_parallel_shard = 2}},
+      {.mesh = {.data_parallel_replicate = 2, .data_parallel_shard = 2},
+       .dtype = at::kFloat,
+       .master_dtype = Dtype::kFloat64},
+  };
+  for (Plan plan : plans) {
+    fs::remove_all(folder_);
+    const Result whole = train(plan);
+    EXPECT_EQ(whole.num_source_loads, 1);
+    break_off(plan);
+    plan.folder = folder_;
+    const Result rest = train(plan);
+    EXPECT_EQ(rest.num_source_loads, 0);
+    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    for (const auto& [name, values] : whole.parameters) {
+      EXPECT_TRUE(at::equal(rest.parameters.at(name), values)) << name << " on " << plan.mesh.world_size() << " ranks";
+    }
+  }
+}
+
+TEST_F(Resume, Continues_on_another_mesh_as_one_rank_would) {
+  const std::vector<DeviceMeshParameters> meshes = {{},
+                                                    {.data_parallel_shard = 2},
+                                                    {.data_parallel_shard = 8},
+                                                    {.data_parallel_replicate = 4},
+                                                    {.data_parallel_replicate = 2, .data_parallel_shard = 4}};
+  const Result whole = train({});
+  for (const DeviceMeshParameters& from : meshes) {
+    fs::remove_all(folder_);
+    break_off({.mesh = from});
+    const fs::path kept = folder_.string() + "_kept";
+    fs::remove_all(kept);
+    fs::copy(folder_, kept, fs::copy_options::recursive);
+    for (const DeviceMeshParameters& to : meshes) {
+      fs::remove_all(folder_);
+      fs::copy(kept, folder_, fs::copy_options::recursive);
+      const Result rest = train({.mesh = to, .folder = folder_});
+      ASSERT_EQ(rest.losses.size(), 5U);
+      for (std::size_t i = 0; i < rest.losses.size(); ++i) EXPECT_NEAR(rest.losses[i], whole.losses[i + 3], 1e-12);
+      for (const auto& [name, values] : whole.parameters) {
+        EXPECT_TRUE(at::allclose(rest.parameters.at(name), values, 1e-12, 1e-12))
+            << name << ": from " << from.world_size() << " to " << to.world_size() << " ranks";
+      }
+    }
+    fs::remove_all(kept);
+  }
+}
+
+TEST_F(Resume, Saves_at_the_period_and_at_the_end_and_keeps_the_newest) {
+  train({.folder = folder_});
+  EXPECT_THAT(saved(), ElementsAre("save-3", "save-6", "save-8"));
+  fs::remove_all(folder_);
+  train({.folder = folder_, .num_to_keep = 1});
+  EXPECT_THAT(saved(), ElementsAre("save-8"));
+  fs::remove_all(folder_);
+  train({.folder = folder_, .period = {StepActionMode::kLastStep}});
+  EXPECT_THAT(saved(), ElementsAre("save-8"));
+}
+
+TEST_F(Resume, Of_a_job_that_is_done_trains_nothing) {
+  const Result whole = train({.folder = folder_});
+  const Result again = train({.folder = folder_});
+  EXPECT_TRUE(again.losses.empty());
+  for (const auto& [name, values] : whole.parameters) EXPECT_TRUE(at::equal(again.parameters.at(name), values)) << name;
+}
+
+TEST_F(Resume, With_another_model_or_optimiser_is_refused) {
+  break_off({});
+  EXPECT_THAT([&] { train({.folder = folder_, .dtype = at::kFloat}); },
+              ThrowsMessage<StateError>(HasSubstr("others are model.first.bias (Double [3] there, Float [3] here)")));
+  EXPECT_THAT([&] { train({.folder = folder_, .optimizer = AdamWConfig{.lr = 0.05, .amsgrad = true}}); },
+              ThrowsMessage<StateError>(HasSubstr("it lacks optimizer.first.bias.max_exp_avg_sq")));
+}
+
+}  // namespace
+}  // namespace d9d::test::resume_test

@@ -1,0 +1,112 @@
+"""Jobs that are stopped or killed continue from their newest checkpoint, with the numbers of a job that ran through."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+from program_job import SECONDS, ProgramTest, main
+
+KILLS = int(os.environ.get("D9D_KILLS", "5"))
+
+
+class Resume(ProgramTest):
+    def saving(self, model="dense", period=1, keep=2, steps=40):
+        job = self.job(model)
+        job.saves = job.folder / "checkpoints"
+        job.config["trainer"]["checkpointing"] = {"save_dir": str(job.saves), "period_steps": period, "num_to_keep": keep}
+        job.config["trainer"]["schedule"]["total_steps"] = steps
+        return job
+
+    def names(self, job):
+        return sorted(path.name for path in job.saves.iterdir()) if job.saves.exists() else []
+
+    def newest(self, job):
+        """Step of the newest complete checkpoint; 0: none."""
+        return max((int(name[5:]) for name in self.names(job) if name[5:].isdigit() and
+                    (job.saves / name / "manifest.json").exists()), default=0)
+
+    def losses_by_step(self, job):
+        return {line["step"]: line["loss"] for line in job.steps()}
+
+    def test_a_killed_job_always_continues_from_a_whole_checkpoint(self):
+        whole = self.saving()
+        self.assertEqual(whole.run().returncode, 0)
+        expected = self.losses_by_step(whole)
+        job, draw, newest = self.saving(), random.Random(0), 0
+        for _ in range(KILLS):
+            process = job.start(stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+            end = time.monotonic() + SECONDS
+            before = self.names(job)
+            while self.names(job) == before and process.poll() is None and time.monotonic() < end:
+                pass  # until it has begun to save
+            for _ in range(draw.randrange(3000)):  # a random moment of saving or training
+                os.stat(job.folder)
+            process.kill()
+            process.wait(SECONDS)
+            self.assertGreaterEqual(self.newest(job), newest, self.names(job))
+            newest = self.newest(job)
+        result = job.run()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(self.names(job), ["save-39", "save-40"])
+        self.assertEqual(self.losses_by_step(job), expected)
+
+    def test_a_stopped_job_saves_and_continues_after_the_same_step(self):
+        whole = self.saving("moe", period="last_step")
+        self.assertEqual(whole.run().returncode, 0)
+        job = self.saving("moe", period="last_step")
+        process = job.start(stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        for line in process.stderr:
+            if "train " in line:
+                process.send_signal(signal.SIGTERM)
+                break
+        rest = process.stderr.read()
+        self.assertEqual(process.wait(SECONDS), 0, rest)
+        process.stderr.close()
+        self.assertEqual(len(self.names(job)), 1)
+        self.assertFalse(job.export.exists())
+        result = job.run()
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("continues after step", result.stderr)
+        self.assertEqual(self.losses_by_step(job), self.losses_by_step(whole))
+        self.assertTrue(job.export.exists())
+
+    def test_a_job_continues_on_other_ranks(self):
+        for model in ("dense", "moe"):
+            with self.subTest(model):
+                job = self.saving(model, period=3, steps=6)
+                job.config["model_provider"]["dtype"] = "bfloat16"
+                job.config["trainer"]["model_stage_factory"] = {"master_dtype": "float32"}
+                result = job.run("mesh.data_parallel_shard=2")
+                self.assertEqual(result.returncode, 0, result.stderr)
+                first = self.losses_by_step(job)
+                (job.saves / "save-6/manifest.json").unlink()
+                result = job.run()
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("continues after step 3", result.stderr)
+                again = self.losses_by_step(job)
+                self.assertEqual({step: first[step] for step in range(3)}, {step: again[step] for step in range(3)})
+                for step in range(3, 6):
+                    self.assertAlmostEqual(again[step], first[step], delta=2e-2)
+
+    def test_a_checkpoint_of_another_model_is_refused(self):
+        job = self.saving(steps=2)
+        self.assertEqual(job.run().returncode, 0)
+        result = job.run("model_provider.model.layer.intermediate_size=64")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("[checkpoint] expected the tensors of this job", result.stderr)
+        self.assertIn("gate_proj", result.stderr)
+
+    def test_a_manifest_that_is_no_manifest_is_named(self):
+        job = self.saving(steps=2)
+        self.assertEqual(job.run().returncode, 0)
+        manifest = job.saves / "save-2/manifest.json"
+        manifest.write_text(json.dumps({"format": 7}))
+        result = job.run()
+        self.assert_one_error(result, manifest, "format")
+
+
+if __name__ == "__main__":
+    main()
