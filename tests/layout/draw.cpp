@@ -139,11 +139,24 @@ Layout draw_layout(const LayoutJob& job) {
 LayoutCase draw_case() {
   LayoutCase drawn{.job = draw_job(), .layout = {}};
   drawn.layout = draw_layout(drawn.job);
-  const DeviceMeshParameters& mesh = drawn.layout.mesh;
-  drawn.job.num_microbatches = number(1, 4) * mesh.data_parallel_replicate * mesh.data_parallel_shard;
+  const auto shares = [](const Layout& layout) {
+    return layout.mesh.data_parallel_replicate * layout.mesh.data_parallel_shard;
+  };
+  std::int64_t share = shares(drawn.layout);
+  if (drawn.job.num_steps > 1 && one_in(5)) {
+    Layout rest = draw_layout(drawn.job);
+    rest.keeps_master_weights = drawn.layout.keeps_master_weights;  // a part of what is saved
+    if (const std::int64_t common = std::lcm(share, shares(rest)); common <= kMaxRanks) {
+      share = common;
+      drawn.rest = rest;
+      drawn.resumes_at = number(1, drawn.job.num_steps);
+    }
+  }
+  drawn.job.num_microbatches = number(1, 4) * share;
   if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts
+    drawn.resumes_at = 0;
   }
   return drawn;
 }

@@ -1,10 +1,17 @@
 #include "tests/layout/layout_case.h"
 
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/optim/adamw.h"
 
@@ -19,10 +26,11 @@ namespace {
 constexpr double kLearningRate = 1e-2;
 constexpr double kMaxNorm = 0.5;
 
-class Optimizer {
+class TestOptimizer {
  public:
-  Optimizer(const std::vector<NamedParameter>& parameters, UpdateRule rule)
-      : parameters_(parameters), rule_(rule), adamw_(parameters, {.lr = kLearningRate}) {}
+  TestOptimizer(const std::vector<NamedParameter>& parameters, UpdateRule rule)
+      : parameters_(parameters), rule_(rule), adamw_(AdamW(parameters, {.lr = kLearningRate})) {}
+  [[nodiscard]] const Optimizer& adamw() const { return adamw_; }
 
   void step(double norm) {
     const at::NoGradGuard no_grad;
@@ -37,7 +45,15 @@ class Optimizer {
  private:
   std::vector<NamedParameter> parameters_;
   UpdateRule rule_;
-  AdamW adamw_;
+  Optimizer adamw_;
+};
+
+// The steps [begin, end) of a job. Those before begin are in the folder as a checkpoint; it gets one at the end, unless
+// that is the job's.
+struct Part {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::filesystem::path folder = {};
 };
 
 // The results that all ranks write to.
@@ -66,7 +82,7 @@ class RankJob {
     if (job.starves_experts) starve_experts();
   }
 
-  void train(Shared& shared) {
+  void train(Shared& shared, const Part& part) {
     std::optional<GradientManager> manager;
     const GradientManagerConfig config{.grad_dtype = layout_.grad_dtype, .bucket_size_mb = layout_.bucket_size_mb};
     manager.emplace(context_, *model_, config, GradientClippingConfig{});
@@ -74,8 +90,11 @@ class RankJob {
     for (const auto& [name, parameter] : model_->named_parameters()) {
       if (parameter->requires_grad()) trained.push_back({name, parameter->stored()});
     }
-    Optimizer optimizer(trained, job_.update_rule);
-    for (std::int64_t step = 0; step < job_.num_steps; ++step) {
+    TestOptimizer optimizer(trained, job_.update_rule);
+    const DeviceMesh& all = context_.mesh(MeshDomain::kBatch);
+    const CheckpointState state{.tensors = tensors_of(*model_, optimizer.adamw())};
+    if (part.begin > 0) CheckpointDirectory(part.folder, all).newest().value().load(state, all);
+    for (std::int64_t step = part.begin; step < part.end; ++step) {
       if (layout_.abandons) abandon_microbatch(*manager, step);
       const StepGradients report = run_step(*manager, step);
       add_gradients(shared.gradients, cat("step ", step, " "));
@@ -91,9 +110,10 @@ class RankJob {
       manager.reset();
       manager.emplace(context_, *model_, config, GradientClippingConfig{});
     }
+    if (part.end < job_.num_steps) CheckpointDirectory(part.folder, all).save(part.end, state, std::nullopt);
     for (const auto& [name, parameter] : model_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
-    const auto state = model_->full_state_dict();
-    if (context_.is_main_process()) shared.result.buffers = state;
+    const auto whole = model_->full_state_dict();
+    if (context_.is_main_process()) shared.result.buffers = whole;
     manager->close();
   }
 
@@ -185,9 +205,8 @@ void note(std::vector<std::string>& faults, const std::string& fault) {
   if (!fault.empty()) faults.push_back(fault);
 }
 
-}  // namespace
-
-LayoutResult train(const Layout& layout, const LayoutJob& job, RankBackend backend, Mutation mutation) {
+LayoutResult train_part(const Layout& layout, const LayoutJob& job, const Part& part, RankBackend backend,
+                        Mutation mutation) {
   Shared shared;
   run_ranks(backend, layout.mesh.world_size(), [&](World& world) {
     PhaseOfRank phase;
@@ -195,7 +214,7 @@ LayoutResult train(const Layout& layout, const LayoutJob& job, RankBackend backe
                                .world = mutation == Mutation::kNone ? borrowed(world) : mutated(world, mutation, phase),
                                .local_rank = world.rank(),
                                .log_sink = [](std::string_view) {}});
-    RankJob(context, job, layout, mutation, phase).train(shared);
+    RankJob(context, job, layout, mutation, phase).train(shared, part);
   });
   LayoutResult result = std::move(shared.result);
   result.gradients = shared.gradients.take();
@@ -208,6 +227,29 @@ LayoutResult train(const Layout& layout, const LayoutJob& job, RankBackend backe
       result.faults.push_back(name + " is another when ranks gather it");
     }
   }
+  return result;
+}
+
+}  // namespace
+
+LayoutResult train(const Layout& layout, const LayoutJob& job, RankBackend backend, Mutation mutation) {
+  return train_part(layout, job, {.begin = 0, .end = job.num_steps}, backend, mutation);
+}
+
+LayoutResult train(const LayoutCase& drawn, Mutation mutation) {
+  const auto& [job, layout, resumes_at, rest] = drawn;
+  if (resumes_at == 0 || resumes_at >= job.num_steps) return train(layout, job, RankBackend::kThreads, mutation);
+  static std::atomic<int> num_folders = 0;
+  const auto folder = std::filesystem::path(::testing::TempDir()) / cat("d9d_resume_", ::getpid(), "_", ++num_folders);
+  const Part first{.begin = 0, .end = resumes_at, .folder = folder};
+  const Part second{.begin = resumes_at, .end = job.num_steps, .folder = folder};
+  const LayoutResult begun = train_part(layout, job, first, RankBackend::kThreads, mutation);
+  LayoutResult result = train_part(rest, job, second, RankBackend::kThreads, mutation);
+  std::filesystem::remove_all(folder);
+  result.losses.insert(result.losses.begin(), begun.losses.begin(), begun.losses.end());
+  result.norms.insert(result.norms.begin(), begun.norms.begin(), begun.norms.end());
+  result.gradients.insert(begun.gradients.begin(), begun.gradients.end());
+  result.faults.insert(result.faults.begin(), begun.faults.begin(), begun.faults.end());
   return result;
 }
 
@@ -232,7 +274,7 @@ void expect_same(const LayoutResult& actual, const LayoutResult& expected, const
 std::string fault_of(const LayoutCase& drawn, Mutation mutation) {
   const auto due = refusal(drawn);
   try {
-    const LayoutResult actual = train(drawn.layout, drawn.job, RankBackend::kThreads, mutation);
+    const LayoutResult actual = train(drawn, mutation);
     if (due) return cat("expected a refusal that names ", *due, ", got a training");
     return difference(actual, train({}, drawn.job), tolerance(is_rounded_to_float(drawn) ? "fp32" : "fp64"));
   } catch (const ConfigError& error) {

@@ -35,6 +35,9 @@ struct LayoutResult {
 [[nodiscard]] LayoutResult train(const Layout& layout, const LayoutJob& job,
                                  RankBackend backend = RankBackend::kThreads, Mutation mutation = Mutation::kNone);
 
+// The same for a case, which may be saved after some steps and continue on another layout.
+[[nodiscard]] LayoutResult train(const LayoutCase& drawn, Mutation mutation = Mutation::kNone);
+
 // A line for each difference; empty if there is none. Floating dtypes may differ.
 [[nodiscard]] std::string difference(const LayoutResult& actual, const LayoutResult& expected,
                                      const Tolerance& tolerance);

@@ -18,19 +18,28 @@ bool has_dropout(const LayoutJob& job) {
 }
 
 bool is_rounded_to_float(const LayoutCase& drawn) {
-  return drawn.job.dtype != at::kDouble || drawn.job.is_mixed || drawn.layout.grad_dtype == Dtype::kFloat32 ||
-         drawn.layout.fsdp.gradient_dtype == Dtype::kFloat32;
+  const auto is_rounded = [](const Layout& layout) {
+    return layout.grad_dtype == Dtype::kFloat32 || layout.fsdp.gradient_dtype == Dtype::kFloat32;
+  };
+  return drawn.job.dtype != at::kDouble || drawn.job.is_mixed || is_rounded(drawn.layout) || is_rounded(drawn.rest);
 }
 
-std::optional<std::string> refusal(const LayoutCase& drawn) {
-  const LayoutJob& job = drawn.job;
-  const DeviceMeshParameters& mesh = drawn.layout.mesh;
+namespace {
+
+std::optional<std::string> refusal(const LayoutJob& job, const DeviceMeshParameters& mesh) {
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   if (has_other_heads && mesh.context_parallel_shard * mesh.context_parallel_replicate > 1)
     return "mesh.context_parallel";
   if (mesh.tensor_parallel == 1) return std::nullopt;
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
   return is_refused ? std::optional<std::string>("mesh.tensor_parallel") : std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> refusal(const LayoutCase& drawn) {
+  const auto of_first = refusal(drawn.job, drawn.layout.mesh);
+  return of_first || drawn.resumes_at == 0 ? of_first : refusal(drawn.job, drawn.rest.mesh);
 }
 
 namespace {
@@ -182,7 +191,12 @@ std::string source(const Layout& layout) {
 }  // namespace
 
 std::string to_source(const LayoutCase& drawn) {
-  return Aggregate(drawn).part("job", source(drawn.job)).part("layout", source(drawn.layout)).text();
+  return Aggregate(drawn)
+      .part("job", source(drawn.job))
+      .part("layout", source(drawn.layout))
+      .member("resumes_at", &LayoutCase::resumes_at)
+      .part("rest", source(drawn.rest))
+      .text();
 }
 
 }  // namespace d9d::test

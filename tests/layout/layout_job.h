@@ -120,6 +120,9 @@ struct Layout {
 struct LayoutCase {
   LayoutJob job;
   Layout layout;
+  // If not 0, the job is saved after this many steps, and continues from the checkpoint on the layout `rest`.
+  std::int64_t resumes_at = 0;
+  Layout rest = {};
 };
 
 [[nodiscard]] bool has_experts(const LayoutJob& job);

@@ -129,7 +129,7 @@ const std::vector<Mutation>& all_mutations() {
 }
 
 bool can_show(Mutation mutation, const LayoutCase& drawn) {
-  const auto& [job, layout] = drawn;
+  const auto& [job, layout, resumes_at, rest] = drawn;
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool has_context = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
   if (mesh.world_size() == 1 || refusal(drawn)) return false;

@@ -201,8 +201,6 @@ def trainer_rows():
         "trainer.model_stage_factory.source_checkpoint": Row(
             "nowhere", look=refused("nowhere")),
         "model_provider.model": Row("from_checkpoint", look=refused("model_provider.model", "source_checkpoint")),
-        "model_provider.model[-].from_checkpoint": tests("tests/program/run_test.py",
-                                                         "test_how_many_positions_are_used_may_differ_from_the_checkpoint"),
         "trainer.model_stage_factory.checkpoint_only_trainable_parameters": Row(
             True, look=unbuilt("trainer.model_stage_factory.checkpoint_only_trainable_parameters")),
         "trainer.model_stage_factory.master_dtype": Row("float32", look=numbers, given={"model_provider.dtype": "bfloat16"}),

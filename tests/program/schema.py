@@ -12,7 +12,7 @@ def keys(schema, path=""):
     found = {}
     alternatives = schema.get("anyOf", schema.get("oneOf"))
     if alternatives is not None:
-        records = [each for each in alternatives if each.get("type") == "object"]
+        records = [each for each in alternatives if "properties" in each]
         for each in alternatives:
             found |= keys(each, path + (f"[{tag_of(each)}]" if each in records and is_union(records) else ""))
     elif schema.get("type") == "array" and "items" in schema:

@@ -92,10 +92,7 @@ struct TypeOf<ModelSizes<Parameters>> final : ValueType {
     return sizes.changes.empty() ? Json(kFromCheckpoint) : Json{{kFromCheckpoint, sizes.changes}};
   }
   [[nodiscard]] Json schema(const Range& range) const override {
-    const Json changed = {{"type", "object"},
-                          {"properties", {{kFromCheckpoint, {{"type", "object"}}}}},
-                          {"required", Json::array({kFromCheckpoint})},
-                          {"additionalProperties", false}};
+    const Json changed = {{"type", "object"}, {"required", Json::array({kFromCheckpoint})}, {"maxProperties", 1}};
     return {{"anyOf", Json::array({Json{{"const", kFromCheckpoint}}, changed, json_type<Parameters>().schema(range)})}};
   }
 };
