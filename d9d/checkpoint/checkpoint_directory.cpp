@@ -59,23 +59,31 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(folder);
 }
 
-// Runs `work` on this rank, and throws on all ranks of `job` what the first of them threw.
-nlohmann::json agreed(const DeviceMesh& job, const std::function<nlohmann::json()>& work, nlohmann::json& own) {
-  nlohmann::json report = {{"error", ""}};
+// What `work` returns on this rank. If it throws on some ranks of `job`, all throw what the first of them said.
+nlohmann::json agreed(const DeviceMesh& job, const std::function<nlohmann::json()>& work) {
+  nlohmann::json result;
+  std::string error;
   try {
-    own = work();
-  } catch (const std::exception& error) {
-    report["error"] = cat(error.what());
+    result = work();
+  } catch (const std::exception& caught) {
+    error = caught.what();
   }
   if (job.num_ranks() > 1) {
-    const auto all = all_gather_object(report, *job.communicator());
-    for (std::size_t rank = 0; rank < all.size(); ++rank) {
-      if (all[rank]["error"] == "" || rank == static_cast<std::size_t>(job.index())) continue;
-      if (report["error"] == "") report["error"] = cat("rank ", rank, ": ", all[rank]["error"].get<std::string>());
+    const auto all = all_gather_object(nlohmann::json(error), *job.communicator());
+    for (std::size_t rank = 0; rank < all.size() && error.empty(); ++rank) {
+      if (all[rank] != "") error = cat("rank ", rank, ": ", all[rank].get<std::string>());
     }
   }
-  if (report["error"] != "") throw IoError(report["error"].get<std::string>());
-  return own;
+  if (!error.empty()) throw IoError(error);
+  return result;
+}
+
+// `work` on the first rank alone; the others throw with it.
+void on_main(const DeviceMesh& job, const std::function<void()>& work) {
+  agreed(job, [&]() -> nlohmann::json {
+    if (job.index() == 0) work();
+    return nullptr;
+  });
 }
 
 }  // namespace
@@ -84,58 +92,42 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
                                std::optional<std::int64_t> num_to_keep) const {
   const fs::path folder = path_ / cat(kPrefix, step);
   const fs::path staging = path_ / cat(kPrefix, step, kUnfinished);
-  const bool is_main = job_.index() == 0;
   job_.throw_if_failed();
-  nlohmann::json entries;
-  agreed(
-      job_,
-      [&]() -> nlohmann::json {
-        if (!is_main) return {};
-        fs::create_directories(path_);
-        remove_unfinished(path_);
-        fs::create_directory(staging);
-        return {};
-      },
-      entries);
+  on_main(job_, [&] {
+    fs::create_directories(path_);
+    remove_unfinished(path_);
+    fs::create_directory(staging);
+  });
   try {
-    agreed(
-        job_, [&] { return write_rank_file(staging, job_.index(), boxes_of_rank(state.tensors, job_)); }, entries);
+    const nlohmann::json entries =
+        agreed(job_, [&] { return write_rank_file(staging, job_.index(), boxes_of_rank(state.tensors, job_)); });
     const std::vector<nlohmann::json> all =
         job_.num_ranks() > 1 ? gather_object(entries, *job_.communicator(), /*root=*/0) : std::vector{entries};
     job_.throw_if_failed();  // values that crossed ranks are those that were written
-    agreed(
-        job_,
-        [&]() -> nlohmann::json {
-          if (!is_main) return {};
-          write_manifest(staging, step, state, all);
-          if (fs::exists(folder)) remove_checkpoint(folder);
-          fs::rename(staging, folder);
-          detail::sync_directory(path_);
-          const auto complete = complete_ones(path_);
-          auto oldest = complete.begin();
-          for (std::int64_t left = std::ssize(complete); num_to_keep && left > *num_to_keep; --left, ++oldest) {
-            remove_checkpoint(oldest->second);
-          }
-          return {};
-        },
-        entries);
+    on_main(job_, [&] {
+      write_manifest(staging, step, state, all);
+      if (fs::exists(folder)) remove_checkpoint(folder);
+      fs::rename(staging, folder);
+      detail::sync_directory(path_);
+      const auto complete = complete_ones(path_);
+      auto oldest = complete.begin();
+      for (std::int64_t left = std::ssize(complete); num_to_keep && left > *num_to_keep; --left, ++oldest) {
+        remove_checkpoint(oldest->second);
+      }
+    });
   } catch (const IoError&) {
     std::error_code ignored;
-    if (is_main) fs::remove_all(staging, ignored);
+    if (job_.index() == 0) fs::remove_all(staging, ignored);
     throw;
   }
 }
 
 std::optional<SavedCheckpoint> CheckpointDirectory::newest() const {
-  nlohmann::json found = nullptr;
-  agreed(
-      job_,
-      [&]() -> nlohmann::json {
-        if (job_.index() != 0) return nullptr;
-        const auto complete = complete_ones(path_);
-        return complete.empty() ? nlohmann::json() : nlohmann::json(complete.rbegin()->second.string());
-      },
-      found);
+  nlohmann::json found;
+  on_main(job_, [&] {
+    const auto complete = complete_ones(path_);
+    if (!complete.empty()) found = complete.rbegin()->second.string();
+  });
   if (job_.num_ranks() > 1) found = all_gather_object(found, *job_.communicator()).front();
   if (found.is_null()) return std::nullopt;
   return SavedCheckpoint(found.get<std::string>());
@@ -158,23 +150,16 @@ const nlohmann::ordered_json& SavedCheckpoint::values() const { return contents_
 
 void SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job) const {
   check_tensors(contents_->manifest, state.tensors, contents_->folder);  // the same on all ranks
-  nlohmann::json unused;
   RankFiles files(contents_->folder);
-  agreed(
-      job,
-      [&]() -> nlohmann::json {
-        for (const auto& [name, tensor] : state.tensors)
-          files.check(name, tensor, contents_->manifest.tensors.at(name));
-        return {};
-      },
-      unused);
-  agreed(
-      job,
-      [&]() -> nlohmann::json {
-        for (const auto& [name, tensor] : state.tensors) files.read(name, tensor, contents_->manifest.tensors.at(name));
-        return {};
-      },
-      unused);
+  const auto each = [&](void (RankFiles::*visit)(const std::string&, const DTensor&, const SavedTensor&)) {
+    agreed(job, [&]() -> nlohmann::json {
+      for (const auto& [name, tensor] : state.tensors)
+        (files.*visit)(name, tensor, contents_->manifest.tensors.at(name));
+      return nullptr;
+    });
+  };
+  each(&RankFiles::check);
+  each(&RankFiles::read);
 }
 
 }  // namespace d9d

@@ -25,6 +25,10 @@ class Metric {
   virtual void reset() = 0;
   // Collective. Afterwards compute() covers the updates of all `ranks`, until reset().
   virtual void sync(const DeviceMesh& ranks) = 0;
+  // What the updates since reset() came to, as numbers that add up over ranks: a checkpoint holds their sum, which one
+  // rank gets back. Undefined: no updates, or a metric that begins anew after a resume.
+  [[nodiscard]] virtual at::Tensor state() const { return {}; }
+  virtual void load_state(const at::Tensor& /*state*/) {}
 };
 
 // Metrics by name; the names become tracker series.
@@ -37,6 +41,8 @@ class SumMetric final : public Metric {
   [[nodiscard]] at::Tensor compute() const override;
   void reset() override;
   void sync(const DeviceMesh& ranks) override;
+  [[nodiscard]] at::Tensor state() const override { return sum_; }
+  void load_state(const at::Tensor& state) override { sum_ = state; }
 
  private:
   at::Tensor sum_;  // undefined: no updates yet
@@ -54,6 +60,8 @@ class MeanMetric final : public Metric {
   [[nodiscard]] at::Tensor compute() const override;
   void reset() override;
   void sync(const DeviceMesh& ranks) override;
+  [[nodiscard]] at::Tensor state() const override { return sums_; }
+  void load_state(const at::Tensor& state) override { sums_ = state; }
 
  private:
   at::Tensor sums_;  // [2] fp64: of weighted values, of weights; undefined: no updates yet

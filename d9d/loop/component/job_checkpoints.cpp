@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
 
 namespace d9d {
 namespace {
@@ -34,7 +35,54 @@ DTensor state_of(const std::string& entry, const at::Tensor& tensor, const Param
   return {.local = tensor, .mesh = {}, .placements = {}, .global_shape = tensor.sizes().vec()};
 }
 
+// Of each data-parallel rank, in their order.
+nlohmann::json states_of_ranks(const DistContext& context, const nlohmann::json& own) {
+  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"dp"});
+  if (ranks.num_ranks() == 1) return nlohmann::json::array({own});
+  return all_gather_object(own, *ranks.communicator());
+}
+
+// By name, what the metrics of all ranks came to since they were logged.
+nlohmann::ordered_json metric_states(const TrainingJob& job) {
+  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"});
+  nlohmann::ordered_json states = nlohmann::ordered_json::object();
+  for (const auto& [name, metric] : job.metrics) {
+    const at::Tensor own = metric->state();
+    std::vector<double> numbers;
+    if (own.defined()) {
+      const at::Tensor on_host = own.detach().to(at::kCPU, at::kDouble).contiguous().view({-1});
+      numbers.assign(on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + on_host.numel());
+    }
+    std::vector<nlohmann::json> all = {numbers};
+    if (ranks.num_ranks() > 1) all = all_gather_object(nlohmann::json(numbers), *ranks.communicator());
+    std::vector<double> sums;
+    for (const nlohmann::json& of_rank : all) {
+      sums.resize(std::max(sums.size(), of_rank.size()));
+      for (std::size_t i = 0; i < of_rank.size(); ++i) sums[i] += of_rank[i].get<double>();
+    }
+    if (!sums.empty()) states[name] = sums;
+  }
+  return states;
+}
+
+void load_metrics(const nlohmann::ordered_json& states, const TrainingJob& job) {
+  if (!job.context.is_main_process()) return;  // sums over ranks: one rank has them all
+  for (const auto& [name, numbers] : states.items()) {
+    const auto metric = job.metrics.find(name);
+    if (metric == job.metrics.end()) continue;
+    const at::Tensor sums = at::tensor(numbers.get<std::vector<double>>(), at::kDouble).to(job.context.device());
+    metric->second->load_state(numbers.size() == 1 ? sums[0] : sums);
+  }
+}
+
 }  // namespace
+
+std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved) {
+  std::vector<nlohmann::json> states;
+  for (const auto& state : saved.values().at("task")) states.emplace_back(state);
+  const bool are_null = std::ranges::all_of(states, [](const nlohmann::json& state) { return state.is_null(); });
+  return are_null ? std::vector<nlohmann::json>() : states;
+}
 
 std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer) {
   std::map<std::string, DTensor> tensors;
@@ -74,6 +122,8 @@ void JobCheckpoints::save(const TrainingJob& job, const RunPosition& position) c
   state.values = {{"schedule", job.schedule.state()},
                   {"lr_scheduler", job.lr_scheduler.state()},
                   {"data", position.data},
+                  {"task", states_of_ranks(job.context, position.task)},
+                  {"metrics", metric_states(job)},
                   {"tracker", position.tracker},
                   {"base_seed", job.config.determinism.base_seed}};
   const std::int64_t step = job.schedule.current_step();
@@ -86,6 +136,7 @@ void JobCheckpoints::save(const TrainingJob& job, const RunPosition& position) c
 void load(const SavedCheckpoint& saved, TrainingJob& job) {
   saved.load({.tensors = tensors_of(*job.module, job.optimizer), .values = {}}, job.context.mesh(MeshDomain::kBatch));
   job.lr_scheduler.load_state(saved.values().at("lr_scheduler"));
+  load_metrics(saved.values().at("metrics"), job);
   job.tracker_state = saved.values().at("tracker");
   if (job.context.is_main_process()) {
     job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());

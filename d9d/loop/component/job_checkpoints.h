@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dist_context/dist_context.h"
@@ -20,6 +21,7 @@ namespace d9d {
 // What a run knows beside its job.
 struct RunPosition {
   nlohmann::json data = nullptr;             // PackStream::state()
+  nlohmann::json task = nullptr;             // TrainTask::state() of this rank
   nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state(), of the main process
 };
 
@@ -44,6 +46,9 @@ class JobCheckpoints {
 // Collective. Parameters, persistent buffers and the optimiser's state, in place, and the position of the
 // learning-rate schedule. JobSchedule and data have got theirs already.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
+
+// What the tasks of the data-parallel ranks saved; empty if that is nothing.
+[[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
 
 // Local. The tensors of a job. An entry "<parameter>.<slot>" of Optimizer::state_dict() with the shape of what this
 // rank keeps of the parameter has its layout; any other is the same on all ranks. Throws StateError for one that is

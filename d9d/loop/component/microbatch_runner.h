@@ -50,6 +50,7 @@ class MicrobatchRunner final : public PackRunner {
   }
 
   [[nodiscard]] nlohmann::json data_state() const override { return stream_.state(); }
+  [[nodiscard]] nlohmann::json task_state() const override { return task_.state(); }
   [[nodiscard]] const MetricMap& loss_means() const override { return loss_means_; }
   [[nodiscard]] GraphCounts graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
 

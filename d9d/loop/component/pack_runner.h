@@ -20,6 +20,7 @@ class PackRunner {
   virtual std::int64_t run(GradientManager& gradients) = 0;
   // The position in the data, behind the packs that were fetched: PackStream::state().
   [[nodiscard]] virtual nlohmann::json data_state() const = 0;
+  [[nodiscard]] virtual nlohmann::json task_state() const = 0;  // TrainTask::state()
   // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from the first
   // run() on.
   [[nodiscard]] virtual const MetricMap& loss_means() const = 0;

@@ -15,10 +15,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
+#include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/control/job_schedule.h"
 #include "d9d/loop/event/event_bus.h"
@@ -66,6 +68,14 @@ class TrainTask {
   [[nodiscard]] virtual MetricMap create_metrics() { return {}; }
   // Called once a microbatch, right after its loss. `metrics`: what create_metrics returned.
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
+
+  // What this rank's task must find again after a resume; null: nothing. Called between steps.
+  [[nodiscard]] virtual nlohmann::json state() const { return nullptr; }
+  // Called before the first step of a job that continues, unless all were null: what state() returned on each rank, in
+  // the order of data-parallel ranks, of which there may have been another number than now.
+  virtual void load_state(const std::vector<nlohmann::json>& /*of_ranks*/) {
+    throw StateError("[loop::task] expected a task that loads what it saved. Override TrainTask::load_state as well.");
+  }
 
   // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
   // that docs/training.md lists.

@@ -48,7 +48,10 @@ class Trainer {
   // if there is one.
   Trainer(const DistContext& context, TrainerConfig config, const TrainerParts<Types>& parts)
       : parts_(parts), job_(build_job(context, std::move(config))) {
-    if (saved_) load(*saved_, job_);
+    if (saved_) {
+      load(*saved_, job_);
+      if (const auto states = task_states(*saved_); !states.empty()) parts_.task.load_state(states);
+    }
     saved_.reset();
     job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
     job_.events->trigger(kTrainLRSchedulerReady, {.lr_scheduler = job_.lr_scheduler});

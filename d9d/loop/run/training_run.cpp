@@ -213,7 +213,7 @@ class TrainingRun {
     if (!checkpoints_.is_due(job_.schedule, /*is_last=*/stops_ || job_.schedule.is_done())) return;
     set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
     run_->flush();
-    checkpoints_.save(job_, {.data = packs_.data_state(), .tracker = run_->state()});
+    checkpoints_.save(job_, {.data = packs_.data_state(), .task = packs_.task_state(), .tracker = run_->state()});
     if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
   }
 

@@ -34,13 +34,27 @@ struct Task : toy::Task {
   void register_events(const DistContext&, EventBus& events) override {
     events.subscribe(kTrainStepPost, [this](const FinishedStep& step) { losses.push_back(step.loss); });
   }
+  // Counts the samples of this rank; a resumed task gets an equal part of all of them.
+  void update_metrics(const State& state, const MetricMap& metrics) override {
+    toy::Task::update_metrics(state, metrics);
+    num_seen += state.batch.x.size(0);
+  }
+  nlohmann::json state() const override { return num_seen; }
+  void load_state(const std::vector<nlohmann::json>& of_ranks) override {
+    for (const nlohmann::json& each : of_ranks) num_seen += each.get<std::int64_t>();
+    num_seen /= num_ranks;
+  }
   std::vector<double> losses;
+  std::int64_t num_seen = 0;
+  std::int64_t num_ranks = 1;
 };
 
 struct Result {
   std::vector<double> losses;
   std::map<std::string, at::Tensor> parameters;
   int num_source_loads = 0;
+  std::int64_t num_seen = 0;        // by the task of the main process
+  std::vector<double> num_samples;  // of all ranks, as logged
 };
 
 struct Plan {
@@ -61,6 +75,7 @@ Result train(const Plan& plan) {
     toy::Job job({});
     Task task;
     task.throws_at_step = plan.fails_at_step;
+    task.num_ranks = plan.mesh.world_size();
     Provider provider;
     provider.make_model = [&] {
       auto model = make_module<toy::Model>();
@@ -76,7 +91,7 @@ Result train(const Plan& plan) {
       provider.packs.push_back(std::move(pack));
     }
     job.config.schedule.total_steps = kSteps;
-    job.config.logging.tracker = NullTrackerConfig{};
+    job.config.logging.period_steps = {EverySteps{4}};
     job.config.model_stage_factory = {.source_checkpoint = "published", .master_dtype = plan.master_dtype};
     job.config.checkpointing = {.save_dir = plan.folder.value_or(""),
                                 .period_steps = plan.folder ? plan.period : StepActionPeriod{StepActionMode::kDisable},
@@ -88,9 +103,16 @@ Result train(const Plan& plan) {
     EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
     const auto parameters = trainer.module().full_state_dict();
     if (!context.is_main_process()) return;
-    result = {.losses = task.losses, .parameters = {}, .num_source_loads = provider.num_loads};
+    result = {.losses = task.losses,
+              .parameters = {},
+              .num_source_loads = provider.num_loads,
+              .num_seen = task.num_seen,
+              .num_samples = {}};
     for (const auto& [name, tensor] : parameters) result.parameters.emplace(name, tensor.clone());
   });
+  for (const nlohmann::json& line : toy::Job::logged()) {
+    if (line.contains("num_samples")) result.num_samples.push_back(line.at("num_samples"));
+  }
   return result;
 }
 
@@ -135,6 +157,8 @@ TEST_F(Resume, Continues_bit_for_bit_as_if_it_had_not_stopped) {
     const Result rest = train(plan);
     EXPECT_EQ(rest.num_source_loads, 0);
     EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    EXPECT_EQ(rest.num_seen, kSteps * kSamples / plan.mesh.world_size());
+    EXPECT_THAT(rest.num_samples, ElementsAre(4 * kSamples, 4 * kSamples));  // the first of three steps and one
     for (const auto& [name, values] : whole.parameters) {
       EXPECT_TRUE(at::equal(rest.parameters.at(name), values)) << name << " on " << plan.mesh.world_size() << " ranks";
     }
@@ -159,6 +183,8 @@ TEST_F(Resume, Continues_on_another_mesh_as_one_rank_would) {
       fs::copy(kept, folder_, fs::copy_options::recursive);
       const Result rest = train({.mesh = to, .folder = folder_});
       ASSERT_EQ(rest.losses.size(), 5U);
+      EXPECT_EQ(rest.num_seen, kSteps * kSamples / to.world_size());
+      EXPECT_THAT(rest.num_samples, ElementsAre(4 * kSamples, 4 * kSamples));
       for (std::size_t i = 0; i < rest.losses.size(); ++i) EXPECT_NEAR(rest.losses[i], whole.losses[i + 3], 1e-12);
       for (const auto& [name, values] : whole.parameters) {
         EXPECT_TRUE(at::allclose(rest.parameters.at(name), values, 1e-12, 1e-12))
