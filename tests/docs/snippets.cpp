@@ -1,10 +1,13 @@
 // Code that is shown in documentation pages but not part of a program: compiled with the library, never run.
 // tools/check_snippets.py checks that the pages agree with it.
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+#include <torch/csrc/autograd/profiler_kineto.h>
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/io/append_file.h"
@@ -19,11 +22,13 @@
 #include "d9d/data/token_dataset.h"
 #include "d9d/loop/auto/language_model_task.h"
 #include "d9d/loop/config/aliases.h"
+#include "d9d/loop/control/shard_over_data.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/models/huggingface/module_weights.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
+#include "d9d/optim/adamw.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 #include "d9d/testing/ranks.h"
@@ -210,5 +215,120 @@ struct FreezingTask final : d9d::LanguageModelTask {
     });
   }
 };
+
+// docs/debugging.md
+class ActivationStatistics final : public d9d::ModuleHook {
+ public:
+  explicit ActivationStatistics(d9d::Logger log) : log_(std::move(log)) {}
+  void before_forward(d9d::Module&, const d9d::TensorRefs&) override {}
+  void after_forward(d9d::Module& module, const d9d::TensorRefs& outputs) override {
+    if (d9d::is_recomputing()) return;  // a checkpoint runs the modules below it a second time
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined() || !output.is_floating_point() || output.numel() == 0) continue;
+      const at::Tensor values = output.detach().to(at::kDouble);
+      log_.info(module.canonical_name(), ": rms ", values.square().mean().sqrt().item<double>(), ", largest ",
+                values.abs().max().item<double>());
+    }
+  }
+
+ private:
+  d9d::Logger log_;
+};
+
+class FiniteOutputs final : public d9d::ModuleHook {
+ public:
+  void before_forward(d9d::Module&, const d9d::TensorRefs&) override {}
+  void after_forward(d9d::Module&, const d9d::TensorRefs& outputs) override {
+    for (const at::Tensor& output : outputs) {
+      D9D_CHECK(!output.defined() || output.isfinite().all().item<bool>(), d9d::StateError, "output is not finite");
+    }
+  }
+};
+
+struct WatchedTask final : d9d::LanguageModelTask {
+  using LanguageModelTask::LanguageModelTask;
+  void register_events(const d9d::DistContext&, d9d::EventBus& events) override {
+    events.subscribe(d9d::kTrainModelStagesReady, [](const d9d::ModelStagesReady& ready) {
+      const auto hook = std::make_shared<FiniteOutputs>();
+      for (d9d::Module& stage : ready.modules) {
+        stage.for_each_module([&](const std::string&, d9d::Module& module) { module.add_hook(hook); });
+      }
+    });
+  }
+};
+
+template <class MyTypes>
+void train_with_anomaly_mode(d9d::Trainer<MyTypes>& trainer) {
+  const torch::autograd::DetectAnomalyGuard anomaly;  // of the process: of all ranks that are threads
+  trainer.train();
+}
+
+void profile_steps(const d9d::DistContext& context, d9d::EventBus& events) {
+  using torch::profiler::impl::ActivityType;
+  if (!context.is_main_process()) return;  // there is one profiler in a process
+  events.subscribe(d9d::kTrainStepPre, [](const d9d::TrainStep& step) {
+    if (step.schedule.current_step() != 10) return;
+    const torch::profiler::impl::ProfilerConfig config(torch::profiler::impl::ProfilerState::KINETO);
+    const std::set<ActivityType> activities = {ActivityType::CPU, ActivityType::CUDA};  // or CPU alone
+    torch::autograd::profiler::prepareProfiler(config, activities);
+    torch::autograd::profiler::enableProfiler(config, activities);
+  });
+  events.subscribe(d9d::kTrainStepPost, [](const d9d::TrainStep& step) {
+    if (step.schedule.current_step() == 12) torch::autograd::profiler::disableProfiler()->save("trace.json");
+  });
+}
+
+// docs/questions.md
+struct PartlyFrozen : d9d::Module {
+  PartlyFrozen()
+      : backbone(register_module<FeedForward>("backbone", 64)),
+        head(register_module<d9d::Linear>("head", d9d::LinearConfig{64, 8})) {}
+  const d9d::ModulePtr<FeedForward> backbone;
+  const d9d::ModulePtr<d9d::Linear> head;
+};
+
+template <class MyTypes>
+struct FreezingProvider : d9d::ModelProvider<MyTypes> {
+  void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
+    model->backbone->set_requires_grad(false);  // before, never after, the model is sharded
+    d9d::shard_over_data(context, model.shared(), {model->backbone.shared(), model->head.shared()});
+  }
+  d9d::ModulePtr<PartlyFrozen> model;
+};
+
+// Matrices by one optimiser, all other parameters by AdamW.
+template <class Matrices>
+class TwoOptimizers {
+ public:
+  TwoOptimizers(Matrices matrices, d9d::AdamW others) : matrices_(std::move(matrices)), others_(std::move(others)) {}
+  double learning_rate() const { return matrices_.learning_rate(); }
+  void step(double learning_rate) {
+    const double factor = learning_rate / matrices_.learning_rate();  // of the schedule
+    matrices_.step(learning_rate);
+    others_.step(factor * others_.learning_rate());
+  }
+  std::map<std::string, at::Tensor> state_dict() const {
+    auto state = matrices_.state_dict();
+    state.merge(others_.state_dict());  // names of entries begin with those of parameters: none is in both
+    return state;
+  }
+  void load_state_dict(const std::map<std::string, at::Tensor>& state) {
+    matrices_.load_state_dict(entries_of(matrices_, state));
+    others_.load_state_dict(entries_of(others_, state));
+  }
+
+ private:
+  template <class Held>
+  static std::map<std::string, at::Tensor> entries_of(const Held& held,
+                                                      const std::map<std::string, at::Tensor>& state) {
+    std::map<std::string, at::Tensor> entries = held.state_dict();
+    for (auto& [name, value] : entries) value = state.at(name);
+    return entries;
+  }
+
+  Matrices matrices_;
+  d9d::AdamW others_;
+};
+static_assert(d9d::OptimizerProtocol<TwoOptimizers<d9d::AdamW>>);
 
 }  // namespace pages

@@ -77,9 +77,16 @@ void load_metrics(const nlohmann::ordered_json& states, const TrainingJob& job) 
 
 }  // namespace
 
+const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name) {
+  const auto found = saved.values().find(name);
+  D9D_CHECK(found != saved.values().end(), StateError, "[loop::checkpoints] expected '", name, "' in ",
+            saved.folder().string(), ", got none. Continue with the program that wrote it.");
+  return *found;
+}
+
 std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved) {
   std::vector<nlohmann::json> states;
-  for (const auto& state : saved.values().at("task")) states.emplace_back(state);
+  for (const auto& state : value_of(saved, "task")) states.emplace_back(state);
   const bool are_null = std::ranges::all_of(states, [](const nlohmann::json& state) { return state.is_null(); });
   return are_null ? std::vector<nlohmann::json>() : states;
 }
@@ -135,9 +142,9 @@ void JobCheckpoints::save(const TrainingJob& job, const RunPosition& position) c
 
 void load(const SavedCheckpoint& saved, TrainingJob& job) {
   saved.load({.tensors = tensors_of(*job.module, job.optimizer), .values = {}}, job.context.mesh(MeshDomain::kBatch));
-  job.lr_scheduler.load_state(saved.values().at("lr_scheduler"));
-  load_metrics(saved.values().at("metrics"), job);
-  job.tracker_state = saved.values().at("tracker");
+  job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
+  load_metrics(value_of(saved, "metrics"), job);
+  job.tracker_state = value_of(saved, "tracker");
   if (job.context.is_main_process()) {
     job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());
   }

@@ -2,7 +2,7 @@
 //
 // Example
 //   const JobCheckpoints checkpoints(context, config.checkpointing);
-//   if (const auto saved = checkpoints.newest()) schedule.load_state(saved->values().at("schedule"));
+//   if (const auto saved = checkpoints.newest()) schedule.load_state(value_of(*saved, "schedule"));
 //   ...                                                              // model, optimiser
 //   if (saved) load(*saved, job);
 //   while (...) { ...; if (checkpoints.is_due(schedule, is_last)) checkpoints.save(job, {.data = stream.state()}); }
@@ -46,6 +46,9 @@ class JobCheckpoints {
 // Collective. Parameters, persistent buffers and the optimiser's state, in place, and the position of the
 // learning-rate schedule. JobSchedule and data have got theirs already.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
+
+// A value that save() wrote. StateError, naming the folder, if it is not there.
+[[nodiscard]] const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name);
 
 // What the tasks of the data-parallel ranks saved; empty if that is nothing.
 [[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);

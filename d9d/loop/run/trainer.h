@@ -98,8 +98,8 @@ class Trainer {
     JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
     saved_ = JobCheckpoints(context, config.checkpointing).newest();
     if (saved_) {
-      schedule.load_state(saved_->values().at("schedule"));
-      stream_->load_state(saved_->values().at("data"));
+      schedule.load_state(value_of(*saved_, "schedule"));
+      stream_->load_state(value_of(*saved_, "data"));
     }
     stream_->start();  // so that the first step's data is ready when the model is
 
