@@ -71,6 +71,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
     config["model_provider"].update(checkpointing=options.checkpointing,
                                     fsdp={"gradient_dtype": options.gradients or model.gradients, **EXCHANGES.get(row, {})})
     config["trainer"].setdefault("gradient_manager", {})["grad_dtype"] = options.gradients or "bfloat16"
+    config["trainer"]["model_stage_factory"] = {"master_dtype": options.masters}
     if options.trace:
         config["trace"] = {"folder": str(options.trace / f"{options.model}-{row}"), "first_step": options.steps + 1,
                            "num_steps": TRACED_STEPS}
@@ -109,6 +110,7 @@ def main():
     parser.add_argument("--sequences", type=int, help="of a microbatch, other than the model's")
     parser.add_argument("--checkpointing", action="store_true")
     parser.add_argument("--gradients", choices=["bfloat16", "float32"], help="default: sharded rows those of the model, others bfloat16")
+    parser.add_argument("--masters", choices=["bfloat16", "float32"], default="bfloat16", help="dtype of parameters")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adamw", help="adamw: float32 moments; other: bfloat16")
     parser.add_argument("--trace", type=Path, help=f"folder for traces of {TRACED_STEPS} steps more; adds what is exposed")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
@@ -120,7 +122,7 @@ def main():
         model = model._replace(layers=options.layers)
     model = model._replace(sequence=options.sequence or model.sequence, microbatch=options.sequences or model.microbatch)
     print(f"{options.model}, {model.sequence} x {model.microbatch} x {options.microbatches} a GPU, {options.optimizer}, "
-          f"gradients of shards in {options.gradients or model.gradients}"
+          f"parameters in {options.masters}, gradients of shards in {options.gradients or model.gradients}"
           f"{', checkpointing' if options.checkpointing else ''}; {options.steps} steps, {options.warm_up} warm-up\n")
     print("| row | GPUs | step ms (p10..p90) | tokens/s/GPU | TFLOP/s | MFU | over one rank | GiB: allocated | reserved | "
           "on the GPU | exposed | losses |\n|---|---|---|---|---|---|---|---|---|---|---|---|")

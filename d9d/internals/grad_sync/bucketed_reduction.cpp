@@ -31,7 +31,8 @@ DeviceMesh partial_axes(const std::string& name, const Parameter& parameter) {
 // The gradients of several parameters in one buffer.
 class BucketedReduction::Bucket {
  public:
-  Bucket(const DeviceMesh& ranks, c10::ScalarType dtype) : ranks_(ranks), dtype_(dtype) {}
+  Bucket(const DeviceMesh& ranks, c10::ScalarType dtype, bool keeps_memory)
+      : ranks_(ranks), dtype_(dtype), keeps_memory_(keeps_memory) {}
 
   [[nodiscard]] bool holds(const DeviceMesh& ranks, c10::ScalarType dtype) const {
     return ranks_ == ranks && dtype_ == dtype;
@@ -44,20 +45,28 @@ class BucketedReduction::Bucket {
     numel_ += parameter->local().numel();
   }
 
-  void allocate(const std::function<void()>& on_complete) {
-    buffer_ = at::empty({numel_}, parameters_.front()->local().options().dtype(dtype_));
+  void attach(const std::function<void()>& on_complete) {
     if (ranks_.num_ranks() > 1) communicator_ = ranks_.communicator(Traffic::kGradients);
     has_come_.resize(parameters_.size());
     has_values_.resize(parameters_.size());
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      hooks_.push_back(on_gradient(parameters_[i]->local(), {.arrived = [this, i, on_complete](
+                                                                 const at::Tensor& leaf) { take(i, leaf, on_complete); },
+                                                             .place = [this, i] { return place(i); }}));
+    }
+    if (keeps_memory_) allocate();
+  }
+  // On the current stream, unless there is memory: a step's gradients take theirs when the first of a bucket arrives,
+  // after most activations are gone.
+  void allocate() {
+    if (buffer_.defined()) return;
+    buffer_ = at::empty({numel_}, parameters_.front()->local().options().dtype(dtype_));
     // Filled from the end, so that memory has the order of declaration, as a product of several weights needs it.
     std::int64_t end = numel_;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const at::Tensor& local = parameters_[i]->local();
+    for (const ParameterPtr& parameter : parameters_) {
+      const at::Tensor& local = parameter->local();
       end -= local.numel();
       views_.push_back(buffer_.narrow(0, end, local.numel()).view(local.sizes()));
-      hooks_.push_back(
-          on_gradient(local, {.arrived = [this, i, on_complete](const at::Tensor& leaf) { take(i, leaf, on_complete); },
-                              .place = [this, i] { return place(i); }}));
     }
   }
 
@@ -82,6 +91,9 @@ class BucketedReduction::Bucket {
     for (const ParameterPtr& parameter : parameters_) parameter->stored().mutable_grad() = at::Tensor();
     has_values_.assign(parameters_.size(), false);
     is_summed_ = false;
+    if (keeps_memory_) return;
+    views_.clear();
+    buffer_ = at::Tensor();
   }
   [[nodiscard]] const std::vector<bool>& received() const { return has_values_; }
   void set_received(std::vector<bool> received) { has_values_ = std::move(received); }
@@ -92,6 +104,7 @@ class BucketedReduction::Bucket {
               "[internals::grad_sync] expected one backward in the last microbatch of a step, "
               "got another gradient of ",
               names_[index], " after the sum over ranks. Add the losses up and call backward() once.");
+    allocate();
     const bool had_values = has_values_[index];
     has_values_[index] = true;
     return {.tensor = views_[index], .has_values = had_values};
@@ -108,11 +121,12 @@ class BucketedReduction::Bucket {
 
   DeviceMesh ranks_;
   c10::ScalarType dtype_;
+  bool keeps_memory_;
   std::vector<std::string> names_;
   std::vector<ParameterPtr> parameters_;
   std::int64_t numel_ = 0;
-  at::Tensor buffer_;                           // [numel_]
-  std::vector<at::Tensor> views_;               // of the parameters' shapes
+  at::Tensor buffer_;                           // [numel_]; undefined: no memory
+  std::vector<at::Tensor> views_;               // of the buffer, in the parameters' shapes
   std::shared_ptr<Communicator> communicator_;  // null: one rank
   std::vector<bool> has_values_;                // of the parameters, in this step
   std::vector<bool> has_come_;                  // in this microbatch
@@ -137,7 +151,7 @@ BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, Pa
     const auto kind = std::find_if(buckets_.rbegin(), buckets_.rend(),
                                    [&](const auto& bucket) { return bucket->holds(ranks, dtype); });
     if (kind == buckets_.rend() || (*kind)->num_bytes() + bytes > config.bucket_size_bytes) {
-      buckets_.push_back(std::make_unique<Bucket>(ranks, dtype));
+      buckets_.push_back(std::make_unique<Bucket>(ranks, dtype, config.keeps_memory));
       buckets_.back()->add(name, parameter);
     } else {
       (*kind)->add(name, parameter);
@@ -147,7 +161,7 @@ BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, Pa
   const at::Device device = parameters.front().second->local().device();
   stream_.emplace(device);
   for (const auto& bucket : buckets_) {
-    bucket->allocate([this, runs_beside_backward = !device.is_cpu()] {
+    bucket->attach([this, runs_beside_backward = !device.is_cpu()] {
       if (is_last_microbatch_ && runs_beside_backward) reduce_ready(/*all=*/false);
     });
   }
@@ -159,7 +173,10 @@ BucketedReduction::~BucketedReduction() = default;
 void BucketedReduction::reduce_ready(bool all) {
   while (num_reduced_ < buckets_.size() && (all || buckets_[num_reduced_]->is_complete())) {
     Bucket& bucket = *buckets_[num_reduced_];
-    if (!bucket.is_reduced()) reduced_ = stream_->run([&] { bucket.reduce(); });
+    if (!bucket.is_reduced()) {
+      bucket.allocate();
+      reduced_ = stream_->run([&] { bucket.reduce(); });
+    }
     ++num_reduced_;
   }
 }

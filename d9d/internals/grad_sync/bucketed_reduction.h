@@ -10,8 +10,9 @@
 // backward produces them. A bucket is reduced when all its gradients of the last microbatch have arrived; buckets are
 // always reduced in the same order. On CPUs, where a reduction blocks backward, all buckets are reduced after it: ranks
 // whose gradients arrive in different orders would otherwise wait for each other in different groups. Gradients that
-// need no sum and have the parameter's dtype are not copied, unless keeps_memory is set. The destructor removes the
-// hooks from the parameters.
+// need no sum and have the parameter's dtype are not copied, unless keeps_memory is set. A bucket takes its memory when
+// the first gradient of a step arrives and gives it back in clear(), unless keeps_memory is set. The destructor removes
+// the hooks from the parameters.
 #pragma once
 
 #include <memory>

@@ -241,6 +241,25 @@ TEST(BucketedReduction, Keeps_the_places_of_all_gradients_if_asked) {
   });
 }
 
+TEST(BucketedReduction, Has_no_memory_between_steps) {
+  run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
+    const NamedParameters parameters = make_parameters(world, at::kBFloat16, {true, false, true});
+    BucketedReduction sync(parameters, {});
+    for (int step = 0; step < 2; ++step) {
+      sync.begin_microbatch(/*is_last=*/true);
+      backward(parameters, 1.0);
+      sync.end_microbatch();
+      sync.finish();
+      std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> memory;
+      for (const auto& [name, parameter] : parameters) {
+        memory.push_back(parameter->stored().grad().storage().getWeakStorageImpl());
+      }
+      sync.clear();
+      for (const auto& gradients : memory) EXPECT_TRUE(gradients.expired());
+    }
+  });
+}
+
 TEST(BucketedReduction, Takes_anothers_word_for_which_gradients_have_values) {
   run_ranks(RankBackend::kThreads, kNumRanks, [](World& world) {
     const NamedParameters parameters = make_parameters(world, at::kFloat, {false, false});
