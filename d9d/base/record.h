@@ -114,13 +114,49 @@ concept Record = std::is_class_v<T> && requires {
   T::fields();
 };
 
+namespace detail {
+
+template <class T, class A, class B>
+constexpr bool names_same_member(const Field<T, A>& a, const Field<T, B>& b) {
+  if constexpr (std::is_same_v<A, B>) {
+    return a.member == b.member;
+  } else {
+    return false;
+  }
+}
+
+// How many pairs (i, j) of fields name the same member; every field is such a pair with itself.
+template <class... Fields>
+constexpr std::size_t count_same_members(const std::tuple<Fields...>& fields) {
+  const auto count_same = [&](const auto& field) {
+    return std::apply(
+        [&](const Fields&... others) { return (std::size_t{names_same_member(field, others)} + ... + 0); }, fields);
+  };
+  return std::apply([&](const Fields&... each) { return (count_same(each) + ... + 0); }, fields);
+}
+
+// A class, so that each record's mistakes are reported once.
+template <class T>
+struct CheckedFields {
+  static constexpr bool kIsAggregate = std::is_aggregate_v<T>;
+  static_assert(kIsAggregate,
+                "a record is an aggregate: remove its constructors, private members and virtual functions");
+  static constexpr std::size_t kNumFields = std::tuple_size_v<decltype(T::fields())>;
+  static constexpr bool kIsDistinct = count_same_members(T::fields()) == kNumFields;
+  static_assert(kIsDistinct, "fields() names a member of the record twice: name each member once");
+  static_assert(!kIsAggregate || !kIsDistinct || kNumFields >= count_members<T>(),
+                "fields() forgets a member of the record: it must list every member, once");
+  static_assert(!kIsAggregate || !kIsDistinct || kNumFields <= count_members<T>(),
+                "fields() lists more than the members of the record: name each member once, and none of a base class");
+  static constexpr auto kFields = T::fields();
+};
+
+}  // namespace detail
+
 // Calls visit(field) for each field of T in declaration order.
 template <Record T, class Visit>
 constexpr void for_each_field(Visit&& visit) {
-  static_assert(std::is_aggregate_v<T>, "a record is an aggregate: no constructors, no private members");
-  static_assert(std::tuple_size_v<decltype(T::fields())> == detail::count_members<T>(),
-                "fields() must list every member of the record, once");
-  std::apply([&](const auto&... fields) { (visit(fields), ...); }, T::fields());
+  std::apply([&](const auto&... fields) { (visit(fields), ...); }, detail::CheckedFields<T>::kFields);
 }
 
 }  // namespace d9d

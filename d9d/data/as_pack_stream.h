@@ -13,8 +13,10 @@
 
 namespace d9d {
 
+namespace detail {
+
 template <class Batch, MicrobatchPackStream<Batch> Stream>
-[[nodiscard]] std::unique_ptr<PackStream<Batch>> as_pack_stream(Stream stream) {
+[[nodiscard]] std::unique_ptr<PackStream<Batch>> own_pack_stream(Stream stream) {
   class Owner final : public PackStream<Batch> {
    public:
     explicit Owner(Stream inner) : inner_(std::move(inner)) {}
@@ -34,6 +36,25 @@ template <class Batch, MicrobatchPackStream<Batch> Stream>
     Stream inner_;
   };
   return std::make_unique<Owner>(std::move(stream));
+}
+
+}  // namespace detail
+
+// Stream satisfies MicrobatchPackStream<Batch>.
+template <class Batch, class Stream>
+[[nodiscard]] std::unique_ptr<PackStream<Batch>> as_pack_stream(Stream stream) {
+  static_assert(HandsOutPacks<Stream, Batch>,
+                "a pack stream needs the member `std::optional<std::vector<Batch>> next()`, with the Batch of "
+                "as_pack_stream<Batch>");
+  static_assert(KnowsTotalSteps<Stream>,
+                "a pack stream needs the member `std::optional<std::int64_t> total_steps() const`");
+  static_assert(HasState<Stream>, "a pack stream needs the member `nlohmann::json state() const`");
+  static_assert(LoadsState<Stream>, "a pack stream needs the member `void load_state(const nlohmann::json& state)`");
+  if constexpr (MicrobatchPackStream<Stream, Batch>) {
+    return detail::own_pack_stream<Batch>(std::move(stream));
+  } else {
+    return nullptr;
+  }
 }
 
 }  // namespace d9d

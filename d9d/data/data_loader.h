@@ -57,17 +57,24 @@ class DataLoader {
       : sampler_(std::move(sampler)), options_(std::move(options)) {
     detail::check_loader_options(options_);
     using Sample = std::remove_cvref_t<decltype(dataset->get(0))>;
-    read_ = [dataset = std::move(dataset), collate = std::move(collate), sampler = sampler_](std::int64_t index) {
-      std::vector<Sample> samples;
-      for (const std::int64_t sample : sampler.samples(index)) {
-        try {
-          samples.push_back(dataset->get(sample));
-        } catch (const std::exception& error) {
-          detail::throw_sample_error(sample, error.what());
+    constexpr bool kCollates = std::is_invocable_r_v<Batch, const Collate&, std::span<const Sample>>;
+    static_assert(
+        kCollates,
+        "collate of DataLoader<Batch> must be callable, also when it is const, with std::span<const Sample> and "
+        "return Batch; Sample is what the dataset's get() returns");
+    if constexpr (kCollates) {
+      read_ = [dataset = std::move(dataset), collate = std::move(collate), sampler = sampler_](std::int64_t index) {
+        std::vector<Sample> samples;
+        for (const std::int64_t sample : sampler.samples(index)) {
+          try {
+            samples.push_back(dataset->get(sample));
+          } catch (const std::exception& error) {
+            detail::throw_sample_error(sample, error.what());
+          }
         }
-      }
-      return Batch(collate(std::span<const Sample>(samples)));
-    };
+        return Batch(collate(std::span<const Sample>(samples)));
+      };
+    }
   }
 
   // Lets the workers begin to read the first microbatches. Otherwise the first call of next() does so.

@@ -23,10 +23,15 @@ namespace d9d {
 // Can be saved and resumed: state() is the position after the latest result of next(). It is cheap and an independent
 // copy.
 template <class T>
-concept SavesState = requires(T& source, const T& saved, const nlohmann::json& state) {
-  { saved.state() } -> std::same_as<nlohmann::json>;
+concept HasState = requires(const T& source) {
+  { source.state() } -> std::same_as<nlohmann::json>;
+};
+template <class T>
+concept LoadsState = requires(T& source, const nlohmann::json& state) {
   { source.load_state(state) } -> std::same_as<void>;
 };
+template <class T>
+concept SavesState = HasState<T> && LoadsState<T>;
 
 // next() returns std::optional<std::vector<Batch>>: the microbatches of one step, with tensors on the host. Their
 // number and shapes may differ between steps; ranks that share a pipeline must get the same.

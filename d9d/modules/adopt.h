@@ -67,6 +67,12 @@ class AdoptedModule : public AdoptedTensors {
 template <class Factory>
 using AdoptedImpl = std::remove_reference_t<decltype(*std::declval<Factory&>()())>;
 
+// A std::shared_ptr<Impl> or a holder of torch::nn.
+template <class T>
+concept PointsToModule = requires(T& pointer) {
+  pointer.operator->();
+};
+
 }  // namespace detail
 
 template <class Impl>
@@ -87,7 +93,7 @@ class Adopted : public detail::AdoptedModule {
 
 // make() returns a new std::shared_ptr<Impl> or a new holder in each call.
 template <class Make>
-[[nodiscard]] ModulePtr<Adopted<detail::AdoptedImpl<Make>>> adopt(Make make) {
+requires(!detail::PointsToModule<Make>) [[nodiscard]] ModulePtr<Adopted<detail::AdoptedImpl<Make>>> adopt(Make make) {
   return make_module<Adopted<detail::AdoptedImpl<Make>>>([make = std::move(make)] {
     auto made = make();
     if constexpr (requires { made.ptr(); }) {
@@ -96,6 +102,15 @@ template <class Make>
       return std::shared_ptr<torch::nn::Module>(std::move(made));
     }
   });
+}
+
+// The mistake of passing a module instead of a function that makes it, as one compile error.
+template <detail::PointsToModule Made>
+ModulePtr<Adopted<std::remove_reference_t<decltype(*std::declval<Made&>())>>> adopt(const Made&) {
+  static_assert(sizeof(Made) == 0,
+                "adopt takes a function that makes a module: adopt([] { return torch::nn::Linear(3, 4); }) instead of "
+                "adopt(torch::nn::Linear(3, 4))");
+  return nullptr;
 }
 
 }  // namespace d9d

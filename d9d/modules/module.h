@@ -36,6 +36,15 @@ namespace d9d {
 
 template <class T>
 class ModulePtr;
+template <class T, class... Args>
+[[nodiscard]] ModulePtr<T> make_module(Args&&... args);
+
+namespace detail {
+struct NoModule {  // stands for a module after a compile error
+  template <class T>
+  operator ModulePtr<T>() const;  // NOLINT: converts to any, never defined
+};
+}  // namespace detail
 
 // A tensor that is not a parameter and is not trained: a table, a counter.
 struct Buffer {
@@ -148,7 +157,15 @@ class Module {
   }
   template <class T, class... Args>
   ModulePtr<T> register_module(const std::string& name, Args&&... args) {
-    return register_module(name, ModulePtr<T>(std::make_shared<T>(std::forward<Args>(args)...)));
+    return register_module(name, make_module<T>(std::forward<Args>(args)...));
+  }
+  // The mistake of registering something else, as one compile error.
+  template <class Child>
+  detail::NoModule register_module(const std::string&, const Child&) {
+    static_assert(sizeof(Child) == 0,
+                  "register_module takes a ModulePtr: write register_module<T>(name, arguments of T's constructor), or "
+                  "for a module of torch::nn register_module(name, adopt([] { return ...; })) (d9d/modules/adopt.h)");
+    return {};
   }
 
   // Called after this module's own parameters and buffers are filled, for values that an initializer cannot compute.

@@ -45,7 +45,11 @@ class ModulePtr {
   // Tensors may stand anywhere in the arguments and the result (core/tree).
   // An error of forward or of a hook names the innermost module that was called so.
   template <class Self = T, class... Args>
+  requires requires(Self& self, const Args&... args) { self.forward(args...); }
   auto operator()(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
+    static_assert(ListsItsTensors<std::remove_cvref_t<decltype(std::declval<Self&>().forward(args...))>>,
+                  "the struct that forward returns must list its members in `static constexpr auto fields()` "
+                  "(d9d/base/record.h), so that hooks and checkpointing find tensors in it");
     try {
       return call(args...);
     } catch (const std::exception&) {
@@ -80,8 +84,21 @@ class ModulePtr {
 };
 
 template <class T, class... Args>
-[[nodiscard]] ModulePtr<T> make_module(Args&&... args) {
-  return ModulePtr<T>(std::make_shared<T>(std::forward<Args>(args)...));
+ModulePtr<T> make_module(Args&&... args) {
+  constexpr bool kIsModule = std::is_base_of_v<Module, T>;
+  constexpr bool kIsBuilt = std::is_constructible_v<T, Args...>;
+  static_assert(kIsModule,
+                "make_module<T> and register_module<T> need a class T that derives from d9d::Module; adopt() "
+                "(d9d/modules/adopt.h) wraps a module of torch::nn");
+  static_assert(
+      !kIsModule || kIsBuilt,
+      "make_module<T> and register_module<T> call a constructor of T, and none takes these arguments: compare "
+      "their number and types (braces {...} need the name of their type)");
+  if constexpr (kIsModule && kIsBuilt) {
+    return ModulePtr<T>(std::make_shared<T>(std::forward<Args>(args)...));
+  } else {
+    return nullptr;
+  }
 }
 
 }  // namespace d9d

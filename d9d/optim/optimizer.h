@@ -22,9 +22,9 @@ namespace d9d {
 // The members are those of the protocol.
 class Optimizer {
  public:
-  template <OptimizerProtocol T>
-  requires(!std::same_as<T, Optimizer>) explicit Optimizer(T optimizer)
-      : held_(std::make_unique<Held<T>>(std::move(optimizer))) {}
+  // T satisfies OptimizerProtocol.
+  template <class T>
+  requires(!std::same_as<T, Optimizer>) explicit Optimizer(T optimizer) : held_(hold(std::move(optimizer))) {}
 
   [[nodiscard]] double learning_rate() const { return held_->learning_rate(); }
   void step(double learning_rate) { held_->step(learning_rate); }
@@ -73,6 +73,23 @@ class Optimizer {
 
     T optimizer;
   };
+
+  template <class T>
+  static std::unique_ptr<Interface> hold(T optimizer) {
+    static_assert(HasLearningRate<T>, "an optimiser needs the member `double learning_rate() const`");
+    static_assert(HasStep<T>, "an optimiser needs the member `void step(double learning_rate)`");
+    static_assert(HasStateDict<T>,
+                  "an optimiser needs the member `std::map<std::string, at::Tensor> state_dict() const`");
+    static_assert(
+        LoadsStateDict<T>,
+        "an optimiser needs the member `void load_state_dict(const std::map<std::string, at::Tensor>& state)`");
+    static_assert(std::move_constructible<T>, "an optimiser must be movable: Optimizer holds it by value");
+    if constexpr (OptimizerProtocol<T>) {
+      return std::make_unique<Held<T>>(std::move(optimizer));
+    } else {
+      return nullptr;
+    }
+  }
 
   std::unique_ptr<Interface> held_;
 };

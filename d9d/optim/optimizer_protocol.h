@@ -41,13 +41,24 @@ struct NamedParameter {
 // state_dict       aliases of all state, complete after construction, so that a checkpoint can be read into it.
 // load_state_dict  copies values in; throws StateError if names, shapes or dtypes differ.
 template <class T>
-concept OptimizerProtocol = std::move_constructible<T> &&
-    requires(T optimizer, const T& constant, double learning_rate, const std::map<std::string, at::Tensor>& state) {
-  { constant.learning_rate() } -> std::convertible_to<double>;
+concept HasLearningRate = requires(const T& optimizer) {
+  { optimizer.learning_rate() } -> std::convertible_to<double>;
+};
+template <class T>
+concept HasStep = requires(T& optimizer, double learning_rate) {
   optimizer.step(learning_rate);
-  { constant.state_dict() } -> std::convertible_to<std::map<std::string, at::Tensor>>;
+};
+template <class T>
+concept HasStateDict = requires(const T& optimizer) {
+  { optimizer.state_dict() } -> std::convertible_to<std::map<std::string, at::Tensor>>;
+};
+template <class T>
+concept LoadsStateDict = requires(T& optimizer, const std::map<std::string, at::Tensor>& state) {
   optimizer.load_state_dict(state);
 };
+template <class T>
+concept OptimizerProtocol =
+    std::move_constructible<T> && HasLearningRate<T> && HasStep<T> && HasStateDict<T> && LoadsStateDict<T>;
 
 // Optional: an optimiser that multiplies gradients by a 0-dim tensor as it reads them, so that the host need not know
 // that tensor's value first. Other optimisers get gradients that are already multiplied, and are not called if the

@@ -159,8 +159,19 @@ struct TypeOf<std::variant<Alternatives...>> final : UnionType {
 
 template <class T>
 const ValueType& json_type() {
-  static const detail::TypeOf<T> type;
-  return type;
+  if constexpr (requires { sizeof(detail::TypeOf<T>); }) {
+    static const detail::TypeOf<T> type;
+    return type;
+  } else {
+    static_assert(!std::is_enum_v<T>,
+                  "this enum is no type of a field: list its names in `constexpr auto enum_names(Enum)` beside it "
+                  "(d9d/base/enum_names.h)");
+    static_assert(!std::is_arithmetic_v<T>, "this number is no type of a field: use std::int64_t, double or bool");
+    static_assert(std::is_enum_v<T> || std::is_arithmetic_v<T>,
+                  "this class is no type of a field: list its members in `static constexpr auto fields()` (of a "
+                  "std::variant, those of each alternative); d9d/base/config/describe.h names all types of fields");
+    return json_type<bool>();
+  }
 }
 
 }  // namespace d9d

@@ -61,14 +61,27 @@ struct LaunchConfig {
 
 // Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h describes --help, --schema
 // and `rewrite`), then launches. Config has members `launch` and `mesh`.
-template <Record Config, class Program>
+template <class Config, class Program>
 [[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {
+  constexpr bool kHasMembers = requires(const Config& config, const std::function<void(DistContext&)>& run) {
+    launch(config.launch, config.mesh, run);
+  };
+  constexpr bool kTakesContext = std::is_invocable_v<const Program&, const Config&, DistContext&>;
+  static_assert(Record<Config>,
+                "launch<Config>: Config must list its members in `static constexpr auto fields()` (d9d/base/record.h)");
+  static_assert(kHasMembers,
+                "launch<Config>: Config needs the members `d9d::LaunchConfig launch` and `d9d::DeviceMeshParameters "
+                "mesh`");
+  static_assert(kTakesContext, "launch<Config>: the program must be callable with (const Config&, d9d::DistContext&)");
   int exit_code = 0;
-  const int load_code = run_reporting_errors([&] {
-    const auto config = load_config<Config>(argc, argv, rewrite);
-    exit_code = launch(config.launch, config.mesh, [&](DistContext& context) { program(config, context); });
-  });
-  return load_code != 0 ? load_code : exit_code;
+  if constexpr (Record<Config> && kHasMembers && kTakesContext) {
+    const int load_code = run_reporting_errors([&] {
+      const auto config = load_config<Config>(argc, argv, rewrite);
+      exit_code = launch(config.launch, config.mesh, [&](DistContext& context) { program(config, context); });
+    });
+    if (load_code != 0) return load_code;
+  }
+  return exit_code;
 }
 
 }  // namespace d9d

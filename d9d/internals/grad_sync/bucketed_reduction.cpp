@@ -50,9 +50,10 @@ class BucketedReduction::Bucket {
     has_come_.resize(parameters_.size());
     has_values_.resize(parameters_.size());
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      hooks_.push_back(on_gradient(parameters_[i]->local(), {.arrived = [this, i, on_complete](
-                                                                 const at::Tensor& leaf) { take(i, leaf, on_complete); },
-                                                             .place = [this, i] { return place(i); }}));
+      hooks_.push_back(
+          on_gradient(parameters_[i]->local(),
+                      {.arrived = [this, i, on_complete](const at::Tensor& leaf) { take(i, leaf, on_complete); },
+                       .place = [this, i] { return place(i); }}));
     }
     if (keeps_memory_) allocate();
   }

@@ -16,13 +16,9 @@
 
 namespace d9d {
 
-// A struct that does not list its members is refused at compile time, because its tensors could not be found.
+// State satisfies ListsItsTensors; TrainTask, whose type it is, checks that.
 template <class State>
 class MicrobatchStates {
-  static_assert(ListsItsTensors<State>,
-                "the State of a task, and each struct in it, lists its members in `static constexpr auto fields()`, so "
-                "that tensors in it are found and detached (d9d/base/record.h)");
-
  public:
   void store(std::int64_t microbatch, State state) {
     detach(state);

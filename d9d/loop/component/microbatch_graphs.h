@@ -31,7 +31,7 @@ namespace d9d {
 
 // What forward and loss of a microbatch read, and what they write besides gradients.
 template <class Types>
-using Microbatch = std::tuple<typename Types::Input, typename Types::Shared, typename Types::State, LossShares>;
+using Microbatch = std::tuple<InputOf<Types>, SharedOf<Types>, StateOf<Types>, LossShares>;
 
 struct GraphCounts {
   std::int64_t graphs = 0;   // graphs captured

@@ -35,8 +35,8 @@ namespace d9d {
 template <class Types>
 class MicrobatchRunner final : public PackRunner {
  public:
-  using Batch = typename Types::Batch;
-  using State = typename Types::State;
+  using Batch = BatchOf<Types>;
+  using State = StateOf<Types>;
 
   // All are borrowed.
   MicrobatchRunner(const TrainingJob& job, TrainTask<Types>& task, PackStream<Batch>& stream,
@@ -72,7 +72,7 @@ class MicrobatchRunner final : public PackRunner {
       if (job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
     }
     std::int64_t num_tokens = 0;
-    std::vector<std::pair<typename Types::Input, typename Types::Shared>> inputs;
+    std::vector<std::pair<InputOf<Types>, SharedOf<Types>>> inputs;
     std::vector<LossWeights> weights;
     for (std::size_t i = 0; i < pack_.size(); ++i) {
       auto built =
@@ -153,7 +153,7 @@ class MicrobatchRunner final : public PackRunner {
 
   WeightedLoss forward_backward(Microbatch<Types>& microbatch, const JobSchedule& schedule) {
     auto& [input, shared, state, shares] = microbatch;
-    const typename Types::Output output = with_error_place("in forward", [&] { return forward_(input, shared); });
+    const OutputOf<Types> output = with_error_place("in forward", [&] { return forward_(input, shared); });
     WeightedLoss weighted = with_error_place(
         "in compute_loss", [&] { return weighted_loss(task_.compute_loss(output, state, schedule), shares); });
     if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);

@@ -14,6 +14,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/data/pack_stream.h"
 #include "d9d/loop/control/replicate_over_data.h"
+#include "d9d/loop/control/task_types.h"
 #include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
@@ -24,7 +25,7 @@
 namespace d9d {
 
 template <class Types>
-using ModelForward = std::function<typename Types::Output(const typename Types::Input&, const typename Types::Shared&)>;
+using ModelForward = std::function<OutputOf<Types>(const InputOf<Types>&, const SharedOf<Types>&)>;
 
 // A pipeline stage as the loop runs it.
 template <class Types>
@@ -33,19 +34,39 @@ struct ModelStage {
   ModelForward<Types> forward;
 };
 
+namespace detail {
+template <class T, class Result>
+inline constexpr bool kIsOrHolds = std::is_convertible_v<Result, T>;
+template <class T, class... Alternatives>
+inline constexpr bool kIsOrHolds<T, std::variant<Alternatives...>> = (std::is_same_v<T, Alternatives> || ...);
+}  // namespace detail
+
 // model(input, shared) returns Output, or a variant that holds it.
 template <class Types, class Model>
 [[nodiscard]] ModelStage<Types> as_model_stage(const ModulePtr<Model>& model) {
-  return {.module = model.shared(),
-          .forward = [model](const typename Types::Input& input, const typename Types::Shared& shared) {
-            using Output = typename Types::Output;
-            auto output = model(input, shared);
-            if constexpr (std::is_convertible_v<decltype(output), Output>) {
-              return Output(std::move(output));
-            } else {
-              return std::get<Output>(std::move(output));
-            }
-          }};
+  using Input = InputOf<Types>;
+  using Shared = SharedOf<Types>;
+  using Output = OutputOf<Types>;
+  constexpr bool kTakesInputs = std::is_invocable_v<const ModulePtr<Model>&, const Input&, const Shared&>;
+  static_assert(kTakesInputs,
+                "the model of as_model_stage<Types> needs the member `forward(const Types::Input&, const "
+                "Types::Shared&)`: change its arguments, or Types::Input and Types::Shared");
+  if constexpr (kTakesInputs) {
+    using Result = std::invoke_result_t<const ModulePtr<Model>&, const Input&, const Shared&>;
+    static_assert(detail::kIsOrHolds<Output, Result>,
+                  "forward of the model of as_model_stage<Types> must return Types::Output, or a std::variant that "
+                  "holds it: change what it returns, or Types::Output");
+    if constexpr (detail::kIsOrHolds<Output, Result>) {
+      return {.module = model.shared(), .forward = [model](const Input& input, const Shared& shared) {
+                if constexpr (std::is_convertible_v<Result, Output>) {
+                  return Output(model(input, shared));
+                } else {
+                  return std::get<Output>(model(input, shared));
+                }
+              }};
+    }
+  }
+  return {};
 }
 
 template <class Types>

@@ -22,7 +22,9 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/tree/node.h"
 #include "d9d/loop/control/job_schedule.h"
+#include "d9d/loop/control/task_types.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/metrics/metric.h"
 
@@ -33,9 +35,9 @@ using LossWeights = std::map<std::string, at::Tensor>;
 
 template <class Types>
 struct ForwardInputs {
-  typename Types::Input input;
-  typename Types::Shared shared;
-  typename Types::State state;
+  InputOf<Types> input;
+  SharedOf<Types> shared;
+  StateOf<Types> state;
   std::int64_t num_tokens = 0;    // the unit of throughput, which is logged and shown as tokens a second
   LossWeights loss_weights = {};  // of a task with several losses, which must be known before the step's first forward
 };
@@ -54,9 +56,18 @@ struct LossResult {
 template <class Types>
 class TrainTask {
  public:
-  using Batch = typename Types::Batch;
-  using Output = typename Types::Output;
-  using State = typename Types::State;
+  using Batch = BatchOf<Types>;
+  using Input = InputOf<Types>;
+  using Shared = SharedOf<Types>;
+  using Output = OutputOf<Types>;
+  using State = StateOf<Types>;
+
+  static_assert(ListsItsTensors<Batch>,
+                "Types::Batch, and each struct in it, must list its members in `static constexpr auto fields()` "
+                "(d9d/base/record.h), so that tensors in it are found and moved to the device");
+  static_assert(ListsItsTensors<State>,
+                "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
+                "(d9d/base/record.h), so that tensors in it are found and detached");
 
   virtual ~TrainTask() = default;
 

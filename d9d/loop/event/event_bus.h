@@ -36,11 +36,17 @@ class EventBus {
  public:
   // `handler`: callable with const Context&. A handler of another event's context does not compile. Throws
   // InternalError if the id is known with another context.
-  template <class Context, EventHandler<Context> Handler>
+  template <class Context, class Handler>
   void subscribe(const Event<Context>& event, Handler handler) {
-    add(event.id, typeid(Context), [handler = std::move(handler)](const void* context) mutable {
-      std::invoke(handler, *static_cast<const Context*>(context));
-    });
+    static_assert(std::copy_constructible<Handler>,
+                  "a handler of an event must be copyable: capture a std::shared_ptr or a reference");
+    static_assert(std::invocable<Handler&, const Context&>,
+                  "a handler of an Event<Context> takes `const Context&`: this one takes another event's context");
+    if constexpr (EventHandler<Handler, Context>) {
+      add(event.id, typeid(Context), [handler = std::move(handler)](const void* context) mutable {
+        std::invoke(handler, *static_cast<const Context*>(context));
+      });
+    }
   }
 
   // Runs the handlers synchronously, in the order in which they subscribed; handlers that subscribe meanwhile run last.

@@ -32,7 +32,7 @@ template <class Types>
 struct TrainerParts {
   TrainTask<Types>& task;
   ModelProvider<Types>& model;
-  DataProvider<typename Types::Batch>& data;
+  DataProvider<BatchOf<Types>>& data;
   OptimizerProvider& optimizer;
   LearningRateSchedulerProvider& lr_scheduler;
   // A tracker of the program's own (docs/trackers.md), in addition to that of trainer.logging.tracker; opened on the
@@ -93,7 +93,7 @@ class Trainer {
     events->trigger(kTrainConfigStarted, {.dist_context = context});
 
     stream_ = parts_.data.build_pack_stream(context, config.schedule.total_steps);
-    events->trigger(kTrainDataStreamReady<typename Types::Batch>, {.stream = *stream_});
+    events->trigger(kTrainDataStreamReady<BatchOf<Types>>, {.stream = *stream_});
     check_data_order(context, stream_->state());
     JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
     saved_ = JobCheckpoints(context, config.checkpointing).newest();
@@ -134,7 +134,7 @@ class Trainer {
 
   const TrainerParts<Types> parts_;
   std::jthread warm_up_;
-  std::unique_ptr<PackStream<typename Types::Batch>> stream_;
+  std::unique_ptr<PackStream<BatchOf<Types>>> stream_;
   ModelForward<Types> forward_;
   std::optional<SavedCheckpoint> saved_;  // from which the job continues, until it has done so
   TrainingJob job_;

@@ -1,0 +1,91 @@
+// The five types of a task: BatchOf<Types> is Types::Batch, and so on. A type that is missing is one compile error,
+// which says what to add.
+#pragma once
+
+namespace d9d {
+
+namespace detail {
+
+// Stands for a missing type after its error, so that no further errors follow.
+struct MissingType {
+  MissingType() = default;
+  template <class T>
+  MissingType(const T&) {}  // NOLINT: accepts what the missing type would have been built from
+};
+
+template <class Types>
+inline constexpr bool kLacksType = sizeof(Types) == 0;  // false, and depends on Types
+
+template <class Types>
+struct BatchOf {
+  static_assert(kLacksType<Types>, "the Types of a task need `using Batch = ...;`: one collated microbatch");
+  using Type = MissingType;
+};
+template <class Types>
+requires requires { typename Types::Batch; }
+struct BatchOf<Types> {
+  using Type = typename Types::Batch;
+};
+
+template <class Types>
+struct InputOf {
+  static_assert(kLacksType<Types>, "the Types of a task need `using Input = ...;`: what enters the first stage");
+  using Type = MissingType;
+};
+template <class Types>
+requires requires { typename Types::Input; }
+struct InputOf<Types> {
+  using Type = typename Types::Input;
+};
+
+template <class Types>
+struct SharedOf {
+  static_assert(kLacksType<Types>,
+                "the Types of a task need `using Shared = ...;`: what every stage gets (std::monostate: nothing)");
+  using Type = MissingType;
+};
+template <class Types>
+requires requires { typename Types::Shared; }
+struct SharedOf<Types> {
+  using Type = typename Types::Shared;
+};
+
+template <class Types>
+struct OutputOf {
+  static_assert(kLacksType<Types>,
+                "the Types of a task need `using Output = ...;`: what forward of the last stage returns");
+  using Type = MissingType;
+};
+template <class Types>
+requires requires { typename Types::Output; }
+struct OutputOf<Types> {
+  using Type = typename Types::Output;
+};
+
+template <class Types>
+struct StateOf {
+  static_assert(kLacksType<Types>,
+                "the Types of a task need `using State = ...;`: what is kept of a microbatch until its metrics are "
+                "updated (std::monostate: nothing)");
+  using Type = MissingType;
+};
+template <class Types>
+requires requires { typename Types::State; }
+struct StateOf<Types> {
+  using Type = typename Types::State;
+};
+
+}  // namespace detail
+
+template <class Types>
+using BatchOf = typename detail::BatchOf<Types>::Type;
+template <class Types>
+using InputOf = typename detail::InputOf<Types>::Type;
+template <class Types>
+using SharedOf = typename detail::SharedOf<Types>::Type;
+template <class Types>
+using OutputOf = typename detail::OutputOf<Types>::Type;
+template <class Types>
+using StateOf = typename detail::StateOf<Types>::Type;
+
+}  // namespace d9d
