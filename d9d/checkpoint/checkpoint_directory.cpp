@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "save-";
 constexpr std::string_view kUnfinished = ".tmp";
+constexpr std::string_view kRemoved = ".gone";
 
 // The step of a folder called save-<step>; none for any other name.
 std::optional<std::int64_t> step_of(const fs::path& folder) {
@@ -44,19 +45,33 @@ std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
   return found;
 }
 
+// Only what a job may have left there.
+bool has_only_our_files(const fs::path& folder) {
+  if (!fs::is_directory(fs::symlink_status(folder))) return false;
+  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    return entry.is_regular_file() && (name.starts_with("rank-") || name.starts_with(kManifestName));
+  });
+}
+
 void remove_unfinished(const fs::path& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const fs::path name = entry.path().filename();
-    const bool is_ours = name.extension() == kUnfinished && step_of(name.stem());
-    const bool is_half_removed = step_of(name) && !fs::exists(entry.path() / kManifestName);
-    if (is_ours || is_half_removed) fs::remove_all(entry.path());
+    const bool is_rest = name.extension() == kUnfinished || name.extension() == kRemoved;
+    if (is_rest && step_of(name.stem()) && has_only_our_files(entry.path())) fs::remove_all(entry.path());
   }
 }
 
-// The manifest goes first, so that a kill in between leaves no folder that looks complete.
+// The folder loses its name first, so that a kill in between leaves none that looks complete. Of a link, the link
+// alone.
 void remove_checkpoint(const fs::path& folder) {
-  fs::remove(folder / kManifestName);
-  fs::remove_all(folder);
+  if (fs::is_symlink(folder)) {
+    fs::remove(folder);
+    return;
+  }
+  const fs::path gone = cat(folder.string(), kRemoved);
+  fs::rename(folder, gone);
+  fs::remove_all(gone);
 }
 
 // What `work` returns on this rank. If it throws on some ranks of `job`, all throw what the first of them said.
@@ -71,7 +86,7 @@ nlohmann::json agreed(const DeviceMesh& job, const std::function<nlohmann::json(
   if (job.num_ranks() > 1) {
     const auto all = all_gather_object(nlohmann::json(error), *job.communicator());
     for (std::size_t rank = 0; rank < all.size() && error.empty(); ++rank) {
-      if (all[rank] != "") error = cat("rank ", rank, ": ", all[rank].get<std::string>());
+      if (all[rank] != "") error = cat(all[rank].get<std::string>(), " (rank ", rank, ")");
     }
   }
   if (!error.empty()) throw IoError(error);
@@ -106,13 +121,18 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
     job_.throw_if_failed();  // values that crossed ranks are those that were written
     on_main(job_, [&] {
       write_manifest(staging, step, state, all);
+      const bool is_ours = !fs::exists(folder) || fs::exists(folder / kManifestName);
+      D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
+                ", got one without a manifest.json. Move it away, or save elsewhere.");
       if (fs::exists(folder)) remove_checkpoint(folder);
       fs::rename(staging, folder);
       detail::sync_directory(path_);
       const auto complete = complete_ones(path_);
-      auto oldest = complete.begin();
-      for (std::int64_t left = std::ssize(complete); num_to_keep && left > *num_to_keep; --left, ++oldest) {
+      std::int64_t left = std::ssize(complete);
+      for (auto oldest = complete.begin(); num_to_keep && left > *num_to_keep; ++oldest) {
+        if (oldest->first == step) continue;
         remove_checkpoint(oldest->second);
+        --left;
       }
     });
   } catch (const IoError&) {
@@ -120,6 +140,20 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
     if (job_.index() == 0) fs::remove_all(staging, ignored);
     throw;
   }
+}
+
+void CheckpointDirectory::prepare() const {
+  on_main(job_, [&] { detail::make_writable_folder(path_); });
+}
+
+std::vector<fs::path> CheckpointDirectory::others() const {
+  std::vector<fs::path> found;
+  if (!fs::is_directory(path_)) return found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+    if (step_of(entry.path()) && !fs::exists(entry.path() / kManifestName)) found.push_back(entry.path());
+  }
+  std::ranges::sort(found);
+  return found;
 }
 
 std::optional<SavedCheckpoint> CheckpointDirectory::newest() const {
@@ -139,7 +173,11 @@ struct SavedCheckpoint::Contents {
 };
 
 SavedCheckpoint::SavedCheckpoint(const fs::path& folder)
-    : contents_(std::make_unique<Contents>(Contents{.folder = folder, .manifest = read_manifest(folder)})) {}
+    : contents_(std::make_unique<Contents>(Contents{.folder = folder, .manifest = read_manifest(folder)})) {
+  const auto named = step_of(folder);
+  D9D_CHECK(!named || *named == step(), IoError, "[checkpoint] expected step ", named.value_or(0), " in ",
+            folder.string(), ", got step ", step(), ". Give the folder the name of its step.");
+}
 SavedCheckpoint::~SavedCheckpoint() = default;
 SavedCheckpoint::SavedCheckpoint(SavedCheckpoint&&) noexcept = default;
 SavedCheckpoint& SavedCheckpoint::operator=(SavedCheckpoint&&) noexcept = default;
@@ -148,8 +186,8 @@ const fs::path& SavedCheckpoint::folder() const { return contents_->folder; }
 std::int64_t SavedCheckpoint::step() const { return contents_->manifest.step; }
 const nlohmann::ordered_json& SavedCheckpoint::values() const { return contents_->manifest.values; }
 
-void SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job) const {
-  check_tensors(contents_->manifest, state.tensors, contents_->folder);  // the same on all ranks
+void SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix) const {
+  check_tensors(contents_->manifest, state.tensors, prefix, contents_->folder);  // the same on all ranks
   RankFiles files(contents_->folder);
   const auto each = [&](void (RankFiles::*visit)(const std::string&, const DTensor&, const SavedTensor&)) {
     agreed(job, [&]() -> nlohmann::json {

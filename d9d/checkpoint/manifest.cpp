@@ -1,13 +1,16 @@
 #include "d9d/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
+#include <span>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/checkpoint/block_checksums.h"
 #include "d9d/core/dtensor/box_intersection.h"
 
 namespace d9d {
@@ -15,7 +18,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
+constexpr const char* kNonFinite = "non_finite";
+constexpr const char* kDamaged = ". The file is damaged: remove the folder, and the job continues from the one before.";
+
+// Numbers that JSON does not have as objects.
+nlohmann::ordered_json with_non_finite(const nlohmann::ordered_json& json) {
+  if (json.is_number_float() && !std::isfinite(json.get<double>())) {
+    const double number = json.get<double>();
+    return {{kNonFinite, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+  }
+  if (!json.is_structured()) return json;
+  nlohmann::ordered_json result = json;
+  for (auto& each : result) each = with_non_finite(each);
+  return result;
+}
+
+nlohmann::ordered_json without_non_finite(const nlohmann::ordered_json& json) {
+  if (json.is_object() && json.size() == 1 && json.contains(kNonFinite)) {
+    return std::stod(json.at(kNonFinite).get<std::string>());
+  }
+  if (!json.is_structured()) return json;
+  nlohmann::ordered_json result = json;
+  for (auto& each : result) each = without_non_finite(each);
+  return result;
+}
+
+std::string checksum_of(const nlohmann::ordered_json& json) {
+  const std::string text = json.dump();
+  return block_checksums(std::as_bytes(std::span(text))).front();
+}
 
 SavedBox read_box(const nlohmann::ordered_json& json) {
   return {.file = json.at("file").get<std::string>(),
@@ -68,39 +100,47 @@ void write_manifest(const fs::path& folder, std::int64_t step, const CheckpointS
       tensors[entry.at("tensor").get<std::string>()]["boxes"].push_back(std::move(box));
     }
   }
-  const nlohmann::ordered_json manifest = {
-      {"format", kFormat}, {"step", step}, {"values", state.values}, {"tensors", std::move(tensors)}};
+  const nlohmann::ordered_json rest = {
+      {"format", kFormat}, {"step", step}, {"values", with_non_finite(state.values)}, {"tensors", std::move(tensors)}};
+  nlohmann::ordered_json manifest = {{"checksum", checksum_of(rest)}};
+  manifest.update(rest);
   write_file_atomically(folder / kManifestName, manifest.dump(1) + "\n");
 }
 
 Manifest read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestName;
   std::ifstream file(path);
-  D9D_CHECK(file.good(), IoError, "[checkpoint] expected ", path.string(), ", got no such file. Name a checkpoint.");
+  D9D_CHECK(file.good() && fs::is_regular_file(path), IoError, "[checkpoint] expected the file ", path.string(),
+            ", got none. Name a checkpoint.");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   Manifest manifest;
   try {
-    const auto json = nlohmann::ordered_json::parse(text);
+    auto json = nlohmann::ordered_json::parse(text);
     D9D_CHECK(json.at("format") == kFormat, IoError, "[checkpoint] expected ", path.string(), " of format ", kFormat,
               ", got ", json.at("format").dump(), ". Use the version that wrote it.");
+    const std::string checksum = json.at("checksum").get<std::string>();
+    json.erase("checksum");
+    D9D_CHECK(checksum_of(json) == checksum, IoError, "[checkpoint] expected ", path.string(),
+              " as it was written, got one whose checksum differs", kDamaged);
     manifest.step = json.at("step").get<std::int64_t>();
-    manifest.values = json.at("values");
+    manifest.values = without_non_finite(json.at("values"));
     for (const auto& [name, tensor] : json.at("tensors").items()) {
       SavedTensor& saved = manifest.tensors[name];
       saved = {.dtype = tensor.at("dtype"), .shape = tensor.at("shape").get<std::vector<std::int64_t>>(), .boxes = {}};
       for (const auto& box : tensor.at("boxes")) saved.boxes.push_back(read_box(box));
       const std::string fault = fault_of(saved);
       D9D_CHECK(fault.empty(), IoError, "[checkpoint] expected boxes that make up ", name, " in ", path.string(),
-                ", got ", fault, ". The file is damaged: use another checkpoint.");
+                ", got ", fault, kDamaged);
     }
   } catch (const nlohmann::json::exception& error) {
-    throw IoError(cat("[checkpoint] expected a manifest in ", path.string(), ", got what is none: ", error.what(),
-                      ". The file is damaged: use another checkpoint."));
+    throw IoError(
+        cat("[checkpoint] expected a manifest in ", path.string(), ", got what is none: ", error.what(), kDamaged));
   }
   return manifest;
 }
 
-void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors, const fs::path& folder) {
+void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors, const std::string& prefix,
+                   const fs::path& folder) {
   std::vector<std::string> missing, unknown, different;
   for (const auto& [name, tensor] : tensors) {
     const auto found = manifest.tensors.find(name);
@@ -114,7 +154,7 @@ void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor
                             dtype, " ", at::IntArrayRef(tensor.global_shape), " here)"));
   }
   for (const auto& [name, tensor] : manifest.tensors) {
-    if (!tensors.contains(name)) unknown.push_back(name);
+    if (name.starts_with(prefix) && !tensors.contains(name)) unknown.push_back(name);
   }
   std::string text;
   const auto note = [&](const char* what, const std::vector<std::string>& names) {

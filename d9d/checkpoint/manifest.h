@@ -1,9 +1,12 @@
 // manifest.json of a checkpoint.
 //
-//   {"format": 1, "step": 100, "values": {...},
+//   {"checksum": "a1b2...", "format": 2, "step": 100, "values": {...},
 //    "tensors": {"model.norm.weight": {"dtype": "Float", "shape": [8], "boxes": [
 //      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
 //       "checksums": ["78af5f94892f3950"]}]}}}
+//
+// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. A number that JSON does not have is
+// {"non_finite": "nan"}, "inf" or "-inf".
 #pragma once
 
 #include <cstdint>
@@ -46,8 +49,9 @@ void write_manifest(const std::filesystem::path& folder, std::int64_t step, cons
 // each other, files outside of the folder.
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
 
-// Throws StateError that lists names unless the manifest has exactly these tensors, with their dtypes and shapes.
-void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors,
+// Throws StateError that lists names unless the tensors of the manifest whose names begin with `prefix` are exactly
+// these, with their dtypes and shapes.
+void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors, const std::string& prefix,
                    const std::filesystem::path& folder);
 
 }  // namespace d9d

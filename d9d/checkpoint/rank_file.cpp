@@ -90,7 +90,8 @@ void RankFiles::check(const std::string& name, const DTensor& tensor, const Save
     const bool is_right = found != entries.end() && found->second.shape == source.box.sizes &&
                           found->second.dtype == target.values.scalar_type();
     D9D_CHECK(is_right, IoError, "[checkpoint] expected the part of ", name, " that the manifest names in ",
-              (folder_ / source.file).string(), ", got none or another. Use another checkpoint.");
+              (folder_ / source.file).string(),
+              ", got none or another. Remove the folder, and the job continues from the one before.");
   });
 }
 
@@ -101,7 +102,8 @@ void RankFiles::read(const std::string& name, const DTensor& tensor, const Saved
     const auto range = bytes_touched(source.box, part, static_cast<std::int64_t>(values.element_size()));
     const auto bad = first_bad_block(bytes_of(values), source.checksums, range);
     D9D_CHECK(!bad, IoError, "[checkpoint] expected ", name, " in ", (folder_ / source.file).string(),
-              " as it was written, got other bytes in block ", bad.value_or(0), ". Use another checkpoint.");
+              " as it was written, got other bytes in block ", bad.value_or(0),
+              ". Remove the folder, and the job continues from the one before.");
     part_of(target.values, target.box, part).copy_(part_of(values, source.box, part));
   });
 }

@@ -59,7 +59,8 @@ void keep_parameters_in(const std::shared_ptr<Module>& model, at::ScalarType dty
     const at::ScalarType own = parameter->local().scalar_type();
     D9D_CHECK(at::promote_types(own, dtype) == dtype, ConfigError, "[modules::mixed_precision] expected a dtype that ",
               "holds the values of ", name, " (", own, "), got ", dtype,
-              ". Keep parameters in a wider dtype than layers compute in.");
+              ". Keep parameters in a wider dtype than layers compute in "
+              "(trainer.model_stage_factory.master_dtype).");
     if (dtype != own) parameter->set_stored_dtype(dtype);
   }
   model->add_hook(std::make_shared<MasterWeightsHook>());

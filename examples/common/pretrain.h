@@ -6,6 +6,7 @@
 //                                            the functions of its huggingface.h
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -152,12 +153,14 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
       {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
+  if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());
   const std::string prompt = "#include <";
+  const std::int64_t num_tokens = std::min<std::int64_t>(200, sizes.max_position_ids - std::ssize(prompt));
+  if (num_tokens <= 0) return;
   const d9d::DeviceMesh sequence_ranks = context.mesh(d9d::MeshDomain::kBatch).slice({"cp", "tp"});
   const std::string sample = d9d::generate_bytes(
-      model.model, prompt, {.num_tokens = 200, .temperature = 0.7, .sequence_ranks = sequence_ranks});
+      model.model, prompt, {.num_tokens = num_tokens, .temperature = 0.7, .sequence_ranks = sequence_ranks});
   if (!context.is_main_process()) return;
-  context.log().info("exported to ", config.export_to.string());
   std::cout << "--- a sample ---\n" << prompt << sample << '\n';
 }
 

@@ -123,6 +123,8 @@ class BadInput(ProgramTest):
         self.assert_refused(job, job.run(f"{trackers}.0.path={file}/metrics.jsonl"), file)
         self.assert_refused(job, job.run(f"{trackers}.1.log_dir={file}/tensorboard"), file)
         self.assert_refused(job, job.run(f"export_to={file}/export"), file)
+        self.assert_refused(job, job.run(f"trainer.checkpointing.save_dir={file}/saves",
+                                         "trainer.checkpointing.period_steps=last_step"), file, "checkpointing.save_dir")
 
     def test_an_export_does_not_overwrite_what_is_not_an_export(self):
         job = self.job()

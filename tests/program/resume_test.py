@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -82,7 +83,7 @@ class Resume(ProgramTest):
                 result = job.run("mesh.data_parallel_shard=2")
                 self.assertEqual(result.returncode, 0, result.stderr)
                 first = self.losses_by_step(job)
-                (job.saves / "save-6/manifest.json").unlink()
+                shutil.rmtree(job.saves / "save-6")
                 result = job.run()
                 self.assertEqual(result.returncode, 0, result.stderr)
                 self.assertIn("continues after step 3", result.stderr)

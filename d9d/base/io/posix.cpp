@@ -49,6 +49,14 @@ std::filesystem::path claim_temporary_name(const std::filesystem::path& path,
   }
 }
 
+void make_writable_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  errno = error ? error.value() : ENOTDIR;
+  const bool is_folder = !error && std::filesystem::is_directory(folder, error);
+  if (!is_folder || ::access(folder.c_str(), W_OK | X_OK) != 0) throw_system_error("a folder to write to,", folder);
+}
+
 void sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path opened = directory.empty() ? "." : directory;
   const int descriptor = ::open(opened.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -16,6 +16,9 @@ namespace d9d::detail {
 std::filesystem::path claim_temporary_name(const std::filesystem::path& path,
                                            const std::function<bool(const std::filesystem::path&)>& create);
 
+// Makes the folder, and those above it. Throws IoError unless this process may write to it.
+void make_writable_folder(const std::filesystem::path& folder);
+
 // Makes the entries of a folder durable; an empty path is the current folder.
 void sync_directory(const std::filesystem::path& directory);
 

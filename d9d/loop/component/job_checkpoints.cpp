@@ -10,9 +10,12 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/error/error_place.h"
 
 namespace d9d {
 namespace {
+
+const std::string kModel = "model.", kOptimizer = "optimizer.";  // what names begin with
 
 // The parameter whose state an entry is: "<parameter>.<slot>". Null: none.
 const Parameter* parameter_of(const std::string& entry, const std::map<std::string, ParameterPtr>& parameters) {
@@ -35,6 +38,28 @@ DTensor state_of(const std::string& entry, const at::Tensor& tensor, const Param
   return {.local = tensor, .mesh = {}, .placements = {}, .global_shape = tensor.sizes().vec()};
 }
 
+std::map<std::string, DTensor> tensors_of_model(const Module& module) {
+  std::map<std::string, DTensor> tensors;
+  for (const auto& [name, parameter] : module.named_parameters()) tensors.emplace(kModel + name, parameter->dtensor());
+  for (const auto& [name, buffer] : module.named_buffers()) {
+    if (!buffer->is_persistent) continue;
+    tensors.emplace(
+        kModel + name,
+        DTensor{.local = buffer->local, .mesh = {}, .placements = {}, .global_shape = buffer->local.sizes().vec()});
+  }
+  return tensors;
+}
+
+std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const Optimizer& optimizer) {
+  std::map<std::string, ParameterPtr> parameters;
+  for (const auto& [name, parameter] : module.named_parameters()) parameters.emplace(name, parameter);
+  std::map<std::string, DTensor> tensors;
+  for (const auto& [name, tensor] : optimizer.state_dict()) {
+    tensors.emplace(kOptimizer + name, state_of(name, tensor, parameter_of(name, parameters)));
+  }
+  return tensors;
+}
+
 // Of each data-parallel rank, in their order.
 nlohmann::json states_of_ranks(const DistContext& context, const nlohmann::json& own) {
   const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"dp"});
@@ -43,10 +68,10 @@ nlohmann::json states_of_ranks(const DistContext& context, const nlohmann::json&
 }
 
 // By name, what the metrics of all ranks came to since they were logged.
-nlohmann::ordered_json metric_states(const TrainingJob& job) {
-  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"});
+nlohmann::ordered_json metric_states(const DistContext& context, const MetricMap& metrics) {
+  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"});
   nlohmann::ordered_json states = nlohmann::ordered_json::object();
-  for (const auto& [name, metric] : job.metrics) {
+  for (const auto& [name, metric] : metrics) {
     const at::Tensor own = metric->state();
     std::vector<double> numbers;
     if (own.defined()) {
@@ -65,12 +90,12 @@ nlohmann::ordered_json metric_states(const TrainingJob& job) {
   return states;
 }
 
-void load_metrics(const nlohmann::ordered_json& states, const TrainingJob& job) {
-  if (!job.context.is_main_process()) return;  // sums over ranks: one rank has them all
+void load_metrics(const nlohmann::ordered_json& states, const DistContext& context, const MetricMap& metrics) {
+  if (!context.is_main_process()) return;  // sums over ranks: one rank has them all
   for (const auto& [name, numbers] : states.items()) {
-    const auto metric = job.metrics.find(name);
-    if (metric == job.metrics.end()) continue;
-    const at::Tensor sums = at::tensor(numbers.get<std::vector<double>>(), at::kDouble).to(job.context.device());
+    const auto metric = metrics.find(name);
+    if (metric == metrics.end()) continue;
+    const at::Tensor sums = at::tensor(numbers.get<std::vector<double>>(), at::kDouble).to(context.device());
     metric->second->load_state(numbers.size() == 1 ? sums[0] : sums);
   }
 }
@@ -92,29 +117,22 @@ std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved) {
 }
 
 std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer) {
-  std::map<std::string, DTensor> tensors;
-  std::map<std::string, ParameterPtr> parameters;
-  for (const auto& [name, parameter] : module.named_parameters()) {
-    parameters.emplace(name, parameter);
-    tensors.emplace("model." + name, parameter->dtensor());
-  }
-  for (const auto& [name, buffer] : module.named_buffers()) {
-    if (!buffer->is_persistent) continue;
-    tensors.emplace(
-        "model." + name,
-        DTensor{.local = buffer->local, .mesh = {}, .placements = {}, .global_shape = buffer->local.sizes().vec()});
-  }
-  for (const auto& [name, tensor] : optimizer.state_dict()) {
-    tensors.emplace("optimizer." + name, state_of(name, tensor, parameter_of(name, parameters)));
-  }
+  std::map<std::string, DTensor> tensors = tensors_of_model(module);
+  tensors.merge(tensors_of_optimizer(module, optimizer));
   return tensors;
 }
 
 JobCheckpoints::JobCheckpoints(const DistContext& context, const CheckpointingConfig& config)
-    : config_(config), directory_(config.save_dir, context.mesh(MeshDomain::kBatch)) {}
+    : context_(context), config_(config), directory_(config.save_dir, context.mesh(MeshDomain::kBatch)) {}
 
 std::optional<SavedCheckpoint> JobCheckpoints::newest() const {
   if (config_.period_steps == StepActionPeriod{StepActionMode::kDisable}) return std::nullopt;
+  with_error_place("trainer.checkpointing.save_dir", [&] { directory_.prepare(); });
+  if (context_.is_main_process()) {
+    for (const auto& path : directory_.others()) {
+      context_.log().warning("[checkpoint] ", path.string(), " is no checkpoint of this library: it is not read");
+    }
+  }
   return directory_.newest();
 }
 
@@ -130,7 +148,8 @@ void JobCheckpoints::save(const TrainingJob& job, const RunPosition& position) c
                   {"lr_scheduler", job.lr_scheduler.state()},
                   {"data", position.data},
                   {"task", states_of_ranks(job.context, position.task)},
-                  {"metrics", metric_states(job)},
+                  {"metrics", metric_states(job.context, job.metrics)},
+                  {"loss_means", metric_states(job.context, *job.loss_means)},
                   {"tracker", position.tracker},
                   {"base_seed", job.config.determinism.base_seed}};
   const std::int64_t step = job.schedule.current_step();
@@ -140,10 +159,24 @@ void JobCheckpoints::save(const TrainingJob& job, const RunPosition& position) c
   job.context.log().info("saved step ", step, " in ", config_.save_dir.string(), " (", seconds.count(), " s)");
 }
 
+void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module) {
+  saved.load({.tensors = tensors_of_model(module), .values = {}}, context.mesh(MeshDomain::kBatch), kModel);
+}
+
 void load(const SavedCheckpoint& saved, TrainingJob& job) {
-  saved.load({.tensors = tensors_of(*job.module, job.optimizer), .values = {}}, job.context.mesh(MeshDomain::kBatch));
+  saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer), .values = {}},
+             job.context.mesh(MeshDomain::kBatch), kOptimizer);
   job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
-  load_metrics(value_of(saved, "metrics"), job);
+  load_metrics(value_of(saved, "metrics"), job.context, job.metrics);
+  const auto& loss_means = value_of(saved, "loss_means");
+  for (const auto& [name, numbers] : loss_means.items()) (*job.loss_means)[name] = std::make_shared<MeanMetric>();
+  load_metrics(loss_means, job.context, *job.loss_means);
+  const std::uint64_t seed = job.config.determinism.base_seed;
+  if (value_of(saved, "base_seed") != seed && job.context.is_main_process()) {
+    job.context.log().warning("trainer.determinism.base_seed is ", seed, ", and was ",
+                              value_of(saved, "base_seed").dump(), " in ", saved.folder().string(),
+                              ": random layers draw other numbers from here on");
+  }
   job.tracker_state = value_of(saved, "tracker");
   if (job.context.is_main_process()) {
     job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());

@@ -3,7 +3,9 @@
 // Example
 //   const JobCheckpoints checkpoints(context, config.checkpointing);
 //   if (const auto saved = checkpoints.newest()) schedule.load_state(value_of(*saved, "schedule"));
-//   ...                                                              // model, optimiser
+//   ...                                                              // model
+//   if (saved) load_model(*saved, context, model);
+//   ...                                                              // optimiser
 //   if (saved) load(*saved, job);
 //   while (...) { ...; if (checkpoints.is_due(schedule, is_last)) checkpoints.save(job, {.data = stream.state()}); }
 #pragma once
@@ -30,7 +32,7 @@ class JobCheckpoints {
   // Does nothing and finds nothing with trainer.checkpointing.period_steps = "disable".
   JobCheckpoints(const DistContext& context, const CheckpointingConfig& config);
 
-  // Collective. The checkpoint that the job continues from.
+  // Collective. The checkpoint that the job continues from. Throws IoError if none could be written to the folder.
   [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
 
   // Whether one is to be written now, after JobSchedule::advance(); is_last: no step follows in this run.
@@ -39,12 +41,16 @@ class JobCheckpoints {
   void save(const TrainingJob& job, const RunPosition& position) const;
 
  private:
+  const DistContext& context_;  // borrowed
   CheckpointingConfig config_;
   CheckpointDirectory directory_;
 };
 
-// Collective. Parameters, persistent buffers and the optimiser's state, in place, and the position of the
-// learning-rate schedule. JobSchedule and data have got theirs already.
+// Collective. Parameters and persistent buffers, in place.
+void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module);
+
+// Collective. The optimiser's state, in place, the position of the learning-rate schedule, and metrics. JobSchedule,
+// data and model have got theirs already.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 
 // A value that save() wrote. StateError, naming the folder, if it is not there.
@@ -53,9 +59,9 @@ void load(const SavedCheckpoint& saved, TrainingJob& job);
 // What the tasks of the data-parallel ranks saved; empty if that is nothing.
 [[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
 
-// Local. The tensors of a job. An entry "<parameter>.<slot>" of Optimizer::state_dict() with the shape of what this
-// rank keeps of the parameter has its layout; any other is the same on all ranks. Throws StateError for one that is
-// not a number and belongs to a sharded parameter in another shape.
+// Local. The tensors of a job: "model.<name>", "optimizer.<name>". An entry "<parameter>.<slot>" of
+// Optimizer::state_dict() with the shape of what this rank keeps of the parameter has its layout; any other is the same
+// on all ranks. Throws StateError for one that is not a number and belongs to a sharded parameter in another shape.
 [[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer);
 
 }  // namespace d9d

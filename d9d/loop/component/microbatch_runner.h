@@ -51,7 +51,6 @@ class MicrobatchRunner final : public PackRunner {
 
   [[nodiscard]] nlohmann::json data_state() const override { return stream_.state(); }
   [[nodiscard]] nlohmann::json task_state() const override { return task_.state(); }
-  [[nodiscard]] const MetricMap& loss_means() const override { return loss_means_; }
   [[nodiscard]] GraphCounts graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
 
   bool fetch() override {
@@ -146,7 +145,7 @@ class MicrobatchRunner final : public PackRunner {
   }
 
   void update_mean(const std::string& name, const at::Tensor& loss, const at::Tensor& weight) {
-    auto& mean = loss_means_["loss/" + name];
+    auto& mean = (*job_.loss_means)["loss/" + name];
     if (mean == nullptr) mean = std::make_shared<MeanMetric>();
     static_cast<MeanMetric&>(*mean).update(loss, weight);
   }
@@ -177,7 +176,6 @@ class MicrobatchRunner final : public PackRunner {
   std::vector<Batch> pack_;
   std::vector<std::uint64_t> numbers_;  // of the pack's microbatches, within the step over all ranks
   MicrobatchStates<State> states_;
-  MetricMap loss_means_;
   bool is_first_step_ = true;
   std::optional<FirstStep> first_step_;            // while that one runs
   std::optional<MicrobatchGraphs<Types>> graphs_;  // none without trainer.cuda_graph

@@ -21,9 +21,6 @@ class PackRunner {
   // The position in the data, behind the packs that were fetched: PackStream::state().
   [[nodiscard]] virtual nlohmann::json data_state() const = 0;
   [[nodiscard]] virtual nlohmann::json task_state() const = 0;  // TrainTask::state()
-  // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from the first
-  // run() on.
-  [[nodiscard]] virtual const MetricMap& loss_means() const = 0;
 };
 
 }  // namespace d9d

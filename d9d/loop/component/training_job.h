@@ -25,6 +25,9 @@ struct TrainingJob {
   const std::shared_ptr<Module> module;
   const RandomClockPtr clock;  // of the module's random layers
   const MetricMap metrics;
+  // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from its first
+  // microbatches on.
+  const std::shared_ptr<MetricMap> loss_means = std::make_shared<MetricMap>();
   Optimizer optimizer;
   LearningRateScheduler lr_scheduler;
   nlohmann::json hparams;                          // of task and model, for the tracker

@@ -54,7 +54,11 @@ void JobSchedule::load_state(const nlohmann::ordered_json& state) {
   D9D_CHECK(has_step && state["current_step"] >= 0, StateError,
             "[loop::job_schedule] expected {\"current_step\": n} with n >= 0, got ", state.dump(),
             ". Load the checkpoint that a job wrote.");
-  current_step_ = state["current_step"].get<std::int64_t>();
+  const auto step = state["current_step"].get<std::int64_t>();
+  D9D_CHECK(step <= total_steps_, ConfigError, "[loop::job_schedule] expected at least ", step,
+            " steps in all, which the checkpoint has done, got ", total_steps_,
+            ". Raise trainer.schedule.total_steps, or move the checkpoint away.");
+  current_step_ = step;
 }
 
 }  // namespace d9d

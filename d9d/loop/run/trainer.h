@@ -107,6 +107,7 @@ class Trainer {
     forward_ = stage.forward;
     check_cuda_graph(config, *stage.module);
     if (config.detect_non_finite) detect_non_finite(*stage.module);
+    if (saved_) load_model(*saved_, context, *stage.module);
     events->trigger(kTrainModelStagesReady, {.modules = {*stage.module}});
 
     RandomClockPtr clock = share_random_clock(context, *stage.module, config);

@@ -187,7 +187,7 @@ class TrainingRun {
       values.push_back(value.detach().to(job_.context.device(), at::kDouble).flatten());
     };
     for (const auto& [name, value] : job_.module->step_statistics()) add(name, value);
-    for (const MetricMap* metrics : {&job_.metrics, &packs_.loss_means()}) {
+    for (const MetricMap* metrics : {&job_.metrics, &std::as_const(*job_.loss_means)}) {
       for (const auto& [name, metric] : *metrics) {
         metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
         add(name, metric->compute());

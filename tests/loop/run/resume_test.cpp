@@ -32,7 +32,24 @@ struct Provider : toy::Provider {
 
 struct Task : toy::Task {
   void register_events(const DistContext&, EventBus& events) override {
-    events.subscribe(kTrainStepPost, [this](const FinishedStep& step) { losses.push_back(step.loss); });
+    events.subscribe(kTrainModelStagesReady, [this](const ModelStagesReady& ready) {
+      module = &ready.modules.front().get();
+      sums.push_back(sum_of_weight());
+    });
+    events.subscribe(kTrainStepPost, [this](const FinishedStep& step) {
+      losses.push_back(step.loss);
+      sums.push_back(sum_of_weight());
+    });
+  }
+  double sum_of_weight() const { return module->full_state_dict().at("first.weight").sum().item<double>(); }
+  ForwardInputs<toy::Types> build_forward_inputs(const toy::Batch& batch) override {
+    ForwardInputs<toy::Types> inputs = toy::Task::build_forward_inputs(batch);
+    inputs.loss_weights = {{"error", batch.weights.sum()}, {"size", at::full({}, batch.x.size(0))}};
+    return inputs;
+  }
+  LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) override {
+    const LossResult error = toy::Task::compute_loss(output, state, schedule);
+    return {.losses = {{"error", error.loss}, {"size", 0.01 * output.square().mean()}}};
   }
   // Counts the samples of this rank; a resumed task gets an equal part of all of them.
   void update_metrics(const State& state, const MetricMap& metrics) override {
@@ -45,6 +62,8 @@ struct Task : toy::Task {
     num_seen /= num_ranks;
   }
   std::vector<double> losses;
+  const Module* module = nullptr;
+  std::vector<double> sums;  // of a weight, when the model is ready and after each step
   std::int64_t num_seen = 0;
   std::int64_t num_ranks = 1;
 };
@@ -55,6 +74,8 @@ struct Result {
   int num_source_loads = 0;
   std::int64_t num_seen = 0;        // by the task of the main process
   std::vector<double> num_samples;  // of all ranks, as logged
+  std::vector<double> sizes;        // loss/size, as logged
+  std::vector<double> sums = {};    // Task::sums
 };
 
 struct Plan {
@@ -66,6 +87,7 @@ struct Plan {
   std::optional<std::int64_t> num_to_keep = {};
   at::ScalarType dtype = at::kDouble;
   std::optional<Dtype> master_dtype = {};
+  std::int64_t total_steps = kSteps;
 };
 
 Result train(const Plan& plan) {
@@ -90,7 +112,7 @@ Result train(const Plan& plan) {
       }
       provider.packs.push_back(std::move(pack));
     }
-    job.config.schedule.total_steps = kSteps;
+    job.config.schedule.total_steps = plan.total_steps;
     job.config.logging.period_steps = {EverySteps{4}};
     job.config.model_stage_factory = {.source_checkpoint = "published", .master_dtype = plan.master_dtype};
     job.config.checkpointing = {.save_dir = plan.folder.value_or(""),
@@ -107,11 +129,14 @@ Result train(const Plan& plan) {
               .parameters = {},
               .num_source_loads = provider.num_loads,
               .num_seen = task.num_seen,
-              .num_samples = {}};
+              .num_samples = {},
+              .sizes = {},
+              .sums = task.sums};
     for (const auto& [name, tensor] : parameters) result.parameters.emplace(name, tensor.clone());
   });
   for (const nlohmann::json& line : toy::Job::logged()) {
     if (line.contains("num_samples")) result.num_samples.push_back(line.at("num_samples"));
+    if (line.contains("loss/size")) result.sizes.push_back(line.at("loss/size"));
   }
   return result;
 }
@@ -157,7 +182,11 @@ TEST_F(Resume, Continues_bit_for_bit_as_if_it_had_not_stopped) {
     const Result rest = train(plan);
     EXPECT_EQ(rest.num_source_loads, 0);
     EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    EXPECT_EQ(rest.sums, std::vector<double>(whole.sums.begin() + 3, whole.sums.end()));
     EXPECT_EQ(rest.num_seen, kSteps * kSamples / plan.mesh.world_size());
+    ASSERT_EQ(rest.sizes.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_NEAR(rest.sizes[i], whole.sizes.at(i), 1e-12);                  // sums of ranks are added up
     EXPECT_THAT(rest.num_samples, ElementsAre(4 * kSamples, 4 * kSamples));  // the first of three steps and one
     for (const auto& [name, values] : whole.parameters) {
       EXPECT_TRUE(at::equal(rest.parameters.at(name), values)) << name << " on " << plan.mesh.world_size() << " ranks";
@@ -211,6 +240,13 @@ TEST_F(Resume, Of_a_job_that_is_done_trains_nothing) {
   const Result again = train({.folder = folder_});
   EXPECT_TRUE(again.losses.empty());
   for (const auto& [name, values] : whole.parameters) EXPECT_TRUE(at::equal(again.parameters.at(name), values)) << name;
+}
+
+TEST_F(Resume, With_fewer_steps_than_are_done_is_refused) {
+  train({.folder = folder_});
+  EXPECT_THAT(
+      [&] { train({.folder = folder_, .total_steps = 5}); },
+      ThrowsMessage<ConfigError>(HasSubstr("expected at least 8 steps in all, which the checkpoint has done, got 5")));
 }
 
 TEST_F(Resume, With_another_model_or_optimiser_is_refused) {

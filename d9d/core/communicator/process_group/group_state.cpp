@@ -1,10 +1,19 @@
 #include "d9d/core/communicator/process_group/group_state.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "d9d/base/check.h"
 
 namespace d9d {
+namespace {
+
+// How often a rank that waits looks for a failure of its group.
+constexpr std::chrono::milliseconds kLookPeriod{1000};
+// How long an operation may take to end after its group has failed.
+constexpr std::chrono::milliseconds kEndDelay{2000};
+
+}  // namespace
 
 std::string to_string(const Position& position) {
   if (position.number == 0) return "(no operation yet)";
@@ -15,6 +24,7 @@ GroupState::GroupState(std::string key, RankGroup group, ProcessGroup process_gr
     : key_(std::move(key)), group_(std::move(group)), process_group_(std::move(process_group)) {}
 
 GroupState::~GroupState() {
+  if (never_ends_) (void)process_group_.backend.release();  // its destructor would wait for the operation
   if (failure_) return;
   try {
     process_group_.backend->shutdown();
@@ -41,6 +51,31 @@ void GroupState::fail(const GroupFailure& failure) {
     failed_.notify_all();
   }
   process_group_.interrupt();
+  const std::lock_guard lock(mutex_);
+  for (const auto& message : messages_) {
+    if (const auto work = message.lock()) work->abort();
+  }
+}
+
+bool GroupState::wait(c10d::Work& work) {
+  while (true) {
+    const bool has_failed = failure().has_value();
+    try {
+      return work.wait(has_failed ? kEndDelay : kLookPeriod);
+    } catch (const c10::Error&) {  // of the operation, or of this wait alone
+      if (work.isCompleted()) return work.wait();
+    }
+    if (!has_failed) continue;
+    never_ends_ = true;
+    throw std::runtime_error("a connection of the group closed");
+  }
+}
+
+void GroupState::abort_on_failure(const c10::intrusive_ptr<c10d::Work>& work) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(messages_, [](const auto& message) { return message.expired(); });
+  messages_.emplace_back(work);
+  if (failure_) work->abort();
 }
 
 std::optional<GroupFailure> GroupState::failure(std::chrono::milliseconds patience) const {

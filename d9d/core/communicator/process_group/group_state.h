@@ -7,9 +7,16 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include <c10/util/intrusive_ptr.h>
 
 #include "d9d/core/communicator/communicator.h"
 #include "d9d/core/communicator/process_group/process_group.h"
+
+namespace c10d {
+class Work;
+}
 
 namespace d9d {
 
@@ -29,7 +36,9 @@ class GroupState {
  public:
   // `key` identifies the group within the job.
   GroupState(std::string key, RankGroup group, ProcessGroup process_group);
-  ~GroupState();  // shuts the backend down, unless the group has failed
+  // Shuts the backend down, unless the group has failed. A backend with an operation that never ends stays until the
+  // process ends.
+  ~GroupState();
   GroupState(const GroupState&) = delete;
   GroupState& operator=(const GroupState&) = delete;
 
@@ -45,14 +54,22 @@ class GroupState {
   void fail(const GroupFailure& failure);
   [[nodiscard]] std::optional<GroupFailure> failure(std::chrono::milliseconds patience = {}) const;
 
+  // Waits for a collective of CPU tensors. Also ends, with std::runtime_error, soon after a failure of the group: when
+  // a connection closes just as the peer asks for a send, Gloo forgets that send, and only its timeout would end it.
+  [[nodiscard]] bool wait(c10d::Work& work);
+  // Of a message: a failure of the group makes its wait() return false.
+  void abort_on_failure(const c10::intrusive_ptr<c10d::Work>& work);
+
  private:
   const std::string key_;
   const RankGroup group_;
-  const ProcessGroup process_group_;
+  ProcessGroup process_group_;
   mutable std::mutex mutex_;
   mutable std::condition_variable failed_;
   Position position_;
   std::optional<GroupFailure> failure_;
+  std::vector<c10::weak_intrusive_ptr<c10d::Work>> messages_;  // whose wait() a failure ends
+  bool never_ends_ = false;                                    // an operation of the backend
 };
 
 }  // namespace d9d

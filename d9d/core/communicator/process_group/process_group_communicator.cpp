@@ -145,7 +145,7 @@ std::vector<std::int64_t> ProcessGroupCommunicator::gather_numbers(const Call& c
   at::Tensor whole = output;
   at::Tensor part = input;
   const C10dWork work = call.start([&] { return state_->backend()._allgather_base(whole, part, options); });
-  call.run([&] { return work->wait(); });
+  call.run([&] { return state_->wait(*work); });
   return {output.const_data_ptr<std::int64_t>(), output.const_data_ptr<std::int64_t>() + output.numel()};
 }
 
@@ -183,7 +183,7 @@ Work ProcessGroupCommunicator::start(const std::string& operation, bool is_empty
 Work ProcessGroupCommunicator::finish(Call call, C10dWork work) const {
   if (!device_.is_cpu()) return wait_for_stream_of(device_);
   return Work([call = std::move(call), work] {
-    if (!call.run([&] { return work->wait(); })) call.fail("aborted");
+    if (!call.run([&] { return call.state->wait(*work); })) call.fail("aborted");
   });
 }
 
@@ -342,6 +342,7 @@ Work ProcessGroupCommunicator::exchange_one_by_one(Call call, const std::vector<
     all.push_back({call, call.start([&] {
                      return is_send ? backend.send(tensors, peer, tag) : backend.recv(tensors, peer, tag);
                    })});
+    state_->abort_on_failure(all.back().work);
   }
   for (const PointToPoint& message : messages) {
     if (message.peer != rank() || message.direction == Direction::kSend) continue;
