@@ -145,7 +145,7 @@ function(d9d_test area)
   set(environment "TEST_TMPDIR=${PROJECT_BINARY_DIR}/tmp/")  # testing::TempDir(): two builds share no files
   set(discovery DISCOVERY_TIMEOUT 60 WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" TEST_PREFIX "${name}.")
   set(properties TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${environment}")
-  if(ARG_ONE_PROCESS)  # one ctest entry for what needs no GPU: its suites share what an oracle computed
+  if(ARG_ONE_PROCESS)  # one ctest entry for what needs no GPU: a start costs as much as ten cases, and oracles are asked once
     add_test(NAME ${name} COMMAND ${name}_test "--gtest_filter=-*Cuda.*:Nccl/*" WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" ${properties})
   elseif(ARG_TORCH)
