@@ -1,4 +1,4 @@
-# All areas as one target, d9d::d9d, and `make install`: headers, static libraries and a CMake package.
+# All areas as one target, d9d::d9d, and `make install`: headers, static libraries, a CMake package, pages and examples.
 #
 #   find_package(d9d REQUIRED)                       or FetchContent / add_subdirectory of this repository
 #   target_link_libraries(my_program PRIVATE d9d::d9d)           everything
@@ -32,4 +32,6 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/d9dConfig.cmake.in" "
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/d9dConfig.cmake" "${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake"
   "${PROJECT_SOURCE_DIR}/cmake/TorchWheel.cmake" DESTINATION "${D9D_PACKAGE_DIR}")
-install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+  PATTERN "__pycache__" EXCLUDE)
