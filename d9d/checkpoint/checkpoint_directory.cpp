@@ -109,7 +109,10 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
   const fs::path staging = path_ / cat(kPrefix, step, kUnfinished);
   job_.throw_if_failed();
   on_main(job_, [&] {
-    fs::create_directories(path_);
+    detail::make_writable_folder(path_);
+    const bool is_ours = !fs::exists(folder) || fs::exists(folder / kManifestName);
+    D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
+              ", got one without a manifest.json. Move it away, or save elsewhere.");
     remove_unfinished(path_);
     fs::create_directory(staging);
   });
@@ -121,9 +124,6 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
     job_.throw_if_failed();  // values that crossed ranks are those that were written
     on_main(job_, [&] {
       write_manifest(staging, step, state, all);
-      const bool is_ours = !fs::exists(folder) || fs::exists(folder / kManifestName);
-      D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
-                ", got one without a manifest.json. Move it away, or save elsewhere.");
       if (fs::exists(folder)) remove_checkpoint(folder);
       fs::rename(staging, folder);
       detail::sync_directory(path_);
