@@ -32,12 +32,7 @@ void train_on_ranks(const std::function<std::int64_t(std::int64_t rank)>& first_
     toy::Job job({{toy::samples(first_sample(world.rank()), 2)}});
     job.config.refuse_equal_data = refuses;
     job.config.logging.tracker = NullTrackerConfig{};
-    Trainer<toy::Types> trainer(context, job.config,
-                                {.task = job.task,
-                                 .model = job.provider,
-                                 .data = job.provider,
-                                 .optimizer = *job.optimizer,
-                                 .lr_scheduler = job.lr_scheduler});
+    Trainer<toy::Types> trainer = job.make_trainer(context, job.task);
     trainer.train();
   });
 }
@@ -220,12 +215,7 @@ TEST(FirstStep, Is_content_with_a_loss_that_is_a_parameter) {
   } task;
   toy::Job job({{toy::samples(0, 2)}});
   job.provider.make_model = [] { return make_module<Constant>(); };
-  Trainer<toy::Types> trainer(job.context, job.config,
-                              {.task = task,
-                               .model = job.provider,
-                               .data = job.provider,
-                               .optimizer = *job.optimizer,
-                               .lr_scheduler = job.lr_scheduler});
+  Trainer<toy::Types> trainer = job.make_trainer(job.context, task);
   ::testing::internal::CaptureStderr();
   trainer.train();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("WARNING")));
@@ -244,12 +234,7 @@ TEST(FirstStep, Knows_parameters_that_only_another_ranks_losses_depend_on) {
     toy::Job job({{toy::samples(4 * world.rank(), 2)}});
     job.provider.make_model = [] { return make_module<OnOneRank>(); };
     job.config.logging.tracker = NullTrackerConfig{};
-    Trainer<toy::Types> trainer(context, job.config,
-                                {.task = job.task,
-                                 .model = job.provider,
-                                 .data = job.provider,
-                                 .optimizer = *job.optimizer,
-                                 .lr_scheduler = job.lr_scheduler});
+    Trainer<toy::Types> trainer = job.make_trainer(context, job.task);
     trainer.train();
   });
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("no loss of the first step")));

@@ -142,12 +142,7 @@ TEST(SeveralLosses, Of_a_step_without_any_weight_change_nothing) {
     }
   } task;
   toy::Job job({{nothing}});
-  Trainer<toy::Types> trainer(job.context, job.config,
-                              {.task = task,
-                               .model = job.provider,
-                               .data = job.provider,
-                               .optimizer = *job.optimizer,
-                               .lr_scheduler = job.lr_scheduler});
+  Trainer<toy::Types> trainer = job.make_trainer(job.context, task);
   EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
   EXPECT_TRUE(job.descent->steps->empty());
 }

@@ -164,10 +164,13 @@ struct Job {
     config.gc.period_steps = {StepActionMode::kDisable};
     config.checkpointing.period_steps = {StepActionMode::kDisable};
   }
-  Trainer<Types> make_trainer() {
-    return {context,
-            config,
-            {.task = task, .model = provider, .data = provider, .optimizer = *optimizer, .lr_scheduler = lr_scheduler}};
+  Trainer<Types> make_trainer() { return make_trainer(context, task); }
+  // Of other ranks, or of a task of the test's own.
+  Trainer<Types> make_trainer(const DistContext& ranks, TrainTask<Types>& own_task) {
+    return {
+        ranks,
+        config,
+        {.task = own_task, .model = provider, .data = provider, .optimizer = *optimizer, .lr_scheduler = lr_scheduler}};
   }
   TrainingOutcome train() { return make_trainer().train(); }
 

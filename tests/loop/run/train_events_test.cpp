@@ -58,12 +58,7 @@ struct ListeningTask : toy::Task {
 
 // Trains a job with the given task.
 TrainingOutcome train(Job& job, toy::Task& task) {
-  Trainer<toy::Types> trainer(job.context, job.config,
-                              {.task = task,
-                               .model = job.provider,
-                               .data = job.provider,
-                               .optimizer = *job.optimizer,
-                               .lr_scheduler = job.lr_scheduler});
+  Trainer<toy::Types> trainer = job.make_trainer(job.context, task);
   return trainer.train();
 }
 
