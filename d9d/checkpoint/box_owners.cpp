@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtensor/held_parts.h"
 
 namespace d9d {
 namespace {
@@ -28,7 +29,7 @@ BoxKey key_of(const LocalBox& box) { return {box.start, box.sizes}; }
 // The ranks of the job that hold each box of a tensor.
 std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, const DeviceMesh& job) {
   std::map<BoxKey, std::vector<std::int64_t>> holders;
-  const LocalBox whole{.start = std::vector<std::int64_t>(tensor.global_shape.size()), .sizes = tensor.global_shape};
+  const LocalBox whole = whole_box(tensor.global_shape);
   if (tensor.mesh.axes().empty()) {
     if (whole.numel() > 0) holders[key_of(whole)] = job.ranks();
     return holders;
@@ -45,24 +46,6 @@ std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, co
 
 }  // namespace
 
-std::vector<OwnedBox> held_by_rank(const std::string& name, const DTensor& tensor) {
-  std::vector<LocalBox> boxes;
-  if (tensor.mesh.axes().empty()) {
-    boxes.push_back({.start = std::vector<std::int64_t>(tensor.global_shape.size()), .sizes = tensor.global_shape});
-  } else {
-    boxes = held_boxes(tensor.global_shape, tensor.mesh, tensor.placements, tensor.mesh.coordinate());
-  }
-  std::vector<OwnedBox> held;
-  std::int64_t begin = 0;
-  const at::Tensor flat = tensor.local.view({-1});  // parts are contiguous
-  for (const LocalBox& box : boxes) {
-    held.push_back({.tensor = name, .box = box, .values = flat.narrow(0, begin, box.numel()).view(box.sizes)});
-    begin += box.numel();
-  }
-  D9D_ASSERT(begin == tensor.local.numel(), "the boxes of " + name + " do not cover this rank's part");
-  return held;
-}
-
 std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job) {
   std::map<std::int64_t, std::int64_t> bytes_of;  // by rank: what it writes so far
   const std::int64_t own_rank = job.ranks()[static_cast<std::size_t>(job.index())];
@@ -72,16 +55,16 @@ std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensor
       D9D_CHECK(!std::holds_alternative<Partial>(placement), ConfigError, "[checkpoint] expected values in ", name,
                 ", got summands of ranks. Reduce it first.");
     }
-    const std::vector<OwnedBox> held = held_by_rank(name, tensor);
+    const std::vector<HeldPart> held = held_parts(tensor);
     for (const auto& [key, ranks] : holders_of(tensor, job)) {
       const std::int64_t owner =
           *std::ranges::min_element(ranks, {}, [&](std::int64_t rank) { return bytes_of[rank]; });
       const LocalBox box{.start = key.first, .sizes = key.second};
       bytes_of[owner] += box.numel() * static_cast<std::int64_t>(tensor.local.element_size());
       if (owner != own_rank) continue;
-      const auto found = std::ranges::find(held, box, &OwnedBox::box);
+      const auto found = std::ranges::find(held, box, &HeldPart::box);
       D9D_ASSERT(found != held.end(), "a rank of " + name + " does not hold what it is to write");
-      owned.push_back(*found);
+      owned.push_back({.tensor = name, .box = box, .values = found->values});
     }
   }
   return owned;

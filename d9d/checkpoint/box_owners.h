@@ -24,7 +24,4 @@ struct OwnedBox {
 // once; boxes that several ranks hold are shared out among them by bytes. Throws ConfigError for partial sums.
 [[nodiscard]] std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job);
 
-// Local. The boxes of a tensor that this rank holds, with views of its part; writing to them fills the part.
-[[nodiscard]] std::vector<OwnedBox> held_by_rank(const std::string& name, const DTensor& tensor);
-
 }  // namespace d9d

@@ -12,6 +12,7 @@
 #include "d9d/checkpoint/box_owners.h"
 #include "d9d/checkpoint/manifest.h"
 #include "d9d/checkpoint/rank_file.h"
+#include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 
 namespace d9d {
@@ -74,33 +75,6 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(gone);
 }
 
-// What `work` returns on this rank. If it throws on some ranks of `job`, all throw what the first of them said.
-nlohmann::json agreed(const DeviceMesh& job, const std::function<nlohmann::json()>& work) {
-  nlohmann::json result;
-  std::string error;
-  try {
-    result = work();
-  } catch (const std::exception& caught) {
-    error = caught.what();
-  }
-  if (job.num_ranks() > 1) {
-    const auto all = all_gather_object(nlohmann::json(error), *job.communicator());
-    for (std::size_t rank = 0; rank < all.size() && error.empty(); ++rank) {
-      if (all[rank] != "") error = cat(all[rank].get<std::string>(), " (rank ", rank, ")");
-    }
-  }
-  if (!error.empty()) throw IoError(error);
-  return result;
-}
-
-// `work` on the first rank alone; the others throw with it.
-void on_main(const DeviceMesh& job, const std::function<void()>& work) {
-  agreed(job, [&]() -> nlohmann::json {
-    if (job.index() == 0) work();
-    return nullptr;
-  });
-}
-
 }  // namespace
 
 void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
@@ -108,7 +82,7 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
   const fs::path folder = path_ / cat(kPrefix, step);
   const fs::path staging = path_ / cat(kPrefix, step, kUnfinished);
   job_.throw_if_failed();
-  on_main(job_, [&] {
+  on_first_rank(job_, [&] {
     detail::make_writable_folder(path_);
     const bool is_ours = !fs::exists(folder) || fs::exists(folder / kManifestName);
     D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
@@ -117,12 +91,12 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
     fs::create_directory(staging);
   });
   try {
-    const nlohmann::json entries =
-        agreed(job_, [&] { return write_rank_file(staging, job_.index(), boxes_of_rank(state.tensors, job_)); });
+    nlohmann::json entries;
+    agreed(job_, [&] { entries = write_rank_file(staging, job_.index(), boxes_of_rank(state.tensors, job_)); });
     const std::vector<nlohmann::json> all =
         job_.num_ranks() > 1 ? gather_object(entries, *job_.communicator(), /*root=*/0) : std::vector{entries};
     job_.throw_if_failed();  // values that crossed ranks are those that were written
-    on_main(job_, [&] {
+    on_first_rank(job_, [&] {
       write_manifest(staging, step, state, all);
       if (fs::exists(folder)) remove_checkpoint(folder);
       fs::rename(staging, folder);
@@ -135,7 +109,7 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
         --left;
       }
     });
-  } catch (const IoError&) {
+  } catch (const Error&) {
     std::error_code ignored;
     if (job_.index() == 0) fs::remove_all(staging, ignored);
     throw;
@@ -143,7 +117,7 @@ void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
 }
 
 void CheckpointDirectory::prepare() const {
-  on_main(job_, [&] { detail::make_writable_folder(path_); });
+  on_first_rank(job_, [&] { detail::make_writable_folder(path_); });
 }
 
 std::vector<fs::path> CheckpointDirectory::others() const {
@@ -158,7 +132,7 @@ std::vector<fs::path> CheckpointDirectory::others() const {
 
 std::optional<SavedCheckpoint> CheckpointDirectory::newest() const {
   nlohmann::json found;
-  on_main(job_, [&] {
+  on_first_rank(job_, [&] {
     const auto complete = complete_ones(path_);
     if (!complete.empty()) found = complete.rbegin()->second.string();
   });
@@ -190,10 +164,9 @@ void SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job, 
   check_tensors(contents_->manifest, state.tensors, prefix, contents_->folder);  // the same on all ranks
   RankFiles files(contents_->folder);
   const auto each = [&](void (RankFiles::*visit)(const std::string&, const DTensor&, const SavedTensor&)) {
-    agreed(job, [&]() -> nlohmann::json {
+    agreed(job, [&] {
       for (const auto& [name, tensor] : state.tensors)
         (files.*visit)(name, tensor, contents_->manifest.tensors.at(name));
-      return nullptr;
     });
   };
   each(&RankFiles::check);

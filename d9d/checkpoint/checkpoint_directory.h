@@ -58,8 +58,8 @@ class CheckpointDirectory {
   CheckpointDirectory(std::filesystem::path path, DeviceMesh job) : path_(std::move(path)), job_(std::move(job)) {}
 
   // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are removed
-  // then; none: all are kept. IoError on all ranks, with the first one's reason, if a rank cannot write; there is no
-  // checkpoint of this step then, and earlier ones stay.
+  // then; none: all are kept. If a rank cannot write, all throw: that one its error, the others IoError with its
+  // reason; there is no checkpoint of this step then, and earlier ones stay.
   void save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   // Collective. Makes the folder. IoError on all ranks unless the first one can write to it.

@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/checkpoint/block_checksums.h"
+#include "d9d/core/dtensor/held_parts.h"
 
 namespace d9d {
 namespace {
@@ -16,14 +17,6 @@ std::string entry_of(const OwnedBox& owned) {
 
 std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
-at::Tensor part_of(const at::Tensor& values, const LocalBox& box, const LocalBox& part) {
-  at::Tensor view = values;
-  for (std::size_t d = 0; d < box.start.size(); ++d) {
-    view = view.narrow(static_cast<std::int64_t>(d), part.start[d] - box.start[d], part.sizes[d]);
-  }
-  return view;
 }
 
 // The bytes of `box`, stored row by row, from the first to the last that belong to `part`.
@@ -44,10 +37,10 @@ std::vector<LocalBox> boxes_of(const SavedTensor& saved) {
 
 // Calls visit(saved box, held box, intersection) for what this rank reads of a tensor.
 template <class Visit>
-void for_each_part(const std::string& name, const DTensor& tensor, const SavedTensor& saved, const Visit& visit) {
-  const std::vector<OwnedBox> held = held_by_rank(name, tensor);
+void for_each_part(const DTensor& tensor, const SavedTensor& saved, const Visit& visit) {
+  const std::vector<HeldPart> held = held_parts(tensor);
   std::vector<LocalBox> targets;
-  for (const OwnedBox& each : held) targets.push_back(each.box);
+  for (const HeldPart& each : held) targets.push_back(each.box);
   for (const BoxIntersection& part : intersections(boxes_of(saved), targets)) {
     visit(saved.boxes[part.source], held[part.target], part.box);
   }
@@ -84,7 +77,7 @@ const SafetensorsFile& RankFiles::file(const std::string& name) {
 }
 
 void RankFiles::check(const std::string& name, const DTensor& tensor, const SavedTensor& saved) {
-  for_each_part(name, tensor, saved, [&](const SavedBox& source, const OwnedBox& target, const LocalBox&) {
+  for_each_part(tensor, saved, [&](const SavedBox& source, const HeldPart& target, const LocalBox&) {
     const auto& entries = file(source.file).entries();
     const auto found = entries.find(source.entry);
     const bool is_right = found != entries.end() && found->second.shape == source.box.sizes &&
@@ -97,14 +90,14 @@ void RankFiles::check(const std::string& name, const DTensor& tensor, const Save
 
 void RankFiles::read(const std::string& name, const DTensor& tensor, const SavedTensor& saved) {
   const at::NoGradGuard no_grad;
-  for_each_part(name, tensor, saved, [&](const SavedBox& source, const OwnedBox& target, const LocalBox& part) {
+  for_each_part(tensor, saved, [&](const SavedBox& source, const HeldPart& target, const LocalBox& part) {
     const at::Tensor values = file(source.file).tensor(source.entry);
     const auto range = bytes_touched(source.box, part, static_cast<std::int64_t>(values.element_size()));
     const auto bad = first_bad_block(bytes_of(values), source.checksums, range);
     D9D_CHECK(!bad, IoError, "[checkpoint] expected ", name, " in ", (folder_ / source.file).string(),
               " as it was written, got other bytes in block ", bad.value_or(0),
               ". Remove the folder, and the job continues from the one before.");
-    part_of(target.values, target.box, part).copy_(part_of(values, source.box, part));
+    view_of(target.values, target.box, part).copy_(view_of(values, source.box, part));
   });
 }
 

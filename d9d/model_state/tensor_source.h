@@ -10,10 +10,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+
+#include "d9d/model_state/io/box_reader.h"
 
 namespace d9d {
 
@@ -23,6 +26,7 @@ struct TensorSource {
   std::vector<std::int64_t> shape;
   std::function<at::Tensor()> read;  // each call returns a tensor of this dtype and shape, which may alias others
   std::string origin = "memory";     // for messages: the file that holds it
+  std::optional<StoredTensor> stored = {};  // where it is in a file, so that parts of it can be read
 };
 
 // A source over an existing tensor; shares its storage.

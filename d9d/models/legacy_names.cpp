@@ -1,7 +1,12 @@
 #include "d9d/models/legacy_names.h"
 
+#include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
+
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/model_state/mapper/leaves.h"
 
 namespace d9d {
 namespace {
@@ -24,13 +29,16 @@ std::optional<std::string> legacy_name(std::string_view name, std::string_view h
 
 }  // namespace
 
-FindTensor accept_legacy_head_names(FindTensor find, std::string head_prefix) {
-  return [find = std::move(find), head_prefix = std::move(head_prefix)](const std::string& name) {
-    std::optional<TensorSource> found = find(name);
-    if (found) return found;
+StateMapper own_names(const Module& module, const std::vector<std::string>& names_in_folder,
+                      const std::string& head_prefix) {
+  const std::set<std::string> present(names_in_folder.begin(), names_in_folder.end());
+  std::vector<StateMapper> renames;
+  for (const auto& [name, parameter] : module.named_parameters()) {
     const std::optional<std::string> legacy = legacy_name(name, head_prefix);
-    return legacy ? find(*legacy) : std::nullopt;
-  };
+    const bool is_legacy = !present.contains(name) && legacy && present.contains(*legacy);
+    renames.push_back(mapper::rename(is_legacy ? *legacy : name, name));
+  }
+  return mapper::parallel(std::move(renames));
 }
 
 }  // namespace d9d

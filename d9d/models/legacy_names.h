@@ -1,19 +1,22 @@
-// Names of this library's state before heads were composed with backbones (d9d 0.16), so that old exports still load.
+// Folders in this library's own names, such as exports with mapper::identities_of_module(). Heads had other names
+// before they were composed with backbones (d9d 0.16): lm_head.lm_head.<split>.weight, cls_head.score.weight,
+// embedding_head.projection.weight.
 //
 // Example
-//   const auto find = d9d::accept_legacy_head_names([&](const std::string& name) { return directory.find(name); });
-//   for (const auto& tensor : d9d::map_tensors(mappings, find)) ...   // reads head.* from lm_head.*, cls_head.*, ...
+//   d9d::load_model_state(*model, d9d::own_names(*model, directory.names()), d9d::tensors_of(directory));
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "d9d/model_state/tensor_mapping.h"
+#include "d9d/model_state/mapper/state_mapper.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 
-// Looks for a tensor of a head under its present name, then under its name in 0.16: lm_head.lm_head.<split>.weight,
-// cls_head.score.weight, embedding_head.projection.weight. Other names are passed through. `head_prefix`: the prefix in
-// present names.
-[[nodiscard]] FindTensor accept_legacy_head_names(FindTensor find, std::string head_prefix = "head.");
+// Takes every parameter of the module by its name, or where the folder has a head's name of 0.16 and not the present
+// one, by that. `head_prefix`: of the head in present names.
+[[nodiscard]] StateMapper own_names(const Module& module, const std::vector<std::string>& names_in_folder,
+                                    const std::string& head_prefix = "head.");
 
 }  // namespace d9d

@@ -25,7 +25,6 @@
 #include "d9d/models/decoder/generate.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/huggingface/model_sizes.h"
-#include "d9d/models/huggingface/module_weights.h"
 #include "d9d/modules/initial_values.h"
 
 namespace examples {
@@ -93,23 +92,11 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
     d9d::parallelize_decoder(context, *backbone_, {model->head.shared()}, config.fsdp);
   }
 
-  void load_source_checkpoint(const d9d::DistContext& context, d9d::Module& module,
-                              const std::filesystem::path& path) override {
-    const d9d::HuggingFaceDirectory directory(path);
-    const auto mappings = Family::from_huggingface(sizes, kHead, directory.names());
-    for (const std::string& name : d9d::load_weights(module, mappings, directory)) {
-      context.log().warning("ignored ", name, " of ", path.string());
-    }
+  d9d::StateMapper map_source_checkpoint(const d9d::HuggingFaceDirectory& source, const d9d::Module&) override {
+    return Family::from_huggingface(sizes, kHead, source.names());
   }
 
-  void export_model_stage(const d9d::DistContext& context, const d9d::Module& module,
-                          const std::filesystem::path& path) override {
-    const auto weights = module.full_state_dict();
-    context.main_process_first([&] {
-      if (!context.is_main_process()) return;
-      d9d::write_huggingface_directory(path, export_config_, d9d::map_tensors(export_mappings_, weights));
-    });
-  }
+  d9d::ModelExport prepare_export(const d9d::Module&) override { return export_; }
 
   nlohmann::json dump_hparams() const override {
     nlohmann::json hparams = d9d::write_record(config);
@@ -127,8 +114,9 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
 
   d9d::ModulePtr<d9d::PreNormDecoder> backbone_;
   // Made before training: a model that transformers cannot have is refused now and not hours later.
-  const nlohmann::json export_config_ = Family::huggingface_config(sizes, kHead, stored_dtype);
-  const std::vector<d9d::TensorMapping> export_mappings_ = Family::to_huggingface(sizes, kHead);
+  const d9d::ModelExport export_ = {
+      .mapper = Family::to_huggingface(sizes, kHead),
+      .files = {{"config.json", Family::huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n"}}};
 };
 
 // Trains, exports, and prints a sample of what the model writes.

@@ -320,7 +320,7 @@ TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_rank
     if (mesh.index() == 1) state.tensors.at("matrix").local = state.tensors.at("matrix").local.to(at::kComplexHalf);
     try {
       CheckpointDirectory(folder_, mesh).save(2, state, std::nullopt);
-    } catch (const IoError& error) {
+    } catch (const Error& error) {
       const std::lock_guard lock(mutex);
       ++num_told;
       EXPECT_THAT(error.what(), HasSubstr("matrix"));

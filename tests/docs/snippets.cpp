@@ -25,6 +25,8 @@
 #include "d9d/loop/control/shard_over_data.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/mapper/leaves.h"
+#include "d9d/model_state/write_model_state.h"
 #include "d9d/models/huggingface/module_weights.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
@@ -144,15 +146,32 @@ void sleep_and_wake(const std::vector<at::Tensor>& tensors, const std::function<
 void load(const d9d::ModulePtr<d9d::Linear>& model) {
   const d9d::HuggingFaceDirectory directory("Qwen3-0.6B");
   const auto parameters = d9d::qwen3_dense_parameters_from_huggingface(directory.read_config());
-  const auto mappings = d9d::qwen3_dense_from_huggingface(parameters, d9d::CausalLMHeadConfig{}, directory.names());
-  const auto ignored = d9d::load_weights(*model, mappings, directory);  // tensors of the folder that nothing took
+  const auto mapper = d9d::qwen3_dense_from_huggingface(parameters, d9d::CausalLMHeadConfig{}, directory.names());
+  const d9d::LoadReport report = d9d::load_weights(*model, mapper, directory);
 }
 
 void write(const d9d::ModulePtr<d9d::Linear>& model, const d9d::Qwen3MoEParameters& parameters,
            const d9d::HeadConfig& head, d9d::Dtype dtype, const std::filesystem::path& path) {
-  const auto mappings = d9d::qwen3_moe_to_huggingface(parameters, head);
+  const auto mapper = d9d::qwen3_moe_to_huggingface(parameters, head);
   d9d::write_huggingface_directory(path, d9d::qwen3_moe_huggingface_config(parameters, head, dtype),
-                                   d9d::map_tensors(mappings, model->state_dict()));
+                                   d9d::mapped_sources(mapper, d9d::tensors_of(model->state_dict())));
+}
+
+// docs/model_state.md
+void map_qkv() {
+  const d9d::StateMapper in = d9d::mapper::concatenate({"q_proj", "k_proj", "v_proj"}, "qkv_proj", 0);
+  const d9d::StateMapper out = d9d::mapper::split("qkv_proj", {{"q_proj", 64}, {"k_proj", 32}, {"v_proj", 32}}, 0);
+}
+
+void load_state(d9d::Module& model, const d9d::StateMapper& mapper) {
+  const d9d::HuggingFaceDirectory directory("published");
+  const d9d::LoadReport report =
+      d9d::load_model_state(model, mapper, d9d::tensors_of(directory), {.may_be_missing = "head\\..*"});
+}
+
+void write_state(const d9d::Module& model, const d9d::StateMapper& mapper, const d9d::DeviceMesh& job,
+                 const std::string& config) {
+  d9d::write_model_state("export", mapper, d9d::state_of(model), job, {.files = {{"config.json", config}}});
 }
 
 // docs/model_design.md

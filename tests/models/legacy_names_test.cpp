@@ -5,46 +5,59 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/model_state/load_model_state.h"
 
 #include "tests/support/io_faults.h"
 
 namespace d9d::legacy_names_test {
 namespace {
+using State = std::map<std::string, at::Tensor>;
 
-FindTensor find_in(std::map<std::string, at::Tensor> state) {
-  return [state = std::move(state)](const std::string& name) -> std::optional<TensorSource> {
-    const auto found = state.find(name);
-    if (found == state.end()) return std::nullopt;
-    return tensor_source(name, found->second);
+struct Heads : Module {
+  explicit Heads(const std::vector<std::string>& names) {
+    for (const std::string& name : names)
+      register_module(name.substr(0, name.find('.')), make_module<Leaf>(name.substr(name.find('.') + 1)));
+  }
+  struct Leaf : Module {
+    explicit Leaf(const std::string& name) {
+      const auto dot = name.find('.');
+      if (dot == std::string::npos) {
+        register_parameter(name, {.shape = {1}, .init = init::zeros()});
+      } else {
+        register_module(name.substr(0, dot), make_module<Leaf>(name.substr(dot + 1)));
+      }
+    }
   };
-}
+};
 
-std::vector<TensorMapping> identities(const std::vector<std::string>& names) {
-  std::vector<TensorMapping> mappings;
-  for (const std::string& name : names) mappings.push_back(rename_tensor(name, name, {1}));
-  return mappings;
+// The values of a module with one parameter of each name, loaded from `state`.
+State loaded(const std::string& name, const State& state, const std::string& head_prefix = "head.") {
+  const auto model = make_module<Heads>(std::vector{name});
+  model->materialize(at::kCPU);
+  const NamedTensors tensors = tensors_of(state);
+  (void)load_model_state(*model, own_names(*model, tensors.names, head_prefix), tensors);
+  return model->state_dict();
 }
 
 TEST(FormerNames, Of_all_three_heads_load_under_the_present_names) {
-  const FindTensor find = accept_legacy_head_names(find_in({{"lm_head.lm_head.regular.weight", at::full({1}, 1)},
-                                                            {"cls_head.score.weight", at::full({1}, 2)},
-                                                            {"embedding_head.projection.weight", at::full({1}, 3)},
-                                                            {"model.norm.weight", at::full({1}, 4)}}));
-  const auto tensors = map_tensors(
-      identities({"head.lm_head.regular.weight", "head.score.weight", "head.projection.weight", "model.norm.weight"}),
-      find);
-  for (int index = 0; index < 4; ++index) EXPECT_EQ(tensors[index].read().item<float>(), index + 1);
+  const State former = {{"lm_head.lm_head.regular.weight", at::full({1}, 1.0)},
+                        {"cls_head.score.weight", at::full({1}, 2.0)},
+                        {"embedding_head.projection.weight", at::full({1}, 3.0)},
+                        {"model.norm.weight", at::full({1}, 4.0)}};
+  int expected = 1;
+  for (const std::string name :
+       {"head.lm_head.regular.weight", "head.score.weight", "head.projection.weight", "model.norm.weight"}) {
+    EXPECT_EQ(loaded(name, former).at(name).item<float>(), expected++);
+  }
 }
 
 TEST(FormerNames, Give_way_to_present_ones) {
-  const FindTensor find = accept_legacy_head_names(
-      find_in({{"heads.a.score.weight", at::full({1}, 1)}, {"cls_head.score.weight", at::full({1}, 2)}}), "heads.a.");
-  EXPECT_EQ(map_tensors(identities({"heads.a.score.weight"}), find)[0].read().item<float>(), 1);
+  const State both = {{"heads.a.score.weight", at::full({1}, 1.0)}, {"cls_head.score.weight", at::full({1}, 2.0)}};
+  EXPECT_EQ(loaded("heads.a.score.weight", both, "heads.a.").at("heads.a.score.weight").item<float>(), 1);
 }
 
 TEST(FormerNames, Do_not_hide_that_a_tensor_is_missing) {
-  EXPECT_THAT(test::message_of<StateError>(
-                  [] { (void)map_tensors(identities({"head.score.weight"}), accept_legacy_head_names(find_in({}))); }),
+  EXPECT_THAT(test::message_of<StateError>([] { (void)loaded("head.score.weight", {}); }),
               ::testing::HasSubstr("'head.score.weight'"));
 }
 

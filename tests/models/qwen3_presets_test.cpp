@@ -7,6 +7,7 @@
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/model_state/mapped_sources.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_dense/model.h"
@@ -32,26 +33,37 @@ Parameters load_preset(const std::string& family, const std::string& name) {
   return load_record<Parameters>(D9D_SOURCE_DIR "/d9d/models/" + family + "/presets/" + name + ".json");
 }
 
-std::int64_t num_elements(const std::vector<TensorMapping>& mappings) {
+template <class Model, class Parameters>
+ModulePtr<DecoderForCausalLM> make_on_meta(const Parameters& parameters) {
+  return make_decoder_for_causal_lm(make_module<Model>(parameters, DecoderStageOptions{}));
+}
+
+// Of the tensors of an export.
+std::int64_t num_elements(const StateMapper& mapper, const Module& model) {
   std::int64_t sum = 0;
-  for (const TensorMapping& mapping : mappings) sum += c10::multiply_integers(mapping.output.shape);
+  for (const TensorSource& tensor : mapped_sources(mapper, tensors_of(model.state_dict()))) {
+    sum += c10::multiply_integers(tensor.shape);
+  }
   return sum;
 }
 
 TEST(Qwen3Presets, Have_the_published_number_of_parameters) {
   for (const auto& [name, num_parameters] : kDense) {
     const auto parameters = load_preset<Qwen3DenseParameters>("qwen3_dense", name);
-    EXPECT_EQ(num_elements(qwen3_dense_to_huggingface(parameters, CausalLMHeadConfig{})), num_parameters) << name;
+    const auto model = make_on_meta<Qwen3DenseModel>(parameters);
+    EXPECT_EQ(num_elements(qwen3_dense_to_huggingface(parameters, CausalLMHeadConfig{}), *model), num_parameters)
+        << name;
   }
   for (const auto& [name, num_parameters] : kMoE) {
     const auto parameters = load_preset<Qwen3MoEParameters>("qwen3_moe", name);
-    EXPECT_EQ(num_elements(qwen3_moe_to_huggingface(parameters, CausalLMHeadConfig{})), num_parameters) << name;
+    const auto model = make_on_meta<Qwen3MoEModel>(parameters);
+    EXPECT_EQ(num_elements(qwen3_moe_to_huggingface(parameters, CausalLMHeadConfig{}), *model), num_parameters) << name;
   }
 }
 
 template <class Model, class Parameters>
 std::int64_t num_elements_on_meta(const Parameters& parameters) {
-  const auto model = make_decoder_for_causal_lm(make_module<Model>(parameters, DecoderStageOptions{}));
+  const auto model = make_on_meta<Model>(parameters);
   std::int64_t sum = 0;
   for (const auto& [name, parameter] : model->named_parameters()) {
     EXPECT_TRUE(parameter->local().is_meta()) << name;

@@ -85,8 +85,9 @@ LoadedModel::LoadedModel(const OracleCase& oracle, const DecoderStageOptions& op
   module().to(to_scalar_type(oracle.dtype));
   module().materialize(at::kCPU);
   module().reset_parameters(/*base_seed=*/1);
-  const auto unused = load_weights(module(), family.from_huggingface(config_, head, directory_.names()), directory_);
-  EXPECT_TRUE(unused.empty()) << unused.front();
+  const LoadReport report =
+      load_weights(module(), family.from_huggingface(config_, head, directory_.names()), directory_);
+  EXPECT_TRUE(report.unused.empty()) << report.unused.front();
 }
 
 Tensors LoadedModel::gradients() const {
@@ -101,13 +102,13 @@ void LoadedModel::export_to(const fs::path& folder) const {
   const DecoderFamily& family = oracle_.architecture->family;
   const HeadConfig& head = oracle_.task->head;
   write_huggingface_directory(folder, family.huggingface_config(config_, head, oracle_.dtype),
-                              map_tensors(family.to_huggingface(config_, head), module().state_dict()));
+                              mapped_sources(family.to_huggingface(config_, head), tensors_of(module().state_dict())));
 }
 
 Tensors LoadedModel::to_huggingface(const Tensors& tensors) const {
   Tensors renamed;
   for (const TensorSource& tensor :
-       map_tensors(oracle_.architecture->family.to_huggingface(config_, oracle_.task->head), tensors)) {
+       mapped_sources(oracle_.architecture->family.to_huggingface(config_, oracle_.task->head), tensors_of(tensors))) {
     renamed.emplace(tensor.name, tensor.read());
   }
   return renamed;

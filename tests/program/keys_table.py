@@ -200,6 +200,8 @@ def trainer_rows():
         "trainer.pipelining.schedule": Row({"schedule": "zero_bubble_v"}, look=unbuilt("trainer.pipelining.schedule")),
         "trainer.model_stage_factory.source_checkpoint": Row(
             "nowhere", look=refused("nowhere")),
+        "trainer.model_stage_factory.source_may_lack": tests(
+            "tests/loop/component/model_stage_factory_test.cpp", "Starts_a_new_head_on_a_published_backbone"),
         "model_provider.model": Row("from_checkpoint", look=refused("model_provider.model", "source_checkpoint")),
         "trainer.model_stage_factory.checkpoint_only_trainable_parameters": Row(
             True, look=unbuilt("trainer.model_stage_factory.checkpoint_only_trainable_parameters")),

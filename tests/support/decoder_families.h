@@ -17,7 +17,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/blocks/head/head_config.h"
-#include "d9d/model_state/tensor_mapping.h"
+#include "d9d/model_state/mapper/state_mapper.h"
 #include "d9d/models/decoder/pre_norm_decoder.h"
 
 namespace d9d::test {
@@ -70,7 +70,6 @@ template <class Parameters>
 // What a folder of d9d/models provides.
 struct DecoderFamily {
   using Json = nlohmann::json;
-  using Mappings = std::vector<TensorMapping>;
 
   std::string name;  // of the folder
   bool has_experts = false;
@@ -79,9 +78,9 @@ struct DecoderFamily {
   // Tiny models that transformers can make too: a suffix of the family's name, and keys of config.json.
   std::vector<std::pair<std::string, Json>> huggingface_variants;
   std::function<ModulePtr<DecoderBackbone>(const Json& config, const DecoderStageOptions& options)> make_backbone;
-  std::function<Mappings(const Json& config, const HeadConfig& head, const std::vector<std::string>& names)>
+  std::function<StateMapper(const Json& config, const HeadConfig& head, const std::vector<std::string>& names)>
       from_huggingface;
-  std::function<Mappings(const Json& config, const HeadConfig& head)> to_huggingface;
+  std::function<StateMapper(const Json& config, const HeadConfig& head)> to_huggingface;
   std::function<Json(const Json& config, const HeadConfig& head, Dtype dtype)> huggingface_config;
 };
 

@@ -34,6 +34,17 @@ void AtomicFile::write(std::span<const std::byte> bytes) {
   }
 }
 
+void AtomicFile::write_at(std::int64_t position, std::span<const std::byte> bytes) {
+  D9D_ASSERT(descriptor_ >= 0, "write after commit to ", path_);
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(descriptor_, bytes.data(), bytes.size(), position);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) detail::throw_system_error("to write", path_);
+    position += written;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
 void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
 
 void AtomicFile::commit() {

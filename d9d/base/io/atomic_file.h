@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -28,6 +29,8 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  // At a position, wherever write() is. Gaps that are never written hold zeros.
+  void write_at(std::int64_t position, std::span<const std::byte> bytes);
 
   // fsync, rename over `path` (an existing file is replaced), fsync the folder. Nothing may be written afterwards.
   void commit();

@@ -81,7 +81,9 @@ class Parameter {
   // Copies this rank's part from the values of the whole tensor; dtype and device of the parameter do not change.
   // Throws StateError that names both shapes if they differ.
   void copy_from(const at::Tensor& values);
-  // False between materialize and reset or copy_from.
+  // After every element of stored() was written through dtensor(), which counts as copy_from.
+  void mark_filled() { is_initialized_ = true; }
+  // False between materialize and reset, copy_from or mark_filled.
   [[nodiscard]] bool is_initialized() const { return is_initialized_; }
 
  private:

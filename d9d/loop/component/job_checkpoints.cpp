@@ -11,6 +11,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/model_state/write_model_state.h"
 
 namespace d9d {
 namespace {
@@ -23,7 +24,7 @@ const Parameter* parameter_of(const std::string& entry, const std::map<std::stri
   return found == parameters.end() ? nullptr : found->second.get();
 }
 
-DTensor state_of(const std::string& entry, const at::Tensor& tensor, const Parameter* parameter) {
+DTensor state_of_entry(const std::string& entry, const at::Tensor& tensor, const Parameter* parameter) {
   if (parameter != nullptr && tensor.sizes() == parameter->stored().sizes()) {
     return {.local = tensor,
             .mesh = parameter->mesh(),
@@ -40,13 +41,7 @@ DTensor state_of(const std::string& entry, const at::Tensor& tensor, const Param
 
 std::map<std::string, DTensor> tensors_of_model(const Module& module) {
   std::map<std::string, DTensor> tensors;
-  for (const auto& [name, parameter] : module.named_parameters()) tensors.emplace(kModel + name, parameter->dtensor());
-  for (const auto& [name, buffer] : module.named_buffers()) {
-    if (!buffer->is_persistent) continue;
-    tensors.emplace(
-        kModel + name,
-        DTensor{.local = buffer->local, .mesh = {}, .placements = {}, .global_shape = buffer->local.sizes().vec()});
-  }
+  for (auto& [name, tensor] : state_of(module)) tensors.emplace(kModel + name, std::move(tensor));
   return tensors;
 }
 
@@ -55,7 +50,7 @@ std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const 
   for (const auto& [name, parameter] : module.named_parameters()) parameters.emplace(name, parameter);
   std::map<std::string, DTensor> tensors;
   for (const auto& [name, tensor] : optimizer.state_dict()) {
-    tensors.emplace(kOptimizer + name, state_of(name, tensor, parameter_of(name, parameters)));
+    tensors.emplace(kOptimizer + name, state_of_entry(name, tensor, parameter_of(name, parameters)));
   }
   return tensors;
 }

@@ -1,6 +1,8 @@
 #include "d9d/loop/component/model_stage_factory.h"
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/agreed.h"
+#include "d9d/models/huggingface/module_weights.h"
 
 namespace d9d {
 
@@ -18,6 +20,21 @@ void check_layouts(const DistContext& context, const Module& module) {
               "[loop::model_stage] expected a layout over the mesh of the ", context.world_size(),
               " ranks for every parameter, got none for ", name,
               ". Give it one in ModelProvider::parallelize_model_stage.");
+  }
+}
+
+void load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
+                            const std::function<StateMapper(const HuggingFaceDirectory&)>& map) {
+  const std::filesystem::path& folder = config.source_checkpoint.value();
+  LoadReport report;
+  agreed(context.mesh(MeshDomain::kBatch), [&] {
+    const HuggingFaceDirectory source(folder);
+    report = load_weights(module, map(source), source, {.may_be_missing = config.source_may_lack.value_or("")});
+  });
+  if (!context.is_main_process()) return;
+  for (const std::string& name : report.unused) context.log().warning("ignored ", name, " of ", folder.string());
+  for (const std::string& name : report.missing) {
+    context.log().warning("initial values stay in ", name, ", which ", folder.string(), " lacks");
   }
 }
 

@@ -1,6 +1,8 @@
 // Late initialisation of a model stage: built without memory, laid out, given storage, filled, optionally loaded.
 #pragma once
 
+#include <functional>
+
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/loop/config/trainer_config.h"
@@ -20,6 +22,12 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
+// Collective over the job. Fills the module from the configured source_checkpoint with the mapper that `map` makes for
+// it. On the main process, warns of tensors of the folder that nothing takes, and of parameters that it lacks. A rank's
+// error is all ranks' error.
+void load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
+                            const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
+
 // resumes: a checkpoint of the job will replace all values, so model_stage_factory.source_checkpoint is not read.
 template <class Types>
 [[nodiscard]] ModelStage<Types> build_model_stage(const DistContext& context, const TrainerConfig& config,
@@ -36,7 +44,9 @@ template <class Types>
   module.materialize(context.device());
   module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
   if (const auto& checkpoint = config.model_stage_factory.source_checkpoint; checkpoint && !resumes) {
-    provider.load_source_checkpoint(context, module, *checkpoint);
+    load_source_checkpoint(context, module, config.model_stage_factory, [&](const HuggingFaceDirectory& source) {
+      return provider.map_source_checkpoint(source, module);
+    });
   }
   module.check_initialized();
   module.train();

@@ -76,6 +76,9 @@ struct PipeliningConfig {
 
 struct ModelStageFactoryConfig {
   std::optional<std::filesystem::path> source_checkpoint = {};  // source of the initial weights; null: random
+  // Regular expression of whole names: parameters that source_checkpoint need not have, such as those of a new head,
+  // keep their initial values. null: it must have all.
+  std::optional<std::string> source_may_lack = {};
   bool checkpoint_only_trainable_parameters = false;
   // The dtype in which trained parameters are kept, updated and exported (master weights), at least as wide as the one
   // that the model computes in. null: the model's own. See mixed_precision.h.
@@ -85,6 +88,7 @@ struct ModelStageFactoryConfig {
     using Factory = ModelStageFactoryConfig;
     return record<Factory>(
         defaulted("source_checkpoint", &Factory::source_checkpoint),
+        defaulted("source_may_lack", &Factory::source_may_lack),
         defaulted("checkpoint_only_trainable_parameters", &Factory::checkpoint_only_trainable_parameters),
         defaulted("master_dtype", &Factory::master_dtype));
   }

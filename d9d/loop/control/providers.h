@@ -2,9 +2,10 @@
 // called once.
 #pragma once
 
-#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <variant>
 
@@ -18,6 +19,9 @@
 #include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/models/legacy_names.h"
 #include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
 #include "d9d/pipelining/api/stage_info.h"
@@ -32,6 +36,12 @@ template <class Types>
 struct ModelStage {
   std::shared_ptr<Module> module;
   ModelForward<Types> forward;
+};
+
+// How a trained model leaves the job, as a folder in the layout of the Hugging Face hub.
+struct ModelExport {
+  StateMapper mapper;                             // of the model's tensors
+  std::map<std::string, std::string> files = {};  // text files beside the weights, by name: config.json, ...
 };
 
 namespace detail {
@@ -81,18 +91,14 @@ class ModelProvider {
   virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& /*stage*/, Module& module) {
     replicate_over_data(context, module);
   }
-  // Fills the stage from trainer.model_stage_factory.source_checkpoint.
-  virtual void load_source_checkpoint(const DistContext& /*context*/, Module& /*module*/,
-                                      const std::filesystem::path& directory) {
-    throw ConfigError(
-        cat("[loop::model_provider] this model provider cannot load ", directory.string(),
-            ". Override load_source_checkpoint, or unset trainer.model_stage_factory.source_checkpoint."));
+  // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters. By default
+  // by their names. A folder that has all of them by these names is loaded so whatever this returns.
+  [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) {
+    return own_names(module, source.names());
   }
-  // Writes the trained stage in the provider's own format for use by other programs.
-  virtual void export_model_stage(const DistContext& /*context*/, const Module& /*module*/,
-                                  const std::filesystem::path& directory) {
-    throw ConfigError(cat("[loop::model_provider] this model provider cannot export to ", directory.string(),
-                          ". Override export_model_stage."));
+  // What Trainer::export_to writes. By default all tensors by their names, and no other file.
+  [[nodiscard]] virtual ModelExport prepare_export(const Module& module) {
+    return {.mapper = mapper::identities_of_module(module), .files = {}};
   }
   // Called once, after the task's register_events and before anything is built.
   virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "d9d/loop/component/cuda_graph_rules.h"
+#include "d9d/loop/component/export_model.h"
 #include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/component/microbatch_runner.h"
 #include "d9d/loop/component/model_stage_factory.h"
@@ -69,9 +70,10 @@ class Trainer {
     return outcome;
   }
 
-  // Writes the model with the provider's export.
+  // Collective. Writes the model as ModelProvider::prepare_export says, see write_model_state(). Before train() that is
+  // the model of the newest checkpoint, if there is one.
   void export_to(const std::filesystem::path& directory) {
-    parts_.model.export_model_stage(job_.context, *job_.module, directory);
+    export_model(job_, parts_.model.prepare_export(*job_.module), directory);
   }
 
   [[nodiscard]] Module& module() const { return *job_.module; }

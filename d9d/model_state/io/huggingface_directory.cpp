@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/base/io/atomic_directory.h"
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/model_state/io/safetensors.h"
 
@@ -47,12 +46,6 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   return file_of_tensor;
 }
 
-std::string shard_name(std::size_t index, std::size_t num_shards) {
-  char name[64];
-  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, num_shards);
-  return name;
-}
-
 std::vector<std::vector<TensorSource>> cut_into_shards(const std::vector<TensorSource>& tensors,
                                                        std::int64_t max_shard_bytes) {
   std::vector<std::vector<TensorSource>> shards(1);
@@ -68,32 +61,29 @@ std::vector<std::vector<TensorSource>> cut_into_shards(const std::vector<TensorS
   return shards;
 }
 
-void write_shards(const fs::path& directory, const std::vector<TensorSource>& tensors, std::int64_t max_shard_bytes) {
-  const std::vector<std::vector<TensorSource>> shards = cut_into_shards(tensors, max_shard_bytes);
+json index_of(const std::vector<std::vector<TensorSource>>& shards) {
   json weight_map = json::object();
   std::int64_t total_size = 0;
   for (std::size_t index = 0; index < shards.size(); ++index) {
-    const std::string file = shard_name(index, shards.size());
     for (const TensorSource& tensor : shards[index]) {
-      D9D_CHECK(weight_map.emplace(tensor.name, file).second, StateError,
+      D9D_CHECK(weight_map.emplace(tensor.name, huggingface_shard_name(index, shards.size())).second, StateError,
                 "[model_state::huggingface] expected each tensor name once, got '", tensor.name,
                 "' twice. Rename one.");
       total_size += num_bytes(tensor);
     }
-    write_safetensors(directory / file, shards[index]);
   }
-  const json index = {{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}};
-  write_file_atomically(directory / kIndexFileName, index.dump(4));
+  return {{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}};
 }
 
-// Whether every entry of the folder has a name that this writer uses.
-bool is_export(const fs::path& directory) {
+// Whether every entry of the folder has a name that an export with these files uses.
+bool is_export(const fs::path& directory, const std::map<std::string, std::string>& files) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) return false;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
     const bool is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
-    if (!is_shard && name != kConfigFileName && name != kSingleFileName && name != kIndexFileName) return false;
+    const bool is_known = name == kConfigFileName || name == kSingleFileName || name == kIndexFileName;
+    if (!is_shard && !is_known && !files.contains(name)) return false;
   }
   return !error;
 }
@@ -131,7 +121,11 @@ std::optional<TensorSource> HuggingFaceDirectory::find(const std::string& name) 
                       .dtype = entry->second.dtype,
                       .shape = entry->second.shape,
                       .read = [file, name] { return file->tensor(name); },
-                      .origin = path};
+                      .origin = path,
+                      .stored = StoredTensor{.path = path,
+                                             .offset = static_cast<std::int64_t>(entry->second.offset),
+                                             .dtype = entry->second.dtype,
+                                             .shape = entry->second.shape}};
 }
 
 const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::string& file) const {
@@ -143,28 +137,51 @@ const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::st
 namespace {
 
 // Makes a staging folder for `path`, which may hold an earlier export.
-AtomicDirectory stage_export(const fs::path& path) {
+AtomicDirectory stage_export(const fs::path& path, const std::map<std::string, std::string>& files) {
   std::error_code error;
   fs::create_directories(fs::absolute(path).parent_path(), error);
   D9D_CHECK(!error, IoError, "[model_state::huggingface] expected to create the folders above '", path.string(),
             "', got ", error.message(), ". Choose another place.");
-  return AtomicDirectory(path, is_export(path) ? ExistingDirectory::kReplace : ExistingDirectory::kRefuse);
+  return AtomicDirectory(path, is_export(path, files) ? ExistingDirectory::kReplace : ExistingDirectory::kRefuse);
 }
 
 }  // namespace
 
-void check_huggingface_target(const fs::path& path) { const AtomicDirectory directory = stage_export(path); }
+std::string huggingface_shard_name(std::size_t index, std::size_t num_shards) {
+  if (num_shards == 1) return kSingleFileName;
+  char name[64];
+  std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, num_shards);
+  return name;
+}
+
+HuggingFaceExport::HuggingFaceExport(const fs::path& path, std::map<std::string, std::string> files)
+    : files_(std::move(files)), directory_(stage_export(path, files_)) {
+  for (const auto& [name, text] : files_) {
+    D9D_CHECK(fs::path(name).filename() == name && name != kSingleFileName && name != kIndexFileName, ConfigError,
+              "[model_state::huggingface] expected names of files beside the weights, got '", name, "'. Rename it.");
+  }
+}
+
+void HuggingFaceExport::commit(const std::vector<std::vector<TensorSource>>& shards) {
+  const json index = index_of(shards);
+  for (const auto& [name, text] : files_) write_file_atomically(staging() / name, text);
+  if (shards.size() > 1) write_file_atomically(staging() / kIndexFileName, index.dump(4));
+  directory_.commit();
+}
+
+void check_huggingface_target(const fs::path& path, const std::map<std::string, std::string>& files) {
+  const AtomicDirectory directory = stage_export(path, files);
+}
 
 void write_huggingface_directory(const fs::path& path, const json& config, const std::vector<TensorSource>& tensors,
                                  const HuggingFaceWriteOptions& options) {
-  AtomicDirectory directory = stage_export(path);
-  write_file_atomically(directory.staging() / kConfigFileName, config.dump(2) + "\n");
-  if (options.max_shard_bytes) {
-    write_shards(directory.staging(), tensors, *options.max_shard_bytes);
-  } else {
-    write_safetensors(directory.staging() / kSingleFileName, tensors);
+  HuggingFaceExport target(path, {{kConfigFileName, config.dump(2) + "\n"}});
+  const auto shards = options.max_shard_bytes ? cut_into_shards(tensors, *options.max_shard_bytes)
+                                              : std::vector<std::vector<TensorSource>>{tensors};
+  for (std::size_t index = 0; index < shards.size(); ++index) {
+    write_safetensors(target.staging() / huggingface_shard_name(index, shards.size()), shards[index]);
   }
-  directory.commit();
+  target.commit(shards);
 }
 
 }  // namespace d9d

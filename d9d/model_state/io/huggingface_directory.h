@@ -9,6 +9,7 @@
 // Local, blocking; each object may be used by one thread only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -19,6 +20,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "d9d/base/io/atomic_directory.h"
 #include "d9d/model_state/tensor_source.h"
 
 namespace d9d {
@@ -50,19 +52,36 @@ class HuggingFaceDirectory {
   mutable std::map<std::string, std::shared_ptr<SafetensorsFile>> open_files_;
 };
 
+// model-00001-of-00003.safetensors for index 0 of 3; of one shard, model.safetensors.
+[[nodiscard]] std::string huggingface_shard_name(std::size_t index, std::size_t num_shards);
+
+// A folder that is being written: whoever writes shards puts them into staging().
+class HuggingFaceExport {
+ public:
+  // `files`: text files beside the weights, by name. The folder may hold an earlier export; one that holds any other
+  // file is refused with IoError.
+  HuggingFaceExport(const std::filesystem::path& path, std::map<std::string, std::string> files);
+  [[nodiscard]] const std::filesystem::path& staging() const { return directory_.staging(); }
+  // Adds files and index, and makes the folder appear. `shards`: their tensors, described. Throws StateError for equal
+  // names.
+  void commit(const std::vector<std::vector<TensorSource>>& shards);
+
+ private:
+  std::map<std::string, std::string> files_;
+  AtomicDirectory directory_;
+};
+
 struct HuggingFaceWriteOptions {
-  // Maximum number of data bytes in a shard; a larger tensor gets its own shard. None: a single file model.safetensors
-  // without an index.
+  // Maximum number of data bytes in a shard; a larger tensor gets its own shard. None: one shard.
   std::optional<std::int64_t> max_shard_bytes;
 };
 
-// Throws the errors that write_huggingface_directory would throw before it writes: for programs that train for hours
-// before they export.
-void check_huggingface_target(const std::filesystem::path& path);
+// Throws the errors that an export would throw before it writes: for programs that train for hours before they export.
+void check_huggingface_target(const std::filesystem::path& path, const std::map<std::string, std::string>& files = {});
 
-// Writes config.json and the tensors, in shards in the given order, and reads the sources one at a time. The folder
-// appears completely or not at all (AtomicDirectory) and replaces an earlier export. A folder that holds any other file
-// is refused with IoError before a tensor is read. Throws StateError as write_safetensors does.
+// Local. Writes config.json and the tensors, in shards in the given order, and reads the sources one at a time. The
+// folder appears completely or not at all and replaces an earlier export; as HuggingFaceExport. Throws StateError as
+// write_safetensors does.
 void write_huggingface_directory(const std::filesystem::path& path, const nlohmann::json& config,
                                  const std::vector<TensorSource>& tensors, const HuggingFaceWriteOptions& options = {});
 

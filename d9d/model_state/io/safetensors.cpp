@@ -5,7 +5,6 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/base/io/atomic_file.h"
 
 namespace d9d {
 
@@ -31,16 +30,47 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
       data, entry.shape, [keep_alive = mapping_](void*) {}, options);
 }
 
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorSource>& tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path) {
+  const std::vector<TensorSource> ordered = in_safetensors_order(tensors);
+  const std::string header = format_safetensors_header(ordered, metadata);
+  file_.write(header);
+  auto position = static_cast<std::int64_t>(header.size());
+  for (const TensorSource& tensor : ordered) {
+    places_.emplace(tensor.name, Place{.described = tensor, .position = position});
+    position += num_bytes(tensor);
+  }
+}
+
+void SafetensorsWriter::write(const std::string& name, const at::Tensor& tensor) {
+  const auto found = places_.find(name);
+  D9D_CHECK(found != places_.end(), StateError, "[model_state::safetensors] expected a tensor that the file's header ",
+            "has, got '", name, "'. Describe it when the writer is made.");
+  Place& place = found->second;
+  place.described.read = [&] { return tensor; };
+  const at::Tensor bytes = read_checked(place.described).detach().cpu().resolve_conj().resolve_neg().contiguous();
+  place.described.read = nullptr;
+  file_.write_at(place.position, {static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
+  place.is_written = true;
+}
+
+void SafetensorsWriter::commit() {
+  std::string missing;
+  for (const auto& [name, place] : places_) {
+    if (!place.is_written) missing += cat(missing.empty() ? "'" : ", '", name, "'");
+  }
+  D9D_CHECK(missing.empty(), StateError,
+            "[model_state::safetensors] expected all tensors of the header to be written, ", "got none of ", missing,
+            ". Write them, or leave them out of the header.");
+  file_.commit();
+}
+
 void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const std::vector<TensorSource> ordered = in_safetensors_order(std::move(tensors));
-  AtomicFile file(path);
-  file.write(format_safetensors_header(ordered, metadata));
-  for (const TensorSource& source : ordered) {
-    const at::Tensor tensor = read_checked(source).detach().cpu().resolve_conj().resolve_neg().contiguous();
-    file.write({static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()});
-  }
-  file.commit();
+  SafetensorsWriter writer(path, tensors, metadata);
+  for (const TensorSource& source : in_safetensors_order(std::move(tensors))) writer.write(source.name, source.read());
+  writer.commit();
 }
 
 }  // namespace d9d

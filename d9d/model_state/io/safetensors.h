@@ -8,6 +8,7 @@
 // All dtypes of the format that LibTorch supports are preserved, including BF16 and the F8 types. Local, blocking.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/base/io/atomic_file.h"
 #include "d9d/base/io/mapped_file.h"
 #include "d9d/model_state/io/safetensors_header.h"
 #include "d9d/model_state/tensor_source.h"
@@ -39,6 +41,27 @@ class SafetensorsFile {
   std::string path_;
   std::shared_ptr<MappedFile> mapping_;
   SafetensorsHeader header_;
+};
+
+// Writes a file whose tensors come in any order. It appears when all of them have been written.
+class SafetensorsWriter {
+ public:
+  // `tensors` are described, not read. Throws StateError for equal names and for dtypes that the format lacks.
+  SafetensorsWriter(const std::filesystem::path& path, const std::vector<TensorSource>& tensors,
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+  // Strides and devices do not matter. Throws StateError for a name, a dtype or a shape that was not described.
+  void write(const std::string& name, const at::Tensor& tensor);
+  // Throws StateError that lists tensors which were not written.
+  void commit();
+
+ private:
+  struct Place {
+    TensorSource described;
+    std::int64_t position;
+    bool is_written = false;
+  };
+  AtomicFile file_;
+  std::map<std::string, Place> places_;
 };
 
 // Writes all `tensors` into one file that appears completely or not at all (AtomicFile). Its bytes equal those that the

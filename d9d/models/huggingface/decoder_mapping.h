@@ -1,10 +1,10 @@
-// Maps names and shapes of Qwen3-like decoders in a Hugging Face checkpoint to this library's, and back. Only the MLP
+// Maps names of Qwen3-like decoders in a Hugging Face checkpoint to this library's, and back. Only the MLP
 // differs between families; qwen3_dense/huggingface.h and qwen3_moe/huggingface.h pass it as a function.
 //
 // Example
 //   const d9d::DecoderStateLayout layout = {
 //       .sizes = d9d::decoder_sizes(parameters), .map_mlp = map_dense_mlp, .head = d9d::CausalLMHeadConfig{}};
-//   const std::vector<d9d::TensorMapping> mappings = d9d::decoder_from_huggingface(layout, directory.names());
+//   const d9d::StateMapper mapper = d9d::decoder_from_huggingface(layout, directory.names());
 //
 // A checkpoint holds the vocabulary as one matrix, this library holds it in splits: rows are split and concatenated in
 // the order of the splits. With tied embeddings the head is read from the embedding and not written.
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "d9d/blocks/head/head_config.h"
-#include "d9d/model_state/tensor_mapping.h"
+#include "d9d/model_state/mapper/state_mapper.h"
 
 namespace d9d {
 
@@ -41,8 +41,8 @@ struct DecoderSizes {
 
 struct DecoderStateLayout {
   DecoderSizes sizes;
-  // Mappings of one layer's MLP; `prefix`, such as "layers.3.mlp.", is the same on both sides.
-  std::function<std::vector<TensorMapping>(const std::string& prefix)> map_mlp;
+  // Maps one layer's MLP; `prefix`, such as "layers.3.mlp.", is the same on both sides.
+  std::function<StateMapper(const std::string& prefix)> map_mlp;
   std::optional<HeadConfig> head;  // null: the backbone alone
   DecoderNames names;
 };
@@ -51,21 +51,20 @@ struct DecoderStateLayout {
 // saved without a head.
 [[nodiscard]] std::string huggingface_backbone_prefix(const std::vector<std::string>& checkpoint_names);
 
-// Mappings from a checkpoint to this library's state. An embedding head's projection is left out, as checkpoints have
-// no such tensor.
-[[nodiscard]] std::vector<TensorMapping> decoder_from_huggingface(const DecoderStateLayout& layout,
-                                                                  const std::vector<std::string>& checkpoint_names);
+// From a checkpoint to this library's state. An embedding head's projection is left out, as checkpoints have no such
+// tensor.
+[[nodiscard]] StateMapper decoder_from_huggingface(const DecoderStateLayout& layout,
+                                                   const std::vector<std::string>& checkpoint_names);
 
-// Mappings from this library's state to a checkpoint, in the order of the model. Throws ConfigError for an embedding
-// head with a projection.
-[[nodiscard]] std::vector<TensorMapping> decoder_to_huggingface(const DecoderStateLayout& layout);
+// From this library's state to a checkpoint. Throws ConfigError for an embedding head with a projection.
+[[nodiscard]] StateMapper decoder_to_huggingface(const DecoderStateLayout& layout);
 
-// The head's part of the two functions above, for a model with several heads. `backbone_prefix`: in the checkpoint.
-[[nodiscard]] std::vector<TensorMapping> head_from_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
-                                                               const std::string& backbone_prefix,
-                                                               const DecoderNames& names);
-[[nodiscard]] std::vector<TensorMapping> head_to_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
-                                                             const DecoderNames& names);
+// The head's part of the two functions above, for a further head beside (mapper::parallel) those with the backbone.
+// `backbone_prefix`: in the checkpoint, whose embedding a tied head takes.
+[[nodiscard]] StateMapper head_from_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
+                                                const std::string& backbone_prefix, const DecoderNames& names);
+[[nodiscard]] StateMapper head_to_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
+                                              const DecoderNames& names);
 
 // The sizes in a parameter record of either family.
 template <class Parameters>

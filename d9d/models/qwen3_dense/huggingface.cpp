@@ -1,5 +1,6 @@
 #include "d9d/models/qwen3_dense/huggingface.h"
 
+#include "d9d/model_state/mapper/compose.h"
 #include "d9d/models/huggingface/decoder_config.h"
 
 namespace d9d {
@@ -9,13 +10,8 @@ constexpr const char* kQwen3ModelType = "qwen3";
 
 DecoderStateLayout layout(const Qwen3DenseParameters& parameters, const std::optional<HeadConfig>& head,
                           const DecoderNames& names) {
-  const std::int64_t hidden = parameters.layer.hidden_size, intermediate = parameters.layer.intermediate_size;
-  const auto map_mlp = [hidden, intermediate](const std::string& prefix) -> std::vector<TensorMapping> {
-    const auto same = [&](const std::string& name, std::vector<std::int64_t> shape) {
-      return rename_tensor(prefix + name, prefix + name, std::move(shape));
-    };
-    return {same("gate_proj.weight", {intermediate, hidden}), same("up_proj.weight", {intermediate, hidden}),
-            same("down_proj.weight", {hidden, intermediate})};
+  const auto map_mlp = [](const std::string& prefix) {
+    return mapper::identities({prefix + "gate_proj.weight", prefix + "up_proj.weight", prefix + "down_proj.weight"});
   };
   return {.sizes = decoder_sizes(parameters), .map_mlp = map_mlp, .head = head, .names = names};
 }
@@ -37,16 +33,13 @@ nlohmann::json qwen3_dense_huggingface_config(const Qwen3DenseParameters& parame
   return finish_config(write_record(decoder_config(parameters, kQwen3ModelType)), "Qwen3", head, dtype);
 }
 
-std::vector<TensorMapping> qwen3_dense_from_huggingface(const Qwen3DenseParameters& parameters,
-                                                        const std::optional<HeadConfig>& head,
-                                                        const std::vector<std::string>& checkpoint_names,
-                                                        const DecoderNames& names) {
+StateMapper qwen3_dense_from_huggingface(const Qwen3DenseParameters& parameters, const std::optional<HeadConfig>& head,
+                                         const std::vector<std::string>& checkpoint_names, const DecoderNames& names) {
   return decoder_from_huggingface(layout(parameters, head, names), checkpoint_names);
 }
 
-std::vector<TensorMapping> qwen3_dense_to_huggingface(const Qwen3DenseParameters& parameters,
-                                                      const std::optional<HeadConfig>& head,
-                                                      const DecoderNames& names) {
+StateMapper qwen3_dense_to_huggingface(const Qwen3DenseParameters& parameters, const std::optional<HeadConfig>& head,
+                                       const DecoderNames& names) {
   return decoder_to_huggingface(layout(parameters, head, names));
 }
 

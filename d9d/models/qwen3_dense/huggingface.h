@@ -19,7 +19,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/blocks/head/head_config.h"
-#include "d9d/model_state/tensor_mapping.h"
+#include "d9d/model_state/mapper/state_mapper.h"
 #include "d9d/models/huggingface/decoder_mapping.h"
 #include "d9d/models/qwen3_dense/config.h"
 
@@ -36,13 +36,13 @@ namespace d9d {
 
 // head: null for the backbone alone. `checkpoint_names`: the tensors of the checkpoint, from which its layout is
 // recognised.
-[[nodiscard]] std::vector<TensorMapping> qwen3_dense_from_huggingface(const Qwen3DenseParameters& parameters,
-                                                                      const std::optional<HeadConfig>& head,
-                                                                      const std::vector<std::string>& checkpoint_names,
-                                                                      const DecoderNames& names = {});
+[[nodiscard]] StateMapper qwen3_dense_from_huggingface(const Qwen3DenseParameters& parameters,
+                                                       const std::optional<HeadConfig>& head,
+                                                       const std::vector<std::string>& checkpoint_names,
+                                                       const DecoderNames& names = {});
 
-[[nodiscard]] std::vector<TensorMapping> qwen3_dense_to_huggingface(const Qwen3DenseParameters& parameters,
-                                                                    const std::optional<HeadConfig>& head,
-                                                                    const DecoderNames& names = {});
+[[nodiscard]] StateMapper qwen3_dense_to_huggingface(const Qwen3DenseParameters& parameters,
+                                                     const std::optional<HeadConfig>& head,
+                                                     const DecoderNames& names = {});
 
 }  // namespace d9d

@@ -27,13 +27,11 @@ struct Qwen3MoE {
                                            Dtype dtype) {
     return qwen3_moe_huggingface_config(parameters, head, dtype);
   }
-  static std::vector<TensorMapping> from_huggingface(const Parameters& parameters,
-                                                     const std::optional<HeadConfig>& head,
-                                                     const std::vector<std::string>& checkpoint_names) {
+  static StateMapper from_huggingface(const Parameters& parameters, const std::optional<HeadConfig>& head,
+                                      const std::vector<std::string>& checkpoint_names) {
     return qwen3_moe_from_huggingface(parameters, head, checkpoint_names);
   }
-  static std::vector<TensorMapping> to_huggingface(const Parameters& parameters,
-                                                   const std::optional<HeadConfig>& head) {
+  static StateMapper to_huggingface(const Parameters& parameters, const std::optional<HeadConfig>& head) {
     return qwen3_moe_to_huggingface(parameters, head);
   }
 };

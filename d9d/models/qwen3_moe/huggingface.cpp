@@ -2,20 +2,17 @@
 
 #include <algorithm>
 
-#include <ATen/ATen.h>
-
 #include "d9d/base/check.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/model_state/mapper/leaves.h"
 #include "d9d/models/huggingface/decoder_config.h"
 
 namespace d9d {
 namespace {
 
-using Mappings = std::vector<TensorMapping>;
-using Tensors = std::span<const at::Tensor>;
-using MlpMapping = Mappings (*)(const Qwen3MoELayerParameters& layer, const std::string& prefix);
+using MlpMapper = StateMapper (*)(const Qwen3MoELayerParameters& layer, const std::string& prefix);
 
 constexpr const char* kQwen3MoEModelType = "qwen3_moe";
-constexpr const char* kOurExperts = "grouped_experts.";
 
 struct HuggingFaceMoEConfig {
   HuggingFaceDecoderConfig decoder = {};
@@ -40,106 +37,66 @@ struct HuggingFaceMoEConfig {
   }
 };
 
-// One of an expert's three matrices: y = x W. W is [in, out] in this library and transposed in checkpoints.
-struct ExpertMatrix {
-  std::string name;
-  std::int64_t in;
-  std::int64_t out;
-};
+// The three matrices of an expert: y = x W. W is [in, out] in this library and transposed in checkpoints.
+constexpr const char* kMatrices[] = {"gate_proj", "up_proj", "down_proj"};
 
-std::vector<ExpertMatrix> expert_matrices(const Qwen3MoELayerParameters& layer) {
-  return {{"gate_proj", layer.hidden_size, layer.intermediate_size},
-          {"up_proj", layer.hidden_size, layer.intermediate_size},
-          {"down_proj", layer.intermediate_size, layer.hidden_size}};
+std::string ours(const std::string& prefix, const std::string& matrix) {
+  return prefix + "grouped_experts." + matrix + ".weight";
 }
 
-NamedShape ours(const Qwen3MoELayerParameters& layer, const std::string& prefix, const ExpertMatrix& matrix) {
-  return {prefix + kOurExperts + matrix.name + ".weight", {layer.num_experts, matrix.in, matrix.out}};
-}
-
-NamedShape in_module_list(const std::string& prefix, std::int64_t expert, const ExpertMatrix& matrix) {
-  return {cat(prefix, "experts.", expert, ".", matrix.name, ".weight"), {matrix.out, matrix.in}};
-}
-
-at::Tensor transposed(const at::Tensor& experts) { return experts.transpose(1, 2); }
-
-Mappings router_mapping(const Qwen3MoELayerParameters& layer, const std::string& from, const std::string& to) {
-  return {rename_tensor(from, to, {layer.num_experts, layer.hidden_size})};
-}
-
-Mappings from_module_list(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
-  Mappings mappings = router_mapping(layer, prefix + "gate.weight", prefix + "router.gate.weight");
-  for (const ExpertMatrix& matrix : expert_matrices(layer)) {
-    TensorMapping mapping = {
-        .inputs = {}, .output = ours(layer, prefix, matrix), .apply = [](Tensors experts) {
-          const auto num_experts = static_cast<std::int64_t>(experts.size());
-          at::Tensor stacked = at::empty({num_experts, experts[0].size(1), experts[0].size(0)}, experts[0].options());
-          for (std::int64_t expert = 0; expert < num_experts; ++expert) {
-            stacked[expert].copy_(experts[static_cast<std::size_t>(expert)].t());
-          }
-          return stacked;
-        }};
-    for (std::int64_t expert = 0; expert < layer.num_experts; ++expert) {
-      mapping.inputs.push_back(in_module_list(prefix, expert, matrix));
-    }
-    mappings.push_back(std::move(mapping));
-  }
-  return mappings;
-}
-
-Mappings to_module_list(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
-  Mappings mappings = router_mapping(layer, prefix + "router.gate.weight", prefix + "gate.weight");
+std::vector<std::string> in_module_list(const Qwen3MoELayerParameters& layer, const std::string& prefix,
+                                        const std::string& matrix) {
+  std::vector<std::string> names;
   for (std::int64_t expert = 0; expert < layer.num_experts; ++expert) {
-    for (const ExpertMatrix& matrix : expert_matrices(layer)) {
-      mappings.push_back({.inputs = {ours(layer, prefix, matrix)},
-                          .output = in_module_list(prefix, expert, matrix),
-                          .apply = [expert](Tensors inputs) { return inputs[0][expert].t(); }});
-    }
+    names.push_back(cat(prefix, "experts.", expert, ".", matrix, ".weight"));
   }
-  return mappings;
+  return names;
 }
 
-NamedShape fused_gate_up(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
-  return {prefix + "experts.gate_up_proj", {layer.num_experts, 2 * layer.intermediate_size, layer.hidden_size}};
+std::string fused(const std::string& prefix, const std::string& matrix) { return prefix + "experts." + matrix; }
+
+StateMapper transpose_experts(const std::string& name) { return mapper::transpose(name, 1, 2); }
+
+StateMapper from_module_list(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
+  std::vector<StateMapper> mappers = {mapper::rename(prefix + "gate.weight", prefix + "router.gate.weight")};
+  for (const char* const matrix : kMatrices) {
+    const std::string experts = ours(prefix, matrix);
+    mappers.push_back(mapper::sequential(
+        {mapper::stack(in_module_list(layer, prefix, matrix), experts, 0), transpose_experts(experts)}));
+  }
+  return mapper::parallel(std::move(mappers));
 }
 
-NamedShape fused_down(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
-  return {prefix + "experts.down_proj", {layer.num_experts, layer.hidden_size, layer.intermediate_size}};
+StateMapper to_module_list(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
+  std::vector<StateMapper> mappers = {mapper::rename(prefix + "router.gate.weight", prefix + "gate.weight")};
+  for (const char* const matrix : kMatrices) {
+    const std::string experts = ours(prefix, matrix);
+    mappers.push_back(mapper::sequential(
+        {transpose_experts(experts), mapper::unstack(experts, in_module_list(layer, prefix, matrix), 0)}));
+  }
+  return mapper::parallel(std::move(mappers));
 }
 
-Mappings from_fused(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
-  const std::vector<ExpertMatrix> matrices = expert_matrices(layer);
-  Mappings mappings = router_mapping(layer, prefix + "gate.weight", prefix + "router.gate.weight");
-  const auto half = [&](const ExpertMatrix& matrix, std::int64_t begin) -> TensorMapping {
-    return {
-        .inputs = {fused_gate_up(layer, prefix)},
-        .output = ours(layer, prefix, matrix),
-        .apply = [begin, rows = matrix.out](Tensors inputs) { return transposed(inputs[0].narrow(1, begin, rows)); }};
-  };
-  mappings.push_back(half(matrices[0], 0));
-  mappings.push_back(half(matrices[1], layer.intermediate_size));
-  mappings.push_back({.inputs = {fused_down(layer, prefix)},
-                      .output = ours(layer, prefix, matrices[2]),
-                      .apply = [](Tensors inputs) { return transposed(inputs[0]); }});
-  return mappings;
+StateMapper from_fused(const Qwen3MoELayerParameters&, const std::string& prefix) {
+  const std::string gate = ours(prefix, "gate_proj"), up = ours(prefix, "up_proj"), down = ours(prefix, "down_proj");
+  const StateMapper cut = mapper::parallel({mapper::rename(prefix + "gate.weight", prefix + "router.gate.weight"),
+                                            mapper::chunk(fused(prefix, "gate_up_proj"), {gate, up}, 1),
+                                            mapper::rename(fused(prefix, "down_proj"), down)});
+  return mapper::sequential(
+      {cut, mapper::parallel({transpose_experts(gate), transpose_experts(up), transpose_experts(down)})});
 }
 
-Mappings to_fused(const Qwen3MoELayerParameters& layer, const std::string& prefix) {
-  const std::vector<ExpertMatrix> matrices = expert_matrices(layer);
-  Mappings mappings = router_mapping(layer, prefix + "router.gate.weight", prefix + "gate.weight");
-  mappings.push_back({.inputs = {ours(layer, prefix, matrices[0]), ours(layer, prefix, matrices[1])},
-                      .output = fused_gate_up(layer, prefix),
-                      .apply = [](Tensors inputs) {
-                        return at::cat({transposed(inputs[0]), transposed(inputs[1])}, 1);
-                      }});
-  mappings.push_back({.inputs = {ours(layer, prefix, matrices[2])},
-                      .output = fused_down(layer, prefix),
-                      .apply = [](Tensors inputs) { return transposed(inputs[0]); }});
-  return mappings;
+StateMapper to_fused(const Qwen3MoELayerParameters&, const std::string& prefix) {
+  const std::string gate = ours(prefix, "gate_proj"), up = ours(prefix, "up_proj"), down = ours(prefix, "down_proj");
+  const StateMapper join = mapper::parallel({mapper::rename(prefix + "router.gate.weight", prefix + "gate.weight"),
+                                             mapper::concatenate({gate, up}, fused(prefix, "gate_up_proj"), 1),
+                                             mapper::rename(down, fused(prefix, "down_proj"))});
+  return mapper::sequential(
+      {mapper::parallel({transpose_experts(gate), transpose_experts(up), transpose_experts(down)}), join});
 }
 
 DecoderStateLayout layout(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
-                          const DecoderNames& names, MlpMapping map_mlp) {
+                          const DecoderNames& names, MlpMapper map_mlp) {
   return {.sizes = decoder_sizes(parameters),
           .map_mlp = [layer = parameters.layer, map_mlp](const std::string& prefix) { return map_mlp(layer, prefix); },
           .head = head,
@@ -179,19 +136,16 @@ nlohmann::json qwen3_moe_huggingface_config(const Qwen3MoEParameters& parameters
   return finish_config(write_record(config), "Qwen3Moe", head, dtype);
 }
 
-std::vector<TensorMapping> qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters,
-                                                      const std::optional<HeadConfig>& head,
-                                                      const std::vector<std::string>& checkpoint_names,
-                                                      const DecoderNames& names) {
+StateMapper qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
+                                       const std::vector<std::string>& checkpoint_names, const DecoderNames& names) {
   const bool is_fused = std::ranges::any_of(
       checkpoint_names, [](const std::string& name) { return name.ends_with(".mlp.experts.gate_up_proj"); });
   return decoder_from_huggingface(layout(parameters, head, names, is_fused ? from_fused : from_module_list),
                                   checkpoint_names);
 }
 
-std::vector<TensorMapping> qwen3_moe_to_huggingface(const Qwen3MoEParameters& parameters,
-                                                    const std::optional<HeadConfig>& head,
-                                                    Qwen3MoEExpertsFormat experts_format, const DecoderNames& names) {
+StateMapper qwen3_moe_to_huggingface(const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
+                                     Qwen3MoEExpertsFormat experts_format, const DecoderNames& names) {
   D9D_CHECK(parameters.layer.router_bias_update_rate == 0.0, ConfigError,
             "[models::qwen3_moe] expected router_bias_update_rate = 0 for a Hugging Face checkpoint, got ",
             parameters.layer.router_bias_update_rate,

@@ -10,7 +10,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/blocks/head/head_config.h"
-#include "d9d/model_state/tensor_mapping.h"
+#include "d9d/model_state/mapper/state_mapper.h"
 #include "d9d/models/huggingface/decoder_mapping.h"
 #include "d9d/models/qwen3_moe/config.h"
 
@@ -31,12 +31,12 @@ enum class Qwen3MoEExpertsFormat {
                                                           const std::optional<HeadConfig>& head, Dtype dtype);
 
 // The format of the experts is recognised from `checkpoint_names` too.
-[[nodiscard]] std::vector<TensorMapping> qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters,
-                                                                    const std::optional<HeadConfig>& head,
-                                                                    const std::vector<std::string>& checkpoint_names,
-                                                                    const DecoderNames& names = {});
+[[nodiscard]] StateMapper qwen3_moe_from_huggingface(const Qwen3MoEParameters& parameters,
+                                                     const std::optional<HeadConfig>& head,
+                                                     const std::vector<std::string>& checkpoint_names,
+                                                     const DecoderNames& names = {});
 
-[[nodiscard]] std::vector<TensorMapping> qwen3_moe_to_huggingface(
+[[nodiscard]] StateMapper qwen3_moe_to_huggingface(
     const Qwen3MoEParameters& parameters, const std::optional<HeadConfig>& head,
     Qwen3MoEExpertsFormat experts_format = Qwen3MoEExpertsFormat::kModuleList, const DecoderNames& names = {});
 

@@ -1,13 +1,16 @@
 #include "d9d/loop/component/model_stage_factory.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
 #include "d9d/blocks/linear/linear.h"
+#include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 
 #include "tests/loop/run/toy_job.h"
+#include "tests/support/io_faults.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::model_stage_factory_test {
@@ -67,6 +70,52 @@ TEST(ModelStageFactory, A_trainer_on_one_rank_refuses_a_provider_that_places_not
                              .lr_scheduler = job.lr_scheduler});
       },
       ThrowsMessage<StateError>(::testing::HasSubstr("got none for first.weight")));
+}
+
+// A folder with the given parameters of a toy model.
+std::filesystem::path write_folder(const std::vector<std::string>& names) {
+  const auto model = make_module<toy::Model>();
+  model->materialize(at::kCPU);
+  model->reset_parameters(77);
+  std::vector<TensorSource> tensors;
+  for (const std::string& name : names) tensors.push_back(tensor_source(name, model->state_dict().at(name)));
+  const std::filesystem::path path = test::fresh_directory("d") / "published";
+  write_huggingface_directory(path, nlohmann::json::object(), tensors);
+  return path;
+}
+
+TEST(ModelStageFactory, Starts_a_new_head_on_a_published_backbone) {
+  toy::Job job({{toy::samples(0, 1)}});
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : job.make_trainer().module().named_parameters()) names.push_back(name);
+  const std::string head = names.back();
+  names.pop_back();
+  const auto folder = write_folder(names);
+  const auto initial = job.make_trainer().module().state_dict();
+
+  job.config.model_stage_factory.source_checkpoint = folder;
+  EXPECT_THAT([&] { (void)job.make_trainer(); }, ThrowsMessage<StateError>(::testing::HasSubstr("'" + head + "'")));
+  job.config.model_stage_factory.source_may_lack = "second\\..*";
+  const auto state = job.make_trainer().module().state_dict();
+  const HuggingFaceDirectory published(folder);
+  for (const std::string& name : names) {
+    EXPECT_TRUE(at::equal(state.at(name), published.find(name)->read().to(state.at(name).scalar_type()))) << name;
+  }
+  EXPECT_TRUE(at::equal(state.at(head), initial.at(head)));
+}
+
+TEST(ModelStageFactory, Loads_again_what_a_trainer_exports_by_default) {
+  toy::Job job({{toy::samples(0, 1)}});
+  auto trainer = job.make_trainer();
+  EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
+  const auto folder = test::fresh_directory("d") / "export";
+  trainer.export_to(folder);
+  toy::Job again({{toy::samples(0, 1)}});
+  again.config.model_stage_factory.source_checkpoint = folder;
+  const auto loaded = again.make_trainer();
+  for (const auto& [name, tensor] : trainer.module().state_dict()) {
+    EXPECT_TRUE(at::equal(tensor, loaded.module().state_dict().at(name))) << name;
+  }
 }
 
 }  // namespace

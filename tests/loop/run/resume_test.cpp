@@ -26,7 +26,10 @@ struct Provider : toy::Provider {
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
     shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
   }
-  void load_source_checkpoint(const DistContext&, Module&, const fs::path&) override { ++num_loads; }
+  StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) override {
+    ++num_loads;
+    return toy::Provider::map_source_checkpoint(source, module);
+  }
   int num_loads = 0;
 };
 
@@ -67,6 +70,22 @@ struct Task : toy::Task {
   std::int64_t num_seen = 0;
   std::int64_t num_ranks = 1;
 };
+
+// A folder with weights to start from.
+fs::path published() {
+  static const fs::path folder = [] {
+    const auto model = make_module<toy::Model>();
+    model->to(at::kDouble);
+    model->materialize(at::kCPU);
+    model->reset_parameters(5);
+    std::vector<TensorSource> tensors;
+    for (const auto& [name, tensor] : model->state_dict()) tensors.push_back(tensor_source(name, tensor));
+    fs::path path = fs::path(::testing::TempDir()) / "d9d" / "resume_published";
+    write_huggingface_directory(path, nlohmann::json::object(), tensors);
+    return path;
+  }();
+  return folder;
+}
 
 struct Result {
   std::vector<double> losses;
@@ -114,7 +133,7 @@ Result train(const Plan& plan) {
     }
     job.config.schedule.total_steps = plan.total_steps;
     job.config.logging.period_steps = {EverySteps{4}};
-    job.config.model_stage_factory = {.source_checkpoint = "published", .master_dtype = plan.master_dtype};
+    job.config.model_stage_factory = {.source_checkpoint = published(), .master_dtype = plan.master_dtype};
     job.config.checkpointing = {.save_dir = plan.folder.value_or(""),
                                 .period_steps = plan.folder ? plan.period : StepActionPeriod{StepActionMode::kDisable},
                                 .num_to_keep = plan.num_to_keep};

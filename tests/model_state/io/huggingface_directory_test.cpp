@@ -76,15 +76,15 @@ TEST(HuggingFaceDirectory, Of_shards_round_trips) {
 TEST(HuggingFaceDirectory, Has_an_index_with_total_size_and_a_file_for_each_tensor) {
   const fs::path path = test::fresh_directory("d") / "model";
   write_huggingface_directory(path, json::object(), {tensor_source("weight", counting({4, 2})), floats("bias", 2)},
-                              {.max_shard_bytes = 1000});
+                              {.max_shard_bytes = 10});
   EXPECT_EQ(content_of(path / "model.safetensors.index.json"),
             R"({
     "metadata": {
         "total_size": 40
     },
     "weight_map": {
-        "bias": "model-00001-of-00001.safetensors",
-        "weight": "model-00001-of-00001.safetensors"
+        "bias": "model-00002-of-00002.safetensors",
+        "weight": "model-00001-of-00002.safetensors"
     }
 })");
 }

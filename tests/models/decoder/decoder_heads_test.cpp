@@ -120,8 +120,8 @@ ModulePtr<DecoderForCausalLM> load_model() {
   const HuggingFaceDirectory directory(test::oracle_folder() / "causal_lm");
   const auto parameters = qwen3_dense_parameters_from_huggingface(directory.read_config());
   auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(parameters)));
-  const auto mappings = qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
-  EXPECT_THAT(load_weights(*model, mappings, directory), IsEmpty());
+  const StateMapper mapper = qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
+  EXPECT_THAT(load_weights(*model, mapper, directory).unused, IsEmpty());
   return model;
 }
 

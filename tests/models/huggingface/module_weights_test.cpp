@@ -33,13 +33,13 @@ void expect_equal_weights(const Module& actual, const Module& expected) {
 TEST(ModuleWeights, Load_from_the_names_of_transformers) {
   const std::filesystem::path folder = test::fresh_directory("d");
   const auto trained = make_model(1);
-  write_safetensors(
-      folder / "model.safetensors",
-      map_tensors(qwen3_dense_to_huggingface(test::tiny_dense(), CausalLMHeadConfig{}), trained->state_dict()));
+  write_safetensors(folder / "model.safetensors",
+                    mapped_sources(qwen3_dense_to_huggingface(test::tiny_dense(), CausalLMHeadConfig{}),
+                                   tensors_of(trained->state_dict())));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
-  EXPECT_THAT(load_weights(*loaded, mappings, directory), ::testing::IsEmpty());
+  const StateMapper mapper = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
+  EXPECT_THAT(load_weights(*loaded, mapper, directory).unused, ::testing::IsEmpty());
   expect_equal_weights(*loaded, *trained);
 }
 
@@ -55,8 +55,8 @@ TEST(ModuleWeights, Load_from_our_own_names_and_the_head_names_of_0_16) {
   write_safetensors(folder / "model.safetensors", sources_of(state));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
-  EXPECT_THAT(load_weights(*loaded, mappings, directory), ::testing::IsEmpty());
+  const StateMapper mapper = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
+  EXPECT_THAT(load_weights(*loaded, mapper, directory).unused, ::testing::IsEmpty());
   expect_equal_weights(*loaded, *trained);
 }
 
@@ -67,8 +67,8 @@ TEST(ModuleWeights, Name_the_parameter_that_the_folder_lacks) {
   write_safetensors(folder / "model.safetensors", sources_of(state));
   const HuggingFaceDirectory directory(folder);
   const auto loaded = make_model(2);
-  const auto mappings = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
-  EXPECT_THROW((void)load_weights(*loaded, mappings, directory), StateError);
+  const StateMapper mapper = qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, directory.names());
+  EXPECT_THROW((void)load_weights(*loaded, mapper, directory), StateError);
 }
 
 }  // namespace

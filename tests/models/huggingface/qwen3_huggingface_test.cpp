@@ -10,11 +10,15 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/io/safetensors.h"
+#include "d9d/model_state/load_model_state.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
 
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
+#include "tests/support/tiny_blocks.h"
 
 namespace d9d::qwen3_huggingface_test {
 namespace {
@@ -90,33 +94,41 @@ std::vector<Case> cases() {
           {"moe_backbone", moe(), kEmbedding}};
 }
 
-std::vector<TensorMapping> from_huggingface(const Case& model, const std::vector<std::string>& names) {
+StateMapper from_huggingface(const Case& model, const std::vector<std::string>& names) {
   if (const auto* parameters = std::get_if<Qwen3DenseParameters>(&model.parameters)) {
     return qwen3_dense_from_huggingface(*parameters, model.head, names);
   }
   return qwen3_moe_from_huggingface(std::get<Qwen3MoEParameters>(model.parameters), model.head, names);
 }
 
-std::vector<TensorMapping> to_huggingface(const Case& model) {
+StateMapper to_huggingface(const Case& model) {
   if (const auto* parameters = std::get_if<Qwen3DenseParameters>(&model.parameters)) {
     return qwen3_dense_to_huggingface(*parameters, model.head);
   }
   return qwen3_moe_to_huggingface(std::get<Qwen3MoEParameters>(model.parameters), model.head, model.experts);
 }
 
-// Distinct BF16 values for all tensors of the model.
+// The model on the meta device, with what transformers has: a causal language model's or a classifier's head, or none.
+std::shared_ptr<Module> make_model(const Case& model) {
+  const auto backbone =
+      std::visit([](const auto& parameters) { return test::make_backbone(parameters); }, model.parameters);
+  if (std::holds_alternative<CausalLMHeadConfig>(model.head)) return make_decoder_for_causal_lm(backbone).shared();
+  if (const auto* head = std::get_if<ClassificationHeadConfig>(&model.head)) {
+    return make_decoder_for_classification(backbone, *head).shared();
+  }
+  return make_decoder_for_embedding(backbone, std::get<EmbeddingHeadConfig>(model.head)).shared();
+}
+
+// Distinct BF16 values for all tensors that an export takes.
 State example_state(const Case& model) {
   State state;
   float first = 0;
-  const auto add = [&](const NamedShape& tensor) {
+  const std::set<std::string> exported = to_huggingface(model).inputs();
+  for (const auto& [name, tensor] : make_model(model)->state_dict()) {
+    if (!exported.contains(name)) continue;
     first += 1;
-    const at::Tensor values = at::arange(c10::multiply_integers(tensor.shape), at::kFloat).add(first).sin();
-    state.emplace(tensor.name, values.reshape(tensor.shape).to(at::kBFloat16));
-  };
-  for (const TensorMapping& mapping : to_huggingface(model)) {
-    for (const NamedShape& input : mapping.inputs) {
-      if (!state.contains(input.name)) add(input);
-    }
+    const at::Tensor values = at::arange(tensor.numel(), at::kFloat).add(first).sin();
+    state.emplace(name, values.reshape(tensor.sizes()).to(at::kBFloat16));
   }
   return state;
 }
@@ -159,9 +171,10 @@ TEST(Qwen3HuggingFace, Loads_what_transformers_saves) {
     const HuggingFaceDirectory directory(root / model.name);
     EXPECT_EQ(parameters_from_huggingface(model, directory.read_config()),
               std::visit([](const auto& parameters) { return write_record(parameters); }, model.parameters));
-    const std::vector<TensorMapping> mappings = from_huggingface(model, directory.names());
-    EXPECT_THAT(unused_names(mappings, directory.names()), IsEmpty());
-    expect_holds(SafetensorsFile(root / (model.name + ".ours.safetensors")), map_tensors(mappings, directory));
+    const StateMapper mapper = from_huggingface(model, directory.names());
+    EXPECT_THAT(unused_names(mapper, directory.names()), IsEmpty());
+    expect_holds(SafetensorsFile(root / (model.name + ".ours.safetensors")),
+                 mapped_sources(mapper, tensors_of(directory)));
   }
 }
 
@@ -169,7 +182,8 @@ TEST(Qwen3HuggingFace, Is_loaded_by_transformers_without_missing_or_unexpected_k
   const fs::path root = test::fresh_directory("d");
   for (const Case& model : cases()) {
     State state = example_state(model);
-    write_huggingface_directory(root / model.name, huggingface_config(model), map_tensors(to_huggingface(model), state),
+    write_huggingface_directory(root / model.name, huggingface_config(model),
+                                mapped_sources(to_huggingface(model), tensors_of(state)),
                                 {.max_shard_bytes = model.max_shard_bytes});
     if (model.name == "dense_causal_lm_tied") {
       for (const std::string split : {"regular", "special"}) {
@@ -190,14 +204,13 @@ TEST(Qwen3HuggingFace, Loads_again_what_it_exports) {
     SCOPED_TRACE(model.name);
     const fs::path path = test::fresh_directory("d") / "export";
     const State state = example_state(model);
-    write_huggingface_directory(path, json::object(), map_tensors(to_huggingface(model), state),
+    write_huggingface_directory(path, json::object(), mapped_sources(to_huggingface(model), tensors_of(state)),
                                 {.max_shard_bytes = model.max_shard_bytes});
     const HuggingFaceDirectory directory(path);
-    std::vector<std::string> wanted;
-    for (const auto& [name, tensor] : state) wanted.push_back(name);
-    const auto loaded = map_tensors(select_outputs(from_huggingface(model, directory.names()), wanted), directory);
-    ASSERT_EQ(loaded.size(), state.size());
+    const auto loaded = mapped_sources(from_huggingface(model, directory.names()), tensors_of(directory));
+    ASSERT_GE(loaded.size(), state.size());
     for (const TensorSource& tensor : loaded) {
+      if (!state.contains(tensor.name)) continue;  // a tied head, which is not written
       EXPECT_TRUE(at::equal(read_checked(tensor), state.at(tensor.name))) << tensor.name;
     }
   }
@@ -205,71 +218,76 @@ TEST(Qwen3HuggingFace, Loads_again_what_it_exports) {
 
 TEST(Qwen3HuggingFace, Reads_the_head_from_tied_embeddings_and_does_not_write_it) {
   const Case model = {"tied", dense(/*tied=*/true), kCausalLM};
-  for (const TensorMapping& mapping : to_huggingface(model)) EXPECT_NE(mapping.output.name, "lm_head.weight");
-  const auto mappings = select_outputs(from_huggingface(model, {"model.embed_tokens.weight"}),
-                                       {"head.lm_head.regular.weight", "head.lm_head.special.weight"});
+  EXPECT_FALSE(to_huggingface(model).outputs().contains("lm_head.weight"));
   const at::Tensor embedding = at::arange(64 * 16).reshape({64, 16});
-  const auto heads = map_tensors(mappings, State{{"model.embed_tokens.weight", embedding}});
-  EXPECT_TRUE(at::equal(heads[0].read(), embedding.slice(0, 0, 50)));
-  EXPECT_TRUE(at::equal(heads[1].read(), embedding.slice(0, 50)));
+  const auto groups = source_groups(from_huggingface(model, {"model.embed_tokens.weight"}),
+                                    tensors_of(State{{"model.embed_tokens.weight", embedding}}),
+                                    {"head.lm_head.regular.weight", "head.lm_head.special.weight"});
+  ASSERT_EQ(groups.size(), 1);
+  const auto read = [&](const std::string& name) {
+    return assembled(groups[0].mapped.outputs.at(name), [&](const std::string&) { return embedding; });
+  };
+  EXPECT_TRUE(at::equal(read("head.lm_head.regular.weight"), embedding.slice(0, 0, 50)));
+  EXPECT_TRUE(at::equal(read("head.lm_head.special.weight"), embedding.slice(0, 50)));
+  EXPECT_TRUE(at::equal(read("model.embed_tokens.token_embedding.special.weight"), embedding.slice(0, 50)));
 }
 
 TEST(Qwen3HuggingFace, Needs_only_the_layers_that_a_stage_asks_for) {
-  const std::vector<TensorMapping> mappings =
-      select_outputs(from_huggingface({"m", moe(), kCausalLM}, {"model.norm.weight"}),
-                     {"model.layers.1.mlp.grouped_experts.down_proj.weight", "model.norm.weight"});
-  std::set<std::string> inputs;
-  for (const TensorMapping& mapping : mappings) {
-    for (const NamedShape& input : mapping.inputs) inputs.insert(input.name);
-  }
-  EXPECT_THAT(inputs, ElementsAre("model.layers.1.mlp.experts.0.down_proj.weight",
-                                  "model.layers.1.mlp.experts.1.down_proj.weight",
-                                  "model.layers.1.mlp.experts.2.down_proj.weight",
-                                  "model.layers.1.mlp.experts.3.down_proj.weight", "model.norm.weight"));
+  const Case model = {"m", moe(), kCausalLM};
+  std::set<std::string> asked;
+  const NamedTensors tensors{.names = {}, .find = [&](const std::string& name) -> std::optional<TensorSource> {
+                               asked.insert(name);
+                               return tensor_source(name, at::zeros({2, 2}));
+                             }};
+  (void)source_groups(from_huggingface(model, {"model.norm.weight"}), tensors,
+                      {"model.layers.1.mlp.grouped_experts.down_proj.weight", "model.norm.weight"});
+  EXPECT_THAT(asked, ElementsAre("model.layers.1.mlp.experts.0.down_proj.weight",
+                                 "model.layers.1.mlp.experts.1.down_proj.weight",
+                                 "model.layers.1.mlp.experts.2.down_proj.weight",
+                                 "model.layers.1.mlp.experts.3.down_proj.weight", "model.norm.weight"));
 }
 
 TEST(Qwen3HuggingFace, Has_names_for_a_head_among_several_and_for_a_backbone_alone) {
-  const auto outputs = [](const std::vector<TensorMapping>& mappings) {
-    std::vector<std::string> names;
-    for (const TensorMapping& mapping : mappings) names.push_back(mapping.output.name);
-    return names;
-  };
-  EXPECT_THAT(
-      outputs(qwen3_dense_from_huggingface(dense(), kClassification, {"model.norm.weight"}, {.head = "heads.intent."})),
-      Contains("heads.intent.score.weight"));
-  EXPECT_THAT(outputs(qwen3_dense_from_huggingface(dense(), std::nullopt, {"norm.weight"}, {.backbone = ""})),
+  const StateMapper classifier =
+      qwen3_dense_from_huggingface(dense(), kClassification, {"model.norm.weight"}, {.head = "heads.intent."});
+  EXPECT_THAT(classifier.outputs(), Contains("heads.intent.score.weight"));
+  EXPECT_THAT(qwen3_dense_from_huggingface(dense(), std::nullopt, {"norm.weight"}, {.backbone = ""}).outputs(),
               Contains("layers.1.self_attn.q_norm.weight"));
-  EXPECT_THAT(outputs(head_from_huggingface(kCausalLM, decoder_sizes(dense()), "model.", {.head = "heads.lm."})),
-              ElementsAre("heads.lm.lm_head.regular.weight", "heads.lm.lm_head.special.weight"));
+  const StateMapper lm = head_from_huggingface(kCausalLM, decoder_sizes(dense()), "model.", {.head = "heads.lm."});
+  EXPECT_THAT(lm.outputs(), ElementsAre("heads.lm.lm_head.regular.weight", "heads.lm.lm_head.special.weight"));
+  EXPECT_EQ(mapper::parallel({classifier, lm}).groups().size(), classifier.groups().size() + 1);
 }
 
 TEST(Qwen3HuggingFace, Lists_what_a_checkpoint_lacks_before_it_reads_a_tensor) {
   const fs::path path = test::fresh_directory("d") / "export";
   const Case model = {"moe", moe(), kCausalLM};
-  std::vector<TensorSource> tensors = map_tensors(to_huggingface(model), example_state(model));
+  std::vector<TensorSource> tensors = mapped_sources(to_huggingface(model), tensors_of(example_state(model)));
   std::erase_if(tensors, [](const TensorSource& tensor) {
     return tensor.name == "lm_head.weight" || tensor.name == "model.layers.1.mlp.experts.2.up_proj.weight";
   });
   write_huggingface_directory(path, json::object(), tensors);
   const HuggingFaceDirectory directory(path);
-  EXPECT_THAT(
-      test::message_of<StateError>([&] { (void)map_tensors(from_huggingface(model, directory.names()), directory); }),
-      AllOf(HasSubstr("2 missing"), HasSubstr("'lm_head.weight'"),
-            HasSubstr("'model.layers.1.mlp.experts.2.up_proj.weight'")));
+  EXPECT_THAT(test::message_of<StateError>(
+                  [&] { (void)mapped_sources(from_huggingface(model, directory.names()), tensors_of(directory)); }),
+              AllOf(HasSubstr("2 missing"), HasSubstr("'lm_head.weight'"),
+                    HasSubstr("'model.layers.1.mlp.experts.2.up_proj.weight'")));
 }
 
 TEST(Qwen3HuggingFace, Names_the_tensor_whose_shape_does_not_fit_the_parameters) {
   const fs::path path = test::fresh_directory("d") / "export";
   const Case model = {"dense", dense(), kCausalLM};
-  write_huggingface_directory(path, json::object(), map_tensors(to_huggingface(model), example_state(model)));
+  write_huggingface_directory(path, json::object(),
+                              mapped_sources(to_huggingface(model), tensors_of(example_state(model))));
   const HuggingFaceDirectory directory(path);
   Qwen3DenseParameters other = dense();
   other.layer.intermediate_size = 25;
+  const auto wrong = make_model({"dense", other, kCausalLM});
   EXPECT_THAT(test::message_of<StateError>([&] {
-                (void)map_tensors(qwen3_dense_from_huggingface(other, kCausalLM, directory.names()), directory);
+                (void)load_model_state(*wrong, qwen3_dense_from_huggingface(other, kCausalLM, directory.names()),
+                                       tensors_of(directory));
               }),
-              AllOf(HasSubstr("'model.layers.0.mlp.gate_proj.weight'"), HasSubstr("model.safetensors"),
-                    HasSubstr("[25, 16]"), HasSubstr("[24, 16]")));
+              AllOf(HasSubstr("'model.layers.0.mlp.down_proj.weight'"), HasSubstr("model.safetensors"),
+                    HasSubstr("[16, 25]"), HasSubstr("[16, 24]")));
 }
 
 TEST(Qwen3HuggingFace, Refuses_to_export_an_embedding_projection) {

@@ -1,0 +1,39 @@
+#include "d9d/base/io/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/posix.h"
+
+namespace d9d {
+
+InputFile::InputFile(std::filesystem::path path)
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) detail::throw_system_error("to open", path_);
+  struct stat status {};
+  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) return;
+  ::close(descriptor_);
+  throw IoError(
+      cat("[base::io] expected '", path_.string(), "' to be a regular file, got something else. Check the path."));
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read(std::int64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pread(descriptor_, bytes.data(), bytes.size(), offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) detail::throw_system_error("to read", path_);
+    D9D_CHECK(count > 0, IoError, "[base::io] expected ", bytes.size(), " more bytes at position ", offset, " of '",
+              path_.string(), "', got the end of the file. It is damaged; write or download it again.");
+    offset += count;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace d9d

@@ -1,0 +1,30 @@
+// The boxes of a tensor that a rank holds, as views of its local tensor. Local; no communication.
+//
+// Example
+//   for (const HeldPart& part : held_parts(weight)) part.values.copy_(view_of(whole, whole_box(shape), part.box));
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/core/dtensor/dtensor.h"
+#include "d9d/core/dtensor/layout.h"
+
+namespace d9d {
+
+struct HeldPart {
+  LocalBox box;       // in the whole tensor
+  at::Tensor values;  // of the box's shape; writing to it fills the local tensor
+};
+
+// The boxes of held_boxes(). A mesh without axes: one, the whole tensor.
+[[nodiscard]] std::vector<HeldPart> held_parts(const DTensor& tensor);
+
+[[nodiscard]] LocalBox whole_box(const std::vector<std::int64_t>& shape);
+
+// The elements `inner` of a tensor that holds the box `outer`: a view.
+[[nodiscard]] at::Tensor view_of(const at::Tensor& values, const LocalBox& outer, const LocalBox& inner);
+
+}  // namespace d9d

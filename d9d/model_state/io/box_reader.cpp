@@ -1,0 +1,220 @@
+#include "d9d/model_state/io/box_reader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/input_file.h"
+#include "d9d/core/dtensor/box_intersection.h"
+#include "d9d/core/dtensor/held_parts.h"
+
+namespace d9d {
+namespace {
+
+constexpr std::int64_t kMostBytes = std::int64_t{8} << 20;  // of one request
+constexpr std::int64_t kGapOfRows = 64 << 10;
+constexpr std::int64_t kGapOfBoxes = 4 << 10;
+constexpr std::int64_t kAlone = 1 << 20;  // from this size on a piece is read to where it belongs, not with others
+
+// A part of a BoxRead that is read at once.
+struct Piece {
+  const BoxRead* read;
+  LocalBox box;
+  FlatRange bytes;  // of the file, from the first to the last that is wanted
+  [[nodiscard]] at::Tensor target() const { return view_of(read->into, read->box, box); }
+};
+
+// Bytes of a file that are read by one call.
+struct Request {
+  const InputFile* file;
+  FlatRange bytes;
+  std::vector<Piece> pieces;
+};
+
+std::int64_t element_size(const BoxRead& read) { return static_cast<std::int64_t>(c10::elementSize(read.from.dtype)); }
+
+// Strides of the stored tensor, in elements.
+std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape) {
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  return strides;
+}
+
+FlatRange bytes_of(const BoxRead& read, const LocalBox& box) {
+  const std::vector<std::int64_t> strides = strides_of(read.from.shape);
+  std::int64_t first = 0, last = 0;
+  for (std::size_t d = 0; d < strides.size(); ++d) {
+    first += box.start[d] * strides[d];
+    last += (box.start[d] + box.sizes[d] - 1) * strides[d];
+  }
+  return {.begin = read.from.offset + first * element_size(read),
+          .end = read.from.offset + (last + 1) * element_size(read)};
+}
+
+LocalBox rows_of(const LocalBox& box, std::size_t dim, std::int64_t begin, std::int64_t count) {
+  LocalBox rows = box;
+  rows.start[dim] += begin;
+  rows.sizes[dim] = count;
+  return rows;
+}
+
+// Cuts a box into pieces of at most kMostBytes without gaps of more than kGapOfRows. Dims before `dim` have size 1.
+void cut(const BoxRead& read, const LocalBox& box, std::size_t dim, std::vector<Piece>& pieces) {
+  while (dim < box.sizes.size() && box.sizes[dim] == 1) ++dim;
+  const FlatRange bytes = bytes_of(read, box);
+  if (dim == box.sizes.size()) {
+    pieces.push_back({.read = &read, .box = box, .bytes = bytes});
+    return;
+  }
+  const std::int64_t row = bytes_of(read, rows_of(box, dim, 0, 1)).numel();
+  const std::int64_t stride = (bytes.numel() - row) / (box.sizes[dim] - 1);
+  if (stride - row > kGapOfRows || row > kMostBytes) {
+    for (std::int64_t i = 0; i < box.sizes[dim]; ++i) cut(read, rows_of(box, dim, i, 1), dim + 1, pieces);
+    return;
+  }
+  const std::int64_t num_rows = std::max<std::int64_t>(1, (kMostBytes - row) / stride + 1);
+  for (std::int64_t begin = 0; begin < box.sizes[dim]; begin += num_rows) {
+    const LocalBox rows = rows_of(box, dim, begin, std::min(num_rows, box.sizes[dim] - begin));
+    pieces.push_back({.read = &read, .box = rows, .bytes = bytes_of(read, rows)});
+  }
+}
+
+// In the order of the file; pieces that are close are read together.
+std::vector<Request> requests_of(std::vector<Piece> pieces, const std::map<std::string, InputFile>& files) {
+  std::ranges::stable_sort(pieces, [](const Piece& a, const Piece& b) {
+    const int paths = a.read->from.path.compare(b.read->from.path);
+    return paths != 0 ? paths < 0 : a.bytes.begin < b.bytes.begin;
+  });
+  std::vector<Request> requests;
+  for (Piece& piece : pieces) {
+    const InputFile* const file = &files.at(piece.read->from.path);
+    if (!requests.empty()) {
+      Request& last = requests.back();
+      const std::int64_t end = std::max(last.bytes.end, piece.bytes.end);
+      const bool is_alone =
+          std::max(last.bytes.numel(), piece.bytes.numel()) >= kAlone && last.bytes.end <= piece.bytes.begin;
+      if (last.file == file && !is_alone && piece.bytes.begin - last.bytes.end <= kGapOfBoxes &&
+          end - last.bytes.begin <= kMostBytes) {
+        last.bytes.end = end;
+        last.pieces.push_back(std::move(piece));
+        continue;
+      }
+    }
+    requests.push_back({.file = file, .bytes = piece.bytes, .pieces = {}});
+    requests.back().pieces.push_back(std::move(piece));
+  }
+  return requests;
+}
+
+// Whether the piece's bytes are those that its target holds in memory.
+bool is_direct(const Piece& piece, const at::Tensor& target) {
+  return target.is_cpu() && target.scalar_type() == piece.read->from.dtype && piece.read->casts.empty() &&
+         target.is_contiguous() && piece.bytes.numel() == static_cast<std::int64_t>(target.nbytes());
+}
+
+void copy_piece(const Piece& piece, const at::Tensor& target, std::byte* bytes) {
+  const auto size = static_cast<std::size_t>(element_size(*piece.read));
+  at::Tensor aligned;  // a header of odd length, or several dtypes in one request
+  if (reinterpret_cast<std::uintptr_t>(bytes) % size != 0) {
+    aligned = at::empty({piece.bytes.numel()}, at::kByte);
+    std::memcpy(aligned.data_ptr(), bytes, static_cast<std::size_t>(piece.bytes.numel()));
+    bytes = static_cast<std::byte*>(aligned.data_ptr());
+  }
+  at::Tensor values = at::from_blob(bytes, piece.box.sizes, strides_of(piece.read->from.shape), piece.read->from.dtype);
+  for (const at::ScalarType dtype : piece.read->casts) values = values.to(dtype);
+  target.copy_(values);
+}
+
+// A buffer for the requests of one thread.
+class ReadBuffer {
+ public:
+  // On a GPU's machine copies from locked pages are several times faster.
+  explicit ReadBuffer(bool is_pinned) : options_(at::TensorOptions().dtype(at::kByte).pinned_memory(is_pinned)) {}
+  // Memory for the bytes from `begin` of a file on, aligned as they are there.
+  std::byte* at(const FlatRange& bytes) {
+    const std::int64_t shift = bytes.begin % kAlignment;
+    if (!memory_.defined() || memory_.numel() < bytes.numel() + kAlignment) {
+      memory_ = at::empty({std::max(bytes.numel(), kMostBytes) + kAlignment}, options_);
+    }
+    return static_cast<std::byte*>(memory_.data_ptr()) + shift;
+  }
+
+ private:
+  static constexpr std::int64_t kAlignment = 64;
+  at::TensorOptions options_;
+  at::Tensor memory_;
+};
+
+void serve(const Request& request, ReadBuffer& buffer) {
+  if (request.pieces.size() == 1) {
+    const at::Tensor target = request.pieces[0].target();
+    if (is_direct(request.pieces[0], target)) {
+      request.file->read(request.bytes.begin, {static_cast<std::byte*>(target.data_ptr()), target.nbytes()});
+      return;
+    }
+  }
+  std::byte* const bytes = buffer.at(request.bytes);
+  request.file->read(request.bytes.begin, {bytes, static_cast<std::size_t>(request.bytes.numel())});
+  for (const Piece& piece : request.pieces) {
+    copy_piece(piece, piece.target(), bytes + (piece.bytes.begin - request.bytes.begin));
+  }
+}
+
+// Serves all requests on several threads, each the next one; throws the first error.
+void serve_all(const std::vector<Request>& requests, int num_threads, bool is_pinned) {
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr error;
+  const auto work = [&] {
+    const at::NoGradGuard no_grad;
+    const c10::ParallelGuard one_thread(true);  // these threads are what is parallel here
+    ReadBuffer buffer(is_pinned);
+    try {
+      for (std::size_t i = next++; i < requests.size(); i = next++) serve(requests[i], buffer);
+    } catch (...) {
+      next = requests.size();
+      const std::scoped_lock lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
+    work();
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace
+
+BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& options) {
+  BytesRead bytes;
+  std::map<std::string, InputFile> files;
+  std::vector<Piece> pieces;
+  bool is_pinned = false;
+  for (const BoxRead& read : reads) {
+    D9D_ASSERT(read.into.sizes() == read.box.sizes, "a box is read into a tensor of another shape");
+    if (read.box.numel() == 0) continue;
+    files.try_emplace(read.from.path, read.from.path);
+    cut(read, read.box, 0, pieces);
+    bytes.wanted += read.box.numel() * element_size(read);
+    is_pinned = is_pinned || read.into.is_cuda();
+  }
+  const std::vector<Request> requests = requests_of(std::move(pieces), files);
+  for (const Request& request : requests) bytes.read += request.bytes.numel();
+  const auto most = static_cast<int>(std::min<std::int64_t>(bytes.read / kMostBytes + 1, options.num_threads));
+  serve_all(requests, std::max(1, most), is_pinned);
+  return bytes;
+}
+
+}  // namespace d9d

@@ -1,0 +1,51 @@
+// Reads boxes of stored tensors into tensors: finds out which bytes are needed, and reads them in the order of the
+// file, in few large pieces, on several threads.
+//
+// Example
+//   std::vector<BoxRead> reads = {{.from = *source.stored, .box = {{0, 0}, {4, 8}}, .into = part_of_weight}};
+//   const BytesRead bytes = read_boxes(std::move(reads));
+//
+// Bytes between those that are wanted are read too where another read would cost more: gaps of up to 4 KiB between
+// boxes, and of up to 64 KiB between the rows of one box. A box that is contiguous in the file, such as rows or a flat
+// slice, is read without a byte more than that; of columns of a row-major matrix at most their rows.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/core/dtensor/layout.h"
+
+namespace d9d {
+
+// Where in a file a tensor is, row by row.
+struct StoredTensor {
+  std::string path;
+  std::int64_t offset;  // of the first byte
+  at::ScalarType dtype;
+  std::vector<std::int64_t> shape;
+};
+
+struct BoxRead {
+  StoredTensor from;
+  LocalBox box;                            // of the stored tensor
+  at::Tensor into;                         // of the box's shape, any strides, dtype and device
+  std::vector<at::ScalarType> casts = {};  // conversions one after the other, before that to the dtype of `into`
+};
+
+struct BytesRead {
+  std::int64_t wanted = 0;
+  std::int64_t read = 0;
+};
+
+struct ReadOptions {
+  int num_threads = 4;  // at most; small reads use one
+};
+
+// Local, blocking. Throws IoError that names the file which cannot be read or ends too early; some boxes are filled
+// then.
+BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& options = {});
+
+}  // namespace d9d

@@ -1,0 +1,56 @@
+// The outputs of a mapper over tensors that exist somewhere: what streams from and to folders.
+//
+// Example
+//   const d9d::HuggingFaceDirectory directory("checkpoint");
+//   const StateMapper mapper = d9d::mapper::rename("gate.weight", "router.gate.weight");
+//   for (const auto& tensor : d9d::mapped_sources(mapper, tensors_of(directory))) write(tensor.name, tensor.read());
+//
+// Local; no communication.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "d9d/model_state/mapper/state_mapper.h"
+#include "d9d/model_state/tensor_source.h"
+
+namespace d9d {
+
+class HuggingFaceDirectory;
+
+// Tensors that can be read, wherever they are.
+struct NamedTensors {
+  std::vector<std::string> names;  // sorted
+  std::function<std::optional<TensorSource>(const std::string& name)> find;
+};
+
+// `directory` is borrowed.
+[[nodiscard]] NamedTensors tensors_of(const HuggingFaceDirectory& directory);
+[[nodiscard]] NamedTensors tensors_of(std::map<std::string, at::Tensor> state);
+
+// A group of a mapper with the tensors that it takes.
+struct SourceGroup {
+  MappedGroup mapped;
+  std::map<std::string, TensorSource> inputs;
+};
+
+// The mapper's groups that make one of `wanted`, sorted, after all checks that need no data: nothing is read. Throws
+// StateError that lists all missing inputs; that names leaf, tensors and files for shapes and dtypes that do not fit;
+// and for `wanted` names that no group makes. `may_be_missing`: whether a group whose inputs are missing, and which
+// makes only such outputs, is left out.
+[[nodiscard]] std::vector<SourceGroup> source_groups(
+    const StateMapper& mapper, const NamedTensors& tensors, const std::set<std::string>& wanted,
+    const std::function<bool(const std::string& output)>& may_be_missing = nullptr);
+
+// All outputs, group by group, as sources that read their inputs when they are read. A group with functions is computed
+// when one of its outputs is read, and kept until all of them have been. Throws as source_groups().
+[[nodiscard]] std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedTensors& tensors);
+
+// The elements of `names` that the mapper does not take, for a warning about tensors that a model ignores.
+[[nodiscard]] std::vector<std::string> unused_names(const StateMapper& mapper, const std::vector<std::string>& names);
+
+}  // namespace d9d

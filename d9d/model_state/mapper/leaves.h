@@ -1,0 +1,61 @@
+// The leaves of a mapper (mapper/state_mapper.h). Each is one group. All but the last ones only move or convert
+// elements: chains of them are one copy, and a rank reads what it holds.
+//
+// Example
+//   mapper::sequential({mapper::parallel({mapper::transpose("w1", 0, 1), mapper::transpose("w2", 0, 1)}),
+//                       mapper::stack({"w1", "w2"}, "experts", 0)});
+//
+// Dims may be negative. A dim or a shape that does not fit is a StateError when the mapper meets the tensors, before
+// any data is read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/model_state/mapper/state_mapper.h"
+
+namespace d9d::mapper {
+
+[[nodiscard]] StateMapper identity(const std::string& name);
+[[nodiscard]] StateMapper rename(const std::string& from, const std::string& to);
+// Renames each of the names: what `pattern`, a regular expression of ECMAScript, matches in it becomes `replacement`,
+// in which $1 is its first group. A name without a match keeps its name. ConfigError for a pattern that is none.
+[[nodiscard]] StateMapper rename_matching(const std::vector<std::string>& names, const std::string& pattern,
+                                          const std::string& replacement);
+// Takes `<parent>.<name>` as `<name>`, for each of the names.
+[[nodiscard]] StateMapper select_child_modules(const std::vector<std::string>& names, const std::string& parent);
+// The same tensor under each of the names, which may include its own.
+[[nodiscard]] StateMapper copy(const std::string& from, const std::vector<std::string>& to);
+
+[[nodiscard]] StateMapper transpose(const std::string& name, std::int64_t dim0, std::int64_t dim1);
+[[nodiscard]] StateMapper unsqueeze(const std::string& name, std::int64_t dim);
+[[nodiscard]] StateMapper squeeze(const std::string& name, std::optional<std::int64_t> dim);  // none: all of size 1
+[[nodiscard]] StateMapper cast(const std::string& name, at::ScalarType dtype);
+
+[[nodiscard]] StateMapper stack(const std::vector<std::string>& from, const std::string& to, std::int64_t dim);
+[[nodiscard]] StateMapper unstack(const std::string& from, const std::vector<std::string>& to, std::int64_t dim);
+[[nodiscard]] StateMapper concatenate(const std::vector<std::string>& from, const std::string& to, std::int64_t dim);
+// Equal parts; the last is shorter, if need be. A StateError if there are fewer parts than names.
+[[nodiscard]] StateMapper chunk(const std::string& from, const std::vector<std::string>& to, std::int64_t dim);
+// Parts of the given sizes, which add up to the dim's.
+[[nodiscard]] StateMapper split(const std::string& from, const std::vector<std::pair<std::string, std::int64_t>>& to,
+                                std::int64_t dim);
+
+// A function of the user's, of whole tensors. It is called on meta tensors as well, to learn shapes and dtypes, and
+// its inputs must not be changed. A group with it is in memory as a whole.
+[[nodiscard]] StateMapper function(
+    const std::string& name, const std::vector<std::string>& from, const std::vector<std::string>& to,
+    const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>& apply);
+
+// Local. Keeps this rank's part of a tensor that every rank has. Only at the end of a chain.
+[[nodiscard]] StateMapper distribute(const std::string& name, const DeviceMesh& mesh, const Placements& placements);
+// Collective over the tensor's mesh. Makes a distributed tensor whole on every rank. StateError for a whole one.
+[[nodiscard]] StateMapper gather_full_tensor(const std::string& name);
+
+}  // namespace d9d::mapper

@@ -1,0 +1,43 @@
+// Writes the state of a model over the ranks of a job as one folder in the layout of the Hugging Face hub.
+//
+// Example
+//   write_model_state("export", qwen3_dense_to_huggingface(parameters, head), state_of(*model), job,
+//                     {.files = {{"config.json", config.dump(2)}}});
+//
+// The folder's bytes do not depend on the number of ranks or on the model's layout.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "d9d/core/dtensor/dtensor.h"
+#include "d9d/model_state/mapper/state_mapper.h"
+#include "d9d/modules/module.h"
+
+namespace d9d {
+
+// Parameters, as this rank stores them, and persistent buffers.
+[[nodiscard]] std::map<std::string, DTensor> state_of(const Module& module);
+
+struct WriteOptions {
+  std::int64_t max_shard_bytes = std::int64_t{4} << 30;  // of data; a larger tensor gets a shard of its own
+  std::map<std::string, std::string> files = {};         // text files beside the weights, by name: config.json, ...
+};
+
+// Collective over `job`. `state`: what this rank holds of each tensor; a tensor need not be on all ranks (pipeline
+// stages). The outputs, in the order of the mapper's groups, fill model.safetensors, or if they are more than one shard
+// has room for, model-00001-of-00003.safetensors, ..., and their index. Shards are shared out among the ranks: the
+// writer of a shard gets the elements that it needs from ranks that hold them, one output at a time, or one group at a
+// time where it has functions.
+// The folder appears completely or not at all, and replaces an earlier export; one that holds other files is refused
+// (check_huggingface_target). Returns tensors of the state that no group takes. Throws on all ranks: StateError for
+// inputs that no rank has and for shapes and dtypes that do not fit, before anything is written; IoError with rank and
+// reason if a file cannot be written; ConfigError for tensors that are sums still to be made (Partial).
+std::vector<std::string> write_model_state(const std::filesystem::path& folder, const StateMapper& mapper,
+                                           const std::map<std::string, DTensor>& state, const DeviceMesh& job,
+                                           const WriteOptions& options = {});
+
+}  // namespace d9d
