@@ -2,6 +2,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/agreed.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/models/huggingface/module_weights.h"
 
 namespace d9d {
@@ -28,8 +29,10 @@ void load_source_checkpoint(const DistContext& context, Module& module, const Mo
   const std::filesystem::path& folder = config.source_checkpoint.value();
   LoadReport report;
   agreed(context.mesh(MeshDomain::kBatch), [&] {
-    const HuggingFaceDirectory source(folder);
-    report = load_weights(module, map(source), source, {.may_be_missing = config.source_may_lack.value_or("")});
+    with_error_place("in trainer.model_stage_factory, source_checkpoint and source_may_lack", [&] {
+      const HuggingFaceDirectory source(folder);
+      report = load_weights(module, map(source), source, {.may_be_missing = config.source_may_lack.value_or("")});
+    });
   });
   if (!context.is_main_process()) return;
   for (const std::string& name : report.unused) context.log().warning("ignored ", name, " of ", folder.string());
