@@ -136,7 +136,7 @@ std::optional<SavedCheckpoint> CheckpointDirectory::newest() const {
     const auto complete = complete_ones(path_);
     if (!complete.empty()) found = complete.rbegin()->second.string();
   });
-  if (job_.num_ranks() > 1) found = all_gather_object(found, *job_.communicator()).front();
+  found = all_gather_object(found, job_).front();
   if (found.is_null()) return std::nullopt;
   return SavedCheckpoint(found.get<std::string>());
 }

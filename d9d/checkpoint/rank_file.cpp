@@ -19,16 +19,6 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// The bytes of `box`, stored row by row, from the first to the last that belong to `part`.
-FlatRange bytes_touched(const LocalBox& box, const LocalBox& part, std::int64_t element_size) {
-  std::int64_t first = 0, last = 0;
-  for (std::size_t d = 0; d < box.start.size(); ++d) {
-    first = first * box.sizes[d] + part.start[d] - box.start[d];
-    last = last * box.sizes[d] + part.start[d] - box.start[d] + part.sizes[d] - 1;
-  }
-  return {.begin = first * element_size, .end = (last + 1) * element_size};
-}
-
 std::vector<LocalBox> boxes_of(const SavedTensor& saved) {
   std::vector<LocalBox> boxes;
   for (const SavedBox& each : saved.boxes) boxes.push_back(each.box);
@@ -55,7 +45,7 @@ nlohmann::json write_rank_file(const std::filesystem::path& folder, std::int64_t
   const std::string file = cat("rank-", rank, ".safetensors");
   std::vector<TensorSource> sources;
   for (const OwnedBox& each : boxes) sources.push_back(tensor_source(entry_of(each), each.values.detach()));
-  write_safetensors(folder / file, std::move(sources));
+  write_safetensors(folder / file, sources);
   const SafetensorsFile written(folder / file);
   for (const OwnedBox& each : boxes) {
     const std::string entry = entry_of(each);
@@ -92,8 +82,10 @@ void RankFiles::read(const std::string& name, const DTensor& tensor, const Saved
   const at::NoGradGuard no_grad;
   for_each_part(tensor, saved, [&](const SavedBox& source, const HeldPart& target, const LocalBox& part) {
     const at::Tensor values = file(source.file).tensor(source.entry);
-    const auto range = bytes_touched(source.box, part, static_cast<std::int64_t>(values.element_size()));
-    const auto bad = first_bad_block(bytes_of(values), source.checksums, range);
+    const FlatRange elements = flat_extent(source.box, part);
+    const auto size = static_cast<std::int64_t>(values.element_size());
+    const auto bad = first_bad_block(bytes_of(values), source.checksums,
+                                     {.begin = elements.begin * size, .end = elements.end * size});
     D9D_CHECK(!bad, IoError, "[checkpoint] expected ", name, " in ", (folder_ / source.file).string(),
               " as it was written, got other bytes in block ", bad.value_or(0),
               ". Remove the folder, and the job continues from the one before.");

@@ -25,13 +25,8 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  D9D_ASSERT(descriptor_ >= 0, "write after commit to ", path_);
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) detail::throw_system_error("to write", path_);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
+  write_at(position_, bytes);
+  position_ += static_cast<std::int64_t>(bytes.size());
 }
 
 void AtomicFile::write_at(std::int64_t position, std::span<const std::byte> bytes) {

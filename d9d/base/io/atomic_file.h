@@ -29,7 +29,7 @@ class AtomicFile {
 
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  // At a position, wherever write() is. Gaps that are never written hold zeros.
+  // At a position, which does not move that of write(). Gaps that are never written hold zeros.
   void write_at(std::int64_t position, std::span<const std::byte> bytes);
 
   // fsync, rename over `path` (an existing file is replaced), fsync the folder. Nothing may be written afterwards.
@@ -39,6 +39,7 @@ class AtomicFile {
   std::filesystem::path path_;
   std::filesystem::path temporary_;  // empty once committed
   int descriptor_ = -1;
+  std::int64_t position_ = 0;  // of the next write()
 };
 
 // Writes the whole file in one call.

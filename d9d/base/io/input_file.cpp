@@ -16,8 +16,13 @@ InputFile::InputFile(std::filesystem::path path)
     : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (descriptor_ < 0) detail::throw_system_error("to open", path_);
   struct stat status {};
-  if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) return;
+  const bool is_inspected = ::fstat(descriptor_, &status) == 0;
+  size_ = status.st_size;
+  if (is_inspected && S_ISREG(status.st_mode)) return;
+  const int error = errno;
   ::close(descriptor_);
+  errno = error;
+  if (!is_inspected) detail::throw_system_error("to inspect", path_);
   throw IoError(
       cat("[base::io] expected '", path_.string(), "' to be a regular file, got something else. Check the path."));
 }

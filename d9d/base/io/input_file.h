@@ -23,9 +23,13 @@ class InputFile {
   // Fills `bytes` with those from `offset` on. Throws IoError if the file ends before.
   void read(std::int64_t offset, std::span<std::byte> bytes) const;
 
+  [[nodiscard]] std::int64_t size() const { return size_; }     // bytes, when it was opened
+  [[nodiscard]] int descriptor() const { return descriptor_; }  // closed with this object
+
  private:
   std::filesystem::path path_;
   int descriptor_;
+  std::int64_t size_ = 0;
 };
 
 }  // namespace d9d

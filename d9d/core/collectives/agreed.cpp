@@ -19,13 +19,11 @@ void agreed(const DeviceMesh& mesh, const std::function<void()>& work) {
     own = std::current_exception();
     error = caught.what();
   }
-  if (mesh.num_ranks() > 1) {
-    const auto all = all_gather_object(nlohmann::json(error), *mesh.communicator());
-    for (std::size_t rank = 0; rank < all.size() && !own; ++rank) {
-      if (all[rank] != "") throw IoError(cat(all[rank].get<std::string>(), " (rank ", rank, ")"));
-    }
-  }
+  const auto all = all_gather_object(nlohmann::json(error), mesh);
   if (own) std::rethrow_exception(own);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != "") throw IoError(cat(all[rank].get<std::string>(), " (rank ", rank, ")"));
+  }
 }
 
 void on_first_rank(const DeviceMesh& mesh, const std::function<void()>& work) {

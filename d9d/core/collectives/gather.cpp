@@ -166,6 +166,11 @@ std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, Comm
   return objects_of(all_gather_variadic_shape(bytes_of(object, communicator), communicator), communicator);
 }
 
+std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, const DeviceMesh& mesh) {
+  if (mesh.num_ranks() == 1) return std::vector<nlohmann::json>(1, object);
+  return all_gather_object(object, *mesh.communicator());
+}
+
 std::vector<nlohmann::json> gather_object(const nlohmann::json& object, Communicator& communicator, std::int64_t root) {
   return objects_of(gather_variadic_shape(bytes_of(object, communicator), communicator, root), communicator);
 }

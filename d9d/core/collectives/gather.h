@@ -24,6 +24,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "d9d/core/communicator/communicator.h"
+#include "d9d/core/mesh/device_mesh.h"
 
 namespace d9d {
 
@@ -63,6 +64,8 @@ class PendingTensors {
 // Objects are JSON values, including byte strings (nlohmann::json::binary). They are sent as CBOR, which preserves
 // numbers exactly, NaN included.
 [[nodiscard]] std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, Communicator& communicator);
+// Over the ranks of a mesh; of one rank, which needs no communicator, its own object.
+[[nodiscard]] std::vector<nlohmann::json> all_gather_object(const nlohmann::json& object, const DeviceMesh& mesh);
 [[nodiscard]] std::vector<nlohmann::json> gather_object(const nlohmann::json& object, Communicator& communicator,
                                                         std::int64_t root);
 

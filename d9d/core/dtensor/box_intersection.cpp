@@ -76,4 +76,13 @@ std::optional<std::int64_t> contiguous_begin(const LocalBox& outer, const LocalB
   return begin;
 }
 
+FlatRange flat_extent(const LocalBox& outer, const LocalBox& inner) {
+  std::int64_t first = 0, last = 0;
+  for (std::size_t d = 0; d < outer.start.size(); ++d) {
+    first = first * outer.sizes[d] + inner.start[d] - outer.start[d];
+    last = last * outer.sizes[d] + inner.start[d] - outer.start[d] + inner.sizes[d] - 1;
+  }
+  return {.begin = first, .end = last + 1};
+}
+
 }  // namespace d9d

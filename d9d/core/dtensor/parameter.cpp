@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtensor/held_parts.h"
 
 namespace d9d {
 namespace {
@@ -155,16 +156,8 @@ void Parameter::attach_flat(const at::Tensor& view, const at::Tensor& slice) {
 void Parameter::copy_from(const at::Tensor& values) {
   check_shape(spec_.shape, values.sizes());
   const at::NoGradGuard no_grad;
-  const LocalBox box = local_box(spec_.shape, mesh_, placements_);
-  at::Tensor part = values;
-  for (std::size_t dim = 0; dim < box.start.size(); ++dim) {
-    part = part.narrow(static_cast<std::int64_t>(dim), box.start[dim], box.sizes[dim]);
-  }
-  if (has_flat_shard(placements_)) {
-    const FlatRange range = flat_range(box.numel(), mesh_, placements_);
-    part = part.reshape({-1}).narrow(0, range.begin, range.numel());
-  }
-  stored().copy_(part);
+  const LocalBox whole = whole_box(spec_.shape);
+  for (const HeldPart& part : held_parts(dtensor())) part.values.copy_(view_of(values, whole, part.box));
   is_initialized_ = true;
 }
 

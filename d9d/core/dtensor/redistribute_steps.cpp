@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtensor/box_intersection.h"
+#include "d9d/core/dtensor/held_parts.h"
 
 namespace d9d {
 namespace {
@@ -54,10 +55,7 @@ struct Holding {
       for (std::size_t i = 0; i < index; ++i) begin += boxes[i].numel();
       part = local.narrow(0, begin, outer.numel()).view(outer.sizes);
     }
-    for (std::size_t d = 0; d < box.sizes.size(); ++d) {
-      part = part.narrow(static_cast<std::int64_t>(d), box.start[d] - outer.start[d], box.sizes[d]);
-    }
-    return part;
+    return view_of(part, outer, box);
   }
 
   at::Tensor local;

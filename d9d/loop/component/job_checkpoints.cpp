@@ -36,7 +36,7 @@ DTensor state_of_entry(const std::string& entry, const at::Tensor& tensor, const
             "' in the shape of what a rank keeps of the parameter, ", parameter->stored().sizes(),
             ", or one number, got ", tensor.sizes(),
             ". Its layout over the ranks is not known, so it cannot be saved.");
-  return {.local = tensor, .mesh = {}, .placements = {}, .global_shape = tensor.sizes().vec()};
+  return whole_dtensor(tensor);
 }
 
 std::map<std::string, DTensor> tensors_of_model(const Module& module) {
@@ -58,8 +58,7 @@ std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const 
 // Of each data-parallel rank, in their order.
 nlohmann::json states_of_ranks(const DistContext& context, const nlohmann::json& own) {
   const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"dp"});
-  if (ranks.num_ranks() == 1) return nlohmann::json::array({own});
-  return all_gather_object(own, *ranks.communicator());
+  return all_gather_object(own, ranks);
 }
 
 // By name, what the metrics of all ranks came to since they were logged.
@@ -73,10 +72,8 @@ nlohmann::ordered_json metric_states(const DistContext& context, const MetricMap
       const at::Tensor on_host = own.detach().to(at::kCPU, at::kDouble).contiguous().view({-1});
       numbers.assign(on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + on_host.numel());
     }
-    std::vector<nlohmann::json> all = {numbers};
-    if (ranks.num_ranks() > 1) all = all_gather_object(nlohmann::json(numbers), *ranks.communicator());
     std::vector<double> sums;
-    for (const nlohmann::json& of_rank : all) {
+    for (const nlohmann::json& of_rank : all_gather_object(nlohmann::json(numbers), ranks)) {
       sums.resize(std::max(sums.size(), of_rank.size()));
       for (std::size_t i = 0; i < of_rank.size(); ++i) sums[i] += of_rank[i].get<double>();
     }
