@@ -76,13 +76,11 @@ void fill(const MappedTensor& output, const DTensor& target, const std::map<std:
 }
 
 void fill_computed(const SourceGroup& group, const std::map<std::string, Target>& targets) {
-  std::map<std::string, DTensor> inputs;
   std::set<std::string> wanted;
-  for (const auto& [name, source] : group.inputs) inputs.emplace(name, whole_dtensor(source.read()));
   for (const auto& [name, output] : group.mapped.outputs) {
     if (targets.contains(name)) wanted.insert(name);
   }
-  for (const auto& [name, output] : run_group(group.mapped, inputs, wanted)) {
+  for (const auto& [name, output] : read_group(group, wanted)) {
     for (const HeldPart& held : held_parts(targets.at(name).tensor)) {
       held.values.copy_(view_of(output.local, whole_box(output.global_shape), held.box));
     }

@@ -39,12 +39,6 @@ SourceGroup mapped(const StateMapper& mapper, std::map<std::string, TensorSource
   }
 }
 
-std::map<std::string, DTensor> read_inputs(const SourceGroup& group) {
-  std::map<std::string, DTensor> tensors;
-  for (const auto& [name, source] : group.inputs) tensors.emplace(name, whole_dtensor(source.read()));
-  return tensors;
-}
-
 // The values of a group that is computed as a whole, until each was read once.
 class ComputedGroup {
  public:
@@ -53,7 +47,7 @@ class ComputedGroup {
     if (!values_.contains(name)) {
       Names all;
       for (const auto& [output, tensor] : group_.mapped.outputs) all.insert(output);
-      values_ = run_group(group_.mapped, read_inputs(group_), all);
+      values_ = read_group(group_, all);
     }
     return values_.extract(name).mapped().local;
   }
@@ -116,6 +110,12 @@ std::vector<SourceGroup> source_groups(const StateMapper& mapper, const NamedTen
   return groups;
 }
 
+std::map<std::string, DTensor> read_group(const SourceGroup& group, const Names& wanted) {
+  std::map<std::string, DTensor> inputs;
+  for (const auto& [name, source] : group.inputs) inputs.emplace(name, whole_dtensor(source.read()));
+  return run_group(group.mapped, inputs, wanted);
+}
+
 std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedTensors& tensors) {
   std::vector<TensorSource> sources;
   for (const SourceGroup& group : source_groups(mapper, tensors, mapper.outputs())) {
@@ -128,7 +128,7 @@ std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedT
                           .origin = group.inputs.begin()->second.origin};
       if (group.mapped.calls.empty()) {
         source.read = [output, inputs = group.inputs] {
-          return assembled(output, [&](const std::string& input) { return inputs.at(input).read(); });
+          return assembled_from_whole(output, [&](const std::string& input) { return inputs.at(input).read(); });
         };
       } else {
         source.read = [computed, name] { return computed->take(name); };

@@ -46,6 +46,9 @@ struct SourceGroup {
     const StateMapper& mapper, const NamedTensors& tensors, const std::set<std::string>& wanted,
     const std::function<bool(const std::string& output)>& may_be_missing = nullptr);
 
+// The outputs of a group in `wanted`, from all of its inputs, which are read.
+[[nodiscard]] std::map<std::string, DTensor> read_group(const SourceGroup& group, const std::set<std::string>& wanted);
+
 // All outputs, group by group, as sources that read their inputs when they are read. A group with functions is computed
 // when one of its outputs is read, and kept until all of them have been. Throws as source_groups().
 [[nodiscard]] std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedTensors& tensors);

@@ -241,15 +241,9 @@ std::map<std::string, at::Tensor> outputs_of(const Unit& unit, const std::vector
     for (const auto& [name, output] : run_group(*unit.group, inputs, wanted)) outputs.emplace(name, output.local);
     return outputs;
   }
+  std::size_t next = 0;
   const MappedTensor& output = unit.group->outputs.at(unit.outputs[0]);
-  at::Tensor values;
-  for (std::size_t i = 0; i < output.parts.size(); ++i) {
-    const at::Tensor part = values_of(output.parts[i], arrived[i]);
-    if (output.parts.size() == 1) return {{unit.outputs[0], part}};
-    if (!values.defined()) values = at::empty(output.spec.shape, part.options());
-    view_of(values, whole_box(output.spec.shape), output.parts[i].target).copy_(part);
-  }
-  return {{unit.outputs[0], values.defined() ? values : at::empty(output.spec.shape, output.spec.dtype)}};
+  return {{unit.outputs[0], assembled(output, [&](const TensorPart&) { return arrived[next++]; })}};
 }
 
 // A shard that this rank writes. After an error it only receives: the others still send.
@@ -305,11 +299,6 @@ void write_shards(const fs::path& folder, const std::vector<ExportShard>& shards
   });
 }
 
-std::vector<json> from_all(const json& own, const DeviceMesh& job) {
-  if (job.num_ranks() == 1) return {own};
-  return all_gather_object(own, *job.communicator());
-}
-
 }  // namespace
 
 std::map<std::string, DTensor> state_of(const Module& module) {
@@ -326,7 +315,7 @@ std::vector<std::string> write_model_state(const fs::path& folder, const StateMa
   const at::NoGradGuard no_grad;
   json description;
   agreed(job, [&] { description = description_of(state); });
-  const KnownState known = known_state(from_all(description, job));
+  const KnownState known = known_state(all_gather_object(description, job));
   const std::vector<ExportShard> shards = shards_of(mapper, known, options.max_shard_bytes);
 
   std::optional<HuggingFaceExport> target;  // of the first rank
@@ -335,7 +324,7 @@ std::vector<std::string> write_model_state(const fs::path& folder, const StateMa
     target.emplace(folder, options.files);
     staging = target->staging().string();
   });
-  const fs::path place = from_all(staging, job).front().get<std::string>();
+  const fs::path place = all_gather_object(staging, job).front().get<std::string>();
   for (std::size_t first = 0; first < shards.size(); first += static_cast<std::size_t>(job.num_ranks())) {
     write_shards(place, shards, first, state, known, job);
   }

@@ -51,14 +51,9 @@ std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& shape) {
 }
 
 FlatRange bytes_of(const BoxRead& read, const LocalBox& box) {
-  const std::vector<std::int64_t> strides = strides_of(read.from.shape);
-  std::int64_t first = 0, last = 0;
-  for (std::size_t d = 0; d < strides.size(); ++d) {
-    first += box.start[d] * strides[d];
-    last += (box.start[d] + box.sizes[d] - 1) * strides[d];
-  }
-  return {.begin = read.from.offset + first * element_size(read),
-          .end = read.from.offset + (last + 1) * element_size(read)};
+  const FlatRange elements = flat_extent(whole_box(read.from.shape), box);
+  return {.begin = read.from.offset + elements.begin * element_size(read),
+          .end = read.from.offset + elements.end * element_size(read)};
 }
 
 LocalBox rows_of(const LocalBox& box, std::size_t dim, std::int64_t begin, std::int64_t count) {

@@ -66,10 +66,10 @@ void SafetensorsWriter::commit() {
   file_.commit();
 }
 
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+void write_safetensors(const std::filesystem::path& path, const std::vector<TensorSource>& tensors,
                        const std::map<std::string, std::string>& metadata) {
   SafetensorsWriter writer(path, tensors, metadata);
-  for (const TensorSource& source : in_safetensors_order(std::move(tensors))) writer.write(source.name, source.read());
+  for (const TensorSource& source : tensors) writer.write(source.name, source.read());
   writer.commit();
 }
 

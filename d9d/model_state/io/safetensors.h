@@ -67,7 +67,7 @@ class SafetensorsWriter {
 // Writes all `tensors` into one file that appears completely or not at all (AtomicFile). Its bytes equal those that the
 // Python package writes. Reads the sources one at a time; strides, aliases and devices do not matter. Throws StateError
 // for equal names, for dtypes that the format lacks, and for a source whose tensor does not match its description.
-void write_safetensors(const std::filesystem::path& path, std::vector<TensorSource> tensors,
+void write_safetensors(const std::filesystem::path& path, const std::vector<TensorSource>& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
 }  // namespace d9d

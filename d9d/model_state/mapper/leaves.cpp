@@ -76,15 +76,14 @@ class FunctionLeaf final : public Leaf {
                                          std::vector<FunctionCall>& calls) const override {
     std::vector<StateSpec> specs;
     for (const MappedTensor& input : inputs) specs.push_back(input.spec);
-    FunctionCall call{.function = function_, .inputs = inputs, .results = {}};
+    FunctionCall call{.function = function_, .inputs = inputs, .results = {}, .specs = function_->infer(specs)};
+    D9D_CHECK(call.specs.size() == function_->outputs.size(), StateError, "[model_state::mapper] expected ",
+              function_->outputs.size(), " tensors, got ", call.specs.size(), ".");
     std::vector<MappedTensor> outputs;
-    const std::vector<StateSpec> results = function_->infer(specs);
-    D9D_CHECK(results.size() == function_->outputs.size(), StateError, "[model_state::mapper] expected ",
-              function_->outputs.size(), " tensors, got ", results.size(), ".");
-    for (std::size_t i = 0; i < results.size(); ++i) {
+    for (std::size_t i = 0; i < call.specs.size(); ++i) {
       // No name of a tensor: it cannot be mistaken for an input of the group.
       call.results.push_back(cat(function_->outputs[i], " (result of call ", calls.size(), ")"));
-      outputs.push_back(whole_tensor(call.results.back(), results[i]));
+      outputs.push_back(whole_tensor(call.results.back(), call.specs[i]));
     }
     calls.push_back(std::move(call));
     return outputs;
@@ -101,13 +100,6 @@ StateMapper of_one(std::string kind, const std::string& name,
                    const std::function<MappedTensor(const MappedTensor&)>& move) {
   return moving(std::move(kind), {name}, {name},
                 [move](const auto& inputs) -> std::vector<MappedTensor> { return {move(inputs[0])}; });
-}
-
-std::int64_t size_of_dim(const MappedTensor& x, std::int64_t dim) {
-  const auto num_dims = std::ssize(x.spec.shape);
-  D9D_CHECK(dim >= -num_dims && dim < num_dims, StateError, "[model_state::mapper] expected a dim in [", -num_dims,
-            ", ", num_dims, ") of a tensor of shape ", at::IntArrayRef(x.spec.shape), ", got ", dim, ".");
-  return x.spec.shape[static_cast<std::size_t>(dim < 0 ? dim + num_dims : dim)];
 }
 
 std::vector<MappedTensor> parts_of(const MappedTensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {

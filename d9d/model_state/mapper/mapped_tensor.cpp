@@ -125,6 +125,8 @@ MappedTensor converted(const MappedTensor& x, at::ScalarType dtype) {
   return result;
 }
 
+std::int64_t size_of_dim(const MappedTensor& x, std::int64_t dim) { return x.spec.shape[dim_of(x, dim)]; }
+
 std::optional<TensorPart> part_within(const TensorPart& part, const LocalBox& box) {
   const std::vector<BoxIntersection> common = intersections({part.target}, {box});
   if (common.empty()) return std::nullopt;
@@ -177,19 +179,23 @@ at::Tensor in_source_order(const TensorPart& part, const at::Tensor& target_valu
   return values;
 }
 
-at::Tensor assembled(const MappedTensor& x, const std::function<at::Tensor(const std::string& input)>& find) {
-  const auto part_values = [&](const TensorPart& part) {
-    const at::Tensor input = find(part.input);
-    return values_of(part, view_of(input, whole_box(input.sizes().vec()), part.source));
-  };
-  if (x.parts.size() == 1) return part_values(x.parts[0]);
+at::Tensor assembled(const MappedTensor& x, const std::function<at::Tensor(const TensorPart& part)>& source_values) {
+  if (x.parts.size() == 1) return values_of(x.parts[0], source_values(x.parts[0]));
   at::Tensor result;
   for (const TensorPart& part : x.parts) {
-    const at::Tensor values = part_values(part);
+    const at::Tensor values = values_of(part, source_values(part));
     if (!result.defined()) result = at::empty(x.spec.shape, values.options());
     view_of(result, whole_box(x.spec.shape), part.target).copy_(values);
   }
   return result.defined() ? result : at::empty(x.spec.shape, x.spec.dtype);
+}
+
+at::Tensor assembled_from_whole(const MappedTensor& x,
+                                const std::function<at::Tensor(const std::string& input)>& find) {
+  return assembled(x, [&](const TensorPart& part) {
+    const at::Tensor input = find(part.input);
+    return view_of(input, whole_box(input.sizes().vec()), part.source);
+  });
 }
 
 }  // namespace d9d

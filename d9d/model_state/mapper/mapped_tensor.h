@@ -53,6 +53,8 @@ struct MappedTensor {
 [[nodiscard]] MappedTensor concatenated(const std::vector<MappedTensor>& tensors, std::int64_t dim);
 [[nodiscard]] MappedTensor converted(const MappedTensor& x, at::ScalarType dtype);
 
+[[nodiscard]] std::int64_t size_of_dim(const MappedTensor& x, std::int64_t dim);
+
 // What fills `box` of the output; none if the part fills nothing of it.
 [[nodiscard]] std::optional<TensorPart> part_within(const TensorPart& part, const LocalBox& box);
 
@@ -62,8 +64,12 @@ struct MappedTensor {
 // The reverse: `target_values`, of part.target's shape, as a view of the shape of part.source.
 [[nodiscard]] at::Tensor in_source_order(const TensorPart& part, const at::Tensor& target_values);
 
-// The tensor itself, from whole inputs. A view of an input where that suffices.
+// The tensor itself, from what `source_values` returns for each part in turn: the elements part.source of its input. A
+// view of them where one part is all.
 [[nodiscard]] at::Tensor assembled(const MappedTensor& x,
-                                   const std::function<at::Tensor(const std::string& input)>& find);
+                                   const std::function<at::Tensor(const TensorPart& part)>& source_values);
+// The same from whole inputs.
+[[nodiscard]] at::Tensor assembled_from_whole(const MappedTensor& x,
+                                              const std::function<at::Tensor(const std::string& input)>& find);
 
 }  // namespace d9d

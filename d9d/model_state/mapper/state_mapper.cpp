@@ -37,7 +37,7 @@ const DTensor* forwarded(const MappedTensor& x, const std::map<std::string, DTen
 
 DTensor value_of(const MappedTensor& x, const std::map<std::string, DTensor>& tensors) {
   if (const DTensor* const same = forwarded(x, tensors)) return *same;
-  return whole_dtensor(assembled(x, [&](const std::string& input) { return tensors.at(input).local; }));
+  return whole_dtensor(assembled_from_whole(x, [&](const std::string& input) { return tensors.at(input).local; }));
 }
 
 void check_result(const DTensor& result, const StateSpec& expected, const std::string& function) {
@@ -84,7 +84,7 @@ MappedGroup StateMapper::map(const std::map<std::string, StateSpec>& inputs) con
     names.insert(name);
     tensors.emplace(name, whole_tensor(name, spec));
   }
-  D9D_CHECK(std::ranges::find(groups(), names, &StateGroup::inputs) != groups().end(), StateError,
+  D9D_CHECK(std::ranges::binary_search(groups(), names, {}, &StateGroup::inputs), StateError,
             "[model_state::mapper] expected all inputs of one group, got an undefined group of ", detail::quoted(names),
             ".");
   MappedGroup group{.inputs = inputs, .calls = {}, .outputs = {}};
@@ -97,17 +97,12 @@ std::map<std::string, DTensor> run_group(const MappedGroup& group, const std::ma
   std::map<std::string, DTensor> tensors = inputs;
   for (const FunctionCall& call : group.calls) {
     std::vector<DTensor> arguments;
-    std::vector<StateSpec> specs;
-    for (const MappedTensor& input : call.inputs) {
-      arguments.push_back(value_of(input, tensors));
-      specs.push_back(input.spec);
-    }
+    for (const MappedTensor& input : call.inputs) arguments.push_back(value_of(input, tensors));
     const std::vector<DTensor> results = call.function->apply(arguments);
-    const std::vector<StateSpec> expected = call.function->infer(specs);
-    D9D_CHECK(results.size() == expected.size(), StateError, "[model_state::mapper] expected ", expected.size(),
+    D9D_CHECK(results.size() == call.specs.size(), StateError, "[model_state::mapper] expected ", call.specs.size(),
               " results of '", call.function->name, "', got ", results.size(), ".");
     for (std::size_t i = 0; i < results.size(); ++i) {
-      check_result(results[i], expected[i], call.function->name);
+      check_result(results[i], call.specs[i], call.function->name);
       tensors.insert_or_assign(call.results[i], results[i]);
     }
   }

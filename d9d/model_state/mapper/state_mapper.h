@@ -48,6 +48,7 @@ struct FunctionCall {
   std::shared_ptr<const MapFunction> function;
   std::vector<MappedTensor> inputs;
   std::vector<std::string> results;
+  std::vector<StateSpec> specs;  // of the results
 };
 
 // What a mapper does to one group. Parts refer to the group's inputs and to results of calls.

@@ -225,7 +225,7 @@ TEST(Qwen3HuggingFace, Reads_the_head_from_tied_embeddings_and_does_not_write_it
                                     {"head.lm_head.regular.weight", "head.lm_head.special.weight"});
   ASSERT_EQ(groups.size(), 1);
   const auto read = [&](const std::string& name) {
-    return assembled(groups[0].mapped.outputs.at(name), [&](const std::string&) { return embedding; });
+    return assembled_from_whole(groups[0].mapped.outputs.at(name), [&](const std::string&) { return embedding; });
   };
   EXPECT_TRUE(at::equal(read("head.lm_head.regular.weight"), embedding.slice(0, 0, 50)));
   EXPECT_TRUE(at::equal(read("head.lm_head.special.weight"), embedding.slice(0, 50)));
