@@ -14,6 +14,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/environment.h"
 #include "d9d/core/device/cuda_runtime.h"
+#include "d9d/core/launch/library_environment.h"
 #include "d9d/core/launch/rendezvous.h"
 #include "d9d/core/launch/tcp.h"
 
@@ -54,6 +55,7 @@ std::int64_t next_call() {
 
 int run_as_rank(const RankEnvironment& here, const std::function<void(World&)>& body) {
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(here.rank));
+  set_library_environment(/*is_deterministic=*/false);
   try {
     D9D_CHECK(load_cuda(), StateError, "[test::gpu_ranks] expected a GPU, got none.");
     c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);

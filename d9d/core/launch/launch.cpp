@@ -1,6 +1,5 @@
 #include "d9d/core/launch/launch.h"
 
-#include <cstdlib>
 #include <iostream>
 #include <string>
 
@@ -18,6 +17,7 @@
 #include "d9d/core/device/torch_version.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/core/launch/child_processes.h"
+#include "d9d/core/launch/library_environment.h"
 #include "d9d/core/launch/rendezvous.h"
 #include "d9d/core/launch/thread_ranks.h"
 
@@ -51,9 +51,7 @@ void set_threads(const LaunchConfig& config, std::int64_t num_local_ranks) {
   at::set_num_threads(static_cast<int>(config.num_threads.value_or(share)));
 }
 
-// Must precede the loading of the device, when cuBLAS reads its variable.
 void set_deterministic() {
-  ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
   at::globalContext().setDeterministicCuDNN(true);
   at::globalContext().setSDPUseCuDNN(false);  // its backward sums in no fixed order
@@ -146,6 +144,7 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
   int exit_code = 0;
   const int error_code = run_reporting_errors([&] {
     mesh.validate(ConfigPath{.keys = "mesh"});
+    set_library_environment(config.deterministic);
     install_checkpoint_engine();
     if (config.deterministic) set_deterministic();
     const auto here = rank_environment();

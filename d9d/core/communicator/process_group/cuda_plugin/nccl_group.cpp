@@ -1,8 +1,6 @@
 // Part of libd9d_cuda.so, which may name symbols of the CUDA half of LibTorch.
 #include "d9d/core/communicator/process_group/nccl_group.h"
 
-#include <cstdlib>
-
 #include <c10/cuda/CUDAFunctions.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
@@ -10,14 +8,6 @@ extern "C" __attribute__((visibility("default"))) void d9d_make_nccl_group(d9d::
                                                                            const c10::intrusive_ptr<c10d::Store>& store,
                                                                            const d9d::ProcessGroupOptions& options,
                                                                            c10::Device device) {
-  // With this value a communication that times out ends its kernels and shows in getError(); with c10d's default it
-  // ends the process.
-  constexpr int kKeepWhatTheUserSet = 0;
-  ::setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2", kKeepWhatTheUserSet);
-  // Otherwise c10d would first write its flight recorder to a file, wait a minute for that at each operation in flight,
-  // and block the group's destructor for eight minutes.
-  ::setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", kKeepWhatTheUserSet);
-  ::setenv("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0", kKeepWhatTheUserSet);
   c10::cuda::set_device(device.index());
   const auto nccl = c10d::ProcessGroupNCCL::Options::create();
   nccl->timeout = options.timeout;

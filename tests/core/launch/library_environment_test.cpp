@@ -1,0 +1,42 @@
+#include "d9d/core/launch/library_environment.h"
+
+#include <cstdlib>
+#include <iostream>
+
+#include <gtest/gtest.h>
+
+#include "d9d/base/environment.h"
+
+namespace d9d::library_environment_test {
+namespace {
+
+constexpr const char* kSeconds = "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC";
+constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
+
+// Each runs in a process of its own, because the environment is the process's.
+[[noreturn]] void print_after_setting(const char* name, const char* of_user, bool is_deterministic) {
+  ::unsetenv(name);
+  if (of_user != nullptr) ::setenv(name, of_user, /*overwrite=*/1);
+  set_library_environment(is_deterministic);
+  std::cerr << environment_variable(name).value_or("not set");
+  std::exit(0);
+}
+
+const auto kEnded = ::testing::ExitedWithCode(0);
+
+TEST(LibraryEnvironment, Is_set_where_the_user_has_set_nothing) {
+  EXPECT_EXIT(print_after_setting(kSeconds, nullptr, false), kEnded, "^0$");
+  EXPECT_EXIT(print_after_setting(kWorkspace, nullptr, true), kEnded, "^:4096:8$");
+}
+
+TEST(LibraryEnvironment, Keeps_what_the_user_has_set) {
+  EXPECT_EXIT(print_after_setting(kSeconds, "7", false), kEnded, "^7$");
+  EXPECT_EXIT(print_after_setting(kWorkspace, ":16:8", true), kEnded, "^:16:8$");
+}
+
+TEST(LibraryEnvironment, Leaves_cuBLAS_alone_where_sums_may_vary) {
+  EXPECT_EXIT(print_after_setting(kWorkspace, nullptr, false), kEnded, "^not set$");
+}
+
+}  // namespace
+}  // namespace d9d::library_environment_test
