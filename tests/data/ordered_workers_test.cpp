@@ -81,16 +81,18 @@ TEST(OrderedWorkers, Give_up_waiting_after_the_timeout_and_can_wait_again) {
 }
 
 TEST(OrderedWorkers, End_without_a_call_that_hangs_after_a_timeout) {
-  const auto allowed = std::make_shared<std::latch>(1);
+  const auto has_begun = std::make_shared<std::latch>(1), allowed = std::make_shared<std::latch>(1);
   const auto has_returned = std::make_shared<std::latch>(1);
   {
     Workers workers(
         [=](std::int64_t index) {
+          has_begun->count_down();
           allowed->wait();
           has_returned->count_down();
           return square(index);
         },
         {.end = 1, .num_workers = 3, .num_ahead = 3});
+    has_begun->wait();
     EXPECT_EQ(workers.take_within(1ms), std::nullopt);
   }
   EXPECT_FALSE(has_returned->try_wait());

@@ -10,7 +10,7 @@
 namespace d9d::library_environment_test {
 namespace {
 
-constexpr const char* kSeconds = "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC";
+constexpr const char* kDumpMilliseconds = "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC";
 constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
 
 // Each runs in a process of its own, because the environment is the process's.
@@ -25,12 +25,12 @@ constexpr const char* kWorkspace = "CUBLAS_WORKSPACE_CONFIG";
 const auto kEnded = ::testing::ExitedWithCode(0);
 
 TEST(LibraryEnvironment, Is_set_where_the_user_has_set_nothing) {
-  EXPECT_EXIT(print_after_setting(kSeconds, nullptr, false), kEnded, "^0$");
+  EXPECT_EXIT(print_after_setting(kDumpMilliseconds, nullptr, false), kEnded, "^0$");
   EXPECT_EXIT(print_after_setting(kWorkspace, nullptr, true), kEnded, "^:4096:8$");
 }
 
 TEST(LibraryEnvironment, Keeps_what_the_user_has_set) {
-  EXPECT_EXIT(print_after_setting(kSeconds, "7", false), kEnded, "^7$");
+  EXPECT_EXIT(print_after_setting(kDumpMilliseconds, "7", false), kEnded, "^7$");
   EXPECT_EXIT(print_after_setting(kWorkspace, ":16:8", true), kEnded, "^:16:8$");
 }
 
