@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "d9d/data/pack_stream.h"
+#include "d9d/data/pack/pack_stream.h"
 
 namespace d9d {
 

@@ -1,4 +1,4 @@
-#include "d9d/data/num_microbatches.h"
+#include "d9d/data/order/num_microbatches.h"
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-#include "d9d/data/ordered_workers.h"
+#include "d9d/data/loader/ordered_workers.h"
 
 #include <atomic>
 #include <latch>

@@ -1,9 +1,9 @@
-#include "d9d/data/token_dataset.h"
+#include "d9d/data/view/token_dataset.h"
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/data/match_files.h"
+#include "d9d/data/source/match_files.h"
 
 namespace d9d {
 

@@ -1,12 +1,12 @@
-#include "d9d/data/global_batch_sampler.h"
+#include "d9d/data/order/global_batch_sampler.h"
 
 #include <algorithm>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/data/num_microbatches.h"
-#include "d9d/data/permutation.h"
+#include "d9d/data/order/num_microbatches.h"
+#include "d9d/data/order/permutation.h"
 
 namespace d9d {
 

@@ -1,4 +1,4 @@
-#include "d9d/data/token_corpus.h"
+#include "d9d/data/source/token_corpus.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "d9d/data/data_loader.h"
+#include "d9d/data/loader/data_loader.h"
 
 #include <exception>
 

@@ -1,10 +1,10 @@
-#include "d9d/data/pack_stream.h"
+#include "d9d/data/pack/pack_stream.h"
 
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/data/as_pack_stream.h"
-#include "d9d/data/fixed_count_packer.h"
+#include "d9d/data/pack/as_pack_stream.h"
+#include "d9d/data/pack/fixed_count_packer.h"
 
 namespace d9d::pack_stream_test {
 namespace {

@@ -22,9 +22,9 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/log.h"
-#include "d9d/data/dataset.h"
-#include "d9d/data/global_batch_sampler.h"
-#include "d9d/data/ordered_workers.h"
+#include "d9d/data/loader/ordered_workers.h"
+#include "d9d/data/order/global_batch_sampler.h"
+#include "d9d/data/view/dataset.h"
 
 namespace d9d {
 

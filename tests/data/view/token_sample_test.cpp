@@ -1,4 +1,4 @@
-#include "d9d/data/token_sample.h"
+#include "d9d/data/view/token_sample.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "d9d/data/token_sample.h"
+#include "d9d/data/view/token_sample.h"
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/data/padding.h"
+#include "d9d/data/view/padding.h"
 
 namespace d9d {
 

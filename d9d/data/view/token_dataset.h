@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "d9d/data/dataset.h"
-#include "d9d/data/token_corpus.h"
-#include "d9d/data/token_sample.h"
+#include "d9d/data/source/token_corpus.h"
+#include "d9d/data/view/dataset.h"
+#include "d9d/data/view/token_sample.h"
 
 namespace d9d {
 

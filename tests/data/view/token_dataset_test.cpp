@@ -1,4 +1,4 @@
-#include "d9d/data/token_dataset.h"
+#include "d9d/data/view/token_dataset.h"
 
 #include <fstream>
 

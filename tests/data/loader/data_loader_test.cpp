@@ -1,4 +1,4 @@
-#include "d9d/data/data_loader.h"
+#include "d9d/data/loader/data_loader.h"
 
 #include <atomic>
 #include <functional>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/core/launch/thread_ranks.h"
-#include "d9d/data/fixed_count_packer.h"
+#include "d9d/data/pack/fixed_count_packer.h"
 
 namespace d9d::data_loader_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "d9d/data/permutation.h"
+#include "d9d/data/order/permutation.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "d9d/data/global_batch_sampler.h"
+#include "d9d/data/order/global_batch_sampler.h"
 
 #include <set>
 

@@ -1,4 +1,4 @@
-#include "d9d/data/padding.h"
+#include "d9d/data/view/padding.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -118,7 +118,7 @@ TEST(TokenPoolingMask, Rejects_a_mask_without_rows) {
 
 // Ragged lists padded by torch.nn.utils.rnn.pad_sequence, with pooling masks found by loops over the rows in Python.
 TEST(Padding, Agrees_with_PyTorch) {
-  const auto cases = nlohmann::json::parse(test::run_python("tests/data/padding_oracle.py", {}));
+  const auto cases = nlohmann::json::parse(test::run_python("tests/data/view/padding_oracle.py", {}));
   ASSERT_EQ(cases.size(), 20u);
   for (const auto& expected : cases) {
     const PadOptions options{.pad_value = expected["pad_value"].get<double>(),

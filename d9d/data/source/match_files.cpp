@@ -1,4 +1,4 @@
-#include "d9d/data/match_files.h"
+#include "d9d/data/source/match_files.h"
 
 #include <glob.h>
 

@@ -1,4 +1,4 @@
-#include "d9d/data/padding.h"
+#include "d9d/data/view/padding.h"
 
 #include <ATen/ATen.h>
 
