@@ -15,7 +15,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "d9d/data/config.h"
+#include "d9d/data/order/shard_indexing_mode.h"
 
 namespace d9d {
 

@@ -1,46 +1,19 @@
 #include "d9d/data/source/token_corpus.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "d9d/base/check.h"
 
 namespace d9d {
 
-namespace {
-
-static_assert(std::endian::native == std::endian::little, "token files are little-endian and read as they are");
-
-std::int64_t bytes_per_token(TokenDtype dtype) {
-  switch (dtype) {
-    case TokenDtype::kUint8:
-      return 1;
-    case TokenDtype::kUint16:
-      return 2;
-    case TokenDtype::kUint32:
-      return 4;
-  }
-  D9D_ASSERT(false, "token dtype ", static_cast<int>(dtype));
-}
-
-template <class Stored>
-void widen(const std::byte* source, std::span<std::int64_t> tokens) {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    Stored token;
-    std::memcpy(&token, source + i * sizeof(Stored), sizeof(Stored));
-    tokens[i] = token;
-  }
-}
-
-}  // namespace
-
 TokenCorpus::TokenCorpus(const std::vector<std::filesystem::path>& files, TokenFormat format) : format_(format) {
-  const std::int64_t separator = format.separator.value_or(0);
-  D9D_CHECK(separator >= 0 && separator < format.vocabulary_size, ConfigError,
-            "[data::TokenCorpus] expected 0 <= separator < vocabulary_size = ", format.vocabulary_size, ", got ",
-            separator, ". Change one of the two.");
+  const std::int64_t end = format.end_of_document.value_or(0);
+  D9D_CHECK(end >= 0 && end < format.vocabulary_size, ConfigError,
+            "[data::TokenCorpus] expected 0 <= end_of_document < vocabulary_size = ", format.vocabulary_size, ", got ",
+            end, ". Change one of the two.");
+  D9D_CHECK(!files.empty(), ConfigError, "[data::TokenCorpus] expected at least one file, got none. Name the files.");
   const std::int64_t token_bytes = bytes_per_token(format.dtype);
+  std::int64_t num_tokens = 0;
   for (const std::filesystem::path& path : files) {
     auto mapping = std::make_unique<MappedFile>(path);
     const auto num_bytes = static_cast<std::int64_t>(mapping->bytes().size());
@@ -49,54 +22,55 @@ TokenCorpus::TokenCorpus(const std::vector<std::filesystem::path>& files, TokenF
     D9D_CHECK(num_bytes % token_bytes == 0, IoError, "[data::TokenCorpus] expected '", path.string(),
               "' to hold whole tokens of ", token_bytes, " bytes, got ", num_bytes,
               " bytes. Check the dtype, or write the file again.");
-    if (!files_.empty() && format.separator) ++size_;
-    files_.push_back({path, std::move(mapping), size_, num_bytes / token_bytes});
-    size_ += files_.back().num_tokens;
+    files_.push_back({path, std::move(mapping), num_tokens, num_bytes / token_bytes});
+    find_documents(files_.back());
+    num_tokens += files_.back().num_tokens;
   }
+  starts_.push_back(num_tokens);
+}
+
+void TokenCorpus::find_documents(const File& file) {
+  starts_.push_back(file.start);
+  if (!format_.end_of_document) return;
+  constexpr std::int64_t kTokensAtOnce = 4096;
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t first = 0; first < file.num_tokens; first += kTokensAtOnce) {
+    tokens.resize(static_cast<std::size_t>(std::min(kTokensAtOnce, file.num_tokens - first)));
+    read_tokens(file.mapping->bytes().data() + first * bytes_per_token(format_.dtype), format_.dtype, tokens);
+    for (std::int64_t i = 0; i < std::ssize(tokens); ++i) {
+      const bool is_last = first + i + 1 == file.num_tokens;
+      if (tokens[i] == *format_.end_of_document && !is_last) starts_.push_back(file.start + first + i + 1);
+    }
+  }
+}
+
+std::int64_t TokenCorpus::length(std::int64_t document) const { return starts_[document + 1] - starts_[document]; }
+
+const TokenCorpus::File& TokenCorpus::file_at(std::int64_t token) const {
+  return *std::prev(std::ranges::upper_bound(files_, token, {}, &File::start));
+}
+
+void TokenCorpus::read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const {
+  D9D_ASSERT(start >= 0 && start + std::ssize(tokens) <= length(document), "tokens ", start, "+", tokens.size(), " of ",
+             length(document));
+  if (tokens.empty()) return;
+  const File& file = file_at(starts_[document]);
+  const std::int64_t position = starts_[document] + start - file.start;
+  read_tokens(file.mapping->bytes().data() + position * bytes_per_token(format_.dtype), format_.dtype, tokens);
+  const auto bad = first_outside(tokens, format_.vocabulary_size);
+  D9D_CHECK(!bad, IoError, "[data::TokenCorpus] expected token ids below vocabulary_size = ", format_.vocabulary_size,
+            ", got ", tokens[*bad], " at token ", position + *bad, " of '", file.path.string(),
+            "'. Check the dtype and which tokenizer wrote the file.");
+}
+
+std::string TokenCorpus::place(std::int64_t document) const {
+  const File& file = file_at(starts_[document]);
+  return cat("the document at token ", starts_[document] - file.start, " of '", file.path.string(), "'");
 }
 
 std::string TokenCorpus::describe() const {
-  if (files_.empty()) return "no file";
   const std::string first = "'" + files_.front().path.string() + "'";
   return files_.size() == 1 ? first : cat(first, " and ", files_.size() - 1, " more files");
-}
-
-void TokenCorpus::read(std::int64_t start, std::span<std::int64_t> tokens) const {
-  D9D_ASSERT(start >= 0 && start + std::ssize(tokens) <= size_, "tokens ", start, "+", tokens.size(), " of ", size_);
-  auto file = std::prev(std::upper_bound(files_.begin(), files_.end(), start,
-                                         [](std::int64_t token, const File& other) { return token < other.start; }));
-  for (; !tokens.empty(); ++file) {
-    const std::int64_t position = start - file->start;
-    const std::int64_t count = std::clamp<std::int64_t>(file->num_tokens - position, 0, std::ssize(tokens));
-    if (count > 0) read_file(*file, position, tokens.first(count));
-    tokens = tokens.subspan(count);
-    start += count;
-    if (tokens.empty() || !format_.separator) continue;
-    tokens.front() = *format_.separator;
-    tokens = tokens.subspan(1);
-    ++start;
-  }
-}
-
-void TokenCorpus::read_file(const File& file, std::int64_t position, std::span<std::int64_t> tokens) const {
-  const std::byte* source = file.mapping->bytes().data() + position * bytes_per_token(format_.dtype);
-  switch (format_.dtype) {
-    case TokenDtype::kUint8:
-      widen<std::uint8_t>(source, tokens);
-      break;
-    case TokenDtype::kUint16:
-      widen<std::uint16_t>(source, tokens);
-      break;
-    case TokenDtype::kUint32:
-      widen<std::uint32_t>(source, tokens);
-      break;
-  }
-  const auto bad = std::find_if(tokens.begin(), tokens.end(),
-                                [this](std::int64_t token) { return token >= format_.vocabulary_size; });
-  D9D_CHECK(bad == tokens.end(), IoError,
-            "[data::TokenCorpus] expected token ids below vocabulary_size = ", format_.vocabulary_size, ", got ", *bad,
-            " at token ", position + (bad - tokens.begin()), " of '", file.path.string(),
-            "'. Check the dtype and which tokenizer wrote the file.");
 }
 
 }  // namespace d9d

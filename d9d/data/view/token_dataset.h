@@ -1,4 +1,4 @@
-// A corpus cut into sequences of one length for next-token prediction.
+// Documents one after the other, cut into sequences of one length for next-token prediction.
 //
 // Example
 //   const auto dataset = text_dataset({"corpus/*.txt"}, 1024);           // bytes as tokens: vocabulary 256
@@ -6,7 +6,7 @@
 //
 // Sample i reads tokens [i*S, i*S + S]: S inputs and, shifted by one, S labels. Adjacent samples share one token, so
 // that every token except the first of the corpus is predicted once. Tokens at the end that do not fill a sequence are
-// dropped.
+// dropped. A sequence may begin within a document and contain several, and sees across their ends.
 #pragma once
 
 #include <memory>
@@ -15,21 +15,22 @@
 
 #include "d9d/data/source/token_corpus.h"
 #include "d9d/data/view/dataset.h"
+#include "d9d/data/view/token_row.h"
 #include "d9d/data/view/token_sample.h"
 
 namespace d9d {
 
 class TokenDataset final : public Dataset<TokenSample> {
  public:
-  // Throws ConfigError unless sequence_length >= 1 and the corpus has at least sequence_length + 1 tokens.
-  TokenDataset(TokenCorpus corpus, std::int64_t sequence_length);
+  // Throws ConfigError unless sequence_length >= 1 and the row has at least sequence_length + 1 tokens.
+  TokenDataset(TokenRow row, std::int64_t sequence_length);
 
-  [[nodiscard]] std::int64_t size() const override { return (corpus_.size() - 1) / sequence_length_; }
-  // Sequences of S = sequence_length. Throws IoError if the corpus has an id outside its vocabulary.
+  [[nodiscard]] std::int64_t size() const override { return (row_.size() - 1) / sequence_length_; }
+  // Sequences of S = sequence_length. Throws IoError if the documents have an id outside the vocabulary.
   [[nodiscard]] TokenSample get(std::int64_t index) const override;
 
  private:
-  TokenCorpus corpus_;
+  TokenRow row_;
   std::int64_t sequence_length_;
 };
 

@@ -54,21 +54,6 @@ TEST_F(TokenFiles, Reads_text_as_bytes_with_a_separator_between_documents) {
   EXPECT_THAT(values(dataset->get(0).labels), ElementsAre('b', 0, 0xC3, 0xA9));
 }
 
-TEST_F(TokenFiles, Puts_separators_before_and_after_a_document_of_one_byte) {
-  write("1", "a");
-  write("2", "b");
-  write("3", "cd");
-  const TokenCorpus corpus({folder / "1", folder / "2", folder / "3"},
-                           {.dtype = TokenDtype::kUint8, .vocabulary_size = 256, .separator = 7});
-  ASSERT_EQ(corpus.size(), 6);
-  for (std::int64_t start = 0; start < 6; ++start) {  // every window of the same row
-    const std::vector<std::int64_t> all{'a', 7, 'b', 7, 'c', 'd'};
-    std::vector<std::int64_t> window(6 - start);
-    corpus.read(start, window);
-    EXPECT_EQ(window, std::vector<std::int64_t>(all.begin() + start, all.end())) << start;
-  }
-}
-
 TEST_F(TokenFiles, Cuts_samples_that_share_one_token) {
   const auto path = write("text", "0123456789");
   const auto dataset = text_dataset({path}, 3);
@@ -115,12 +100,6 @@ TEST_F(TokenFiles, Reject_fewer_tokens_than_one_sequence_and_its_last_label) {
   EXPECT_THAT(error_of<ConfigError>([&] { (void)text_dataset({path}, 4); }),
               AllOf(HasSubstr(path), HasSubstr("at least 5 tokens"), HasSubstr("got 4")));
   EXPECT_THROW((void)text_dataset({path}, 0), ConfigError);
-}
-
-TEST_F(TokenFiles, Reject_a_separator_outside_the_vocabulary) {
-  const auto path = write("text", "ab");
-  EXPECT_THROW(TokenCorpus({path}, {.dtype = TokenDtype::kUint8, .vocabulary_size = 4, .separator = 4}), ConfigError);
-  EXPECT_THROW(TokenCorpus({path}, {.dtype = TokenDtype::kUint8}), ConfigError);
 }
 
 }  // namespace
