@@ -65,9 +65,9 @@ class DataLoader {
     if constexpr (kCollates) {
       read_ = [dataset = std::move(dataset), collate = std::move(collate), sampler = sampler_](std::int64_t index) {
         std::vector<Sample> samples;
-        for (const std::int64_t sample : sampler.samples(index)) {
+        for (const auto& [sample, epoch] : sampler.sample_keys(index)) {
           try {
-            samples.push_back(dataset->get(sample));
+            samples.push_back(sample_in_epoch(*dataset, sample, epoch));
           } catch (const std::exception& error) {
             detail::throw_sample_error(sample, error.what());
           }

@@ -47,13 +47,13 @@ std::int64_t GlobalBatchSampler::number_in_step(std::int64_t index) const {
   return options_.rank.index * num_here + here;
 }
 
-std::vector<std::int64_t> GlobalBatchSampler::samples(std::int64_t index) const {
+std::vector<SampleKey> GlobalBatchSampler::sample_keys(std::int64_t index) const {
   const std::int64_t step = index / microbatches_per_step_;
   const std::int64_t in_this_step = samples_in_step(step);
   const std::int64_t first = index % microbatches_per_step_ * options_.microbatch_size;
   const std::int64_t last = std::min(first + options_.microbatch_size, in_this_step);
   D9D_ASSERT(index >= 0 && first < last, "microbatch ", index, " of ", samples_per_rank(), " samples");
-  std::vector<std::int64_t> samples;
+  std::vector<SampleKey> samples;
   for (std::int64_t i = first; i < last; ++i) {
     const std::int64_t in_batch = options_.mode == ShardIndexingMode::kSequential
                                       ? i * options_.rank.size + options_.rank.index
@@ -63,18 +63,26 @@ std::vector<std::int64_t> GlobalBatchSampler::samples(std::int64_t index) const 
   return samples;
 }
 
-std::int64_t GlobalBatchSampler::sample_at(std::int64_t position) const {
+std::vector<std::int64_t> GlobalBatchSampler::samples(std::int64_t index) const {
+  std::vector<std::int64_t> samples;
+  for (const SampleKey& key : sample_keys(index)) samples.push_back(key.index);
+  return samples;
+}
+
+SampleKey GlobalBatchSampler::sample_at(std::int64_t position) const {
   const std::int64_t size = options_.dataset_size;
   const std::int64_t epoch = options_.repeat ? position / size : 0;
   const std::int64_t in_epoch = options_.repeat ? position % size : std::min(position, size - 1);
-  return options_.shuffle ? Permutation(size, {.seed = options_.seed, .epoch = epoch})(in_epoch) : in_epoch;
+  const auto shuffled = [&] { return Permutation(size, {.seed = options_.seed, .epoch = epoch})(in_epoch); };
+  return {.index = options_.shuffle ? shuffled() : in_epoch, .epoch = epoch};
 }
 
 nlohmann::json GlobalBatchSampler::state(std::int64_t num_consumed) const {
+  nlohmann::json order = {{"dataset_size", options_.dataset_size},
+                          {"shuffle_seed", options_.shuffle ? nlohmann::json(options_.seed) : nlohmann::json(nullptr)}};
+  if (!options_.dataset_order.empty()) order["dataset_order"] = options_.dataset_order;
   return {{"num_samples", num_consumed * options_.microbatch_size * options_.rank.size},
-          {"order",
-           {{"dataset_size", options_.dataset_size},
-            {"shuffle_seed", options_.shuffle ? nlohmann::json(options_.seed) : nlohmann::json(nullptr)}}},
+          {"order", std::move(order)},
           {"layout",
            {{"global_batch_size", options_.global_batch_size},
             {"microbatch_size", options_.microbatch_size},

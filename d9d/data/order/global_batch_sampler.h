@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -25,10 +26,17 @@ struct DataParallelRank {
   std::int64_t size = 1;
 };
 
+// A sample of a dataset that is passed over again and again.
+struct SampleKey {
+  std::int64_t index = 0;  // in the dataset
+  std::int64_t epoch = 0;
+};
+
 class GlobalBatchSampler {
  public:
   struct Options {
     std::int64_t dataset_size = 0;
+    std::string dataset_order = {};  // names the order that the dataset has by itself; resume() compares it
     std::int64_t global_batch_size = 1;
     std::int64_t microbatch_size = 1;
     DataParallelRank rank = {};
@@ -50,7 +58,8 @@ class GlobalBatchSampler {
   // Number of microbatches of one rank; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> num_microbatches() const;
 
-  // Dataset indices of microbatch `index` of this rank. Thread-safe.
+  // The samples of microbatch `index` of this rank, and their dataset indices alone. Thread-safe.
+  [[nodiscard]] std::vector<SampleKey> sample_keys(std::int64_t index) const;
   [[nodiscard]] std::vector<std::int64_t> samples(std::int64_t index) const;
 
   // The number of microbatch `index` among the microbatches of its step on all ranks. A microbatch of the same samples
@@ -68,7 +77,7 @@ class GlobalBatchSampler {
  private:
   [[nodiscard]] std::int64_t samples_per_rank() const;
   [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;  // of this rank
-  [[nodiscard]] std::int64_t sample_at(std::int64_t position) const;    // in the global order
+  [[nodiscard]] SampleKey sample_at(std::int64_t position) const;       // in the global order
 
   Options options_;
   std::int64_t microbatches_per_step_;

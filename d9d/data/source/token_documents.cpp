@@ -29,6 +29,11 @@ void JoinedDocuments::read(std::int64_t document, std::int64_t start, std::span<
   found.source.read(found.document, start, tokens);
 }
 
+std::vector<TokenRange> JoinedDocuments::targets(std::int64_t document) const {
+  const Found found = find(document);
+  return found.source.targets(found.document);
+}
+
 std::string JoinedDocuments::place(std::int64_t document) const {
   const Found found = find(document);
   return found.source.place(found.document);

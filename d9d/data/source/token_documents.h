@@ -14,6 +14,12 @@
 
 namespace d9d {
 
+// Tokens from `begin` to before `end` of a document.
+struct TokenRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
 // Reading is thread-safe, and equal calls give equal results.
 class TokenDocuments {
  public:
@@ -29,6 +35,12 @@ class TokenDocuments {
   // IoError that names file and position if an id is outside the vocabulary.
   virtual void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const = 0;
 
+  // The tokens that a model learns to predict, as ascending ranges; the others (a prompt, a question) are only read. All,
+  // unless the source knows better.
+  [[nodiscard]] virtual std::vector<TokenRange> targets(std::int64_t document) const {
+    return {{.begin = 0, .end = length(document)}};
+  }
+
   // Both for messages: one document, and where all come from ("'a.bin' and 3 more files").
   [[nodiscard]] virtual std::string place(std::int64_t document) const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
@@ -43,6 +55,7 @@ class JoinedDocuments final : public TokenDocuments {
   [[nodiscard]] std::int64_t size() const override { return ends_.back(); }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
+  [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
 
