@@ -8,8 +8,8 @@
 //
 // The items of buffer b are those at [b * buffer_size, (b + 1) * buffer_size) of the dataset, or, with `shuffle`, of a
 // permutation of (seed, epoch). They are sorted by key, ties at random, and cut into packs of pack_size; then the packs
-// are shuffled, and the items of each pack. A rest that fills no pack stays last in its buffer, so that packs are global
-// batches where pack_size is their size. All random choices are functions of (seed, epoch, buffer).
+// are shuffled, and the items of each pack. A rest that fills no pack stays last in its buffer, so that packs are
+// global batches where pack_size is their size. All random choices are functions of (seed, epoch, buffer).
 #pragma once
 
 #include <cstdint>

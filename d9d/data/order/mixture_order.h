@@ -6,9 +6,9 @@
 //   const MixtureOrder::Place place = order(1000);        // source 1, its 300th: {.source = 1, .index = 300}
 //
 // Sample j of a source of weight w is due at time (j + 1/2) / w; positions are the samples in the order of these times,
-// equal ones by source. So at every time t a source has given t * w samples, within half a sample: what Webster's method
-// of apportionment gives. Weights are kept as multiples of 2^-32 of their sum.
-// Source: M. L. Balinski, H. P. Young, "Fair representation", 1982.
+// equal ones by source. So at every time t a source has given t * w samples, within half a sample: what Webster's
+// method of apportionment gives. Weights are kept as multiples of 2^-32 of their sum. Source: M. L. Balinski, H. P.
+// Young, "Fair representation", 1982.
 #pragma once
 
 #include <cstdint>

@@ -5,9 +5,9 @@
 //   for (const std::int64_t document : order(/*pack=*/17, /*epoch=*/0)) append(document);
 //
 // A buffer has buffer_size documents, neighbours in the source or, with `shuffle`, in a permutation of the seed. They
-// are packed by best-fit decreasing: the longest first, each to the fullest pack that has room. With `shuffle` documents
-// of one length change places with the epoch; how many packs there are does not depend on it.
-// Source: D. S. Johnson et al., "Worst-case performance bounds for simple one-dimensional packing algorithms", 1974.
+// are packed by best-fit decreasing: the longest first, each to the fullest pack that has room. With `shuffle`
+// documents of one length change places with the epoch; how many packs there are does not depend on it. Source: D. S.
+// Johnson et al., "Worst-case performance bounds for simple one-dimensional packing algorithms", 1974.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,8 @@ namespace d9d {
 template <class Value>
 class RecentBuffers {
  public:
-  // Returns what make() returned for the same epoch and buffer, or its result now. Threads that ask at the same time may
-  // both call it.
+  // Returns what make() returned for the same epoch and buffer, or its result now. Threads that ask at the same time
+  // may both call it.
   template <class Make>
   [[nodiscard]] std::shared_ptr<const Value> get(std::int64_t epoch, std::int64_t buffer, const Make& make) {
     if (auto found = find(epoch, buffer)) return found;

@@ -35,8 +35,8 @@ class TokenDocuments {
   // IoError that names file and position if an id is outside the vocabulary.
   virtual void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const = 0;
 
-  // The tokens that a model learns to predict, as ascending ranges; the others (a prompt, a question) are only read. All,
-  // unless the source knows better.
+  // The tokens that a model learns to predict, as ascending ranges; the others (a prompt, a question) are only read.
+  // All, unless the source knows better.
   [[nodiscard]] virtual std::vector<TokenRange> targets(std::int64_t document) const {
     return {{.begin = 0, .end = length(document)}};
   }

@@ -4,8 +4,8 @@
 //   MixtureDataset<TokenSample> mixture({{code, 0.7}, {prose, 0.3}});
 //   mixture.get_in_epoch(5, 0);
 //
-// A source is passed over as often as its weight asks for, and each pass is an epoch of its own: a small source is in its
-// fifth while a large one is in its first. Read it in its own order, and shuffle the sources (ShuffledDataset).
+// A source is passed over as often as its weight asks for, and each pass is an epoch of its own: a small source is in
+// its fifth while a large one is in its first. Read it in its own order, and shuffle the sources (ShuffledDataset).
 #pragma once
 
 #include <algorithm>

@@ -26,7 +26,8 @@ class PackedDataset final : public Dataset<TokenSample> {
 
   [[nodiscard]] std::int64_t size() const override { return order_.size(); }
   [[nodiscard]] TokenSample get(std::int64_t index) const override { return get_in_epoch(index, 0); }
-  // Sequences of the documents' max_positions. What no document fills is padding: input 0, label kIgnoreIndex, position 0.
+  // Sequences of the documents' max_positions. What no document fills is padding: input 0, label kIgnoreIndex, position
+  // 0.
   [[nodiscard]] TokenSample get_in_epoch(std::int64_t index, std::int64_t epoch) const override;
 
  private:

@@ -1,5 +1,5 @@
-// A part of a dataset, for those who divide data over ranks themselves. The pack streams of this library do not need it:
-// GlobalBatchSampler divides each global batch.
+// A part of a dataset, for those who divide data over ranks themselves. The pack streams of this library do not need
+// it: GlobalBatchSampler divides each global batch.
 //
 // Example
 //   auto shard = shard_dataset_data_parallel(dataset, context);     // this rank's, as long as the others'

@@ -57,8 +57,8 @@ struct TokenBatch {
 // 1).
 [[nodiscard]] TokenSample next_token_sample(const at::Tensor& tokens);
 
-// Stacks sequences of one length; of packed sequences the batch has the boundaries. Throws ConfigError if there are none,
-// if lengths differ, or if only some are packed.
+// Stacks sequences of one length; of packed sequences the batch has the boundaries. Throws ConfigError if there are
+// none, if lengths differ, or if only some are packed.
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 
 // Stacks sequences of any lengths, padded on the right to the longest (at least one position) with input 0, label
