@@ -24,6 +24,9 @@ install(TARGETS d9d ${D9D_LIBRARIES} EXPORT d9dTargets)
 if(TARGET d9d_cuda)
   install(TARGETS d9d_cuda d9d_cudnn LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")  # opened by name, never linked
 endif()
+if(TARGET d9d_arrow)
+  install(TARGETS d9d_arrow LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+endif()
 install(EXPORT d9dTargets NAMESPACE d9d:: DESTINATION "${D9D_PACKAGE_DIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/d9d" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h" PATTERN "*.cuh")
 

@@ -40,6 +40,7 @@ AREAS = {
     "testing": Area(("core",), TORCH + C10D),
     "metrics": Area(("core",), TORCH),
     "data": Area(("core",), TORCH + JSON + POSIX),
+    "data/text/arrow_plugin": Area(("data/text",), ("arrow/", "parquet/")),
     "optim": Area(("core", "kernels"), TORCH),
     "blocks": Area(("modules", "core", "kernels"), TORCH),
     "model_state": Area(("modules", "core"), TORCH + JSON),

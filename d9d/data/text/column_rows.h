@@ -1,0 +1,41 @@
+// Parquet or Arrow files as rows.
+//
+// Example
+//   const ColumnRows rows(match_files({"corpus/*.parquet"}), ColumnFormat::kParquet, {"text"});
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/data/text/column_file.h"
+#include "d9d/data/text/text_rows.h"
+
+namespace d9d {
+
+class ColumnRows final : public TextRows {
+ public:
+  // Opens all files. Throws ConfigError where Arrow C++ is not there.
+  ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format, std::vector<std::string> columns);
+
+  [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
+  // Problems: a null, bytes that are not UTF-8; damaged rows; of a whole file that it is damaged, has no rows, no such
+  // column or no text in it.
+  void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
+  [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
+  [[nodiscard]] std::string fingerprint() const override;
+
+ private:
+  struct Part {
+    std::size_t file;
+    std::int64_t part;  // of the file; -1: the file has a problem
+  };
+
+  std::vector<std::filesystem::path> paths_;
+  std::vector<std::string> columns_;
+  std::vector<std::unique_ptr<ColumnFile>> files_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace d9d
