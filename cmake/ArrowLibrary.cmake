@@ -14,7 +14,7 @@ if(NOT EXISTS "${D9D_ARROW_WHEEL}/libparquet.so.${D9D_ARROW_SONAME}")
 endif()
 
 file(GLOB arrow_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/d9d/data/text/arrow_plugin/*.cpp")
-add_library(d9d_arrow SHARED ${arrow_sources} "${PROJECT_SOURCE_DIR}/d9d/data/text/utf8.cpp")
+add_library(d9d_arrow SHARED ${arrow_sources} "${PROJECT_SOURCE_DIR}/d9d/tokenizer/unicode/utf8.cpp")
 set_target_properties(d9d_arrow PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
   INSTALL_RPATH "${D9D_ARROW_WHEEL}")
 target_include_directories(d9d_arrow SYSTEM PRIVATE "${D9D_ARROW_WHEEL}/include")

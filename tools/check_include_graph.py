@@ -40,8 +40,8 @@ AREAS = {
     "modules": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn
     "testing": Area(("core",), TORCH + C10D),
     "metrics": Area(("core",), TORCH),
-    "data": Area(("core",), TORCH + JSON + POSIX),
-    "data/text/arrow_plugin": Area(("data/text",), ("arrow/", "parquet/")),
+    "data": Area(("core", "tokenizer"), TORCH + JSON + POSIX),
+    "data/text/arrow_plugin": Area(("data/text", "tokenizer/unicode"), ("arrow/", "parquet/")),
     "optim": Area(("core", "kernels"), TORCH),
     "blocks": Area(("modules", "core", "kernels"), TORCH),
     "model_state": Area(("modules", "core"), TORCH + JSON),

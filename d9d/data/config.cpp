@@ -16,6 +16,7 @@ void AutoDataConfig::validate(const ConfigPath& path) const {
 }
 
 template const ValueType& json_type<AutoDataConfig>();
+template const ValueType& json_type<SourceConfig>();
 template const ValueType& json_type<DataConfig>();
 
 }  // namespace d9d

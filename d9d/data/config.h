@@ -1,8 +1,9 @@
-// The data source of a pretraining job: one of the records below, selected in JSON by "kind". The keys of
+// The data of a job: one of the records below, selected in JSON by "kind". The keys of SequenceConfig and
 // AutoDataConfig are written beside the source's own.
 //
 // Example
-//   {"kind": "text", "paths": ["corpus/*.txt"], "sequence_length": 512, "shuffle": true,
+//   {"kind": "jsonl", "paths": ["corpus/*.jsonl"], "tokenizer": "tokenizer.json", "end_of_document": "<|endoftext|>",
+//    "sequence_length": 512, "view": {"kind": "packed"}, "shuffle": true,
 //    "global_batch_size": 64, "microbatch_size": 8, "num_workers": 0}
 #pragma once
 
@@ -16,6 +17,8 @@
 #include "d9d/base/record.h"
 #include "d9d/data/order/shard_indexing_mode.h"
 #include "d9d/data/source/token_dtype.h"
+#include "d9d/data/text/bad_rows.h"
+#include "d9d/data/view_config.h"
 
 namespace d9d {
 
@@ -48,42 +51,166 @@ struct AutoDataConfig {
   }
 };
 
-// Plain text, cut into sequences.
-struct TextDataConfig {
+// Sources: what "kind" selects, with how its documents become samples.
+// --------------------------------------------------
+
+// How rows of text become documents of tokens.
+struct TokenizationConfig {
+  std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: tokens are bytes
+  std::optional<std::string> end_of_document = {};      // a token, by its text, after each document's last
+  bool add_special_tokens = false;                      // those of the tokenizer's template, such as one in front
+  BadRows bad_rows = BadRows::kRefuse;
+  std::int64_t num_proc = 1;                        // threads that tokenise
+  std::optional<std::filesystem::path> cache = {};  // the folder of token files; unset: default_token_cache()
+
+  static constexpr auto fields() {
+    using Data = TokenizationConfig;
+    return record<Data>(defaulted("tokenizer", &Data::tokenizer), defaulted("end_of_document", &Data::end_of_document),
+                        defaulted("add_special_tokens", &Data::add_special_tokens),
+                        defaulted("bad_rows", &Data::bad_rows), defaulted("num_proc", &Data::num_proc, at_least(1)),
+                        defaulted("cache", &Data::cache));
+  }
+};
+
+// Files of rows with columns.
+struct ColumnsConfig {
   std::vector<std::string> paths = {};  // files or globs
-  std::int64_t sequence_length = 1;
-  AutoDataConfig loader = {};
+  std::string column = "text";
+  std::optional<std::string> prompt_column = {};  // text before that of `column`, whose tokens are not predicted
+  TokenizationConfig tokenization = {};
+
+  static constexpr auto fields() {
+    using Data = ColumnsConfig;
+    return record<Data>(required("paths", &Data::paths), defaulted("column", &Data::column),
+                        defaulted("prompt_column", &Data::prompt_column), flattened(&Data::tokenization));
+  }
+};
+
+// Text files; each is a document.
+struct TextSource {
+  std::vector<std::string> paths = {};  // files or globs
+  TokenizationConfig tokenization = {};
+  SequenceConfig sequence = {};
 
   static constexpr Tag kTag = {"kind", "text"};
   static constexpr auto fields() {
-    using Data = TextDataConfig;
-    return record<Data>(required("paths", &Data::paths),
-                        required("sequence_length", &Data::sequence_length, at_least(1)), flattened(&Data::loader));
+    using Data = TextSource;
+    return record<Data>(required("paths", &Data::paths), flattened(&Data::tokenization), flattened(&Data::sequence));
+  }
+};
+
+// Files of JSON lines.
+struct JsonlSource {
+  ColumnsConfig columns = {};
+  SequenceConfig sequence = {};
+
+  static constexpr Tag kTag = {"kind", "jsonl"};
+  static constexpr auto fields() {
+    using Data = JsonlSource;
+    return record<Data>(flattened(&Data::columns), flattened(&Data::sequence));
+  }
+};
+
+struct ParquetSource {
+  ColumnsConfig columns = {};
+  SequenceConfig sequence = {};
+
+  static constexpr Tag kTag = {"kind", "parquet"};
+  static constexpr auto fields() {
+    using Data = ParquetSource;
+    return record<Data>(flattened(&Data::columns), flattened(&Data::sequence));
+  }
+};
+
+// Arrow's IPC streams or files, and folders of datasets (dataset_files()), of which `split` is read.
+struct ArrowSource {
+  ColumnsConfig columns = {};
+  std::string split = "train";
+  SequenceConfig sequence = {};
+
+  static constexpr Tag kTag = {"kind", "arrow"};
+  static constexpr auto fields() {
+    using Data = ArrowSource;
+    return record<Data>(flattened(&Data::columns), defaulted("split", &Data::split), flattened(&Data::sequence));
   }
 };
 
 // A binary file of token ids, little-endian, without a header.
-struct TokensDataConfig {
-  std::filesystem::path path = {};
+struct TokensSource {
+  std::filesystem::path path = {};  // may be a glob
   TokenDtype dtype = TokenDtype::kUint16;
-  std::int64_t sequence_length = 1;
-  AutoDataConfig loader = {};
+  std::optional<std::int64_t> end_of_document = {};  // TokenFormat::end_of_document
+  SequenceConfig sequence = {};
 
   static constexpr Tag kTag = {"kind", "tokens"};
   static constexpr auto fields() {
-    using Data = TokensDataConfig;
+    using Data = TokensSource;
     return record<Data>(required("path", &Data::path), required("dtype", &Data::dtype),
-                        required("sequence_length", &Data::sequence_length, at_least(1)), flattened(&Data::loader));
+                        defaulted("end_of_document", &Data::end_of_document), flattened(&Data::sequence));
+  }
+};
+
+// Megatron-LM's indexed datasets.
+struct MegatronSource {
+  std::vector<std::string> paths = {};  // .idx files or globs, each beside its .bin
+  SequenceConfig sequence = {};
+
+  static constexpr Tag kTag = {"kind", "megatron"};
+  static constexpr auto fields() {
+    using Data = MegatronSource;
+    return record<Data>(required("paths", &Data::paths), flattened(&Data::sequence));
+  }
+};
+
+using SourceConfig = std::variant<TextSource, JsonlSource, ParquetSource, ArrowSource, TokensSource, MegatronSource>;
+
+// Data of a job: a source with its loader keys.
+// -------------------------------------------------------------------------
+
+template <class Source>
+struct DataOf {
+  Source source = {};
+  AutoDataConfig loader = {};
+
+  static constexpr Tag kTag = Source::kTag;
+  static constexpr auto fields() { return record<DataOf>(flattened(&DataOf::source), flattened(&DataOf::loader)); }
+};
+using TextDataConfig = DataOf<TextSource>;
+using JsonlDataConfig = DataOf<JsonlSource>;
+using ParquetDataConfig = DataOf<ParquetSource>;
+using ArrowDataConfig = DataOf<ArrowSource>;
+using TokensDataConfig = DataOf<TokensSource>;
+using MegatronDataConfig = DataOf<MegatronSource>;
+
+struct MixedSourceConfig {
+  double weight = 1;  // of its samples among those of all sources
+  SourceConfig source = {};
+
+  static constexpr auto fields() {
+    using Data = MixedSourceConfig;
+    return record<Data>(required("weight", &Data::weight, greater_than(0)), required("source", &Data::source));
+  }
+};
+
+// Sources mixed by weight: MixtureDataset.
+struct MixtureDataConfig {
+  std::vector<MixedSourceConfig> sources = {};
+  AutoDataConfig loader = {};
+
+  static constexpr Tag kTag = {"kind", "mixture"};
+  static constexpr auto fields() {
+    using Data = MixtureDataConfig;
+    return record<Data>(required("sources", &Data::sources), flattened(&Data::loader));
   }
 };
 
 // The record of the reference example: a Hugging Face dataset and a tokenizer.json. It has no "kind".
 struct DatasetDataConfig {
-  std::string dataset = {};  // path or name on the hub
+  std::string dataset = {};  // a folder, as dataset_files() reads it
   std::string split = {};
   std::string text_column = {};
-  std::int64_t use_samples = 1;
-  std::int64_t shuffle_seed = 0;
+  std::int64_t use_samples = 1;   // the first rows; they are shuffled with shuffle_seed, as datasets does
+  std::int64_t shuffle_seed = 0;  // and sorted in buffers by length, as BufferOrder::kLegacy does
   std::filesystem::path tokenizer = {};
   std::int64_t num_proc = 1;
   std::int64_t presort_buffer_size = 1;
@@ -94,13 +221,14 @@ struct DatasetDataConfig {
     return record<Data>(
         required("dataset", &Data::dataset), required("split", &Data::split),
         required("text_column", &Data::text_column), required("use_samples", &Data::use_samples, at_least(1)),
-        required("shuffle_seed", &Data::shuffle_seed), required("tokenizer", &Data::tokenizer),
+        required("shuffle_seed", &Data::shuffle_seed, at_least(0)), required("tokenizer", &Data::tokenizer),
         required("num_proc", &Data::num_proc, at_least(1)),
         required("presort_buffer_size", &Data::presort_buffer_size, at_least(1)), flattened(&Data::loader));
   }
 };
 
-using DataConfig = std::variant<TextDataConfig, TokensDataConfig, DatasetDataConfig>;
+using DataConfig = std::variant<TextDataConfig, JsonlDataConfig, ParquetDataConfig, ArrowDataConfig, TokensDataConfig,
+                                MegatronDataConfig, MixtureDataConfig, DatasetDataConfig>;
 
 // The loader keys, which every source has.
 [[nodiscard]] inline const AutoDataConfig& loader_config(const DataConfig& config) {
@@ -108,6 +236,7 @@ using DataConfig = std::variant<TextDataConfig, TokensDataConfig, DatasetDataCon
 }
 
 extern template const ValueType& json_type<AutoDataConfig>();
+extern template const ValueType& json_type<SourceConfig>();
 extern template const ValueType& json_type<DataConfig>();
 
 }  // namespace d9d

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -20,9 +21,10 @@ namespace d9d {
 
 struct StreamOptions {
   DataParallelRank rank = {};
-  std::uint64_t seed = 0;  // of the shuffled order
-  bool repeat = false;     // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
-  Logger log = Logger();   // LoaderOptions::log
+  std::uint64_t seed = 0;          // of the shuffled order
+  std::string dataset_order = {};  // GlobalBatchSampler::Options::dataset_order
+  bool repeat = false;    // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
+  Logger log = Logger();  // LoaderOptions::log
 };
 
 // `options` with the data-parallel coordinate and the log of a rank of a job.
@@ -44,6 +46,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(std::shared_ptr<AnyDataset> dataset, Collate collate,
                                                                   const AutoDataConfig& config, StreamOptions options) {
   const GlobalBatchSampler sampler({.dataset_size = dataset->size(),
+                                    .dataset_order = options.dataset_order,
                                     .global_batch_size = config.global_batch_size,
                                     .microbatch_size = config.microbatch_size,
                                     .rank = options.rank,

@@ -1,45 +1,100 @@
 #include "d9d/data/token_stream.h"
 
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "d9d/base/check.h"
-#include "d9d/data/view/token_dataset.h"
+#include "d9d/base/philox.h"
+#include "d9d/data/build_documents.h"
+#include "d9d/data/build_view.h"
+#include "d9d/data/view/mixture_dataset.h"
+#include "d9d/data/view/shuffled_dataset.h"
 
 namespace d9d {
 
 namespace {
 
-void check_length(std::int64_t sequence_length, std::optional<std::int64_t> max_positions) {
-  D9D_CHECK(!max_positions || sequence_length <= *max_positions, ConfigError,
+// What is the same for all sources of a job.
+struct Job {
+  const AutoDataConfig& loader;
+  const TokenStreamOptions& options;
+};
+
+DocumentOptions document_options(const Job& job) {
+  return {.vocabulary_size = job.options.vocabulary_size,
+          .shows_progress = job.options.shows_progress,
+          .log = job.options.stream.log};
+}
+
+TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64_t seed) {
+  const SequenceConfig& sequence =
+      std::visit([](const auto& source) -> const SequenceConfig& { return source.sequence; }, config);
+  const auto& max_positions = job.options.max_positions;
+  D9D_CHECK(!max_positions || sequence.sequence_length <= *max_positions, ConfigError,
             "[data::build_token_stream] expected sequence_length <= the model's max_position_ids = ", *max_positions,
-            ", got sequence_length = ", sequence_length, ". Change one of the two.");
+            ", got sequence_length = ", sequence.sequence_length, ". Change one of the two.");
+  return build_view(build_documents(config, document_options(job)), sequence,
+                    {.seed = seed,
+                     .shuffle = job.loader.shuffle,
+                     .global_batch_size = job.loader.global_batch_size,
+                     .separator = document_separator(config),
+                     .log = job.options.stream.log});
 }
 
-std::shared_ptr<TokenDataset> build_dataset(const TextDataConfig& config, const TokenStreamOptions& options) {
-  check_length(config.sequence_length, options.max_positions);
-  D9D_CHECK(options.vocabulary_size >= kByteVocabularySize, ConfigError,
-            "[data::build_token_stream] expected a vocabulary of at least ", kByteVocabularySize,
-            " for data of kind 'text' (tokens are bytes), got ", options.vocabulary_size,
-            ". Enlarge the model's vocabulary.");
-  return text_dataset(config.paths, config.sequence_length);
+template <class Source>
+TokenView view_of(const DataOf<Source>& config, const Job& job) {
+  return view_of_source(config.source, job, job.options.stream.seed);
 }
 
-std::shared_ptr<TokenDataset> build_dataset(const TokensDataConfig& config, const TokenStreamOptions& options) {
-  check_length(config.sequence_length, options.max_positions);
-  return token_file_dataset({config.path.string()}, {.dtype = config.dtype, .vocabulary_size = options.vocabulary_size},
-                            config.sequence_length);
+// Each source is shuffled by itself, with a seed of its own.
+TokenView view_of(const MixtureDataConfig& config, const Job& job) {
+  std::vector<MixtureDataset<TokenSample>::Source> sources;
+  std::string order = "mixture of";
+  bool is_packed = false;
+  for (std::size_t i = 0; i < config.sources.size(); ++i) {
+    const std::uint64_t seed = philox_key(job.options.stream.seed, "mixture", std::to_string(i));
+    TokenView view = view_of_source(config.sources[i].source, job, seed);
+    D9D_CHECK(
+        i == 0 || view.is_packed == is_packed, ConfigError,
+        "[data::build_token_stream] expected sources of a mixture that are all packed or all not, got both. Change "
+        "their views.");
+    is_packed = view.is_packed;
+    const bool shuffles = job.loader.shuffle && !view.shuffles_itself;
+    order += cat(" (", config.sources[i].weight, " of ", view.dataset->size(), " ", view.order,
+                 shuffles ? cat(", seed ", seed) : "", ")");
+    if (shuffles) view.dataset = std::make_shared<const ShuffledDataset<TokenSample>>(std::move(view.dataset), seed);
+    sources.push_back({std::move(view.dataset), config.sources[i].weight});
+  }
+  return {.dataset = std::make_shared<const MixtureDataset<TokenSample>>(std::move(sources)),
+          .order = std::move(order),
+          .shuffles_itself = true,
+          .is_packed = is_packed};
 }
 
-std::shared_ptr<TokenDataset> build_dataset(const DatasetDataConfig& config, const TokenStreamOptions&) {
-  throw ConfigError(
-      cat("[data::build_token_stream] expected data of kind 'text' or 'tokens', got the Hugging Face "
-          "dataset '",
-          config.dataset, "', which cannot be read yet. Tokenise it into a file and use kind 'tokens'."));
+TokenView view_of(const DatasetDataConfig& config, const Job& job) {
+  constexpr std::int64_t kUnlimited = std::numeric_limits<std::int32_t>::max();
+  return build_reference_view(build_documents(config, document_options(job)),
+                              {.max_positions = job.options.max_positions.value_or(kUnlimited),
+                               .presort_buffer_size = config.presort_buffer_size,
+                               .global_batch_size = config.loader.global_batch_size,
+                               .seed = static_cast<std::uint64_t>(config.shuffle_seed),
+                               .shuffle = config.loader.shuffle});
+}
+
+TokenBatch collate(std::span<const TokenSample> samples) {
+  return samples.front().packed_lengths.empty() ? collate_padded(samples) : collate_fixed(samples);
 }
 
 }  // namespace
 
 std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config, TokenStreamOptions options) {
-  auto dataset = std::visit([&](const auto& source) { return build_dataset(source, options); }, config);
-  return make_pack_stream<TokenBatch>(std::move(dataset), collate_fixed, loader_config(config), options.stream);
+  AutoDataConfig loader = loader_config(config);
+  TokenView view = std::visit([&](const auto& data) { return view_of(data, {loader, options}); }, config);
+  if (view.shuffles_itself) loader.shuffle = false;
+  options.stream.dataset_order = view.order;
+  return make_pack_stream<TokenBatch>(std::move(view.dataset), collate, loader, options.stream);
 }
 
 }  // namespace d9d

@@ -1,4 +1,4 @@
-// Builds the pack stream of a pretraining job from its configuration.
+// Builds the pack stream of a training job from its configuration.
 //
 // Example
 //   auto stream = build_token_stream(config.data, {.vocabulary_size = 151936, .max_positions = 40960,
@@ -17,12 +17,13 @@ namespace d9d {
 struct TokenStreamOptions {
   std::int64_t vocabulary_size = 0;                // of the model; every token id must be smaller
   std::optional<std::int64_t> max_positions = {};  // of the model: the maximum length of a sequence; none: unlimited
+  bool shows_progress = false;                     // of tokenising, which one rank of a machine does
   StreamOptions stream = {};
 };
 
-// kind text: text_dataset; kind tokens: token_file_dataset; both with sequences of one length. Throws ConfigError or
-// IoError as these do, and ConfigError if the vocabulary is too small for bytes, if sequences are longer than the
-// model's positions, and for a Hugging Face dataset, which is not supported.
+// The documents of the source (build_documents) in its view (build_view), in batches: packed and concatenated sequences
+// have one length, documents are padded to the longest of a microbatch. Throws ConfigError or IoError as these do, and
+// ConfigError if sequences are longer than the model's positions, or if a mixture has packed sources and others.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 

@@ -27,11 +27,30 @@ TEST(DataConfig, Reads_loader_keys_beside_those_of_the_source) {
   const auto config = parse(R"({"kind": "tokens", "path": "a.bin", "dtype": "uint32", "sequence_length": 8,
                                 "global_batch_size": 4, "microbatch_size": 2, "num_workers": 0, "shuffle": true,
                                 "shard_indexing_mode": "chunked"})");
-  EXPECT_EQ(std::get<TokensDataConfig>(config).dtype, TokenDtype::kUint32);
+  EXPECT_EQ(std::get<TokensDataConfig>(config).source.dtype, TokenDtype::kUint32);
   EXPECT_TRUE(loader_config(config).shuffle);
   EXPECT_EQ(loader_config(config).shard_indexing_mode, ShardIndexingMode::kChunked);
   EXPECT_TRUE(loader_config(config).drop_last);
   EXPECT_TRUE(loader_config(config).pin_memory);
+}
+
+TEST(DataConfig, Reads_sources_with_their_views_and_mixtures_of_them) {
+  const auto config = parse(R"({"kind": "mixture", "global_batch_size": 4, "microbatch_size": 2, "num_workers": 0,
+      "sources": [
+        {"weight": 3, "source": {"kind": "jsonl", "paths": ["a"], "column": "code", "tokenizer": "t.json",
+                                 "end_of_document": "<|end|>", "bad_rows": "skip", "num_proc": 2, "cache": "c",
+                                 "sequence_length": 8, "view": {"kind": "packed", "long_documents": "split"}}},
+        {"weight": 0.5, "source": {"kind": "megatron", "paths": ["b.idx"], "sequence_length": 8,
+                                   "view": {"kind": "documents", "sort_buffer_size": 16}}}]})");
+  const auto& sources = std::get<MixtureDataConfig>(config).sources;
+  ASSERT_EQ(sources.size(), 2U);
+  EXPECT_EQ(sources[0].weight, 3);
+  const auto& jsonl = std::get<JsonlSource>(sources[0].source);
+  EXPECT_EQ(jsonl.columns.column, "code");
+  EXPECT_EQ(jsonl.columns.tokenization.bad_rows, BadRows::kSkip);
+  EXPECT_EQ(std::get<PackedViewConfig>(jsonl.sequence.view).long_documents, LongDocuments::kSplit);
+  const auto& megatron = std::get<MegatronSource>(sources[1].source);
+  EXPECT_EQ(std::get<DocumentsViewConfig>(megatron.sequence.view).sort_buffer_size, 16);
 }
 
 TEST(DataConfig, Without_a_kind_is_the_record_of_a_dataset) {

@@ -27,9 +27,7 @@ class TokenStream : public ::testing::Test {
 
   // 41 tokens in sequences of 2: 20 samples; sample i starts with token 2 i.
   TokensDataConfig config() const {
-    return {.path = path,
-            .dtype = TokenDtype::kUint16,
-            .sequence_length = 2,
+    return {.source = {.path = path, .dtype = TokenDtype::kUint16, .sequence = {.sequence_length = 2}},
             .loader = {.global_batch_size = 8, .microbatch_size = 2, .num_workers = 2}};
   }
   std::unique_ptr<PackStream<TokenBatch>> build(const DataConfig& data, StreamOptions options = {}) const {
@@ -100,7 +98,8 @@ TEST_F(TokenStream, Resumes_a_shuffled_stream_at_any_pack_on_another_number_of_r
 }
 
 TEST_F(TokenStream, Reads_text_as_bytes) {
-  TextDataConfig text{.paths = {path.string()}, .sequence_length = 81, .loader = {.num_workers = 0}};
+  TextDataConfig text{.source = {.paths = {path.string()}, .sequence = {.sequence_length = 81}},
+                      .loader = {.num_workers = 0}};
   const auto pack = build(text)->next().value();
   EXPECT_EQ(pack.at(0).input_ids[0][2].item<std::int64_t>(), 1);  // bytes 0 0 1 0 2 0 ...
 }
@@ -121,7 +120,7 @@ std::string config_error(Call call) {
 }
 
 TEST_F(TokenStream, Refuses_bytes_where_the_vocabulary_has_no_room) {
-  const TextDataConfig text{.paths = {path.string()}, .sequence_length = 2, .loader = {}};
+  const TextDataConfig text{.source = {.paths = {path.string()}, .sequence = {.sequence_length = 2}}};
   EXPECT_THAT(config_error([&] { (void)build_token_stream(text, {.vocabulary_size = 255}); }), HasSubstr("256"));
 }
 

@@ -3,7 +3,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/io/mapped_file.h"
 #include "d9d/data/text/file_fingerprint.h"
-#include "d9d/data/text/utf8.h"
+#include "d9d/tokenizer/unicode/utf8.h"
 
 namespace d9d {
 
@@ -11,7 +11,7 @@ void TextFileRows::read(std::int64_t part, const std::function<void(const TextRo
   const MappedFile file(files_[static_cast<std::size_t>(part)]);
   const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
   if (text.empty()) return each({.problem = "no bytes"});
-  const auto invalid = first_invalid_utf8(text);
+  const auto invalid = invalid_utf8_at(text);
   if (invalid) return each({.problem = cat("bytes that are not UTF-8, from byte ", *invalid, " on")});
   each({.columns = {text}});
 }

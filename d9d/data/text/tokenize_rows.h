@@ -10,21 +10,12 @@
 #include <functional>
 #include <optional>
 
-#include "d9d/base/enum_names.h"
 #include "d9d/data/source/tokenized_manifest.h"
+#include "d9d/data/text/bad_rows.h"
 #include "d9d/data/text/text_encoder.h"
 #include "d9d/data/text/text_rows.h"
 
 namespace d9d {
-
-// A row that is no document: a broken line, no such column, no text in it, no UTF-8, a file that is empty or damaged.
-enum class BadRows {
-  kRefuse,  // IoError that names file and row
-  kSkip,    // left out and counted
-};
-constexpr auto enum_names(BadRows) {
-  return std::to_array<EnumName<BadRows>>({{BadRows::kRefuse, "refuse"}, {BadRows::kSkip, "skip"}});
-}
 
 struct TokenizeOptions {
   std::optional<std::int64_t> end_of_document = {};  // a token after each row's last

@@ -12,25 +12,11 @@
 #include <memory>
 #include <vector>
 
-#include "d9d/base/enum_names.h"
 #include "d9d/data/source/token_documents.h"
+#include "d9d/data/view/long_documents.h"
 #include "d9d/data/view/token_sample.h"
 
 namespace d9d {
-
-// A document with more positions than a sequence.
-enum class LongDocuments {
-  kRefuse,    // IoError that names it, at construction
-  kTruncate,  // its end is dropped
-  kSplit,     // one item after the other, which share one token; each but the last fills a sequence
-  kSkip,      // it is left out
-};
-constexpr auto enum_names(LongDocuments) {
-  return std::to_array<EnumName<LongDocuments>>({{LongDocuments::kRefuse, "refuse"},
-                                                 {LongDocuments::kTruncate, "truncate"},
-                                                 {LongDocuments::kSplit, "split"},
-                                                 {LongDocuments::kSkip, "skip"}});
-}
 
 // A document of less than two tokens, in which there is nothing to predict.
 enum class ShortDocuments {

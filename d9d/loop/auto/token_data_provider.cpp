@@ -10,9 +10,15 @@ TokenDataProvider::TokenDataProvider(DataConfig config, const TokenLimits& limit
 std::unique_ptr<PackStream<TokenBatch>> TokenDataProvider::build_pack_stream(const DistContext& context,
                                                                              std::optional<std::int64_t> total_steps) {
   const StreamOptions stream{.seed = static_cast<std::uint64_t>(base_seed_), .repeat = total_steps.has_value()};
-  return build_token_stream(config_, {.vocabulary_size = limits_.vocabulary_size,
-                                      .max_positions = limits_.max_positions,
-                                      .stream = on_rank_of(context, stream)});
+  std::unique_ptr<PackStream<TokenBatch>> built;
+  // Text is tokenised by the first rank of a machine; the others find it.
+  context.local_main_process_first([&] {
+    built = build_token_stream(config_, {.vocabulary_size = limits_.vocabulary_size,
+                                         .max_positions = limits_.max_positions,
+                                         .shows_progress = context.is_local_main_process(),
+                                         .stream = on_rank_of(context, stream)});
+  });
+  return built;
 }
 
 }  // namespace d9d

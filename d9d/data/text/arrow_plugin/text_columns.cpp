@@ -3,7 +3,7 @@
 #include <optional>
 #include <string_view>
 
-#include "d9d/data/text/utf8.h"
+#include "d9d/tokenizer/unicode/utf8.h"
 
 namespace d9d::arrow_plugin {
 
@@ -70,7 +70,7 @@ arrow::Status check_offsets(const arrow::Array& array) {
 
 std::string problem_at(const arrow::Array& array, std::int64_t row, const std::string& name) {
   if (is_null_at(array, row)) return "null instead of text in column '" + name + "'";
-  const auto invalid = first_invalid_utf8(text_at(array, row));
+  const auto invalid = invalid_utf8_at(text_at(array, row));
   if (!invalid) return {};
   return "bytes that are not UTF-8, from byte " + std::to_string(*invalid) + " on, in column '" + name + "'";
 }

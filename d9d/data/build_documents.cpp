@@ -1,0 +1,153 @@
+#include "d9d/data/build_documents.h"
+
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/data/order/numpy_permutation.h"
+#include "d9d/data/source/match_files.h"
+#include "d9d/data/source/megatron_documents.h"
+#include "d9d/data/source/permuted_documents.h"
+#include "d9d/data/source/token_corpus.h"
+#include "d9d/data/text/column_rows.h"
+#include "d9d/data/text/dataset_files.h"
+#include "d9d/data/text/jsonl_rows.h"
+#include "d9d/data/text/text_file_rows.h"
+#include "d9d/data/text/token_cache.h"
+#include "d9d/data/text/tokenizer_encoder.h"
+#include "d9d/data/view/token_dataset.h"
+
+namespace d9d {
+
+namespace {
+
+using Documents = std::shared_ptr<const TokenDocuments>;
+using Rows = std::unique_ptr<TextRows>;
+
+void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabulary_size) {
+  D9D_CHECK(vocabulary_size >= needed, ConfigError, "[data::build_documents] expected a vocabulary of at least ",
+            needed, " for ", of, ", got ", vocabulary_size, ". Enlarge the model's vocabulary.");
+}
+
+std::unique_ptr<TextEncoder> build_encoder(const TokenizationConfig& config, std::int64_t vocabulary_size) {
+  if (!config.tokenizer) {
+    check_vocabulary(kByteVocabularySize, "text without a tokenizer (tokens are bytes)", vocabulary_size);
+    return std::make_unique<ByteEncoder>();
+  }
+  auto encoder = std::make_unique<TokenizerEncoder>(*config.tokenizer,
+                                                    EncodeOptions{.add_special_tokens = config.add_special_tokens});
+  check_vocabulary(encoder->vocabulary_size(), "the tokenizer", vocabulary_size);
+  return encoder;
+}
+
+Documents tokenised(const TextRows& rows, const TokenizationConfig& config, const DocumentOptions& options,
+                    std::int64_t max_rows = -1) {
+  const auto encoder = build_encoder(config, options.vocabulary_size);
+  TokenizeOptions tokenize{.bad_rows = config.bad_rows, .max_rows = max_rows, .num_threads = config.num_proc};
+  if (config.end_of_document) {
+    tokenize.end_of_document = encoder->id_of(*config.end_of_document);
+    D9D_CHECK(tokenize.end_of_document, ConfigError, "[data::build_documents] expected end_of_document = '",
+              *config.end_of_document, "' to be a token of the tokenizer, got none of that text. Correct it.");
+  }
+  return cached_documents(rows, *encoder,
+                          {.folder = config.cache ? *config.cache : default_token_cache(),
+                           .tokenize = tokenize,
+                           .vocabulary_size = options.vocabulary_size,
+                           .shows_progress = options.shows_progress,
+                           .log = options.log});
+}
+
+std::vector<std::string> names_of(const ColumnsConfig& config) {
+  if (!config.prompt_column) return {config.column};
+  return {*config.prompt_column, config.column};
+}
+
+Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns) {
+  switch (files.format) {
+    case DatasetFormat::kArrow:
+      return std::make_unique<ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns));
+    case DatasetFormat::kParquet:
+      return std::make_unique<ColumnRows>(files.paths, ColumnFormat::kParquet, std::move(columns));
+    case DatasetFormat::kJsonl:
+      return std::make_unique<JsonlRows>(files.paths, std::move(columns));
+  }
+  D9D_ASSERT(false, "format ", static_cast<int>(files.format));
+}
+
+bool is_bytes(const TextSource& config) {
+  return !config.tokenization.tokenizer && !config.tokenization.end_of_document;
+}
+
+Documents documents_of(const TextSource& config, const DocumentOptions& options) {
+  const auto files = match_files(config.paths);
+  if (!is_bytes(config)) return tokenised(TextFileRows(files), config.tokenization, options);
+  check_vocabulary(kByteVocabularySize, "data of kind 'text' without a tokenizer (tokens are bytes)",
+                   options.vocabulary_size);
+  const TokenFormat bytes{.dtype = TokenDtype::kUint8, .vocabulary_size = options.vocabulary_size};
+  return std::make_shared<const TokenCorpus>(files, bytes);
+}
+
+Documents documents_of(const JsonlSource& config, const DocumentOptions& options) {
+  const JsonlRows rows(match_files(config.columns.paths), names_of(config.columns));
+  return tokenised(rows, config.columns.tokenization, options);
+}
+
+Documents documents_of(const ParquetSource& config, const DocumentOptions& options) {
+  const ColumnRows rows(match_files(config.columns.paths), ColumnFormat::kParquet, names_of(config.columns));
+  return tokenised(rows, config.columns.tokenization, options);
+}
+
+Documents documents_of(const ArrowSource& config, const DocumentOptions& options) {
+  std::vector<Documents> sources;
+  std::vector<std::string> patterns;
+  for (const std::string& path : config.columns.paths) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(path, error)) {
+      patterns.push_back(path);
+      continue;
+    }
+    const Rows rows = rows_of(dataset_files(path, config.split), names_of(config.columns));
+    sources.push_back(tokenised(*rows, config.columns.tokenization, options));
+  }
+  if (!patterns.empty() || sources.empty()) {
+    const ColumnRows rows(match_files(patterns), ColumnFormat::kArrow, names_of(config.columns));
+    sources.push_back(tokenised(rows, config.columns.tokenization, options));
+  }
+  return sources.size() == 1 ? sources.front() : std::make_shared<const JoinedDocuments>(std::move(sources));
+}
+
+Documents documents_of(const TokensSource& config, const DocumentOptions& options) {
+  return std::make_shared<const TokenCorpus>(match_files({config.path.string()}),
+                                             TokenFormat{.dtype = config.dtype,
+                                                         .vocabulary_size = options.vocabulary_size,
+                                                         .end_of_document = config.end_of_document});
+}
+
+Documents documents_of(const MegatronSource& config, const DocumentOptions& options) {
+  std::vector<Documents> sources;
+  for (const auto& path : match_files(config.paths)) {
+    sources.push_back(std::make_shared<const MegatronDocuments>(path, options.vocabulary_size));
+  }
+  return std::make_shared<const JoinedDocuments>(std::move(sources));
+}
+
+}  // namespace
+
+Documents build_documents(const SourceConfig& config, const DocumentOptions& options) {
+  return std::visit([&](const auto& source) { return documents_of(source, options); }, config);
+}
+
+Documents build_documents(const DatasetDataConfig& config, const DocumentOptions& options) {
+  const Rows rows = rows_of(dataset_files(config.dataset, config.split), {config.text_column});
+  const TokenizationConfig tokenization{
+      .tokenizer = config.tokenizer, .add_special_tokens = true, .num_proc = config.num_proc};
+  Documents documents = tokenised(*rows, tokenization, options, config.use_samples);
+  auto order = numpy_permutation(documents->size(), static_cast<std::uint64_t>(config.shuffle_seed));
+  return std::make_shared<const PermutedDocuments>(std::move(documents), std::move(order));
+}
+
+std::optional<std::int64_t> document_separator(const SourceConfig& config) {
+  const auto* text = std::get_if<TextSource>(&config);
+  return text != nullptr && is_bytes(*text) ? std::optional(kDocumentSeparator) : std::nullopt;
+}
+
+}  // namespace d9d

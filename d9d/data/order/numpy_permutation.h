@@ -1,0 +1,19 @@
+// The permutation of numpy.random.default_rng(seed).permutation(size), which Dataset.shuffle(seed) of Hugging Face's
+// datasets applies to rows.
+//
+// Example
+//   const std::vector<std::int64_t> rows = numpy_permutation(100000, 42);     // row i of the shuffled data is rows[i]
+//
+// Source: M. O'Neill, "PCG: a family of simple fast space-efficient statistically good algorithms", 2014 (XSL-RR on 128
+// bits); numpy's SeedSequence and Lemire's bounded integers (ACM TOMACS 29, 2019).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace d9d {
+
+// 0 <= size < 2^32. Takes 8 bytes an element.
+[[nodiscard]] std::vector<std::int64_t> numpy_permutation(std::int64_t size, std::uint64_t seed);
+
+}  // namespace d9d

@@ -1,0 +1,40 @@
+// Documents in another order.
+//
+// Example
+//   const PermutedDocuments shuffled(documents, numpy_permutation(documents->size(), 42));
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d9d/data/source/token_documents.h"
+
+namespace d9d {
+
+class PermutedDocuments final : public TokenDocuments {
+ public:
+  // Document i is order[i] of `documents`.
+  PermutedDocuments(std::shared_ptr<const TokenDocuments> documents, std::vector<std::int64_t> order)
+      : documents_(std::move(documents)), order_(std::move(order)) {}
+
+  [[nodiscard]] std::int64_t size() const override { return std::ssize(order_); }
+  [[nodiscard]] std::int64_t length(std::int64_t document) const override {
+    return documents_->length(order_[document]);
+  }
+  void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override {
+    documents_->read(order_[document], start, tokens);
+  }
+  [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override {
+    return documents_->targets(order_[document]);
+  }
+  [[nodiscard]] std::string place(std::int64_t document) const override { return documents_->place(order_[document]); }
+  [[nodiscard]] std::string describe() const override { return documents_->describe(); }
+
+ private:
+  std::shared_ptr<const TokenDocuments> documents_;
+  std::vector<std::int64_t> order_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,108 @@
+#include "d9d/data/text/dataset_files.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <optional>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/mapped_file.h"
+
+namespace d9d {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+nlohmann::json read_json(const fs::path& path) {
+  const MappedFile file(path);
+  const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    throw IoError(cat("[data::dataset_files] expected JSON in '", path.string(), "', got ", error.what(),
+                      ". Save the dataset again."));
+  }
+}
+
+// What save_to_disk wrote of one split.
+DatasetFiles saved_files(const fs::path& folder) {
+  const nlohmann::json state = read_json(folder / "state.json");
+  D9D_CHECK(!state.contains("_indices_files") || state.at("_indices_files").empty(), IoError,
+            "[data::dataset_files] expected rows in the order of the files in '", folder.string(),
+            "', got a selection by indices. Call flatten_indices() before save_to_disk().");
+  DatasetFiles files;
+  for (const auto& file : state.at("_data_files"))
+    files.paths.push_back(folder / file.at("filename").get<std::string>());
+  return files;
+}
+
+bool has_word(std::string_view name, std::string_view word) {
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+  for (std::size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || !is_part(name[at - 1])) && (end == name.size() || !is_part(name[end]))) return true;
+  }
+  return false;
+}
+
+bool has_any_split(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kSplits{"train", "test", "validation", "valid", "dev", "eval"};
+  return std::ranges::any_of(kSplits, [&](std::string_view split) { return has_word(name, split); });
+}
+
+std::vector<fs::path> files_of(const fs::path& folder, std::string_view extension, const std::string& split) {
+  std::vector<fs::path> all, of_split;
+  if (!fs::is_directory(folder)) return {};
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.is_regular_file() && entry.path().extension() == extension) all.push_back(entry.path());
+  }
+  std::ranges::sort(all);
+  for (const fs::path& path : all) {
+    // An Arrow file of the cache may be the result of a map() or an index: not the rows of the split.
+    const std::string name = path.stem().string();
+    if (!name.starts_with("cache-") && has_word(name, split)) of_split.push_back(path);
+  }
+  const bool names_no_split =
+      std::ranges::none_of(all, [](const fs::path& path) { return has_any_split(path.stem().string()); });
+  return split == "train" && names_no_split ? all : of_split;
+}
+
+}  // namespace
+
+DatasetFiles dataset_files(const fs::path& dataset, const std::string& split) {
+  std::error_code error;
+  D9D_CHECK(fs::is_directory(dataset, error), ConfigError,
+            "[data::dataset_files] expected a folder of a dataset, got '", dataset.string(),
+            "', which is none here. Datasets of the hub are not downloaded: run "
+            "`datasets.load_dataset(name).save_to_disk(folder)` once and name the folder.");
+  if (fs::exists(dataset / "dataset_dict.json")) {
+    D9D_CHECK(fs::exists(dataset / split / "state.json"), IoError, "[data::dataset_files] expected a split '", split,
+              "' in '", dataset.string(), "', got only ",
+              read_json(dataset / "dataset_dict.json").value("splits", nlohmann::json()), ". Change \"split\".");
+    return saved_files(dataset / split);
+  }
+  if (fs::exists(dataset / "state.json")) return saved_files(dataset);
+  struct Kind {
+    std::string_view extension;
+    DatasetFormat format;
+  };
+  constexpr std::array<Kind, 4> kKinds{{{".arrow", DatasetFormat::kArrow},
+                                        {".parquet", DatasetFormat::kParquet},
+                                        {".jsonl", DatasetFormat::kJsonl},
+                                        {".json", DatasetFormat::kJsonl}}};
+  for (const fs::path& folder : {dataset, dataset / "data"}) {
+    for (const auto& [extension, format] : kKinds) {
+      if (extension == ".json" && fs::exists(folder / "dataset_info.json")) continue;
+      std::vector<fs::path> paths = files_of(folder, extension, split);
+      if (!paths.empty()) return {.format = format, .paths = std::move(paths)};
+    }
+  }
+  throw IoError(cat("[data::dataset_files] expected Arrow, Parquet or JSON lines of split '", split, "' in '",
+                    dataset.string(), "', got none. Check the folder and the split."));
+}
+
+}  // namespace d9d

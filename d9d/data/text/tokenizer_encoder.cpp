@@ -1,0 +1,36 @@
+#include "d9d/data/text/tokenizer_encoder.h"
+
+#include "d9d/base/check.h"
+#include "d9d/base/fnv1a.h"
+#include "d9d/base/io/mapped_file.h"
+
+namespace d9d {
+
+namespace {
+
+// Of its content: a copy elsewhere is the same tokenizer.
+std::string fingerprint_of(const std::filesystem::path& file, const EncodeOptions& options) {
+  const MappedFile mapping(file);
+  const std::string_view text{reinterpret_cast<const char*>(mapping.bytes().data()), mapping.bytes().size()};
+  return cat("tokenizer.json ", text.size(), " ", fnv1a(text), options.add_special_tokens ? " with special tokens" : "",
+             options.split_special_tokens ? " split" : "");
+}
+
+}  // namespace
+
+TokenizerEncoder::TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options)
+    : tokenizer_(Tokenizer::from_file(file)), options_(options), fingerprint_(fingerprint_of(file, options)) {}
+
+void TokenizerEncoder::encode(std::string_view text, std::vector<std::int64_t>& ids) const {
+  std::vector<std::uint32_t> encoded;
+  tokenizer_.append_ids(text, options_, encoded);
+  ids.insert(ids.end(), encoded.begin(), encoded.end());
+}
+
+std::optional<std::int64_t> TokenizerEncoder::id_of(std::string_view token) const {
+  const auto id = tokenizer_.token_to_id(token);
+  if (!id) return std::nullopt;
+  return std::int64_t{*id};
+}
+
+}  // namespace d9d

@@ -1,0 +1,31 @@
+// A tokenizer.json as a TextEncoder.
+//
+// Example
+//   const TokenizerEncoder encoder("Qwen3-0.6B/tokenizer.json", {.add_special_tokens = false});
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "d9d/data/text/text_encoder.h"
+#include "d9d/tokenizer/tokenizer.h"
+
+namespace d9d {
+
+class TokenizerEncoder final : public TextEncoder {
+ public:
+  // Throws as Tokenizer::from_file.
+  TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options);
+
+  void encode(std::string_view text, std::vector<std::int64_t>& ids) const override;
+  [[nodiscard]] std::int64_t vocabulary_size() const override { return std::int64_t{tokenizer_.highest_id()} + 1; }
+  [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override;
+  [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
+
+ private:
+  Tokenizer tokenizer_;
+  EncodeOptions options_;
+  std::string fingerprint_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,22 @@
+// What happens to documents that are longer than a sequence.
+#pragma once
+
+#include "d9d/base/enum_names.h"
+
+namespace d9d {
+
+// A document with more positions than a sequence.
+enum class LongDocuments {
+  kRefuse,    // IoError that names it, at construction
+  kTruncate,  // its end is dropped
+  kSplit,     // one item after the other, which share one token; each but the last fills a sequence
+  kSkip,      // it is left out
+};
+constexpr auto enum_names(LongDocuments) {
+  return std::to_array<EnumName<LongDocuments>>({{LongDocuments::kRefuse, "refuse"},
+                                                 {LongDocuments::kTruncate, "truncate"},
+                                                 {LongDocuments::kSplit, "split"},
+                                                 {LongDocuments::kSkip, "skip"}});
+}
+
+}  // namespace d9d

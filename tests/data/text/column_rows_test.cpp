@@ -1,0 +1,147 @@
+#include "d9d/data/text/column_rows.h"
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/data/text/dataset_files.h"
+
+#include "tests/data/source/source_test.h"
+#include "tests/support/python.h"
+
+namespace d9d::column_rows_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using Texts = std::vector<std::string>;
+
+// Files that pyarrow and datasets wrote, once for all tests.
+class ColumnFiles : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder() = std::filesystem::path(::testing::TempDir()) / "d9d" / "column_files";
+    std::filesystem::remove_all(folder());
+    std::filesystem::create_directories(folder());
+    const std::string printed = test::run_python("tests/data/text/column_oracle.py", {folder().string()});
+    // Progress bars of datasets come before.
+    const auto begin = printed.rfind("{\"texts\"");
+    ASSERT_NE(begin, std::string::npos) << printed;
+    written() = nlohmann::json::parse(printed.substr(begin, printed.find('\n', begin) - begin));
+  }
+  static std::filesystem::path& folder() {
+    static std::filesystem::path folder;
+    return folder;
+  }
+  static nlohmann::json& written() {
+    static nlohmann::json written;
+    return written;
+  }
+  static Texts texts(std::size_t begin = 0, std::size_t end = 2500) {
+    const auto all = written().at("texts").get<Texts>();
+    return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)};
+  }
+  static Texts rows_of(const std::vector<std::filesystem::path>& paths, ColumnFormat format,
+                       const std::string& column = "text") {
+    const ColumnRows rows(paths, format, {column});
+    Texts result;
+    for (std::int64_t part = 0; part < rows.num_parts(); ++part) {
+      rows.read(part, [&](const TextRow& row) {
+        result.push_back(row.problem.empty() ? std::string(row.columns.at(0))
+                                             : rows.place(part, row.row) + ": " + row.problem);
+      });
+    }
+    return result;
+  }
+  static Texts parquet(const std::string& name, const std::string& column = "text") {
+    return rows_of({folder() / name}, ColumnFormat::kParquet, column);
+  }
+  static Texts arrow(const std::string& name, const std::string& column = "text") {
+    return rows_of({folder() / name}, ColumnFormat::kArrow, column);
+  }
+  static Texts split_of(const std::filesystem::path& dataset, const std::string& split) {
+    const DatasetFiles files = dataset_files(dataset, split);
+    return rows_of(files.paths, files.format == DatasetFormat::kArrow ? ColumnFormat::kArrow : ColumnFormat::kParquet);
+  }
+};
+
+TEST_F(ColumnFiles, Of_Parquet_have_the_rows_that_pyarrow_wrote) {
+  for (const auto* name : {"a.parquet", "snappy.parquet"}) {
+    for (const auto* column : {"text", "large", "dictionary"}) EXPECT_EQ(parquet(name, column), texts()) << column;
+  }
+}
+
+TEST_F(ColumnFiles, Of_Arrow_have_the_rows_that_pyarrow_wrote) {
+  for (const auto* column : {"text", "large", "dictionary"})
+    EXPECT_EQ(arrow("stream.arrow", column), texts()) << column;
+  for (const auto* name : {"file.arrow", "lz4.arrow", "zstd.arrow"}) {
+    for (const auto* column : {"text", "view"}) EXPECT_EQ(arrow(name, column), texts()) << name << column;
+  }
+}
+
+TEST_F(ColumnFiles, Are_read_in_parts_of_row_groups_and_batches) {
+  EXPECT_EQ(ColumnRows({folder() / "a.parquet"}, ColumnFormat::kParquet, {"text"}).num_parts(), 4);
+  EXPECT_EQ(ColumnRows({folder() / "stream.arrow"}, ColumnFormat::kArrow, {"text"}).num_parts(), 9);
+}
+
+TEST_F(ColumnFiles, Name_rows_with_nulls_and_invalid_characters) {
+  for (const auto& rows : {parquet("bad_rows.parquet"), arrow("bad_rows.arrow")}) {
+    EXPECT_THAT(rows, ElementsAre("one", AllOf(HasSubstr("row 1 of"), HasSubstr("null instead of text")), "three", "ok",
+                                  AllOf(HasSubstr("row 4 of"), HasSubstr("not UTF-8, from byte 1")), "z"));
+  }
+}
+
+TEST_F(ColumnFiles, Name_columns_that_are_missing_or_of_something_else) {
+  for (const auto& rows : {parquet("a.parquet", "txt"), arrow("stream.arrow", "txt")}) {
+    EXPECT_THAT(rows, ElementsAre(AllOf(HasSubstr("no column 'txt' among id, nested, text"))));
+  }
+  EXPECT_THAT(parquet("a.parquet", "id"), ElementsAre(HasSubstr("int64 instead of text in column 'id'")));
+  EXPECT_THAT(arrow("stream.arrow", "nested"), ElementsAre(HasSubstr("instead of text in column 'nested'")));
+}
+
+TEST_F(ColumnFiles, Name_files_that_are_empty_cut_or_something_else) {
+  EXPECT_THAT(parquet("empty.parquet"), ElementsAre(AllOf(HasSubstr("empty.parquet'"), EndsWith("no rows"))));
+  EXPECT_THAT(parquet("cut.parquet"), ElementsAre(AllOf(HasSubstr("cut.parquet'"), HasSubstr("no whole Parquet"))));
+  EXPECT_THAT(arrow("cut.arrow"), ElementsAre(AllOf(HasSubstr("cut.arrow'"), HasSubstr("no whole Arrow"))));
+  EXPECT_THAT(arrow("a.parquet"), ElementsAre(HasSubstr("no whole Arrow")));
+  EXPECT_THAT(parquet("stream.arrow"), ElementsAre(HasSubstr("no whole Parquet")));
+}
+
+TEST_F(ColumnFiles, Name_the_first_row_of_a_damaged_row_group_and_read_the_others) {
+  const Texts rows = parquet("damaged.parquet");
+  const Texts before = texts(0, 700), after = texts(1400, 2500);
+  ASSERT_GE(rows.size(), 1801U);
+  EXPECT_EQ(Texts(rows.begin(), rows.begin() + 700), before);
+  EXPECT_EQ(Texts(rows.end() - 1100, rows.end()), after);
+  EXPECT_THAT(rows[rows.size() - 1101], AllOf(HasSubstr("damaged.parquet"), HasSubstr("damaged rows")));
+}
+
+TEST_F(ColumnFiles, Of_saved_datasets_are_found_by_split) {
+  EXPECT_EQ(split_of(folder() / "saved", "train"), texts());
+  EXPECT_EQ(split_of(folder() / "splits", "train"), texts(0, 100));
+  EXPECT_EQ(split_of(folder() / "splits", "test"), texts(100, 150));
+  const Texts all = texts();
+  EXPECT_EQ(split_of(folder() / "selected", "train"), (Texts{all[5], all[3], all[1]}));
+}
+
+TEST_F(ColumnFiles, Of_the_hub_and_of_the_cache_of_load_dataset_are_found_by_split) {
+  EXPECT_EQ(split_of(folder() / "hub", "train"), texts(0, 20));
+  EXPECT_EQ(split_of(folder() / "hub", "test"), texts(20, 30));
+  const std::filesystem::path cached = written().at("cached").get<std::string>();
+  EXPECT_EQ(split_of(cached, "train"), texts(0, 20));
+  EXPECT_EQ(split_of(cached, "test"), texts(20, 30));
+}
+
+TEST_F(ColumnFiles, Of_datasets_that_are_not_here_are_refused_with_the_remedy) {
+  EXPECT_THAT(test::message_of<ConfigError>([] { (void)dataset_files("wikitext", "train"); }),
+              AllOf(HasSubstr("'wikitext'"), HasSubstr("save_to_disk")));
+  EXPECT_THAT(test::message_of<IoError>([] { (void)dataset_files(folder() / "splits", "validation"); }),
+              AllOf(HasSubstr("'validation'"), HasSubstr("train")));
+  EXPECT_THAT(test::message_of<IoError>([] { (void)dataset_files(folder() / "hub", "validation"); }),
+              HasSubstr("'validation'"));
+}
+
+}  // namespace
+}  // namespace d9d::column_rows_test
