@@ -1,7 +1,7 @@
 // Documents as the samples that a configuration asks for.
 //
 // Example
-//   const TokenView view = build_view(documents, source.sequence, {.seed = 1337, .shuffle = true, .global_batch_size = 64});
+//   const TokenView view = build_view(documents, source.sequence, {.seed = 1337, .global_batch_size = 64});
 //   view.dataset->get_in_epoch(0, 0);
 #pragma once
 
