@@ -249,7 +249,7 @@ TEST_F(KindsOfOneJob, Refuse_ends_of_documents_that_are_no_token) {
   EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, {0, 1}, 0); }), HasSubstr("'<|end|>'"));
 }
 
-TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence_with_file_and_row) {
+TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence) {
   nlohmann::json json = source("tokens");
   add_view(json, "documents");
   json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", 10}});

@@ -84,6 +84,36 @@ def loader_rows():
     }
 
 
+def data_rows():
+    """Keys of sources and views. Other kinds and the sources of mixtures share them (keys_test.py)."""
+    kinds, cache = "tests/data/token_stream_kinds_test.cpp", "tests/data/text/token_cache_test.cpp"
+    every_document = tests(kinds, "Have_every_document_once_in_a_pass")
+    return {
+        "data[text].tokenizer": tests("tests/data/reference_example_test.cpp",
+                                      "Has_the_batches_of_the_reference_on_one_and_two_ranks"),
+        "data[text].end_of_document": tests(kinds, "Refuse_ends_of_documents_that_are_no_token"),
+        "data[text].add_special_tokens": tests("tests/data/text/tokenizer_encoder_test.cpp",
+                                               "Adds_the_tokens_of_the_template_where_it_is_asked_to"),
+        "data[text].bad_rows": tests(cache, "Refuses_bad_rows_by_name_or_skips_and_counts_them"),
+        "data[text].num_proc": tests(cache, "Is_the_same_for_any_number_of_threads"),
+        "data[text].cache": tests(cache, "Tokenises_once_and_maps_afterwards"),
+        "data[text].view": every_document,
+        "data[text].view[documents].long_documents": tests(kinds, "Refuse_or_cut_documents_longer_than_a_sequence"),
+        "data[text].view[documents].sort_buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
+        "data[text].view[packed].long_documents": tests(kinds, "Refuse_or_cut_documents_longer_than_a_sequence"),
+        "data[text].view[packed].buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
+        "data[jsonl].column": tests("tests/data/text/jsonl_rows_test.cpp",
+                                    "Are_rows_of_the_columns_that_are_asked_for"),
+        "data[jsonl].prompt_column": tests(kinds, "Do_not_predict_the_prompts_of_pairs"),
+        "data[arrow].split": tests("tests/data/text/column_rows_test.cpp", "Of_saved_datasets_are_found_by_split"),
+        "data[tokens].end_of_document": every_document,
+        "data[mixture].sources": tests("tests/data/view/dataset_views_test.cpp",
+                                       "Ends_before_a_source_begins_again_and_goes_on_in_the_next_epoch"),
+        "data[mixture].sources[].weight": tests(kinds, "Refuse_the_position_of_another_order"),
+        "data[mixture].sources[].source": tests(kinds, "Have_the_same_samples_in_a_step_on_any_number_of_ranks_and_workers"),
+    }
+
+
 def schedule_rows():
     curve = "lr_scheduler[piecewise].scheduler"
     phases = "lr_scheduler.scheduler.phases"
@@ -267,13 +297,12 @@ def rows():
         "launch.deterministic": tests("tests/program/learning_test.py", "test_a_deterministic_run_repeats_every_bit"),
         "launch.num_threads": Row(3, look="threads"),
         "launch.log_level": Row("error", look=less_log),
-        "data": Row(dataset, look=refused("Hugging Face dataset")),
-        "data[-]": Row(dataset, look=refused("Hugging Face dataset"), at="data"),
+        "data": Row(dataset, look=refused("save_to_disk")),
+        "data[-]": tests("tests/data/reference_example_test.cpp", "Has_the_batches_of_the_reference_on_one_and_two_ranks"),
         "data[text].paths": Row(["other.txt"], look=numbers),
         "data[text].sequence_length": Row(16, look=numbers),
         "data[tokens].path": Row("other.txt", look=numbers, given={"data": tokens}),
         "data[tokens].dtype": Row("uint16", look=refused("tokens of 2 bytes"), given={"data": tokens}),
-        "data[tokens].sequence_length": Row(16, look=numbers, given={"data": tokens}),
         f"{model}.num_hidden_layers": Row(2, look=numbers),
         f"{model}.rope_base": Row(100, look=numbers),
         f"{model}.max_position_ids": Row(16, look=refused("max_position_ids")),
@@ -293,6 +322,6 @@ def rows():
         "export_to": Row("elsewhere", look=file("elsewhere/model.safetensors")),
     }
     table |= {f"data[text].{name}": row for name, row in loader_rows().items()}
-    for part in (layer_rows, mesh_rows, fsdp_rows, rope_rows, trainer_rows, optimizer_rows, schedule_rows):
+    for part in (data_rows, layer_rows, mesh_rows, fsdp_rows, rope_rows, trainer_rows, optimizer_rows, schedule_rows):
         table |= part()
     return table

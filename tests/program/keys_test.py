@@ -51,8 +51,9 @@ def is_inner(key, table):
     """Whether the key belongs to a record that is refused or renamed as a whole, or that is tested in another place."""
     if key.startswith("trainer.profiling.") or any(each.endswith("]") and key.startswith(each) for each in table):
         return True
-    if key.startswith("data[tokens]."):
-        return key.replace("tokens", "text") in table
+    if key.startswith("data["):  # kinds of data share keys, and so do the sources of a mixture
+        rest = re.sub(r"^data\[\w+\]\.(sources\[\]\.source\[\w+\]\.)?", "", key)
+        return any(f"data[{kind}].{rest}" in table for kind in ("text", "jsonl", "arrow", "tokens"))
     return key.startswith("trainer.logging.tracker[multi].trackers[]")
 
 

@@ -1,0 +1,75 @@
+// The record of 0.16's example gives the batches that the reference makes of the same rows and tokenizer.
+#include <filesystem>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/config/record_json.h"
+#include "d9d/data/token_stream.h"
+
+#include "tests/support/io_faults.h"
+#include "tests/support/python.h"
+
+namespace d9d::reference_example_test {
+namespace {
+
+std::vector<std::vector<std::int64_t>> rows_of(const at::Tensor& tensor) {
+  std::vector<std::vector<std::int64_t>> rows;
+  for (std::int64_t i = 0; i < tensor.size(0); ++i) {
+    const at::Tensor row = tensor[i].contiguous();
+    rows.emplace_back(row.const_data_ptr<std::int64_t>(), row.const_data_ptr<std::int64_t>() + row.numel());
+  }
+  return rows;
+}
+
+// XDG_CACHE_HOME of this process, whose tests run one after the other.
+class CacheHome {
+ public:
+  explicit CacheHome(const std::filesystem::path& folder) { ::setenv("XDG_CACHE_HOME", folder.c_str(), 1); }
+  ~CacheHome() { ::unsetenv("XDG_CACHE_HOME"); }
+  CacheHome(const CacheHome&) = delete;
+  CacheHome& operator=(const CacheHome&) = delete;
+};
+
+TEST(ReferenceExample, Has_the_batches_of_the_reference_on_one_and_two_ranks) {
+  const auto folder = test::fresh_directory("example");
+  std::filesystem::create_directories(folder / "data");
+  const std::string printed = test::run_python("tests/data/reference_example_oracle.py", {folder.string()});
+  const auto begin = printed.find("RESULT ");
+  ASSERT_NE(begin, std::string::npos);
+  const auto expected = nlohmann::json::parse(printed.substr(begin + 7));
+  const CacheHome cache(folder / "home");
+  const auto config = parse_record<DataConfig>({{"dataset", folder.string()},
+                                                {"split", "train"},
+                                                {"text_column", "body"},
+                                                {"use_samples", expected.at("use_samples")},
+                                                {"shuffle_seed", expected.at("seed")},
+                                                {"tokenizer", (folder / "tokenizer.json").string()},
+                                                {"num_proc", 2},
+                                                {"presort_buffer_size", expected.at("buffer")},
+                                                {"global_batch_size", expected.at("global_batch")},
+                                                {"microbatch_size", expected.at("microbatch")},
+                                                {"num_workers", 2}},
+                                               {.keys = "data"});
+  const auto vocabulary_size = expected.at("vocabulary").get<std::int64_t>();
+  for (const std::int64_t size : {1, 2}) {
+    for (std::int64_t rank = 0; rank < size; ++rank) {
+      const auto stream = build_token_stream(
+          config, {.vocabulary_size = vocabulary_size, .max_positions = 128000, .stream = {.rank = {rank, size}}});
+      const auto& microbatches = expected.at("ranks").at(std::to_string(size)).at(rank);
+      std::size_t next = 0;
+      while (auto pack = stream->next()) {
+        for (const TokenBatch& batch : *pack) {
+          const auto& one = microbatches.at(next++);
+          EXPECT_EQ(nlohmann::json(rows_of(batch.input_ids)), one.at("input_ids")) << next;
+          EXPECT_EQ(nlohmann::json(rows_of(batch.labels)), one.at("labels")) << next;
+          EXPECT_EQ(nlohmann::json(rows_of(batch.position_ids)), one.at("position_ids")) << next;
+        }
+      }
+      EXPECT_EQ(next, microbatches.size());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace d9d::reference_example_test
