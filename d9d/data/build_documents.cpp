@@ -21,7 +21,7 @@ namespace d9d {
 namespace {
 
 using Documents = std::shared_ptr<const TokenDocuments>;
-using Rows = std::unique_ptr<TextRows>;
+using Rows = std::shared_ptr<const TextRows>;
 
 void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabulary_size) {
   D9D_CHECK(vocabulary_size >= needed, ConfigError, "[data::build_documents] expected a vocabulary of at least ",
@@ -39,15 +39,20 @@ std::unique_ptr<TextEncoder> build_encoder(const TokenizationConfig& config, std
   return encoder;
 }
 
+TokenizeOptions tokenize_options(const TokenizationConfig& config, const TextEncoder& encoder) {
+  TokenizeOptions options{.bad_rows = config.bad_rows, .num_threads = config.num_proc};
+  if (!config.end_of_document) return options;
+  options.end_of_document = encoder.id_of(*config.end_of_document);
+  D9D_CHECK(options.end_of_document, ConfigError, "[data::build_documents] expected end_of_document = '",
+            *config.end_of_document, "' to be a token of the tokenizer, got none of that text. Correct it.");
+  return options;
+}
+
 Documents tokenised(const TextRows& rows, const TokenizationConfig& config, const DocumentOptions& options,
                     std::int64_t max_rows = -1) {
   const auto encoder = build_encoder(config, options.vocabulary_size);
-  TokenizeOptions tokenize{.bad_rows = config.bad_rows, .max_rows = max_rows, .num_threads = config.num_proc};
-  if (config.end_of_document) {
-    tokenize.end_of_document = encoder->id_of(*config.end_of_document);
-    D9D_CHECK(tokenize.end_of_document, ConfigError, "[data::build_documents] expected end_of_document = '",
-              *config.end_of_document, "' to be a token of the tokenizer, got none of that text. Correct it.");
-  }
+  TokenizeOptions tokenize = tokenize_options(config, *encoder);
+  tokenize.max_rows = max_rows;
   return cached_documents(rows, *encoder,
                           {.folder = config.cache ? *config.cache : default_token_cache(),
                            .tokenize = tokenize,
@@ -64,11 +69,11 @@ std::vector<std::string> names_of(const ColumnsConfig& config) {
 Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns) {
   switch (files.format) {
     case DatasetFormat::kArrow:
-      return std::make_unique<ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns));
+      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns));
     case DatasetFormat::kParquet:
-      return std::make_unique<ColumnRows>(files.paths, ColumnFormat::kParquet, std::move(columns));
+      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kParquet, std::move(columns));
     case DatasetFormat::kJsonl:
-      return std::make_unique<JsonlRows>(files.paths, std::move(columns));
+      return std::make_shared<const JsonlRows>(files.paths, std::move(columns));
   }
   D9D_ASSERT(false, "format ", static_cast<int>(files.format));
 }
@@ -143,6 +148,36 @@ Documents build_documents(const DatasetDataConfig& config, const DocumentOptions
   Documents documents = tokenised(*rows, tokenization, options, config.use_samples);
   auto order = numpy_permutation(documents->size(), static_cast<std::uint64_t>(config.shuffle_seed));
   return std::make_shared<const PermutedDocuments>(std::move(documents), std::move(order));
+}
+
+TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size) {
+  const auto with = [&](Rows rows, const TokenizationConfig& tokenization) -> TokenisableRows {
+    std::shared_ptr<const TextEncoder> encoder = build_encoder(tokenization, vocabulary_size);
+    TokenizeOptions options = tokenize_options(tokenization, *encoder);
+    return {std::move(rows), std::move(encoder), std::move(options)};
+  };
+  if (const auto* text = std::get_if<TextSource>(&config)) {
+    return with(std::make_shared<const TextFileRows>(match_files(text->paths)), text->tokenization);
+  }
+  if (const auto* jsonl = std::get_if<JsonlSource>(&config)) {
+    return with(std::make_shared<const JsonlRows>(match_files(jsonl->columns.paths), names_of(jsonl->columns)),
+                jsonl->columns.tokenization);
+  }
+  if (const auto* parquet = std::get_if<ParquetSource>(&config)) {
+    return with(std::make_shared<const ColumnRows>(match_files(parquet->columns.paths), ColumnFormat::kParquet,
+                                                   names_of(parquet->columns)),
+                parquet->columns.tokenization);
+  }
+  if (const auto* arrow = std::get_if<ArrowSource>(&config)) {
+    const auto& paths = arrow->columns.paths;
+    const bool is_folder = paths.size() == 1 && std::filesystem::is_directory(paths.front());
+    const DatasetFiles files = is_folder ? dataset_files(paths.front(), arrow->split)
+                                         : DatasetFiles{.format = DatasetFormat::kArrow, .paths = match_files(paths)};
+    return with(rows_of(files, names_of(arrow->columns)), arrow->columns.tokenization);
+  }
+  throw ConfigError(
+      "[data::build_rows] expected a source of text (text, jsonl, parquet, arrow) for the view \"streamed\", got one of "
+      "tokens, which need no streaming. Choose the view \"packed\".");
 }
 
 std::optional<std::int64_t> document_separator(const SourceConfig& config) {

@@ -9,6 +9,9 @@
 #include "d9d/base/log.h"
 #include "d9d/data/config.h"
 #include "d9d/data/source/token_documents.h"
+#include "d9d/data/text/text_encoder.h"
+#include "d9d/data/text/text_rows.h"
+#include "d9d/data/text/tokenize_rows.h"
 
 namespace d9d {
 
@@ -26,6 +29,14 @@ struct DocumentOptions {
 // The first use_samples rows in the order of 0.16's example.
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const DatasetDataConfig& config,
                                                                     const DocumentOptions& options);
+
+// The rows of a source with what tokenises them, for a stream of them. Throws ConfigError for sources of tokens.
+struct TokenisableRows {
+  std::shared_ptr<const TextRows> rows;
+  std::shared_ptr<const TextEncoder> encoder;
+  TokenizeOptions options = {};
+};
+[[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size);
 
 // A token between two documents of a source in the concatenated view: of text as bytes, whose files have no ends.
 [[nodiscard]] std::optional<std::int64_t> document_separator(const SourceConfig& config);

@@ -14,15 +14,20 @@ namespace {
 
 using Documents = std::shared_ptr<const TokenDocuments>;
 
-UsableDocuments usable(Documents documents, std::int64_t max_positions, LongDocuments too_long, const Logger& log) {
+UsableDocuments usable(Documents documents, const DocumentRules& rules, const Logger& log) {
   const std::int64_t num_documents = documents->size();
-  UsableDocuments result(std::move(documents), {.max_positions = max_positions, .too_long = too_long});
-  const auto& [too_short, long_ones] = result.counts();
-  if (too_short > 0)
-    log.info("data: left out ", too_short, " of ", num_documents, " documents with less than two tokens");
-  if (long_ones > 0) {
-    log.info("data: ", long_ones, " of ", num_documents, " documents have more than ", max_positions,
-             " positions: ", enum_name(too_long));
+  const std::string described = documents->describe();
+  UsableDocuments result(std::move(documents), rules);
+  D9D_CHECK(result.size() > 0, ConfigError, "[data::build_view] expected a document of 2 to ", rules.max_positions + 1,
+            " tokens, got none among the ", num_documents, " of ", described,
+            ". Check the files, or the length of sequences.");
+  const auto& [too_short, too_long] = result.counts();
+  if (too_short > 0 && rules.too_short == ShortDocuments::kSkip) {
+    log.info("data: left out ", too_short, " of ", num_documents, " documents, which have less than two tokens");
+  }
+  if (too_long > 0) {
+    log.info("data: ", too_long, " of ", num_documents, " documents have more than ", rules.max_positions,
+             " positions: ", enum_name(rules.too_long));
   }
   return result;
 }
@@ -34,7 +39,7 @@ TokenView view_of(const ConcatenatedViewConfig&, Documents documents, std::int64
 TokenView view_of(const DocumentsViewConfig& config, Documents documents, std::int64_t length,
                   const ViewOptions& options) {
   auto dataset =
-      std::make_shared<const DocumentDataset>(usable(std::move(documents), length, config.long_documents, options.log));
+      std::make_shared<const DocumentDataset>(usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log));
   if (config.sort_buffer_size == 0) return {.dataset = std::move(dataset)};
   const BufferSortedOrder::Options order{.buffer_size = config.sort_buffer_size,
                                          .pack_size = options.global_batch_size,
@@ -50,10 +55,16 @@ TokenView view_of(const PackedViewConfig& config, Documents documents, std::int6
                   const ViewOptions& options) {
   const PackingOptions packing{.buffer_size = config.buffer_size, .seed = options.seed, .shuffle = options.shuffle};
   return {.dataset = std::make_shared<const PackedDataset>(
-              usable(std::move(documents), length, config.long_documents, options.log), packing),
+              usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log), packing),
           .order = cat("packed to ", length, " in buffers of ", packing.buffer_size,
                        packing.shuffle ? cat(", seed ", packing.seed) : ""),
           .is_packed = true};
+}
+
+TokenView view_of(const StreamedViewConfig&, const Documents&, std::int64_t, const ViewOptions&) {
+  throw ConfigError(
+      "[data::build_view] expected a view of documents that are there, got \"streamed\", which is for one source of rows. "
+      "Take it out of the mixture, or choose \"packed\".");
 }
 
 // Every label counts where sequences are cut from documents, so prompts would be learned.
@@ -76,8 +87,8 @@ TokenView build_view(Documents documents, const SequenceConfig& config, const Vi
 }
 
 TokenView build_reference_view(Documents documents, const ReferenceViewOptions& options) {
-  auto dataset = std::make_shared<const DocumentDataset>(UsableDocuments(
-      std::move(documents), {.max_positions = options.max_positions, .too_short = ShortDocuments::kKeep}));
+  auto dataset = std::make_shared<const DocumentDataset>(usable(
+      std::move(documents), {.max_positions = options.max_positions, .too_short = ShortDocuments::kKeep}, Logger()));
   const BufferSortedOrder::Options order{.buffer_size = options.presort_buffer_size,
                                          .pack_size = options.global_batch_size,
                                          .seed = options.seed,

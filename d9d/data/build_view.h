@@ -32,7 +32,8 @@ struct ViewOptions {
   Logger log = Logger();                       // is told of documents that are left out or cut
 };
 
-// Throws ConfigError or IoError as the view's class.
+// Throws ConfigError or IoError as the view's class, and ConfigError for the view "streamed" and for sources without a
+// document of two tokens.
 [[nodiscard]] TokenView build_view(std::shared_ptr<const TokenDocuments> documents, const SequenceConfig& config,
                                    const ViewOptions& options);
 

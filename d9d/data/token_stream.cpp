@@ -1,6 +1,8 @@
 #include "d9d/data/token_stream.h"
 
+#include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "d9d/base/philox.h"
 #include "d9d/data/build_documents.h"
 #include "d9d/data/build_view.h"
+#include "d9d/data/stream/streamed_packs.h"
 #include "d9d/data/view/mixture_dataset.h"
 #include "d9d/data/view/shuffled_dataset.h"
 
@@ -28,14 +31,20 @@ DocumentOptions document_options(const Job& job) {
           .log = job.options.stream.log};
 }
 
-TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64_t seed) {
-  const SequenceConfig& sequence =
-      std::visit([](const auto& source) -> const SequenceConfig& { return source.sequence; }, config);
+const SequenceConfig& sequence_of(const SourceConfig& config) {
+  return std::visit([](const auto& source) -> const SequenceConfig& { return source.sequence; }, config);
+}
+
+void check_length(const SequenceConfig& sequence, const Job& job) {
   const auto& max_positions = job.options.max_positions;
   D9D_CHECK(!max_positions || sequence.sequence_length <= *max_positions, ConfigError,
             "[data::build_token_stream] expected sequence_length <= the model's max_position_ids = ", *max_positions,
             ", got sequence_length = ", sequence.sequence_length, ". Change one of the two.");
-  return build_view(build_documents(config, document_options(job)), sequence,
+}
+
+TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64_t seed) {
+  check_length(sequence_of(config), job);
+  return build_view(build_documents(config, document_options(job)), sequence_of(config),
                     {.seed = seed,
                      .shuffle = job.loader.shuffle,
                      .global_batch_size = job.loader.global_batch_size,
@@ -83,14 +92,63 @@ TokenView view_of(const DatasetDataConfig& config, const Job& job) {
                                .shuffle = config.loader.shuffle});
 }
 
+std::function<TokenBatch(TokenBatch)> pinning(const AutoDataConfig& loader) {
+  if (!loader.pin_memory || !detail::can_pin_memory()) return {};
+  return [](const TokenBatch& batch) { return tree_map(detail::pin_memory, batch); };
+}
+
 TokenBatch collate(std::span<const TokenSample> samples) {
   return samples.front().packed_lengths.empty() ? collate_padded(samples) : collate_fixed(samples);
+}
+
+// The source of a job that is not a mixture; null for others.
+template <class Data>
+std::optional<SourceConfig> source_of(const Data& data) {
+  if constexpr (requires { SourceConfig(data.source); }) {
+    return SourceConfig(data.source);
+  } else {
+    return std::nullopt;
+  }
+}
+
+std::unique_ptr<PackStream<TokenBatch>> build_streamed(const SourceConfig& config, const StreamedViewConfig& view,
+                                                       const Job& job) {
+  const SequenceConfig& sequence = sequence_of(config);
+  check_length(sequence, job);
+  const LoaderOptions loading = loader_options(job.loader);
+  D9D_CHECK(loading.timeout_seconds == 0 && !job.loader.prefetch_factor && job.loader.drop_last, ConfigError,
+            "[data::build_token_stream] expected no timeout and no prefetch_factor, and drop_last, with the view "
+            "\"streamed\", got one of them. Each worker tokenises one part ahead; remove the keys.");
+  TokenisableRows rows = build_rows(config, job.options.vocabulary_size);
+  const StreamOptions& stream = job.options.stream;
+  return std::make_unique<StreamedPacks>(
+      std::move(rows.rows), std::move(rows.encoder),
+      StreamedOptions{.part = {.tokenize = rows.options,
+                               .max_positions = sequence.sequence_length,
+                               .long_documents = view.long_documents,
+                               .buffer_size = view.buffer_size,
+                               .seed = stream.seed,
+                               .shuffle = job.loader.shuffle},
+                      .tokens_per_step = view.tokens_per_step,
+                      .global_batch_size = job.loader.global_batch_size,
+                      .microbatch_size = job.loader.microbatch_size,
+                      .rank = stream.rank,
+                      .mode = job.loader.shard_indexing_mode,
+                      .num_workers = job.loader.num_workers,
+                      .repeat = stream.repeat,
+                      .on_batch = pinning(job.loader),
+                      .log = stream.log});
 }
 
 }  // namespace
 
 std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config, TokenStreamOptions options) {
   AutoDataConfig loader = loader_config(config);
+  const auto source = std::visit([](const auto& data) { return source_of(data); }, config);
+  if (source) {
+    const auto* streamed = std::get_if<StreamedViewConfig>(&sequence_of(*source).view);
+    if (streamed != nullptr) return build_streamed(*source, *streamed, {loader, options});
+  }
   TokenView view = std::visit([&](const auto& data) { return view_of(data, {loader, options}); }, config);
   if (view.shuffles_itself) loader.shuffle = false;
   options.stream.dataset_order = view.order;

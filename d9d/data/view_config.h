@@ -46,7 +46,22 @@ struct PackedViewConfig {
   }
 };
 
-using ViewConfig = std::variant<ConcatenatedViewConfig, DocumentsViewConfig, PackedViewConfig>;
+// Packed sequences of rows that are tokenised while the job runs, for data that is read once: StreamedPacks.
+struct StreamedViewConfig {
+  LongDocuments long_documents = LongDocuments::kRefuse;
+  std::int64_t buffer_size = 1024;  // documents that are packed together
+  std::int64_t tokens_per_step = 0;  // StreamedOptions
+
+  static constexpr Tag kTag = {"kind", "streamed"};
+  static constexpr auto fields() {
+    using View = StreamedViewConfig;
+    return record<View>(defaulted("long_documents", &View::long_documents),
+                        defaulted("buffer_size", &View::buffer_size, at_least(1)),
+                        defaulted("tokens_per_step", &View::tokens_per_step, at_least(0)));
+  }
+};
+
+using ViewConfig = std::variant<ConcatenatedViewConfig, DocumentsViewConfig, PackedViewConfig, StreamedViewConfig>;
 
 struct SequenceConfig {
   std::int64_t sequence_length = 1;  // positions

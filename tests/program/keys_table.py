@@ -102,6 +102,13 @@ def data_rows():
         "data[text].view[documents].sort_buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
         "data[text].view[packed].long_documents": tests(kinds, "Refuse_or_cut_documents_longer_than_a_sequence"),
         "data[text].view[packed].buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
+        "data[text].view[streamed].long_documents": tests("tests/data/stream/streamed_packs_test.cpp",
+                                                          "Names_the_row_of_a_document_that_is_too_long"),
+        "data[text].view[streamed].buffer_size": tests("tests/data/order/packed_order_test.cpp",
+                                                       "Packs_each_buffer_by_itself"),
+        "data[text].view[streamed].tokens_per_step": tests(
+            "tests/data/stream/streamed_packs_test.cpp",
+            "Has_the_same_microbatches_in_a_step_on_any_number_of_ranks_and_workers"),
         "data[jsonl].column": tests("tests/data/text/jsonl_rows_test.cpp",
                                     "Are_rows_of_the_columns_that_are_asked_for"),
         "data[jsonl].prompt_column": tests(kinds, "Do_not_predict_the_prompts_of_pairs"),

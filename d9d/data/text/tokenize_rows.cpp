@@ -9,6 +9,7 @@
 #include "d9d/base/io/atomic_directory.h"
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/data/loader/ordered_workers.h"
+#include "d9d/data/text/encode_row.h"
 
 namespace d9d {
 
@@ -34,26 +35,19 @@ void append(const std::vector<std::int64_t>& ids, std::vector<std::byte>& bytes)
 EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncoder& encoder,
                         const TokenizeOptions& options, TokenDtype dtype) {
   EncodedPart encoded;
-  std::vector<std::int64_t> ids;
   rows.read(part, [&](const TextRow& row) {
-    if (!row.problem.empty()) {
-      const std::string what = cat(row.problem, " in ", rows.place(part, row.row));
-      D9D_CHECK(options.bad_rows == BadRows::kSkip, IoError, "[data::tokenize_rows] expected rows of text, got ", what,
-                ". Mend it, or set \"bad_rows\" to \"skip\".");
-      if (encoded.num_skipped++ == 0) encoded.first_skipped = what;
+    std::string problem;
+    const auto document = encode_row(rows, part, row, encoder, options, problem);
+    if (!document) {
+      if (encoded.num_skipped++ == 0) encoded.first_skipped = problem;
       return;
     }
-    ids.clear();
-    for (std::size_t i = 0; i < row.columns.size(); ++i) {
-      if (i > 0) encoded.prompts.push_back(static_cast<std::int32_t>(ids.size()));
-      encoder.encode(row.columns[i], ids);
-    }
-    if (options.end_of_document) ids.push_back(*options.end_of_document);
-    encoded.lengths.push_back(std::ssize(ids));
+    if (row.columns.size() > 1) encoded.prompts.push_back(static_cast<std::int32_t>(document->prompt_length));
+    encoded.lengths.push_back(std::ssize(document->tokens));
     if (dtype == TokenDtype::kUint16) {
-      append<std::uint16_t>(ids, encoded.tokens);
+      append<std::uint16_t>(document->tokens, encoded.tokens);
     } else {
-      append<std::uint32_t>(ids, encoded.tokens);
+      append<std::uint32_t>(document->tokens, encoded.tokens);
     }
   });
   return encoded;

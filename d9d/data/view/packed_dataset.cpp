@@ -34,4 +34,10 @@ TokenSample PackedDataset::get_in_epoch(std::int64_t index, std::int64_t epoch) 
   return packed;
 }
 
+std::int64_t PackedDataset::num_positions(std::int64_t index, std::int64_t epoch) const {
+  std::int64_t count = 0;
+  for (const std::int64_t document : order_(index, epoch)) count += documents_.num_positions(document);
+  return count;
+}
+
 }  // namespace d9d

@@ -29,6 +29,8 @@ class PackedDataset final : public Dataset<TokenSample> {
   // Sequences of the documents' max_positions. What no document fills is padding: input 0, label kIgnoreIndex, position
   // 0.
   [[nodiscard]] TokenSample get_in_epoch(std::int64_t index, std::int64_t epoch) const override;
+  // Positions of its documents, without padding.
+  [[nodiscard]] std::int64_t num_positions(std::int64_t index, std::int64_t epoch) const;
 
  private:
   UsableDocuments documents_;

@@ -29,9 +29,6 @@ UsableDocuments::UsableDocuments(std::shared_ptr<const TokenDocuments> documents
   D9D_CHECK(rules.max_positions >= 1, ConfigError, "[data::UsableDocuments] expected max_positions >= 1, got ",
             rules.max_positions, ". Set the number of tokens of a training sequence.");
   for (std::int64_t document = 0; document < documents_->size(); ++document) list(document);
-  D9D_CHECK(size_ > 0, ConfigError, "[data::UsableDocuments] expected a document of 2 to ", rules.max_positions + 1,
-            " tokens, got none among the ", documents_->size(), " of ", documents_->describe(),
-            ". Check the files, or the length of sequences.");
 }
 
 void UsableDocuments::list(std::int64_t document) {

@@ -37,8 +37,7 @@ class UsableDocuments {
     std::int64_t too_long = 0;
   };
 
-  // Asks for the length of each document once. Throws ConfigError unless max_positions >= 1 and at least one item is
-  // left.
+  // Asks for the length of each document once. Throws ConfigError unless max_positions >= 1. Nothing may be left.
   UsableDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
 
   [[nodiscard]] std::int64_t size() const { return size_; }

@@ -1,0 +1,151 @@
+#include "d9d/data/stream/streamed_packs.h"
+
+#include <string>
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/base/fnv1a.h"
+#include "d9d/base/philox.h"
+#include "d9d/data/order/num_microbatches.h"
+#include "d9d/data/order/permutation.h"
+
+namespace d9d {
+
+namespace {
+
+nlohmann::json order_of(const TextRows& rows_of_all, const TextEncoder& encoder, const StreamedPartOptions& part) {
+  const std::string rows = cat(rows_of_all.fingerprint(), "\n", encoder.fingerprint(), "\n",
+                               part.tokenize.end_of_document.value_or(-1), enum_name(part.tokenize.bad_rows));
+  return {{"rows", fnv1a(rows)},
+          {"num_parts", rows_of_all.num_parts()},
+          {"max_positions", part.max_positions},
+          {"long_documents", enum_name(part.long_documents)},
+          {"buffer_size", part.buffer_size},
+          {"shuffle_seed", part.shuffle ? nlohmann::json(part.seed) : nlohmann::json(nullptr)}};
+}
+
+}  // namespace
+
+StreamedPacks::StreamedPacks(std::shared_ptr<const TextRows> rows, std::shared_ptr<const TextEncoder> encoder,
+                             StreamedOptions options)
+    : rows_(std::move(rows)), encoder_(std::move(encoder)),
+      options_(std::move(options)),
+      order_(order_of(*rows_, *encoder_, options_.part)) {
+  (void)num_microbatches_for_global_batch({.data_parallel_size = options_.rank.size,
+                                           .global_batch_size = options_.global_batch_size,
+                                           .microbatch_size = options_.microbatch_size});
+  D9D_CHECK(rows_->num_parts() > 0, ConfigError,
+            "[data::StreamedPacks] expected rows, got none. Check the paths of the data.");
+}
+
+std::optional<std::int64_t> StreamedPacks::num_parts() const {
+  if (options_.repeat) return std::nullopt;
+  return rows_->num_parts();
+}
+
+std::shared_ptr<const StreamedPart> StreamedPacks::make(std::int64_t part) const {
+  const std::int64_t epoch = part / rows_->num_parts(), in_epoch = part % rows_->num_parts();
+  StreamedPartOptions own = options_.part;
+  own.seed = philox_key(options_.part.seed, "streamed_packs", std::to_string(part));
+  const auto shuffled = [&] {
+    return Permutation(rows_->num_parts(), {.seed = options_.part.seed, .epoch = epoch})(in_epoch);
+  };
+  return std::make_shared<const StreamedPart>(
+      make_streamed_part(*rows_, *encoder_, own.shuffle ? shuffled() : in_epoch, own));
+}
+
+void StreamedPacks::start() {
+  if (options_.num_workers == 0 || workers_) return;
+  workers_ = std::make_unique<OrderedWorkers<std::shared_ptr<const StreamedPart>>>(
+      [this](std::int64_t part) { return make(part); },
+      OrderedWorkers<std::shared_ptr<const StreamedPart>>::Options{.first = position_.part,
+                                                                   .end = num_parts(),
+                                                                   .num_workers = options_.num_workers,
+                                                                   .num_ahead = options_.num_workers,
+                                                                   .patience = kLongestWait});  // they borrow this
+}
+
+// Loads the part of the position, or the first one after it that has a sequence there; false at the end.
+bool StreamedPacks::move_to_sequence(Position& position) {
+  std::int64_t num_empty = 0;
+  while (true) {
+    if (num_parts() && position.part >= *num_parts()) return false;
+    if (position.part != loaded_part_) {
+      start();
+      loaded_ = workers_ ? workers_->take() : make(position.part);
+      loaded_part_ = position.part;
+      if (loaded_->num_skipped() > 0) {
+        options_.log.warning("data: skipped ", loaded_->num_skipped(), " bad rows of part ", position.part);
+      }
+    }
+    if (position.sequence < loaded_->size()) return true;
+    num_empty = loaded_->size() == 0 ? num_empty + 1 : 0;
+    D9D_CHECK(num_empty < rows_->num_parts(), IoError,
+              "[data::StreamedPacks] expected a document of two tokens or more, got none in all parts. Check the files and "
+              "the names of columns.");
+    position = {.part = position.part + 1, .sequence = 0};
+  }
+}
+
+std::optional<std::vector<TokenBatch>> StreamedPacks::next() {
+  std::vector<TokenSample> own;  // of this rank
+  Position position = position_;
+  const std::int64_t per_rank = options_.global_batch_size / options_.rank.size;
+  std::int64_t num_positions = 0;
+  const auto is_own = [&](std::int64_t i) {
+    return options_.mode == ShardIndexingMode::kSequential ? i % options_.rank.size == options_.rank.index
+                                                           : i / per_rank == options_.rank.index;
+  };
+  try {
+    do {
+      for (std::int64_t i = 0; i < options_.global_batch_size; ++i) {
+        if (!move_to_sequence(position)) return std::nullopt;
+        num_positions += loaded_->num_positions(position.sequence);
+        if (is_own(i)) own.push_back(loaded_->sequence(position.sequence));
+        ++position.sequence;
+      }
+    } while (num_positions < options_.tokens_per_step);
+  } catch (...) {
+    load_state(state());  // begin again where the step began
+    throw;
+  }
+  std::vector<TokenBatch> pack;
+  const std::span<const TokenSample> all(own);
+  for (std::size_t i = 0; i < own.size(); i += static_cast<std::size_t>(options_.microbatch_size)) {
+    TokenBatch batch = collate_fixed(all.subspan(i, static_cast<std::size_t>(options_.microbatch_size)));
+    pack.push_back(options_.on_batch ? options_.on_batch(std::move(batch)) : std::move(batch));
+  }
+  position_ = position;
+  num_microbatches_ = std::ssize(pack);
+  return pack;
+}
+
+std::vector<std::int64_t> StreamedPacks::microbatch_numbers() const {
+  const std::int64_t per_batch = options_.global_batch_size / options_.rank.size / options_.microbatch_size;
+  std::vector<std::int64_t> numbers;
+  for (std::int64_t i = 0; i < num_microbatches_; ++i) {
+    const std::int64_t batch = i / per_batch, here = i % per_batch;
+    const std::int64_t in_batch = options_.mode == ShardIndexingMode::kSequential
+                                      ? here * options_.rank.size + options_.rank.index
+                                      : options_.rank.index * per_batch + here;
+    numbers.push_back(batch * per_batch * options_.rank.size + in_batch);
+  }
+  return numbers;
+}
+
+nlohmann::json StreamedPacks::state() const {
+  return {{"part", position_.part}, {"sequence", position_.sequence}, {"order", order_}};
+}
+
+void StreamedPacks::load_state(const nlohmann::json& state) try {
+  D9D_CHECK(state.at("order") == order_, StateError, "[data::StreamedPacks] expected the saved data order ", order_,
+            ", got ", state.at("order"), ". Resume with the data, the view and the seed of the saved run.");
+  position_ = {.part = state.at("part").get<std::int64_t>(), .sequence = state.at("sequence").get<std::int64_t>()};
+  workers_.reset();
+  loaded_part_ = -1;
+} catch (const nlohmann::json::exception& error) {
+  throw StateError(cat("[data::StreamedPacks] expected the state of a stream, got ", state.dump(), " (", error.what(),
+                       "). Load the state that this stream saved."));
+}
+
+}  // namespace d9d

@@ -1,0 +1,72 @@
+#include "d9d/data/stream/streamed_part.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "d9d/base/philox.h"
+#include "d9d/data/order/permutation.h"
+#include "d9d/data/text/encode_row.h"
+
+namespace d9d {
+
+namespace {
+
+class PartDocuments final : public TokenDocuments {
+ public:
+  PartDocuments(const TextRows& rows, const TextEncoder& encoder, std::int64_t part, const TokenizeOptions& options)
+      : rows_(rows), part_(part) {
+    rows.read(part, [&](const TextRow& row) {
+      std::string problem;
+      auto document = encode_row(rows, part, row, encoder, options, problem);
+      if (!document) {
+        ++num_skipped;
+        return;
+      }
+      documents_.push_back(std::move(*document));
+      rows_of_documents_.push_back(row.row);
+    });
+  }
+
+  [[nodiscard]] std::int64_t size() const override { return std::ssize(documents_); }
+  [[nodiscard]] std::int64_t length(std::int64_t document) const override {
+    return std::ssize(documents_[static_cast<std::size_t>(document)].tokens);
+  }
+  void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override {
+    const auto& stored = documents_[static_cast<std::size_t>(document)].tokens;
+    std::copy_n(stored.begin() + start, tokens.size(), tokens.begin());
+  }
+  [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override {
+    return {{.begin = documents_[static_cast<std::size_t>(document)].prompt_length, .end = length(document)}};
+  }
+  [[nodiscard]] std::string place(std::int64_t document) const override {
+    return rows_.place(part_, rows_of_documents_[static_cast<std::size_t>(document)]);
+  }
+  [[nodiscard]] std::string describe() const override { return "a part of the stream"; }
+
+  std::int64_t num_skipped = 0;
+
+ private:
+  const TextRows& rows_;
+  std::int64_t part_;
+  std::vector<EncodedRow> documents_;
+  std::vector<std::int64_t> rows_of_documents_;
+};
+
+}  // namespace
+
+StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder, std::int64_t part,
+                                const StreamedPartOptions& options) {
+  const auto documents = std::make_shared<const PartDocuments>(rows, encoder, part, options.tokenize);
+  UsableDocuments usable(documents, {.max_positions = options.max_positions, .too_long = options.long_documents});
+  if (usable.size() == 0) return {nullptr, {}, documents->num_skipped};
+  auto packed = std::make_shared<const PackedDataset>(
+      std::move(usable),
+      PackingOptions{.buffer_size = options.buffer_size, .seed = options.seed, .shuffle = options.shuffle});
+  std::vector<std::int64_t> order;
+  const Permutation shuffled(packed->size(), {.seed = philox_key(options.seed, "streamed_part", ""), .epoch = 0});
+  for (std::int64_t i = 0; i < packed->size(); ++i) order.push_back(options.shuffle ? shuffled(i) : i);
+  return {std::move(packed), std::move(order), documents->num_skipped};
+}
+
+}  // namespace d9d

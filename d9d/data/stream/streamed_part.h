@@ -1,0 +1,50 @@
+// A part of rows of text, tokenised in memory, as packed sequences in random order.
+//
+// Example
+//   const auto part = make_streamed_part(rows, encoder, 17, {.max_positions = 2048, .seed = 1337});
+//   for (std::int64_t i = 0; i < part.size(); ++i) part.sequence(i);
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "d9d/data/text/text_encoder.h"
+#include "d9d/data/text/text_rows.h"
+#include "d9d/data/text/tokenize_rows.h"
+#include "d9d/data/view/packed_dataset.h"
+
+namespace d9d {
+
+struct StreamedPartOptions {
+  TokenizeOptions tokenize = {};  // end_of_document and bad_rows
+  std::int64_t max_positions = 1;
+  LongDocuments long_documents = LongDocuments::kRefuse;
+  std::int64_t buffer_size = 1024;  // documents that are packed together
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+};
+
+class StreamedPart {
+ public:
+  // `packed`: null if the part has no document.
+  StreamedPart(std::shared_ptr<const PackedDataset> packed, std::vector<std::int64_t> order, std::int64_t num_skipped)
+      : packed_(std::move(packed)), order_(std::move(order)), num_skipped_(num_skipped) {}
+
+  [[nodiscard]] std::int64_t size() const { return std::ssize(order_); }
+  [[nodiscard]] TokenSample sequence(std::int64_t index) const { return packed_->get(order_[index]); }
+  [[nodiscard]] std::int64_t num_positions(std::int64_t index) const {
+    return packed_->num_positions(order_[index], 0);
+  }
+  [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }  // bad rows
+
+ private:
+  std::shared_ptr<const PackedDataset> packed_;
+  std::vector<std::int64_t> order_;
+  std::int64_t num_skipped_;
+};
+
+// Throws IoError that names file and row as tokenize_rows(), and for documents that are too long as UsableDocuments.
+[[nodiscard]] StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder, std::int64_t part,
+                                              const StreamedPartOptions& options);
+
+}  // namespace d9d
