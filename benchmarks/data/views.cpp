@@ -38,9 +38,8 @@ DataConfig config(const ViewConfig& view) {
   source.columns.paths = {rows().string()};
   source.columns.tokenization = {.end_of_document = "~",
                                  .cache = std::filesystem::temp_directory_path() / "d9d_data_benchmark"};
-  return JsonlDataConfig{
-      .source = source,
-      .loader = {.global_batch_size = kMicrobatch, .microbatch_size = kMicrobatch, .shuffle = true}};
+  return JsonlDataConfig{.source = source,
+                         .loader = {.global_batch_size = kMicrobatch, .microbatch_size = kMicrobatch, .shuffle = true}};
 }
 
 void read(benchmark::State& state, const ViewConfig& view) {

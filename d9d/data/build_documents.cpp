@@ -176,7 +176,8 @@ TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_s
     return with(rows_of(files, names_of(arrow->columns)), arrow->columns.tokenization);
   }
   throw ConfigError(
-      "[data::build_rows] expected a source of text (text, jsonl, parquet, arrow) for the view \"streamed\", got one of "
+      "[data::build_rows] expected a source of text (text, jsonl, parquet, arrow) for the view \"streamed\", got one "
+      "of "
       "tokens, which need no streaming. Choose the view \"packed\".");
 }
 

@@ -38,8 +38,8 @@ TokenView view_of(const ConcatenatedViewConfig&, Documents documents, std::int64
 
 TokenView view_of(const DocumentsViewConfig& config, Documents documents, std::int64_t length,
                   const ViewOptions& options) {
-  auto dataset =
-      std::make_shared<const DocumentDataset>(usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log));
+  auto dataset = std::make_shared<const DocumentDataset>(
+      usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log));
   if (config.sort_buffer_size == 0) return {.dataset = std::move(dataset)};
   const BufferSortedOrder::Options order{.buffer_size = config.sort_buffer_size,
                                          .pack_size = options.global_batch_size,
@@ -55,7 +55,8 @@ TokenView view_of(const PackedViewConfig& config, Documents documents, std::int6
                   const ViewOptions& options) {
   const PackingOptions packing{.buffer_size = config.buffer_size, .seed = options.seed, .shuffle = options.shuffle};
   return {.dataset = std::make_shared<const PackedDataset>(
-              usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log), packing),
+              usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log),
+              packing),
           .order = cat("packed to ", length, " in buffers of ", packing.buffer_size,
                        packing.shuffle ? cat(", seed ", packing.seed) : ""),
           .is_packed = true};
@@ -63,7 +64,8 @@ TokenView view_of(const PackedViewConfig& config, Documents documents, std::int6
 
 TokenView view_of(const StreamedViewConfig&, const Documents&, std::int64_t, const ViewOptions&) {
   throw ConfigError(
-      "[data::build_view] expected a view of documents that are there, got \"streamed\", which is for one source of rows. "
+      "[data::build_view] expected a view of documents that are there, got \"streamed\", which is for one source of "
+      "rows. "
       "Take it out of the mixture, or choose \"packed\".");
 }
 

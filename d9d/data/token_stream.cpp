@@ -121,23 +121,22 @@ std::unique_ptr<PackStream<TokenBatch>> build_streamed(const SourceConfig& confi
             "\"streamed\", got one of them. Each worker tokenises one part ahead; remove the keys.");
   TokenisableRows rows = build_rows(config, job.options.vocabulary_size);
   const StreamOptions& stream = job.options.stream;
-  return std::make_unique<StreamedPacks>(
-      std::move(rows.rows), std::move(rows.encoder),
-      StreamedOptions{.part = {.tokenize = rows.options,
-                               .max_positions = sequence.sequence_length,
-                               .long_documents = view.long_documents,
-                               .buffer_size = view.buffer_size,
-                               .seed = stream.seed,
-                               .shuffle = job.loader.shuffle},
-                      .tokens_per_step = view.tokens_per_step,
-                      .global_batch_size = job.loader.global_batch_size,
-                      .microbatch_size = job.loader.microbatch_size,
-                      .rank = stream.rank,
-                      .mode = job.loader.shard_indexing_mode,
-                      .num_workers = job.loader.num_workers,
-                      .repeat = stream.repeat,
-                      .on_batch = pinning(job.loader),
-                      .log = stream.log});
+  return std::make_unique<StreamedPacks>(std::move(rows.rows), std::move(rows.encoder),
+                                         StreamedOptions{.part = {.tokenize = rows.options,
+                                                                  .max_positions = sequence.sequence_length,
+                                                                  .long_documents = view.long_documents,
+                                                                  .buffer_size = view.buffer_size,
+                                                                  .seed = stream.seed,
+                                                                  .shuffle = job.loader.shuffle},
+                                                         .tokens_per_step = view.tokens_per_step,
+                                                         .global_batch_size = job.loader.global_batch_size,
+                                                         .microbatch_size = job.loader.microbatch_size,
+                                                         .rank = stream.rank,
+                                                         .mode = job.loader.shard_indexing_mode,
+                                                         .num_workers = job.loader.num_workers,
+                                                         .repeat = stream.repeat,
+                                                         .on_batch = pinning(job.loader),
+                                                         .log = stream.log});
 }
 
 }  // namespace

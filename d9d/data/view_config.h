@@ -49,7 +49,7 @@ struct PackedViewConfig {
 // Packed sequences of rows that are tokenised while the job runs, for data that is read once: StreamedPacks.
 struct StreamedViewConfig {
   LongDocuments long_documents = LongDocuments::kRefuse;
-  std::int64_t buffer_size = 1024;  // documents that are packed together
+  std::int64_t buffer_size = 1024;   // documents that are packed together
   std::int64_t tokens_per_step = 0;  // StreamedOptions
 
   static constexpr Tag kTag = {"kind", "streamed"};

@@ -18,10 +18,10 @@
 namespace d9d::token_stream_kinds_test {
 namespace {
 
+using test::values;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using test::values;
 
 // A microbatch as numbers: ids, labels, positions and boundaries.
 using Numbers = std::vector<std::vector<std::int64_t>>;
@@ -29,7 +29,9 @@ using Numbers = std::vector<std::vector<std::int64_t>>;
 using Packs = std::vector<std::vector<Numbers>>;
 
 Numbers numbers_of(const TokenBatch& batch) {
-  Numbers numbers{values(batch.input_ids), values(batch.labels), values(batch.position_ids),
+  Numbers numbers{values(batch.input_ids),
+                  values(batch.labels),
+                  values(batch.position_ids),
                   {batch.input_ids.sizes().begin(), batch.input_ids.sizes().end()}};
   if (batch.packed) numbers.push_back(values(batch.packed->cu_seqlens));
   return numbers;
@@ -253,7 +255,9 @@ TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence) {
   nlohmann::json json = source("tokens");
   add_view(json, "documents");
   json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", 10}});
-  EXPECT_THAT(test::message_of<IoError>([&] { (void)build(json, {0, 1}, 0); }),
+  EXPECT_THAT(test::message_of<IoError>([&] {
+                (void)build(json, {0, 1}, 0);
+              }),
               AllOf(HasSubstr("at most 10 positions"), HasSubstr("tokens.bin")));
   for (const auto* rule : {"truncate", "split", "skip"}) {
     json["view"]["long_documents"] = rule;

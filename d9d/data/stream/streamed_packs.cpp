@@ -28,7 +28,8 @@ nlohmann::json order_of(const TextRows& rows_of_all, const TextEncoder& encoder,
 
 StreamedPacks::StreamedPacks(std::shared_ptr<const TextRows> rows, std::shared_ptr<const TextEncoder> encoder,
                              StreamedOptions options)
-    : rows_(std::move(rows)), encoder_(std::move(encoder)),
+    : rows_(std::move(rows)),
+      encoder_(std::move(encoder)),
       options_(std::move(options)),
       order_(order_of(*rows_, *encoder_, options_.part)) {
   (void)num_microbatches_for_global_batch({.data_parallel_size = options_.rank.size,
@@ -80,9 +81,10 @@ bool StreamedPacks::move_to_sequence(Position& position) {
     }
     if (position.sequence < loaded_->size()) return true;
     num_empty = loaded_->size() == 0 ? num_empty + 1 : 0;
-    D9D_CHECK(num_empty < rows_->num_parts(), IoError,
-              "[data::StreamedPacks] expected a document of two tokens or more, got none in all parts. Check the files and "
-              "the names of columns.");
+    D9D_CHECK(
+        num_empty < rows_->num_parts(), IoError,
+        "[data::StreamedPacks] expected a document of two tokens or more, got none in all parts. Check the files and "
+        "the names of columns.");
     position = {.part = position.part + 1, .sequence = 0};
   }
 }

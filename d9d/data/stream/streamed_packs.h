@@ -1,16 +1,16 @@
-// Packs of rows that are tokenised while the job runs, for data that is read once: nothing is written, and the first step
-// waits for one part of the rows only.
+// Packs of rows that are tokenised while the job runs, for data that is read once: nothing is written, and the first
+// step waits for one part of the rows only.
 //
 // Example
 //   StreamedPacks stream(rows, encoder, {.part = {.max_positions = 2048, .seed = 1337}, .global_batch_size = 64,
 //                                        .microbatch_size = 4, .rank = {1, 4}, .num_workers = 8});
 //   while (auto pack = stream.next()) step(*pack);
 //
-// The rows come in the parts of their source, shuffled by (seed, epoch); the documents of a part are packed into sequences
-// and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and as many again until they have
-// tokens_per_step positions: how many microbatches it has varies, and is the same on all ranks. What a step has depends
-// neither on the number of ranks nor of workers. Every rank tokenises all rows: where data is read more than once, or by
-// many ranks, tokenise it into the cache instead (view "packed").
+// The rows come in the parts of their source, shuffled by (seed, epoch); the documents of a part are packed into
+// sequences and shuffled by (seed, epoch, part). A step takes global_batch_size sequences, and as many again until they
+// have tokens_per_step positions: how many microbatches it has varies, and is the same on all ranks. What a step has
+// depends neither on the number of ranks nor of workers. Every rank tokenises all rows: where data is read more than
+// once, or by many ranks, tokenise it into the cache instead (view "packed").
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct StreamedOptions {
   std::int64_t microbatch_size = 1;
   DataParallelRank rank = {};
   ShardIndexingMode mode = ShardIndexingMode::kSequential;
-  std::int64_t num_workers = 0;  // threads, of which each has a part; 0: next() tokenises
-  bool repeat = false;           // endless epochs
+  std::int64_t num_workers = 0;                         // threads, of which each has a part; 0: next() tokenises
+  bool repeat = false;                                  // endless epochs
   std::function<TokenBatch(TokenBatch)> on_batch = {};  // applied to each microbatch: pinning
   Logger log = Logger();                                // is warned of rows that are skipped
 };
@@ -54,8 +54,8 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   [[nodiscard]] std::optional<std::vector<TokenBatch>> next() override;
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override;
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return std::nullopt; }
-  // The part and the sequence in it where the next step begins. load_state() throws StateError if the rows or their order
-  // are others; ranks, workers and batch sizes may change.
+  // The part and the sequence in it where the next step begins. load_state() throws StateError if the rows or their
+  // order are others; ranks, workers and batch sizes may change.
   [[nodiscard]] nlohmann::json state() const override;
   void load_state(const nlohmann::json& state) override;
 

@@ -15,8 +15,8 @@ struct EncodedRow {
   std::int64_t prompt_length = 0;  // tokens at the begin that are the first of two columns
 };
 
-// nullopt for a bad row that is skipped: `problem` then has its place and what is wrong. Throws IoError with these if it
-// is refused.
+// nullopt for a bad row that is skipped: `problem` then has its place and what is wrong. Throws IoError with these if
+// it is refused.
 [[nodiscard]] std::optional<EncodedRow> encode_row(const TextRows& rows, std::int64_t part, const TextRow& row,
                                                    const TextEncoder& encoder, const TokenizeOptions& options,
                                                    std::string& problem);

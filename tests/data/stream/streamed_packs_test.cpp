@@ -14,10 +14,10 @@
 namespace d9d::streamed_packs_test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using test::Ids;
 using test::values;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string document(int i) { return std::string(1 + i * 7 % 19, static_cast<char>('a' + i % 26)) + std::to_string(i); }
 
@@ -25,20 +25,20 @@ class StreamOfRows : public test::SourceTest {
  protected:
   // 200 documents of 3 to 22 tokens in some ten parts.
   std::shared_ptr<const TextRows> rows(int bad_row = -1) const {
+    auto& kept = rows_[bad_row];  // a file that is written again is another one
+    if (kept) return kept;
     std::string text;
     for (int i = 0; i < 200; ++i) text += i == bad_row ? "nothing\n" : "{\"text\": \"" + document(i) + "\"}\n";
-    return std::make_shared<const JsonlRows>(std::vector<std::filesystem::path>{write("a.jsonl", text)},
-                                             std::vector<std::string>{"text"}, 500);
+    const auto path = write(bad_row < 0 ? "good_a.jsonl" : "bad_a.jsonl", text);
+    return kept = std::make_shared<const JsonlRows>(std::vector<std::filesystem::path>{path},
+                                                    std::vector<std::string>{"text"}, 500);
   }
   static StreamedOptions options() {
-    return {.part = {.tokenize = {.end_of_document = 0},
-                     .max_positions = 24,
-                     .buffer_size = 8,
-                     .seed = 3,
-                     .shuffle = true},
-            .tokens_per_step = 200,
-            .global_batch_size = 4,
-            .microbatch_size = 1};
+    return {
+        .part = {.tokenize = {.end_of_document = 0}, .max_positions = 24, .buffer_size = 8, .seed = 3, .shuffle = true},
+        .tokens_per_step = 200,
+        .global_batch_size = 4,
+        .microbatch_size = 1};
   }
   std::unique_ptr<StreamedPacks> build(StreamedOptions own, DataParallelRank rank = {}, std::int64_t num_workers = 0,
                                        int bad_row = -1) const {
@@ -46,6 +46,9 @@ class StreamOfRows : public test::SourceTest {
     own.num_workers = num_workers;
     return std::make_unique<StreamedPacks>(rows(bad_row), std::make_shared<const ByteEncoder>(), own);
   }
+
+ private:
+  mutable std::map<int, std::shared_ptr<const TextRows>> rows_;
 };
 
 using Numbers = std::vector<Ids>;

@@ -14,8 +14,7 @@ constexpr const char* kLibrary = "libd9d_arrow.so";
 
 OpenColumnFile open_library() {
   std::error_code error;
-  const std::filesystem::path beside =
-      std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kLibrary;
+  const std::filesystem::path beside = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kLibrary;
   void* library = dlopen(std::filesystem::exists(beside, error) ? beside.c_str() : kLibrary, RTLD_NOW);
   D9D_CHECK(library != nullptr, ConfigError, "[data::open_column_file] expected ", kLibrary,
             " and the libraries of the pyarrow wheel that it was built with, got ", dlerror(),

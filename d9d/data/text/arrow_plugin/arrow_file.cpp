@@ -1,7 +1,7 @@
-#include <utility>
-
 #include <arrow/io/file.h>
 #include <arrow/ipc/reader.h>
+
+#include <utility>
 
 #include "d9d/data/text/arrow_plugin/column_files.h"
 #include "d9d/data/text/arrow_plugin/text_columns.h"

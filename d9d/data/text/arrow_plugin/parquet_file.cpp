@@ -1,13 +1,13 @@
-#include <algorithm>
-#include <mutex>
-#include <utility>
-
 #include <arrow/io/file.h>
 #include <parquet/arrow/reader.h>
 #include <parquet/arrow/schema.h>
 #include <parquet/exception.h>
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
 
 #include "d9d/data/text/arrow_plugin/column_files.h"
 #include "d9d/data/text/arrow_plugin/text_columns.h"

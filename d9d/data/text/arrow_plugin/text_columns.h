@@ -1,12 +1,12 @@
 // Rows of text from Arrow's arrays.
 #pragma once
 
+#include <arrow/api.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <arrow/api.h>
 
 #include "d9d/data/text/text_rows.h"
 
