@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "d9d/base/log.h"
 #include "d9d/data/config.h"

@@ -69,20 +69,9 @@ TokenView view_of(const StreamedViewConfig&, const Documents&, std::int64_t, con
       "Take it out of the mixture, or choose \"packed\".");
 }
 
-// Every label counts where sequences are cut from documents, so prompts would be learned.
-void refuse_prompts(const TokenDocuments& documents) {
-  if (documents.size() == 0) return;
-  const auto targets = documents.targets(0);
-  const bool is_whole = targets.size() == 1 && targets.front().begin == 0 && targets.front().end == documents.length(0);
-  D9D_CHECK(is_whole, ConfigError,
-            "[data::build_view] expected the view \"documents\" or \"packed\" for a source with prompt_column, got "
-            "\"concatenated\". Set the view.");
-}
-
 }  // namespace
 
 TokenView build_view(Documents documents, const SequenceConfig& config, const ViewOptions& options) {
-  if (std::holds_alternative<ConcatenatedViewConfig>(config.view)) refuse_prompts(*documents);
   return std::visit(
       [&](const auto& view) { return view_of(view, std::move(documents), config.sequence_length, options); },
       config.view);

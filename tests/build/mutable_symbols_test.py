@@ -27,6 +27,7 @@ PROCESS = {
     "d9d::load_cuda()::is_loaded": "libraries are loaded once",
     "d9d::kernels::detail::(anonymous namespace)::cudnn()::graph": "libraries are loaded once",
     "d9d::kernels::detail::write_rows_product_by_cublas": "libraries are loaded once",
+    "d9d::open_column_file(d9d::ColumnRequest const&)::open": "libraries are loaded once",
     "d9d::cuda_capability_major(c10::Device)::known": "a device does not change",
     "d9d::detail::(anonymous namespace)::make_seeded": "guards ATen's generator, of which a process has one",
     "c10d::TORCH_GLOO_LAZY_INIT": "LibTorch's",

@@ -101,7 +101,10 @@ std::optional<std::vector<TokenBatch>> StreamedPacks::next() {
   try {
     do {
       for (std::int64_t i = 0; i < options_.global_batch_size; ++i) {
-        if (!move_to_sequence(position)) return std::nullopt;
+        if (!move_to_sequence(position)) {
+          load_state(state());
+          return std::nullopt;
+        }
         num_positions += loaded_->num_positions(position.sequence);
         if (is_own(i)) own.push_back(loaded_->sequence(position.sequence));
         ++position.sequence;
