@@ -65,9 +65,11 @@ void fill(const MappedTensor& output, const DTensor& target, const std::map<std:
       if (!part) continue;
       const at::Tensor values = view_of(held.values, held.box, part->target);
       const TensorSource& input = inputs.at(part->input);
-      if (input.stored) {
-        reads.push_back(
-            {.from = *input.stored, .box = part->source, .into = in_source_order(*part, values), .casts = part->casts});
+      if (!input.stored.empty()) {
+        for (BoxRead& read : reads_of(input, part->source, in_source_order(*part, values))) {
+          read.casts = part->casts;
+          reads.push_back(std::move(read));
+        }
       } else {
         values.copy_(values_of(*part, view_of(input.read(), whole_box(input.shape), part->source)));
       }

@@ -22,13 +22,14 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
-// Collective over the job. Fills the module from the configured source_checkpoint with the mapper that `map` makes for
-// it. On the main process, warns of tensors of the folder that nothing takes, and of parameters that it lacks. A rank's
-// error is all ranks' error.
+// Collective over the job. Fills the module from the configured source_checkpoint: a folder of Hugging Face with the
+// mapper that `map` makes for it, a checkpoint of a job by its own names. On the main process, warns of tensors of the
+// folder that nothing takes, and of parameters that it lacks. A rank's error is all ranks' error.
 void load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
                             const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
 
-// resumes: a checkpoint of the job will replace all values, so model_stage_factory.source_checkpoint is not read.
+// resumes: a checkpoint of the job will replace all values, so model_stage_factory.source_checkpoint is not read,
+// unless checkpoints hold trainable parameters alone.
 template <class Types>
 [[nodiscard]] ModelStage<Types> build_model_stage(const DistContext& context, const TrainerConfig& config,
                                                   ModelProvider<Types>& provider, bool resumes = false) {
@@ -43,7 +44,8 @@ template <class Types>
   check_layouts(context, module);
   module.materialize(context.device());
   module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
-  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint; checkpoint && !resumes) {
+  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint;
+      checkpoint && (!resumes || config.model_stage_factory.checkpoint_only_trainable_parameters)) {
     load_source_checkpoint(context, module, config.model_stage_factory, [&](const HuggingFaceDirectory& source) {
       return provider.map_source_checkpoint(source, module);
     });

@@ -98,7 +98,7 @@ class Trainer {
     events->trigger(kTrainDataStreamReady<BatchOf<Types>>, {.stream = *stream_});
     check_data_order(context, stream_->state());
     JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
-    saved_ = JobCheckpoints(context, config.checkpointing).newest();
+    saved_ = newest_checkpoint(context, config.checkpointing);
     if (saved_) {
       schedule.load_state(value_of(*saved_, "schedule"));
       stream_->load_state(value_of(*saved_, "data"));
@@ -109,7 +109,9 @@ class Trainer {
     forward_ = stage.forward;
     check_cuda_graph(config, *stage.module);
     if (config.detect_non_finite) detect_non_finite(*stage.module);
-    if (saved_) load_model(*saved_, context, *stage.module);
+    if (saved_) {
+      load_model(*saved_, context, *stage.module, config.model_stage_factory.checkpoint_only_trainable_parameters);
+    }
     events->trigger(kTrainModelStagesReady, {.modules = {*stage.module}});
 
     RandomClockPtr clock = share_random_clock(context, *stage.module, config);

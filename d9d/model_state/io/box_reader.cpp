@@ -17,6 +17,7 @@
 #include "d9d/base/io/input_file.h"
 #include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/core/dtensor/held_parts.h"
+#include "d9d/model_state/io/checked_reads.h"
 
 namespace d9d {
 namespace {
@@ -197,9 +198,14 @@ BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& optio
   std::map<std::string, InputFile> files;
   std::vector<Piece> pieces;
   bool is_pinned = false;
+  std::vector<BoxRead> checked;
   for (const BoxRead& read : reads) {
     D9D_ASSERT(read.into.sizes() == read.box.sizes, "a box is read into a tensor of another shape");
     if (read.box.numel() == 0) continue;
+    if (read.from.checksums != nullptr) {
+      checked.push_back(read);
+      continue;
+    }
     files.try_emplace(read.from.path, read.from.path);
     cut(read, read.box, 0, pieces);
     bytes.wanted += read.box.numel() * element_size(read);
@@ -209,6 +215,9 @@ BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& optio
   for (const Request& request : requests) bytes.read += request.bytes.numel();
   const auto most = static_cast<int>(std::min<std::int64_t>(bytes.read / kMostBytes + 1, options.num_threads));
   serve_all(requests, std::max(1, most), is_pinned);
+  const BytesRead of_checked = read_checked_boxes(checked, options);
+  bytes.wanted += of_checked.wanted;
+  bytes.read += of_checked.read;
   return bytes;
 }
 

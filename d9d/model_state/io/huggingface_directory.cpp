@@ -122,10 +122,11 @@ std::optional<TensorSource> HuggingFaceDirectory::find(const std::string& name) 
                       .shape = entry->second.shape,
                       .read = [file, name] { return file->tensor(name); },
                       .origin = path,
-                      .stored = StoredTensor{.path = path,
+                      .stored = {{.box = whole_box(entry->second.shape),
+                                  .values = {.path = path,
                                              .offset = static_cast<std::int64_t>(entry->second.offset),
                                              .dtype = entry->second.dtype,
-                                             .shape = entry->second.shape}};
+                                             .shape = entry->second.shape}}}};
 }
 
 const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::string& file) const {
