@@ -13,7 +13,7 @@
 #include "d9d/base/rounding.h"
 #include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/core/dtensor/held_parts.h"
-#include "d9d/model_state/io/reader_threads.h"
+#include "d9d/model_state/io/thread_queue.h"
 
 namespace d9d {
 namespace {
@@ -130,7 +130,7 @@ BytesRead read_checked_boxes(const std::vector<BoxRead>& reads, const ReadOption
   for (const auto& [place, wanted] : tensors) append_requests(wanted, files.at(place.first), requests);
   for (const BlockRun& request : requests) bytes.read += block_bytes(request).numel();
   const auto buffers = at::TensorOptions().dtype(at::kByte).pinned_memory(is_pinned);
-  for_each_in_threads(requests.size(), options.num_threads, [&] {
+  work_through(requests.size(), options.num_threads, [&]() -> WorkOnItem {
     return [&requests, buffer = at::empty({kMostBlocks * kChecksumBlock}, buffers)](std::size_t i) {
       read_run(requests[i], buffer);
     };

@@ -1,4 +1,4 @@
-#include "d9d/model_state/io/reader_threads.h"
+#include "d9d/model_state/io/thread_queue.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,28 +12,28 @@
 
 namespace d9d {
 
-void for_each_in_threads(std::size_t count, int num_threads,
-                         const std::function<std::function<void(std::size_t)>()>& make_worker) {
+void work_through(std::size_t num_items, int num_threads, const std::function<WorkOnItem()>& make_worker) {
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   std::exception_ptr error;
-  const auto work = [&] {
+  const auto run = [&] {
     const at::NoGradGuard no_grad;
     const c10::ParallelGuard one_thread(true);  // these threads are what is parallel here
     try {
-      const auto worker = make_worker();
-      for (std::size_t i = next++; i < count; i = next++) worker(i);
+      const WorkOnItem work = make_worker();
+      for (std::size_t item = next++; item < num_items; item = next++) work(item);
     } catch (...) {
-      next = count;
+      next = num_items;
       const std::scoped_lock lock(mutex);
       if (!error) error = std::current_exception();
     }
   };
   {
     std::vector<std::jthread> threads;
-    const auto most = static_cast<int>(std::min<std::size_t>(count, static_cast<std::size_t>(num_threads)));
-    for (int i = 1; i < most; ++i) threads.emplace_back(work);
-    work();
+    for (std::size_t i = 1; i < std::min(static_cast<std::size_t>(std::max(num_threads, 1)), num_items); ++i) {
+      threads.emplace_back(run);
+    }
+    run();
   }
   if (error) std::rethrow_exception(error);
 }
