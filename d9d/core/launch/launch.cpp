@@ -164,4 +164,17 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
   return error_code != 0 ? error_code : exit_code;
 }
 
+namespace detail {
+
+int launch_configured(const ConfigSource& source, const LaunchConfig& config, const DeviceMeshParameters& mesh,
+                      const Program& program) {
+  const int load_code =
+      run_reporting_errors([&] { load_config(source.argc, source.argv, source.rewrite, source.type, source.config); });
+  return load_code != 0 ? load_code : launch(config, mesh, program);
+}
+
+}  // namespace detail
+
+template const ValueType& json_type<LaunchConfig>();
+
 }  // namespace d9d
