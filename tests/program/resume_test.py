@@ -60,8 +60,8 @@ class Resume(ProgramTest):
         self.assertEqual(self.losses_by_step(job), expected)
 
     def test_a_job_of_which_one_rank_is_killed_continues_from_a_whole_checkpoint(self):
-        mesh = ("mesh.data_parallel_shard=4", "launch.ranks=processes")
-        steps = 4 * KILLS + 20
+        mesh = ("mesh.data_parallel_shard=4", "launch.ranks=processes", "data.microbatch_size=2")
+        steps = 2 * KILLS + 10
         whole = self.saving(steps=steps)
         self.assertEqual(whole.run(*mesh).returncode, 0)
         expected = self.losses_by_step(whole)
