@@ -10,15 +10,15 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/atomic_file.h"
-#include "d9d/checkpoint/block_checksums.h"
 #include "d9d/core/dtensor/box_intersection.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 namespace d9d {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 constexpr const char* kNonFinite = "non_finite";
 constexpr const char* kDamaged = ". The file is damaged: remove the folder, and the job continues from the one before.";
 
@@ -86,22 +86,33 @@ std::string list_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void write_manifest(const fs::path& folder, std::int64_t step, const CheckpointState& state,
-                    const std::vector<nlohmann::json>& entries) {
+std::map<std::string, SavedTensor> described(const std::map<std::string, DTensor>& tensors) {
+  std::map<std::string, SavedTensor> all;
+  for (const auto& [name, tensor] : tensors) {
+    all[name] = {.dtype = at::toString(tensor.local.scalar_type()), .shape = tensor.global_shape, .boxes = {}};
+  }
+  return all;
+}
+
+void write_manifest(const fs::path& folder, std::int64_t step, const std::map<std::string, SavedTensor>& described,
+                    const nlohmann::ordered_json& values, const std::vector<RankNote>& notes) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::object();
-  for (const auto& [name, tensor] : state.tensors) {
-    tensors[name] = {{"dtype", at::toString(tensor.local.scalar_type())},
-                     {"shape", tensor.global_shape},
-                     {"boxes", nlohmann::ordered_json::array()}};
+  for (const auto& [name, tensor] : described) {
+    tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"boxes", nlohmann::ordered_json::array()}};
   }
-  for (const nlohmann::json& of_rank : entries) {
-    for (const nlohmann::json& entry : of_rank) {
-      nlohmann::ordered_json box = entry.at("box");
-      tensors[entry.at("tensor").get<std::string>()]["boxes"].push_back(std::move(box));
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (const RankNote& note : notes) {
+    for (const nlohmann::json& each : note.boxes) {
+      nlohmann::ordered_json box = each.at("box");
+      tensors[each.at("tensor").get<std::string>()]["boxes"].push_back(std::move(box));
     }
+    ranks.push_back(with_non_finite(note.values));
   }
-  const nlohmann::ordered_json rest = {
-      {"format", kFormat}, {"step", step}, {"values", with_non_finite(state.values)}, {"tensors", std::move(tensors)}};
+  const nlohmann::ordered_json rest = {{"format", kFormat},
+                                       {"step", step},
+                                       {"values", with_non_finite(values)},
+                                       {"ranks", std::move(ranks)},
+                                       {"tensors", std::move(tensors)}};
   nlohmann::ordered_json manifest = {{"checksum", checksum_of(rest)}};
   manifest.update(rest);
   write_file_atomically(folder / kManifestName, manifest.dump(1) + "\n");
@@ -124,6 +135,7 @@ Manifest read_manifest(const fs::path& folder) {
               " as it was written, got one whose checksum differs", kDamaged);
     manifest.step = json.at("step").get<std::int64_t>();
     manifest.values = without_non_finite(json.at("values"));
+    for (const auto& of_rank : json.at("ranks")) manifest.rank_values.push_back(without_non_finite(of_rank));
     for (const auto& [name, tensor] : json.at("tensors").items()) {
       SavedTensor& saved = manifest.tensors[name];
       saved = {.dtype = tensor.at("dtype"), .shape = tensor.at("shape").get<std::vector<std::int64_t>>(), .boxes = {}};

@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtensor/held_parts.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 
@@ -108,6 +109,24 @@ std::vector<SourceGroup> source_groups(const StateMapper& mapper, const NamedTen
   std::vector<SourceGroup> groups;
   for (auto& inputs : found) groups.push_back(mapped(mapper, std::move(inputs)));
   return groups;
+}
+
+void add_reads(const MappedTensor& output, const LocalBox& box, const at::Tensor& values,
+               const std::map<std::string, TensorSource>& inputs, std::vector<BoxRead>& reads) {
+  for (const TensorPart& whole : output.parts) {
+    const std::optional<TensorPart> part = part_within(whole, box);
+    if (!part) continue;
+    const at::Tensor into = view_of(values, box, part->target);
+    const TensorSource& input = inputs.at(part->input);
+    if (!input.stored.empty()) {
+      for (BoxRead& read : reads_of(input, part->source, in_source_order(*part, into))) {
+        read.casts = part->casts;
+        reads.push_back(std::move(read));
+      }
+    } else {
+      into.copy_(values_of(*part, view_of(input.read(), whole_box(input.shape), part->source)));
+    }
+  }
 }
 
 std::map<std::string, DTensor> read_group(const SourceGroup& group, const Names& wanted) {

@@ -203,8 +203,8 @@ def trainer_rows():
         "trainer.model_stage_factory.source_may_lack": tests(
             "tests/loop/component/model_stage_factory_test.cpp", "Starts_a_new_head_on_a_published_backbone"),
         "model_provider.model": Row("from_checkpoint", look=refused("model_provider.model", "source_checkpoint")),
-        "trainer.model_stage_factory.checkpoint_only_trainable_parameters": Row(
-            True, look=unbuilt("trainer.model_stage_factory.checkpoint_only_trainable_parameters")),
+        "trainer.model_stage_factory.checkpoint_only_trainable_parameters": tests(
+            "tests/loop/run/resume_test.cpp", "With_frozen_parameters_saves_the_others_alone"),
         "trainer.model_stage_factory.master_dtype": Row("float32", look=numbers, given={"model_provider.dtype": "bfloat16"}),
         "trainer.determinism.base_seed": Row(7, look=numbers),
         "trainer.detect_non_finite": tests("tests/loop/run/trainer_test.cpp", "Names_the_first_module_that_is_not_finite"),
@@ -214,6 +214,7 @@ def trainer_rows():
         f"{saving}.save_dir": Row("kept", look=file("kept/save-4/manifest.json"), given={f"{saving}.period_steps": 2}),
         f"{saving}.period_steps": Row(2, look=file("checkpoints/save-2/manifest.json"), given={f"{saving}.save_dir": "checkpoints"}),
         f"{saving}.num_to_keep": tests("tests/loop/run/resume_test.cpp", "Saves_at_the_period_and_at_the_end_and_keeps_the_newest"),
+        f"{saving}.on_failed_save": tests("tests/loop/run/resume_test.cpp", "Of_a_disk_that_is_full_stops_or_goes_on_as_asked"),
         "trainer.gradient_clipping.max_norm": Row(0.01, look=numbers),
         "trainer.gradient_clipping.log_total_steps": Row(2, look=numbers),
         "trainer.gradient_clipping.on_non_finite": tests("tests/loop/run/trainer_test.cpp",

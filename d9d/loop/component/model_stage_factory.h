@@ -21,14 +21,15 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
-// Collective over the job. Fills the module from the configured source_checkpoint with the mapper that `map` makes for
-// it. On the main process, warns of tensors of the folder that nothing takes, and of parameters that it lacks. A rank's
-// error is all ranks' error.
+// Collective over the job. Fills the module from the configured source_checkpoint: a folder of Hugging Face with the
+// mapper that `map` makes for it, a checkpoint of a job by its own names. On the main process, warns of tensors of the
+// folder that nothing takes, and of parameters that it lacks. A rank's error is all ranks' error.
 void load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
                             const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
 
 // Collective. `module`: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
-// replace all values, so model_stage_factory.source_checkpoint is not read.
+// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable parameters
+// alone.
 void build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
                        const PipelineStageInfo& stage, const std::shared_ptr<Module>& module, bool resumes = false);
 

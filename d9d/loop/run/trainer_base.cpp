@@ -77,7 +77,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   stream_ = &binding_->build_pack_stream(context, config.schedule.total_steps, *events);
   check_data_order(context, stream_->state());
   JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
-  saved_ = JobCheckpoints(context, config.checkpointing).newest();
+  saved_ = newest_checkpoint(context, config.checkpointing);
   if (saved_) {
     schedule.load_state(value_of(*saved_, "schedule"));
     stream_->load_state(value_of(*saved_, "data"));
@@ -89,7 +89,9 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   build_model_stage(context, config, parts_.model, stage, module, /*resumes=*/saved_.has_value());
   check_cuda_graph(config, *module);
   if (config.detect_non_finite) detect_non_finite(*module);
-  if (saved_) load_model(*saved_, context, *module);
+  if (saved_) {
+    load_model(*saved_, context, *module, config.model_stage_factory.checkpoint_only_trainable_parameters);
+  }
   events->trigger(kTrainModelStagesReady, {.modules = {*module}});
 
   RandomClockPtr clock = share_random_clock(context, *module, config);

@@ -20,7 +20,7 @@
 #include "d9d/core/device/torch_version.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/gradient_manager.h"
-#include "d9d/loop/component/job_checkpoints.h"
+#include "d9d/loop/component/job_saves.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
@@ -148,9 +148,10 @@ class TrainingRun {
     report.learning_rate = learning_rate();
     std::optional<FirstUpdate> first_update;
     if (!has_stepped_) first_update.emplace(*job_.module);
-    report.gradients =
-        gradients_.apply(job_.optimizer, report.learning_rate,
-                         {.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested()}, around_optimizer_step());
+    saves_.wait_for_copies();
+    const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
+    report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
+    saves_.advance(report.gradients.save);
     if (first_update && report.gradients.is_usable && report.gradients.norm > 0 && report.learning_rate > 0 &&
         job_.context.is_main_process()) {
       first_update->warn(job_.context, report.learning_rate);
@@ -227,11 +228,16 @@ class TrainingRun {
     if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
     job_.schedule.advance();
-    if (!checkpoints_.is_due(job_.schedule, /*is_last=*/stops_ || job_.schedule.is_done())) return;
-    set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
+    const bool is_last = stops_ || job_.schedule.is_done();
+    if (saves_.is_due(is_last)) save(is_last);
+  }
+
+  void save(bool is_last) {
+    const bool waits = saves_.will_wait(is_last);
+    if (waits) set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
     run_->flush();
-    checkpoints_.save(job_, {.data = packs_.data_state(), .task = packs_.task_state(), .tracker = run_->state()});
-    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+    saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = run_->state()}, is_last);
+    if (waits && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
   }
 
   void show_step(const StepReport& report) {
@@ -249,7 +255,7 @@ class TrainingRun {
   Logger log_;
   std::unique_ptr<TrackerRun> run_;
   GradientManager gradients_;
-  const JobCheckpoints checkpoints_{job_.context, job_.config.checkpointing};
+  JobSaves saves_{job_};
   const SideStream copies_{job_.context.device()};
   const InterruptScope interrupt_;
   bool stops_ = false;

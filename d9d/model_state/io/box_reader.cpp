@@ -1,22 +1,18 @@
 #include "d9d/model_state/io/box_reader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
-#include <exception>
 #include <map>
-#include <memory>
-#include <mutex>
-#include <thread>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/input_file.h"
 #include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/core/dtensor/held_parts.h"
+#include "d9d/model_state/io/checked_reads.h"
+#include "d9d/model_state/io/thread_queue.h"
 
 namespace d9d {
 namespace {
@@ -165,31 +161,6 @@ void serve(const Request& request, ReadBuffer& buffer) {
   }
 }
 
-// Serves all requests on several threads, each the next one; throws the first error.
-void serve_all(const std::vector<Request>& requests, int num_threads, bool is_pinned) {
-  std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    const at::NoGradGuard no_grad;
-    const c10::ParallelGuard one_thread(true);  // these threads are what is parallel here
-    ReadBuffer buffer(is_pinned);
-    try {
-      for (std::size_t i = next++; i < requests.size(); i = next++) serve(requests[i], buffer);
-    } catch (...) {
-      next = requests.size();
-      const std::scoped_lock lock(mutex);
-      if (!error) error = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
-}
-
 }  // namespace
 
 BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& options) {
@@ -197,9 +168,14 @@ BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& optio
   std::map<std::string, InputFile> files;
   std::vector<Piece> pieces;
   bool is_pinned = false;
+  std::vector<BoxRead> checked;
   for (const BoxRead& read : reads) {
     D9D_ASSERT(read.into.sizes() == read.box.sizes, "a box is read into a tensor of another shape");
     if (read.box.numel() == 0) continue;
+    if (read.from.checksums != nullptr) {
+      checked.push_back(read);
+      continue;
+    }
     files.try_emplace(read.from.path, read.from.path);
     cut(read, read.box, 0, pieces);
     bytes.wanted += read.box.numel() * element_size(read);
@@ -208,7 +184,12 @@ BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& optio
   const std::vector<Request> requests = requests_of(std::move(pieces), files);
   for (const Request& request : requests) bytes.read += request.bytes.numel();
   const auto most = static_cast<int>(std::min<std::int64_t>(bytes.read / kMostBytes + 1, options.num_threads));
-  serve_all(requests, std::max(1, most), is_pinned);
+  work_through(requests.size(), most, [&]() -> WorkOnItem {
+    return [&, buffer = ReadBuffer(is_pinned)](std::size_t i) mutable { serve(requests[i], buffer); };
+  });
+  const BytesRead of_checked = read_checked_boxes(checked, options);
+  bytes.wanted += of_checked.wanted;
+  bytes.read += of_checked.read;
   return bytes;
 }
 

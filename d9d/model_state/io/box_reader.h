@@ -11,12 +11,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/dtensor/layout.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 namespace d9d {
 
@@ -26,6 +28,7 @@ struct StoredTensor {
   std::int64_t offset;  // of the first byte
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;
+  std::shared_ptr<const BlockChecksums> checksums = nullptr;  // if set, blocks that are touched are read and compared
 };
 
 struct BoxRead {
@@ -44,8 +47,8 @@ struct ReadOptions {
   int num_threads = 4;  // at most; small reads use one
 };
 
-// Local, blocking. Throws IoError that names the file which cannot be read or ends too early; some boxes are filled
-// then.
+// Local, blocking. Throws IoError that names the file which cannot be read, ends too early, or has other bytes than its
+// checksums say; some boxes are filled then.
 BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& options = {});
 
 }  // namespace d9d

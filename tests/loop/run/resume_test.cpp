@@ -24,6 +24,7 @@ constexpr std::int64_t kSamples = 8;  // of a step
 
 struct Provider : toy::Provider {
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
+    if (freezes_first) model->first->set_requires_grad(false);
     shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
   }
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) override {
@@ -31,6 +32,7 @@ struct Provider : toy::Provider {
     return toy::Provider::map_source_checkpoint(source, module);
   }
   int num_loads = 0;
+  bool freezes_first = false;
 };
 
 struct Task : toy::Task {
@@ -41,6 +43,7 @@ struct Task : toy::Task {
     });
     events.subscribe(kTrainStepPost, [this](const FinishedStep& step) {
       losses.push_back(step.loss);
+      if (after_step) after_step(step.schedule.current_step());
       sums.push_back(sum_of_weight());
     });
   }
@@ -64,6 +67,7 @@ struct Task : toy::Task {
     for (const nlohmann::json& each : of_ranks) num_seen += each.get<std::int64_t>();
     num_seen /= num_ranks;
   }
+  std::function<void(std::int64_t step)> after_step;
   std::vector<double> losses;
   const Module* module = nullptr;
   std::vector<double> sums;  // of a weight, when the model is ready and after each step
@@ -107,6 +111,11 @@ struct Plan {
   at::ScalarType dtype = at::kDouble;
   std::optional<Dtype> master_dtype = {};
   std::int64_t total_steps = kSteps;
+  bool freezes_first = false;
+  bool saves_trainable_only = false;
+  FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
+  std::optional<fs::path> source = {};                     // none: published()
+  std::function<void(std::int64_t step)> after_step = {};  // on the main process
 };
 
 Result train(const Plan& plan) {
@@ -118,6 +127,8 @@ Result train(const Plan& plan) {
     task.throws_at_step = plan.fails_at_step;
     task.num_ranks = plan.mesh.world_size();
     Provider provider;
+    if (context.is_main_process()) task.after_step = plan.after_step;
+    provider.freezes_first = plan.freezes_first;
     provider.make_model = [&] {
       auto model = make_module<toy::Model>();
       model->to(plan.dtype);
@@ -133,10 +144,13 @@ Result train(const Plan& plan) {
     }
     job.config.schedule.total_steps = plan.total_steps;
     job.config.logging.period_steps = {EverySteps{4}};
-    job.config.model_stage_factory = {.source_checkpoint = published(), .master_dtype = plan.master_dtype};
+    job.config.model_stage_factory = {.source_checkpoint = plan.source.value_or(published()),
+                                      .checkpoint_only_trainable_parameters = plan.saves_trainable_only,
+                                      .master_dtype = plan.master_dtype};
     job.config.checkpointing = {.save_dir = plan.folder.value_or(""),
                                 .period_steps = plan.folder ? plan.period : StepActionPeriod{StepActionMode::kDisable},
-                                .num_to_keep = plan.num_to_keep};
+                                .num_to_keep = plan.num_to_keep,
+                                .on_failed_save = plan.on_failed_save};
     AutoOptimizerProvider optimizer(plan.optimizer);
     Trainer<toy::Types> trainer(
         context, job.config,
@@ -274,6 +288,63 @@ TEST_F(Resume, With_another_model_or_optimiser_is_refused) {
               ThrowsMessage<StateError>(HasSubstr("others are model.first.bias (Double [3] there, Float [3] here)")));
   EXPECT_THAT([&] { train({.folder = folder_, .optimizer = AdamWConfig{.lr = 0.05, .amsgrad = true}}); },
               ThrowsMessage<StateError>(HasSubstr("it lacks optimizer.first.bias.max_exp_avg_sq")));
+}
+
+TEST_F(Resume, With_frozen_parameters_saves_the_others_alone) {
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+    Plan plan{.mesh = mesh, .freezes_first = true, .saves_trainable_only = true};
+    fs::remove_all(folder_);
+    const Result whole = train(plan);
+    break_off(plan);
+    const auto saved_names = checkpoint_at(folder_).value().tensors("model.").names;
+    EXPECT_THAT(saved_names, ElementsAre("second.bias", "second.weight"));
+    plan.folder = folder_;
+    const Result rest = train(plan);
+    EXPECT_EQ(rest.num_source_loads, 1);  // the frozen ones come from there again
+    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    for (const auto& [name, values] : whole.parameters)
+      EXPECT_TRUE(at::equal(rest.parameters.at(name), values)) << name;
+    plan.saves_trainable_only = false;
+    EXPECT_THAT([&] { train(plan); },
+                ThrowsMessage<ConfigError>(HasSubstr("checkpoint_only_trainable_parameters = true, with which")));
+  }
+}
+
+TEST_F(Resume, Begins_with_the_weights_of_a_checkpoint_of_another_job) {
+  const Plan saving{.mesh = {.data_parallel_shard = 4}, .folder = folder_};
+  const Result first = train(saving);
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+    for (const fs::path& source : {folder_, folder_ / "save-8"}) {
+      const Result second = train({.mesh = mesh, .source = source});
+      EXPECT_EQ(second.num_source_loads, 0);  // no mapper is asked for
+      EXPECT_EQ(second.sums.front(), first.sums.back());
+      EXPECT_EQ(second.losses.size(), kSteps);  // with steps, moments and data of its own
+    }
+  }
+  EXPECT_EQ(train({.source = folder_ / "save-3"}).sums.front(), first.sums[3]);
+}
+
+TEST_F(Resume, Of_a_disk_that_is_full_stops_or_goes_on_as_asked) {
+  // From the second save on its file cannot be made.
+  const auto spoil = [this](std::int64_t step) {
+    if (step == 4) fs::create_directories(folder_ / "save-6.tmp" / "rank-0.cbor" / "x");
+  };
+  const Plan plan{.folder = folder_, .after_step = spoil};
+  EXPECT_THAT([&] { train(plan); }, ThrowsMessage<IoError>(HasSubstr("rank-0.cbor")));
+  EXPECT_THAT(saved(), ElementsAre("save-3"));
+  fs::remove_all(folder_);
+  Plan continuing = plan;
+  continuing.on_failed_save = FailedSavePolicy::kContinue;
+  EXPECT_EQ(train(continuing).losses.size(), kSteps);
+  EXPECT_THAT(saved(), ElementsAre("save-3", "save-8"));
+}
+
+TEST_F(Resume, Of_a_job_that_fails_right_after_a_save_has_lost_nothing) {
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 4}}) {
+    fs::remove_all(folder_);
+    EXPECT_THROW(train({.mesh = mesh, .folder = folder_, .fails_at_step = 3}), Error);
+    EXPECT_THAT(saved(), ElementsAre("save-3"));
+  }
 }
 
 }  // namespace

@@ -106,8 +106,7 @@ struct Descent {
       parameter.sub_(parameter.grad(), learning_rate);
     }
   }
-  std::map<std::string, at::Tensor> state_dict() const { return {}; }
-  void load_state_dict(const std::map<std::string, at::Tensor>&) {}
+  std::map<std::string, DTensor> state_dict() const { return {}; }
 
   double base_learning_rate;
   std::vector<at::Tensor> parameters;

@@ -272,14 +272,7 @@ TEST(RandomMappers, Fill_any_box_of_an_output_from_a_file_as_from_the_whole) {
         const LocalBox box = draw_box(graph, whole);
         const at::Tensor values = at::full(box.sizes, -1, whole.options());
         std::vector<BoxRead> reads;
-        for (const TensorPart& each : output.parts) {
-          const auto part = part_within(each, box);
-          if (!part) continue;
-          reads.push_back({.from = *group.inputs.at(part->input).stored,
-                           .box = part->source,
-                           .into = in_source_order(*part, view_of(values, box, part->target)),
-                           .casts = part->casts});
-        }
+        add_reads(output, box, values, group.inputs, reads);
         const BytesRead bytes = read_boxes(reads);
         RC_ASSERT(same(values, view_of(whole, whole_box(whole.sizes().vec()), box)));
         RC_ASSERT(bytes.wanted <= bytes.read || reads.size() > 1);

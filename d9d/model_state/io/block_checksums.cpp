@@ -1,4 +1,4 @@
-#include "d9d/checkpoint/block_checksums.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -37,12 +37,12 @@ std::vector<std::string> block_checksums(std::span<const std::byte> bytes) {
 }
 
 std::optional<std::int64_t> first_bad_block(std::span<const std::byte> bytes, const std::vector<std::string>& sums,
-                                            const FlatRange& range) {
-  D9D_CHECK(std::ssize(sums) == num_blocks(bytes), StateError, "[checkpoint] expected ", num_blocks(bytes),
-            " checksums, got ", sums.size(), ".");
-  if (range.numel() == 0) return std::nullopt;
-  for (std::int64_t i = range.begin / kChecksumBlock; i <= (range.end - 1) / kChecksumBlock; ++i) {
-    if (checksum(block(bytes, i)) != sums[static_cast<std::size_t>(i)]) return i;
+                                            std::int64_t first) {
+  const std::int64_t count = num_blocks(bytes);
+  D9D_CHECK(first >= 0 && first + count <= std::ssize(sums), StateError, "[model_state::checksums] expected at least ",
+            first + count, " checksums, got ", sums.size(), ".");
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (checksum(block(bytes, i)) != sums[static_cast<std::size_t>(first + i)]) return first + i;
   }
   return std::nullopt;
 }

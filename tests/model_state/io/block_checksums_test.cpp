@@ -1,4 +1,4 @@
-#include "d9d/checkpoint/block_checksums.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 #include <gtest/gtest.h>
 
@@ -19,11 +19,14 @@ TEST(BlockChecksums, Find_a_change_in_the_blocks_that_are_read_alone) {
   const auto sums = block_checksums(bytes);
   ASSERT_EQ(sums.size(), 3U);
   bytes[static_cast<std::size_t>(kChecksumBlock)] = std::byte{1};
-  EXPECT_EQ(first_bad_block(bytes, sums, {0, kChecksumBlock}), std::nullopt);
-  EXPECT_EQ(first_bad_block(bytes, sums, {0, kChecksumBlock + 1}), 1);
-  EXPECT_EQ(first_bad_block(bytes, sums, {2 * kChecksumBlock, 2 * kChecksumBlock + 5}), std::nullopt);
-  EXPECT_EQ(first_bad_block(bytes, sums, {7, 7}), std::nullopt);
-  EXPECT_THROW((void)first_bad_block(bytes, {}, {0, 1}), StateError);
+  const std::span<const std::byte> all(bytes);
+  const auto block = static_cast<std::size_t>(kChecksumBlock);
+  EXPECT_EQ(first_bad_block(all.first(block), sums, 0), std::nullopt);
+  EXPECT_EQ(first_bad_block(all, sums, 0), 1);
+  EXPECT_EQ(first_bad_block(all.subspan(block), sums, 1), 1);
+  EXPECT_EQ(first_bad_block(all.subspan(2 * block), sums, 2), std::nullopt);
+  EXPECT_EQ(first_bad_block({}, sums, 3), std::nullopt);
+  EXPECT_THROW((void)first_bad_block(all, sums, 1), StateError);
 }
 
 }  // namespace
