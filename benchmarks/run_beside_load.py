@@ -13,8 +13,8 @@ import statistics
 import subprocess
 import time
 
-VARIANTS = {"active, OpenMP's default": {"GOMP_SPINCOUNT": "300000"}, "GOMP_SPINCOUNT=1000": {"GOMP_SPINCOUNT": "1000"},
-            "passive, ours": {"OMP_WAIT_POLICY": "passive"}}
+VARIANTS = {"active, OpenMP's default": {"GOMP_SPINCOUNT": "300000"}, "GOMP_SPINCOUNT=10000, ours": {"GOMP_SPINCOUNT": "10000"},
+            "passive": {"OMP_WAIT_POLICY": "passive"}}
 
 
 def compute():

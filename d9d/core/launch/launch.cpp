@@ -168,7 +168,7 @@ namespace detail {
 
 int launch_configured(const ConfigSource& source, const LaunchConfig& config, const DeviceMeshParameters& mesh,
                       const Program& program) {
-  restart_with_waiting_threads(source.argc, source.argv);
+  restart_with_short_spins(source.argc, source.argv);
   int exit_code = 0;  // stays so after --help
   const int load_code = run_reporting_errors([&] {
     load_config(source.argc, source.argv, source.rewrite, source.type(), source.config);

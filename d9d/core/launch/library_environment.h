@@ -9,10 +9,10 @@ namespace d9d {
 // (https://sourceware.org/bugzilla/show_bug.cgi?id=15607).
 void set_library_environment(bool is_deterministic);
 
-// Restarts this program, in the same process and with the same arguments, with OMP_WAIT_POLICY=passive, which OpenMP
-// reads before main begins (docs/decisions/0018-threads-that-wait.md). Returns without that where the user has set
-// OMP_WAIT_POLICY or GOMP_SPINCOUNT, where operators use one thread, where the process has other threads, or where
-// `argv` are not the arguments that the process was started with, as in a test.
-void restart_with_waiting_threads(int argc, const char* const* argv);
+// Restarts this program, in the same process and with the same arguments, with a GOMP_SPINCOUNT after which OpenMP's
+// waiting threads sleep; libgomp reads it before main begins (docs/decisions/0018-threads-that-wait.md). Returns without
+// that where the user has set OMP_WAIT_POLICY or GOMP_SPINCOUNT, where operators use one thread, where the process has
+// other threads, or where `argv` are not the arguments that the process was started with, as in a test.
+void restart_with_short_spins(int argc, const char* const* argv);
 
 }  // namespace d9d
