@@ -68,7 +68,7 @@ struct ConfigSource {
   int argc;
   const char* const* argv;
   const ConfigRewrite& rewrite;
-  const RecordType& type;
+  const RecordType& (*type)();  // throws for mistakes in fields()
   void* config;
 };
 
@@ -79,7 +79,8 @@ struct ConfigSource {
 }  // namespace detail
 
 // Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h describes --help, --schema
-// and `rewrite`), then launches. Config has members `launch` and `mesh`.
+// and `rewrite`), then launches. Config has members `launch` and `mesh`. Called first in main: it may start the program
+// anew (core/launch/library_environment.h).
 template <class Config, class Program>
 [[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {
   constexpr bool kHasMembers = requires(const Config& config, const std::function<void(DistContext&)>& run) {
@@ -95,7 +96,7 @@ template <class Config, class Program>
   if constexpr (Record<Config> && kHasMembers && kTakesContext) {
     Config config{};
     return detail::launch_configured(
-        {.argc = argc, .argv = argv, .rewrite = rewrite, .type = record_type<Config>(), .config = &config},
+        {.argc = argc, .argv = argv, .rewrite = rewrite, .type = &record_type<Config>, .config = &config},
         config.launch, config.mesh, [&](DistContext& context) { program(std::as_const(config), context); });
   }
   return 0;

@@ -59,6 +59,8 @@ class TaskBinding {
   virtual void reset() = 0;  // drops what is left of the pack
 };
 
+// StateError unless the program's function returned what it must: `what`.
+void check_built(bool is_built, const char* function, const char* what);
 // Replaces each defined tensor by its copy on the device.
 void move_to(c10::Device device, const TensorRefs& tensors);
 
@@ -72,11 +74,14 @@ class TypedTask final : public TaskBinding {
   AnyPackStream& build_pack_stream(const DistContext& context, std::optional<std::int64_t> total_steps,
                                    EventBus& events) override {
     stream_ = data_.build_pack_stream(context, total_steps);
+    check_built(stream_ != nullptr, "DataProvider::build_pack_stream", "a stream");
     events.trigger(kTrainDataStreamReady<Batch>, {.stream = *stream_});
     return *stream_;
   }
   std::shared_ptr<Module> initialize_model_stage(const DistContext& context, const PipelineStageInfo& stage) override {
     ModelStage<Types> built = model_.initialize_model_stage(context, stage);
+    check_built(built.module != nullptr && built.forward != nullptr, "ModelProvider::initialize_model_stage",
+                "a module and its forward, as as_model_stage() does");
     forward_ = std::move(built.forward);
     return std::move(built.module);
   }

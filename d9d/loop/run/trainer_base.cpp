@@ -1,7 +1,10 @@
 #include "d9d/loop/run/trainer_base.h"
 
+#include <algorithm>
+#include <array>
 #include <utility>
 
+#include "d9d/base/check.h"
 #include "d9d/loop/component/cuda_graph_rules.h"
 #include "d9d/loop/component/export_model.h"
 #include "d9d/loop/component/first_step_checks.h"
@@ -13,6 +16,22 @@
 #include "d9d/modules/detect_non_finite.h"
 
 namespace d9d {
+namespace {
+
+// Two series of one name would be one to a tracker.
+void check_metrics(const MetricMap& metrics) {
+  constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
+  for (const auto& [name, metric] : metrics) {
+    D9D_CHECK(metric != nullptr, StateError,
+              "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
+    const bool is_logged = std::ranges::find(kLogged, name) != kLogged.end() || name.starts_with("loss/");
+    D9D_CHECK(!is_logged, StateError,
+              "[loop::trainer] expected names of metrics that the job does not log itself, got '", name,
+              "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
+  }
+}
+
+}  // namespace
 
 TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config, const Parts& parts,
                          std::unique_ptr<TaskBinding> binding)
@@ -77,6 +96,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
 
   RandomClockPtr clock = share_random_clock(context, *module, config);
   MetricMap metrics = parts_.task.create_metrics();
+  check_metrics(metrics);
   Optimizer optimizer = parts_.optimizer.build_optimizer(context, trainable_parameters(*module));
   LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context, schedule.total_steps());
   return {.context = context,

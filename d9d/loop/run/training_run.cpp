@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "d9d/base/progress/progress_bar.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/device/torch_version.h"
+#include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/job_saves.h"
 #include "d9d/loop/event/train_events.h"
@@ -143,16 +145,31 @@ class TrainingRun {
     if (job_.schedule.should_do_action(job_.config.logging.period_steps, {.always_at_last_step = true})) {
       report.logged = collect_values();
     }
-    report.learning_rate = job_.optimizer.learning_rate() * job_.lr_scheduler.factor();
+    report.learning_rate = learning_rate();
+    std::optional<FirstUpdate> first_update;
+    if (!has_stepped_) first_update.emplace(*job_.module);
     saves_.wait_for_copies();
     const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
     saves_.advance(report.gradients.save);
+    if (first_update && report.gradients.is_usable && report.gradients.norm > 0 && report.learning_rate > 0 &&
+        job_.context.is_main_process()) {
+      first_update->warn(job_.context, report.learning_rate);
+    }
     if (!report.gradients.is_usable && job_.context.is_main_process()) {
       log_.warning("step ", job_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
     }
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
+  }
+
+  double learning_rate() const {
+    const double base = job_.optimizer.learning_rate(), factor = job_.lr_scheduler.factor();
+    const double rate = base * factor;
+    D9D_CHECK(std::isfinite(rate) && rate >= 0, StateError, "[loop::training] expected a learning rate >= 0 in step ",
+              job_.schedule.current_step(), ", got ", rate, ": ", base, " of the optimiser times ", factor,
+              " of the scheduler. Correct the one that is wrong.");
+    return rate;
   }
 
   // Empty if no handler watches the optimiser's step: then that step need not wait until the host knows the loss.
