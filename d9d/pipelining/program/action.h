@@ -6,8 +6,8 @@
 //   ForwardAction{.stage = {0}, .microbatch = {0}} == std::get<ForwardAction>(std::get<ComputeAction>(program[0]));
 //
 // Text: {stage}{symbol}{microbatch}, composed parts joined by a bar. Symbols: F forward, B whole backward, I its part
-// that makes gradients of inputs, W its part that makes gradients of weights, SEND_F and SEND_B with the sender's stage,
-// RECV_F and RECV_B with the receiver's.
+// that makes gradients of inputs, W its part that makes gradients of weights, SEND_F and SEND_B with the stage of the
+// sender, RECV_F and RECV_B with that of the receiver.
 #pragma once
 
 #include <compare>

@@ -38,7 +38,7 @@ class MessagePlacer {
     for (double now = 0; now < kNever; now = std::min(next_time(ends_), next_time(arrivals_))) {
       for (; next_time(ends_) == now; ends_.pop()) end_action(ends_.top().second, now);
       while (next_time(arrivals_) == now) arrivals_.pop();
-      while (send_all(now) || start_all(now) || make_room(now)) {
+      while (send_all(now) || make_room(now) || start_all(now)) {
       }
     }
     check_completed();
@@ -84,7 +84,7 @@ class MessagePlacer {
     return has_started;
   }
 
-  // A rank that waits receives what has arrived, for one that waits for a slot.
+  // A rank that does not compute receives what has arrived, for one that waits for a slot.
   bool make_room(double now) {
     for (const auto& sender : ranks_) {
       if (sender.unsent.empty()) continue;

@@ -5,8 +5,8 @@
 //
 // A send directly follows what makes its transfer. A receive stands directly before what uses the transfer, so that no
 // rank waits for a message that it does not need yet; the messages of one link are received in the order in which they
-// are sent. With a limited inbox a rank that would wait anyway receives earlier what has arrived, if the sender needs the
-// slot: without that, ranks that wait for each other's inboxes could hang.
+// are sent. With a limited inbox a rank receives earlier, between two computations, what has arrived, if the sender
+// waits for the slot: without that, ranks that wait for each other's inboxes could hang.
 #pragma once
 
 #include <cstdint>

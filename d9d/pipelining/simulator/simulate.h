@@ -6,9 +6,9 @@
 //   run.idle_share();             // 0.273, the bubble
 //
 // A rank computes one action after the other. A message leaves as soon as what makes it ends, its link is free and its
-// inbox has a slot; the rank computes on meanwhile. A receive holds the rank until its message is there; directly before
-// composed computations it holds only the one that uses it. A program of computations only is simulated as if each
-// message were received where it is used.
+// inbox has a slot; the rank computes on meanwhile. A receive holds the rank until its message is there; directly
+// before composed computations it holds only the one that uses it. A program of computations only is simulated with the
+// messages that place_messages() gives it.
 #pragma once
 
 #include <cstdint>
