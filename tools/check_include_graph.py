@@ -33,7 +33,7 @@ AREAS = {
     "pipelining/api": Area(("core",)),
     "pipelining/program": Area(),
     "pipelining/schedules": Area(("pipelining/program",)),
-    "pipelining/simulator": Area(("pipelining/program", "pipelining/schedules"), JSON),
+    "pipelining/simulator": Area(("pipelining/program", "pipelining/schedules", "pipelining/api"), JSON),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),

@@ -65,7 +65,8 @@ Arguments parse_arguments(const std::vector<std::string>& words) {
       apply_override(schedule, word);
     }
   }
-  if (!schedule.is_null()) arguments.schedule = parse_record<PipelineScheduleConfig>(schedule, {.source = "the schedule"});
+  if (!schedule.is_null())
+    arguments.schedule = parse_record<PipelineScheduleConfig>(schedule, {.source = "the schedule"});
   D9D_CHECK(arguments.wants_help || arguments.schedule.has_value() != arguments.program.has_value(), UsageError,
             "[pipeline_plot] expected a schedule or --program. See --help.");
   return arguments;

@@ -59,12 +59,11 @@ void run(const Arguments& arguments) {
   const PipelineProgram program =
       schedule ? build_program(*schedule, arguments.num_ranks, arguments.num_microbatches, placement)
                : read_program(*arguments.program, placement);
-  const std::string name = cat(schedule ? schedule->name : arguments.program->string(), ", P = ",
-                               program.stages.num_ranks(), ", M = ", program.num_microbatches);
+  const std::string name = cat(schedule ? schedule->name : arguments.program->string(),
+                               ", P = ", program.stages.num_ranks(), ", M = ", program.num_microbatches);
   if (arguments.wants_compute_only) std::cout << to_text(compute_only(program));
   if (arguments.wants_text) std::cout << to_text(program);
-  const Simulation simulation =
-      simulate(program, {.costs = arguments.costs, .num_inbox_slots = arguments.num_slots});
+  const Simulation simulation = simulate(program, {.costs = arguments.costs, .num_inbox_slots = arguments.num_slots});
   if (arguments.svg) {
     PlotOptions options;
     if (!arguments.unit.empty()) options.time_unit = arguments.unit;

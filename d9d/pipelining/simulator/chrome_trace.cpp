@@ -41,7 +41,8 @@ std::string chrome_trace(const Simulation& run, const PipelineCosts& costs, doub
          {"cat", category_of(span.action)},
          {"args", {{"stage", stage_of(span.action).value}, {"microbatch", microbatch_of(span.action).value}}}});
     if (thread_of(span) % 2 == 1) {
-      add("M", "thread_name", thread_of(span), 0, {{"args", {{"name", "rank " + std::to_string(span.rank) + ", composed"}}}});
+      add("M", "thread_name", thread_of(span), 0,
+          {{"args", {{"name", "rank " + std::to_string(span.rank) + ", composed"}}}});
     }
   }
   std::int64_t id = 0;

@@ -139,7 +139,8 @@ class StepDrawing {
     entry({232, 232, 232}, "bubble");
     if (chunks_.has_several()) {
       for (const double part : {0.0, 0.5, 1.0}) {
-        canvas_.rect(at + 24 * part, top_ - 26, 12, 12, cat("fill=\"", color_text(lighter({90, 90, 90}, kLightest * part)), "\""));
+        canvas_.rect(at + 24 * part, top_ - 26, 12, 12,
+                     cat("fill=\"", color_text(lighter({90, 90, 90}, kLightest * part)), "\""));
       }
       canvas_.text(at + 42, top_ - 16, "first to last stage of the rank", "");
     }
@@ -177,8 +178,9 @@ class StepDrawing {
     const auto color = lighter(look_of(span.action).color, chunks_.shade(span));
     const double width = (span.end - span.start) * scale_;
     const std::string edge = span.is_composed ? "class=\"composed\"" : "class=\"cell\"";
-    canvas_.titled_rect(x(span.start), top, width, height, cat("fill=\"", color_text(color), "\" ", edge),
-                        cat(to_text(span.action), span.is_composed ? ", composed" : "", ": ", span.start, " to ", span.end));
+    canvas_.titled_rect(
+        x(span.start), top, width, height, cat("fill=\"", color_text(color), "\" ", edge),
+        cat(to_text(span.action), span.is_composed ? ", composed" : "", ": ", span.start, " to ", span.end));
     const std::string label = std::to_string(microbatch_of(span.action).value);
     if (width < 6.2 * static_cast<double>(label.size()) + 3 || height < 12) return;
     canvas_.text(x(span.start) + width / 2, top + height / 2 + 4, label,
@@ -187,8 +189,8 @@ class StepDrawing {
 
   [[nodiscard]] bool overlaps_another(const ComputeSpan& span) const {
     return std::ranges::any_of(step_.run.computations, [&](const ComputeSpan& other) {
-      return other.rank == span.rank && other.is_composed && other.action != span.action &&
-             other.start < span.end && span.start < other.end;
+      return other.rank == span.rank && other.is_composed && other.action != span.action && other.start < span.end &&
+             span.start < other.end;
     });
   }
 
@@ -201,11 +203,12 @@ class StepDrawing {
     const double start = x(message.ready);
     const double end = x(message.arrival);
     const std::string_view kind = message.transfer.is_forward() ? "activations" : "gradients";
-    canvas_.path(cat("M", start, " ", from, "C", start, " ", from + direction * 12, " ", end, " ", to - direction * 14, " ", end,
-                     " ", to - direction * 4),
+    canvas_.path(cat("M", start, " ", from, "C", start, " ", from + direction * 12, " ", end, " ", to - direction * 14,
+                     " ", end, " ", to - direction * 4),
                  cat("class=\"message ", kind, "\""));
-    canvas_.path(cat("M", end - 2.4, " ", to - direction * 5, "L", end, " ", to, "L", end + 2.4, " ", to - direction * 5, "Z"),
-                 cat("class=\"head ", kind, "\""));
+    canvas_.path(
+        cat("M", end - 2.4, " ", to - direction * 5, "L", end, " ", to, "L", end + 2.4, " ", to - direction * 5, "Z"),
+        cat("class=\"head ", kind, "\""));
   }
 
   void draw_axis() {

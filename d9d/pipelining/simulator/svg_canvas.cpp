@@ -61,7 +61,8 @@ void SvgCanvas::titled_rect(double x, double y, double width, double height, std
 }
 
 void SvgCanvas::text(double x, double y, std::string_view content, std::string_view attributes) {
-  content_ += cat("<text x=\"", rounded(x), "\" y=\"", rounded(y), "\" ", attributes, ">", escaped(content), "</text>\n");
+  content_ +=
+      cat("<text x=\"", rounded(x), "\" y=\"", rounded(y), "\" ", attributes, ">", escaped(content), "</text>\n");
 }
 
 void SvgCanvas::path(std::string_view commands, std::string_view attributes) {

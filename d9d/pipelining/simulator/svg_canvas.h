@@ -19,7 +19,8 @@ class SvgCanvas {
 
   void rect(double x, double y, double width, double height, std::string_view attributes);
   // `title` appears where a pointer rests on it.
-  void titled_rect(double x, double y, double width, double height, std::string_view attributes, std::string_view title);
+  void titled_rect(double x, double y, double width, double height, std::string_view attributes,
+                   std::string_view title);
   void text(double x, double y, std::string_view content, std::string_view attributes);
   void path(std::string_view commands, std::string_view attributes);
 
