@@ -18,8 +18,8 @@ namespace d9d {
 
 struct PlannedCompute {
   ComputeAction action;
-  // Where its stage keeps the microbatch, in [0, RankPlan::num_slots of the stage): from F to B or W no other microbatch
-  // has the slot.
+  // Where its stage keeps the microbatch, in [0, RankPlan::num_slots of the stage): from F to B or W no other
+  // microbatch has the slot.
   std::int64_t slot = 0;
   bool is_last = false;  // the stage's last B or W of the step: its gradients of weights are complete after it
   bool operator==(const PlannedCompute&) const = default;

@@ -2,7 +2,7 @@
 //
 // Example
 //   validate(program, {.num_inbox_slots = 2, .max_live_microbatches = 8});
-//   // ConfigError: [pipelining::validate] rank 1, action 3 (1B0: stage 1, microbatch 0): expected the forward before ...
+//   // ConfigError: [pipelining::validate] rank 1, action 3 (1B0: stage 1, microbatch 0): expected the forward ...
 //
 // What is checked, in this order:
 //   * each rank computes its own stages, each F once, and with any backward each B, or I and W, once; F before B or I

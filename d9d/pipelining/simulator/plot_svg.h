@@ -3,7 +3,7 @@
 // Example
 //   std::ofstream("1f1b.svg") << plot_svg({{.title = "1F1B", .run = simulate(program), .costs = {}}});
 //
-// Colours are told apart with any colour vision (Okabe and Ito). Of several stages of a rank the later ones are lighter.
+// Colours are told apart with any colour vision (Okabe and Ito). Of several stages of a rank later ones are lighter.
 #pragma once
 
 #include <string>
