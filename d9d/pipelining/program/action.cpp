@@ -1,5 +1,6 @@
 #include "d9d/pipelining/program/action.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 

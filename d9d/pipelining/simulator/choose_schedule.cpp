@@ -1,6 +1,7 @@
 #include "d9d/pipelining/simulator/choose_schedule.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "d9d/base/check.h"

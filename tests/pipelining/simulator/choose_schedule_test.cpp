@@ -1,5 +1,8 @@
 #include "d9d/pipelining/simulator/choose_schedule.h"
 
+#include <algorithm>
+#include <limits>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
