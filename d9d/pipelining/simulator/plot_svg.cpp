@@ -219,7 +219,7 @@ class StepDrawing {
       canvas_.path(cat("M", x(i * step), " ", bottom, "v5"), "class=\"axis\"");
       canvas_.text(x(i * step), bottom + 18, cat(i * step), "text-anchor=\"middle\"");
     }
-    canvas_.text(x(step_.run.makespan) + 10, bottom + 18, options_.time_unit, "class=\"small\"");
+    canvas_.text(x(step_.run.makespan) + 22, bottom + 18, options_.time_unit, "class=\"small\"");
   }
 
   SvgCanvas& canvas_;
