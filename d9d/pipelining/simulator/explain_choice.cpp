@@ -32,7 +32,7 @@ void print_balance(std::ostream& out, const ScheduleRequest& request, const Sche
         << time_of(*longest) * static_cast<double>(num_stages) / sum << " times the mean.\n";
   }
   if (!choice.balanced) {
-    out << "No other virtual layers make the step shorter.\n";
+    out << "No other virtual layers that fit make the step shorter.\n";
     return;
   }
   out << "With num_virtual_layers_pre = " << choice.balanced->num_virtual_layers_pre
