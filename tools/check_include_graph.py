@@ -31,6 +31,9 @@ AREAS = {
     "base": Area((), JSON + POSIX),
     "core": Area((), TORCH + C10D + CUDA + JSON + POSIX),
     "pipelining/api": Area(("core",)),
+    "pipelining/program": Area(),
+    "pipelining/schedules": Area(("pipelining/program",)),
+    "pipelining/simulator": Area(("pipelining/program", "pipelining/schedules", "pipelining/api"), JSON),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),
@@ -48,7 +51,7 @@ AREAS = {
     "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
     "models": Area(("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
-        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining/api", "internals")
+        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining/api", "pipelining/schedules", "internals")
         + ("checkpoint", "model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),

@@ -239,6 +239,8 @@ def trainer_rows():
     rows["trainer.pipelining.schedule[1f1b].zero_bubble"] = Row(
         True, look=unbuilt("trainer.pipelining.schedule"),
         given={"trainer.pipelining.schedule": {"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": False}})
+    rows["trainer.pipelining.schedule[1f1b].depth"] = tests(
+        "tests/pipelining/schedules/pipeline_schedule_test.cpp", "Keeps_no_more_microbatches_than_its_bound")
     return rows
 
 

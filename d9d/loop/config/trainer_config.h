@@ -19,8 +19,8 @@
 #include "d9d/base/dtype.h"
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
-#include "d9d/loop/config/pipeline_schedule_config.h"
 #include "d9d/loop/config/step_action_period.h"
+#include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 #include "d9d/tracker/config.h"
 
 namespace d9d {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <variant>
 
+#include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
 
 namespace d9d {
@@ -34,16 +35,27 @@ struct LoopedBfsScheduleConfig {
   }
 };
 
+// How many forwards a rank runs ahead of its first backward, for each rank that comes after it in the pipeline.
+enum class OneFOneBDepth {
+  kDouble,   // two: messages may take up to a forward before they cost time; up to 2 P - 1 live microbatches
+  kClassic,  // one: at most P live microbatches (Narayanan et al. 2019)
+};
+constexpr auto enum_names(OneFOneBDepth) {
+  return std::to_array<EnumName<OneFOneBDepth>>(
+      {{OneFOneBDepth::kDouble, "double"}, {OneFOneBDepth::kClassic, "classic"}});
+}
+
 // One forward, one backward; interleaved with several stages a rank (Narayanan et al. 2021).
 struct OneFOneBScheduleConfig {
   std::int64_t num_stages_per_rank = 1;
-  bool zero_bubble = false;  // split backward, weight gradients fill the bubbles (Qi et al. 2023)
+  bool zero_bubble = false;  // split backward, weight gradients fill the bubbles (Qi et al. 2023); depth is classic
+  OneFOneBDepth depth = OneFOneBDepth::kDouble;
 
   static constexpr Tag kTag = {"schedule", "1f1b"};
   static constexpr auto fields() {
     using Schedule = OneFOneBScheduleConfig;
     return record<Schedule>(required("num_stages_per_rank", &Schedule::num_stages_per_rank, at_least(1)),
-                            required("zero_bubble", &Schedule::zero_bubble));
+                            required("zero_bubble", &Schedule::zero_bubble), defaulted("depth", &Schedule::depth));
   }
 };
 
