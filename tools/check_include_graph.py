@@ -36,6 +36,7 @@ AREAS = {
     "pipelining/simulator": Area(("pipelining/program", "pipelining/schedules", "pipelining/api"), JSON),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
+    "tokenizer": Area((), JSON + ("pcre2.h",)),
     "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),
     "kernels/linear/cuda_plugin": Area(("kernels",), ("cublasLt.h",)),
     "kernels/attention/cudnn_plugin": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),

@@ -1,0 +1,72 @@
+// Tokens that are found in a text as they are, before it is cut into words: "<|im_end|>".
+//
+// Example
+//   const AddedTokenMatcher matcher(tokens);
+//   std::vector<AddedMatch> matches;
+//   matcher.find(text, SpecialTokens::kRecognize, matches);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "d9d/tokenizer/bpe/merge_table.h"
+
+namespace d9d::detail {
+
+struct AddedToken {
+  std::string content;
+  TokenId id = 0;
+  bool single_word = false;  // not within a word
+  bool lstrip = false;       // takes the white space before it
+  bool rstrip = false;       // and behind it
+  bool normalized = false;   // found in normalised text, as the normalised content
+  bool special = false;      // left out of decoded text where that is asked for
+};
+
+struct AddedMatch {
+  TokenId id;
+  std::size_t begin;  // bytes, with stripped space
+  std::size_t end;
+};
+
+enum class SpecialTokens : std::uint8_t {
+  kRecognize,
+  kAsText,  // what looks like a special token is text
+};
+
+// Finds the leftmost, then longest token, and goes on behind it.
+class AddedTokenMatcher {
+ public:
+  // `contents[i]`: what stands for tokens[i] in the text; different for each, and none is empty.
+  AddedTokenMatcher(std::vector<AddedToken> tokens, const std::vector<std::string>& contents);
+
+  // Replaces `matches`. `text` is valid UTF-8. Where a token takes the white space that is itself the next token, the two
+  // overlap, as in Hugging Face's tokenizers.
+  void find(std::string_view text, SpecialTokens special_tokens, std::vector<AddedMatch>& matches) const;
+
+  [[nodiscard]] bool is_empty() const { return tokens_.empty(); }
+
+ private:
+  struct Found {
+    std::size_t token;  // index
+    std::size_t end;
+  };
+  static constexpr std::uint32_t kNone = 0xFFFFFFFF;
+
+  [[nodiscard]] std::uint32_t child(std::uint32_t node, char byte) const;
+  // The longest token that begins at `begin`; `token` is kNone without one.
+  [[nodiscard]] Found longest_at(std::string_view text, std::size_t begin) const;
+  [[nodiscard]] std::size_t next_candidate(std::string_view text, std::size_t begin) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<std::uint32_t> token_of_node_;                   // a tree of bytes; node 0 is the root
+  std::unordered_map<std::uint64_t, std::uint32_t> children_;  // by node << 8 | byte
+  std::vector<bool> begins_token_;                             // by byte
+  std::string first_bytes_;
+};
+
+}  // namespace d9d::detail

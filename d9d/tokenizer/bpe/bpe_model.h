@@ -1,0 +1,68 @@
+// A byte-level byte-pair encoding: the tokens of a word.
+//
+// Example
+//   std::vector<TokenId> ids;
+//   model.encode_word(" tokenizer", scratch, ids);
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "d9d/tokenizer/bpe/merge_table.h"
+
+namespace d9d::detail {
+
+struct StringHash {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+template <class Value>
+using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
+
+// Room that encode_word uses; one for each thread.
+struct MergeScratch {
+  struct Symbol {
+    TokenId token;
+    std::uint32_t rank;  // of the merge with the next symbol
+    std::int32_t previous;
+    std::int32_t next;
+  };
+  struct Candidate {
+    std::uint32_t rank;
+    std::int32_t position;
+    TokenId token;
+  };
+  std::vector<Symbol> symbols;
+  std::vector<Candidate> heap;
+};
+
+class BpeModel {
+ public:
+  // `vocabulary`: tokens in the byte alphabet, ids unique. `merges`: in their order, each of tokens whose concatenation is
+  // a token too. The vocabulary has a token for every byte that UTF-8 uses. `where` begins the messages of ConfigErrors.
+  BpeModel(StringMap<TokenId> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
+           bool ignore_merges, const std::string& where);
+
+  // Adds the tokens of `word` to `ids`.
+  void encode_word(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& ids) const;
+
+  [[nodiscard]] const StringMap<TokenId>& vocabulary() const { return vocabulary_; }
+
+ private:
+  void merge_short(std::string_view word, std::vector<TokenId>& ids) const;
+  void merge_long(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& ids) const;
+  void push_candidate(MergeScratch& scratch, std::int32_t left, std::int32_t right) const;
+
+  StringMap<TokenId> vocabulary_;
+  StringMap<TokenId> whole_words_;  // by bytes; empty unless merges are ignored for words that are tokens
+  std::array<TokenId, 256> byte_tokens_ = {};
+  MergeTable merges_;
+};
+
+}  // namespace d9d::detail

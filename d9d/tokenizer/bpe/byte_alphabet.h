@@ -1,0 +1,20 @@
+// The characters that stand for bytes in byte-level vocabularies (GPT-2's bytes_to_unicode): printable bytes of Latin-1 stand
+// for themselves, the others for U+0100 and on. "Ġ" is the space.
+//
+// Example
+//   from_byte_alphabet("Ġthe")   // " the"
+//   to_byte_alphabet(" the")     // "Ġthe"
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace d9d::detail {
+
+[[nodiscard]] std::string to_byte_alphabet(std::string_view bytes);
+
+// None if a character of `text` (valid UTF-8) stands for no byte.
+[[nodiscard]] std::optional<std::string> from_byte_alphabet(std::string_view text);
+
+}  // namespace d9d::detail

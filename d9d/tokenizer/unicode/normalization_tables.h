@@ -1,0 +1,46 @@
+// What normalisation knows of each code point. Hangul syllables follow by arithmetic (Unicode, section 3.12).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "d9d/tokenizer/unicode/normalization.h"
+#include "d9d/tokenizer/unicode/two_stage_table.h"
+
+namespace d9d::detail {
+
+class NormalizationTables {
+ public:
+  NormalizationTables();
+
+  [[nodiscard]] std::uint8_t combining_class(char32_t code_point) const { return classes_[code_point]; }
+
+  // Whole: nothing in the result decomposes further.
+  void append_decomposition(NormalForm form, char32_t code_point, std::u32string& result) const;
+
+  // What NFC makes of two code points that follow one another; 0 if they stay two.
+  [[nodiscard]] char32_t compose(char32_t first, char32_t second) const;
+
+  // Whether a form leaves the code point as it is, whatever stands before it.
+  [[nodiscard]] bool is_inert(NormalForm form, char32_t code_point) const {
+    return (inert_[code_point] >> static_cast<int>(form) & 1) != 0;
+  }
+
+ private:
+  struct Decomposition {
+    std::u32string canonical;
+    std::u32string compatible;
+  };
+
+  std::unordered_map<char32_t, Decomposition> decompositions_;
+  std::unordered_map<std::uint64_t, char32_t> compositions_;  // by first << 32 | second
+  TwoStageTable<std::uint8_t> classes_;
+  TwoStageTable<std::uint8_t> inert_;  // a bit for each form
+};
+
+// Made at the first call.
+[[nodiscard]] const NormalizationTables& normalization_tables();
+
+}  // namespace d9d::detail
