@@ -112,7 +112,10 @@ Manifest read_manifest(const fs::path& folder) {
   std::ifstream file(path);
   D9D_CHECK(file.good() && fs::is_regular_file(path), IoError, "[checkpoint] expected the file ", path.string(),
             ", got none. Name a checkpoint.");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return parse_manifest({std::istreambuf_iterator<char>(file), {}}, path);
+}
+
+Manifest parse_manifest(const std::string& text, const fs::path& path) {
   Manifest manifest;
   try {
     auto json = nlohmann::ordered_json::parse(text);
