@@ -72,12 +72,12 @@ class Convert(unittest.TestCase):
                 parts = [expected.pop(name.replace("q_proj", f"{x}_proj")) for x in "qkv"]
                 expected[name.replace("q_proj", "qkv_proj")] = torch.cat(parts)
             self.assert_same(tensors(packed[0]), expected, case)
-            for workers in (1, 8):
+            for workers in (1, 8) if case.endswith("_sharded") else (8,):
                 back = self.convert(packed[0], "--qkv=separate", sharding, f"--workers={workers}", name=f"{case}_back")
                 self.assertEqual(content(back), content(cut), case)
                 self.assert_same(tensors(back), tensors(source), case)
-                if not case.endswith("_sharded"):
-                    self.assertEqual(content(back), content(source), case)  # as transformers wrote it
+                if not case.endswith(("_sharded", "_fused")):  # the oracle writes the fused one without transformers
+                    self.assertEqual(content(back), content(source), case)
 
     def test_names_of_d9d_and_back(self) -> None:
         for case in self.cases:
@@ -112,7 +112,8 @@ class Convert(unittest.TestCase):
     def test_any_model_is_renamed_cut_and_cast(self) -> None:
         source = self.root / "any_model"
         source.mkdir()
-        state = {"a.0.w": torch.randn(5, 3), "a.1.w": torch.randn(2), "n": torch.arange(3), "s.w": torch.randn(2).to(torch.float8_e4m3fn)}
+        state = {"a.0.w": torch.randn(5, 3), "a.1.w": torch.randn(2), "n": torch.arange(3),
+                 "s.w": torch.randn(2).to(torch.float8_e4m3fn)}  # fmt: skip
         save_file(state, source / "model.safetensors", {"format": "pt"})
         made = self.convert(source, r"--rename=^a\.(\d+)=>layers.$1", "--rename=w$=>weight", "--dtype=bfloat16",
                             "--max-shard-size=10", name="any")  # fmt: skip
@@ -161,7 +162,7 @@ class Convert(unittest.TestCase):
             ([source, never, "--dtype=int8"], 1, "bfloat16"),
             ([source, never, "--rename=("], 2, "REGEX=>TEXT"),
             ([source, never, "--rename=(=>x"], 1, "regular expression"),
-            ([source, never, "--rename=.*=>same"], 1, "'same'"),
+            ([source, never, "--rename=^.+=>same"], 1, "'same'"),
             ([source, never, "--to=d9d", "--experts=fused"], 2, "--experts"),
             ([source, source], 2, "another folder"),
             ([source, self.root / "dense_classification"], 2, "--overwrite"),

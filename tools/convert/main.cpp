@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -51,7 +52,7 @@ void convert(const d9d::convert::Options& options, const d9d::HuggingFaceDirecto
   };
   const auto unused = d9d::convert_model_state(options.target, conversion.mapper, d9d::tensors_of(directory),
                                                {.max_shard_bytes = d9d::convert::parse_bytes(options.max_shard_size),
-                                                .num_workers = options.workers,
+                                                .num_workers = static_cast<int>(options.workers),
                                                 .files = conversion.files,
                                                 .on_progress = on_progress});
   bar.reset();

@@ -38,7 +38,7 @@ struct Options {
   std::vector<std::string> rename = {};  // PATTERN=>REPLACEMENT
   std::string vocabulary = {};           // regular=151643,special=293
   std::string max_shard_size = "4GiB";
-  int workers = 1;
+  std::int64_t workers = 1;
   bool overwrite = false;
   bool dry_run = false;
   std::filesystem::path source = {};  // without a flag
