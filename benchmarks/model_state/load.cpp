@@ -56,6 +56,17 @@ d9d::StateMapper merging(const std::vector<std::string>& names) {
   return d9d::mapper::parallel(std::move(mappers));
 }
 
+// The outputs as parameters of one module, whose names have no dots.
+d9d::StateMapper without_dots(const d9d::StateMapper& mapper) {
+  std::vector<d9d::StateMapper> renames;
+  for (const std::string& name : mapper.outputs()) {
+    std::string parameter = name;
+    std::ranges::replace(parameter, '.', '_');
+    renames.push_back(d9d::mapper::rename(name, parameter));
+  }
+  return d9d::mapper::sequential({mapper, d9d::mapper::parallel(std::move(renames))});
+}
+
 struct Model : d9d::Module {
   explicit Model(const std::vector<d9d::TensorSource>& tensors) {
     for (const d9d::TensorSource& tensor : tensors) {
@@ -83,10 +94,9 @@ double seconds_of(std::int64_t bytes, int num_threads, const Work& work) {
 
 void measure_loads(const std::string& folder, int repeats, bool is_merging, int num_threads) {
   const d9d::HuggingFaceDirectory directory(folder);
-  const d9d::StateMapper mapper = is_merging ? merging(directory.names()) : d9d::mapper::identities([&] {
-    const auto names = directory.names();
-    return std::set<std::string>(names.begin(), names.end());
-  }());
+  const std::vector<std::string> names = directory.names();
+  const d9d::StateMapper mapper =
+      without_dots(is_merging ? merging(names) : d9d::mapper::identities({names.begin(), names.end()}));
   const auto model = d9d::make_module<Model>(d9d::mapped_sources(mapper, d9d::tensors_of(directory)));
   model->to(at::kBFloat16);  // as load.py writes
   model->materialize(at::kCPU);
@@ -107,14 +117,12 @@ void measure_copies(const std::string& folder, int repeats, const std::string& w
   std::vector<std::byte> target(static_cast<std::size_t>(bytes));
   std::memset(target.data(), 1, target.size());
   for (int i = 0; i < repeats; ++i) {
-    std::cout << seconds_of(bytes, num_threads,
-                            [&](std::int64_t begin, std::int64_t end) {
-                              const auto size = static_cast<std::size_t>(end - begin);
-                              if (what == "pread") return file.read(begin, {target.data() + begin, size});
-                              const std::byte* const from = what == "memcpy" ? source.data() : mapped.bytes().data();
-                              std::memcpy(target.data() + begin, from + begin, size);
-                            })
-              << std::endl;
+    std::cout << seconds_of(bytes, num_threads, [&](std::int64_t begin, std::int64_t end) {
+      const auto size = static_cast<std::size_t>(end - begin);
+      if (what == "pread") return file.read(begin, {target.data() + begin, size});
+      const std::byte* const from = what == "memcpy" ? source.data() : mapped.bytes().data();
+      std::memcpy(target.data() + begin, from + begin, size);
+    }) << std::endl;
   }
 }
 

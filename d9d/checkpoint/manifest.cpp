@@ -67,7 +67,8 @@ SavedBox read_box(const nlohmann::ordered_json& json) {
 std::string fault_of(const SavedTensor& tensor) {
   std::int64_t numel = 0, whole = 1;
   for (const std::int64_t size : tensor.shape) {
-    if (size < 0 || __builtin_mul_overflow(whole, std::max<std::int64_t>(size, 1), &whole)) return "a shape of no tensor";
+    if (size < 0 || __builtin_mul_overflow(whole, std::max<std::int64_t>(size, 1), &whole))
+      return "a shape of no tensor";
   }
   for (const SavedBox& each : tensor.boxes) {
     const LocalBox& box = each.box;

@@ -1,10 +1,11 @@
+#include "d9d/checkpoint/manifest.h"
+
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/checkpoint/block_checksums.h"
-#include "d9d/checkpoint/manifest.h"
 
 #include "tests/fuzz/targets.h"
 

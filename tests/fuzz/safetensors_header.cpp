@@ -1,5 +1,6 @@
-#include "d9d/base/check.h"
 #include "d9d/model_state/io/safetensors_header.h"
+
+#include "d9d/base/check.h"
 
 #include "tests/fuzz/targets.h"
 

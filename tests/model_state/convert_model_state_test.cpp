@@ -39,8 +39,9 @@ State published() {
 }
 
 StateMapper packing() {
-  std::vector<StateMapper> layers = {mapper::function(
-      "double", {"scale"}, {"scale", "twice"}, [](const auto& x) { return std::vector<at::Tensor>{x[0], x[0] * 2}; })};
+  std::vector<StateMapper> layers = {mapper::function("double", {"scale"}, {"scale", "twice"}, [](const auto& x) {
+    return std::vector<at::Tensor>{x[0], x[0] * 2};
+  })};
   for (int layer = 0; layer < 6; ++layer) {
     const std::string prefix = cat("layers.", layer, ".");
     layers.push_back(mapper::concatenate({prefix + "q", prefix + "k", prefix + "v"}, prefix + "qkv", 0));
@@ -81,10 +82,9 @@ TEST(ConvertModelState, Writes_the_bytes_that_a_model_s_ranks_write_with_any_num
     });
     for (const int num_workers : {1, 3, 8}) {
       const fs::path folder = root / cat("workers", max_shard_bytes, "_", num_workers);
-      const auto unused = convert_model_state(folder, packing(), tensors_of(directory),
-                                              {.max_shard_bytes = max_shard_bytes,
-                                               .num_workers = num_workers,
-                                               .files = {{"config.json", "{}\n"}}});
+      const auto unused = convert_model_state(
+          folder, packing(), tensors_of(directory),
+          {.max_shard_bytes = max_shard_bytes, .num_workers = num_workers, .files = {{"config.json", "{}\n"}}});
       EXPECT_THAT(unused, ElementsAre("count"));
       EXPECT_TRUE(content_of(folder) == content_of(by_ranks)) << num_workers << " workers, " << max_shard_bytes;
     }

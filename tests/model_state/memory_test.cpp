@@ -1,5 +1,5 @@
-// Memory beyond the parameters while a large folder is loaded and written. The folder is a sparse file: it has no blocks
-// on the disk, and its pages are zeros.
+// Memory beyond the parameters while a large folder is loaded and written. The folder is a sparse file: it has no
+// blocks on the disk, and its pages are zeros.
 #include <unistd.h>
 
 #include <atomic>
@@ -106,8 +106,7 @@ TEST(ModelStateMemory, Moves_elements_with_buffers_of_64_MiB) {
   }
   const StateMapper moving = mapper::parallel(std::move(mappers));
   const auto model = over_one_block(names("m", num_matrices()), {2048, 4096});
-  const std::int64_t growth =
-      growth_during([&] { (void)load_model_state(*model, moving, tensors_of(directory)); });
+  const std::int64_t growth = growth_during([&] { (void)load_model_state(*model, moving, tensors_of(directory)); });
   std::cout << "moving elements: " << growth / kMiB << " MiB beyond the parameters\n";
   EXPECT_LE(growth, 64 * kMiB);
 }
@@ -119,13 +118,12 @@ TEST(ModelStateMemory, Has_one_group_with_a_function_at_a_time) {
   std::vector<std::string> outputs;
   for (std::size_t i = 0; i + 1 < inputs.size(); i += 2) {  // groups of 64 MiB
     outputs.push_back(cat("sum", i));
-    mappers.push_back(mapper::function("sum", {inputs[i], inputs[i + 1]}, {outputs.back()}, [](const auto& x) {
-      return std::vector<at::Tensor>{x[0] + x[1]};
-    }));
+    mappers.push_back(mapper::function("sum", {inputs[i], inputs[i + 1]}, {outputs.back()},
+                                       [](const auto& x) { return std::vector<at::Tensor>{x[0] + x[1]}; }));
   }
   const auto model = over_one_block(outputs);
-  const std::int64_t growth = growth_during(
-      [&] { (void)load_model_state(*model, mapper::parallel(mappers), tensors_of(directory)); });
+  const std::int64_t growth =
+      growth_during([&] { (void)load_model_state(*model, mapper::parallel(mappers), tensors_of(directory)); });
   std::cout << "functions: " << growth / kMiB << " MiB beyond the parameters, groups of 64 MiB\n";
   EXPECT_LE(growth, 64 * kMiB * 11 / 10 + 64 * kMiB);
 }
@@ -154,7 +152,8 @@ TEST(ModelStateMemory, Exports_with_one_group_and_one_shard_a_rank) {
     const at::Tensor part = distribute(at::ones({4096, 2048}), job, {d9d::Shard{0}}).local;
     std::map<std::string, DTensor> state;
     for (const std::string& name : all) {
-      state.emplace(name, DTensor{.local = part, .mesh = job, .placements = {d9d::Shard{0}}, .global_shape = {4096, 2048}});
+      state.emplace(name,
+                    DTensor{.local = part, .mesh = job, .placements = {d9d::Shard{0}}, .global_shape = {4096, 2048}});
     }
     const auto write = [&] {
       (void)write_model_state(root / "m", mapper::identities({all.begin(), all.end()}), state, job,

@@ -100,7 +100,8 @@ StateMapper mapper_of(const Options& options, const HuggingFaceDirectory& direct
   Names renamed;
   for (const std::string& name : names) renamed.push_back(rename(name));
   if (!options.to && !options.experts && !options.qkv) {
-    D9D_CHECK(options.vocabulary.empty(), UsageError, "[convert] expected --to with --vocabulary, got none. See --help.");
+    D9D_CHECK(options.vocabulary.empty(), UsageError,
+              "[convert] expected --to with --vocabulary, got none. See --help.");
     std::vector<StateMapper> renames;
     for (std::size_t i = 0; i < names.size(); ++i) renames.push_back(mapper::rename(names[i], renamed[i]));
     return mapper::parallel(std::move(renames));

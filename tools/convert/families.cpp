@@ -63,8 +63,9 @@ void set_vocabulary(Parameters& parameters, const Options& options, const Names&
     found.insert(name.substr(begin, name.rfind('.') - begin));
   }
   std::vector<std::pair<std::string, std::int64_t>> splits = parse_vocabulary(options.vocabulary);
-  D9D_CHECK(!splits.empty() || found.size() < 2, UsageError, "[convert] expected --vocabulary with the order and the rows ",
-            "of the splits ", quoted_list(std::vector<std::string_view>(found.begin(), found.end())), ", got none. See --help.");
+  D9D_CHECK(!splits.empty() || found.size() < 2, UsageError,
+            "[convert] expected --vocabulary with the order and the rows ", "of the splits ",
+            quoted_list(std::vector<std::string_view>(found.begin(), found.end())), ", got none. See --help.");
   if (splits.empty()) splits = {{found.empty() ? "regular" : *found.begin(), rows}};
   parameters.split_vocab_size.clear();
   parameters.split_vocab_order.clear();

@@ -30,8 +30,8 @@ void check_target(const d9d::convert::Options& options) {
   D9D_CHECK(!fs::equivalent(options.source, options.target, error) || error, d9d::UsageError,
             "[convert] expected another folder than SOURCE as TARGET, got '", options.target.string(), "' twice.");
   D9D_CHECK(options.overwrite || !fs::exists(options.target) || fs::is_empty(options.target), d9d::UsageError,
-            "[convert] expected '", options.target.string(), "' not to exist, got a folder with files. Choose another, ",
-            "or replace it with --overwrite.");
+            "[convert] expected '", options.target.string(),
+            "' not to exist, got a folder with files. Choose another, ", "or replace it with --overwrite.");
 }
 
 void convert(const d9d::convert::Options& options, const d9d::HuggingFaceDirectory& directory,
@@ -42,7 +42,8 @@ void convert(const d9d::convert::Options& options, const d9d::HuggingFaceDirecto
   const auto on_progress = [&](const d9d::ConvertProgress& progress) {
     if (!bar) {
       const auto total = std::max<std::int64_t>(1, static_cast<std::int64_t>(progress.num_tensors));
-      bar.emplace(d9d::ProgressBarOptions{.label = "convert", .total = total, .line_period = std::max<std::int64_t>(1, total / 10)});
+      bar.emplace(d9d::ProgressBarOptions{
+          .label = "convert", .total = total, .line_period = std::max<std::int64_t>(1, total / 10)});
       shown = &*bar;
     }
     shown->update(static_cast<std::int64_t>(progress.num_written),

@@ -11,7 +11,8 @@
 namespace d9d::convert {
 namespace {
 
-constexpr std::string_view kHelp = R"(Converts a folder of safetensors: names, dtypes, formats of weights, sizes of files.
+constexpr std::string_view kHelp =
+    R"(Converts a folder of safetensors: names, dtypes, formats of weights, sizes of files.
 
   d9d_convert SOURCE TARGET [--flag value | --flag=value]...
 
@@ -48,8 +49,8 @@ std::string flag_of(const std::string& key) {
 std::int64_t parse_count(std::string_view digits, const std::string& text, const char* what) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  D9D_CHECK(error == std::errc() && end == digits.data() + digits.size() && number > 0, UsageError, "[convert] expected ",
-            what, ", got '", text, "'", kSeeHelp);
+  D9D_CHECK(error == std::errc() && end == digits.data() + digits.size() && number > 0, UsageError,
+            "[convert] expected ", what, ", got '", text, "'", kSeeHelp);
   return number;
 }
 
@@ -131,7 +132,7 @@ std::vector<std::pair<std::string, std::int64_t>> parse_vocabulary(const std::st
     D9D_CHECK(equals != std::string::npos && equals > 0, UsageError,
               "[convert] expected splits such as regular=151643,special=293, got '", text, "'", kSeeHelp);
     splits.emplace_back(split.substr(0, equals), parse_count(std::string_view(split).substr(equals + 1), text,
-                                                              "splits such as regular=151643,special=293"));
+                                                             "splits such as regular=151643,special=293"));
     begin = end + 1;
   }
   return splits;

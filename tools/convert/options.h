@@ -45,13 +45,13 @@ struct Options {
   std::filesystem::path target = {};
 
   static constexpr auto fields() {
-    return record<Options>(
-        defaulted("to", &Options::to), defaulted("experts", &Options::experts), defaulted("qkv", &Options::qkv),
-        defaulted("dtype", &Options::dtype), defaulted("rename", &Options::rename),
-        defaulted("vocabulary", &Options::vocabulary), defaulted("max_shard_size", &Options::max_shard_size),
-        defaulted("workers", &Options::workers, between(1, 256)), defaulted("overwrite", &Options::overwrite),
-        defaulted("dry_run", &Options::dry_run), defaulted("source", &Options::source),
-        defaulted("target", &Options::target));
+    return record<Options>(defaulted("to", &Options::to), defaulted("experts", &Options::experts),
+                           defaulted("qkv", &Options::qkv), defaulted("dtype", &Options::dtype),
+                           defaulted("rename", &Options::rename), defaulted("vocabulary", &Options::vocabulary),
+                           defaulted("max_shard_size", &Options::max_shard_size),
+                           defaulted("workers", &Options::workers, between(1, 256)),
+                           defaulted("overwrite", &Options::overwrite), defaulted("dry_run", &Options::dry_run),
+                           defaulted("source", &Options::source), defaulted("target", &Options::target));
   }
 };
 

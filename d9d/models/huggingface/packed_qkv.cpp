@@ -39,8 +39,9 @@ StateMapper pack_qkv(const DecoderSizes& sizes, const std::string& backbone_pref
 }
 
 StateMapper unpack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix) {
-  return of_layers(sizes, backbone_prefix,
-                   [&](const std::string& layer) { return mapper::split(layer + kPackedQkv, separate(sizes, layer), 0); });
+  return of_layers(sizes, backbone_prefix, [&](const std::string& layer) {
+    return mapper::split(layer + kPackedQkv, separate(sizes, layer), 0);
+  });
 }
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// Query, key and value projections of each layer as one matrix self_attn.qkv_proj.weight: the rows of q, then of k, then
-// of v. Serving engines keep them so.
+// Query, key and value projections of each layer as one matrix self_attn.qkv_proj.weight: the rows of q, then of k,
+// then of v. Serving engines keep them so.
 //
 // Example
 //   const StateMapper packed = mapper::sequential({from_huggingface, pack_qkv(sizes, "model.")});
