@@ -4,7 +4,9 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <span>
+#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -36,7 +38,11 @@ nlohmann::ordered_json with_non_finite(const nlohmann::ordered_json& json) {
 
 nlohmann::ordered_json without_non_finite(const nlohmann::ordered_json& json) {
   if (json.is_object() && json.size() == 1 && json.contains(kNonFinite)) {
-    return std::stod(json.at(kNonFinite).get<std::string>());
+    using Limits = std::numeric_limits<double>;
+    for (const auto& [text, number] : {std::pair("nan", Limits::quiet_NaN()), std::pair("inf", Limits::infinity()),
+                                       std::pair("-inf", -Limits::infinity())}) {
+      if (json.at(kNonFinite) == text) return number;
+    }
   }
   if (!json.is_structured()) return json;
   nlohmann::ordered_json result = json;
@@ -59,7 +65,11 @@ SavedBox read_box(const nlohmann::ordered_json& json) {
 
 // Empty, or what is wrong with the boxes of a tensor.
 std::string fault_of(const SavedTensor& tensor) {
-  std::int64_t numel = 0;
+  std::int64_t numel = 0, whole = 1;
+  for (const std::int64_t size : tensor.shape) {
+    if (size < 0 || __builtin_mul_overflow(whole, std::max<std::int64_t>(size, 1), &whole))
+      return "a shape of no tensor";
+  }
   for (const SavedBox& each : tensor.boxes) {
     const LocalBox& box = each.box;
     if (fs::path(each.file).filename() != each.file || each.file.empty()) return "the file " + each.file;
@@ -69,7 +79,7 @@ std::string fault_of(const SavedTensor& tensor) {
                              box.sizes[d] <= tensor.shape[d] - box.start[d];
       if (!is_inside) return "a box outside of it";
     }
-    numel += box.numel();
+    if (__builtin_add_overflow(numel, box.numel(), &numel)) return "boxes on top of each other";
   }
   std::vector<LocalBox> boxes;
   for (const SavedBox& each : tensor.boxes) boxes.push_back(each.box);
@@ -123,7 +133,10 @@ Manifest read_manifest(const fs::path& folder) {
   std::ifstream file(path);
   D9D_CHECK(file.good() && fs::is_regular_file(path), IoError, "[checkpoint] expected the file ", path.string(),
             ", got none. Name a checkpoint.");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return parse_manifest({std::istreambuf_iterator<char>(file), {}}, path);
+}
+
+Manifest parse_manifest(const std::string& text, const fs::path& path) {
   Manifest manifest;
   try {
     auto json = nlohmann::ordered_json::parse(text);

@@ -60,6 +60,9 @@ void write_manifest(const std::filesystem::path& folder, std::int64_t step,
 // each other, files outside of the folder.
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
 
+// The same of a file's text; `path` is for messages.
+[[nodiscard]] Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
+
 // Throws StateError that lists names unless the tensors of the manifest whose names begin with `prefix` are exactly
 // these, with their dtypes and shapes.
 void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors, const std::string& prefix,

@@ -37,8 +37,8 @@ struct ConvertOptions {
 
 // Local, blocking. The folder is what write_model_state() writes from a model with these tensors; its bytes do not
 // depend on the number of workers. It appears completely or not at all, and replaces an earlier export. Each worker has
-// one output in memory, or one group with functions, and a buffer of 8 MiB. Returns the tensors that the mapper does not
-// take. Throws as source_groups() before anything is written, and as write_model_state() does.
+// one output in memory, or one group with functions, and a buffer of 8 MiB. Returns the tensors that the mapper does
+// not take. Throws as source_groups() before anything is written, and as write_model_state() does.
 std::vector<std::string> convert_model_state(const std::filesystem::path& folder, const StateMapper& mapper,
                                              const NamedTensors& tensors, const ConvertOptions& options = {});
 

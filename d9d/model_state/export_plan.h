@@ -29,8 +29,8 @@ struct ExportShard {
   std::vector<TensorSource> tensors;  // of the units, in their order; described only
 };
 
-// The outputs of `groups`, in order, cut into shards of at most `max_shard_bytes` (shard_of_each). Throws StateError for
-// outputs that are distributed.
+// The outputs of `groups`, in order, cut into shards of at most `max_shard_bytes` (shard_of_each). Throws StateError
+// for outputs that are distributed.
 [[nodiscard]] std::vector<ExportShard> plan_export(const std::vector<const MappedGroup*>& groups,
                                                    std::int64_t max_shard_bytes);
 

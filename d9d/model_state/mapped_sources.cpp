@@ -139,6 +139,7 @@ std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedT
   std::vector<TensorSource> sources;
   for (const SourceGroup& group : source_groups(mapper, tensors, mapper.outputs())) {
     const auto computed = std::make_shared<ComputedGroup>(group);
+    const auto inputs = std::make_shared<const std::map<std::string, TensorSource>>(group.inputs);
     for (const auto& [name, output] : group.mapped.outputs) {
       TensorSource source{.name = name,
                           .dtype = output.spec.dtype,
@@ -146,8 +147,8 @@ std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedT
                           .read = {},
                           .origin = group.inputs.begin()->second.origin};
       if (group.mapped.calls.empty()) {
-        source.read = [output, inputs = group.inputs] {
-          return assembled_from_whole(output, [&](const std::string& input) { return inputs.at(input).read(); });
+        source.read = [output, inputs] {
+          return assembled_from_whole(output, [&](const std::string& input) { return inputs->at(input).read(); });
         };
       } else {
         source.read = [computed, name] { return computed->take(name); };

@@ -61,7 +61,8 @@ std::vector<Alike> alike(const Items& items, const TextOf& text_of_item) {
   for (const auto& item : items) {
     const std::string key = text_of_item(item, without_numbers);
     const auto [found, is_new] = index_of.try_emplace(key, result.size());
-    if (is_new) result.push_back({.key = key, .text = text_of_item(item, [](const std::string& name) { return name; })});
+    if (is_new)
+      result.push_back({.key = key, .text = text_of_item(item, [](const std::string& name) { return name; })});
     ++result[found->second].count;
   }
   return result;
@@ -137,9 +138,9 @@ std::string text_of(const MappingReport& report) {
     bytes_in += bytes_of(group.inputs);
     bytes_out += bytes_of(group.outputs);
   }
-  std::string text = cat(counted(report.groups.size(), "group"), ": ", counted(num_inputs, "tensor"), " of ",
-                         text_of_bytes(bytes_in), " -> ", counted(num_outputs, "tensor"), " of ",
-                         text_of_bytes(bytes_out), "\n", groups_text(report.groups));
+  std::string text =
+      cat(counted(report.groups.size(), "group"), ": ", counted(num_inputs, "tensor"), " of ", text_of_bytes(bytes_in),
+          " -> ", counted(num_outputs, "tensor"), " of ", text_of_bytes(bytes_out), "\n", groups_text(report.groups));
   if (!report.unused.empty()) {
     text += cat("\nunused: ", counted(report.unused.size(), "tensor"), "\n", tensors_text(report.unused, "  "));
   }

@@ -26,10 +26,10 @@ struct MappingReport {
     std::vector<TensorSource> outputs;  // described only
     bool has_function = false;          // it is in memory as a whole
   };
-  std::vector<Group> groups;            // of which all inputs are there
-  std::vector<TensorSource> unused;     // tensors that the mapper does not take
-  std::vector<std::string> missing;     // inputs that are not there; sorted
-  std::vector<std::string> not_made;    // outputs of their groups; sorted
+  std::vector<Group> groups;          // of which all inputs are there
+  std::vector<TensorSource> unused;   // tensors that the mapper does not take
+  std::vector<std::string> missing;   // inputs that are not there; sorted
+  std::vector<std::string> not_made;  // outputs of their groups; sorted
 };
 
 // Local. Throws StateError for shapes and dtypes that do not fit, as source_groups() does.

@@ -255,7 +255,8 @@ void write_shards(const fs::path& folder, const Plan& plan, std::size_t first, c
   for (std::size_t i = first; i < last; ++i) num_units = std::max(num_units, shards[i].units.size());
   const ExportShard* const own_shard = first + rank < last ? &shards[first + rank] : nullptr;
   std::optional<ShardFile> file;
-  if (own_shard != nullptr) file.emplace(folder / huggingface_shard_name(first + rank, shards.size()), plan, *own_shard);
+  if (own_shard != nullptr)
+    file.emplace(folder / huggingface_shard_name(first + rank, shards.size()), plan, *own_shard);
   for (std::size_t unit = 0; unit < num_units; ++unit) {
     Exchange exchange(plan, own, state, job);
     for (std::size_t i = first; i < last; ++i) {

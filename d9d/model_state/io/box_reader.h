@@ -2,7 +2,7 @@
 // file, in few large pieces, on several threads.
 //
 // Example
-//   std::vector<BoxRead> reads = {{.from = *source.stored, .box = {{0, 0}, {4, 8}}, .into = part_of_weight}};
+//   std::vector<BoxRead> reads = {{.from = stored, .box = {{0, 0}, {4, 8}}, .into = part_of_weight}};
 //   const BytesRead bytes = read_boxes(std::move(reads));
 //
 // Bytes between those that are wanted are read too where another read would cost more: gaps of up to 4 KiB between
