@@ -46,7 +46,8 @@ def report(title, steps_ms, saves, seconds, num_bytes):
 
 def run_ours(model, options, folder):
     saves = folder / "saves"
-    config = configuration(model, folder, steps=options.steps, warm_up=3, device=options.device, num_ranks=options.ranks)
+    config = configuration(model, folder, steps=options.steps, warm_up=3, device=options.device, num_ranks=options.ranks,
+                           microbatches=options.microbatches)
     config["mesh"] = {"data_parallel_shard": options.ranks}
     config["trainer"]["model_stage_factory"] = {"master_dtype": options.masters}
     config["trainer"]["checkpointing"] = {"save_dir": str(saves), "period_steps": options.steps // 3, "num_to_keep": 1}
@@ -188,6 +189,7 @@ def main():
     parser.add_argument("--layers", type=int, help="fewer than the model has")
     parser.add_argument("--vocabulary", type=int, help="smaller than the model's")
     parser.add_argument("--sequence", type=int, help="tokens of a sequence, other than the model's")
+    parser.add_argument("--microbatches", type=int, default=1, help="of a step, ours: a longer step hides more of the copies")
     parser.add_argument("--work", type=int, default=12, help="how often torch's step repeats its update, to be as long as ours")
     parser.add_argument("--folder", type=Path, help="where checkpoints go; default: a temporary one")
     parser.add_argument("--programs", type=Path, default=REPOSITORY / "build/release/bin")
@@ -197,7 +199,8 @@ def main():
                            sequence=options.sequence or model.sequence)
     if options.device == "cpu":
         model = model._replace(microbatch=1)
-    print(f"{options.model}, {model.layers} layers, {options.ranks} x {options.device}, parameters in {options.masters}, {options.steps} steps\n")
+    print(f"{options.model}, {model.layers} layers, {options.ranks} x {options.device}, parameters in {options.masters}, {options.steps} steps of "
+          f"{options.microbatches} x {model.microbatch} x {model.sequence} tokens a rank\n")
     print("| | step ms | stall ms: first save | others | next five steps | s beside training | s waiting | GB | GB/s beside training | "
           "stall of a save that waits |\n|---|---|---|---|---|---|---|---|---|---|")
     rows = {"ours": lambda folder: run_ours(model, options, folder),
