@@ -1,11 +1,13 @@
 #include "d9d/base/config/record_json.h"
 
+#include <array>
 #include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/name_list.h"
 
 #include "tests/base/config/drawing.h"
 
@@ -62,9 +64,9 @@ struct EmptyRange {
     return record<EmptyRange>(defaulted("numbers", &EmptyRange::numbers, between(1, 0)));
   }
 };
-struct Circle {
+struct Disc {
   static constexpr Tag kTag = {"shape", "round"};
-  static constexpr auto fields() { return record<Circle>(); }
+  static constexpr auto fields() { return record<Disc>(); }
 };
 struct Ball {
   static constexpr Tag kTag = {"shape", "round"};
@@ -86,7 +88,7 @@ TEST(RecordType, Refuses_a_range_that_would_check_nothing) {
 }
 
 TEST(RecordType, Refuses_a_tag_that_two_alternatives_have) {
-  EXPECT_THAT((mistake_in<std::variant<Circle, Ball>>()), HasSubstr("got 'round' twice. Give its records distinct"));
+  EXPECT_THAT((mistake_in<std::variant<Disc, Ball>>()), HasSubstr("got 'round' twice. Give its records distinct"));
 }
 
 TEST(ParseRecord, Names_the_nearest_key_of_an_unknown_one) {
@@ -101,6 +103,12 @@ TEST(ParseRecord, Lists_the_keys_when_none_is_near) {
 
 TEST(ParseRecord, Reports_a_misspelt_key_before_the_missing_one) {
   EXPECT_EQ(error_of(R"({"nmae": "a", "note": null})"), "[config] a.json: unknown key 'nmae'. Did you mean 'name'?");
+}
+
+TEST(ParseRecord, Takes_no_other_word_of_three_letters_for_a_misspelt_one) {
+  constexpr std::array<std::string_view, 3> kDevices = {"auto", "cpu", "cuda"};
+  EXPECT_EQ(nearest_name("gpu", kDevices), "");
+  EXPECT_EQ(nearest_name("cud", kDevices), "cuda");
 }
 
 TEST(ParseRecord, Names_the_path_of_a_missing_key) {
