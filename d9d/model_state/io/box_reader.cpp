@@ -18,6 +18,7 @@ namespace d9d {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{8} << 20;  // of one request
+constexpr std::int64_t kMostConverted = 2 << 20;  // of one that is converted or reordered in memory, on several threads
 constexpr std::int64_t kGapOfRows = 64 << 10;
 constexpr std::int64_t kGapOfBoxes = 4 << 10;
 constexpr std::int64_t kAlone = 1 << 20;  // from this size on a piece is read to where it belongs, not with others
@@ -59,7 +60,12 @@ LocalBox rows_of(const LocalBox& box, std::size_t dim, std::int64_t begin, std::
   return rows;
 }
 
-// Cuts a box into pieces of at most kMostBytes without gaps of more than kGapOfRows. Dims before `dim` have size 1.
+std::int64_t most_bytes(const BoxRead& read) {
+  const bool is_plain = read.into.scalar_type() == read.from.dtype && read.casts.empty() && read.into.is_contiguous();
+  return is_plain || !read.into.is_cpu() ? kMostBytes : kMostConverted;
+}
+
+// Cuts a box into pieces of at most most_bytes() without gaps of more than kGapOfRows. Dims before `dim` have size 1.
 void cut(const BoxRead& read, const LocalBox& box, std::size_t dim, std::vector<Piece>& pieces) {
   while (dim < box.sizes.size() && box.sizes[dim] == 1) ++dim;
   const FlatRange bytes = bytes_of(read, box);
@@ -67,13 +73,14 @@ void cut(const BoxRead& read, const LocalBox& box, std::size_t dim, std::vector<
     pieces.push_back({.read = &read, .box = box, .bytes = bytes});
     return;
   }
+  const std::int64_t most = most_bytes(read);
   const std::int64_t row = bytes_of(read, rows_of(box, dim, 0, 1)).numel();
   const std::int64_t stride = (bytes.numel() - row) / (box.sizes[dim] - 1);
-  if (stride - row > kGapOfRows || row > kMostBytes) {
+  if (stride - row > kGapOfRows || row > most) {
     for (std::int64_t i = 0; i < box.sizes[dim]; ++i) cut(read, rows_of(box, dim, i, 1), dim + 1, pieces);
     return;
   }
-  const std::int64_t num_rows = std::max<std::int64_t>(1, (kMostBytes - row) / stride + 1);
+  const std::int64_t num_rows = std::max<std::int64_t>(1, (most - row) / stride + 1);
   for (std::int64_t begin = 0; begin < box.sizes[dim]; begin += num_rows) {
     const LocalBox rows = rows_of(box, dim, begin, std::min(num_rows, box.sizes[dim] - begin));
     pieces.push_back({.read = &read, .box = rows, .bytes = bytes_of(read, rows)});
@@ -135,7 +142,7 @@ class ReadBuffer {
   std::byte* at(const FlatRange& bytes) {
     const std::int64_t shift = bytes.begin % kAlignment;
     if (!memory_.defined() || memory_.numel() < bytes.numel() + kAlignment) {
-      memory_ = at::empty({std::max(bytes.numel(), kMostBytes) + kAlignment}, options_);
+      memory_ = at::empty({std::max(bytes.numel(), kMostConverted) + kAlignment}, options_);
     }
     return static_cast<std::byte*>(memory_.data_ptr()) + shift;
   }

@@ -5,6 +5,7 @@
 //   std::vector<BoxRead> reads = {{.from = stored, .box = {{0, 0}, {4, 8}}, .into = part_of_weight}};
 //   const BytesRead bytes = read_boxes(std::move(reads));
 //
+// Pieces have up to 8 MiB; those that are converted or reordered in memory up to 2 MiB.
 // Bytes between those that are wanted are read too where another read would cost more: gaps of up to 4 KiB between
 // boxes, and of up to 64 KiB between the rows of one box. A box that is contiguous in the file, such as rows or a flat
 // slice, is read without a byte more than that; of columns of a row-major matrix at most their rows.
