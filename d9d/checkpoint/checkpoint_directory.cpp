@@ -46,22 +46,35 @@ std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
   return found;
 }
 
-// Only what a job may have left there.
-bool has_only_our_files(const fs::path& folder) {
-  if (!fs::is_directory(fs::symlink_status(folder))) return false;
-  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
-    const std::string name = entry.path().filename().string();
-    return entry.is_regular_file() && (name.starts_with("rank-") || name.starts_with(kManifestName));
-  });
+// What a job may have left in a folder.
+bool is_our_file(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  return fs::is_regular_file(entry.symlink_status()) && (name.starts_with("rank-") || name.starts_with(kManifestName));
+}
+
+// Removes our files, and the folder if nothing else is in it. What cannot be removed stays.
+void remove_rest(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(fs::symlink_status(folder, ignored))) return;
+  std::vector<fs::path> ours;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    if (is_our_file(entry)) ours.push_back(entry.path());
+  }
+  for (const fs::path& path : ours) fs::remove(path, ignored);
+  fs::remove(folder, ignored);
 }
 
 void remove_unfinished(const fs::path& path) {
+  std::vector<fs::path> rests;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const fs::path name = entry.path().filename();
     const bool is_rest = name.extension() == kUnfinished || name.extension() == kRemoved;
-    if (is_rest && step_of(name.stem()) && has_only_our_files(entry.path())) fs::remove_all(entry.path());
+    if (is_rest && step_of(name.stem())) rests.push_back(entry.path());
   }
+  for (const fs::path& rest : rests) remove_rest(rest);
 }
+
+fs::path gone(const fs::path& folder) { return cat(folder.string(), kRemoved); }
 
 // The folder loses its name first, so that a kill in between leaves none that looks complete. Of a link, the link
 // alone.
@@ -70,9 +83,36 @@ void remove_checkpoint(const fs::path& folder) {
     fs::remove(folder);
     return;
   }
-  const fs::path gone = cat(folder.string(), kRemoved);
-  fs::rename(folder, gone);
-  fs::remove_all(gone);
+  fs::rename(folder, gone(folder));
+  fs::remove_all(gone(folder));
+}
+
+// Gives `staging` the name of `folder`. What has it already is removed afterwards.
+void put_in_place(const fs::path& staging, const fs::path& folder) {
+  const bool replaces = fs::exists(folder) && !fs::is_symlink(folder);
+  if (replaces) fs::rename(folder, gone(folder));
+  if (fs::is_symlink(folder)) fs::remove(folder);
+  fs::rename(staging, folder);
+  detail::sync_directory(folder.parent_path());
+  if (replaces) remove_rest(gone(folder));
+}
+
+// Returns which of the older checkpoints it could not remove, and why.
+std::string rotate(const fs::path& path, std::int64_t newest, std::int64_t num_to_keep) {
+  std::string problems;
+  const auto complete = complete_ones(path);
+  std::int64_t left = std::ssize(complete);
+  for (const auto& [step, folder] : complete) {
+    if (left <= num_to_keep) break;
+    if (step == newest) continue;
+    try {
+      remove_checkpoint(folder);
+    } catch (const fs::filesystem_error& error) {
+      problems += cat(problems.empty() ? "" : "; ", folder.string(), " (", error.code().message(), ")");
+    }
+    --left;
+  }
+  return problems;
 }
 
 }  // namespace
@@ -94,21 +134,18 @@ fs::path CheckpointDirectory::make_staging(std::int64_t step) const {
   return staging;
 }
 
-void CheckpointDirectory::complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
-                                   const nlohmann::ordered_json& values,
-                                   std::optional<std::int64_t> num_to_keep) const {
+std::string CheckpointDirectory::complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
+                                          const nlohmann::ordered_json& values,
+                                          std::optional<std::int64_t> num_to_keep) const {
   const fs::path folder = path_ / cat(kPrefix, step), staging = cat(folder.string(), kUnfinished);
   write_manifest(staging, step, tensors, values, read_rank_notes(staging, job_.num_ranks()));
   remove_rank_notes(staging, job_.num_ranks());
-  if (fs::exists(folder)) remove_checkpoint(folder);
-  fs::rename(staging, folder);
-  detail::sync_directory(path_);
-  const auto complete = complete_ones(path_);
-  std::int64_t left = std::ssize(complete);
-  for (auto oldest = complete.begin(); num_to_keep && left > *num_to_keep; ++oldest) {
-    if (oldest->first == step) continue;
-    remove_checkpoint(oldest->second);
-    --left;
+  put_in_place(staging, folder);
+  if (!num_to_keep) return "";
+  try {
+    return rotate(path_, step, *num_to_keep);
+  } catch (const std::exception& error) {  // of a folder that cannot be looked into; the new checkpoint is there
+    return error.what();
   }
 }
 
@@ -129,20 +166,22 @@ bool CheckpointDirectory::has_all_files(std::int64_t step, std::chrono::millisec
   return true;
 }
 
-void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
-                               std::optional<std::int64_t> num_to_keep) const {
+std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
+                                      std::optional<std::int64_t> num_to_keep) const {
   job_.throw_if_failed();  // values that crossed ranks are those that are written
+  std::string not_removed;
   try {
     agreed(job_, [&] {
       const RankFilePlan plan(state.tensors, job_);
       write_rank_file(make_staging(step), job_.index(), plan, host_values_in(state.tensors),
                       state.rank_values ? state.rank_values() : nlohmann::json());
     });
-    on_first_rank(job_, [&] { complete(step, described(state.tensors), state.values, num_to_keep); });
-  } catch (const Error&) {
+    on_first_rank(job_, [&] { not_removed = complete(step, described(state.tensors), state.values, num_to_keep); });
+  } catch (const std::exception&) {
     if (job_.index() == 0) discard(step);
     throw;
   }
+  return not_removed;
 }
 
 std::vector<fs::path> CheckpointDirectory::others() const {

@@ -10,8 +10,8 @@
 //   if (const auto found = directory.newest()) found->load(state);
 //
 // A folder is complete if it is called save-<step>: it is written as save-<step>.tmp and renamed when the manifest is
-// on disk, and renamed to save-<step>.gone before it is removed. What a killed job left is ignored and removed by the
-// next save. One job at a time writes to a folder.
+// on disk, and renamed to save-<step>.gone before it is removed. What a killed job left is ignored, and removed by
+// prepare(). One job at a time writes to a folder.
 #pragma once
 
 #include <chrono>
@@ -76,14 +76,15 @@ class CheckpointDirectory {
 
   [[nodiscard]] const DeviceMesh& job() const { return job_; }
 
-  // Collective. Makes the folder, and removes what is not complete in it. IoError on all ranks unless the first one can
-  // write to it.
+  // Collective. Makes the folder, and removes what a killed job left in it; files of others, and what cannot be
+  // removed, stay. IoError on all ranks unless the first one can write to it.
   void prepare() const;
 
   // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are removed
-  // then; none: all are kept. If a rank cannot write, all throw: that one its error, the others IoError with its
-  // reason; there is no checkpoint of this step then, and earlier ones stay. CheckpointWriter saves without waiting.
-  void save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
+  // then; none: all are kept. Returns, on the first rank, which of them could not be removed and why. If a rank cannot write, all throw: that one its error, the others IoError with its
+  // reason; there is no checkpoint of this step then, and earlier ones stay. The same, with StateError, if the ranks have
+  // saved different tensors, or the values have bytes or text that is not UTF-8. CheckpointWriter saves without waiting.
+  std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   // Local. What is called save-<step> and is no checkpoint: it is neither read nor removed.
   [[nodiscard]] std::vector<std::filesystem::path> others() const;
@@ -95,8 +96,9 @@ class CheckpointDirectory {
   // The parts of a save, each local. Every rank makes the folder to which it writes its files (write_rank_file); when
   // all have, the first rank completes the checkpoint, or discards what is there.
   [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
-  void complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
-                const nlohmann::ordered_json& values, std::optional<std::int64_t> num_to_keep) const;
+  // Returns which older checkpoints could not be removed and why; what it throws, there is no checkpoint of this step.
+  std::string complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
+                       const nlohmann::ordered_json& values, std::optional<std::int64_t> num_to_keep) const;
   void discard(std::int64_t step) const;  // does not throw
   // Whether all ranks have written their files, which is waited for.
   [[nodiscard]] bool has_all_files(std::int64_t step, std::chrono::milliseconds patience) const;

@@ -49,6 +49,7 @@ struct CheckpointWriter::Save {
   nlohmann::ordered_json values;
   Phase phase = Phase::kFiles;
   std::shared_future<std::string> work = {};  // this rank's part of the phase: its error
+  std::string not_removed = {};               // of the thread until it is done
 };
 
 CheckpointWriter::CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host)
@@ -140,13 +141,15 @@ void CheckpointWriter::start_commit() {
   save_->phase = Save::Phase::kManifest;
   save_->work = {};
   if (directory_.job().index() != 0) return;
-  save_->work =
-      in_thread([this] { directory_.complete(save_->step, save_->tensors, save_->values, save_->num_to_keep); });
+  save_->work = in_thread([this] {
+    save_->not_removed = directory_.complete(save_->step, save_->tensors, save_->values, save_->num_to_keep);
+  });
 }
 
 EndedSave CheckpointWriter::ended(const std::string& error) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - save_->began;
-  const EndedSave result{.step = save_->step, .error = error, .seconds = time.count()};
+  const EndedSave result{
+      .step = save_->step, .error = error, .seconds = time.count(), .not_removed = save_->not_removed};
   if (!error.empty() && directory_.job().index() == 0) directory_.discard(save_->step);
   save_.reset();
   return result;

@@ -41,13 +41,14 @@ namespace d9d {
 // A save that has ended, the same on all ranks.
 struct EndedSave {
   std::int64_t step = 0;
-  std::string error = {};  // why there is no checkpoint of this step; empty: there is one
-  double seconds = 0.0;    // since begin()
+  std::string error = {};        // why there is no checkpoint of this step; empty: there is one
+  double seconds = 0.0;          // since begin()
+  std::string not_removed = {};  // on the first rank: older checkpoints that should be gone, and why they are not
 };
 
 class CheckpointWriter {
  public:
-  // `ranks_of_host`: how many ranks share the machine's memory.
+  // `directory`: one that has been prepared. `ranks_of_host`: how many ranks share the machine's memory.
   CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host);
   // Waits until this rank's files are written. Of a save in flight, as after an error in a later step, the first rank
   // makes a checkpoint if the other ranks have written their files within ten seconds.

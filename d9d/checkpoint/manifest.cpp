@@ -1,17 +1,15 @@
 #include "d9d/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <iterator>
-#include <limits>
 #include <span>
-#include <utility>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/checkpoint/json_numbers.h"
 #include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/model_state/io/block_checksums.h"
 
@@ -21,34 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kFormat = 3;
-constexpr const char* kNonFinite = "non_finite";
 constexpr const char* kDamaged = ". The file is damaged: remove the folder, and the job continues from the one before.";
-
-// Numbers that JSON does not have as objects.
-nlohmann::ordered_json with_non_finite(const nlohmann::ordered_json& json) {
-  if (json.is_number_float() && !std::isfinite(json.get<double>())) {
-    const double number = json.get<double>();
-    return {{kNonFinite, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
-  }
-  if (!json.is_structured()) return json;
-  nlohmann::ordered_json result = json;
-  for (auto& each : result) each = with_non_finite(each);
-  return result;
-}
-
-nlohmann::ordered_json without_non_finite(const nlohmann::ordered_json& json) {
-  if (json.is_object() && json.size() == 1 && json.contains(kNonFinite)) {
-    using Limits = std::numeric_limits<double>;
-    for (const auto& [text, number] : {std::pair("nan", Limits::quiet_NaN()), std::pair("inf", Limits::infinity()),
-                                       std::pair("-inf", -Limits::infinity())}) {
-      if (json.at(kNonFinite) == text) return number;
-    }
-  }
-  if (!json.is_structured()) return json;
-  nlohmann::ordered_json result = json;
-  for (auto& each : result) each = without_non_finite(each);
-  return result;
-}
 
 std::string checksum_of(const nlohmann::ordered_json& json) {
   const std::string text = json.dump();
@@ -87,6 +58,28 @@ std::string fault_of(const SavedTensor& tensor) {
   return numel == c10::multiply_integers(tensor.shape) ? "" : "boxes that do not cover it";
 }
 
+// The tensors with the boxes that the ranks have written. Throws StateError unless these make up the tensors.
+std::map<std::string, SavedTensor> with_boxes(std::map<std::string, SavedTensor> tensors,
+                                              const std::vector<RankNote>& notes) {
+  constexpr const char* kExpected = "[checkpoint] expected the same tensors to save on all ranks, got ";
+  constexpr const char* kAdvice = ". Give all ranks the same names, shapes and dtypes.";
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    for (const nlohmann::json& each : notes[rank].boxes) {
+      const auto name = each.at("tensor").get<std::string>(), dtype = each.at("dtype").get<std::string>();
+      const auto found = tensors.find(name);
+      D9D_CHECK(found != tensors.end(), StateError, kExpected, name, " on rank ", rank, " and not on rank 0", kAdvice);
+      D9D_CHECK(found->second.dtype == dtype, StateError, kExpected, name, " as ", dtype, " on rank ", rank, " and ",
+                found->second.dtype, " on rank 0", kAdvice);
+      found->second.boxes.push_back(read_box(each.at("box")));
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const std::string fault = fault_of(tensor);
+    D9D_CHECK(fault.empty(), StateError, kExpected, fault, " of ", name, kAdvice);
+  }
+  return tensors;
+}
+
 std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 5); ++i) text += (i == 0 ? "" : ", ") + names[i];
@@ -107,20 +100,22 @@ std::map<std::string, SavedTensor> described(const std::map<std::string, DTensor
 void write_manifest(const fs::path& folder, std::int64_t step, const std::map<std::string, SavedTensor>& described,
                     const nlohmann::ordered_json& values, const std::vector<RankNote>& notes) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::object();
-  for (const auto& [name, tensor] : described) {
-    tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"boxes", nlohmann::ordered_json::array()}};
+  for (const auto& [name, tensor] : with_boxes(described, notes)) {
+    auto boxes = nlohmann::ordered_json::array();
+    for (const SavedBox& each : tensor.boxes) {
+      boxes.push_back({{"file", each.file},
+                       {"entry", each.entry},
+                       {"start", each.box.start},
+                       {"sizes", each.box.sizes},
+                       {"checksums", each.checksums}});
+    }
+    tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"boxes", std::move(boxes)}};
   }
   nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
-  for (const RankNote& note : notes) {
-    for (const nlohmann::json& each : note.boxes) {
-      nlohmann::ordered_json box = each.at("box");
-      tensors[each.at("tensor").get<std::string>()]["boxes"].push_back(std::move(box));
-    }
-    ranks.push_back(with_non_finite(note.values));
-  }
+  for (const RankNote& note : notes) ranks.push_back(as_text_json(note.values));
   const nlohmann::ordered_json rest = {{"format", kFormat},
                                        {"step", step},
-                                       {"values", with_non_finite(values)},
+                                       {"values", as_text_json(values)},
                                        {"ranks", std::move(ranks)},
                                        {"tensors", std::move(tensors)}};
   nlohmann::ordered_json manifest = {{"checksum", checksum_of(rest)}};
@@ -147,8 +142,8 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
     D9D_CHECK(checksum_of(json) == checksum, IoError, "[checkpoint] expected ", path.string(),
               " as it was written, got one whose checksum differs", kDamaged);
     manifest.step = json.at("step").get<std::int64_t>();
-    manifest.values = without_non_finite(json.at("values"));
-    for (const auto& of_rank : json.at("ranks")) manifest.rank_values.push_back(without_non_finite(of_rank));
+    manifest.values = from_text_json(json.at("values"));
+    for (const auto& of_rank : json.at("ranks")) manifest.rank_values.push_back(from_text_json(of_rank));
     for (const auto& [name, tensor] : json.at("tensors").items()) {
       SavedTensor& saved = manifest.tensors[name];
       saved = {.dtype = tensor.at("dtype"), .shape = tensor.at("shape").get<std::vector<std::int64_t>>(), .boxes = {}};

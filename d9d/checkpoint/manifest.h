@@ -5,8 +5,7 @@
 //      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
 //       "checksums": ["78af5f94892f3950"]}]}}}
 //
-// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. A number that JSON does not have is
-// {"non_finite": "nan"}, "inf" or "-inf".
+// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. Numbers that JSON does not have: json_numbers.h.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 
 // What a rank tells whoever writes the manifest.
 struct RankNote {
-  nlohmann::json boxes;   // [{"tensor": name, "box": as above}, ...]
+  nlohmann::json boxes;   // [{"tensor": name, "dtype": of this rank, "box": as above}, ...]
   nlohmann::json values;  // CheckpointState::rank_values
 };
 
@@ -51,7 +50,8 @@ struct Manifest {
 // Without boxes.
 [[nodiscard]] std::map<std::string, SavedTensor> described(const std::map<std::string, DTensor>& tensors);
 
-// The boxes of `tensors` are those of `notes`, which are of all ranks, in their order.
+// The boxes of `tensors` are those of `notes`, which are of all ranks, in their order. Throws StateError, before a file
+// is made, unless they make up the tensors: where ranks have saved different ones.
 void write_manifest(const std::filesystem::path& folder, std::int64_t step,
                     const std::map<std::string, SavedTensor>& tensors, const nlohmann::ordered_json& values,
                     const std::vector<RankNote>& notes);

@@ -90,6 +90,7 @@ void write_rank_file(const fs::path& folder, std::int64_t rank, const RankFilePl
       const at::Tensor box = values(each);
       file.write(bytes_of(box));
       boxes.push_back({{"tensor", each.owned.tensor},
+                       {"dtype", at::toString(each.dtype)},
                        {"box",
                         {{"file", name},
                          {"entry", each.entry},
@@ -123,6 +124,9 @@ std::vector<RankNote> read_rank_notes(const fs::path& folder, std::int64_t num_r
               ", got none. All ranks must see the same file system.");
     D9D_CHECK(note.is_object() && note.contains("boxes") && note.contains("values"), IoError, "[checkpoint] expected ",
               path.string(), " as rank ", rank, " wrote it, got something else.");
+    const fs::path values = folder / cat("rank-", rank, ".safetensors");
+    D9D_CHECK(note.at("boxes").empty() || fs::exists(values), IoError, "[checkpoint] expected the file ",
+              values.string(), " of rank ", rank, ", got none. Leave the folder alone while the job saves.");
     notes.push_back({.boxes = note.at("boxes"), .values = note.at("values")});
   }
   return notes;

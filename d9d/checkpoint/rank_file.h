@@ -60,7 +60,8 @@ void write_rank_file(const std::filesystem::path& folder, std::int64_t rank, con
 
 // Local. Whether the notes of all ranks are there.
 [[nodiscard]] bool has_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
-// Local. The notes of all ranks. Throws IoError, naming the file, for one that is not there or damaged.
+// Local. The notes of all ranks. Throws IoError, naming the file, for one that is not there or damaged, or whose
+// safetensors file is not there.
 [[nodiscard]] std::vector<RankNote> read_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
 void remove_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
 

@@ -191,6 +191,10 @@ TEST_F(CheckpointDirectoryTest, Leaves_alone_what_others_wrote) {
   EXPECT_THAT([&] { save(layouts()[0], 6, 6); },
               ThrowsMessage<IoError>(HasSubstr("save-6, got one without a manifest")));
   expect_loads(layouts()[0], 5);
+  std::ofstream(folder_ / "save-7.tmp" / "rank-0.cbor") << "ours";
+  on_ranks(layouts()[0], [&](const DeviceMesh& mesh) { CheckpointDirectory(folder_, mesh).prepare(); });
+  EXPECT_FALSE(fs::exists(folder_ / "save-7.tmp" / "rank-0.cbor"));
+  EXPECT_TRUE(fs::exists(folder_ / "save-7.tmp" / "__0_0.distcp"));
 }
 
 TEST_F(CheckpointDirectoryTest, Of_a_link_removes_the_link_alone) {
@@ -233,6 +237,30 @@ TEST_F(CheckpointDirectoryTest, Keeps_numbers_that_JSON_does_not_have) {
   EXPECT_EQ(values.at("best"), state.values.at("best"));
   EXPECT_TRUE(std::isnan(values.at("task").at("mean").get<double>()));
   EXPECT_EQ(values.at("text"), "nan");
+}
+
+TEST_F(CheckpointDirectoryTest, Of_ranks_that_disagree_is_refused_and_the_one_before_stays) {
+  save(layouts()[1], 1, 1);
+  const auto expect_refused = [&](const char* text, const std::function<void(CheckpointState&)>& change) {
+    for (const std::int64_t rank : {0, 1}) {
+      on_ranks(layouts()[1], [&](const DeviceMesh& mesh) {
+        CheckpointState state = state_on(mesh, layouts()[1], 2);
+        if (mesh.index() == rank) change(state);
+        EXPECT_THAT(
+            [&] { CheckpointDirectory(folder_, mesh).save(2, state, 1); },
+            ::testing::Throws<Error>(::testing::Property(
+                &Error::what, AllOf(HasSubstr("expected the same tensors to save on all ranks"), HasSubstr(text)))));
+      });
+      EXPECT_THAT(names(), ElementsAre("save-1"));
+      expect_loads(layouts()[0], 1);
+    }
+  };
+  expect_refused("matrix", [](CheckpointState& state) { state.tensors.erase("matrix"); });
+  expect_refused("more", [](CheckpointState& state) { state.tensors.emplace("more", state.tensors.at("matrix")); });
+  expect_refused("matrix as ", [](CheckpointState& state) {
+    at::Tensor& local = state.tensors.at("matrix").local;
+    local = local.to(at::kFloat);
+  });
 }
 
 TEST_F(CheckpointDirectoryTest, Loads_the_tensors_of_a_prefix) {

@@ -180,12 +180,72 @@ TEST_F(CheckpointWriterTest, Of_a_manifest_that_cannot_be_written_says_so_on_all
   });
 }
 
+TEST_F(CheckpointWriterTest, Of_a_file_that_is_gone_says_so_and_the_one_before_stays) {
+  on_ranks(2, [&](const DeviceMesh& mesh) {
+    CheckpointWriter saves = writer(mesh);
+    saves.begin(1, state_of(mesh, 1), 1);
+    EXPECT_EQ(saves.finish().value().error, "");
+    saves.begin(2, state_of(mesh, 2), 1);
+    while (sum_over_ranks(saves, mesh).num_working > 0) continue;
+    mesh.communicator()->barrier();
+    if (mesh.index() == 0) fs::remove(folder_ / "save-2.tmp" / "rank-1.safetensors");
+    mesh.communicator()->barrier();
+    EXPECT_THAT(saves.finish().value().error, AllOf(HasSubstr("rank-1.safetensors of rank 1"), HasSubstr("(rank 0)")));
+    mesh.communicator()->barrier();
+    expect_newest(mesh, 1, 1);
+  });
+  EXPECT_THAT(names(), ElementsAre("save-1"));
+}
+
 TEST_F(CheckpointWriterTest, That_is_dropped_in_a_save_completes_it) {
   on_ranks(3, [&](const DeviceMesh& mesh) {
     CheckpointWriter saves = writer(mesh);
     saves.begin(7, state_of(mesh, 7), {});
   });
   on_ranks(3, [&](const DeviceMesh& mesh) { expect_newest(mesh, 7, 7); });
+}
+
+TEST_F(CheckpointWriterTest, Takes_nothing_of_a_job_that_was_killed_in_the_same_step) {
+  on_ranks(2, [&](const DeviceMesh& mesh) {
+    const CheckpointDirectory directory(folder_, mesh);
+    const fs::path staging = directory.make_staging(5);
+    if (mesh.index() == 1) {
+      const CheckpointState state = state_of(mesh, 1);
+      write_rank_file(staging, 1, RankFilePlan(state.tensors, mesh), host_values_in(state.tensors), nullptr);
+      std::ofstream(staging / ".nfs0001") << "of the file system";
+    }
+    mesh.communicator()->barrier();
+    directory.prepare();
+    EXPECT_FALSE(fs::exists(staging / "rank-1.cbor"));
+    mesh.communicator()->barrier();
+    CheckpointWriter saves = writer(mesh);
+    saves.begin(5, state_of(mesh, 2), {});
+    EXPECT_EQ(saves.finish().value().error, "");
+    expect_newest(mesh, 5, 2);
+  });
+}
+
+TEST_F(CheckpointWriterTest, Says_which_older_checkpoints_stay) {
+  fs::create_directories(folder_);
+  fs::permissions(folder_, fs::perms::all);
+  run_unprivileged([&] {
+    on_ranks(1, [&](const DeviceMesh& mesh) {
+      CheckpointWriter saves = writer(mesh);
+      saves.begin(1, state_of(mesh, 1), 1);
+      EXPECT_EQ(saves.finish().value().not_removed, "");
+      fs::permissions(folder_ / "save-1", fs::perms::owner_read | fs::perms::owner_exec);
+      saves.begin(2, state_of(mesh, 2), 1);
+      const EndedSave ended = step_until_it_has_ended(saves, mesh);
+      EXPECT_EQ(ended.error, "");
+      EXPECT_THAT(ended.not_removed, HasSubstr("save-1 (Permission denied)"));
+      expect_newest(mesh, 2, 2);
+      EXPECT_NO_THROW(CheckpointDirectory(folder_, mesh).prepare());  // of the next job
+      EXPECT_THAT(names(), ElementsAre("save-1.gone", "save-2"));
+      fs::permissions(folder_ / "save-1.gone", fs::perms::owner_all);
+      CheckpointDirectory(folder_, mesh).prepare();
+      EXPECT_THAT(names(), ElementsAre("save-2"));
+    });
+  });
 }
 
 TEST_F(CheckpointWriterTest, Plans_anew_when_tensors_change) {

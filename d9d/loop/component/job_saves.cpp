@@ -114,6 +114,7 @@ void JobSaves::report(const EndedSave& save, bool is_last) const {
   if (save.error.empty()) {
     if (!job_.context.is_main_process()) return;
     log.info("saved step ", save.step, " in ", config.save_dir.string(), " (", save.seconds, " s)");
+    if (!save.not_removed.empty()) log.warning("[checkpoint] could not remove ", save.not_removed);
     return;
   }
   if (is_last || config.on_failed_save == FailedSavePolicy::kStop) throw IoError(save.error);
