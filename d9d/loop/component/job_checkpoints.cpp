@@ -34,6 +34,27 @@ std::map<std::string, DTensor> tensors_of_optimizer(const Optimizer& optimizer) 
   return tensors;
 }
 
+bool has_frozen_parameters(const Module& module) {
+  return std::ranges::any_of(module.named_parameters(), [](const auto& each) { return !each.second->requires_grad(); });
+}
+
+// Frozen parameters that are not in the checkpoint come from where they came from in the job that saved.
+void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
+  constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
+  const ModelStageFactoryConfig& factory = config.model_stage_factory;
+  const auto& saved_factory = value_of(saved, "trainer").at("model_stage_factory");
+  const auto& source = saved_factory.at("source_checkpoint");
+  D9D_CHECK(source.is_null() == !factory.source_checkpoint.has_value(), ConfigError,
+            "[loop::checkpoints] expected trainer.model_stage_factory.source_checkpoint = ", source.dump(),
+            ", with which ", saved.folder().string(), " was saved, got ",
+            factory.source_checkpoint ? factory.source_checkpoint->string() : "null", kAdvice);
+  const bool come_from_seed = source.is_null() || factory.source_may_lack.has_value();
+  const auto& seed = value_of(saved, "base_seed");
+  D9D_CHECK(!come_from_seed || seed == config.determinism.base_seed, ConfigError,
+            "[loop::checkpoints] expected trainer.determinism.base_seed = ", seed.dump(), ", with which ",
+            saved.folder().string(), " was saved, got ", config.determinism.base_seed, kAdvice);
+}
+
 // The ranks whose values a checkpoint names by `list`.
 std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved, const char* list) {
   std::vector<nlohmann::ordered_json> values;
@@ -46,30 +67,25 @@ std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved
 }
 
 // By name, what the metrics of all ranks came to since they were logged.
-nlohmann::ordered_json metric_states(const SavedCheckpoint& saved, const char* kind) {
-  nlohmann::ordered_json states = nlohmann::ordered_json::object();
+std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, const char* kind) {
+  std::map<std::string, at::Tensor> states;
   for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
-    for (const auto& [name, numbers] : of_rank.at(kind).items()) {
-      auto& sums = states[name];
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        if (i < sums.size()) {
-          sums[i] = sums[i].get<double>() + numbers[i].get<double>();
-        } else {
-          sums.push_back(numbers[i]);
-        }
-      }
+    for (const auto& [name, state] : of_rank.at(kind).items()) {
+      const at::Tensor sums = at::tensor(state.at("sums").get<std::vector<double>>(), at::kDouble)
+                                  .view(state.at("shape").get<std::vector<std::int64_t>>());
+      const auto [found, is_first] = states.try_emplace(name, sums);
+      if (!is_first) found->second = found->second + sums;
     }
   }
   return states;
 }
 
-void load_metrics(const nlohmann::ordered_json& states, const DistContext& context, const MetricMap& metrics) {
+void load_metrics(const std::map<std::string, at::Tensor>& states, const DistContext& context,
+                  const MetricMap& metrics) {
   if (!context.is_main_process()) return;  // sums over ranks: one rank has them all
-  for (const auto& [name, numbers] : states.items()) {
+  for (const auto& [name, sums] : states) {
     const auto metric = metrics.find(name);
-    if (metric == metrics.end()) continue;
-    const at::Tensor sums = at::tensor(numbers.get<std::vector<double>>(), at::kDouble).to(context.device());
-    metric->second->load_state(numbers.size() == 1 ? sums[0] : sums);
+    if (metric != metrics.end()) metric->second->load_state(sums.to(context.device()));
   }
 }
 
@@ -119,11 +135,14 @@ std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, con
   return directory.newest();
 }
 
-void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module, bool trainable_only) {
+void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
+                const TrainerConfig& config) {
+  const bool trainable_only = config.model_stage_factory.checkpoint_only_trainable_parameters;
   const auto& saved_with = value_of(saved, kTrainableOnly);
   D9D_CHECK(saved_with == trainable_only, ConfigError, "[loop::checkpoints] expected trainer.model_stage_factory.",
             kTrainableOnly, " = ", saved_with.dump(), ", with which ", saved.folder().string(), " was saved, got ",
             trainable_only ? "true" : "false", ". Continue with the same, or begin in another folder.");
+  if (trainable_only && has_frozen_parameters(module)) check_frozen_source(saved, config);
   saved.load({.tensors = tensors_of_model(module, trainable_only)}, context.mesh(MeshDomain::kBatch), kModel);
 }
 
@@ -138,8 +157,8 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
   saved.load({.tensors = tensors_of_optimizer(job.optimizer)}, job.context.mesh(MeshDomain::kBatch), kOptimizer);
   job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
   load_metrics(metric_states(saved, "metrics"), job.context, job.metrics);
-  const nlohmann::ordered_json loss_means = metric_states(saved, "loss_means");
-  for (const auto& [name, numbers] : loss_means.items()) (*job.loss_means)[name] = std::make_shared<MeanMetric>();
+  const std::map<std::string, at::Tensor> loss_means = metric_states(saved, "loss_means");
+  for (const auto& [name, sums] : loss_means) (*job.loss_means)[name] = std::make_shared<MeanMetric>();
   load_metrics(loss_means, job.context, *job.loss_means);
   const std::uint64_t seed = job.config.determinism.base_seed;
   if (value_of(saved, "base_seed") != seed && job.context.is_main_process()) {

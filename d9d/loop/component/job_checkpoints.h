@@ -4,7 +4,7 @@
 //   const auto saved = newest_checkpoint(context, config.checkpointing);
 //   if (saved) schedule.load_state(value_of(*saved, "schedule"));
 //   ...                                                              // model
-//   if (saved) load_model(*saved, context, model);
+//   if (saved) load_model(*saved, context, model, config);
 //   ...                                                              // optimiser
 //   if (saved) load(*saved, job);
 #pragma once
@@ -29,9 +29,11 @@ namespace d9d {
 [[nodiscard]] std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context,
                                                                const CheckpointingConfig& config);
 
-// Collective. Parameters and persistent buffers, in place. `trainable_only`: frozen parameters are not in the
-// checkpoint and stay. ConfigError if the checkpoint was written with another setting.
-void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module, bool trainable_only);
+// Collective. Parameters and persistent buffers, in place. With checkpoint_only_trainable_parameters frozen parameters
+// are not in the checkpoint and stay. ConfigError if it was written with another setting, or if frozen parameters now
+// come from elsewhere: from a source_checkpoint instead of the seed, the reverse, or another seed.
+void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
+                const TrainerConfig& config);
 
 // Local. The weights of a checkpoint of a job, for another job that begins with them.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);

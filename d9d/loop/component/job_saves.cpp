@@ -30,7 +30,7 @@ nlohmann::json numbers_of(const MetricCopies& metrics) {
   for (const auto& [name, copy] : metrics) {
     const at::Tensor numbers = copy.wait().contiguous();
     const auto* const first = numbers.const_data_ptr<double>();
-    result[name] = std::vector<double>(first, first + numbers.numel());
+    result[name] = {{"shape", numbers.sizes().vec()}, {"sums", std::vector<double>(first, first + numbers.numel())}};
   }
   return result;
 }

@@ -89,9 +89,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   build_model_stage(context, config, parts_.model, stage, module, /*resumes=*/saved_.has_value());
   check_cuda_graph(config, *module);
   if (config.detect_non_finite) detect_non_finite(*module);
-  if (saved_) {
-    load_model(*saved_, context, *module, config.model_stage_factory.checkpoint_only_trainable_parameters);
-  }
+  if (saved_) load_model(*saved_, context, *module, config);
   events->trigger(kTrainModelStagesReady, {.modules = {*module}});
 
   RandomClockPtr clock = share_random_clock(context, *module, config);

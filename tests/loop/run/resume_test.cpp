@@ -35,6 +35,21 @@ struct Provider : toy::Provider {
   bool freezes_first = false;
 };
 
+// Counts of a [2, 1] table, as a confusion matrix has them.
+struct TableMetric : Metric {
+  at::Tensor compute() const override { return table.sum(); }
+  void reset() override { table = at::zeros({2, 1}, at::kLong); }
+  void sync(const DeviceMesh& ranks) override {
+    if (ranks.num_ranks() > 1) ranks.communicator()->all_reduce(table, ReduceOp::kSum).wait();
+  }
+  at::Tensor state() const override { return table; }
+  void load_state(const at::Tensor& sums) override {
+    EXPECT_EQ(sums.sizes(), table.sizes());
+    table = sums.to(at::kLong);
+  }
+  at::Tensor table = at::zeros({2, 1}, at::kLong);
+};
+
 struct Task : toy::Task {
   void register_events(const DistContext&, EventBus& events) override {
     events.subscribe(kTrainModelStagesReady, [this](const ModelStagesReady& ready) {
@@ -61,6 +76,12 @@ struct Task : toy::Task {
   void update_metrics(const State& state, const MetricMap& metrics) override {
     toy::Task::update_metrics(state, metrics);
     num_seen += state.batch.x.size(0);
+    table->table[0] += state.batch.x.size(0);
+  }
+  MetricMap create_metrics() override {
+    MetricMap metrics = toy::Task::create_metrics();
+    metrics.emplace("table", table);
+    return metrics;
   }
   nlohmann::json state() const override { return num_seen; }
   void load_state(const std::vector<nlohmann::json>& of_ranks) override {
@@ -73,6 +94,7 @@ struct Task : toy::Task {
   std::vector<double> sums;  // of a weight, when the model is ready and after each step
   std::int64_t num_seen = 0;
   std::int64_t num_ranks = 1;
+  const std::shared_ptr<TableMetric> table = std::make_shared<TableMetric>();
 };
 
 // A folder with weights to start from.
@@ -97,6 +119,7 @@ struct Result {
   int num_source_loads = 0;
   std::int64_t num_seen = 0;        // by the task of the main process
   std::vector<double> num_samples;  // of all ranks, as logged
+  std::vector<double> tables;       // the sums of TableMetric, as logged
   std::vector<double> sizes;        // loss/size, as logged
   std::vector<double> sums = {};    // Task::sums
 };
@@ -114,7 +137,9 @@ struct Plan {
   bool freezes_first = false;
   bool saves_trainable_only = false;
   FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
-  std::optional<fs::path> source = {};                     // none: published()
+  std::optional<fs::path> source = {};  // none: published()
+  bool has_source = true;               // false: weights from the seed
+  std::int64_t base_seed = 1;
   std::function<void(std::int64_t step)> after_step = {};  // on the main process
 };
 
@@ -142,9 +167,12 @@ Result train(const Plan& plan) {
       }
       provider.packs.push_back(std::move(pack));
     }
+    std::optional<fs::path> source;
     job.config.schedule.total_steps = plan.total_steps;
     job.config.logging.period_steps = {EverySteps{4}};
-    job.config.model_stage_factory = {.source_checkpoint = plan.source.value_or(published()),
+    job.config.determinism.base_seed = plan.base_seed;
+    if (plan.has_source) source = plan.source.value_or(published());
+    job.config.model_stage_factory = {.source_checkpoint = source,
                                       .checkpoint_only_trainable_parameters = plan.saves_trainable_only,
                                       .master_dtype = plan.master_dtype};
     job.config.checkpointing = {.save_dir = plan.folder.value_or(""),
@@ -163,12 +191,14 @@ Result train(const Plan& plan) {
               .num_source_loads = provider.num_loads,
               .num_seen = task.num_seen,
               .num_samples = {},
+              .tables = {},
               .sizes = {},
               .sums = task.sums};
     for (const auto& [name, tensor] : parameters) result.parameters.emplace(name, tensor.clone());
   });
   for (const nlohmann::json& line : toy::Job::logged()) {
     if (line.contains("num_samples")) result.num_samples.push_back(line.at("num_samples"));
+    if (line.contains("table")) result.tables.push_back(line.at("table"));
     if (line.contains("loss/size")) result.sizes.push_back(line.at("loss/size"));
   }
   return result;
@@ -221,6 +251,7 @@ TEST_F(Resume, Continues_bit_for_bit_as_if_it_had_not_stopped) {
     for (std::size_t i = 0; i < 2; ++i)
       EXPECT_NEAR(rest.sizes[i], whole.sizes.at(i), 1e-12);                  // sums of ranks are added up
     EXPECT_THAT(rest.num_samples, ElementsAre(4 * kSamples, 4 * kSamples));  // the first of three steps and one
+    EXPECT_EQ(rest.tables, rest.num_samples);
     for (const auto& [name, values] : whole.parameters) {
       EXPECT_TRUE(at::equal(rest.parameters.at(name), values)) << name << " on " << plan.mesh.world_size() << " ranks";
     }
@@ -307,6 +338,27 @@ TEST_F(Resume, With_frozen_parameters_saves_the_others_alone) {
     plan.saves_trainable_only = false;
     EXPECT_THAT([&] { train(plan); },
                 ThrowsMessage<ConfigError>(HasSubstr("checkpoint_only_trainable_parameters = true, with which")));
+  }
+}
+
+TEST_F(Resume, With_frozen_parameters_from_elsewhere_is_refused) {
+  for (const bool has_source : {true, false}) {
+    Plan plan{.freezes_first = true, .saves_trainable_only = true, .has_source = has_source};
+    fs::remove_all(folder_);
+    const Result whole = train(plan);
+    break_off(plan);
+    plan.folder = folder_;
+    plan.has_source = !has_source;
+    EXPECT_THAT([&] { train(plan); },
+                ThrowsMessage<ConfigError>(HasSubstr("expected trainer.model_stage_factory.source_checkpoint = ")));
+    plan.has_source = has_source;
+    plan.base_seed = 2;
+    if (!has_source) {
+      EXPECT_THAT([&] { train(plan); },
+                  ThrowsMessage<ConfigError>(HasSubstr("expected trainer.determinism.base_seed = 1, with which")));
+      plan.base_seed = 1;
+    }
+    EXPECT_EQ(train(plan).losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
   }
 }
 
