@@ -13,20 +13,11 @@
 #include <variant>
 #include <vector>
 
-#include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
+#include "d9d/data/order/shard_indexing_mode.h"
+#include "d9d/data/source/token_dtype.h"
 
 namespace d9d {
-
-// How the samples of a dataset are distributed over the ranks.
-enum class ShardIndexingMode {
-  kSequential,  // rank r of n takes samples r, r + n, r + 2n, ... of each global batch
-  kChunked,     // rank r takes the r-th contiguous part of each global batch
-};
-constexpr auto enum_names(ShardIndexingMode) {
-  return std::to_array<EnumName<ShardIndexingMode>>(
-      {{ShardIndexingMode::kSequential, "sequential"}, {ShardIndexingMode::kChunked, "chunked"}});
-}
 
 // Batching and loading: settings that every data source of the trainer needs.
 struct AutoDataConfig {
@@ -70,12 +61,6 @@ struct TextDataConfig {
                         required("sequence_length", &Data::sequence_length, at_least(1)), flattened(&Data::loader));
   }
 };
-
-enum class TokenDtype { kUint8, kUint16, kUint32 };
-constexpr auto enum_names(TokenDtype) {
-  return std::to_array<EnumName<TokenDtype>>(
-      {{TokenDtype::kUint8, "uint8"}, {TokenDtype::kUint16, "uint16"}, {TokenDtype::kUint32, "uint32"}});
-}
 
 // A binary file of token ids, little-endian, without a header.
 struct TokensDataConfig {

@@ -11,10 +11,10 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/tree/tree.h"
 #include "d9d/data/config.h"
-#include "d9d/data/data_loader.h"
-#include "d9d/data/fixed_count_packer.h"
-#include "d9d/data/num_microbatches.h"
-#include "d9d/data/pack_stream.h"
+#include "d9d/data/loader/data_loader.h"
+#include "d9d/data/order/num_microbatches.h"
+#include "d9d/data/pack/fixed_count_packer.h"
+#include "d9d/data/pack/pack_stream.h"
 
 namespace d9d {
 

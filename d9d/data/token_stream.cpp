@@ -1,7 +1,7 @@
 #include "d9d/data/token_stream.h"
 
 #include "d9d/base/check.h"
-#include "d9d/data/token_dataset.h"
+#include "d9d/data/view/token_dataset.h"
 
 namespace d9d {
 

@@ -10,7 +10,7 @@
 
 #include "d9d/data/config.h"
 #include "d9d/data/make_pack_stream.h"
-#include "d9d/data/token_sample.h"
+#include "d9d/data/view/token_sample.h"
 
 namespace d9d {
 

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "d9d/data/dataset.h"
 #include "d9d/data/make_pack_stream.h"
+#include "d9d/data/view/dataset.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/models/decoder/decoder_with_head.h"

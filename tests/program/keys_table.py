@@ -68,19 +68,19 @@ def tests(path, test):
 
 
 def loader_rows():
-    sampler, stream = "tests/data/global_batch_sampler_test.cpp", "tests/data/token_stream_test.cpp"
+    sampler, stream = "tests/data/order/global_batch_sampler_test.cpp", "tests/data/token_stream_test.cpp"
     workers = {"data.num_workers": 1}
     return {
         "global_batch_size": Row(16, look=numbers),
         "microbatch_size": Row(3, look=refused("global_batch_size", "microbatch_size")),
-        "num_workers": tests("tests/data/ordered_workers_test.cpp", "Work_at_the_same_time"),
+        "num_workers": tests("tests/data/loader/ordered_workers_test.cpp", "Work_at_the_same_time"),
         "shard_indexing_mode": tests(sampler, "Deals_each_global_batch_in_ranges_when_chunked"),
         "shuffle": Row(True, look=numbers, given={"data.shuffle": False}),
         "drop_last": tests(stream, "Ends_with_a_shorter_pack_unless_the_rest_is_dropped"),
         "pin_memory": tests(stream, "Hands_out_tensors_that_are_pinned_only_where_there_is_a_gpu"),
         "persistent_workers": Row(True, look=refused("persistent_workers", "not built in this version"), given=workers),
-        "prefetch_factor": tests("tests/data/ordered_workers_test.cpp", "Compute_no_further_ahead_than_allowed"),
-        "timeout": tests("tests/data/ordered_workers_test.cpp", "Give_up_waiting_after_the_timeout_and_can_wait_again"),
+        "prefetch_factor": tests("tests/data/loader/ordered_workers_test.cpp", "Compute_no_further_ahead_than_allowed"),
+        "timeout": tests("tests/data/loader/ordered_workers_test.cpp", "Give_up_waiting_after_the_timeout_and_can_wait_again"),
     }
 
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "d9d/core/error/error_place.h"
-#include "d9d/data/pack_stream.h"
+#include "d9d/data/pack/pack_stream.h"
 #include "d9d/internals/pipeline_state/microbatch_states.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/microbatch.h"

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/data/pack_stream.h"
+#include "d9d/data/pack/pack_stream.h"
 #include "d9d/loop/control/replicate_over_data.h"
 #include "d9d/loop/control/task_types.h"
 #include "d9d/loop/control/trainable_parameters.h"

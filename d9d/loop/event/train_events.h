@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/data/pack_stream.h"
+#include "d9d/data/pack/pack_stream.h"
 #include "d9d/loop/control/job_schedule.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"

@@ -1,9 +1,9 @@
 // Pack streams and loaders.
 #include <ATen/core/Tensor.h>
 
-#include "d9d/data/as_pack_stream.h"
-#include "d9d/data/data_loader.h"
-#include "d9d/data/fixed_count_packer.h"
+#include "d9d/data/loader/data_loader.h"
+#include "d9d/data/pack/as_pack_stream.h"
+#include "d9d/data/pack/fixed_count_packer.h"
 
 using Batch = at::Tensor;
 using Sample = std::vector<std::int64_t>;

@@ -8,7 +8,7 @@
 
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/communicator/thread/thread_job.h"
-#include "d9d/data/as_pack_stream.h"
+#include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
 #include "d9d/loop/run/trainer.h"

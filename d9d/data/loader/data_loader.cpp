@@ -1,0 +1,45 @@
+#include "d9d/data/loader/data_loader.h"
+
+#include <exception>
+
+namespace d9d::detail {
+namespace {
+
+std::string list_of(const std::vector<std::int64_t>& samples) {
+  std::string list;
+  for (const std::int64_t sample : samples) list += cat(list.empty() ? "" : ", ", sample);
+  return list;
+}
+
+}  // namespace
+
+void check_loader_options(const LoaderOptions& options) {
+  D9D_CHECK(options.num_workers >= 0, ConfigError, "[data::DataLoader] expected num_workers >= 0, got ",
+            options.num_workers, ". Use 0 to read in the calling thread.");
+  D9D_CHECK(options.prefetch_factor >= 1, ConfigError, "[data::DataLoader] expected prefetch_factor >= 1, got ",
+            options.prefetch_factor, ". Use num_workers = 0 to read nothing ahead.");
+  D9D_CHECK(options.timeout_seconds >= 0, ConfigError, "[data::DataLoader] expected timeout >= 0 seconds, got ",
+            options.timeout_seconds, ". Use 0 to wait for ever.");
+}
+
+void throw_sample_error(std::int64_t sample, const char* what) {
+  std::throw_with_nested(
+      IoError(cat("[data::DataLoader] expected to read sample ", sample, " of the dataset, got: ", what)));
+}
+
+void throw_timeout(const std::vector<std::int64_t>& samples, double seconds) {
+  throw IoError(cat("[data::DataLoader] expected to read samples ", list_of(samples), " of the dataset within ",
+                    seconds, " seconds, got none. Check the storage that is read, or raise the timeout of the data."));
+}
+
+double patience_seconds(const LoaderOptions& options) {
+  return options.timeout_seconds > 0 ? options.timeout_seconds
+                                     : std::chrono::duration<double>(kDefaultPatience).count();
+}
+
+void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples) {
+  options.log.warning("data: left the reading of samples ", list_of(samples), " behind, which did not end within ",
+                      patience_seconds(options), " seconds. Check the storage that is read.");
+}
+
+}  // namespace d9d::detail

@@ -1,0 +1,138 @@
+// Microbatches of a dataset in the order of a GlobalBatchSampler, read by the calling thread or by worker threads.
+// Workers affect when a sample is read, but never the order of the results.
+//
+// Example
+//   DataLoader<TokenBatch> loader(dataset, collate_fixed, sampler, {.num_workers = 4});
+//   while (auto batch = loader.next()) train(*batch);
+//   nlohmann::json position = loader.state();            // after the last batch returned, even if more is prefetched
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/log.h"
+#include "d9d/data/loader/ordered_workers.h"
+#include "d9d/data/order/global_batch_sampler.h"
+#include "d9d/data/view/dataset.h"
+
+namespace d9d {
+
+struct LoaderOptions {
+  std::int64_t num_workers = 0;      // threads; 0: next() reads in the calling thread
+  std::int64_t prefetch_factor = 2;  // microbatches that each worker reads ahead
+  // How long next() waits for a worker, and how long stopping the workers waits for reads that have begun. 0: next()
+  // waits for ever, and stopping waits 5 s.
+  double timeout_seconds = 0;
+  Logger log = Logger();  // gets warnings about reads that are abandoned
+};
+
+namespace detail {
+// Throws ConfigError naming the first value out of range.
+void check_loader_options(const LoaderOptions& options);
+// Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
+[[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
+[[noreturn]] void throw_timeout(const std::vector<std::int64_t>& samples, double seconds);
+[[nodiscard]] double patience_seconds(const LoaderOptions& options);
+void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples);
+}  // namespace detail
+
+template <class Batch>
+class DataLoader {
+ public:
+  // `dataset` is a Dataset<Sample>; `collate` makes a Batch from std::span<const Sample>, the samples of a microbatch.
+  // All workers call both concurrently.
+  template <class AnyDataset, class Collate>
+  DataLoader(std::shared_ptr<AnyDataset> dataset, Collate collate, GlobalBatchSampler sampler, LoaderOptions options)
+      : sampler_(std::move(sampler)), options_(std::move(options)) {
+    detail::check_loader_options(options_);
+    using Sample = std::remove_cvref_t<decltype(dataset->get(0))>;
+    constexpr bool kCollates = std::is_invocable_r_v<Batch, const Collate&, std::span<const Sample>>;
+    static_assert(
+        kCollates,
+        "collate of DataLoader<Batch> must be callable, also when it is const, with std::span<const Sample> and "
+        "return Batch; Sample is what the dataset's get() returns");
+    if constexpr (kCollates) {
+      read_ = [dataset = std::move(dataset), collate = std::move(collate), sampler = sampler_](std::int64_t index) {
+        std::vector<Sample> samples;
+        for (const auto& [sample, epoch] : sampler.sample_keys(index)) {
+          try {
+            samples.push_back(sample_in_epoch(*dataset, sample, epoch));
+          } catch (const std::exception& error) {
+            detail::throw_sample_error(sample, error.what());
+          }
+        }
+        return Batch(collate(std::span<const Sample>(samples)));
+      };
+    }
+  }
+
+  // Lets the workers begin to read the first microbatches. Otherwise the first call of next() does so.
+  void start() {
+    if (options_.num_workers == 0 || workers_) return;
+    const auto warn = [sampler = sampler_, options = options_](const std::vector<std::int64_t>& microbatches) {
+      std::vector<std::int64_t> samples;
+      for (const std::int64_t index : microbatches)
+        std::ranges::copy(sampler.samples(index), std::back_inserter(samples));
+      detail::warn_left_behind(options, samples);
+    };
+    workers_ = std::make_unique<OrderedWorkers<Batch>>(
+        read_, typename OrderedWorkers<Batch>::Options{
+                   .first = num_consumed_,
+                   .end = size(),
+                   .num_workers = options_.num_workers,
+                   .num_ahead = options_.num_workers * options_.prefetch_factor,
+                   .patience = std::chrono::duration<double>(detail::patience_seconds(options_)),
+                   .on_left_behind = warn});
+  }
+
+  // Returns the next microbatch; nullopt after the last. Throws IoError that names the sample that could not be read,
+  // or the samples that were not read within the timeout; the position then does not change. load_state() and the
+  // destructor stop the workers. They wait for reads that have begun, for at most timeout_seconds, and do not wait
+  // again if next() has timed out. A read that still hangs is abandoned with a warning that names its samples; its
+  // thread keeps the dataset alive until the read returns.
+  [[nodiscard]] std::optional<Batch> next() {
+    if (const auto end = size(); end && num_consumed_ >= *end) return std::nullopt;
+    Batch batch = options_.num_workers == 0 ? read_(num_consumed_) : take();
+    ++num_consumed_;
+    return batch;
+  }
+
+  // GlobalBatchSampler::number_in_step() of the microbatch that next() returned last.
+  [[nodiscard]] std::int64_t microbatch_number() const { return sampler_.number_in_step(num_consumed_ - 1); }
+
+  // Number of microbatches from the start; nullopt if endless.
+  [[nodiscard]] std::optional<std::int64_t> size() const { return sampler_.num_microbatches(); }
+
+  [[nodiscard]] nlohmann::json state() const { return sampler_.state(num_consumed_); }
+  void load_state(const nlohmann::json& state) {
+    num_consumed_ = sampler_.resume(state);
+    workers_.reset();
+  }
+
+ private:
+  Batch take() {
+    start();
+    std::optional<Batch> batch = workers_->take_within(std::chrono::duration<double>(options_.timeout_seconds));
+    if (!batch) detail::throw_timeout(sampler_.samples(num_consumed_), options_.timeout_seconds);
+    return std::move(*batch);
+  }
+
+  GlobalBatchSampler sampler_;
+  LoaderOptions options_;
+  std::function<Batch(std::int64_t)> read_;  // reads the microbatch with the given index
+  std::int64_t num_consumed_ = 0;
+  std::unique_ptr<OrderedWorkers<Batch>> workers_;
+};
+
+}  // namespace d9d

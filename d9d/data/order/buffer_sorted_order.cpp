@@ -1,0 +1,111 @@
+#include "d9d/data/order/buffer_sorted_order.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/base/philox.h"
+#include "d9d/data/order/permutation.h"
+
+namespace d9d {
+
+namespace {
+
+constexpr std::uint64_t kLegacySeedMask = 0x105E7;  // of the reference, on its seeds
+
+std::vector<std::int64_t> permuted(const std::vector<std::int64_t>& items, std::uint64_t seed, std::int64_t stream) {
+  std::vector<std::int64_t> result;
+  if (items.empty()) return result;
+  const Permutation order(std::ssize(items), {.seed = seed, .epoch = stream});
+  for (std::int64_t i = 0; i < std::ssize(items); ++i) result.push_back(items[order(i)]);
+  return result;
+}
+
+}  // namespace
+
+BufferSortedOrder::BufferSortedOrder(Options options) : options_(std::move(options)) {
+  D9D_CHECK(options_.size >= 1 && options_.buffer_size >= 1 && options_.pack_size >= 1, ConfigError,
+            "[data::BufferSortedOrder] expected size, buffer_size and pack_size >= 1, got ", options_.size, ", ",
+            options_.buffer_size, " and ", options_.pack_size, ". Correct them.");
+  D9D_CHECK(options_.order == BufferOrder::kLegacy || options_.buffer_size % options_.pack_size == 0, ConfigError,
+            "[data::BufferSortedOrder] expected buffer_size to be a multiple of pack_size = ", options_.pack_size,
+            ", got ", options_.buffer_size, ". Change one of the two: a batch would have items of two packs.");
+}
+
+std::int64_t BufferSortedOrder::operator()(std::int64_t index, std::int64_t epoch) const {
+  D9D_ASSERT(index >= 0 && index < options_.size, "index ", index, " of an order of ", options_.size);
+  const std::int64_t buffer = index / options_.buffer_size;
+  const bool is_legacy = options_.order == BufferOrder::kLegacy && epoch == 0;
+  const auto items = recent_.get(epoch, buffer, [&] { return is_legacy ? legacy(buffer) : keyed(epoch, buffer); });
+  return (*items)[static_cast<std::size_t>(index % options_.buffer_size)];
+}
+
+BufferSortedOrder::Items BufferSortedOrder::range_of(std::int64_t buffer) const {
+  const std::int64_t first = buffer * options_.buffer_size;
+  Items items(static_cast<std::size_t>(std::min(options_.buffer_size, options_.size - first)));
+  std::iota(items.begin(), items.end(), first);
+  return items;
+}
+
+BufferSortedOrder::Items BufferSortedOrder::keyed(std::int64_t epoch, std::int64_t buffer) const {
+  Items items = range_of(buffer);
+  if (options_.shuffle) {
+    const Permutation order(options_.size, {.seed = options_.seed, .epoch = epoch});
+    for (std::int64_t& item : items) item = order(item);
+  }
+  const std::uint64_t seed = philox_key(options_.seed, "buffer_sort", cat(epoch, "/", buffer));
+  std::int64_t stream = 0;
+  std::vector<std::pair<std::int64_t, std::int64_t>> by_key;  // ties stay in the random order
+  for (const std::int64_t item : permuted(items, seed, stream++)) by_key.emplace_back(options_.sort_key(item), item);
+  std::ranges::stable_sort(by_key, {}, &std::pair<std::int64_t, std::int64_t>::first);
+
+  const std::int64_t num_full = std::ssize(items) / options_.pack_size;
+  Items pack_order(static_cast<std::size_t>(num_full));
+  std::iota(pack_order.begin(), pack_order.end(), 0);
+  pack_order = permuted(pack_order, seed, stream++);
+  if (std::ssize(items) % options_.pack_size != 0) pack_order.push_back(num_full);
+  Items result;
+  for (const std::int64_t pack : pack_order) {
+    Items members;
+    const std::int64_t first = pack * options_.pack_size;
+    const std::int64_t last = std::min(first + options_.pack_size, std::ssize(by_key));
+    for (std::int64_t i = first; i < last; ++i) members.push_back(by_key[i].second);
+    std::ranges::copy(permuted(members, seed, stream++), std::back_inserter(result));
+  }
+  return result;
+}
+
+// The state of the generator at a buffer depends on all buffers before it, which are computed for it.
+BufferSortedOrder::Items BufferSortedOrder::legacy(std::int64_t buffer) const {
+  const std::lock_guard lock(legacy_mutex_);
+  if (!legacy_random_ || buffer < legacy_next_) {
+    legacy_random_.emplace(options_.seed ^ kLegacySeedMask);
+    legacy_next_ = 0;
+  }
+  Items result;
+  for (; legacy_next_ <= buffer; ++legacy_next_) {
+    std::vector<std::tuple<std::int64_t, double, std::int64_t>> sorted;
+    for (const std::int64_t item : range_of(legacy_next_)) {
+      const double draw = legacy_random_->uniform();
+      sorted.emplace_back(options_.sort_key(item), draw, item);
+    }
+    std::ranges::sort(sorted);
+    std::vector<Items> packs;
+    for (std::size_t i = 0; i < sorted.size(); ++i) {
+      if (i % static_cast<std::size_t>(options_.pack_size) == 0) packs.emplace_back();
+      packs.back().push_back(std::get<2>(sorted[i]));
+    }
+    legacy_random_->shuffle(std::span(packs));
+    result.clear();
+    for (Items& pack : packs) {
+      legacy_random_->shuffle(std::span(pack));
+      std::ranges::copy(pack, std::back_inserter(result));
+    }
+  }
+  return result;
+}
+
+}  // namespace d9d

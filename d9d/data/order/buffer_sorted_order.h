@@ -1,0 +1,68 @@
+// An order in which neighbours have similar sort keys (lengths), so that batches of them need little padding, and which
+// is random otherwise. It is computed a buffer at a time.
+//
+// Example
+//   BufferSortedOrder order({.size = dataset.size(), .sort_key = lengths, .buffer_size = 1024, .pack_size = 64,
+//                            .seed = 1337, .shuffle = true});
+//   const std::int64_t sample = order(/*index=*/17, /*epoch=*/0);
+//
+// The items of buffer b are those at [b * buffer_size, (b + 1) * buffer_size) of the dataset, or, with `shuffle`, of a
+// permutation of (seed, epoch). They are sorted by key, ties at random, and cut into packs of pack_size; then the packs
+// are shuffled, and the items of each pack. A rest that fills no pack stays last in its buffer, so that packs are
+// global batches where pack_size is their size. All random choices are functions of (seed, epoch, buffer).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "d9d/base/enum_names.h"
+#include "d9d/data/order/python_random.h"
+#include "d9d/data/order/recent_buffers.h"
+
+namespace d9d {
+
+enum class BufferOrder {
+  kKeyed,   // as above
+  kLegacy,  // epoch 0 in the order of d9d 0.24, read in order from the start, with init_seed = seed; others as above
+};
+constexpr auto enum_names(BufferOrder) {
+  return std::to_array<EnumName<BufferOrder>>({{BufferOrder::kKeyed, "keyed"}, {BufferOrder::kLegacy, "legacy"}});
+}
+
+class BufferSortedOrder {
+ public:
+  struct Options {
+    std::int64_t size = 0;
+    std::function<std::int64_t(std::int64_t)> sort_key;  // of an item; called concurrently
+    std::int64_t buffer_size = 1;
+    std::int64_t pack_size = 1;
+    std::uint64_t seed = 0;
+    bool shuffle = false;  // items change buffers with the epoch; not in the legacy order of epoch 0
+    BufferOrder order = BufferOrder::kKeyed;
+  };
+
+  // Throws ConfigError unless size, buffer_size and pack_size are positive and, in keyed order, buffer_size is a
+  // multiple of pack_size.
+  explicit BufferSortedOrder(Options options);
+
+  // The item at `index` in `epoch`; expects 0 <= index < size. Thread-safe. Takes as long as sorting a buffer where the
+  // buffer is none of the last few.
+  [[nodiscard]] std::int64_t operator()(std::int64_t index, std::int64_t epoch) const;
+
+ private:
+  using Items = std::vector<std::int64_t>;
+  [[nodiscard]] Items range_of(std::int64_t buffer) const;
+  [[nodiscard]] Items keyed(std::int64_t epoch, std::int64_t buffer) const;
+  [[nodiscard]] Items legacy(std::int64_t buffer) const;
+
+  Options options_;
+  mutable RecentBuffers<Items> recent_;
+  mutable std::mutex legacy_mutex_;                         // guards both members below
+  mutable std::optional<PythonRandom> legacy_random_ = {};  // as it is at the begin of buffer legacy_next_
+  mutable std::int64_t legacy_next_ = 0;
+};
+
+}  // namespace d9d

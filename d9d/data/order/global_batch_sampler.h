@@ -1,0 +1,86 @@
+// Determines the samples of each microbatch of each data-parallel rank.
+//
+// Example
+//   const GlobalBatchSampler sampler({.dataset_size = 1000, .global_batch_size = 64, .microbatch_size = 8,
+//                                     .rank = {.index = 1, .size = 4}, .shuffle = true, .seed = 1337});
+//   const std::vector<std::int64_t> samples = sampler.samples(0);   // 8 indices of the first microbatch of rank 1
+//
+// The order is global: step s consumes positions [s*G, (s+1)*G) of one order of the dataset (G = global_batch_size),
+// which are then distributed over the ranks. The samples of a step depend only on (seed, epoch), not on the layout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "d9d/data/order/shard_indexing_mode.h"
+
+namespace d9d {
+
+// A coordinate on the data-parallel axis.
+struct DataParallelRank {
+  std::int64_t index = 0;
+  std::int64_t size = 1;
+};
+
+// A sample of a dataset that is passed over again and again.
+struct SampleKey {
+  std::int64_t index = 0;  // in the dataset
+  std::int64_t epoch = 0;
+};
+
+class GlobalBatchSampler {
+ public:
+  struct Options {
+    std::int64_t dataset_size = 0;
+    std::string dataset_order = {};  // names the order that the dataset has by itself; resume() compares it
+    std::int64_t global_batch_size = 1;
+    std::int64_t microbatch_size = 1;
+    DataParallelRank rank = {};
+    ShardIndexingMode mode = ShardIndexingMode::kSequential;
+    bool shuffle = false;
+    std::uint64_t seed = 0;
+    // What happens to the samples after the last full global batch. true: they are dropped, and every microbatch has
+    // microbatch_size samples. false: they are distributed like the others; the last sample is repeated until their
+    // number is a multiple of the rank count, so that all ranks have the same number of microbatches.
+    bool drop_last = true;
+    // Endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has its own order.
+    // No samples are left over then.
+    bool repeat = false;
+  };
+
+  // Throws ConfigError if there is no sample, or if the batch sizes and the rank count do not fit.
+  explicit GlobalBatchSampler(Options options);
+
+  // Number of microbatches of one rank; nullopt if endless.
+  [[nodiscard]] std::optional<std::int64_t> num_microbatches() const;
+
+  // The samples of microbatch `index` of this rank, and their dataset indices alone. Thread-safe.
+  [[nodiscard]] std::vector<SampleKey> sample_keys(std::int64_t index) const;
+  [[nodiscard]] std::vector<std::int64_t> samples(std::int64_t index) const;
+
+  // The number of microbatch `index` among the microbatches of its step on all ranks. A microbatch of the same samples
+  // has the same number in a job of one rank if, in chunked order, microbatch_size divides a rank's part of the step,
+  // or if, in sequential order, microbatch_size is 1.
+  [[nodiscard]] std::int64_t number_in_step(std::int64_t index) const;
+
+  // The position of a rank that has returned `num_consumed` microbatches. It is the same on all ranks.
+  [[nodiscard]] nlohmann::json state(std::int64_t num_consumed) const;
+
+  // The inverse of state(). Throws StateError that names what differs: the dataset and its order must be those of the
+  // saved run. Batch sizes and rank count may differ if the position is the start of a global batch with both.
+  [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
+
+ private:
+  [[nodiscard]] std::int64_t samples_per_rank() const;
+  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;  // of this rank
+  [[nodiscard]] SampleKey sample_at(std::int64_t position) const;       // in the global order
+
+  Options options_;
+  std::int64_t microbatches_per_step_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,40 @@
+// Which source of a weighted mixture each position takes, and how many the source has given before. Endless, and any
+// position is computed by itself.
+//
+// Example
+//   const MixtureOrder order({0.7, 0.3});
+//   const MixtureOrder::Place place = order(1000);        // source 1, its 300th: {.source = 1, .index = 300}
+//
+// Sample j of a source of weight w is due at time (j + 1/2) / w; positions are the samples in the order of these times,
+// equal ones by source. So at every time t a source has given t * w samples, within half a sample: what Webster's
+// method of apportionment gives. Weights are kept as multiples of 2^-32 of their sum. Source: M. L. Balinski, H. P.
+// Young, "Fair representation", 1982.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace d9d {
+
+class MixtureOrder {
+ public:
+  struct Place {
+    std::int64_t source = 0;
+    std::int64_t index = 0;  // among the source's samples, from 0 on without end
+    friend bool operator==(const Place&, const Place&) = default;
+  };
+
+  // Throws ConfigError unless there are weights, all positive and finite, and none is below 2^-32 of the sum.
+  explicit MixtureOrder(const std::vector<double>& weights);
+
+  // Expects position >= 0. Thread-safe.
+  [[nodiscard]] Place operator()(std::int64_t position) const;
+
+  // The position of a source's sample, the inverse of the above.
+  [[nodiscard]] std::int64_t position_of(const Place& place) const;
+
+ private:
+  std::vector<std::int64_t> weights_;  // multiples of 2^-32
+};
+
+}  // namespace d9d

@@ -1,0 +1,88 @@
+#include "d9d/data/order/packed_order.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/base/philox.h"
+#include "d9d/data/order/permutation.h"
+
+namespace d9d {
+
+namespace {
+
+struct Placed {
+  std::int64_t length;
+  std::int64_t tie;       // decides between equal lengths
+  std::int64_t position;  // in the buffer
+};
+
+// The positions of each pack, ascending; packs by their first.
+std::vector<std::vector<std::int64_t>> best_fit_decreasing(std::vector<Placed> items, std::int64_t capacity) {
+  std::ranges::sort(items, [](const Placed& a, const Placed& b) {
+    return std::pair(-a.length, a.tie) < std::pair(-b.length, b.tie);
+  });
+  std::vector<std::vector<std::int64_t>> packs;
+  std::multimap<std::int64_t, std::size_t> by_room;
+  for (const Placed& item : items) {
+    const auto fullest = by_room.lower_bound(item.length);
+    std::int64_t room = capacity;
+    std::size_t pack = packs.size();
+    if (fullest == by_room.end()) {
+      packs.emplace_back();
+    } else {
+      std::tie(room, pack) = *fullest;
+      by_room.erase(fullest);
+    }
+    packs[pack].push_back(item.position);
+    if (room > item.length) by_room.emplace(room - item.length, pack);
+  }
+  for (auto& pack : packs) std::ranges::sort(pack);
+  std::ranges::sort(packs);
+  return packs;
+}
+
+}  // namespace
+
+PackedOrder::PackedOrder(Options options) : options_(std::move(options)), first_packs_{0} {
+  D9D_CHECK(options_.size >= 1 && options_.capacity >= 1 && options_.buffer_size >= 1, ConfigError,
+            "[data::PackedOrder] expected size, capacity and buffer_size >= 1, got ", options_.size, ", ",
+            options_.capacity, " and ", options_.buffer_size, ". Correct them.");
+  for (std::int64_t buffer = 0; buffer * options_.buffer_size < options_.size; ++buffer) {
+    first_packs_.push_back(first_packs_.back() + std::ssize(packs_of(0, buffer)));
+  }
+}
+
+std::vector<std::int64_t> PackedOrder::operator()(std::int64_t pack, std::int64_t epoch) const {
+  D9D_ASSERT(pack >= 0 && pack < size(), "pack ", pack, " of ", size());
+  const auto buffer = std::ranges::upper_bound(first_packs_, pack) - first_packs_.begin() - 1;
+  const auto packs =
+      recent_.get(options_.shuffle ? epoch : 0, buffer, [&] { return packs_of(options_.shuffle ? epoch : 0, buffer); });
+  return (*packs)[static_cast<std::size_t>(pack - first_packs_[buffer])];
+}
+
+PackedOrder::Packs PackedOrder::packs_of(std::int64_t epoch, std::int64_t buffer) const {
+  const std::int64_t first = buffer * options_.buffer_size;
+  const std::int64_t count = std::min(options_.buffer_size, options_.size - first);
+  std::vector<std::int64_t> documents;
+  const Permutation members(options_.size, {.seed = philox_key(options_.seed, "packed_order", "members"), .epoch = 0});
+  for (std::int64_t i = first; i < first + count; ++i) documents.push_back(options_.shuffle ? members(i) : i);
+
+  const Permutation ties(count,
+                         {.seed = philox_key(options_.seed, "packed_order", std::to_string(buffer)), .epoch = epoch});
+  std::vector<Placed> items;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t length = options_.length(documents[i]);
+    D9D_ASSERT(length >= 1 && length <= options_.capacity, "length ", length, " of capacity ", options_.capacity);
+    items.push_back({length, options_.shuffle ? ties(i) : i, i});
+  }
+  Packs packs = best_fit_decreasing(std::move(items), options_.capacity);
+  for (auto& pack : packs) {
+    for (std::int64_t& position : pack) position = documents[position];
+  }
+  return packs;
+}
+
+}  // namespace d9d

@@ -1,0 +1,49 @@
+// Which documents share a sequence: packs of documents that fill it as well as they can, computed a buffer at a time.
+//
+// Example
+//   PackedOrder order({.size = documents.size(), .length = lengths, .capacity = 2048, .buffer_size = 1024, .seed = 1});
+//   for (const std::int64_t document : order(/*pack=*/17, /*epoch=*/0)) append(document);
+//
+// A buffer has buffer_size documents, neighbours in the source or, with `shuffle`, in a permutation of the seed. They
+// are packed by best-fit decreasing: the longest first, each to the fullest pack that has room. With `shuffle`
+// documents of one length change places with the epoch; how many packs there are does not depend on it. Source: D. S.
+// Johnson et al., "Worst-case performance bounds for simple one-dimensional packing algorithms", 1974.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "d9d/data/order/recent_buffers.h"
+
+namespace d9d {
+
+class PackedOrder {
+ public:
+  struct Options {
+    std::int64_t size = 0;                             // number of documents
+    std::function<std::int64_t(std::int64_t)> length;  // of a document, 1..capacity; called concurrently
+    std::int64_t capacity = 1;
+    std::int64_t buffer_size = 1;
+    std::uint64_t seed = 0;
+    bool shuffle = false;
+  };
+
+  // Asks for each length once. Throws ConfigError unless size, capacity and buffer_size are positive.
+  explicit PackedOrder(Options options);
+
+  [[nodiscard]] std::int64_t size() const { return first_packs_.back(); }  // number of packs, in every epoch
+  // The documents of a pack, in the order of the buffer; expects 0 <= pack < size(). Thread-safe. Packs of a buffer are
+  // in the order of their first documents.
+  [[nodiscard]] std::vector<std::int64_t> operator()(std::int64_t pack, std::int64_t epoch) const;
+
+ private:
+  using Packs = std::vector<std::vector<std::int64_t>>;
+  [[nodiscard]] Packs packs_of(std::int64_t epoch, std::int64_t buffer) const;
+
+  Options options_;
+  std::vector<std::int64_t> first_packs_;  // of each buffer; then the number of packs
+  mutable RecentBuffers<Packs> recent_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,53 @@
+// The last few buffers of an order that is computed a buffer at a time. Thread-safe.
+//
+// Example
+//   RecentBuffers<std::vector<std::int64_t>> recent;
+//   const auto items = recent.get(epoch, buffer, [&] { return sort(epoch, buffer); });
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace d9d {
+
+template <class Value>
+class RecentBuffers {
+ public:
+  // Returns what make() returned for the same epoch and buffer, or its result now. Threads that ask at the same time
+  // may both call it.
+  template <class Make>
+  [[nodiscard]] std::shared_ptr<const Value> get(std::int64_t epoch, std::int64_t buffer, const Make& make) {
+    if (auto found = find(epoch, buffer)) return found;
+    auto value = std::make_shared<const Value>(make());
+    const std::lock_guard lock(mutex_);
+    entries_.push_front({epoch, buffer, value});
+    if (entries_.size() > kMost) entries_.pop_back();
+    return value;
+  }
+
+ private:
+  static constexpr std::size_t kMost = 8;  // workers read around the ends of buffers
+  struct Entry {
+    std::int64_t epoch;
+    std::int64_t buffer;
+    std::shared_ptr<const Value> value;
+  };
+
+  std::shared_ptr<const Value> find(std::int64_t epoch, std::int64_t buffer) {
+    const std::lock_guard lock(mutex_);
+    const auto is_it = [&](const Entry& entry) { return entry.epoch == epoch && entry.buffer == buffer; };
+    const auto found = std::find_if(entries_.begin(), entries_.end(), is_it);
+    if (found == entries_.end()) return nullptr;
+    entries_.splice(entries_.begin(), entries_, found);
+    return found->value;
+  }
+
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // the last used first
+};
+
+}  // namespace d9d

@@ -1,0 +1,18 @@
+// How samples are dealt to ranks.
+#pragma once
+
+#include "d9d/base/enum_names.h"
+
+namespace d9d {
+
+// How the samples of a dataset are distributed over the ranks.
+enum class ShardIndexingMode {
+  kSequential,  // rank r of n takes samples r, r + n, r + 2n, ... of each global batch
+  kChunked,     // rank r takes the r-th contiguous part of each global batch
+};
+constexpr auto enum_names(ShardIndexingMode) {
+  return std::to_array<EnumName<ShardIndexingMode>>(
+      {{ShardIndexingMode::kSequential, "sequential"}, {ShardIndexingMode::kChunked, "chunked"}});
+}
+
+}  // namespace d9d

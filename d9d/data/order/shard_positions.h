@@ -1,0 +1,36 @@
+// The positions of one shard in a dataset of a given size.
+//
+// Example
+//   const ShardPositions positions(5, {.num_shards = 4, .shard = 2, .mode = ShardIndexingMode::kChunked});
+//   positions.size();                                             // 1: shards of 2, 2, 1 and 0
+#pragma once
+
+#include <cstdint>
+
+#include "d9d/data/order/shard_indexing_mode.h"
+
+namespace d9d {
+
+struct ShardOptions {
+  std::int64_t num_shards = 1;
+  std::int64_t shard = 0;
+  ShardIndexingMode mode = ShardIndexingMode::kSequential;
+  bool is_padded = false;  // all shards have ceil(size / num_shards): the last position is repeated
+};
+
+class ShardPositions {
+ public:
+  // Throws ConfigError unless 0 <= shard < num_shards, and for a padded shard of an empty dataset.
+  ShardPositions(std::int64_t dataset_size, ShardOptions options);
+
+  [[nodiscard]] std::int64_t size() const;
+  // Expects 0 <= index < size().
+  [[nodiscard]] std::int64_t operator()(std::int64_t index) const;
+
+ private:
+  std::int64_t dataset_size_;
+  ShardOptions options_;
+  std::int64_t longest_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,76 @@
+#include "d9d/data/source/token_corpus.h"
+
+#include <algorithm>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+TokenCorpus::TokenCorpus(const std::vector<std::filesystem::path>& files, TokenFormat format) : format_(format) {
+  const std::int64_t end = format.end_of_document.value_or(0);
+  D9D_CHECK(end >= 0 && end < format.vocabulary_size, ConfigError,
+            "[data::TokenCorpus] expected 0 <= end_of_document < vocabulary_size = ", format.vocabulary_size, ", got ",
+            end, ". Change one of the two.");
+  D9D_CHECK(!files.empty(), ConfigError, "[data::TokenCorpus] expected at least one file, got none. Name the files.");
+  const std::int64_t token_bytes = bytes_per_token(format.dtype);
+  std::int64_t num_tokens = 0;
+  for (const std::filesystem::path& path : files) {
+    auto mapping = std::make_unique<MappedFile>(path);
+    const auto num_bytes = static_cast<std::int64_t>(mapping->bytes().size());
+    D9D_CHECK(num_bytes > 0, IoError, "[data::TokenCorpus] expected tokens in '", path.string(),
+              "', got an empty file. Remove it from the list.");
+    D9D_CHECK(num_bytes % token_bytes == 0, IoError, "[data::TokenCorpus] expected '", path.string(),
+              "' to hold whole tokens of ", token_bytes, " bytes, got ", num_bytes,
+              " bytes. Check the dtype, or write the file again.");
+    files_.push_back({path, std::move(mapping), num_tokens, num_bytes / token_bytes});
+    find_documents(files_.back());
+    num_tokens += files_.back().num_tokens;
+  }
+  starts_.push_back(num_tokens);
+}
+
+void TokenCorpus::find_documents(const File& file) {
+  starts_.push_back(file.start);
+  if (!format_.end_of_document) return;
+  constexpr std::int64_t kTokensAtOnce = 4096;
+  std::vector<std::int64_t> tokens;
+  for (std::int64_t first = 0; first < file.num_tokens; first += kTokensAtOnce) {
+    tokens.resize(static_cast<std::size_t>(std::min(kTokensAtOnce, file.num_tokens - first)));
+    read_tokens(file.mapping->bytes().data() + first * bytes_per_token(format_.dtype), format_.dtype, tokens);
+    for (std::int64_t i = 0; i < std::ssize(tokens); ++i) {
+      const bool is_last = first + i + 1 == file.num_tokens;
+      if (tokens[i] == *format_.end_of_document && !is_last) starts_.push_back(file.start + first + i + 1);
+    }
+  }
+}
+
+std::int64_t TokenCorpus::length(std::int64_t document) const { return starts_[document + 1] - starts_[document]; }
+
+const TokenCorpus::File& TokenCorpus::file_at(std::int64_t token) const {
+  return *std::prev(std::ranges::upper_bound(files_, token, {}, &File::start));
+}
+
+void TokenCorpus::read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const {
+  D9D_ASSERT(start >= 0 && start + std::ssize(tokens) <= length(document), "tokens ", start, "+", tokens.size(), " of ",
+             length(document));
+  if (tokens.empty()) return;
+  const File& file = file_at(starts_[document]);
+  const std::int64_t position = starts_[document] + start - file.start;
+  read_tokens(file.mapping->bytes().data() + position * bytes_per_token(format_.dtype), format_.dtype, tokens);
+  const auto bad = first_outside(tokens, format_.vocabulary_size);
+  D9D_CHECK(!bad, IoError, "[data::TokenCorpus] expected token ids below vocabulary_size = ", format_.vocabulary_size,
+            ", got ", tokens[*bad], " at token ", position + *bad, " of '", file.path.string(),
+            "'. Check the dtype and which tokenizer wrote the file.");
+}
+
+std::string TokenCorpus::place(std::int64_t document) const {
+  const File& file = file_at(starts_[document]);
+  return cat("the document at token ", starts_[document] - file.start, " of '", file.path.string(), "'");
+}
+
+std::string TokenCorpus::describe() const {
+  const std::string first = "'" + files_.front().path.string() + "'";
+  return files_.size() == 1 ? first : cat(first, " and ", files_.size() - 1, " more files");
+}
+
+}  // namespace d9d

@@ -1,0 +1,58 @@
+// Flat token files: unsigned or signed little-endian integers, one after the other, without a header. Files are mapped,
+// not loaded.
+//
+// Example
+//   const TokenCorpus corpus(match_files({"corpus/*.bin"}), {.dtype = TokenDtype::kUint16, .vocabulary_size = 50257});
+//   std::vector<std::int64_t> tokens(1025);
+//   corpus.read(/*document=*/0, /*start=*/4096, tokens);                  // of the first file
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "d9d/base/io/mapped_file.h"
+#include "d9d/data/source/token_documents.h"
+#include "d9d/data/source/token_dtype.h"
+
+namespace d9d {
+
+struct TokenFormat {
+  TokenDtype dtype = TokenDtype::kUint16;
+  std::int64_t vocabulary_size = 0;  // ids are 0..vocabulary_size-1
+  // The last token of a document, which belongs to it. Files are read once, to find it. Unset: a file is a document.
+  std::optional<std::int64_t> end_of_document = {};
+};
+
+class TokenCorpus final : public TokenDocuments {
+ public:
+  // Throws IoError that names a file that is empty or ends within a token, ConfigError if there is no file and unless
+  // 0 <= end_of_document < vocabulary_size.
+  TokenCorpus(const std::vector<std::filesystem::path>& files, TokenFormat format);
+
+  [[nodiscard]] std::int64_t size() const override { return std::ssize(starts_) - 1; }
+  [[nodiscard]] std::int64_t length(std::int64_t document) const override;
+  // The IoError of an id outside the vocabulary names file, position in the file, id and vocabulary size.
+  void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
+  [[nodiscard]] std::string place(std::int64_t document) const override;
+  [[nodiscard]] std::string describe() const override;
+
+ private:
+  struct File {
+    std::filesystem::path path;
+    std::unique_ptr<MappedFile> mapping;
+    std::int64_t start;  // its first token among those of all files
+    std::int64_t num_tokens;
+  };
+  void find_documents(const File& file);
+  [[nodiscard]] const File& file_at(std::int64_t token) const;
+
+  TokenFormat format_;
+  std::vector<File> files_;
+  std::vector<std::int64_t> starts_;  // of documents, among the tokens of all files; then the number of tokens
+};
+
+}  // namespace d9d

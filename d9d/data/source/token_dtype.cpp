@@ -1,0 +1,61 @@
+#include "d9d/data/source/token_dtype.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian and read as they are");
+
+// Calls visit(Stored{}) with the integer that `dtype` names.
+template <class Visit>
+auto with_stored(TokenDtype dtype, Visit visit) {
+  switch (dtype) {
+    case TokenDtype::kUint8:
+      return visit(std::uint8_t{});
+    case TokenDtype::kUint16:
+      return visit(std::uint16_t{});
+    case TokenDtype::kUint32:
+      return visit(std::uint32_t{});
+    case TokenDtype::kInt8:
+      return visit(std::int8_t{});
+    case TokenDtype::kInt16:
+      return visit(std::int16_t{});
+    case TokenDtype::kInt32:
+      return visit(std::int32_t{});
+    case TokenDtype::kInt64:
+      return visit(std::int64_t{});
+  }
+  D9D_ASSERT(false, "token dtype ", static_cast<int>(dtype));
+}
+
+}  // namespace
+
+std::int64_t bytes_per_token(TokenDtype dtype) {
+  return with_stored(dtype, [](auto stored) { return static_cast<std::int64_t>(sizeof(stored)); });
+}
+
+void read_tokens(const std::byte* source, TokenDtype dtype, std::span<std::int64_t> tokens) {
+  with_stored(dtype, [&](auto stored) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      std::memcpy(&stored, source + i * sizeof(stored), sizeof(stored));
+      tokens[i] = stored;
+    }
+  });
+}
+
+std::optional<std::int64_t> first_outside(std::span<const std::int64_t> tokens, std::int64_t vocabulary_size) {
+  const auto end = static_cast<std::uint64_t>(vocabulary_size);
+  const auto is_outside = [end](std::int64_t token) { return static_cast<std::uint64_t>(token) >= end; };
+  bool is_any_outside = false;  // without an early end the loop is one of vectors
+  for (const std::int64_t token : tokens) is_any_outside |= is_outside(token);
+  if (!is_any_outside) return std::nullopt;
+  return std::ranges::find_if(tokens, is_outside) - tokens.begin();
+}
+
+}  // namespace d9d

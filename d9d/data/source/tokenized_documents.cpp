@@ -1,0 +1,71 @@
+#include "d9d/data/source/tokenized_documents.h"
+
+#include <cstring>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+
+namespace {
+
+template <class Stored>
+Stored load(const MappedFile& file, std::int64_t index) {
+  Stored value;
+  std::memcpy(&value, file.bytes().data() + index * std::int64_t{sizeof(Stored)}, sizeof(Stored));
+  return value;
+}
+
+void check_size(const std::filesystem::path& path, const MappedFile& file, std::int64_t expected) {
+  const std::int64_t num_bytes = std::ssize(file.bytes());
+  D9D_CHECK(num_bytes == expected, IoError, "[data::TokenizedDocuments] expected '", path.string(), "' to have ",
+            expected, " bytes as its manifest says, got ", num_bytes, ". Delete the folder: it is made again.");
+}
+
+}  // namespace
+
+TokenizedDocuments::TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size)
+    : folder_(folder),
+      vocabulary_size_(vocabulary_size),
+      manifest_(read_manifest(folder)),
+      tokens_(folder / kTokensFile),
+      offsets_(folder / kOffsetsFile) {
+  check_size(folder / kTokensFile, tokens_, manifest_.num_tokens * bytes_per_token(manifest_.dtype));
+  check_size(folder / kOffsetsFile, offsets_, (manifest_.num_documents + 1) * 8);
+  if (!manifest_.has_prompts) return;
+  prompts_.emplace(folder / kPromptsFile);
+  check_size(folder / kPromptsFile, *prompts_, manifest_.num_documents * 4);
+}
+
+std::int64_t TokenizedDocuments::offset(std::int64_t document) const { return load<std::int64_t>(offsets_, document); }
+
+std::int64_t TokenizedDocuments::length(std::int64_t document) const {
+  const std::int64_t begin = offset(document), end = offset(document + 1);
+  D9D_CHECK(begin >= 0 && begin <= end && end <= manifest_.num_tokens, IoError,
+            "[data::TokenizedDocuments] expected ascending offsets up to ", manifest_.num_tokens, " in '",
+            (folder_ / kOffsetsFile).string(), "', got ", begin, " and ", end, " at document ", document,
+            ". Delete the folder: it is made again.");
+  return end - begin;
+}
+
+void TokenizedDocuments::read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const {
+  D9D_ASSERT(start >= 0 && start + std::ssize(tokens) <= length(document), "tokens ", start, "+", tokens.size());
+  const std::int64_t byte = (offset(document) + start) * bytes_per_token(manifest_.dtype);
+  read_tokens(tokens_.bytes().data() + byte, manifest_.dtype, tokens);
+  const auto bad = first_outside(tokens, vocabulary_size_);
+  D9D_CHECK(!bad, IoError, "[data::TokenizedDocuments] expected token ids below vocabulary_size = ", vocabulary_size_,
+            ", got ", tokens[*bad], " at token ", start + *bad, " of ", place(document),
+            ". Enlarge the model's vocabulary, or take the tokenizer that belongs to it.");
+}
+
+std::vector<TokenRange> TokenizedDocuments::targets(std::int64_t document) const {
+  const std::int64_t begin = prompts_ ? load<std::int32_t>(*prompts_, document) : 0;
+  return {{.begin = begin, .end = length(document)}};
+}
+
+std::string TokenizedDocuments::place(std::int64_t document) const {
+  return cat("document ", document, " of '", folder_.string(), "'");
+}
+
+std::string TokenizedDocuments::describe() const { return cat("'", folder_.string(), "'"); }
+
+}  // namespace d9d

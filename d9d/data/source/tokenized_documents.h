@@ -1,0 +1,52 @@
+// Documents that tokenize_rows() has written: a folder that is mapped.
+//
+// Example
+//   const TokenizedDocuments documents("cache/1f0c...", /*vocabulary_size=*/151936);
+//
+//   tokens.bin      ids, uint16 or uint32, one document after the other
+//   offsets.bin     int64: the first token of each document; then the number of tokens
+//   prompts.bin     int32: how many tokens at the begin of each document are its prompt; only of pairs
+//   manifest.json   {"format": 1, "dtype": "uint16", "num_documents": ..., "num_tokens": ..., "has_prompts": ...,
+//                    "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ..."}; written last
+// All numbers are little-endian.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "d9d/base/io/mapped_file.h"
+#include "d9d/data/source/token_documents.h"
+#include "d9d/data/source/tokenized_manifest.h"
+
+namespace d9d {
+
+class TokenizedDocuments final : public TokenDocuments {
+ public:
+  // Throws IoError that names the file and the remedy if the folder has no manifest of format 1, or if a file is not as
+  // long as the manifest says.
+  TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size);
+
+  [[nodiscard]] std::int64_t size() const override { return manifest_.num_documents; }
+  [[nodiscard]] std::int64_t length(std::int64_t document) const override;
+  void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
+  // Of pairs: what follows the prompt.
+  [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
+  [[nodiscard]] std::string place(std::int64_t document) const override;
+  [[nodiscard]] std::string describe() const override;
+
+  [[nodiscard]] const TokenizedManifest& manifest() const { return manifest_; }
+
+ private:
+  [[nodiscard]] std::int64_t offset(std::int64_t document) const;
+
+  std::filesystem::path folder_;
+  std::int64_t vocabulary_size_;
+  TokenizedManifest manifest_;
+  MappedFile tokens_;
+  MappedFile offsets_;
+  std::optional<MappedFile> prompts_;
+};
+
+}  // namespace d9d

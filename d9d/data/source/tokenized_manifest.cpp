@@ -1,0 +1,48 @@
+#include "d9d/data/source/tokenized_manifest.h"
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/mapped_file.h"
+
+namespace d9d {
+
+namespace {
+constexpr int kFormat = 1;
+}
+
+std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from) {
+  const nlohmann::json json = {{"format", kFormat},
+                               {"dtype", enum_name(manifest.dtype)},
+                               {"num_documents", manifest.num_documents},
+                               {"num_tokens", manifest.num_tokens},
+                               {"has_prompts", manifest.has_prompts},
+                               {"num_skipped", manifest.num_skipped},
+                               {"first_skipped", manifest.first_skipped},
+                               {"made_from", made_from}};
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+TokenizedManifest read_manifest(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / kManifestFile;
+  const MappedFile file(path);
+  const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    const int format = json.at("format").get<int>();
+    D9D_CHECK(format == kFormat, IoError, "[data::read_manifest] expected format ", kFormat, " of '", path.string(),
+              "', got ", format, ". Delete the folder: it is made again.");
+    const auto dtype = json.at("dtype").get<std::string>() == "uint16" ? TokenDtype::kUint16 : TokenDtype::kUint32;
+    return {.dtype = dtype,
+            .num_documents = json.at("num_documents").get<std::int64_t>(),
+            .num_tokens = json.at("num_tokens").get<std::int64_t>(),
+            .has_prompts = json.at("has_prompts").get<bool>(),
+            .num_skipped = json.at("num_skipped").get<std::int64_t>(),
+            .first_skipped = json.at("first_skipped").get<std::string>()};
+  } catch (const nlohmann::json::exception& error) {
+    throw IoError(cat("[data::read_manifest] expected a manifest of tokenised documents in '", path.string(), "', got ",
+                      error.what(), ". Delete the folder: it is made again."));
+  }
+}
+
+}  // namespace d9d

@@ -1,0 +1,32 @@
+// The manifest of a folder of tokenised documents (tokenized_documents.h).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "d9d/data/source/token_dtype.h"
+
+namespace d9d {
+
+struct TokenizedManifest {
+  TokenDtype dtype = TokenDtype::kUint16;
+  std::int64_t num_documents = 0;
+  std::int64_t num_tokens = 0;
+  bool has_prompts = false;
+  std::int64_t num_skipped = 0;    // rows that were no documents
+  std::string first_skipped = {};  // the place and problem of the first
+};
+
+inline constexpr std::string_view kTokensFile = "tokens.bin";
+inline constexpr std::string_view kOffsetsFile = "offsets.bin";
+inline constexpr std::string_view kPromptsFile = "prompts.bin";
+inline constexpr std::string_view kManifestFile = "manifest.json";
+
+// The text of the file, and what it was made from (`made_from`, for people).
+[[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
+// Throws IoError that names the file unless it is a manifest of format 1.
+[[nodiscard]] TokenizedManifest read_manifest(const std::filesystem::path& folder);
+
+}  // namespace d9d

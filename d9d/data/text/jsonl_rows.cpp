@@ -1,0 +1,87 @@
+#include "d9d/data/text/jsonl_rows.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/data/text/file_fingerprint.h"
+
+namespace d9d {
+
+namespace {
+
+// Points into `object`, which is kept; the problem if there is one.
+TextRow row_of(const nlohmann::json& object, const std::vector<std::string>& columns) {
+  TextRow row;
+  if (!object.is_object()) {
+    row.problem =
+        object.is_discarded() ? "a line that is no JSON" : cat("JSON that is no object but ", object.type_name());
+    return row;
+  }
+  for (const std::string& column : columns) {
+    const auto found = object.find(column);
+    if (found == object.end()) return {.problem = cat("no column '", column, "'")};
+    if (!found->is_string()) return {.problem = cat(found->type_name(), " instead of text in column '", column, "'")};
+    row.columns.emplace_back(found->get_ref<const std::string&>());
+  }
+  return row;
+}
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+}  // namespace
+
+JsonlRows::JsonlRows(const std::vector<std::filesystem::path>& files, std::vector<std::string> columns,
+                     std::int64_t part_bytes)
+    : files_(files), columns_(std::move(columns)) {
+  for (std::size_t file = 0; file < files_.size(); ++file) {
+    mappings_.push_back(std::make_unique<MappedFile>(files_[file]));
+    const std::size_t size = text_of(file).size();
+    const auto step = static_cast<std::size_t>(part_bytes);
+    for (std::size_t begin = 0; begin < std::max<std::size_t>(size, 1); begin += step) {
+      parts_.push_back({file, begin, std::min(begin + step, size)});
+    }
+  }
+}
+
+std::string_view JsonlRows::text_of(std::size_t file) const {
+  const auto bytes = mappings_[file]->bytes();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void JsonlRows::read(std::int64_t part, const std::function<void(const TextRow&)>& each) const {
+  const auto [file, begin, end] = parts_[static_cast<std::size_t>(part)];
+  const std::string_view text = text_of(file);
+  if (text.empty()) return each({.problem = "no bytes"});
+  std::size_t first = begin;
+  if (begin > 0) {  // the line that begins before belongs to the part before
+    const std::size_t newline = text.find('\n', begin - 1);
+    first = newline == std::string_view::npos ? text.size() : newline + 1;
+  }
+  while (first < end) {
+    const std::size_t newline = std::min(text.find('\n', first), text.size());
+    const std::string_view line = text.substr(first, newline - first);
+    if (!is_blank(line)) {
+      const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      TextRow row = row_of(object, columns_);
+      row.row = static_cast<std::int64_t>(first);
+      each(row);
+    }
+    first = newline + 1;
+  }
+}
+
+std::string JsonlRows::place(std::int64_t part, std::int64_t row) const {
+  const std::size_t file = parts_[static_cast<std::size_t>(part)].file;
+  const std::string_view before = text_of(file).substr(0, static_cast<std::size_t>(row));
+  return cat("line ", 1 + std::ranges::count(before, '\n'), " of '", files_[file].string(), "'");
+}
+
+std::string JsonlRows::fingerprint() const {
+  std::string text = "jsonl\n";
+  for (const std::string& column : columns_) text += "column " + column + "\n";
+  return text + file_fingerprint(files_);
+}
+
+}  // namespace d9d

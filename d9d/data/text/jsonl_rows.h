@@ -1,0 +1,47 @@
+// Files of JSON lines as rows: an object a line. Lines without text are passed over.
+//
+// Example
+//   const JsonlRows rows(match_files({"corpus/*.jsonl"}), {"text"});      // {"text": "...", ...}
+//   const JsonlRows pairs(match_files({"pairs.jsonl"}), {"prompt", "completion"});
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/base/io/mapped_file.h"
+#include "d9d/data/text/text_rows.h"
+
+namespace d9d {
+
+class JsonlRows final : public TextRows {
+ public:
+  static constexpr std::int64_t kPartBytes = std::int64_t{8} << 20;
+
+  // A part has the lines that begin in part_bytes of a file. Files are mapped. Throws IoError for one that cannot be.
+  JsonlRows(const std::vector<std::filesystem::path>& files, std::vector<std::string> columns,
+            std::int64_t part_bytes = kPartBytes);
+
+  [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
+  // Problems: a line that is no JSON object or not UTF-8, without a column, or with something else than a string in it;
+  // an empty file.
+  void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
+  [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;  // row: the line's first byte
+  [[nodiscard]] std::string fingerprint() const override;
+
+ private:
+  struct Part {
+    std::size_t file;
+    std::size_t begin;  // bytes; lines that begin before `end` are read to their ends
+    std::size_t end;
+  };
+  [[nodiscard]] std::string_view text_of(std::size_t file) const;
+
+  std::vector<std::filesystem::path> files_;
+  std::vector<std::string> columns_;
+  std::vector<std::unique_ptr<MappedFile>> mappings_;
+  std::vector<Part> parts_;
+};
+
+}  // namespace d9d

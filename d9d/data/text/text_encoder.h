@@ -1,0 +1,47 @@
+// Turns text into token ids.
+//
+// Example
+//   std::vector<std::int64_t> ids;
+//   ByteEncoder().encode("hé", ids);                                      // {104, 195, 169}
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace d9d {
+
+class TextEncoder {
+ public:
+  TextEncoder() = default;
+  TextEncoder(const TextEncoder&) = delete;
+  TextEncoder& operator=(const TextEncoder&) = delete;
+  virtual ~TextEncoder() = default;
+
+  // Appends the ids of `text`, which is UTF-8, without tokens around it. Thread-safe.
+  virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
+  // Ids are 0..vocabulary_size-1.
+  [[nodiscard]] virtual std::int64_t vocabulary_size() const = 0;
+  // The id of a token by its text ("<|endoftext|>"); nullopt if there is none.
+  [[nodiscard]] virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
+  // Differs between encoders that give different ids.
+  [[nodiscard]] virtual std::string fingerprint() const = 0;
+};
+
+// The bytes of the text; they are their tokens' names too.
+class ByteEncoder final : public TextEncoder {
+ public:
+  void encode(std::string_view text, std::vector<std::int64_t>& ids) const override {
+    for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+  }
+  [[nodiscard]] std::int64_t vocabulary_size() const override { return 256; }
+  [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override {
+    if (token.size() != 1) return std::nullopt;
+    return static_cast<unsigned char>(token.front());
+  }
+  [[nodiscard]] std::string fingerprint() const override { return "bytes"; }
+};
+
+}  // namespace d9d

@@ -1,0 +1,44 @@
+// Rows of text from files, in parts that are read independently of each other: what a tokenizer turns into documents.
+//
+// Example
+//   for (std::int64_t part = 0; part < rows.num_parts(); ++part) {
+//     rows.read(part, [&](const TextRow& row) { encode(row.columns[0]); });
+//   }
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace d9d {
+
+struct TextRow {
+  std::int64_t row = 0;                        // within its part, as TextRows::place() takes it
+  std::vector<std::string_view> columns = {};  // of each name that was asked for; valid during the call
+  std::string problem = {};                    // what is wrong with the row, or with all of its part; then no columns
+};
+
+// Reading is thread-safe, and equal calls give equal rows.
+class TextRows {
+ public:
+  TextRows() = default;
+  TextRows(const TextRows&) = delete;
+  TextRows& operator=(const TextRows&) = delete;
+  virtual ~TextRows() = default;
+
+  [[nodiscard]] virtual std::int64_t num_parts() const = 0;
+
+  // Calls each(row) for the rows of a part, in order; 0 <= part < num_parts(). Bad rows are handed out with their
+  // problem, so that one policy decides what happens to them.
+  virtual void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const = 0;
+
+  // For messages: "row 17 of 'a.parquet'".
+  [[nodiscard]] virtual std::string place(std::int64_t part, std::int64_t row) const = 0;
+
+  // Changes when files are replaced, edited or added, or when other columns are asked for.
+  [[nodiscard]] virtual std::string fingerprint() const = 0;
+};
+
+}  // namespace d9d

@@ -1,0 +1,146 @@
+#include "d9d/data/text/tokenize_rows.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/atomic_directory.h"
+#include "d9d/base/io/atomic_file.h"
+#include "d9d/data/loader/ordered_workers.h"
+
+namespace d9d {
+
+namespace {
+
+// The documents of one part of the rows.
+struct EncodedPart {
+  std::vector<std::byte> tokens = {};
+  std::vector<std::int64_t> lengths = {};
+  std::vector<std::int32_t> prompts = {};
+  std::int64_t num_skipped = 0;
+  std::string first_skipped = {};
+};
+
+template <class Stored>
+void append(const std::vector<std::int64_t>& ids, std::vector<std::byte>& bytes) {
+  std::vector<Stored> stored(ids.size());
+  std::ranges::transform(ids, stored.begin(), [](std::int64_t id) { return static_cast<Stored>(id); });
+  const auto raw = std::as_bytes(std::span(stored));
+  bytes.insert(bytes.end(), raw.begin(), raw.end());
+}
+
+EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncoder& encoder,
+                        const TokenizeOptions& options, TokenDtype dtype) {
+  EncodedPart encoded;
+  std::vector<std::int64_t> ids;
+  rows.read(part, [&](const TextRow& row) {
+    if (!row.problem.empty()) {
+      const std::string what = cat(row.problem, " in ", rows.place(part, row.row));
+      D9D_CHECK(options.bad_rows == BadRows::kSkip, IoError, "[data::tokenize_rows] expected rows of text, got ", what,
+                ". Mend it, or set \"bad_rows\" to \"skip\".");
+      if (encoded.num_skipped++ == 0) encoded.first_skipped = what;
+      return;
+    }
+    ids.clear();
+    for (std::size_t i = 0; i < row.columns.size(); ++i) {
+      if (i > 0) encoded.prompts.push_back(static_cast<std::int32_t>(ids.size()));
+      encoder.encode(row.columns[i], ids);
+    }
+    if (options.end_of_document) ids.push_back(*options.end_of_document);
+    encoded.lengths.push_back(std::ssize(ids));
+    if (dtype == TokenDtype::kUint16) {
+      append<std::uint16_t>(ids, encoded.tokens);
+    } else {
+      append<std::uint32_t>(ids, encoded.tokens);
+    }
+  });
+  return encoded;
+}
+
+// Writes the parts into the folder, which is not yet in its place.
+class Writer {
+ public:
+  Writer(const std::filesystem::path& folder, TokenDtype dtype)
+      : folder_(folder), tokens_(folder / kTokensFile), offsets_(folder / kOffsetsFile) {
+    manifest_.dtype = dtype;
+    put<std::int64_t>(offsets_, {0});
+  }
+
+  void append(EncodedPart part, std::int64_t max_rows) {
+    const std::int64_t most = max_rows < 0 ? std::ssize(part.lengths) : max_rows - manifest_.num_documents;
+    const auto count = std::clamp<std::int64_t>(most, 0, std::ssize(part.lengths));
+    std::vector<std::int64_t> ends;
+    const std::int64_t first = manifest_.num_tokens;
+    for (std::int64_t i = 0; i < count; ++i) ends.push_back(manifest_.num_tokens += part.lengths[i]);
+    manifest_.num_documents += count;
+    put(offsets_, ends);
+    const std::int64_t num_bytes = (manifest_.num_tokens - first) * bytes_per_token(manifest_.dtype);
+    tokens_.write(std::span(part.tokens).first(static_cast<std::size_t>(num_bytes)));
+    if (!part.prompts.empty()) {
+      if (!prompts_) prompts_.emplace(folder_ / kPromptsFile);
+      part.prompts.resize(static_cast<std::size_t>(count));
+      put(*prompts_, part.prompts);
+    }
+    if (manifest_.num_skipped == 0) manifest_.first_skipped = part.first_skipped;
+    manifest_.num_skipped += part.num_skipped;
+  }
+
+  TokenizedManifest finish(std::string_view made_from) {
+    manifest_.has_prompts = prompts_.has_value();
+    tokens_.commit();
+    offsets_.commit();
+    if (prompts_) prompts_->commit();
+    write_file_atomically(folder_ / kManifestFile, manifest_text(manifest_, made_from));
+    return manifest_;
+  }
+
+  [[nodiscard]] const TokenizedManifest& manifest() const { return manifest_; }
+
+ private:
+  template <class Stored>
+  static void put(AtomicFile& file, const std::vector<Stored>& values) {
+    file.write(std::as_bytes(std::span(values)));
+  }
+
+  std::filesystem::path folder_;
+  AtomicFile tokens_;
+  AtomicFile offsets_;
+  std::optional<AtomicFile> prompts_;
+  TokenizedManifest manifest_;
+};
+
+}  // namespace
+
+TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options,
+                                const std::filesystem::path& folder) {
+  const auto dtype = encoder.vocabulary_size() <= 65536 ? TokenDtype::kUint16 : TokenDtype::kUint32;
+  AtomicDirectory directory(folder);
+  Writer writer(directory.staging(), dtype);
+  {
+    const std::int64_t num_threads = std::max<std::int64_t>(options.num_threads, 1);
+    OrderedWorkers<EncodedPart> workers(
+        [&](std::int64_t part) { return encode_part(rows, part, encoder, options, dtype); },
+        {.first = 0,
+         .end = rows.num_parts(),
+         .num_workers = num_threads,
+         .num_ahead = 2 * num_threads,
+         .patience = kLongestWait});  // they use what this function borrows
+    const auto is_full = [&] { return options.max_rows >= 0 && writer.manifest().num_documents >= options.max_rows; };
+    for (std::int64_t part = 0; part < rows.num_parts() && !is_full(); ++part) {
+      writer.append(workers.take(), options.max_rows);
+      if (options.on_progress) options.on_progress(part + 1, writer.manifest().num_tokens);
+    }
+  }
+  const TokenizedManifest& manifest = writer.manifest();
+  D9D_CHECK(
+      manifest.num_documents > 0, IoError, "[data::tokenize_rows] expected at least one row of text, got none",
+      manifest.num_skipped == 0 ? "" : cat(" but ", manifest.num_skipped, " bad ones, first ", manifest.first_skipped),
+      ". Check the files and the names of columns.");
+  const TokenizedManifest written = writer.finish(rows.fingerprint());
+  directory.commit();
+  return written;
+}
+
+}  // namespace d9d

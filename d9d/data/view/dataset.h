@@ -1,0 +1,43 @@
+// A map-style dataset: samples by index.
+//
+// Example
+//   class Squares final : public d9d::Dataset<at::Tensor> {
+//    public:
+//     std::int64_t size() const override { return 100; }
+//     at::Tensor get(std::int64_t index) const override { return at::scalar_tensor(index * index); }
+//   };
+#pragma once
+
+#include <cstdint>
+
+namespace d9d {
+
+template <class Sample>
+class Dataset {
+ public:
+  Dataset() = default;
+  Dataset(const Dataset&) = delete;
+  Dataset& operator=(const Dataset&) = delete;
+  virtual ~Dataset() = default;
+
+  [[nodiscard]] virtual std::int64_t size() const = 0;
+
+  // Expects 0 <= index < size(). Called concurrently from several threads; equal indices must give equal samples.
+  [[nodiscard]] virtual Sample get(std::int64_t index) const = 0;
+
+  // The sample at `index` in pass `epoch` >= 0 over the dataset. The same in each, except for views that arrange every
+  // epoch anew.
+  [[nodiscard]] virtual Sample get_in_epoch(std::int64_t index, std::int64_t /*epoch*/) const { return get(index); }
+};
+
+// What a loader asks of a dataset: get(), and get_in_epoch() where there is one.
+template <class AnyDataset>
+[[nodiscard]] auto sample_in_epoch(const AnyDataset& dataset, std::int64_t index, std::int64_t epoch) {
+  if constexpr (requires { dataset.get_in_epoch(index, epoch); }) {
+    return dataset.get_in_epoch(index, epoch);
+  } else {
+    return dataset.get(index);
+  }
+}
+
+}  // namespace d9d

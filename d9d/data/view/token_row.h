@@ -1,0 +1,38 @@
+// Documents as one long row of tokens, addressed by token.
+//
+// Example
+//   const TokenRow row(documents, /*separator=*/{});
+//   std::vector<std::int64_t> tokens(1025);
+//   row.read(4096, tokens);                                               // across the ends of documents
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "d9d/data/source/token_documents.h"
+
+namespace d9d {
+
+class TokenRow {
+ public:
+  // `separator`: a token between two documents; unset: they follow directly. Asks for the length of each document once.
+  TokenRow(std::shared_ptr<const TokenDocuments> documents, std::optional<std::int64_t> separator);
+
+  // Number of tokens, separators included.
+  [[nodiscard]] std::int64_t size() const { return size_; }
+  [[nodiscard]] const TokenDocuments& documents() const { return *documents_; }
+
+  // Fills `tokens` with those from `start` on; expects start + tokens.size() <= size(). Thread-safe. Throws as
+  // TokenDocuments::read().
+  void read(std::int64_t start, std::span<std::int64_t> tokens) const;
+
+ private:
+  std::shared_ptr<const TokenDocuments> documents_;
+  std::optional<std::int64_t> separator_;
+  std::vector<std::int64_t> marks_;  // the start of every kDocumentsPerMark-th document
+  std::int64_t size_ = 0;
+};
+
+}  // namespace d9d

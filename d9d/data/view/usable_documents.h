@@ -1,0 +1,82 @@
+// The documents that fit into a sequence, with what happens to the others: the items of views of documents.
+//
+// Example
+//   const UsableDocuments documents(source, {.max_positions = 2048, .too_long = LongDocuments::kSplit});
+//   const TokenSample sample = documents.sample(17);                      // at most 2048 positions
+//   log.info("skipped ", documents.counts().too_short);
+//
+// A document of n tokens has n - 1 positions: all tokens but the last are inputs, all but the first labels. Labels
+// outside of the document's targets() are kIgnoreIndex.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "d9d/base/enum_names.h"
+#include "d9d/data/source/token_documents.h"
+#include "d9d/data/view/token_sample.h"
+
+namespace d9d {
+
+// A document with more positions than a sequence.
+enum class LongDocuments {
+  kRefuse,    // IoError that names it, at construction
+  kTruncate,  // its end is dropped
+  kSplit,     // one item after the other, which share one token; each but the last fills a sequence
+  kSkip,      // it is left out
+};
+constexpr auto enum_names(LongDocuments) {
+  return std::to_array<EnumName<LongDocuments>>({{LongDocuments::kRefuse, "refuse"},
+                                                 {LongDocuments::kTruncate, "truncate"},
+                                                 {LongDocuments::kSplit, "split"},
+                                                 {LongDocuments::kSkip, "skip"}});
+}
+
+// A document of less than two tokens, in which there is nothing to predict.
+enum class ShortDocuments {
+  kSkip,  // it is left out
+  kKeep,  // it is a sample of no positions
+};
+
+struct DocumentRules {
+  std::int64_t max_positions = 0;  // of an item
+  LongDocuments too_long = LongDocuments::kRefuse;
+  ShortDocuments too_short = ShortDocuments::kSkip;
+};
+
+class UsableDocuments {
+ public:
+  struct Counts {
+    std::int64_t too_short = 0;
+    std::int64_t too_long = 0;
+  };
+
+  // Asks for the length of each document once. Throws ConfigError unless max_positions >= 1 and at least one item is
+  // left.
+  UsableDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
+
+  [[nodiscard]] std::int64_t size() const { return size_; }
+  [[nodiscard]] const Counts& counts() const { return counts_; }  // of documents to which a rule applied
+
+  [[nodiscard]] std::int64_t max_positions() const { return rules_.max_positions; }
+  // Positions of an item; 0 <= item < size().
+  [[nodiscard]] std::int64_t num_positions(std::int64_t item) const;
+  // Throws IoError as TokenDocuments::read(). Thread-safe.
+  [[nodiscard]] TokenSample sample(std::int64_t item) const;
+
+ private:
+  struct Item {
+    std::int64_t document;
+    std::int64_t start;  // its first token in the document
+  };
+  [[nodiscard]] Item item_at(std::int64_t item) const;
+  void list(std::int64_t document);
+
+  std::shared_ptr<const TokenDocuments> documents_;
+  DocumentRules rules_;
+  Counts counts_;
+  std::int64_t size_ = 0;
+  std::vector<Item> items_;  // empty while item i is document i from its start on
+};
+
+}  // namespace d9d

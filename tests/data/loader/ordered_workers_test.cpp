@@ -1,0 +1,153 @@
+#include "d9d/data/loader/ordered_workers.h"
+
+#include <atomic>
+#include <latch>
+#include <memory>
+
+#include <gtest/gtest.h>
+
+namespace d9d::ordered_workers_test {
+namespace {
+
+using Workers = OrderedWorkers<std::unique_ptr<std::int64_t>>;  // results need only be movable
+using namespace std::chrono_literals;
+
+std::unique_ptr<std::int64_t> square(std::int64_t index) { return std::make_unique<std::int64_t>(index * index); }
+
+TEST(OrderedWorkers, Hands_results_out_in_order) {
+  Workers workers(square, {.first = 3, .end = 500, .num_workers = 4, .num_ahead = 5});
+  for (std::int64_t i = 3; i < 500; ++i) ASSERT_EQ(*workers.take(), i * i);
+}
+
+TEST(OrderedWorkers, Keeps_the_order_when_an_early_result_is_the_slowest) {
+  std::latch later_ones_done(3);
+  Workers workers(
+      [&](std::int64_t index) {
+        index == 0 ? later_ones_done.wait() : later_ones_done.count_down();
+        return square(index);
+      },
+      {.end = 4, .num_workers = 2, .num_ahead = 4});
+  for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(*workers.take(), i * i);
+}
+
+TEST(OrderedWorkers, Work_at_the_same_time) {
+  std::latch all_three(3);
+  Workers workers(
+      [&](std::int64_t index) {
+        all_three.arrive_and_wait();
+        return square(index);
+      },
+      {.end = 3, .num_workers = 3, .num_ahead = 3});
+  EXPECT_EQ(*workers.take(), 0);
+}
+
+TEST(OrderedWorkers, Compute_no_further_ahead_than_allowed) {
+  std::atomic<std::int64_t> taken = 0, most_ahead = 0;
+  Workers workers(
+      [&](std::int64_t index) {
+        const std::int64_t ahead = index - taken;
+        if (ahead > most_ahead) most_ahead = ahead;
+        return square(index);
+      },
+      {.num_workers = 2, .num_ahead = 3});
+  for (; taken < 1000; ++taken) (void)workers.take();
+  EXPECT_LE(most_ahead, 3);  // `taken` lags behind by one
+}
+
+TEST(OrderedWorkers, Rethrow_at_the_failed_result_and_stay_there) {
+  Workers workers(
+      [](std::int64_t index) {
+        if (index == 2) throw std::runtime_error("bad two");
+        return square(index);
+      },
+      {.num_workers = 2, .num_ahead = 4});
+  EXPECT_EQ(*workers.take(), 0);
+  EXPECT_EQ(*workers.take(), 1);
+  EXPECT_THROW((void)workers.take(), std::runtime_error);
+  EXPECT_THROW((void)workers.take(), std::runtime_error);
+}
+
+TEST(OrderedWorkers, Give_up_waiting_after_the_timeout_and_can_wait_again) {
+  std::latch allowed(1);
+  Workers workers(
+      [&](std::int64_t index) {
+        allowed.wait();
+        return square(index);
+      },
+      {.num_workers = 1, .num_ahead = 1});
+  EXPECT_EQ(workers.take_within(1ms), std::nullopt);
+  allowed.count_down();
+  EXPECT_EQ(**workers.take_within(60s), 0);
+}
+
+TEST(OrderedWorkers, End_without_a_call_that_hangs_after_a_timeout) {
+  const auto has_begun = std::make_shared<std::latch>(1), allowed = std::make_shared<std::latch>(1);
+  const auto has_returned = std::make_shared<std::latch>(1);
+  {
+    Workers workers(
+        [=](std::int64_t index) {
+          has_begun->count_down();
+          allowed->wait();
+          has_returned->count_down();
+          return square(index);
+        },
+        {.end = 1, .num_workers = 3, .num_ahead = 3});
+    has_begun->wait();
+    EXPECT_EQ(workers.take_within(1ms), std::nullopt);
+  }
+  EXPECT_FALSE(has_returned->try_wait());
+  allowed->count_down();
+  has_returned->wait();
+}
+
+TEST(OrderedWorkers, End_without_calls_that_outlast_the_patience_and_tell_which) {
+  const auto have_begun = std::make_shared<std::latch>(2), allowed = std::make_shared<std::latch>(1),
+             have_returned = std::make_shared<std::latch>(2);
+  std::vector<std::int64_t> left_behind;
+  {
+    Workers workers(
+        [=](std::int64_t index) {
+          if (index == 0) return square(index);
+          have_begun->count_down();
+          allowed->wait();
+          have_returned->count_down();
+          return square(index);
+        },
+        {.num_workers = 2,
+         .num_ahead = 2,
+         .patience = 1ms,
+         .on_left_behind = [&](const std::vector<std::int64_t>& indices) { left_behind = indices; }});
+    EXPECT_EQ(*workers.take(), 0);
+    have_begun->wait();
+  }
+  EXPECT_EQ(left_behind, (std::vector<std::int64_t>{1, 2}));
+  allowed->count_down();
+  have_returned->wait();
+}
+
+TEST(OrderedWorkers, Wait_in_the_end_for_a_call_that_returns_in_time) {
+  std::latch has_begun(1), allowed(1);
+  std::atomic<bool> has_returned = false, left_behind = false;
+  {
+    Workers workers(
+        [&](std::int64_t index) {
+          has_begun.count_down();
+          allowed.wait();
+          has_returned = true;
+          return square(index);
+        },
+        {.end = 1, .patience = 60s, .on_left_behind = [&](const auto&) { left_behind = true; }});
+    has_begun.wait();
+    allowed.count_down();
+  }
+  EXPECT_TRUE(has_returned);
+  EXPECT_FALSE(left_behind);
+}
+
+TEST(OrderedWorkers, End_while_results_wait_and_while_there_is_no_room) {
+  Workers workers(square, {.num_workers = 4, .num_ahead = 2});
+  (void)workers.take();
+}
+
+}  // namespace
+}  // namespace d9d::ordered_workers_test

@@ -1,0 +1,85 @@
+#include "d9d/data/order/packed_order.h"
+
+#include <numeric>
+#include <random>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d::packed_order_test {
+namespace {
+
+using ::testing::ElementsAre;
+using Items = std::vector<std::int64_t>;
+using Options = PackedOrder::Options;
+
+Options of_lengths(const Items& lengths, Options options) {
+  options.size = std::ssize(lengths);
+  options.length = [lengths](std::int64_t item) { return lengths[static_cast<std::size_t>(item)]; };
+  return options;
+}
+
+std::vector<Items> all_of(const PackedOrder& order, std::int64_t epoch = 0) {
+  std::vector<Items> packs;
+  for (std::int64_t pack = 0; pack < order.size(); ++pack) packs.push_back(order(pack, epoch));
+  return packs;
+}
+
+TEST(PackedOrder, Fills_the_fullest_pack_that_has_room) {
+  // 7 | 6 | 4 -> 7 has 3 left, 6 has 4: to the 6. Then 3 to the 7, 2 and 1 to a third.
+  EXPECT_THAT(all_of(PackedOrder(of_lengths({7, 6, 4, 3, 2, 1}, {.capacity = 10, .buffer_size = 6}))),
+              ElementsAre(Items{0, 3}, Items{1, 2}, Items{4, 5}));
+}
+
+TEST(PackedOrder, Packs_each_buffer_by_itself) {
+  EXPECT_THAT(all_of(PackedOrder(of_lengths({5, 5, 5, 5, 5}, {.capacity = 10, .buffer_size = 3}))),
+              ElementsAre(Items{0, 1}, Items{2}, Items{3, 4}));
+}
+
+TEST(PackedOrder, Has_every_document_once_within_the_capacity_in_every_epoch) {
+  std::mt19937 random(3);
+  for (const bool shuffle : {false, true}) {
+    Items lengths(1000);
+    for (auto& length : lengths) length = 1 + static_cast<std::int64_t>(random() % 20 * (random() % 6));
+    const PackedOrder order(of_lengths(lengths, {.capacity = 100, .buffer_size = 64, .seed = 5, .shuffle = shuffle}));
+    std::set<std::vector<Items>> different;
+    for (const std::int64_t epoch : {0, 1, 2}) {
+      const auto packs = all_of(order, epoch);
+      different.insert(packs);
+      Items seen;
+      for (const Items& pack : packs) {
+        std::int64_t filled = 0;
+        for (const std::int64_t item : pack) filled += lengths[item];
+        EXPECT_LE(filled, 100);
+        seen.insert(seen.end(), pack.begin(), pack.end());
+      }
+      std::ranges::sort(seen);
+      Items all(1000);
+      std::iota(all.begin(), all.end(), 0);
+      EXPECT_EQ(seen, all);
+    }
+    EXPECT_EQ(different.size(), shuffle ? 3U : 1U);
+    const double total = std::accumulate(lengths.begin(), lengths.end(), 0.0);
+    EXPECT_LT(static_cast<double>(order.size()), 1.05 * total / 100 + 16);  // a pack more a buffer
+  }
+}
+
+TEST(PackedOrder, Is_computed_from_any_pack_on) {
+  Items lengths(200);
+  for (std::size_t i = 0; i < lengths.size(); ++i) lengths[i] = 1 + static_cast<std::int64_t>(i * 7 % 13);
+  const Options options = of_lengths(lengths, {.capacity = 20, .buffer_size = 16, .seed = 5, .shuffle = true});
+  const auto expected = all_of(PackedOrder(options), 4);
+  for (std::int64_t pack = std::ssize(expected) - 1; pack >= 0; pack -= 5) {
+    EXPECT_EQ(PackedOrder(options)(pack, 4), expected[pack]);
+  }
+}
+
+TEST(PackedOrder, Is_refused_without_documents) {
+  EXPECT_THROW(PackedOrder(of_lengths({}, {.capacity = 4, .buffer_size = 4})), ConfigError);
+}
+
+}  // namespace
+}  // namespace d9d::packed_order_test
