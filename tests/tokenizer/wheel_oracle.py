@@ -40,15 +40,15 @@ def write_record(file, tokenizer, text):
         write_text(file, tokenizer.decode(encoding.ids, skip_special_tokens=skips))
 
 
-def all_code_points(step):
-    """Each with neighbours of other classes; `step`: every how many of those that Python knows no name of."""
+def code_points(part, num_parts):
+    """Each of a part of them, with neighbours of other classes; those below U+0500 are in every part."""
+    chosen = [chr(code) for code in CODES if code % num_parts == part or code < 0x500]
     texts = []
-    for begin in range(0, len(CODES), 2048):
-        codes = CODES[begin : begin + 2048]
-        chosen = [chr(code) for code in codes if code % step == 0 or corpus.unicodedata.category(chr(code))[0] != "C"]
-        texts.append("".join(chosen))
-        texts.append("".join(f"a{c}a {c} 1{c}\u0301'{c}\n" for c in chosen))
-    return [text for text in texts if text]
+    for begin in range(0, len(chosen), 2048):
+        some = chosen[begin : begin + 2048]
+        texts.append("".join(some))
+        texts.append("".join(f"a{c}a {c} 1{c}\u0301'{c}\n" for c in some))
+    return texts
 
 
 def awkward(tokenizer, count, seed):
@@ -69,17 +69,15 @@ def main():
     print("corpus of", sum(len(text.encode()) for text in texts), "bytes, sha256", corpus.content_hash(pieces))
     draw = random.Random(1)
     few = draw.sample(texts, max(1, len(texts) // 16)) + texts[-2:]  # and generated ones
-    made = oracle_tokenizers.all_tokenizers(few, TIKTOKEN)
-    for name, definition in made.items():
+    is_full = megabytes > 10
+    num_parts = 1 if is_full else 64
+    for index, (name, definition) in enumerate(oracle_tokenizers.all_tokenizers(few, TIKTOKEN).items()):
         (folder / f"{name}.json").write_text(definition)
         tokenizer = Tokenizer.from_str(definition)
-        is_full = megabytes > 10
         with open(folder / f"{name}.bin", "wb") as file:
             for text in texts if name == "qwen" or is_full else few:
                 write_record(file, tokenizer, text)
-            for text in all_code_points(1 if is_full else 31 if name in oracle_tokenizers.PUBLISHED else 997):
-                write_record(file, tokenizer, text)
-            for text in awkward(tokenizer, 20000 if is_full else 1500, len(name)):
+            for text in code_points(index % num_parts, num_parts) + awkward(tokenizer, 20000 if is_full else 1500, index):
                 write_record(file, tokenizer, text)
 
 

@@ -78,7 +78,7 @@ INSTANTIATE_TEST_SUITE_P(Forms, Wheel,
                          ::testing::Values("qwen", "gpt2", "qwen2", "qwen35", "llama3", "o200k", "o200k_removed",
                                            "prefix", "digits", "digit_runs", "deepseek", "NFC", "NFD", "NFKC", "NFKD",
                                            "NFD_NFKC"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& form) { return std::string(form.param); });
 
 TEST(WheelThreads, Share_one_tokenizer) {
   const auto tokenizer = Tokenizer::from_file(oracle() / "qwen2.json");
