@@ -74,6 +74,21 @@ double num_parameters(const Module& module) {
   return count;
 }
 
+RunInfo run_info(const TrainingJob& job) {
+  return {.name = job.config.run.name,
+          .description = job.config.run.description.value_or(""),
+          .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
+          .resume_state = job.tracker_state};
+}
+
+// Only the main process writes to trackers.
+std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
+  if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
+  std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
+  if (job.tracker == nullptr) return configured->open(run_info(job));
+  return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
+}
+
 // Runs steps; owns objects that live as long as the run.
 class TrainingRun {
  public:
@@ -109,21 +124,6 @@ class TrainingRun {
   }
 
  private:
-  // Only the main process writes to trackers.
-  static std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
-    if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
-    std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
-    if (job.tracker == nullptr) return configured->open(run_info(job));
-    return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
-  }
-
-  static RunInfo run_info(const TrainingJob& job) {
-    return {.name = job.config.run.name,
-            .description = job.config.run.description.value_or(""),
-            .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
-            .resume_state = job.tracker_state};
-  }
-
   void announce() const {
     log_.info("d9d with ", describe(running_versions()));
     log_.info("training ", job_.config.run.name, ": ", short_number(num_parameters(*job_.module)), " parameters, ",
