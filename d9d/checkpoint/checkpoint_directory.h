@@ -80,10 +80,11 @@ class CheckpointDirectory {
   // removed, stay. IoError on all ranks unless the first one can write to it.
   void prepare() const;
 
-  // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are removed
-  // then; none: all are kept. Returns, on the first rank, which of them could not be removed and why. If a rank cannot write, all throw: that one its error, the others IoError with its
-  // reason; there is no checkpoint of this step then, and earlier ones stay. The same, with StateError, if the ranks have
-  // saved different tensors, or the values have bytes or text that is not UTF-8. CheckpointWriter saves without waiting.
+  // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are
+  // removed then; none: all are kept. Returns, on the first rank, which of them could not be removed and why. If a
+  // rank cannot write, all throw: that one its error, the others IoError with its reason; there is no checkpoint of
+  // this step then, and earlier ones stay. The same, with StateError, if the ranks have saved different tensors, or
+  // the values have bytes or text that is not UTF-8. CheckpointWriter saves without waiting.
   std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   // Local. What is called save-<step> and is no checkpoint: it is neither read nor removed.

@@ -5,7 +5,8 @@
 //      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
 //       "checksums": ["78af5f94892f3950"]}]}}}
 //
-// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. Numbers that JSON does not have: json_numbers.h.
+// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. Numbers that JSON does not have:
+// json_numbers.h.
 #pragma once
 
 #include <cstdint>

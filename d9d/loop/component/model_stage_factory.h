@@ -28,8 +28,8 @@ void load_source_checkpoint(const DistContext& context, Module& module, const Mo
                             const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
 
 // Collective. `module`: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
-// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable parameters
-// alone.
+// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable
+// parameters alone.
 void build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
                        const PipelineStageInfo& stage, const std::shared_ptr<Module>& module, bool resumes = false);
 

@@ -19,8 +19,8 @@ struct ChatMessage {
   std::optional<std::string> reasoning_content = {};  // what the assistant thought, for templates that show it apart
 };
 
-// `messages` is a list of objects with "role", "content" and perhaps "reasoning_content". `where` begins the messages of
-// ConfigErrors: another key that is not null ("tool_calls"), and content that is no text, are refused.
+// `messages` is a list of objects with "role", "content" and perhaps "reasoning_content". `where` begins the messages
+// of ConfigErrors: another key that is not null ("tool_calls"), and content that is no text, are refused.
 [[nodiscard]] std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where);
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// Conversations as the texts that published chat models were trained on: what transformers' apply_chat_template renders,
-// without tools, and which part of it the assistant says.
+// Conversations as the texts that published chat models were trained on: what transformers' apply_chat_template
+// renders, without tools, and which part of it the assistant says.
 //
 // Example
 //   const std::vector<d9d::ChatMessage> messages = {{"user", "Hi"}, {"assistant", "Hello!"}};
@@ -38,8 +38,8 @@ constexpr auto enum_names(ChatFamily) {
                                               {ChatFamily::kLlama32, "llama3.2"}});
 }
 
-// The family whose published template, in Jinja, `text` is, letter by letter but for white space at its end. Another one is
-// refused with ConfigError, which begins with `where`: name the family instead.
+// The family whose published template, in Jinja, `text` is, letter by letter but for white space at its end. Another
+// one is refused with ConfigError, which begins with `where`: name the family instead.
 [[nodiscard]] ChatFamily chat_family_of(std::string_view text, const std::string& where);
 
 struct ChatOptions {

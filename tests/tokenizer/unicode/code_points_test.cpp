@@ -12,6 +12,7 @@
 #include "d9d/tokenizer/split/code_point_set.h"
 #include "d9d/tokenizer/unicode/categories.h"
 #include "d9d/tokenizer/unicode/normalization.h"
+
 #include "tests/support/python.h"
 
 namespace d9d::code_points_test {
