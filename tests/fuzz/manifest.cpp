@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/checkpoint/block_checksums.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 #include "tests/fuzz/targets.h"
 
