@@ -28,9 +28,27 @@ std::map<std::string, DTensor> tensors_of_model(const Module& module, bool train
   return tensors;
 }
 
-std::map<std::string, DTensor> tensors_of_optimizer(const Optimizer& optimizer) {
+// An entry that is whole by its own word and has the shape of a part would be saved by one rank, and come back on all.
+void check_layout(const std::string& entry, const DTensor& tensor,
+                  const std::map<std::string, ParameterPtr>& parameters) {
+  const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
+  if (found == parameters.end() || !tensor.mesh.axes().empty() || tensor.local.numel() == 1) return;
+  const at::IntArrayRef held = found->second->stored().sizes();
+  D9D_CHECK(held == found->second->global_shape() || tensor.local.sizes() != held, StateError,
+            "[loop::checkpoints] expected the optimiser's state '", entry,
+            "' with the layout of its parameter, of which ", "a rank keeps ", held,
+            ", got it as whole on every rank. Return NamedParameter::laid_out() in state_dict(), of ",
+            "the parameters that build_optimizer() gets.");
+}
+
+std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const Optimizer& optimizer) {
+  std::map<std::string, ParameterPtr> parameters;
+  for (const auto& [name, parameter] : module.named_parameters()) parameters.emplace(name, parameter);
   std::map<std::string, DTensor> tensors;
-  for (auto& [name, tensor] : optimizer.state_dict()) tensors.emplace(kOptimizer + name, std::move(tensor));
+  for (auto& [name, tensor] : optimizer.state_dict()) {
+    check_layout(name, tensor, parameters);
+    tensors.emplace(kOptimizer + name, std::move(tensor));
+  }
   return tensors;
 }
 
@@ -107,7 +125,7 @@ std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved) {
 
 std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer, bool trainable_only) {
   std::map<std::string, DTensor> tensors = tensors_of_model(module, trainable_only);
-  tensors.merge(tensors_of_optimizer(optimizer));
+  tensors.merge(tensors_of_optimizer(module, optimizer));
   return tensors;
 }
 
@@ -154,7 +172,8 @@ LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const 
 }
 
 void load(const SavedCheckpoint& saved, TrainingJob& job) {
-  saved.load({.tensors = tensors_of_optimizer(job.optimizer)}, job.context.mesh(MeshDomain::kBatch), kOptimizer);
+  saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer)}, job.context.mesh(MeshDomain::kBatch),
+             kOptimizer);
   job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
   load_metrics(metric_states(saved, "metrics"), job.context, job.metrics);
   const std::map<std::string, at::Tensor> loss_means = metric_states(saved, "loss_means");
