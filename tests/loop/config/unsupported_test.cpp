@@ -60,7 +60,8 @@ TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
       "pipeline stage a rank is not built in this version. Use gpipe, or one stage a rank.");
   EXPECT_EQ(
       error_with("/pipelining/schedule", R"({"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": true})"),
-      "[config] trainer.pipelining.schedule = {\"schedule\":\"1f1b\",\"num_stages_per_rank\":1,\"zero_bubble\":true,\"depth\":\"double\"}: "
+      "[config] trainer.pipelining.schedule = "
+      "{\"schedule\":\"1f1b\",\"num_stages_per_rank\":1,\"zero_bubble\":true,\"depth\":\"double\"}: "
       "a backward pass in two parts is not built in this version. Set zero_bubble to false.");
   EXPECT_EQ(
       error_with("/pipelining/schedule", R"({"schedule": "dual_pipe_v"})"),
