@@ -1,5 +1,5 @@
 # libd9d_arrow.so: Parquet and Arrow files by Arrow C++ of the pyarrow wheel, opened by the program at first use
-# (docs/decisions/0018-arrow-from-the-wheel.md). It stands beside the programs of this build; installed programs find it on
+# (docs/decisions/0019-arrow-from-the-wheel.md). It stands beside the programs of this build; installed programs find it on
 # the RPATH that d9d::data brings. Without the wheel the library is left out, and those formats are refused by name.
 #
 # Sets D9D_MISSING_FEATURES; include it before d9d_library(data).

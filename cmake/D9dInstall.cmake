@@ -13,6 +13,7 @@ get_property(D9D_LIBRARIES GLOBAL PROPERTY D9D_LIBRARIES)
 add_library(d9d INTERFACE)
 add_library(d9d::d9d ALIAS d9d)
 target_link_libraries(d9d INTERFACE ${D9D_LIBRARIES})
+include("${CMAKE_CURRENT_LIST_DIR}/Precompile.cmake")
 
 option(D9D_INSTALL "Install the library and its CMake package" ${PROJECT_IS_TOP_LEVEL})
 if(NOT D9D_INSTALL)
@@ -34,7 +35,7 @@ configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/d9dConfig.cmake.in" "
   INSTALL_DESTINATION "${D9D_PACKAGE_DIR}")
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/d9dConfig.cmake" "${PROJECT_BINARY_DIR}/d9dConfigVersion.cmake"
-  "${PROJECT_SOURCE_DIR}/cmake/TorchWheel.cmake" DESTINATION "${D9D_PACKAGE_DIR}")
+  "${PROJECT_SOURCE_DIR}/cmake/TorchWheel.cmake" "${PROJECT_SOURCE_DIR}/cmake/Precompile.cmake" DESTINATION "${D9D_PACKAGE_DIR}")
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
   PATTERN "__pycache__" EXCLUDE)

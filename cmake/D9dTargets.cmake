@@ -157,7 +157,7 @@ function(d9d_test area)
       PROPERTIES LABELS gpuN RESOURCE_LOCK gpu ${properties})
     gtest_discover_tests(${name}_test ${discovery} TEST_FILTER "*Cuda.*" TEST_LIST ${name}_gpu_tests
       PROPERTIES LABELS gpu1 RESOURCE_LOCK gpu ${properties})
-  else()
+  elseif(NOT ARG_ONE_PROCESS)
     gtest_discover_tests(${name}_test ${discovery} PROPERTIES LABELS "${ARG_LABELS}" ${properties})
   endif()
 endfunction()

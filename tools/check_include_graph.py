@@ -31,6 +31,9 @@ AREAS = {
     "base": Area((), JSON + POSIX),
     "core": Area((), TORCH + C10D + CUDA + JSON + POSIX),
     "pipelining/api": Area(("core",)),
+    "pipelining/program": Area(),
+    "pipelining/schedules": Area(("pipelining/program",)),
+    "pipelining/simulator": Area(("pipelining/program", "pipelining/schedules", "pipelining/api"), JSON),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
     "tokenizer": Area((), JSON + ("pcre2.h",)),
@@ -44,13 +47,13 @@ AREAS = {
     "data/text/arrow_plugin": Area(("data/text", "tokenizer/unicode"), ("arrow/", "parquet/")),
     "optim": Area(("core", "kernels"), TORCH),
     "blocks": Area(("modules", "core", "kernels"), TORCH),
-    "model_state": Area(("modules", "core"), TORCH + JSON),
-    "checkpoint": Area(("core", "model_state"), TORCH + JSON + ("xxhash.h",)),
+    "model_state": Area(("modules", "core"), TORCH + JSON + ("xxhash.h",)),
+    "checkpoint": Area(("core", "model_state"), TORCH + JSON),
     "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),
     "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
     "models": Area(("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
-        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining/api", "internals")
+        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining/api", "pipelining/schedules", "internals")
         + ("checkpoint", "model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),

@@ -55,19 +55,22 @@ std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensor
       D9D_CHECK(!std::holds_alternative<Partial>(placement), ConfigError, "[checkpoint] expected values in ", name,
                 ", got summands of ranks. Reduce it first.");
     }
-    const std::vector<HeldPart> held = held_parts(tensor);
     for (const auto& [key, ranks] : holders_of(tensor, job)) {
       const std::int64_t owner =
           *std::ranges::min_element(ranks, {}, [&](std::int64_t rank) { return bytes_of[rank]; });
       const LocalBox box{.start = key.first, .sizes = key.second};
       bytes_of[owner] += box.numel() * static_cast<std::int64_t>(tensor.local.element_size());
-      if (owner != own_rank) continue;
-      const auto found = std::ranges::find(held, box, &HeldPart::box);
-      D9D_ASSERT(found != held.end(), "a rank of " + name + " does not hold what it is to write");
-      owned.push_back({.tensor = name, .box = box, .values = found->values});
+      if (owner == own_rank) owned.push_back({.tensor = name, .box = box});
     }
   }
   return owned;
+}
+
+at::Tensor values_of(const OwnedBox& owned, const DTensor& tensor) {
+  const std::vector<HeldPart> held = held_parts(tensor);
+  const auto found = std::ranges::find(held, owned.box, &HeldPart::box);
+  D9D_ASSERT(found != held.end(), "a rank of " + owned.tensor + " does not hold what it is to write");
+  return found->values;
 }
 
 }  // namespace d9d

@@ -1,7 +1,7 @@
 // Who writes what: every element of a tensor that several ranks hold is written by one of them.
 //
 // Example
-//   for (const OwnedBox& each : boxes_of_rank(state.tensors, job_mesh)) write(each.tensor, each.box, each.values);
+//   for (const OwnedBox& each : boxes_of_rank(tensors, job)) write(values_of(each, tensors.at(each.tensor)));
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,14 @@ namespace d9d {
 
 struct OwnedBox {
   std::string tensor;
-  LocalBox box;       // in the whole tensor
-  at::Tensor values;  // of the box's shape: a view of the rank's part
+  LocalBox box;  // in the whole tensor
 };
 
 // Local. The boxes that this rank writes, by name and box. Together the ranks of `job` write each box of each tensor
 // once; boxes that several ranks hold are shared out among them by bytes. Throws ConfigError for partial sums.
 [[nodiscard]] std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job);
+
+// Its values in `tensor`, of which this rank holds the box: a view of the box's shape.
+[[nodiscard]] at::Tensor values_of(const OwnedBox& owned, const DTensor& tensor);
 
 }  // namespace d9d

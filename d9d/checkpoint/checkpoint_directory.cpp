@@ -5,11 +5,11 @@
 #include <functional>
 #include <map>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/posix.h"
-#include "d9d/checkpoint/box_owners.h"
 #include "d9d/checkpoint/manifest.h"
 #include "d9d/checkpoint/rank_file.h"
 #include "d9d/core/collectives/agreed.h"
@@ -46,22 +46,35 @@ std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
   return found;
 }
 
-// Only what a job may have left there.
-bool has_only_our_files(const fs::path& folder) {
-  if (!fs::is_directory(fs::symlink_status(folder))) return false;
-  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
-    const std::string name = entry.path().filename().string();
-    return entry.is_regular_file() && (name.starts_with("rank-") || name.starts_with(kManifestName));
-  });
+// What a job may have left in a folder.
+bool is_our_file(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  return fs::is_regular_file(entry.symlink_status()) && (name.starts_with("rank-") || name.starts_with(kManifestName));
+}
+
+// Removes our files, and the folder if nothing else is in it. What cannot be removed stays.
+void remove_rest(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::is_directory(fs::symlink_status(folder, ignored))) return;
+  std::vector<fs::path> ours;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    if (is_our_file(entry)) ours.push_back(entry.path());
+  }
+  for (const fs::path& path : ours) fs::remove(path, ignored);
+  fs::remove(folder, ignored);
 }
 
 void remove_unfinished(const fs::path& path) {
+  std::vector<fs::path> rests;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const fs::path name = entry.path().filename();
     const bool is_rest = name.extension() == kUnfinished || name.extension() == kRemoved;
-    if (is_rest && step_of(name.stem()) && has_only_our_files(entry.path())) fs::remove_all(entry.path());
+    if (is_rest && step_of(name.stem())) rests.push_back(entry.path());
   }
+  for (const fs::path& rest : rests) remove_rest(rest);
 }
+
+fs::path gone(const fs::path& folder) { return cat(folder.string(), kRemoved); }
 
 // The folder loses its name first, so that a kill in between leaves none that looks complete. Of a link, the link
 // alone.
@@ -70,54 +83,105 @@ void remove_checkpoint(const fs::path& folder) {
     fs::remove(folder);
     return;
   }
-  const fs::path gone = cat(folder.string(), kRemoved);
-  fs::rename(folder, gone);
-  fs::remove_all(gone);
+  fs::rename(folder, gone(folder));
+  fs::remove_all(gone(folder));
+}
+
+// Gives `staging` the name of `folder`. What has it already is removed afterwards.
+void put_in_place(const fs::path& staging, const fs::path& folder) {
+  const bool replaces = fs::exists(folder) && !fs::is_symlink(folder);
+  if (replaces) fs::rename(folder, gone(folder));
+  if (fs::is_symlink(folder)) fs::remove(folder);
+  fs::rename(staging, folder);
+  detail::sync_directory(folder.parent_path());
+  if (replaces) remove_rest(gone(folder));
+}
+
+// Returns which of the older checkpoints it could not remove, and why.
+std::string rotate(const fs::path& path, std::int64_t newest, std::int64_t num_to_keep) {
+  std::string problems;
+  const auto complete = complete_ones(path);
+  std::int64_t left = std::ssize(complete);
+  for (const auto& [step, folder] : complete) {
+    if (left <= num_to_keep) break;
+    if (step == newest) continue;
+    try {
+      remove_checkpoint(folder);
+    } catch (const fs::filesystem_error& error) {
+      problems += cat(problems.empty() ? "" : "; ", folder.string(), " (", error.code().message(), ")");
+    }
+    --left;
+  }
+  return problems;
 }
 
 }  // namespace
 
-void CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
-                               std::optional<std::int64_t> num_to_keep) const {
-  const fs::path folder = path_ / cat(kPrefix, step);
-  const fs::path staging = path_ / cat(kPrefix, step, kUnfinished);
-  job_.throw_if_failed();
+void CheckpointDirectory::prepare() const {
   on_first_rank(job_, [&] {
     detail::make_writable_folder(path_);
-    const bool is_ours = !fs::exists(folder) || fs::exists(folder / kManifestName);
-    D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
-              ", got one without a manifest.json. Move it away, or save elsewhere.");
     remove_unfinished(path_);
-    fs::create_directory(staging);
   });
+}
+
+fs::path CheckpointDirectory::make_staging(std::int64_t step) const {
+  const fs::path folder = path_ / cat(kPrefix, step);
+  const bool is_ours = !fs::exists(folder) || fs::exists(folder / kManifestName);
+  D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
+            ", got one without a manifest.json. Move it away, or save elsewhere.");
+  const fs::path staging = cat(folder.string(), kUnfinished);
+  detail::make_writable_folder(staging);
+  return staging;
+}
+
+std::string CheckpointDirectory::complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
+                                          const nlohmann::ordered_json& values,
+                                          std::optional<std::int64_t> num_to_keep) const {
+  const fs::path folder = path_ / cat(kPrefix, step), staging = cat(folder.string(), kUnfinished);
+  write_manifest(staging, step, tensors, values, read_rank_notes(staging, job_.num_ranks()));
+  remove_rank_notes(staging, job_.num_ranks());
+  put_in_place(staging, folder);
+  if (!num_to_keep) return "";
   try {
-    nlohmann::json entries;
-    agreed(job_, [&] { entries = write_rank_file(staging, job_.index(), boxes_of_rank(state.tensors, job_)); });
-    const std::vector<nlohmann::json> all =
-        job_.num_ranks() > 1 ? gather_object(entries, *job_.communicator(), /*root=*/0) : std::vector{entries};
-    job_.throw_if_failed();  // values that crossed ranks are those that were written
-    on_first_rank(job_, [&] {
-      write_manifest(staging, step, state, all);
-      if (fs::exists(folder)) remove_checkpoint(folder);
-      fs::rename(staging, folder);
-      detail::sync_directory(path_);
-      const auto complete = complete_ones(path_);
-      std::int64_t left = std::ssize(complete);
-      for (auto oldest = complete.begin(); num_to_keep && left > *num_to_keep; ++oldest) {
-        if (oldest->first == step) continue;
-        remove_checkpoint(oldest->second);
-        --left;
-      }
-    });
-  } catch (const Error&) {
-    std::error_code ignored;
-    if (job_.index() == 0) fs::remove_all(staging, ignored);
-    throw;
+    return rotate(path_, step, *num_to_keep);
+  } catch (const std::exception& error) {  // of a folder that cannot be looked into; the new checkpoint is there
+    return error.what();
   }
 }
 
-void CheckpointDirectory::prepare() const {
-  on_first_rank(job_, [&] { detail::make_writable_folder(path_); });
+void CheckpointDirectory::discard(std::int64_t step) const {
+  const fs::path staging = path_ / cat(kPrefix, step, kUnfinished);
+  std::error_code ignored;
+  fs::remove_all(staging, ignored);
+}
+
+bool CheckpointDirectory::has_all_files(std::int64_t step, std::chrono::milliseconds patience) const {
+  constexpr std::chrono::milliseconds kBetweenLooks{5};
+  const fs::path staging = path_ / cat(kPrefix, step, kUnfinished);
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!has_rank_notes(staging, job_.num_ranks())) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return true;
+}
+
+std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
+                                      std::optional<std::int64_t> num_to_keep) const {
+  job_.throw_if_failed();  // values that crossed ranks are those that are written
+  std::string not_removed;
+  try {
+    agreed(job_, [&] {
+      const RankFilePlan plan(state.tensors, job_);
+      write_rank_file(make_staging(step), job_.index(), plan, host_values_in(state.tensors),
+                      state.rank_values ? state.rank_values() : nlohmann::json());
+    });
+    on_first_rank(job_, [&] { not_removed = complete(step, described(state.tensors), state.values, num_to_keep); });
+  } catch (const std::exception&) {
+    if (job_.index() == 0) discard(step);
+    throw;
+  }
+  return not_removed;
 }
 
 std::vector<fs::path> CheckpointDirectory::others() const {
@@ -159,18 +223,50 @@ SavedCheckpoint& SavedCheckpoint::operator=(SavedCheckpoint&&) noexcept = defaul
 const fs::path& SavedCheckpoint::folder() const { return contents_->folder; }
 std::int64_t SavedCheckpoint::step() const { return contents_->manifest.step; }
 const nlohmann::ordered_json& SavedCheckpoint::values() const { return contents_->manifest.values; }
+const std::vector<nlohmann::ordered_json>& SavedCheckpoint::rank_values() const {
+  return contents_->manifest.rank_values;
+}
 
-void SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix) const {
-  check_tensors(contents_->manifest, state.tensors, prefix, contents_->folder);  // the same on all ranks
-  RankFiles files(contents_->folder);
-  const auto each = [&](void (RankFiles::*visit)(const std::string&, const DTensor&, const SavedTensor&)) {
-    agreed(job, [&] {
-      for (const auto& [name, tensor] : state.tensors)
-        (files.*visit)(name, tensor, contents_->manifest.tensors.at(name));
-    });
+std::optional<SavedCheckpoint> checkpoint_at(const fs::path& path) {
+  if (fs::exists(path / kManifestName)) return SavedCheckpoint(path);
+  const auto complete = complete_ones(path);
+  if (complete.empty()) return std::nullopt;
+  return SavedCheckpoint(complete.rbegin()->second);
+}
+
+NamedTensors SavedCheckpoint::tensors(const std::string& prefix) const {
+  const auto& saved = contents_->manifest.tensors;
+  NamedTensors result;
+  for (auto each = saved.lower_bound(prefix); each != saved.end() && each->first.starts_with(prefix); ++each) {
+    result.names.push_back(each->first.substr(prefix.size()));
+  }
+  result.find = [&saved, prefix, files = std::make_shared<RankFiles>(contents_->folder)](
+                    const std::string& name) -> std::optional<TensorSource> {
+    const auto found = saved.find(prefix + name);
+    if (found == saved.end()) return std::nullopt;
+    TensorSource source = files->source_of(found->first, found->second);
+    source.name = name;
+    return source;
   };
-  each(&RankFiles::check);
-  each(&RankFiles::read);
+  return result;
+}
+
+BytesRead SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix) const {
+  const auto& saved = contents_->manifest.tensors;
+  check_tensors(contents_->manifest, state.tensors, prefix, contents_->folder);  // the same on all ranks
+  std::vector<BoxRead> reads;
+  agreed(job, [&] {
+    RankFiles files(contents_->folder);
+    for (const auto& [name, tensor] : state.tensors) {
+      for (BoxRead& read : files.reads_of(name, tensor, saved.at(name))) reads.push_back(std::move(read));
+    }
+  });
+  BytesRead bytes;
+  agreed(job, [&] {
+    const at::NoGradGuard no_grad;
+    bytes = read_boxes(reads);
+  });
+  return bytes;
 }
 
 }  // namespace d9d

@@ -4,17 +4,20 @@
 //
 // Example
 //   CheckpointDirectory directory("checkpoints", context.mesh(MeshDomain::kBatch));
+//   directory.prepare();
 //   directory.save(step, state, /*num_to_keep=*/3);
 //   ...                                                     // in another job
 //   if (const auto found = directory.newest()) found->load(state);
 //
 // A folder is complete if it is called save-<step>: it is written as save-<step>.tmp and renamed when the manifest is
-// on disk, and renamed to save-<step>.gone before it is removed. What a killed job left is ignored and removed by the
-// next save. One job at a time writes to a folder.
+// on disk, and renamed to save-<step>.gone before it is removed. What a killed job left is ignored, and removed by
+// prepare(). One job at a time writes to a folder.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +26,9 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/checkpoint/checkpoint_state.h"
+#include "d9d/checkpoint/manifest.h"
+#include "d9d/model_state/io/box_reader.h"
+#include "d9d/model_state/mapped_sources.h"
 
 namespace d9d {
 
@@ -39,31 +45,47 @@ class SavedCheckpoint {
   [[nodiscard]] const std::filesystem::path& folder() const;
   [[nodiscard]] std::int64_t step() const;
   [[nodiscard]] const nlohmann::ordered_json& values() const;  // CheckpointState::values
+  // CheckpointState::rank_values by rank of the job that saved; null where it set none.
+  [[nodiscard]] const std::vector<nlohmann::ordered_json>& rank_values() const;
+
+  // Local. The tensors whose names begin with `prefix`, by what follows it: for load_model_state(). Opens files when a
+  // tensor is asked for, and checks the bytes that are read.
+  [[nodiscard]] NamedTensors tensors(const std::string& prefix) const;  // borrows this
 
   // Collective over `job`. Fills the tensors, all that the checkpoint has whose names begin with `prefix`, in place
   // with the parts that this rank holds, wherever ranks of another job wrote them, and checks the bytes that it reads.
   // Throws on all ranks, before any value changes, StateError unless the checkpoint has exactly these tensors with
-  // their shapes and dtypes, and IoError for files that are missing or damaged; IoError after some values have changed,
-  // for bytes that are not those that were written.
-  void load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix = "") const;
+  // their shapes and dtypes, and IoError for files that are missing or cut; IoError after some values have changed, for
+  // bytes that are not those that were written.
+  // Returns what this rank has read.
+  BytesRead load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix = "") const;
 
  private:
   struct Contents;
   std::unique_ptr<Contents> contents_;
 };
 
+// Local. The checkpoint that a user means by a path: the folder of one, or the newest in a folder of several. None: the
+// path is neither.
+[[nodiscard]] std::optional<SavedCheckpoint> checkpoint_at(const std::filesystem::path& path);
+
 class CheckpointDirectory {
  public:
   // `job`: all ranks, which see the same file system.
   CheckpointDirectory(std::filesystem::path path, DeviceMesh job) : path_(std::move(path)), job_(std::move(job)) {}
 
-  // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are removed
-  // then; none: all are kept. If a rank cannot write, all throw: that one its error, the others IoError with its
-  // reason; there is no checkpoint of this step then, and earlier ones stay.
-  void save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
+  [[nodiscard]] const DeviceMesh& job() const { return job_; }
 
-  // Collective. Makes the folder. IoError on all ranks unless the first one can write to it.
+  // Collective. Makes the folder, and removes what a killed job left in it; files of others, and what cannot be
+  // removed, stay. IoError on all ranks unless the first one can write to it.
   void prepare() const;
+
+  // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are
+  // removed then; none: all are kept. Returns, on the first rank, which of them could not be removed and why. If a
+  // rank cannot write, all throw: that one its error, the others IoError with its reason; there is no checkpoint of
+  // this step then, and earlier ones stay. The same, with StateError, if the ranks have saved different tensors, or
+  // the values have bytes or text that is not UTF-8. CheckpointWriter saves without waiting.
+  std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   // Local. What is called save-<step> and is no checkpoint: it is neither read nor removed.
   [[nodiscard]] std::vector<std::filesystem::path> others() const;
@@ -71,6 +93,16 @@ class CheckpointDirectory {
   // Collective. The complete checkpoint of the highest step, the same on all ranks; none if there is no folder or none
   // in it.
   [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
+
+  // The parts of a save, each local. Every rank makes the folder to which it writes its files (write_rank_file); when
+  // all have, the first rank completes the checkpoint, or discards what is there.
+  [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
+  // Returns which older checkpoints could not be removed and why; what it throws, there is no checkpoint of this step.
+  std::string complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
+                       const nlohmann::ordered_json& values, std::optional<std::int64_t> num_to_keep) const;
+  void discard(std::int64_t step) const;  // does not throw
+  // Whether all ranks have written their files, which is waited for.
+  [[nodiscard]] bool has_all_files(std::int64_t step, std::chrono::milliseconds patience) const;
 
  private:
   std::filesystem::path path_;

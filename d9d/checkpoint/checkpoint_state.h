@@ -6,7 +6,9 @@
 //   state.values["schedule"] = schedule.state();
 #pragma once
 
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +21,11 @@ struct CheckpointState {
   // By name, the same on all ranks. Saving reads the local parts, and loading fills them in place. A mesh without axes
   // means that all ranks of the job hold the same whole tensor.
   std::map<std::string, DTensor> tensors = {};
+  // Names of those that a model may change before the optimiser's next step, such as buffers.
+  std::set<std::string> buffers = {};
   nlohmann::ordered_json values = nlohmann::ordered_json::object();  // those of the first rank are saved
+  // Of each rank, where set. Called once by the thread that writes, so it must own what it reads.
+  std::function<nlohmann::json()> rank_values = {};
 };
 
 }  // namespace d9d

@@ -1,7 +1,6 @@
 #include "d9d/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <span>
@@ -10,39 +9,17 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/atomic_file.h"
-#include "d9d/checkpoint/block_checksums.h"
+#include "d9d/checkpoint/json_numbers.h"
 #include "d9d/core/dtensor/box_intersection.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 namespace d9d {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 2;
-constexpr const char* kNonFinite = "non_finite";
+constexpr int kFormat = 3;
 constexpr const char* kDamaged = ". The file is damaged: remove the folder, and the job continues from the one before.";
-
-// Numbers that JSON does not have as objects.
-nlohmann::ordered_json with_non_finite(const nlohmann::ordered_json& json) {
-  if (json.is_number_float() && !std::isfinite(json.get<double>())) {
-    const double number = json.get<double>();
-    return {{kNonFinite, std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
-  }
-  if (!json.is_structured()) return json;
-  nlohmann::ordered_json result = json;
-  for (auto& each : result) each = with_non_finite(each);
-  return result;
-}
-
-nlohmann::ordered_json without_non_finite(const nlohmann::ordered_json& json) {
-  if (json.is_object() && json.size() == 1 && json.contains(kNonFinite)) {
-    return std::stod(json.at(kNonFinite).get<std::string>());
-  }
-  if (!json.is_structured()) return json;
-  nlohmann::ordered_json result = json;
-  for (auto& each : result) each = without_non_finite(each);
-  return result;
-}
 
 std::string checksum_of(const nlohmann::ordered_json& json) {
   const std::string text = json.dump();
@@ -59,7 +36,11 @@ SavedBox read_box(const nlohmann::ordered_json& json) {
 
 // Empty, or what is wrong with the boxes of a tensor.
 std::string fault_of(const SavedTensor& tensor) {
-  std::int64_t numel = 0;
+  std::int64_t numel = 0, whole = 1;
+  for (const std::int64_t size : tensor.shape) {
+    if (size < 0 || __builtin_mul_overflow(whole, std::max<std::int64_t>(size, 1), &whole))
+      return "a shape of no tensor";
+  }
   for (const SavedBox& each : tensor.boxes) {
     const LocalBox& box = each.box;
     if (fs::path(each.file).filename() != each.file || each.file.empty()) return "the file " + each.file;
@@ -69,12 +50,34 @@ std::string fault_of(const SavedTensor& tensor) {
                              box.sizes[d] <= tensor.shape[d] - box.start[d];
       if (!is_inside) return "a box outside of it";
     }
-    numel += box.numel();
+    if (__builtin_add_overflow(numel, box.numel(), &numel)) return "boxes on top of each other";
   }
   std::vector<LocalBox> boxes;
   for (const SavedBox& each : tensor.boxes) boxes.push_back(each.box);
   if (std::ssize(intersections(boxes, boxes)) != std::ssize(boxes)) return "boxes on top of each other";
   return numel == c10::multiply_integers(tensor.shape) ? "" : "boxes that do not cover it";
+}
+
+// The tensors with the boxes that the ranks have written. Throws StateError unless these make up the tensors.
+std::map<std::string, SavedTensor> with_boxes(std::map<std::string, SavedTensor> tensors,
+                                              const std::vector<RankNote>& notes) {
+  constexpr const char* kExpected = "[checkpoint] expected the same tensors to save on all ranks, got ";
+  constexpr const char* kAdvice = ". Give all ranks the same names, shapes and dtypes.";
+  for (std::size_t rank = 0; rank < notes.size(); ++rank) {
+    for (const nlohmann::json& each : notes[rank].boxes) {
+      const auto name = each.at("tensor").get<std::string>(), dtype = each.at("dtype").get<std::string>();
+      const auto found = tensors.find(name);
+      D9D_CHECK(found != tensors.end(), StateError, kExpected, name, " on rank ", rank, " and not on rank 0", kAdvice);
+      D9D_CHECK(found->second.dtype == dtype, StateError, kExpected, name, " as ", dtype, " on rank ", rank, " and ",
+                found->second.dtype, " on rank 0", kAdvice);
+      found->second.boxes.push_back(read_box(each.at("box")));
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    const std::string fault = fault_of(tensor);
+    D9D_CHECK(fault.empty(), StateError, kExpected, fault, " of ", name, kAdvice);
+  }
+  return tensors;
 }
 
 std::string list_of(const std::vector<std::string>& names) {
@@ -86,22 +89,35 @@ std::string list_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-void write_manifest(const fs::path& folder, std::int64_t step, const CheckpointState& state,
-                    const std::vector<nlohmann::json>& entries) {
+std::map<std::string, SavedTensor> described(const std::map<std::string, DTensor>& tensors) {
+  std::map<std::string, SavedTensor> all;
+  for (const auto& [name, tensor] : tensors) {
+    all[name] = {.dtype = at::toString(tensor.local.scalar_type()), .shape = tensor.global_shape, .boxes = {}};
+  }
+  return all;
+}
+
+void write_manifest(const fs::path& folder, std::int64_t step, const std::map<std::string, SavedTensor>& described,
+                    const nlohmann::ordered_json& values, const std::vector<RankNote>& notes) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::object();
-  for (const auto& [name, tensor] : state.tensors) {
-    tensors[name] = {{"dtype", at::toString(tensor.local.scalar_type())},
-                     {"shape", tensor.global_shape},
-                     {"boxes", nlohmann::ordered_json::array()}};
-  }
-  for (const nlohmann::json& of_rank : entries) {
-    for (const nlohmann::json& entry : of_rank) {
-      nlohmann::ordered_json box = entry.at("box");
-      tensors[entry.at("tensor").get<std::string>()]["boxes"].push_back(std::move(box));
+  for (const auto& [name, tensor] : with_boxes(described, notes)) {
+    auto boxes = nlohmann::ordered_json::array();
+    for (const SavedBox& each : tensor.boxes) {
+      boxes.push_back({{"file", each.file},
+                       {"entry", each.entry},
+                       {"start", each.box.start},
+                       {"sizes", each.box.sizes},
+                       {"checksums", each.checksums}});
     }
+    tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"boxes", std::move(boxes)}};
   }
-  const nlohmann::ordered_json rest = {
-      {"format", kFormat}, {"step", step}, {"values", with_non_finite(state.values)}, {"tensors", std::move(tensors)}};
+  nlohmann::ordered_json ranks = nlohmann::ordered_json::array();
+  for (const RankNote& note : notes) ranks.push_back(as_text_json(note.values));
+  const nlohmann::ordered_json rest = {{"format", kFormat},
+                                       {"step", step},
+                                       {"values", as_text_json(values)},
+                                       {"ranks", std::move(ranks)},
+                                       {"tensors", std::move(tensors)}};
   nlohmann::ordered_json manifest = {{"checksum", checksum_of(rest)}};
   manifest.update(rest);
   write_file_atomically(folder / kManifestName, manifest.dump(1) + "\n");
@@ -112,7 +128,10 @@ Manifest read_manifest(const fs::path& folder) {
   std::ifstream file(path);
   D9D_CHECK(file.good() && fs::is_regular_file(path), IoError, "[checkpoint] expected the file ", path.string(),
             ", got none. Name a checkpoint.");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return parse_manifest({std::istreambuf_iterator<char>(file), {}}, path);
+}
+
+Manifest parse_manifest(const std::string& text, const fs::path& path) {
   Manifest manifest;
   try {
     auto json = nlohmann::ordered_json::parse(text);
@@ -123,7 +142,8 @@ Manifest read_manifest(const fs::path& folder) {
     D9D_CHECK(checksum_of(json) == checksum, IoError, "[checkpoint] expected ", path.string(),
               " as it was written, got one whose checksum differs", kDamaged);
     manifest.step = json.at("step").get<std::int64_t>();
-    manifest.values = without_non_finite(json.at("values"));
+    manifest.values = from_text_json(json.at("values"));
+    for (const auto& of_rank : json.at("ranks")) manifest.rank_values.push_back(from_text_json(of_rank));
     for (const auto& [name, tensor] : json.at("tensors").items()) {
       SavedTensor& saved = manifest.tensors[name];
       saved = {.dtype = tensor.at("dtype"), .shape = tensor.at("shape").get<std::vector<std::int64_t>>(), .boxes = {}};

@@ -1,12 +1,12 @@
 // manifest.json of a checkpoint.
 //
-//   {"checksum": "a1b2...", "format": 2, "step": 100, "values": {...},
+//   {"checksum": "a1b2...", "format": 3, "step": 100, "values": {...}, "ranks": [...],
 //    "tensors": {"model.norm.weight": {"dtype": "Float", "shape": [8], "boxes": [
 //      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
 //       "checksums": ["78af5f94892f3950"]}]}}}
 //
-// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. A number that JSON does not have is
-// {"non_finite": "nan"}, "inf" or "-inf".
+// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. Numbers that JSON does not have:
+// json_numbers.h.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,12 @@ namespace d9d {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
+// What a rank tells whoever writes the manifest.
+struct RankNote {
+  nlohmann::json boxes;   // [{"tensor": name, "dtype": of this rank, "box": as above}, ...]
+  nlohmann::json values;  // CheckpointState::rank_values
+};
+
 struct SavedBox {
   std::string file;  // in the checkpoint's folder
   std::string entry;
@@ -38,16 +44,25 @@ struct SavedTensor {
 struct Manifest {
   std::int64_t step = 0;
   nlohmann::ordered_json values;
+  std::vector<nlohmann::ordered_json> rank_values;  // by rank of the job that saved
   std::map<std::string, SavedTensor> tensors;
 };
 
-// `entries`: what write_rank_file() returned on each rank.
-void write_manifest(const std::filesystem::path& folder, std::int64_t step, const CheckpointState& state,
-                    const std::vector<nlohmann::json>& entries);
+// Without boxes.
+[[nodiscard]] std::map<std::string, SavedTensor> described(const std::map<std::string, DTensor>& tensors);
+
+// The boxes of `tensors` are those of `notes`, which are of all ranks, in their order. Throws StateError, before a file
+// is made, unless they make up the tensors: where ranks have saved different ones.
+void write_manifest(const std::filesystem::path& folder, std::int64_t step,
+                    const std::map<std::string, SavedTensor>& tensors, const nlohmann::ordered_json& values,
+                    const std::vector<RankNote>& notes);
 
 // Throws IoError, naming the file, for what is no manifest: another format, boxes outside of their tensor or on top of
 // each other, files outside of the folder.
 [[nodiscard]] Manifest read_manifest(const std::filesystem::path& folder);
+
+// The same of a file's text; `path` is for messages.
+[[nodiscard]] Manifest parse_manifest(const std::string& text, const std::filesystem::path& path);
 
 // Throws StateError that lists names unless the tensors of the manifest whose names begin with `prefix` are exactly
 // these, with their dtypes and shapes.

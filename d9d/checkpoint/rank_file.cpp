@@ -1,13 +1,21 @@
 #include "d9d/checkpoint/rank_file.h"
 
+#include <algorithm>
+#include <fstream>
+#include <span>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/checkpoint/block_checksums.h"
+#include "d9d/base/io/atomic_file.h"
+#include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/core/dtensor/held_parts.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 namespace d9d {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string entry_of(const OwnedBox& owned) {
   std::string name = owned.tensor;
@@ -19,78 +27,155 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-std::vector<LocalBox> boxes_of(const SavedTensor& saved) {
-  std::vector<LocalBox> boxes;
-  for (const SavedBox& each : saved.boxes) boxes.push_back(each.box);
-  return boxes;
+fs::path note_of(const fs::path& folder, std::int64_t rank) { return folder / cat("rank-", rank, ".cbor"); }
+
+// By LibTorch's name; Undefined for any other.
+at::ScalarType dtype_named(const std::string& name) {
+  for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i) {
+    if (at::toString(static_cast<at::ScalarType>(i)) == name) return static_cast<at::ScalarType>(i);
+  }
+  return at::ScalarType::Undefined;
 }
 
-// Calls visit(saved box, held box, intersection) for what this rank reads of a tensor.
-template <class Visit>
-void for_each_part(const DTensor& tensor, const SavedTensor& saved, const Visit& visit) {
-  const std::vector<HeldPart> held = held_parts(tensor);
-  std::vector<LocalBox> targets;
-  for (const HeldPart& each : held) targets.push_back(each.box);
-  for (const BoxIntersection& part : intersections(boxes_of(saved), targets)) {
-    visit(saved.boxes[part.source], held[part.target], part.box);
-  }
+DTensor without_values(const DTensor& tensor) {
+  DTensor layout = tensor;
+  layout.local = at::empty(tensor.local.sizes(), tensor.local.options().device(at::kMeta));
+  return layout;
 }
 
 }  // namespace
 
-nlohmann::json write_rank_file(const std::filesystem::path& folder, std::int64_t rank,
-                               const std::vector<OwnedBox>& boxes) {
-  nlohmann::json entries = nlohmann::json::array();
-  if (boxes.empty()) return entries;
-  const std::string file = cat("rank-", rank, ".safetensors");
+RankFilePlan::RankFilePlan(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job) {
+  std::map<std::string, OwnedBox> owned;
   std::vector<TensorSource> sources;
-  for (const OwnedBox& each : boxes) sources.push_back(tensor_source(entry_of(each), each.values.detach()));
-  write_safetensors(folder / file, sources);
-  const SafetensorsFile written(folder / file);
-  for (const OwnedBox& each : boxes) {
+  for (OwnedBox& each : boxes_of_rank(tensors, job)) {
     const std::string entry = entry_of(each);
-    entries.push_back({{"tensor", each.tensor},
-                       {"box",
-                        {{"file", file},
-                         {"entry", entry},
-                         {"start", each.box.start},
-                         {"sizes", each.box.sizes},
-                         {"checksums", block_checksums(bytes_of(written.tensor(entry)))}}}});
+    const at::ScalarType dtype = tensors.at(each.tensor).local.scalar_type();
+    sources.push_back({.name = entry, .dtype = dtype, .shape = each.box.sizes, .read = {}});
+    owned.emplace(entry, std::move(each));
   }
-  return entries;
+  sources = in_safetensors_order(std::move(sources));
+  header_ = format_safetensors_header(sources, {{"format", "pt"}});
+  for (const TensorSource& source : sources) {
+    boxes_.push_back(
+        {.owned = std::move(owned.at(source.name)), .dtype = source.dtype, .offset = num_bytes_, .entry = source.name});
+    num_bytes_ += d9d::num_bytes(source);
+  }
+  for (const auto& [name, tensor] : tensors) layouts_.emplace(name, without_values(tensor));
 }
 
-const SafetensorsFile& RankFiles::file(const std::string& name) {
-  auto& file = files_[name];
-  if (file == nullptr) file = std::make_unique<SafetensorsFile>(folder_ / name);
-  return *file;
-}
-
-void RankFiles::check(const std::string& name, const DTensor& tensor, const SavedTensor& saved) {
-  for_each_part(tensor, saved, [&](const SavedBox& source, const HeldPart& target, const LocalBox&) {
-    const auto& entries = file(source.file).entries();
-    const auto found = entries.find(source.entry);
-    const bool is_right = found != entries.end() && found->second.shape == source.box.sizes &&
-                          found->second.dtype == target.values.scalar_type();
-    D9D_CHECK(is_right, IoError, "[checkpoint] expected the part of ", name, " that the manifest names in ",
-              (folder_ / source.file).string(),
-              ", got none or another. Remove the folder, and the job continues from the one before.");
+bool RankFilePlan::is_of(const std::map<std::string, DTensor>& tensors) const {
+  return std::ranges::equal(layouts_, tensors, [](const auto& planned, const auto& given) {
+    const DTensor &a = planned.second, &b = given.second;
+    return planned.first == given.first && a.local.scalar_type() == b.local.scalar_type() &&
+           a.global_shape == b.global_shape && a.placements == b.placements && a.mesh == b.mesh;
   });
 }
 
-void RankFiles::read(const std::string& name, const DTensor& tensor, const SavedTensor& saved) {
-  const at::NoGradGuard no_grad;
-  for_each_part(tensor, saved, [&](const SavedBox& source, const HeldPart& target, const LocalBox& part) {
-    const at::Tensor values = file(source.file).tensor(source.entry);
-    const FlatRange elements = flat_extent(source.box, part);
-    const auto size = static_cast<std::int64_t>(values.element_size());
-    const auto bad = first_bad_block(bytes_of(values), source.checksums,
-                                     {.begin = elements.begin * size, .end = elements.end * size});
-    D9D_CHECK(!bad, IoError, "[checkpoint] expected ", name, " in ", (folder_ / source.file).string(),
-              " as it was written, got other bytes in block ", bad.value_or(0),
-              ". Remove the folder, and the job continues from the one before.");
-    view_of(target.values, target.box, part).copy_(view_of(values, source.box, part));
-  });
+BoxValues host_values_in(const std::map<std::string, DTensor>& tensors) {
+  return [&tensors](const PlannedBox& each) {
+    const at::NoGradGuard no_grad;
+    return values_of(each.owned, tensors.at(each.owned.tensor)).cpu().contiguous();
+  };
+}
+
+void write_rank_file(const fs::path& folder, std::int64_t rank, const RankFilePlan& plan, const BoxValues& values,
+                     const nlohmann::json& rank_values) {
+  nlohmann::json boxes = nlohmann::json::array();
+  const std::string name = cat("rank-", rank, ".safetensors");
+  if (!plan.boxes().empty()) {
+    AtomicFile file(folder / name);
+    file.write(plan.header());
+    for (const PlannedBox& each : plan.boxes()) {
+      const at::Tensor box = values(each);
+      file.write(bytes_of(box));
+      boxes.push_back({{"tensor", each.owned.tensor},
+                       {"dtype", at::toString(each.dtype)},
+                       {"box",
+                        {{"file", name},
+                         {"entry", each.entry},
+                         {"start", each.owned.box.start},
+                         {"sizes", each.owned.box.sizes},
+                         {"checksums", block_checksums(bytes_of(box))}}}});
+    }
+    file.commit();
+  }
+  const std::vector<std::uint8_t> note =
+      nlohmann::json::to_cbor({{"boxes", std::move(boxes)}, {"values", rank_values}});
+  AtomicFile file(note_of(folder, rank));
+  file.write(std::as_bytes(std::span(note)));
+  file.commit();
+}
+
+bool has_rank_notes(const fs::path& folder, std::int64_t num_ranks) {
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+    if (!fs::exists(note_of(folder, rank))) return false;
+  }
+  return true;
+}
+
+std::vector<RankNote> read_rank_notes(const fs::path& folder, std::int64_t num_ranks) {
+  std::vector<RankNote> notes;
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+    const fs::path path = note_of(folder, rank);
+    std::ifstream file(path, std::ios::binary);
+    const auto note = nlohmann::json::from_cbor(file, /*strict=*/true, /*allow_exceptions=*/false);
+    D9D_CHECK(file.good() || file.eof(), IoError, "[checkpoint] expected the file ", path.string(), " of rank ", rank,
+              ", got none. All ranks must see the same file system.");
+    D9D_CHECK(note.is_object() && note.contains("boxes") && note.contains("values"), IoError, "[checkpoint] expected ",
+              path.string(), " as rank ", rank, " wrote it, got something else.");
+    const fs::path values = folder / cat("rank-", rank, ".safetensors");
+    D9D_CHECK(note.at("boxes").empty() || fs::exists(values), IoError, "[checkpoint] expected the file ",
+              values.string(), " of rank ", rank, ", got none. Leave the folder alone while the job saves.");
+    notes.push_back({.boxes = note.at("boxes"), .values = note.at("values")});
+  }
+  return notes;
+}
+
+void remove_rank_notes(const fs::path& folder, std::int64_t num_ranks) {
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) fs::remove(note_of(folder, rank));
+}
+
+StoredTensor RankFiles::find(const std::string& tensor, const SavedTensor& saved, const SavedBox& box) {
+  const fs::path path = folder_ / box.file;
+  const auto& entries = files_.try_emplace(box.file, path).first->second.entries();
+  const auto found = entries.find(box.entry);
+  const bool is_right = found != entries.end() && found->second.shape == box.box.sizes &&
+                        at::toString(found->second.dtype) == saved.dtype;
+  D9D_CHECK(is_right, IoError, "[checkpoint] expected the part of ", tensor, " that the manifest names in ",
+            path.string(), ", got none or another. Remove the folder, and the job continues from the one before.");
+  return {.path = path.string(),
+          .offset = static_cast<std::int64_t>(found->second.offset),
+          .dtype = found->second.dtype,
+          .shape = found->second.shape,
+          .checksums = std::make_shared<BlockChecksums>(BlockChecksums{.tensor = tensor, .sums = box.checksums})};
+}
+
+std::vector<BoxRead> RankFiles::reads_of(const std::string& name, const DTensor& tensor, const SavedTensor& saved) {
+  std::vector<BoxRead> reads;
+  for (const HeldPart& held : held_parts(tensor)) {
+    TensorSource needed{.name = name, .dtype = tensor.local.scalar_type(), .shape = saved.shape, .read = {}};
+    for (const SavedBox& each : saved.boxes) {
+      if (intersections({each.box}, {held.box}).empty()) continue;
+      needed.stored.push_back({.box = each.box, .values = find(name, saved, each)});
+    }
+    for (BoxRead& read : d9d::reads_of(needed, held.box, held.values)) reads.push_back(std::move(read));
+  }
+  return reads;
+}
+
+TensorSource RankFiles::source_of(const std::string& name, const SavedTensor& saved) {
+  TensorSource source{
+      .name = name, .dtype = dtype_named(saved.dtype), .shape = saved.shape, .read = {}, .origin = folder_.string()};
+  for (const SavedBox& each : saved.boxes) {
+    source.stored.push_back({.box = each.box, .values = find(name, saved, each)});
+  }
+  source.read = [source = source] {
+    const at::Tensor whole = at::empty(source.shape, source.dtype);
+    read_boxes(d9d::reads_of(source, whole_box(source.shape), whole));
+    return whole;
+  };
+  return source;
 }
 
 }  // namespace d9d

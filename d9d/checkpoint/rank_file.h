@@ -1,7 +1,14 @@
-// The safetensors files of a checkpoint, one for each rank that wrote something.
+// What each rank writes of a checkpoint: a safetensors file with its boxes, and beside it, until the manifest has taken
+// it over, a note of which boxes these are.
+//
+// Example
+//   const RankFilePlan plan(state.tensors, job);
+//   write_rank_file(folder, job.index(), plan, host_values_in(state.tensors), /*rank_values=*/nullptr);
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,27 +22,65 @@
 
 namespace d9d {
 
-// Local. Writes the boxes to rank-<rank>.safetensors, and returns what the manifest says of them. No file without
-// boxes.
-[[nodiscard]] nlohmann::json write_rank_file(const std::filesystem::path& folder, std::int64_t rank,
-                                             const std::vector<OwnedBox>& boxes);
+struct PlannedBox {
+  OwnedBox owned;
+  at::ScalarType dtype;
+  std::int64_t offset;  // of its bytes, after the file's header: a multiple of the element's size
+  std::string entry;    // its name in the file
+};
 
-// Local. Opens files when they are needed, and reads of them what this rank holds.
+// The boxes that a rank writes, in the order of its file. Worked out once for the saves of a job.
+class RankFilePlan {
+ public:
+  // Throws as boxes_of_rank(), and StateError for dtypes that safetensors files lack.
+  RankFilePlan(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job);
+
+  // Whether it is the plan of these tensors: the same names, shapes, dtypes and layouts.
+  [[nodiscard]] bool is_of(const std::map<std::string, DTensor>& tensors) const;
+
+  [[nodiscard]] const std::vector<PlannedBox>& boxes() const { return boxes_; }
+  [[nodiscard]] const std::string& header() const { return header_; }
+  [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }  // without the header
+
+ private:
+  std::map<std::string, DTensor> layouts_;  // on the meta device
+  std::vector<PlannedBox> boxes_;
+  std::string header_;
+  std::int64_t num_bytes_ = 0;
+};
+
+// Gives the values of a box: a contiguous tensor on the CPU.
+using BoxValues = std::function<at::Tensor(const PlannedBox&)>;
+// Those in `tensors`, which are borrowed; copies of one box at a time.
+[[nodiscard]] BoxValues host_values_in(const std::map<std::string, DTensor>& tensors);
+
+// Local. Writes rank-<rank>.safetensors, unless the plan has no boxes, and then rank-<rank>.cbor.
+void write_rank_file(const std::filesystem::path& folder, std::int64_t rank, const RankFilePlan& plan,
+                     const BoxValues& values, const nlohmann::json& rank_values);
+
+// Local. Whether the notes of all ranks are there.
+[[nodiscard]] bool has_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
+// Local. The notes of all ranks. Throws IoError, naming the file, for one that is not there or damaged, or whose
+// safetensors file is not there.
+[[nodiscard]] std::vector<RankNote> read_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
+void remove_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
+
+// Local. The headers of rank files, opened when they are needed: where saved boxes are.
 class RankFiles {
  public:
   explicit RankFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  // Throws IoError unless the entries that this rank needs are there with the manifest's shapes. Reads no values.
-  void check(const std::string& name, const DTensor& tensor, const SavedTensor& saved);
-  // Copies this rank's part. Throws IoError that names file and tensor if a block that it reads is not what was
-  // written.
-  void read(const std::string& name, const DTensor& tensor, const SavedTensor& saved);
+  // Where a box of a tensor is stored, with its checksums. Throws IoError unless its file has it with the manifest's
+  // dtype and shape.
+  [[nodiscard]] StoredTensor find(const std::string& tensor, const SavedTensor& saved, const SavedBox& box);
+  // What fills this rank's part of a tensor. Opens the files that it needs alone.
+  [[nodiscard]] std::vector<BoxRead> reads_of(const std::string& name, const DTensor& tensor, const SavedTensor& saved);
+  // The whole tensor, wherever its boxes are.
+  [[nodiscard]] TensorSource source_of(const std::string& name, const SavedTensor& saved);
 
  private:
-  const SafetensorsFile& file(const std::string& name);
-
   std::filesystem::path folder_;
-  std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
+  std::map<std::string, SafetensorsFile> files_;
 };
 
 }  // namespace d9d

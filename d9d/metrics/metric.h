@@ -28,6 +28,7 @@ class Metric {
   // What the updates since reset() came to, as numbers that add up over ranks: a checkpoint holds their sum, which one
   // rank gets back. Undefined: no updates, or a metric that begins anew after a resume.
   [[nodiscard]] virtual at::Tensor state() const { return {}; }
+  // The sum of what state() said on all ranks: fp64, of the same shape, on the device of the job.
   virtual void load_state(const at::Tensor& /*state*/) {}
 };
 

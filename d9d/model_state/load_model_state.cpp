@@ -56,25 +56,6 @@ void check_output(const std::string& name, const MappedTensor& output, const DTe
             " from '", input, "' in ", source.origin, ". Check that checkpoint and model parameters belong together.");
 }
 
-// Adds what fills the parts of one output; inputs that are in no file are copied at once.
-void fill(const MappedTensor& output, const DTensor& target, const std::map<std::string, TensorSource>& inputs,
-          std::vector<BoxRead>& reads) {
-  for (const HeldPart& held : held_parts(target)) {
-    for (const TensorPart& whole : output.parts) {
-      const std::optional<TensorPart> part = part_within(whole, held.box);
-      if (!part) continue;
-      const at::Tensor values = view_of(held.values, held.box, part->target);
-      const TensorSource& input = inputs.at(part->input);
-      if (input.stored) {
-        reads.push_back(
-            {.from = *input.stored, .box = part->source, .into = in_source_order(*part, values), .casts = part->casts});
-      } else {
-        values.copy_(values_of(*part, view_of(input.read(), whole_box(input.shape), part->source)));
-      }
-    }
-  }
-}
-
 void fill_computed(const SourceGroup& group, const std::map<std::string, Target>& targets) {
   std::set<std::string> wanted;
   for (const auto& [name, output] : group.mapped.outputs) {
@@ -107,7 +88,10 @@ LoadReport load_model_state(Module& module, const StateMapper& mapper, const Nam
     for (const auto& [name, output] : group.mapped.outputs) {
       if (wanted.erase(name) == 0) continue;
       report.loaded.push_back(name);
-      if (group.mapped.calls.empty()) fill(output, targets.at(name).tensor, group.inputs, reads);
+      if (!group.mapped.calls.empty()) continue;
+      for (const HeldPart& held : held_parts(targets.at(name).tensor)) {
+        add_reads(output, held.box, held.values, group.inputs, reads);
+      }
     }
   }
   report.bytes = read_boxes(reads, options.read);

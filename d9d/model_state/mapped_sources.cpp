@@ -7,6 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtensor/held_parts.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 
@@ -110,6 +111,24 @@ std::vector<SourceGroup> source_groups(const StateMapper& mapper, const NamedTen
   return groups;
 }
 
+void add_reads(const MappedTensor& output, const LocalBox& box, const at::Tensor& values,
+               const std::map<std::string, TensorSource>& inputs, std::vector<BoxRead>& reads) {
+  for (const TensorPart& whole : output.parts) {
+    const std::optional<TensorPart> part = part_within(whole, box);
+    if (!part) continue;
+    const at::Tensor into = view_of(values, box, part->target);
+    const TensorSource& input = inputs.at(part->input);
+    if (!input.stored.empty()) {
+      for (BoxRead& read : reads_of(input, part->source, in_source_order(*part, into))) {
+        read.casts = part->casts;
+        reads.push_back(std::move(read));
+      }
+    } else {
+      into.copy_(values_of(*part, view_of(input.read(), whole_box(input.shape), part->source)));
+    }
+  }
+}
+
 std::map<std::string, DTensor> read_group(const SourceGroup& group, const Names& wanted) {
   std::map<std::string, DTensor> inputs;
   for (const auto& [name, source] : group.inputs) inputs.emplace(name, whole_dtensor(source.read()));
@@ -120,6 +139,7 @@ std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedT
   std::vector<TensorSource> sources;
   for (const SourceGroup& group : source_groups(mapper, tensors, mapper.outputs())) {
     const auto computed = std::make_shared<ComputedGroup>(group);
+    const auto inputs = std::make_shared<const std::map<std::string, TensorSource>>(group.inputs);
     for (const auto& [name, output] : group.mapped.outputs) {
       TensorSource source{.name = name,
                           .dtype = output.spec.dtype,
@@ -127,8 +147,8 @@ std::vector<TensorSource> mapped_sources(const StateMapper& mapper, const NamedT
                           .read = {},
                           .origin = group.inputs.begin()->second.origin};
       if (group.mapped.calls.empty()) {
-        source.read = [output, inputs = group.inputs] {
-          return assembled_from_whole(output, [&](const std::string& input) { return inputs.at(input).read(); });
+        source.read = [output, inputs] {
+          return assembled_from_whole(output, [&](const std::string& input) { return inputs->at(input).read(); });
         };
       } else {
         source.read = [computed, name] { return computed->take(name); };

@@ -46,6 +46,11 @@ struct SourceGroup {
     const StateMapper& mapper, const NamedTensors& tensors, const std::set<std::string>& wanted,
     const std::function<bool(const std::string& output)>& may_be_missing = nullptr);
 
+// Adds what fills `values`, the elements `box` of an output of a group without functions, to `reads`; what is in no
+// file is copied at once.
+void add_reads(const MappedTensor& output, const LocalBox& box, const at::Tensor& values,
+               const std::map<std::string, TensorSource>& inputs, std::vector<BoxRead>& reads);
+
 // The outputs of a group in `wanted`, from all of its inputs, which are read.
 [[nodiscard]] std::map<std::string, DTensor> read_group(const SourceGroup& group, const std::set<std::string>& wanted);
 

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/dtensor/box_intersection.h"
+#include "d9d/core/dtensor/held_parts.h"
 
 namespace d9d {
 
@@ -26,6 +28,18 @@ at::Tensor read_checked(const TensorSource& source) {
             tensor.defined() ? cat(tensor.scalar_type(), " of shape ", tensor.sizes()) : "an undefined tensor",
             ". Describe the tensor that the source reads.");
   return tensor;
+}
+
+std::vector<BoxRead> reads_of(const TensorSource& source, const LocalBox& box, const at::Tensor& into) {
+  std::vector<BoxRead> reads;
+  for (const StoredPart& part : source.stored) {
+    for (const BoxIntersection& common : intersections({part.box}, {box})) {
+      LocalBox within = common.box;
+      for (std::size_t d = 0; d < within.start.size(); ++d) within.start[d] -= part.box.start[d];
+      reads.push_back({.from = part.values, .box = within, .into = view_of(into, box, common.box)});
+    }
+  }
+  return reads;
 }
 
 }  // namespace d9d

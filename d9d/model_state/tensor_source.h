@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,13 +19,19 @@
 
 namespace d9d {
 
+// A box of a tensor that is stored on its own.
+struct StoredPart {
+  LocalBox box;         // of the whole tensor
+  StoredTensor values;  // of the box's shape
+};
+
 struct TensorSource {
   std::string name;
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;
-  std::function<at::Tensor()> read;  // each call returns a tensor of this dtype and shape, which may alias others
-  std::string origin = "memory";     // for messages: the file that holds it
-  std::optional<StoredTensor> stored = {};  // where it is in a file, so that parts of it can be read
+  std::function<at::Tensor()> read;     // each call returns a tensor of this dtype and shape, which may alias others
+  std::string origin = "memory";        // for messages: the file that holds it
+  std::vector<StoredPart> stored = {};  // where it is in files, so that boxes of it can be read; empty: nowhere
 };
 
 // A source over an existing tensor; shares its storage.
@@ -34,6 +39,9 @@ struct TensorSource {
 
 // Number of bytes of the tensor in contiguous form.
 [[nodiscard]] std::int64_t num_bytes(const TensorSource& source);
+
+// What fills `into`, of the box's shape, with a box of a tensor that is stored in files.
+[[nodiscard]] std::vector<BoxRead> reads_of(const TensorSource& source, const LocalBox& box, const at::Tensor& into);
 
 // Reads the tensor, and throws StateError with its name unless dtype and shape are as described.
 [[nodiscard]] at::Tensor read_checked(const TensorSource& source);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <set>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/core/dtensor/held_parts.h"
+#include "d9d/model_state/export_plan.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/io/safetensors.h"
 
@@ -80,42 +80,20 @@ KnownState known_state(const std::vector<json>& descriptions) {
   return known;
 }
 
-// What is computed and written at once: an output, or all outputs of a group with functions.
-struct Unit {
-  std::shared_ptr<const MappedGroup> group;
-  std::vector<std::string> outputs;
+// What is written, the same on all ranks.
+struct Plan {
+  std::vector<MappedGroup> groups;
+  std::vector<ExportShard> shards;
+  [[nodiscard]] const MappedGroup& group_of(const ExportUnit& unit) const { return groups[unit.group]; }
 };
 
-struct ExportShard {
-  std::vector<Unit> units;
-  std::vector<TensorSource> tensors;  // described only
-};
-
-std::int64_t bytes_of(const MappedTensor& tensor) {
-  return c10::multiply_integers(tensor.spec.shape) * static_cast<std::int64_t>(c10::elementSize(tensor.spec.dtype));
-}
-
-std::vector<Unit> units_of(const std::shared_ptr<const MappedGroup>& group) {
-  std::vector<std::string> names;
-  for (const auto& [name, output] : group->outputs) {
-    D9D_CHECK(output.spec.mesh.axes().empty(), StateError, "[model_state::write] expected whole outputs, got '", name,
-              "' distributed over mesh '", output.spec.mesh.name(), "'. Leave mapper::distribute out.");
-    names.push_back(name);
-  }
-  if (!group->calls.empty()) return {{.group = group, .outputs = names}};
-  std::vector<Unit> units;
-  for (const std::string& name : names) units.push_back({.group = group, .outputs = {name}});
-  return units;
-}
-
-std::shared_ptr<const MappedGroup> mapped(const StateMapper& mapper, const StateGroup& group, const KnownState& state) {
+MappedGroup mapped(const StateMapper& mapper, const StateGroup& group, const KnownState& state) {
   std::map<std::string, StateSpec> specs;
   for (const std::string& name : group.inputs) specs.emplace(name, state.at(name).spec);
-  return std::make_shared<const MappedGroup>(mapper.map(specs));
+  return mapper.map(specs);
 }
 
-// The same on all ranks.
-std::vector<ExportShard> shards_of(const StateMapper& mapper, const KnownState& state, std::int64_t max_bytes) {
+Plan plan_of(const StateMapper& mapper, const KnownState& state, std::int64_t max_bytes) {
   std::set<std::string> missing;
   for (const std::string& name : mapper.inputs()) {
     if (!state.contains(name)) missing.insert(name);
@@ -123,25 +101,12 @@ std::vector<ExportShard> shards_of(const StateMapper& mapper, const KnownState& 
   D9D_CHECK(missing.empty(), StateError,
             "[model_state::write] expected the model to have every tensor that the mapper ", "takes, got ",
             missing.size(), " missing: ", detail::quoted(missing), ". Check that model and mapper belong together.");
-  std::vector<ExportShard> shards(1);
-  std::int64_t bytes = 0;
-  for (const StateGroup& group : mapper.groups()) {
-    for (Unit& unit : units_of(mapped(mapper, group, state))) {
-      std::int64_t bytes_of_unit = 0;
-      for (const std::string& name : unit.outputs) bytes_of_unit += bytes_of(unit.group->outputs.at(name));
-      if (bytes > 0 && bytes + bytes_of_unit > max_bytes) {
-        shards.emplace_back();
-        bytes = 0;
-      }
-      bytes += bytes_of_unit;
-      for (const std::string& name : unit.outputs) {
-        const StateSpec& spec = unit.group->outputs.at(name).spec;
-        shards.back().tensors.push_back({.name = name, .dtype = spec.dtype, .shape = spec.shape, .read = {}});
-      }
-      shards.back().units.push_back(std::move(unit));
-    }
-  }
-  return shards;
+  Plan plan;
+  for (const StateGroup& group : mapper.groups()) plan.groups.push_back(mapped(mapper, group, state));
+  std::vector<const MappedGroup*> groups;
+  for (const MappedGroup& group : plan.groups) groups.push_back(&group);
+  plan.shards = plan_export(groups, max_bytes);
+  return plan;
 }
 
 // The elements of inputs that a unit takes.
@@ -150,15 +115,15 @@ struct Wanted {
   LocalBox box;
 };
 
-std::vector<Wanted> wanted_of(const Unit& unit, const KnownState& state) {
+std::vector<Wanted> wanted_of(const ExportUnit& unit, const MappedGroup& group, const KnownState& state) {
   std::vector<Wanted> wanted;
-  if (unit.group->calls.empty()) {
-    for (const TensorPart& part : unit.group->outputs.at(unit.outputs[0]).parts) {
+  if (group.calls.empty()) {
+    for (const TensorPart& part : group.outputs.at(unit.outputs[0]).parts) {
       wanted.push_back({.input = part.input, .box = part.source});
     }
     return wanted;
   }
-  for (const auto& [name, spec] : unit.group->inputs) {
+  for (const auto& [name, spec] : group.inputs) {
     wanted.push_back({.input = name, .box = whole_box(state.at(name).spec.shape)});
   }
   return wanted;
@@ -167,11 +132,12 @@ std::vector<Wanted> wanted_of(const Unit& unit, const KnownState& state) {
 // Brings the elements of units to the ranks that write them.
 class Exchange {
  public:
-  Exchange(const State& own, const KnownState& state, const DeviceMesh& job) : own_(own), state_(state), job_(job) {}
+  Exchange(const Plan& plan, const State& own, const KnownState& state, const DeviceMesh& job)
+      : plan_(plan), own_(own), state_(state), job_(job) {}
 
   // Adds what `unit` takes, which rank `writer` of the job will write. The same calls on all ranks.
-  void add(const Unit& unit, std::int64_t writer) {
-    for (const Wanted& wanted : wanted_of(unit, state_)) {
+  void add(const ExportUnit& unit, std::int64_t writer) {
+    for (const Wanted& wanted : wanted_of(unit, plan_.group_of(unit), state_)) {
       const KnownTensor& tensor = state_.at(wanted.input);
       at::Tensor values;
       if (job_.index() == writer) values = at::empty(wanted.box.sizes, options(tensor.spec.dtype));
@@ -223,6 +189,7 @@ class Exchange {
     throw InternalError(cat("[bug] this rank does not hold what it said of '", name, "'"));
   }
 
+  const Plan& plan_;
   const State& own_;
   const KnownState& state_;
   const DeviceMesh& job_;
@@ -232,29 +199,30 @@ class Exchange {
 };
 
 // The outputs of a unit from the elements that it takes.
-std::map<std::string, at::Tensor> outputs_of(const Unit& unit, const std::vector<at::Tensor>& arrived) {
+std::map<std::string, at::Tensor> outputs_of(const ExportUnit& unit, const MappedGroup& group,
+                                             const std::vector<at::Tensor>& arrived) {
   std::map<std::string, at::Tensor> outputs;
-  if (!unit.group->calls.empty()) {
+  if (!group.calls.empty()) {
     std::map<std::string, DTensor> inputs;
-    for (const auto& [name, spec] : unit.group->inputs) inputs.emplace(name, whole_dtensor(arrived[inputs.size()]));
+    for (const auto& [name, spec] : group.inputs) inputs.emplace(name, whole_dtensor(arrived[inputs.size()]));
     const std::set<std::string> wanted(unit.outputs.begin(), unit.outputs.end());
-    for (const auto& [name, output] : run_group(*unit.group, inputs, wanted)) outputs.emplace(name, output.local);
+    for (const auto& [name, output] : run_group(group, inputs, wanted)) outputs.emplace(name, output.local);
     return outputs;
   }
   std::size_t next = 0;
-  const MappedTensor& output = unit.group->outputs.at(unit.outputs[0]);
+  const MappedTensor& output = group.outputs.at(unit.outputs[0]);
   return {{unit.outputs[0], assembled(output, [&](const TensorPart&) { return arrived[next++]; })}};
 }
 
 // A shard that this rank writes. After an error it only receives: the others still send.
 class ShardFile {
  public:
-  ShardFile(const fs::path& path, const ExportShard& shard) {
+  ShardFile(const fs::path& path, const Plan& plan, const ExportShard& shard) : plan_(plan) {
     attempt([&] { writer_.emplace(path, shard.tensors); });
   }
-  void write(const Unit& unit, const std::vector<at::Tensor>& arrived) {
+  void write(const ExportUnit& unit, const std::vector<at::Tensor>& arrived) {
     attempt([&] {
-      for (const auto& [name, tensor] : outputs_of(unit, arrived)) writer_->write(name, tensor);
+      for (const auto& [name, tensor] : outputs_of(unit, plan_.group_of(unit), arrived)) writer_->write(name, tensor);
     });
   }
   void finish() {
@@ -272,22 +240,25 @@ class ShardFile {
       error_ = std::current_exception();
     }
   }
+  const Plan& plan_;
   std::optional<SafetensorsWriter> writer_;
   std::exception_ptr error_;
 };
 
 // Shards [first, first + number of ranks), one on each rank.
-void write_shards(const fs::path& folder, const std::vector<ExportShard>& shards, std::size_t first, const State& own,
+void write_shards(const fs::path& folder, const Plan& plan, std::size_t first, const State& own,
                   const KnownState& state, const DeviceMesh& job) {
+  const std::vector<ExportShard>& shards = plan.shards;
   const auto num_ranks = static_cast<std::size_t>(job.num_ranks()), rank = static_cast<std::size_t>(job.index());
   const std::size_t last = std::min(first + num_ranks, shards.size());
   std::size_t num_units = 0;
   for (std::size_t i = first; i < last; ++i) num_units = std::max(num_units, shards[i].units.size());
   const ExportShard* const own_shard = first + rank < last ? &shards[first + rank] : nullptr;
   std::optional<ShardFile> file;
-  if (own_shard != nullptr) file.emplace(folder / huggingface_shard_name(first + rank, shards.size()), *own_shard);
+  if (own_shard != nullptr)
+    file.emplace(folder / huggingface_shard_name(first + rank, shards.size()), plan, *own_shard);
   for (std::size_t unit = 0; unit < num_units; ++unit) {
-    Exchange exchange(own, state, job);
+    Exchange exchange(plan, own, state, job);
     for (std::size_t i = first; i < last; ++i) {
       if (unit < shards[i].units.size()) exchange.add(shards[i].units[unit], static_cast<std::int64_t>(i - first));
     }
@@ -316,7 +287,7 @@ std::vector<std::string> write_model_state(const fs::path& folder, const StateMa
   json description;
   agreed(job, [&] { description = description_of(state); });
   const KnownState known = known_state(all_gather_object(description, job));
-  const std::vector<ExportShard> shards = shards_of(mapper, known, options.max_shard_bytes);
+  const Plan plan = plan_of(mapper, known, options.max_shard_bytes);
 
   std::optional<HuggingFaceExport> target;  // of the first rank
   json staging;
@@ -325,12 +296,12 @@ std::vector<std::string> write_model_state(const fs::path& folder, const StateMa
     staging = target->staging().string();
   });
   const fs::path place = all_gather_object(staging, job).front().get<std::string>();
-  for (std::size_t first = 0; first < shards.size(); first += static_cast<std::size_t>(job.num_ranks())) {
-    write_shards(place, shards, first, state, known, job);
+  for (std::size_t first = 0; first < plan.shards.size(); first += static_cast<std::size_t>(job.num_ranks())) {
+    write_shards(place, plan, first, state, known, job);
   }
   on_first_rank(job, [&] {
     std::vector<std::vector<TensorSource>> tensors;
-    for (const ExportShard& shard : shards) tensors.push_back(shard.tensors);
+    for (const ExportShard& shard : plan.shards) tensors.push_back(shard.tensors);
     target->commit(tensors);
   });
   std::vector<std::string> names;

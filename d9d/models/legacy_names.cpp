@@ -41,4 +41,12 @@ StateMapper own_names(const Module& module, const std::vector<std::string>& name
   return mapper::parallel(std::move(renames));
 }
 
+std::string present_name(const std::string& name, const std::string& head_prefix) {
+  for (const LegacyPrefix& legacy : kLegacyPrefixes) {
+    const std::string former = std::string(legacy.head) + std::string(legacy.parameter);
+    if (name.starts_with(former)) return head_prefix + name.substr(legacy.head.size());
+  }
+  return name;
+}
+
 }  // namespace d9d

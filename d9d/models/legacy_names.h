@@ -19,4 +19,7 @@ namespace d9d {
 [[nodiscard]] StateMapper own_names(const Module& module, const std::vector<std::string>& names_in_folder,
                                     const std::string& head_prefix = "head.");
 
+// A head's name of 0.16 as it is now; any other name as it is.
+[[nodiscard]] std::string present_name(const std::string& name, const std::string& head_prefix = "head.");
+
 }  // namespace d9d

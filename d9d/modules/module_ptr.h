@@ -19,9 +19,13 @@ namespace detail {
 void name_module_of_error(const Module& module);
 
 template <class Tree>
+void add_tensor_refs(Tree& tree, TensorRefs& refs) {
+  if constexpr (TensorTree<Tree>) tree_for_each_leaf(tree, [&](at::Tensor& leaf) { refs.emplace_back(leaf); });
+}
+template <class Tree>
 [[nodiscard]] TensorRefs tensor_refs(Tree& tree) {
   TensorRefs refs;
-  if constexpr (TensorTree<Tree>) tree_for_each_leaf(tree, [&](at::Tensor& leaf) { refs.emplace_back(leaf); });
+  add_tensor_refs(tree, refs);
   return refs;
 }
 

@@ -36,8 +36,4 @@ void AdamW::step(double learning_rate, const at::Tensor& grad_scale) {
                   grad_scale);
 }
 
-void AdamW::load_state_dict(const std::map<std::string, at::Tensor>& state) {
-  detail::copy_state(state, state_dict(), kAdamW);
-}
-
 }  // namespace d9d

@@ -40,8 +40,7 @@ class AdamW {
   void forget_step() { detail::forget_step(moments_); }
 
   // <name>.step (0-dim int64, on the CPU), <name>.exp_avg, <name>.exp_avg_sq and, with amsgrad, <name>.max_exp_avg_sq.
-  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const { return detail::state_of(moments_); }
-  void load_state_dict(const std::map<std::string, at::Tensor>& state);
+  [[nodiscard]] std::map<std::string, DTensor> state_dict() const { return detail::state_of(moments_); }
 
  private:
   AdamWConfig config_;

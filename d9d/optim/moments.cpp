@@ -46,33 +46,18 @@ void forget_step(const std::vector<Moments>& moments) {
     if (each.parameter.tensor.grad().defined()) --*each.step.mutable_data_ptr<std::int64_t>();
 }
 
-std::map<std::string, at::Tensor> state_of(const std::vector<Moments>& moments) {
-  std::map<std::string, at::Tensor> result;
+std::map<std::string, DTensor> state_of(const std::vector<Moments>& moments) {
+  std::map<std::string, DTensor> result;
   for (const Moments& each : moments) {
-    const std::string& name = each.parameter.name;
-    result[name + ".step"] = each.step;
-    result[name + ".exp_avg"] = each.exp_avg;
-    result[name + ".exp_avg_sq"] = each.exp_avg_sq;
-    if (each.max_exp_avg_sq.defined()) result[name + ".max_exp_avg_sq"] = each.max_exp_avg_sq;
+    const NamedParameter& parameter = each.parameter;
+    result.emplace(parameter.name + ".step", whole_dtensor(each.step));
+    result.emplace(parameter.name + ".exp_avg", parameter.laid_out(each.exp_avg));
+    result.emplace(parameter.name + ".exp_avg_sq", parameter.laid_out(each.exp_avg_sq));
+    if (each.max_exp_avg_sq.defined()) {
+      result.emplace(parameter.name + ".max_exp_avg_sq", parameter.laid_out(each.max_exp_avg_sq));
+    }
   }
   return result;
-}
-
-void copy_state(const std::map<std::string, at::Tensor>& state, const std::map<std::string, at::Tensor>& own,
-                std::string_view optimizer) {
-  for (const auto& [name, tensor] : state)
-    D9D_CHECK(own.contains(name), StateError, "[optim::", optimizer, "] expected state of its own parameters, got '",
-              name, "'. The state belongs to another model or other options.");
-  for (const auto& [name, tensor] : own) {
-    const auto found = state.find(name);
-    D9D_CHECK(found != state.end(), StateError, "[optim::", optimizer, "] expected state '", name,
-              "', got none. The state belongs to another model or other options.");
-    D9D_CHECK(found->second.sizes() == tensor.sizes() && found->second.scalar_type() == tensor.scalar_type(),
-              StateError, "[optim::", optimizer, "] expected '", name, "' as ", tensor.sizes(), " ",
-              tensor.scalar_type(), ", got ", found->second.sizes(), " ", found->second.scalar_type(),
-              ". The state belongs to another model or other options.");
-  }
-  for (const auto& [name, tensor] : own) tensor.copy_(state.at(name));
 }
 
 void check_adam_numbers(double lr, const std::pair<double, double>& betas, double eps, double weight_decay,

@@ -41,11 +41,8 @@ struct MomentsOptions {
 void forget_step(const std::vector<Moments>& moments);
 
 // <name>.step, <name>.exp_avg, <name>.exp_avg_sq and, if it is defined, <name>.max_exp_avg_sq: aliases.
-[[nodiscard]] std::map<std::string, at::Tensor> state_of(const std::vector<Moments>& moments);
-
-// Copies `state` into the tensors of `own`. Throws StateError unless names, shapes and dtypes are the same.
-void copy_state(const std::map<std::string, at::Tensor>& state, const std::map<std::string, at::Tensor>& own,
-                std::string_view optimizer);
+// Moments have the layout of their parameter.
+[[nodiscard]] std::map<std::string, DTensor> state_of(const std::vector<Moments>& moments);
 
 // Throws ConfigError for numbers out of range.
 void check_adam_numbers(double lr, const std::pair<double, double>& betas, double eps, double weight_decay,

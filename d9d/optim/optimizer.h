@@ -33,8 +33,7 @@ class Optimizer {
   [[nodiscard]] bool scales_gradients() const { return held_->scales_gradients(); }
   void step(double learning_rate, const at::Tensor& grad_scale) { held_->step(learning_rate, grad_scale); }
   void forget_step() { held_->forget_step(); }
-  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const { return held_->state_dict(); }
-  void load_state_dict(const std::map<std::string, at::Tensor>& state) { held_->load_state_dict(state); }
+  [[nodiscard]] std::map<std::string, DTensor> state_dict() const { return held_->state_dict(); }
 
  private:
   struct Interface {
@@ -44,8 +43,7 @@ class Optimizer {
     virtual bool scales_gradients() const = 0;
     virtual void step(double learning_rate, const at::Tensor& grad_scale) = 0;
     virtual void forget_step() = 0;
-    virtual std::map<std::string, at::Tensor> state_dict() const = 0;
-    virtual void load_state_dict(const std::map<std::string, at::Tensor>& state) = 0;
+    virtual std::map<std::string, DTensor> state_dict() const = 0;
   };
 
   template <class T>
@@ -68,8 +66,7 @@ class Optimizer {
         D9D_ASSERT(false, "this optimiser takes no factor on gradients");
       }
     }
-    std::map<std::string, at::Tensor> state_dict() const override { return optimizer.state_dict(); }
-    void load_state_dict(const std::map<std::string, at::Tensor>& state) override { optimizer.load_state_dict(state); }
+    std::map<std::string, DTensor> state_dict() const override { return optimizer.state_dict(); }
 
     T optimizer;
   };
@@ -79,10 +76,7 @@ class Optimizer {
     static_assert(HasLearningRate<T>, "an optimiser needs the member `double learning_rate() const`");
     static_assert(HasStep<T>, "an optimiser needs the member `void step(double learning_rate)`");
     static_assert(HasStateDict<T>,
-                  "an optimiser needs the member `std::map<std::string, at::Tensor> state_dict() const`");
-    static_assert(
-        LoadsStateDict<T>,
-        "an optimiser needs the member `void load_state_dict(const std::map<std::string, at::Tensor>& state)`");
+                  "an optimiser needs the member `std::map<std::string, d9d::DTensor> state_dict() const`");
     static_assert(std::move_constructible<T>, "an optimiser must be movable: Optimizer holds it by value");
     if constexpr (OptimizerProtocol<T>) {
       return std::make_unique<Held<T>>(std::move(optimizer));

@@ -5,8 +5,7 @@
 //    public:
 //     double learning_rate() const;
 //     void step(double learning_rate);
-//     std::map<std::string, at::Tensor> state_dict() const;
-//     void load_state_dict(const std::map<std::string, at::Tensor>& state);
+//     std::map<std::string, DTensor> state_dict() const;
 //   };
 //   static_assert(d9d::OptimizerProtocol<SignDescent>);
 #pragma once
@@ -19,8 +18,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/core/dtensor/placement.h"
-#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/core/dtensor/dtensor.h"
 #include "d9d/core/rng/random_stream.h"
 
 namespace d9d {
@@ -33,13 +31,20 @@ struct NamedParameter {
   std::vector<std::int64_t> global_shape = {};  // of the whole parameter
   DeviceMesh mesh = {};                         // that it lies on, and how
   Placements placements = {};
+
+  // `values`, of the tensor's shape, with the parameter's layout: an entry of state_dict().
+  [[nodiscard]] DTensor laid_out(const at::Tensor& values) const {
+    if (mesh.axes().empty()) return whole_dtensor(values);
+    return {.local = values, .mesh = mesh, .placements = placements, .global_shape = global_shape};
+  }
 };
 
 // learning_rate    the rate that it was built with; schedulers multiply it.
 // step             updates parameters from their .grad() at the given learning rate; parameters without a gradient do
 //                  not change, and gradients are not modified.
-// state_dict       aliases of all state, complete after construction, so that a checkpoint can be read into it.
-// load_state_dict  copies values in; throws StateError if names, shapes or dtypes differ.
+// state_dict       aliases of all state, complete after construction, so that a checkpoint is read into them, on any
+//                  mesh: NamedParameter::laid_out() for what has an element for each element of a parameter,
+//                  whole_dtensor() for what is the same on all ranks, such as a count of steps.
 template <class T>
 concept HasLearningRate = requires(const T& optimizer) {
   { optimizer.learning_rate() } -> std::convertible_to<double>;
@@ -50,15 +55,10 @@ concept HasStep = requires(T& optimizer, double learning_rate) {
 };
 template <class T>
 concept HasStateDict = requires(const T& optimizer) {
-  { optimizer.state_dict() } -> std::convertible_to<std::map<std::string, at::Tensor>>;
+  { optimizer.state_dict() } -> std::convertible_to<std::map<std::string, DTensor>>;
 };
 template <class T>
-concept LoadsStateDict = requires(T& optimizer, const std::map<std::string, at::Tensor>& state) {
-  optimizer.load_state_dict(state);
-};
-template <class T>
-concept OptimizerProtocol =
-    std::move_constructible<T> && HasLearningRate<T> && HasStep<T> && HasStateDict<T> && LoadsStateDict<T>;
+concept OptimizerProtocol = std::move_constructible<T> && HasLearningRate<T> && HasStep<T> && HasStateDict<T>;
 
 // Optional: an optimiser that multiplies gradients by a 0-dim tensor as it reads them, so that the host need not know
 // that tensor's value first. Other optimisers get gradients that are already multiplied, and are not called if the

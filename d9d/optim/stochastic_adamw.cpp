@@ -55,14 +55,10 @@ void StochasticAdamW::step(double learning_rate, const at::Tensor& grad_scale) {
                   grad_scale);
 }
 
-std::map<std::string, at::Tensor> StochasticAdamW::state_dict() const {
-  std::map<std::string, at::Tensor> state = detail::state_of(moments_);
-  state["rounding_seed"] = seed_;
+std::map<std::string, DTensor> StochasticAdamW::state_dict() const {
+  std::map<std::string, DTensor> state = detail::state_of(moments_);
+  state.emplace("rounding_seed", whole_dtensor(seed_));
   return state;
-}
-
-void StochasticAdamW::load_state_dict(const std::map<std::string, at::Tensor>& state) {
-  detail::copy_state(state, state_dict(), kStochasticAdamW);
 }
 
 }  // namespace d9d

@@ -45,8 +45,7 @@ class StochasticAdamW {
 
   // <name>.step (0-dim int64, on the CPU), <name>.exp_avg, <name>.exp_avg_sq, and rounding_seed (0-dim int64, on the
   // CPU).
-  [[nodiscard]] std::map<std::string, at::Tensor> state_dict() const;
-  void load_state_dict(const std::map<std::string, at::Tensor>& state);
+  [[nodiscard]] std::map<std::string, DTensor> state_dict() const;
 
  private:
   StochasticAdamWConfig config_;

@@ -1,4 +1,5 @@
-// Text of tokens that come one by one, as while a model generates: a character whose bytes are not all there is held back.
+// Text of tokens that come one by one, as while a model generates: a character whose bytes are not all there is held
+// back.
 //
 // Example
 //   d9d::DecodeStream stream(tokenizer);

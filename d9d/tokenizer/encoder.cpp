@@ -47,7 +47,7 @@ class CharacterCounter {
 
   // The index of the character that has the byte at `position`.
   std::int64_t index_of(std::size_t position) {
-    if (position < counted_) {  // rare: added tokens that overlap
+    if (position + 1 < counted_) {  // rare: added tokens that overlap
       counted_ = 0;
       num_begun_ = 0;
     }

@@ -1,5 +1,5 @@
-// A byte-level BPE tokenizer from the tokenizer.json of a published model (GPT-2, Qwen, Llama 3, gpt-oss and others): the ids,
-// offsets and texts that Hugging Face's tokenizers (0.23) give.
+// A byte-level BPE tokenizer from the tokenizer.json of a published model (GPT-2, Qwen, Llama 3, gpt-oss and others):
+// the ids, offsets and texts that Hugging Face's tokenizers (0.23) give.
 //
 // Example
 //   const auto tokenizer = d9d::Tokenizer::from_file("Qwen3-0.6B/tokenizer.json");
@@ -7,8 +7,8 @@
 //   const std::string text = tokenizer.decode(encoding.ids);
 //   const auto end = tokenizer.token_to_id("<|im_end|>");   // none if there is no such token
 //
-// What a file asks for and this does not do is refused when it is read, by file and key. Any number of threads may use one
-// object; each call borrows a cache of words that calls before it filled.
+// What a file asks for and this does not do is refused when it is read, by file and key. Any number of threads may
+// use one object; each call borrows a cache of words that calls before it filled.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +51,8 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // `text`: UTF-8 of less than 4 GiB. Throws ConfigError with the position of a byte that is none (replace_invalid_utf8 in
-  // unicode/utf8.h mends a text as Python does).
+  // `text`: UTF-8 of less than 4 GiB. Throws ConfigError with the position of a byte that is none
+  // (replace_invalid_utf8 in unicode/utf8.h mends a text as Python does).
   [[nodiscard]] Encoding encode(std::string_view text, const EncodeOptions& options = {}) const;
   // Adds the ids to `ids`.
   void append_ids(std::string_view text, const EncodeOptions& options, std::vector<std::uint32_t>& ids) const;

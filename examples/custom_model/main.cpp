@@ -108,7 +108,7 @@ struct Corpus {
   std::vector<at::Tensor> texts;  // [number of bytes] int64 each
 };
 
-// Any class with these four functions is a pack stream: each pack holds the microbatches of one step that this rank
+// Any class with these three functions is a pack stream: each pack holds the microbatches of one step that this rank
 // computes. Data-parallel ranks divide the step's snippets among themselves, so that the job learns the same on any
 // number of them.
 struct SnippetStream {
@@ -190,9 +190,13 @@ class Momentum {
       parameter.tensor.sub_(velocity, learning_rate);
     }
   }
-  std::map<std::string, at::Tensor> state_dict() const { return velocities_; }
-  void load_state_dict(const std::map<std::string, at::Tensor>& state) {
-    for (auto& [name, velocity] : velocities_) velocity.copy_(state.at(name));
+  // Saved and filled again in place; on another mesh each rank gets the part that it keeps there.
+  std::map<std::string, d9d::DTensor> state_dict() const {
+    std::map<std::string, d9d::DTensor> state;
+    for (const auto& parameter : parameters_) {
+      state.emplace(parameter.name + ".velocity", parameter.laid_out(velocities_.at(parameter.name)));
+    }
+    return state;
   }
 
  private:

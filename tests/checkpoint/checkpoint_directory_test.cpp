@@ -172,8 +172,9 @@ TEST_F(CheckpointDirectoryTest, Ignores_and_removes_what_is_not_complete) {
   fs::copy(folder_ / "save-4", folder_ / "save-8.gone", fs::copy_options::recursive);
   fs::create_directory(folder_ / "save-x");
   expect_loads(layouts()[2], 4);
+  on_ranks(layouts()[1], [&](const DeviceMesh& mesh) { CheckpointDirectory(folder_, mesh).prepare(); });
+  EXPECT_THAT(names(), ElementsAre("save-4", "save-x"));
   save(layouts()[1], 5, 5);
-  EXPECT_THAT(names(), ElementsAre("save-4", "save-5", "save-x"));
   expect_loads(layouts()[0], 5);
 }
 
@@ -190,6 +191,10 @@ TEST_F(CheckpointDirectoryTest, Leaves_alone_what_others_wrote) {
   EXPECT_THAT([&] { save(layouts()[0], 6, 6); },
               ThrowsMessage<IoError>(HasSubstr("save-6, got one without a manifest")));
   expect_loads(layouts()[0], 5);
+  std::ofstream(folder_ / "save-7.tmp" / "rank-0.cbor") << "ours";
+  on_ranks(layouts()[0], [&](const DeviceMesh& mesh) { CheckpointDirectory(folder_, mesh).prepare(); });
+  EXPECT_FALSE(fs::exists(folder_ / "save-7.tmp" / "rank-0.cbor"));
+  EXPECT_TRUE(fs::exists(folder_ / "save-7.tmp" / "__0_0.distcp"));
 }
 
 TEST_F(CheckpointDirectoryTest, Of_a_link_removes_the_link_alone) {
@@ -232,6 +237,30 @@ TEST_F(CheckpointDirectoryTest, Keeps_numbers_that_JSON_does_not_have) {
   EXPECT_EQ(values.at("best"), state.values.at("best"));
   EXPECT_TRUE(std::isnan(values.at("task").at("mean").get<double>()));
   EXPECT_EQ(values.at("text"), "nan");
+}
+
+TEST_F(CheckpointDirectoryTest, Of_ranks_that_disagree_is_refused_and_the_one_before_stays) {
+  save(layouts()[1], 1, 1);
+  const auto expect_refused = [&](const char* text, const std::function<void(CheckpointState&)>& change) {
+    for (const std::int64_t rank : {0, 1}) {
+      on_ranks(layouts()[1], [&](const DeviceMesh& mesh) {
+        CheckpointState state = state_on(mesh, layouts()[1], 2);
+        if (mesh.index() == rank) change(state);
+        EXPECT_THAT(
+            [&] { CheckpointDirectory(folder_, mesh).save(2, state, 1); },
+            ::testing::Throws<Error>(::testing::Property(
+                &Error::what, AllOf(HasSubstr("expected the same tensors to save on all ranks"), HasSubstr(text)))));
+      });
+      EXPECT_THAT(names(), ElementsAre("save-1"));
+      expect_loads(layouts()[0], 1);
+    }
+  };
+  expect_refused("matrix", [](CheckpointState& state) { state.tensors.erase("matrix"); });
+  expect_refused("more", [](CheckpointState& state) { state.tensors.emplace("more", state.tensors.at("matrix")); });
+  expect_refused("matrix as ", [](CheckpointState& state) {
+    at::Tensor& local = state.tensors.at("matrix").local;
+    local = local.to(at::kFloat);
+  });
 }
 
 TEST_F(CheckpointDirectoryTest, Loads_the_tensors_of_a_prefix) {
@@ -329,6 +358,30 @@ TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_rank
   EXPECT_EQ(num_told, 2);
   EXPECT_THAT(names(), ElementsAre("save-1"));
   expect_loads(layouts()[0], 1);
+}
+
+// Values of [rows, 1024] float64, 8 KiB a row, of which a checksum covers 128.
+at::Tensor large(std::int64_t rows) { return numbers({rows, 1024}, 0); }
+
+TEST_F(CheckpointDirectoryTest, Reads_of_files_what_a_rank_holds_and_the_rest_of_the_blocks_at_its_ends) {
+  constexpr std::int64_t kRows = 2048;  // 16 MiB
+  on_ranks({.axes = {{"a", 2}}}, [&](const DeviceMesh& mesh) {
+    CheckpointState state;
+    state.tensors.emplace("matrix", part_of(large(kRows), mesh, {Shard{0}}));
+    CheckpointDirectory(folder_, mesh).save(1, state, {});
+  });
+  const std::int64_t share = kRows * 1024 * 8 / 8;
+  for (const Placement& placement : {Placement(Shard{0}), Placement(Shard{1}), Placement(FlatShard{kRows * 1024, 0})}) {
+    on_ranks({.axes = {{"a", 8}}}, [&](const DeviceMesh& mesh) {
+      CheckpointState state;
+      state.tensors.emplace("matrix", part_of(large(kRows).fill_(-1), mesh, {placement}));
+      const BytesRead bytes = CheckpointDirectory(folder_, mesh).newest()->load(state, mesh);
+      EXPECT_EQ(bytes.wanted, share);
+      EXPECT_TRUE(at::equal(state.tensors.at("matrix").local, part_of(large(kRows), mesh, {placement}).local));
+      const bool is_by_columns = placement == Placement(Shard{1});  // every row has some of each rank's
+      EXPECT_LE(bytes.read, is_by_columns ? 8 * share : share);
+    });
+  }
 }
 
 }  // namespace

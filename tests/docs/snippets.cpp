@@ -326,25 +326,13 @@ class TwoOptimizers {
     matrices_.step(learning_rate);
     others_.step(factor * others_.learning_rate());
   }
-  std::map<std::string, at::Tensor> state_dict() const {
+  std::map<std::string, d9d::DTensor> state_dict() const {
     auto state = matrices_.state_dict();
     state.merge(others_.state_dict());  // names of entries begin with those of parameters: none is in both
     return state;
   }
-  void load_state_dict(const std::map<std::string, at::Tensor>& state) {
-    matrices_.load_state_dict(entries_of(matrices_, state));
-    others_.load_state_dict(entries_of(others_, state));
-  }
 
  private:
-  template <class Held>
-  static std::map<std::string, at::Tensor> entries_of(const Held& held,
-                                                      const std::map<std::string, at::Tensor>& state) {
-    std::map<std::string, at::Tensor> entries = held.state_dict();
-    for (auto& [name, value] : entries) value = state.at(name);
-    return entries;
-  }
-
   Matrices matrices_;
   d9d::AdamW others_;
 };

@@ -88,7 +88,12 @@ class RankJob {
     manager.emplace(context_, *model_, config, GradientClippingConfig{});
     std::vector<NamedParameter> trained;
     for (const auto& [name, parameter] : model_->named_parameters()) {
-      if (parameter->requires_grad()) trained.push_back({name, parameter->stored()});
+      if (!parameter->requires_grad()) continue;
+      trained.push_back({.name = name,
+                         .tensor = parameter->stored(),
+                         .global_shape = parameter->global_shape(),
+                         .mesh = parameter->mesh(),
+                         .placements = parameter->placements()});
     }
     TestOptimizer optimizer(trained, job_.update_rule);
     const DeviceMesh& all = context_.mesh(MeshDomain::kBatch);

@@ -1,5 +1,7 @@
 #include "d9d/model_state/load_model_state.h"
 
+#include <numeric>
+
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,6 +29,12 @@ struct Model : Module {
     register_parameter("proj", {.shape = {rows, columns}, .init = init::zeros()});
     register_parameter("head", {.shape = {3}, .init = init::ones()});
     register_buffer("count", {.shape = {2}, .init = init::zeros()});
+  }
+};
+
+struct Matrix : Module {
+  explicit Matrix(const std::vector<std::int64_t>& shape) {
+    register_parameter("proj", {.shape = shape, .init = init::zeros()});
   }
 };
 
@@ -145,29 +153,58 @@ TEST(LoadModelState, Lists_parameters_that_the_mapper_does_not_make) {
       HasSubstr("'head'"));
 }
 
-// Each layout of the matrix over four ranks: values, and bytes that a rank reads.
+// Layouts as FSDP, expert and tensor parallelism lay matrices out: what a rank reads, beside what it keeps.
+struct ReadCase {
+  std::string name;
+  std::int64_t num_ranks;
+  std::vector<std::int64_t> shape;
+  Placement placement;
+  double most;  // bytes read for each byte kept
+};
+
+std::vector<ReadCase> read_cases() {
+  constexpr double kShare = 1.05;
+  return {{"replicated", 4, {512, 256}, Replicate{}, 1.0},
+          {"FSDP8, rows", 8, {1000, 256}, d9d::Shard{0}, kShare},
+          {"FSDP8, fewer rows than ranks", 8, {5, 4096}, d9d::Shard{0}, kShare},
+          {"FSDP8, flat", 8, {333, 77}, FlatShard{.padded_numel = 25800, .offset_in_unit = 101}, kShare},
+          {"EP4, experts", 4, {16, 64, 48}, d9d::Shard{0}, kShare},
+          {"EP4, more ranks than experts divide", 4, {6, 64, 48}, d9d::Shard{0}, kShare},
+          {"TP4, rows", 4, {512, 256}, d9d::Shard{0}, kShare},
+          // Gaps of up to 64 KiB are read over: at most the rows, which all four ranks share.
+          {"TP4, columns with gaps of 768 bytes", 4, {512, 256}, d9d::Shard{1}, 4.0},
+          // Gaps of 96 KiB are not: each row is read by itself.
+          {"TP4, columns with gaps of 96 KiB", 4, {16, 32768}, d9d::Shard{1}, 1.0}};
+}
+
 TEST(LoadModelState, Reads_its_share_on_each_rank) {
-  constexpr std::int64_t kRows = 512, kColumns = 256;
-  const at::Tensor whole = at::randn({kRows, kColumns});
-  const auto directory = write(test::fresh_directory("d") / "m", {{"proj", whole}, {"head", at::ones({3})}});
-  for (const Placement& placement : {Placement(Replicate{}), Placement(d9d::Shard{0}), Placement(d9d::Shard{1})}) {
-    test::run_ranks(test::RankBackend::kThreads, 4, [&](World& world) {
-      const DeviceMesh mesh("m", {{"r", 4}}, test::borrowed(world));
+  for (const ReadCase& each : read_cases()) {
+    SCOPED_TRACE(each.name);
+    const at::Tensor whole = at::randn(each.shape);
+    const auto directory = write(test::fresh_directory("d") / "m", {{"proj", whole}, {"head", at::ones({3})}});
+    std::vector<std::int64_t> wanted(static_cast<std::size_t>(each.num_ranks));
+    test::run_ranks(test::RankBackend::kThreads, each.num_ranks, [&](World& world) {
+      const DeviceMesh mesh("m", {{"r", each.num_ranks}}, test::borrowed(world));
       const HuggingFaceDirectory own(directory);
-      const auto model = made(
-          [&](Model& each) {
-            each.named_parameters()[0].second->place(mesh, "r", placement, placement);
-            each.named_parameters()[1].second->place(mesh, "r", Replicate{}, Replicate{});
-          },
-          kRows, kColumns);
-      const LoadReport report = load_model_state(*model, mapper::identities({"proj", "head"}), tensors_of(own));
-      EXPECT_TRUE(at::equal(model->state_dict().at("proj"), distribute(whole, mesh, {placement}).local));
-      const bool is_cut = placement != Placement(Replicate{});
-      EXPECT_EQ(report.bytes.wanted, static_cast<std::int64_t>(whole.nbytes()) / (is_cut ? 4 : 1) + 12);
-      const bool is_by_columns = placement == Placement(d9d::Shard{1});  // the gaps of 768 bytes are read over
-      EXPECT_LE(static_cast<double>(report.bytes.read),
-                static_cast<double>(report.bytes.wanted) * (is_by_columns ? 4 : 1.05));
+      const auto model = make_module<Matrix>(each.shape);
+      model->named_parameters()[0].second->place(mesh, "r", each.placement, each.placement);
+      model->materialize(at::kCPU);
+      Parameter& parameter = *model->named_parameters()[0].second;
+      if (std::holds_alternative<FlatShard>(each.placement)) {
+        const FlatRange range = flat_range(whole.numel(), mesh, parameter.placements());
+        parameter.attach_flat(at::empty(each.shape), at::empty({range.numel()}));
+      }
+      const LoadReport report = load_model_state(*model, mapper::identity("proj"), tensors_of(own));
+      const at::Tensor local = parameter.dtensor().local;
+      EXPECT_TRUE(at::equal(local, distribute(whole, mesh, {each.placement}).local));
+      EXPECT_EQ(report.bytes.wanted, static_cast<std::int64_t>(local.nbytes()));
+      EXPECT_GE(report.bytes.read, report.bytes.wanted);
+      EXPECT_LE(static_cast<double>(report.bytes.read), static_cast<double>(report.bytes.wanted) * each.most);
+      wanted[static_cast<std::size_t>(world.rank())] = report.bytes.wanted;
     });
+    const auto sum = std::accumulate(wanted.begin(), wanted.end(), std::int64_t{0});
+    const bool is_replicated = std::holds_alternative<Replicate>(each.placement);
+    EXPECT_EQ(sum, static_cast<std::int64_t>(whole.nbytes()) * (is_replicated ? each.num_ranks : 1));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "d9d/optim/adamw.h"
 #include "d9d/optim/stochastic_adamw.h"
 
+#include "tests/optim/copy_state.h"
 #include "tests/support/compare.h"
 #include "tests/support/gpu_test.h"
 
@@ -53,14 +54,14 @@ TEST_F(OptimizerCuda, AdamW_steps_as_on_the_cpu) {
   }
 }
 
-TEST_F(OptimizerCuda, StochasticAdamW_continues_bit_equal_from_a_loaded_state) {
+TEST_F(OptimizerCuda, StochasticAdamW_continues_bit_equal_from_state_that_is_filled_in) {
   for (const Dtype state_dtype : {Dtype::kFloat32, Dtype::kBFloat16}) {
     const StochasticAdamWConfig config{.lr = 0.01, .state_dtype = state_dtype};
     const std::vector<at::ScalarType> dtypes = {at::kBFloat16, at::kFloat, at::kBFloat16};
     auto first = parameters(at::kCUDA, dtypes), second = parameters(at::kCUDA, dtypes);
     StochasticAdamW saved(first, config, /*seed=*/1), loaded(second, config, /*seed=*/2);
     run_steps(saved, first, 0, 3);
-    loaded.load_state_dict(saved.state_dict());
+    test::copy_state(saved, loaded);
     {
       const at::NoGradGuard no_grad;
       for (std::size_t i = 0; i < first.size(); ++i) second[i].tensor.copy_(first[i].tensor);

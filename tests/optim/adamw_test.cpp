@@ -9,7 +9,9 @@
 
 #include "d9d/base/check.h"
 
+#include "tests/optim/copy_state.h"
 #include "tests/support/python.h"
+#include "tests/support/ranks.h"
 
 namespace d9d::adamw_test {
 namespace {
@@ -66,13 +68,13 @@ TEST(AdamW, Equals_the_golden_step) {
   const at::Tensor leaf = parameter({1.0}, at::kFloat);
   AdamW optimizer({{"p", leaf}}, {.lr = 1e-3, .weight_decay = 0.1});
   auto state = optimizer.state_dict();
-  state.at("p.step").fill_(4);
-  state.at("p.exp_avg").fill_(0.1);
-  state.at("p.exp_avg_sq").fill_(0.2);
+  state.at("p.step").local.fill_(4);
+  state.at("p.exp_avg").local.fill_(0.1);
+  state.at("p.exp_avg_sq").local.fill_(0.2);
   set_grad(leaf, at::full({1}, 0.5));
   optimizer.step(1e-3);
-  EXPECT_NEAR(state.at("p.exp_avg").item<double>(), 0.14, 1e-7);
-  EXPECT_NEAR(state.at("p.exp_avg_sq").item<double>(), 0.20005, 1e-7);
+  EXPECT_NEAR(state.at("p.exp_avg").local.item<double>(), 0.14, 1e-7);
+  EXPECT_NEAR(state.at("p.exp_avg_sq").local.item<double>(), 0.20005, 1e-7);
   EXPECT_NEAR(leaf.item<double>(), 0.999846006, 1e-7);
 }
 
@@ -100,7 +102,7 @@ TEST(AdamW, Keeps_fp32_moments_of_bf16_parameters) {
     optimizer.step(0.5);
     expected.step(0.5);
     EXPECT_TRUE(at::equal(narrow, wide.to(at::kBFloat16)));
-    EXPECT_TRUE(at::equal(optimizer.state_dict().at("p.exp_avg"), expected.state_dict().at("p.exp_avg")));
+    EXPECT_TRUE(at::equal(optimizer.state_dict().at("p.exp_avg").local, expected.state_dict().at("p.exp_avg").local));
   }
 }
 
@@ -130,8 +132,8 @@ TEST(AdamW, Goes_on_after_a_forgotten_step_as_if_it_had_not_been) {
     }
     EXPECT_TRUE(at::equal(first, second));
   }
-  EXPECT_EQ(disturbed.state_dict().at("p.step").item<std::int64_t>(), 3);
-  EXPECT_EQ(disturbed.state_dict().at("idle.step").item<std::int64_t>(), 0);
+  EXPECT_EQ(disturbed.state_dict().at("p.step").local.item<std::int64_t>(), 3);
+  EXPECT_EQ(disturbed.state_dict().at("idle.step").local.item<std::int64_t>(), 0);
 }
 
 TEST(AdamW, Leaves_parameters_without_gradient_alone) {
@@ -141,8 +143,8 @@ TEST(AdamW, Leaves_parameters_without_gradient_alone) {
   set_grad(trained, at::ones({1}, at::kDouble));
   optimizer.step(0.1);
   EXPECT_EQ(idle.item<double>(), 1.0);
-  EXPECT_EQ(optimizer.state_dict().at("idle.step").item<std::int64_t>(), 0);
-  EXPECT_EQ(optimizer.state_dict().at("trained.step").item<std::int64_t>(), 1);
+  EXPECT_EQ(optimizer.state_dict().at("idle.step").local.item<std::int64_t>(), 0);
+  EXPECT_EQ(optimizer.state_dict().at("trained.step").local.item<std::int64_t>(), 1);
 }
 
 TEST(AdamW, Steps_empty_parameters) {
@@ -161,7 +163,7 @@ TEST(AdamW, Marks_its_writes_for_autograd) {
   EXPECT_THROW(loss.backward(), c10::Error);
 }
 
-TEST(AdamW, Continues_bit_equal_from_a_loaded_state) {
+TEST(AdamW, Continues_bit_equal_from_state_that_is_filled_in) {
   const auto step = [](const at::Tensor& leaf, AdamW& optimizer, double grad) {
     set_grad(leaf, at::full_like(leaf, grad));
     optimizer.step(0.1);
@@ -171,23 +173,27 @@ TEST(AdamW, Continues_bit_equal_from_a_loaded_state) {
   step(first, saved, 0.3);
   const at::Tensor second = first.detach().clone().requires_grad_();
   AdamW loaded({{"p", second}}, {.amsgrad = true});
-  loaded.load_state_dict(saved.state_dict());
+  test::copy_state(saved, loaded);
   step(first, saved, -0.1);
   step(second, loaded, -0.1);
   EXPECT_TRUE(at::equal(first, second));
   EXPECT_THAT(saved.state_dict(), ::testing::SizeIs(4));
 }
 
-TEST(AdamW, Refuses_state_that_does_not_fit) {
-  const auto state_of = [](at::ScalarType dtype, std::int64_t size, bool amsgrad) {
-    return AdamW({{"p", at::zeros({size}, dtype)}}, {.amsgrad = amsgrad}).state_dict();
-  };
-  AdamW optimizer({{"p", at::zeros({3}, at::kFloat)}}, {});
-  EXPECT_NO_THROW(optimizer.load_state_dict(state_of(at::kFloat, 3, false)));
-  EXPECT_THROW(optimizer.load_state_dict(state_of(at::kDouble, 3, false)), StateError);
-  EXPECT_THROW(optimizer.load_state_dict(state_of(at::kFloat, 4, false)), StateError);
-  EXPECT_THROW(optimizer.load_state_dict(state_of(at::kFloat, 3, true)), StateError);
-  EXPECT_THROW(optimizer.load_state_dict({}), StateError);
+TEST(AdamW, Says_how_its_state_lies_over_the_ranks) {
+  const DeviceMesh mesh("ranks", {{"shard", 2}}, test::lone_rank(1, 2));
+  const NamedParameter half{.name = "p",
+                            .tensor = parameter({1.0, 2.0}, at::kFloat),
+                            .global_shape = {4},
+                            .mesh = mesh,
+                            .placements = {Shard{0}}};
+  const auto state = AdamW({half}, {.amsgrad = true}).state_dict();
+  for (const char* const name : {"p.exp_avg", "p.exp_avg_sq", "p.max_exp_avg_sq"}) {
+    EXPECT_EQ(state.at(name).global_shape, std::vector<std::int64_t>{4}) << name;
+    EXPECT_EQ(state.at(name).placements, Placements{Shard{0}}) << name;
+    EXPECT_EQ(state.at(name).mesh, mesh) << name;
+  }
+  EXPECT_TRUE(state.at("p.step").mesh.axes().empty());
 }
 
 TEST(AdamW, Refuses_options_and_parameters_that_break_a_rule) {

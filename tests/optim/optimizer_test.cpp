@@ -21,8 +21,7 @@ class SignDescent {
     const at::NoGradGuard no_grad;
     parameter_.sub_(parameter_.grad().sign(), learning_rate);
   }
-  std::map<std::string, at::Tensor> state_dict() const { return {{"num_steps", num_steps_}}; }
-  void load_state_dict(const std::map<std::string, at::Tensor>& state) { num_steps_.copy_(state.at("num_steps")); }
+  std::map<std::string, DTensor> state_dict() const { return {{"num_steps", whole_dtensor(num_steps_)}}; }
 
  private:
   at::Tensor parameter_;
@@ -45,8 +44,8 @@ TEST(Optimizer, Holds_a_class_from_outside_the_library) {
   (parameter * at::tensor({3.0F, -2.0F})).sum().backward();
   optimizer.step(optimizer.learning_rate());
   EXPECT_TRUE(at::equal(parameter, at::tensor({0.5F, 1.5F})));
-  optimizer.load_state_dict({{"num_steps", at::full({}, 7, at::kLong)}});
-  EXPECT_EQ(optimizer.state_dict().at("num_steps").item<std::int64_t>(), 7);
+  optimizer.state_dict().at("num_steps").local.fill_(7);
+  EXPECT_EQ(optimizer.state_dict().at("num_steps").local.item<std::int64_t>(), 7);
 }
 
 TEST(Optimizer, Hands_on_a_factor_on_gradients_to_those_that_take_one) {
@@ -72,7 +71,7 @@ TEST(BuildOptimizer, Builds_stochastic_adamw_with_the_seed) {
   const Optimizer optimizer =
       build_optimizer(StochasticAdamWConfig{.lr = 0.25}, {{"p", at::ones({2}, at::kBFloat16)}}, /*seed=*/42);
   EXPECT_EQ(optimizer.learning_rate(), 0.25);
-  EXPECT_EQ(optimizer.state_dict().at("rounding_seed").item<std::int64_t>(), 42);
+  EXPECT_EQ(optimizer.state_dict().at("rounding_seed").local.item<std::int64_t>(), 42);
 }
 
 TEST(BuildOptimizer, Refuses_by_name_what_is_not_built) {

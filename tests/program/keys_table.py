@@ -240,8 +240,8 @@ def trainer_rows():
         "trainer.model_stage_factory.source_may_lack": tests(
             "tests/loop/component/model_stage_factory_test.cpp", "Starts_a_new_head_on_a_published_backbone"),
         "model_provider.model": Row("from_checkpoint", look=refused("model_provider.model", "source_checkpoint")),
-        "trainer.model_stage_factory.checkpoint_only_trainable_parameters": Row(
-            True, look=unbuilt("trainer.model_stage_factory.checkpoint_only_trainable_parameters")),
+        "trainer.model_stage_factory.checkpoint_only_trainable_parameters": tests(
+            "tests/loop/run/resume_test.cpp", "With_frozen_parameters_saves_the_others_alone"),
         "trainer.model_stage_factory.master_dtype": Row("float32", look=numbers, given={"model_provider.dtype": "bfloat16"}),
         "trainer.determinism.base_seed": Row(7, look=numbers),
         "trainer.detect_non_finite": tests("tests/loop/run/trainer_test.cpp", "Names_the_first_module_that_is_not_finite"),
@@ -251,6 +251,7 @@ def trainer_rows():
         f"{saving}.save_dir": Row("kept", look=file("kept/save-4/manifest.json"), given={f"{saving}.period_steps": 2}),
         f"{saving}.period_steps": Row(2, look=file("checkpoints/save-2/manifest.json"), given={f"{saving}.save_dir": "checkpoints"}),
         f"{saving}.num_to_keep": tests("tests/loop/run/resume_test.cpp", "Saves_at_the_period_and_at_the_end_and_keeps_the_newest"),
+        f"{saving}.on_failed_save": tests("tests/loop/run/resume_test.cpp", "Of_a_disk_that_is_full_stops_or_goes_on_as_asked"),
         "trainer.gradient_clipping.max_norm": Row(0.01, look=numbers),
         "trainer.gradient_clipping.log_total_steps": Row(2, look=numbers),
         "trainer.gradient_clipping.on_non_finite": tests("tests/loop/run/trainer_test.cpp",
@@ -275,6 +276,8 @@ def trainer_rows():
     rows["trainer.pipelining.schedule[1f1b].zero_bubble"] = Row(
         True, look=unbuilt("trainer.pipelining.schedule"),
         given={"trainer.pipelining.schedule": {"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": False}})
+    rows["trainer.pipelining.schedule[1f1b].depth"] = tests(
+        "tests/pipelining/schedules/pipeline_schedule_test.cpp", "Keeps_no_more_microbatches_than_its_bound")
     return rows
 
 

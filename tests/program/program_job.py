@@ -23,6 +23,8 @@ PIECEWISE = [
     {"mode": "rest", "target_multiplier": 0.1, "curve": {"type": "cosine"}},
 ]
 
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # programs would start themselves anew for it, a quarter of a second
+
 
 class Job:
     """A folder with the shipped configuration of one example, made tiny."""

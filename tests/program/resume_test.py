@@ -1,5 +1,6 @@
 """Jobs that are stopped or killed continue from their newest checkpoint, with the numbers of a job that ran through."""
 
+import contextlib
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 from program_job import SECONDS, ProgramTest, main
 
@@ -54,6 +56,35 @@ class Resume(ProgramTest):
         result = job.run()
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertGreater(killed, 0.8 * KILLS)
+        self.assertEqual(sorted(self.names(job)), sorted([f"save-{steps - 1}", f"save-{steps}"]))
+        self.assertEqual(self.losses_by_step(job), expected)
+
+    def test_a_job_of_which_one_rank_is_killed_continues_from_a_whole_checkpoint(self):
+        mesh = ("mesh.data_parallel_shard=4", "launch.ranks=processes", "data.microbatch_size=2")
+        steps = 2 * KILLS + 10
+        whole = self.saving(steps=steps)
+        self.assertEqual(whole.run(*mesh).returncode, 0)
+        expected = self.losses_by_step(whole)
+        job, draw, newest = self.saving(steps=steps), random.Random(1), 0
+        for _ in range(max(2, KILLS // 3)):
+            process = job.start(*mesh, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+            end = time.monotonic() + SECONDS
+            before = self.names(job)
+            while self.names(job) == before and process.poll() is None and time.monotonic() < end:
+                pass  # until it has begun to save
+            for _ in range(draw.randrange(3000)):
+                os.stat(job.folder)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            ranks = [int(child) for child in children.read_text().split()] if children.exists() else []
+            if ranks:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(draw.choice(ranks), signal.SIGKILL)
+            errors = process.communicate(timeout=SECONDS)[1]
+            self.assertTrue(process.returncode != 0 or self.newest(job) == steps, errors)
+            self.assertGreaterEqual(self.newest(job), newest, errors)
+            newest = self.newest(job)
+        result = job.run(*mesh)
+        self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(sorted(self.names(job)), sorted([f"save-{steps - 1}", f"save-{steps}"]))
         self.assertEqual(self.losses_by_step(job), expected)
 

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import unittest
@@ -24,6 +25,24 @@ class Run(ProgramTest):
         schema = job.run(command=[str(job.program), "--schema"])
         self.assertEqual((schema.returncode, schema.stderr), (0, ""))
         self.assertIn("trainer", json.loads(schema.stdout)["properties"])
+
+    def test_threads_of_openmp_spin_for_a_while_unless_the_user_says_how_long(self):
+        """libgomp prints what it read each time that it is loaded: a second time where the program started itself anew."""
+        program = str(self.job().program)
+        variables = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS")
+        clean = {name: value for name, value in os.environ.items() if name not in variables}
+
+        def spin_counts(**environment):
+            result = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=SECONDS,
+                                    env={**clean, "OMP_DISPLAY_ENV": "verbose", **environment})
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stdout.count("Usage:"), 1)
+            return re.findall(r"GOMP_SPINCOUNT = '(\d+)'", result.stderr)
+
+        self.assertEqual(spin_counts(OMP_NUM_THREADS="2"), ["300000", "10000"])
+        self.assertEqual(spin_counts(OMP_NUM_THREADS="1"), ["300000"])
+        self.assertEqual(spin_counts(OMP_NUM_THREADS="2", GOMP_SPINCOUNT="7"), ["7"])
+        self.assertEqual(len(spin_counts(OMP_NUM_THREADS="2", OMP_WAIT_POLICY="active")), 1)
 
     @needs("tensorboard")
     def test_every_step_is_logged_alike_by_both_trackers(self):

@@ -51,4 +51,20 @@ ConfigPath config_root(const ConfigCommand& command) {
   return {.source = command.file.string() + (command.overrides.empty() ? "" : " with overrides")};
 }
 
+namespace detail {
+
+void load_config(int argc, const char* const* argv, const ConfigRewrite& rewrite, const RecordType& type,
+                 void* record) {
+  const ConfigCommand command = parse_config_command(argc, argv);
+  if (command.wants_help) throw HelpRequested(usage_text(command.program, type.keys()));
+  if (command.wants_schema) throw HelpRequested(json_schema(type).dump(2));
+  type.parse(read_config(command, rewrite), config_root(command), {}, record);
+}
+
+void load_record(const std::filesystem::path& file, const RecordType& type, void* record) {
+  type.parse(read_json_file(file), ConfigPath{.source = file.string()}, {}, record);
+}
+
+}  // namespace detail
+
 }  // namespace d9d

@@ -45,18 +45,25 @@ struct ConfigCommand {
 // The path by which messages refer to the result of read_config.
 [[nodiscard]] ConfigPath config_root(const ConfigCommand& command);
 
+namespace detail {
+// load_config() and load_record() into `record`, a default-constructed one of the type.
+void load_config(int argc, const char* const* argv, const ConfigRewrite& rewrite, const RecordType& type, void* record);
+void load_record(const std::filesystem::path& file, const RecordType& type, void* record);
+}  // namespace detail
+
 template <Record T>
 [[nodiscard]] T load_record(const std::filesystem::path& file) {
-  return parse_record<T>(read_json_file(file), ConfigPath{.source = file.string()});
+  T record{};
+  detail::load_record(file, record_type<T>(), &record);
+  return record;
 }
 
 // Throws UsageError (exit code 2), HelpRequested, ConfigError or IoError.
 template <Record T>
 [[nodiscard]] T load_config(int argc, const char* const* argv, const ConfigRewrite& rewrite = nullptr) {
-  const ConfigCommand command = parse_config_command(argc, argv);
-  if (command.wants_help) throw HelpRequested(usage_text(command.program, record_type<T>().keys()));
-  if (command.wants_schema) throw HelpRequested(json_schema<T>().dump(2));
-  return parse_record<T>(read_config(command, rewrite), config_root(command));
+  T config{};
+  detail::load_config(argc, argv, rewrite, record_type<T>(), &config);
+  return config;
 }
 
 }  // namespace d9d

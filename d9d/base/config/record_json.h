@@ -11,6 +11,10 @@
 
 namespace d9d {
 
+namespace detail {
+[[nodiscard]] Json json_schema(const ValueType& type);
+}
+
 // T: a record or a union of records.
 template <class T>
 [[nodiscard]] T parse_record(const Json& json, const ConfigPath& path = {}) {
@@ -29,9 +33,7 @@ template <class T>
 // coercion that parsing allows.
 template <class T>
 [[nodiscard]] Json json_schema() {
-  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}};
-  schema.update(json_type<T>().schema({}));
-  return schema;
+  return detail::json_schema(json_type<T>());
 }
 
 }  // namespace d9d

@@ -37,6 +37,24 @@ bool knows_all_keys(const RecordType& record, const Json& object) {
   });
 }
 
+// Mistakes in fields() that a program would not notice otherwise.
+void check_range(const FieldDescription& field) {
+  const Range& range = field.range;
+  if (!range.has_min && !range.has_max) return;
+  D9D_CHECK(!range.has_min || !range.has_max || range.min <= range.max, ConfigError, "[config] expected the range of '",
+            field.name, "' to begin before it ends, got ", range.min, " to ", range.max, ". Correct it in fields().");
+  D9D_CHECK(field.type->schema(range) != field.type->schema({}), ConfigError,
+            "[config] expected a range only for numbers and containers of them, got one for '", field.name,
+            "'. Check other values in the record's validate().");
+}
+
+void check_distinct(const std::vector<std::string_view>& names, const char* what, const char* remedy) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    D9D_CHECK(std::find(names.begin(), name, *name) == name, ConfigError, "[config] expected ", what, " once, got '",
+              *name, "' twice. ", remedy);
+  }
+}
+
 }  // namespace
 
 RecordType::RecordType(Tag tag, std::vector<FieldDescription> fields, const void* defaults)
@@ -47,8 +65,10 @@ RecordType::RecordType(Tag tag, std::vector<FieldDescription> fields, const void
       keys_.insert(keys_.end(), record_of(field).keys().begin(), record_of(field).keys().end());
     } else {
       keys_.push_back(field.name);
+      check_range(field);
     }
   }
+  check_distinct(keys_, "each key of a record", "Rename a field in fields(), or one of a flattened record.");
 }
 
 void RecordType::parse(const Json& json, const ConfigPath& path, const Range&, void* target) const {
@@ -131,6 +151,7 @@ UnionType::UnionType(std::vector<const RecordType*> alternatives) : alternatives
     key_ = alternative->tag().key;
     tags_.push_back(alternative->tag().value);
   }
+  check_distinct(tags_, "each tag of a std::variant", "Give its records distinct values of kTag.");
 }
 
 void UnionType::parse(const Json& json, const ConfigPath& path, const Range& range, void* target) const {

@@ -39,8 +39,12 @@ std::vector<LocalBox> held_boxes(const std::vector<std::int64_t>& global_shape, 
                                  const Placements& placements, const std::vector<std::int64_t>& coordinate) {
   const LocalBox box = local_box(global_shape, mesh, placements, coordinate);
   if (!has_flat_shard(placements)) return {box};
+  return boxes_of_range(box, flat_range(box.numel(), mesh, placements, coordinate));
+}
+
+std::vector<LocalBox> boxes_of_range(const LocalBox& box, const FlatRange& range) {
   std::vector<LocalBox> boxes;
-  append_boxes(box, 0, flat_range(box.numel(), mesh, placements, coordinate), boxes);
+  append_boxes(box, 0, range, boxes);
   return boxes;
 }
 

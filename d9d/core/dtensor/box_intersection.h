@@ -21,6 +21,10 @@ namespace d9d {
                                                const Placements& placements,
                                                const std::vector<std::int64_t>& coordinate);
 
+// Elements [range.begin, range.end) of the row-major order of `box`, as disjoint boxes in that order: at most
+// 2 * dims - 1.
+[[nodiscard]] std::vector<LocalBox> boxes_of_range(const LocalBox& box, const FlatRange& range);
+
 // Elements that lie in boxes source[i] and target[k]; never empty.
 struct BoxIntersection {
   LocalBox box;

@@ -22,4 +22,9 @@ struct DTensor {
   std::vector<std::int64_t> global_shape;
 };
 
+// One that every rank has whole, on a mesh without axes. Shares the storage.
+[[nodiscard]] inline DTensor whole_dtensor(const at::Tensor& tensor) {
+  return {.local = tensor, .mesh = {}, .placements = {}, .global_shape = tensor.sizes().vec()};
+}
+
 }  // namespace d9d

@@ -164,4 +164,21 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
   return error_code != 0 ? error_code : exit_code;
 }
 
+namespace detail {
+
+int launch_configured(const ConfigSource& source, const LaunchConfig& config, const DeviceMeshParameters& mesh,
+                      const Program& program) {
+  restart_with_short_spins(source.argc, source.argv);
+  int exit_code = 0;  // stays so after --help
+  const int load_code = run_reporting_errors([&] {
+    load_config(source.argc, source.argv, source.rewrite, source.type(), source.config);
+    exit_code = launch(config, mesh, program);
+  });
+  return load_code != 0 ? load_code : exit_code;
+}
+
+}  // namespace detail
+
+template const ValueType& json_type<LaunchConfig>();
+
 }  // namespace d9d

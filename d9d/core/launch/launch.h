@@ -48,6 +48,8 @@ struct LaunchConfig {
   }
 };
 
+extern template const ValueType& json_type<LaunchConfig>();
+
 // Runs `program` on every rank of this process and returns the exit code: 0, 2 after a UsageError, 1 after any other
 // error, whose text goes to stderr as one line. Under torchrun or srun (core/launch/rank_environment.h) this process is
 // one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes. Child processes
@@ -59,8 +61,26 @@ struct LaunchConfig {
 // Returns the exit code of `program` and prints errors as launch() does. For programs without launch().
 [[nodiscard]] int run_reporting_errors(const std::function<void()>& program);
 
+namespace detail {
+
+// Where launch<Config> reads a program's configuration from, and into what.
+struct ConfigSource {
+  int argc;
+  const char* const* argv;
+  const ConfigRewrite& rewrite;
+  const RecordType& (*type)();  // throws for mistakes in fields()
+  void* config;
+};
+
+// Loads, then launches: `config` and `mesh` are members of the configuration, read when it is loaded.
+[[nodiscard]] int launch_configured(const ConfigSource& source, const LaunchConfig& config,
+                                    const DeviceMeshParameters& mesh, const std::function<void(DistContext&)>& program);
+
+}  // namespace detail
+
 // Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h describes --help, --schema
-// and `rewrite`), then launches. Config has members `launch` and `mesh`.
+// and `rewrite`), then launches. Config has members `launch` and `mesh`. Called first in main: it may start the program
+// anew (core/launch/library_environment.h).
 template <class Config, class Program>
 [[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {
   constexpr bool kHasMembers = requires(const Config& config, const std::function<void(DistContext&)>& run) {
@@ -73,15 +93,13 @@ template <class Config, class Program>
                 "launch<Config>: Config needs the members `d9d::LaunchConfig launch` and `d9d::DeviceMeshParameters "
                 "mesh`");
   static_assert(kTakesContext, "launch<Config>: the program must be callable with (const Config&, d9d::DistContext&)");
-  int exit_code = 0;
   if constexpr (Record<Config> && kHasMembers && kTakesContext) {
-    const int load_code = run_reporting_errors([&] {
-      const auto config = load_config<Config>(argc, argv, rewrite);
-      exit_code = launch(config.launch, config.mesh, [&](DistContext& context) { program(config, context); });
-    });
-    if (load_code != 0) return load_code;
+    Config config{};
+    return detail::launch_configured(
+        {.argc = argc, .argv = argv, .rewrite = rewrite, .type = &record_type<Config>, .config = &config},
+        config.launch, config.mesh, [&](DistContext& context) { program(std::as_const(config), context); });
   }
-  return exit_code;
+  return 0;
 }
 
 }  // namespace d9d

@@ -19,13 +19,42 @@
 
 namespace d9d {
 
+namespace detail {
+
+// A function of leaves without its type, so that the code which walks a tree is compiled once for each type of tree and
+// not for each use. The function is borrowed.
+class LeafVisit {
+ public:
+  template <class F>
+  explicit LeafVisit(F& f)
+      : f_(&f), call_([](void* function, at::Tensor& leaf) { (*static_cast<F*>(function))(leaf); }) {}
+  void operator()(at::Tensor& leaf) const { call_(f_, leaf); }
+
+ private:
+  void* f_;
+  void (*call_)(void* function, at::Tensor& leaf);
+};
+
+template <TensorTree Tree>
+void visit_leaves(Tree& tree, const LeafVisit& visit) {
+  if constexpr (std::is_same_v<Tree, at::Tensor>) {
+    visit(tree);
+  } else {
+    for_each_child(tree, [&visit](auto, auto& child) { visit_leaves(child, visit); });
+  }
+}
+
+}  // namespace detail
+
 // Calls f(leaf) for each leaf. In a tree that is not const f may assign the leaf.
 template <TensorTree Tree, class F>
 void tree_for_each_leaf(Tree& tree, F&& f) {
-  if constexpr (std::is_same_v<std::remove_cv_t<Tree>, at::Tensor>) {
-    f(tree);
+  if constexpr (std::is_const_v<Tree>) {
+    auto read = [&f](at::Tensor& leaf) { f(std::as_const(leaf)); };
+    detail::visit_leaves(const_cast<std::remove_const_t<Tree>&>(tree), detail::LeafVisit(read));  // which only reads
   } else {
-    detail::for_each_child(tree, [&f](auto, auto& child) { tree_for_each_leaf(child, f); });
+    auto visit = [&f](at::Tensor& leaf) { f(leaf); };
+    detail::visit_leaves(tree, detail::LeafVisit(visit));
   }
 }
 

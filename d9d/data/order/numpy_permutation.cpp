@@ -74,15 +74,12 @@ class Pcg64 {
     return static_cast<std::uint32_t>(drawn);
   }
 
-  // In 0..most, for most < 2^32 - 1.
+  // In 0..most: draws of as many bits as `most` has, until one is not greater.
   std::uint32_t up_to(std::uint32_t most) {
-    const std::uint32_t bound = most + 1;
-    std::uint64_t product = std::uint64_t{next()} * bound;
-    if (static_cast<std::uint32_t>(product) < bound) {
-      const std::uint32_t threshold = (0xFFFFFFFFU - most) % bound;
-      while (static_cast<std::uint32_t>(product) < threshold) product = std::uint64_t{next()} * bound;
-    }
-    return static_cast<std::uint32_t>(product >> 32);
+    const std::uint32_t mask = 0xFFFFFFFFU >> std::countl_zero(most | 1);
+    std::uint32_t value = next() & mask;
+    while (value > most) value = next() & mask;
+    return value;
   }
 
  private:

@@ -5,7 +5,7 @@
 //   const std::vector<std::int64_t> rows = numpy_permutation(100000, 42);     // row i of the shuffled data is rows[i]
 //
 // Source: M. O'Neill, "PCG: a family of simple fast space-efficient statistically good algorithms", 2014 (XSL-RR on 128
-// bits); numpy's SeedSequence and Lemire's bounded integers (ACM TOMACS 29, 2019).
+// bits); the rules of numpy's SeedSequence and Generator.
 #pragma once
 
 #include <cstdint>

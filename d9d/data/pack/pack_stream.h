@@ -60,26 +60,31 @@ concept Starts = requires(T& source) {
   { source.start() } -> std::same_as<void>;
 };
 
-// The same interface as a base class, which the training loop owns.
-template <class Batch>
-class PackStream {
+// What of a pack stream does not depend on the type of its batches.
+class AnyPackStream {
  public:
-  PackStream() = default;
-  PackStream(const PackStream&) = delete;
-  PackStream& operator=(const PackStream&) = delete;
-  virtual ~PackStream() = default;
+  AnyPackStream() = default;
+  AnyPackStream(const AnyPackStream&) = delete;
+  AnyPackStream& operator=(const AnyPackStream&) = delete;
+  virtual ~AnyPackStream();
 
   // Begins to prefetch, in streams that do; otherwise the first call of next() does so.
-  virtual void start() {}
-  [[nodiscard]] virtual std::optional<std::vector<Batch>> next() = 0;
+  virtual void start();
   // For each microbatch of the pack that next() returned last: its number, from 0 on, among the step's microbatches on
   // all ranks. Random layers use it to distinguish microbatches, so layouts that give a microbatch the same number draw
   // the same random numbers. Empty: the training loop assigns the numbers i * (data-parallel ranks) + (this rank),
   // which are distinct within a step, whatever the number of microbatches on each rank.
-  [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const { return {}; }
+  [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const;
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;
   virtual void load_state(const nlohmann::json& state) = 0;
+};
+
+// The same interface as a base class, which the training loop owns.
+template <class Batch>
+class PackStream : public AnyPackStream {
+ public:
+  [[nodiscard]] virtual std::optional<std::vector<Batch>> next() = 0;
 };
 
 }  // namespace d9d

@@ -26,7 +26,7 @@ void check_size(const std::filesystem::path& path, const MappedFile& file, std::
 TokenizedDocuments::TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size)
     : folder_(folder),
       vocabulary_size_(vocabulary_size),
-      manifest_(read_manifest(folder)),
+      manifest_(read_tokenized_manifest(folder)),
       tokens_(folder / kTokensFile),
       offsets_(folder / kOffsetsFile) {
   check_size(folder / kTokensFile, tokens_, manifest_.num_tokens * bytes_per_token(manifest_.dtype));

@@ -23,15 +23,15 @@ std::string manifest_text(const TokenizedManifest& manifest, std::string_view ma
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-TokenizedManifest read_manifest(const std::filesystem::path& folder) {
+TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / kManifestFile;
   const MappedFile file(path);
   const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     const int format = json.at("format").get<int>();
-    D9D_CHECK(format == kFormat, IoError, "[data::read_manifest] expected format ", kFormat, " of '", path.string(),
-              "', got ", format, ". Delete the folder: it is made again.");
+    D9D_CHECK(format == kFormat, IoError, "[data::read_tokenized_manifest] expected format ", kFormat, " of '",
+              path.string(), "', got ", format, ". Delete the folder: it is made again.");
     const auto dtype = json.at("dtype").get<std::string>() == "uint16" ? TokenDtype::kUint16 : TokenDtype::kUint32;
     return {.dtype = dtype,
             .num_documents = json.at("num_documents").get<std::int64_t>(),
@@ -40,8 +40,8 @@ TokenizedManifest read_manifest(const std::filesystem::path& folder) {
             .num_skipped = json.at("num_skipped").get<std::int64_t>(),
             .first_skipped = json.at("first_skipped").get<std::string>()};
   } catch (const nlohmann::json::exception& error) {
-    throw IoError(cat("[data::read_manifest] expected a manifest of tokenised documents in '", path.string(), "', got ",
-                      error.what(), ". Delete the folder: it is made again."));
+    throw IoError(cat("[data::read_tokenized_manifest] expected a manifest of tokenised documents in '", path.string(),
+                      "', got ", error.what(), ". Delete the folder: it is made again."));
   }
 }
 

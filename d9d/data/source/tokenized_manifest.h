@@ -27,6 +27,6 @@ inline constexpr std::string_view kManifestFile = "manifest.json";
 // The text of the file, and what it was made from (`made_from`, for people).
 [[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
 // Throws IoError that names the file unless it is a manifest of format 1.
-[[nodiscard]] TokenizedManifest read_manifest(const std::filesystem::path& folder);
+[[nodiscard]] TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder);
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
 // Text columns of one Parquet or Arrow file, read by Arrow C++ in libd9d_arrow.so, which is opened at first use
-// (docs/decisions/0018-arrow-from-the-wheel.md).
+// (docs/decisions/0019-arrow-from-the-wheel.md).
 #pragma once
 
 #include <cstdint>

@@ -68,7 +68,8 @@ std::vector<fs::path> files_of(const fs::path& folder, std::string_view extensio
   }
   const bool names_no_split =
       std::ranges::none_of(all, [](const fs::path& path) { return has_any_split(path.stem().string()); });
-  return split == "train" && names_no_split ? all : of_split;
+  const bool may_be_something_else = extension == ".json";  // a tokenizer, a dataset_info
+  return split == "train" && names_no_split && !may_be_something_else ? all : of_split;
 }
 
 }  // namespace
@@ -94,9 +95,8 @@ DatasetFiles dataset_files(const fs::path& dataset, const std::string& split) {
                                         {".parquet", DatasetFormat::kParquet},
                                         {".jsonl", DatasetFormat::kJsonl},
                                         {".json", DatasetFormat::kJsonl}}};
-  for (const fs::path& folder : {dataset, dataset / "data"}) {
-    for (const auto& [extension, format] : kKinds) {
-      if (extension == ".json" && fs::exists(folder / "dataset_info.json")) continue;
+  for (const auto& [extension, format] : kKinds) {
+    for (const fs::path& folder : {dataset, dataset / "data"}) {
       std::vector<fs::path> paths = files_of(folder, extension, split);
       if (!paths.empty()) return {.format = format, .paths = std::move(paths)};
     }

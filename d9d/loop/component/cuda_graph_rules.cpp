@@ -31,4 +31,10 @@ void check_cuda_graph(const TrainerConfig& config, Module& module) {
             "GradientReduction of its own (FSDP). Take that off, or set trainer.cuda_graph to null.");
 }
 
+void check_cuda_graph(const TrainerConfig& config, bool has_key) {
+  D9D_CHECK(!config.cuda_graph || has_key, ConfigError,
+            "[loop::cuda_graph] expected inputs and state of tensors, numbers, strings and enums, got "
+            "trainer.cuda_graph for a task with others. Set it to null.");
+}
+
 }  // namespace d9d

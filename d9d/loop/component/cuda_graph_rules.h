@@ -13,4 +13,8 @@ void check_cuda_graph(const DistContext& context, const TrainerConfig& config);
 // Throws ConfigError if trainer.cuda_graph is set and the module has a GradientReduction of its own (FSDP).
 void check_cuda_graph(const TrainerConfig& config, Module& module);
 
+// Throws ConfigError if trainer.cuda_graph is set for a task whose microbatches have no key:
+// Microbatch<Types>::kHasKey.
+void check_cuda_graph(const TrainerConfig& config, bool has_key);
+
 }  // namespace d9d

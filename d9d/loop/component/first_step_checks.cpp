@@ -1,5 +1,6 @@
 #include "d9d/loop/component/first_step_checks.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/loop/control/trainable_parameters.h"
 
 namespace d9d {
 namespace {
@@ -154,6 +156,27 @@ std::vector<at::Tensor> FirstStep::generator_states() const {
   const at::Device device = context_.device();
   if (!device.is_cpu()) states.push_back(at::globalContext().defaultGenerator(device).get_state());
   return states;
+}
+
+FirstUpdate::FirstUpdate(const Module& module) {
+  constexpr std::int64_t kNumElements = 1024;
+  for (const NamedParameter& parameter : trainable_parameters(module).parameters) {
+    const at::Tensor tensor = parameter.tensor.detach();
+    if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
+    parameters_.push_back(tensor.view({-1}).narrow(0, 0, std::min(kNumElements, tensor.numel())));
+    before_.push_back(parameters_.back().clone());
+  }
+}
+
+void FirstUpdate::warn(const DistContext& context, double learning_rate) const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!at::equal(parameters_[i], before_[i])) return;
+  }
+  if (parameters_.empty()) return;
+  context.log().warning(
+      "the optimiser's first step changed no parameter, at a learning rate of ", learning_rate,
+      ". Build it on the tensors of TrainableParameters that build_optimizer gets. In bfloat16 small steps vanish: set "
+      "trainer.model_stage_factory.master_dtype, or use stochastic rounding.");
 }
 
 }  // namespace d9d

@@ -80,4 +80,22 @@ class FirstStep {
   std::unordered_map<const at::TensorImpl*, c10::weak_intrusive_ptr<at::TensorImpl>> leaves_;
 };
 
+// Whether the optimiser's first step changes anything. One that was built on other tensors than those of
+// TrainableParameters trains nothing.
+//
+// Example
+//   const FirstUpdate update(module);
+//   ...                                   // the optimiser's step
+//   update.warn(context, learning_rate);
+class FirstUpdate {
+ public:
+  explicit FirstUpdate(const Module& module);  // copies a few elements of each trained parameter
+  // Local. Logs a warning if none of these elements has changed. Waits for the device.
+  void warn(const DistContext& context, double learning_rate) const;
+
+ private:
+  std::vector<at::Tensor> parameters_;  // [at most kNumElements], of each parameter, in its memory
+  std::vector<at::Tensor> before_;
+};
+
 }  // namespace d9d

@@ -16,7 +16,8 @@ namespace d9d {
 namespace {
 
 // Indices of Pending::totals.
-constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kNorm = 5, kScale = 6;
+constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kSaving = 5, kFailedSaves = 6,
+              kNorm = 7, kScale = 8;
 // Tolerance for rounding; GradientReduction::disagreement() is 0 or at least 0.5.
 constexpr double kMaxDisagreement = 0.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -73,7 +74,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
 }
 
-// Returns the first five of Pending::totals, fp64, on the device, after one all-reduce.
+// Returns the first seven of Pending::totals, fp64, on the device, after one all-reduce.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
             "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
@@ -84,10 +85,12 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   for (const auto& reduction : reductions_) {
     if (const at::Tensor own = reduction->disagreement(); own.defined()) disagreement = disagreement + own.to(device_);
   }
-  at::Tensor totals =
-      at::stack({has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
-                 at::full({}, counts_ ? static_cast<double>(report.num_tokens) : 0.0, options),
-                 at::full({}, report.wants_to_stop ? 1.0 : 0.0, options), disagreement});
+  const auto number = [&](double value) { return value == 0 ? zero : at::full({}, value, options); };
+  at::Tensor totals = at::stack(
+      {has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
+       number(counts_ ? static_cast<double>(report.num_tokens) : 0.0), number(report.wants_to_stop ? 1.0 : 0.0),
+       disagreement, number(static_cast<double>(report.save.num_working)),
+       number(static_cast<double>(report.save.num_failed))});
   if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals;
 }
@@ -124,7 +127,9 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
             "its loss is a mean over.");
   StepGradients step{.total_weight = total[kWeight],
                      .num_tokens = static_cast<std::int64_t>(total[kTokens]),
-                     .stops = total[kStops] > 0};
+                     .stops = total[kStops] > 0,
+                     .save = {.num_working = static_cast<std::int64_t>(total[kSaving]),
+                              .num_failed = static_cast<std::int64_t>(total[kFailedSaves])}};
   if (step.total_weight == 0.0) {
     step.is_usable = false;
     step.reason = "its total loss weight is 0";

@@ -23,6 +23,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/checkpoint/save_progress.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
@@ -37,6 +38,7 @@ namespace d9d {
 struct RankReport {
   std::int64_t num_tokens = 0;
   bool wants_to_stop = false;
+  SaveProgress save = {};
 };
 
 // Totals of a step, the same on all ranks.
@@ -45,7 +47,8 @@ struct StepGradients {
   double norm = 0.0;  // L2, over all parameters, before clipping
   double total_weight = 0.0;
   std::int64_t num_tokens = 0;
-  bool stops = false;     // at least one rank wants to stop
+  bool stops = false;  // at least one rank wants to stop
+  SaveProgress save = {};
   bool is_usable = true;  // false: total weight 0, or not finite
   bool is_finite = true;
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
@@ -114,7 +117,8 @@ class GradientManager {
     // fp64, 0-dim: the factor that divides the gradients in .grad() by the total weight and clips them. NaN if the step
     // is not usable.
     at::Tensor grad_scale;
-    // [7] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, norm, grad_scale
+    // [9] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, ranks that save, ranks
+    // that failed to, norm, grad_scale
     HostCopy totals;
   };
 

@@ -1,7 +1,6 @@
 #include "d9d/loop/component/job_checkpoints.h"
 
 #include <algorithm>
-#include <chrono>
 #include <ranges>
 #include <string>
 #include <utility>
@@ -9,86 +8,102 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
 
 namespace d9d {
 namespace {
 
 const std::string kModel = "model.", kOptimizer = "optimizer.";  // what names begin with
+constexpr const char* kTrainableOnly = "checkpoint_only_trainable_parameters";
 
-// The parameter whose state an entry is: "<parameter>.<slot>". Null: none.
-const Parameter* parameter_of(const std::string& entry, const std::map<std::string, ParameterPtr>& parameters) {
-  const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
-  return found == parameters.end() ? nullptr : found->second.get();
-}
-
-DTensor state_of_entry(const std::string& entry, const at::Tensor& tensor, const Parameter* parameter) {
-  if (parameter != nullptr && tensor.sizes() == parameter->stored().sizes()) {
-    return {.local = tensor,
-            .mesh = parameter->mesh(),
-            .placements = parameter->placements(),
-            .global_shape = parameter->global_shape()};
-  }
-  const bool is_whole = parameter == nullptr || parameter->stored().sizes() == parameter->global_shape();
-  D9D_CHECK(is_whole || tensor.numel() == 1, StateError, "[loop::checkpoints] expected the optimiser's state '", entry,
-            "' in the shape of what a rank keeps of the parameter, ", parameter->stored().sizes(),
-            ", or one number, got ", tensor.sizes(),
-            ". Its layout over the ranks is not known, so it cannot be saved.");
-  return whole_dtensor(tensor);
-}
-
-std::map<std::string, DTensor> tensors_of_model(const Module& module) {
+std::map<std::string, DTensor> tensors_of_model(const Module& module, bool trainable_only) {
   std::map<std::string, DTensor> tensors;
   for (auto& [name, tensor] : state_of(module)) tensors.emplace(kModel + name, std::move(tensor));
+  if (!trainable_only) return tensors;
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    if (!parameter->requires_grad()) tensors.erase(kModel + name);
+  }
   return tensors;
+}
+
+// An entry that is whole by its own word and has the shape of a part would be saved by one rank, and come back on all.
+void check_layout(const std::string& entry, const DTensor& tensor,
+                  const std::map<std::string, ParameterPtr>& parameters) {
+  const auto found = parameters.find(entry.substr(0, entry.rfind('.')));
+  if (found == parameters.end() || !tensor.mesh.axes().empty() || tensor.local.numel() == 1) return;
+  const at::IntArrayRef held = found->second->stored().sizes();
+  D9D_CHECK(held == found->second->global_shape() || tensor.local.sizes() != held, StateError,
+            "[loop::checkpoints] expected the optimiser's state '", entry,
+            "' with the layout of its parameter, of which ", "a rank keeps ", held,
+            ", got it as whole on every rank. Return NamedParameter::laid_out() in state_dict(), of ",
+            "the parameters that build_optimizer() gets.");
 }
 
 std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const Optimizer& optimizer) {
   std::map<std::string, ParameterPtr> parameters;
   for (const auto& [name, parameter] : module.named_parameters()) parameters.emplace(name, parameter);
   std::map<std::string, DTensor> tensors;
-  for (const auto& [name, tensor] : optimizer.state_dict()) {
-    tensors.emplace(kOptimizer + name, state_of_entry(name, tensor, parameter_of(name, parameters)));
+  for (auto& [name, tensor] : optimizer.state_dict()) {
+    check_layout(name, tensor, parameters);
+    tensors.emplace(kOptimizer + name, std::move(tensor));
   }
   return tensors;
 }
 
-// Of each data-parallel rank, in their order.
-nlohmann::json states_of_ranks(const DistContext& context, const nlohmann::json& own) {
-  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"dp"});
-  return all_gather_object(own, ranks);
+bool has_frozen_parameters(const Module& module) {
+  return std::ranges::any_of(module.named_parameters(), [](const auto& each) { return !each.second->requires_grad(); });
+}
+
+// Frozen parameters that are not in the checkpoint come from where they came from in the job that saved.
+void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
+  constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
+  const ModelStageFactoryConfig& factory = config.model_stage_factory;
+  const auto& saved_factory = value_of(saved, "trainer").at("model_stage_factory");
+  const auto& source = saved_factory.at("source_checkpoint");
+  D9D_CHECK(source.is_null() == !factory.source_checkpoint.has_value(), ConfigError,
+            "[loop::checkpoints] expected trainer.model_stage_factory.source_checkpoint = ", source.dump(),
+            ", with which ", saved.folder().string(), " was saved, got ",
+            factory.source_checkpoint ? factory.source_checkpoint->string() : "null", kAdvice);
+  const bool come_from_seed = source.is_null() || factory.source_may_lack.has_value();
+  const auto& seed = value_of(saved, "base_seed");
+  D9D_CHECK(!come_from_seed || seed == config.determinism.base_seed, ConfigError,
+            "[loop::checkpoints] expected trainer.determinism.base_seed = ", seed.dump(), ", with which ",
+            saved.folder().string(), " was saved, got ", config.determinism.base_seed, kAdvice);
+}
+
+// The ranks whose values a checkpoint names by `list`.
+std::vector<nlohmann::ordered_json> values_of_ranks(const SavedCheckpoint& saved, const char* list) {
+  std::vector<nlohmann::ordered_json> values;
+  for (const auto rank : value_of(saved, list).get<std::vector<std::size_t>>()) {
+    D9D_CHECK(rank < saved.rank_values().size(), IoError, "[loop::checkpoints] expected values of rank ", rank, " in ",
+              saved.folder().string(), ", got none. Continue from another checkpoint.");
+    values.push_back(saved.rank_values()[rank]);
+  }
+  return values;
 }
 
 // By name, what the metrics of all ranks came to since they were logged.
-nlohmann::ordered_json metric_states(const DistContext& context, const MetricMap& metrics) {
-  const DeviceMesh ranks = context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"});
-  nlohmann::ordered_json states = nlohmann::ordered_json::object();
-  for (const auto& [name, metric] : metrics) {
-    const at::Tensor own = metric->state();
-    std::vector<double> numbers;
-    if (own.defined()) {
-      const at::Tensor on_host = own.detach().to(at::kCPU, at::kDouble).contiguous().view({-1});
-      numbers.assign(on_host.const_data_ptr<double>(), on_host.const_data_ptr<double>() + on_host.numel());
+std::map<std::string, at::Tensor> metric_states(const SavedCheckpoint& saved, const char* kind) {
+  std::map<std::string, at::Tensor> states;
+  for (const auto& of_rank : values_of_ranks(saved, "metric_ranks")) {
+    for (const auto& [name, state] : of_rank.at(kind).items()) {
+      const at::Tensor sums = at::tensor(state.at("sums").get<std::vector<double>>(), at::kDouble)
+                                  .view(state.at("shape").get<std::vector<std::int64_t>>());
+      const auto [found, is_first] = states.try_emplace(name, sums);
+      if (!is_first) found->second = found->second + sums;
     }
-    std::vector<double> sums;
-    for (const nlohmann::json& of_rank : all_gather_object(nlohmann::json(numbers), ranks)) {
-      sums.resize(std::max(sums.size(), of_rank.size()));
-      for (std::size_t i = 0; i < of_rank.size(); ++i) sums[i] += of_rank[i].get<double>();
-    }
-    if (!sums.empty()) states[name] = sums;
   }
   return states;
 }
 
-void load_metrics(const nlohmann::ordered_json& states, const DistContext& context, const MetricMap& metrics) {
+void load_metrics(const std::map<std::string, at::Tensor>& states, const DistContext& context,
+                  const MetricMap& metrics) {
   if (!context.is_main_process()) return;  // sums over ranks: one rank has them all
-  for (const auto& [name, numbers] : states.items()) {
+  for (const auto& [name, sums] : states) {
     const auto metric = metrics.find(name);
-    if (metric == metrics.end()) continue;
-    const at::Tensor sums = at::tensor(numbers.get<std::vector<double>>(), at::kDouble).to(context.device());
-    metric->second->load_state(numbers.size() == 1 ? sums[0] : sums);
+    if (metric != metrics.end()) metric->second->load_state(sums.to(context.device()));
   }
 }
 
@@ -103,65 +118,66 @@ const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char*
 
 std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved) {
   std::vector<nlohmann::json> states;
-  for (const auto& state : value_of(saved, "task")) states.emplace_back(state);
+  for (const auto& of_rank : values_of_ranks(saved, "task_ranks")) states.emplace_back(of_rank.at("task"));
   const bool are_null = std::ranges::all_of(states, [](const nlohmann::json& state) { return state.is_null(); });
   return are_null ? std::vector<nlohmann::json>() : states;
 }
 
-std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer) {
-  std::map<std::string, DTensor> tensors = tensors_of_model(module);
+std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer, bool trainable_only) {
+  std::map<std::string, DTensor> tensors = tensors_of_model(module, trainable_only);
   tensors.merge(tensors_of_optimizer(module, optimizer));
   return tensors;
 }
 
-JobCheckpoints::JobCheckpoints(const DistContext& context, const CheckpointingConfig& config)
-    : context_(context), config_(config), directory_(config.save_dir, context.mesh(MeshDomain::kBatch)) {}
+std::set<std::string> buffers_of(const Module& module) {
+  std::set<std::string> names;
+  for (const auto& [name, buffer] : module.named_buffers()) {
+    if (buffer->is_persistent) names.insert(kModel + name);
+  }
+  return names;
+}
 
-std::optional<SavedCheckpoint> JobCheckpoints::newest() const {
-  if (config_.period_steps == StepActionPeriod{StepActionMode::kDisable}) return std::nullopt;
-  with_error_place("trainer.checkpointing.save_dir", [&] { directory_.prepare(); });
-  if (context_.is_main_process()) {
-    for (const auto& path : directory_.others()) {
-      context_.log().warning("[checkpoint] ", path.string(), " is no checkpoint of this library: it is not read");
+bool saves_checkpoints(const CheckpointingConfig& config) {
+  return !(config.period_steps == StepActionPeriod{StepActionMode::kDisable});
+}
+
+std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {
+  if (!saves_checkpoints(config)) return std::nullopt;
+  const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
+  with_error_place("trainer.checkpointing.save_dir", [&] { directory.prepare(); });
+  if (context.is_main_process()) {
+    for (const auto& path : directory.others()) {
+      context.log().warning("[checkpoint] ", path.string(), " is no checkpoint of this library: it is not read");
     }
   }
-  return directory_.newest();
+  return directory.newest();
 }
 
-bool JobCheckpoints::is_due(const JobSchedule& schedule, bool is_last) const {
-  if (config_.period_steps == StepActionPeriod{StepActionMode::kDisable}) return false;
-  return is_last || schedule.should_do_action(config_.period_steps, {.after_advance = true});
+void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
+                const TrainerConfig& config) {
+  const bool trainable_only = config.model_stage_factory.checkpoint_only_trainable_parameters;
+  const auto& saved_with = value_of(saved, kTrainableOnly);
+  D9D_CHECK(saved_with == trainable_only, ConfigError, "[loop::checkpoints] expected trainer.model_stage_factory.",
+            kTrainableOnly, " = ", saved_with.dump(), ", with which ", saved.folder().string(), " was saved, got ",
+            trainable_only ? "true" : "false", ". Continue with the same, or begin in another folder.");
+  if (trainable_only && has_frozen_parameters(module)) check_frozen_source(saved, config);
+  saved.load({.tensors = tensors_of_model(module, trainable_only)}, context.mesh(MeshDomain::kBatch), kModel);
 }
 
-void JobCheckpoints::save(const TrainingJob& job, const RunPosition& position) const {
-  const auto start = std::chrono::steady_clock::now();
-  CheckpointState state{.tensors = tensors_of(*job.module, job.optimizer), .values = {}};
-  state.values = {{"schedule", job.schedule.state()},
-                  {"lr_scheduler", job.lr_scheduler.state()},
-                  {"data", position.data},
-                  {"task", states_of_ranks(job.context, position.task)},
-                  {"metrics", metric_states(job.context, job.metrics)},
-                  {"loss_means", metric_states(job.context, *job.loss_means)},
-                  {"tracker", position.tracker},
-                  {"base_seed", job.config.determinism.base_seed}};
-  const std::int64_t step = job.schedule.current_step();
-  directory_.save(step, state, config_.num_to_keep);
-  if (!job.context.is_main_process()) return;
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  job.context.log().info("saved step ", step, " in ", config_.save_dir.string(), " (", seconds.count(), " s)");
-}
-
-void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module) {
-  saved.load({.tensors = tensors_of_model(module), .values = {}}, context.mesh(MeshDomain::kBatch), kModel);
+LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options) {
+  const NamedTensors tensors = saved.tensors(kModel);
+  std::set<std::string> own;
+  for (const auto& [name, tensor] : state_of(module)) own.insert(name);
+  return load_model_state(module, mapper::identities(own), tensors, options);
 }
 
 void load(const SavedCheckpoint& saved, TrainingJob& job) {
-  saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer), .values = {}},
-             job.context.mesh(MeshDomain::kBatch), kOptimizer);
+  saved.load({.tensors = tensors_of_optimizer(*job.module, job.optimizer)}, job.context.mesh(MeshDomain::kBatch),
+             kOptimizer);
   job.lr_scheduler.load_state(value_of(saved, "lr_scheduler"));
-  load_metrics(value_of(saved, "metrics"), job.context, job.metrics);
-  const auto& loss_means = value_of(saved, "loss_means");
-  for (const auto& [name, numbers] : loss_means.items()) (*job.loss_means)[name] = std::make_shared<MeanMetric>();
+  load_metrics(metric_states(saved, "metrics"), job.context, job.metrics);
+  const std::map<std::string, at::Tensor> loss_means = metric_states(saved, "loss_means");
+  for (const auto& [name, sums] : loss_means) (*job.loss_means)[name] = std::make_shared<MeanMetric>();
   load_metrics(loss_means, job.context, *job.loss_means);
   const std::uint64_t seed = job.config.determinism.base_seed;
   if (value_of(saved, "base_seed") != seed && job.context.is_main_process()) {

@@ -1,67 +1,58 @@
-// Saving a training job and continuing it: which of its parts a checkpoint holds, and when one is written.
+// What a checkpoint holds of a training job, and continuing from one. JobSaves (job_saves.h) writes them.
 //
 // Example
-//   const JobCheckpoints checkpoints(context, config.checkpointing);
-//   if (const auto saved = checkpoints.newest()) schedule.load_state(value_of(*saved, "schedule"));
+//   const auto saved = newest_checkpoint(context, config.checkpointing);
+//   if (saved) schedule.load_state(value_of(*saved, "schedule"));
 //   ...                                                              // model
-//   if (saved) load_model(*saved, context, model);
+//   if (saved) load_model(*saved, context, model, config);
 //   ...                                                              // optimiser
 //   if (saved) load(*saved, job);
-//   while (...) { ...; if (checkpoints.is_due(schedule, is_last)) checkpoints.save(job, {.data = stream.state()}); }
 #pragma once
 
-#include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/component/training_job.h"
+#include "d9d/model_state/load_model_state.h"
 
 namespace d9d {
 
-// What a run knows beside its job.
-struct RunPosition {
-  nlohmann::json data = nullptr;             // PackStream::state()
-  nlohmann::json task = nullptr;             // TrainTask::state() of this rank
-  nlohmann::ordered_json tracker = nullptr;  // TrackerRun::state(), of the main process
-};
+// Whether the job saves and resumes: unless trainer.checkpointing.period_steps is "disable".
+[[nodiscard]] bool saves_checkpoints(const CheckpointingConfig& config);
 
-class JobCheckpoints {
- public:
-  // Does nothing and finds nothing with trainer.checkpointing.period_steps = "disable".
-  JobCheckpoints(const DistContext& context, const CheckpointingConfig& config);
+// Collective. The checkpoint that the job continues from. Throws IoError if none could be written to the folder.
+[[nodiscard]] std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context,
+                                                               const CheckpointingConfig& config);
 
-  // Collective. The checkpoint that the job continues from. Throws IoError if none could be written to the folder.
-  [[nodiscard]] std::optional<SavedCheckpoint> newest() const;
+// Collective. Parameters and persistent buffers, in place. With checkpoint_only_trainable_parameters frozen parameters
+// are not in the checkpoint and stay. ConfigError if it was written with another setting, or if frozen parameters now
+// come from elsewhere: from a source_checkpoint instead of the seed, the reverse, or another seed.
+void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
+                const TrainerConfig& config);
 
-  // Whether one is to be written now, after JobSchedule::advance(); is_last: no step follows in this run.
-  [[nodiscard]] bool is_due(const JobSchedule& schedule, bool is_last) const;
-  // Collective. IoError on all ranks if it cannot be written.
-  void save(const TrainingJob& job, const RunPosition& position) const;
-
- private:
-  const DistContext& context_;  // borrowed
-  CheckpointingConfig config_;
-  CheckpointDirectory directory_;
-};
-
-// Collective. Parameters and persistent buffers, in place.
-void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module);
+// Local. The weights of a checkpoint of a job, for another job that begins with them.
+LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);
 
 // Collective. The optimiser's state, in place, the position of the learning-rate schedule, and metrics. JobSchedule,
 // data and model have got theirs already.
 void load(const SavedCheckpoint& saved, TrainingJob& job);
 
-// A value that save() wrote. StateError, naming the folder, if it is not there.
+// A value of CheckpointState::values. StateError, naming the folder, if it is not there.
 [[nodiscard]] const nlohmann::ordered_json& value_of(const SavedCheckpoint& saved, const char* name);
 
 // What the tasks of the data-parallel ranks saved; empty if that is nothing.
 [[nodiscard]] std::vector<nlohmann::json> task_states(const SavedCheckpoint& saved);
 
-// Local. The tensors of a job: "model.<name>", "optimizer.<name>". An entry "<parameter>.<slot>" of
-// Optimizer::state_dict() with the shape of what this rank keeps of the parameter has its layout; any other is the same
-// on all ranks. Throws StateError for one that is not a number and belongs to a sharded parameter in another shape.
-[[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer);
+// Local. The tensors of a job that its checkpoints hold: "model.<name>", and "optimizer.<entry>" for those of
+// Optimizer::state_dict(). `trainable_only`: no frozen parameters.
+[[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer,
+                                                        bool trainable_only = false);
+// Local. The names among them that are persistent buffers.
+[[nodiscard]] std::set<std::string> buffers_of(const Module& module);
 
 }  // namespace d9d

@@ -1,9 +1,13 @@
 #include "d9d/loop/component/model_stage_factory.h"
 
 #include "d9d/base/check.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/collectives/agreed.h"
+#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/models/huggingface/module_weights.h"
+#include "d9d/modules/mixed_precision.h"
 
 namespace d9d {
 
@@ -30,8 +34,13 @@ void load_source_checkpoint(const DistContext& context, Module& module, const Mo
   LoadReport report;
   agreed(context.mesh(MeshDomain::kBatch), [&] {
     with_error_place("in trainer.model_stage_factory, source_checkpoint and source_may_lack", [&] {
-      const HuggingFaceDirectory source(folder);
-      report = load_weights(module, map(source), source, {.may_be_missing = config.source_may_lack.value_or("")});
+      const LoadOptions options{.may_be_missing = config.source_may_lack.value_or("")};
+      if (const auto saved = checkpoint_at(folder)) {
+        report = load_saved_model(module, *saved, options);
+      } else {
+        const HuggingFaceDirectory source(folder);
+        report = load_weights(module, map(source), source, options);
+      }
     });
   });
   if (!context.is_main_process()) return;
@@ -47,6 +56,25 @@ RandomClockPtr share_random_clock(const DistContext& context, Module& module, co
   clock->num_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
   module.set_random_clock(clock);
   return clock;
+}
+
+void build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
+                       const PipelineStageInfo& stage, const std::shared_ptr<Module>& shared, bool resumes) {
+  Module& module = *shared;
+  check_late_initialized(module);
+  if (const auto& dtype = config.model_stage_factory.master_dtype) keep_parameters_in(shared, to_scalar_type(*dtype));
+  provider.parallelize_model_stage(context, stage, module);
+  check_layouts(context, module);
+  module.materialize(context.device());
+  module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
+  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint;
+      checkpoint && (!resumes || config.model_stage_factory.checkpoint_only_trainable_parameters)) {
+    load_source_checkpoint(context, module, config.model_stage_factory, [&](const HuggingFaceDirectory& source) {
+      return provider.map_source_checkpoint(source, module);
+    });
+  }
+  module.check_initialized();
+  module.train();
 }
 
 }  // namespace d9d

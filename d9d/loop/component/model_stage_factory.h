@@ -2,12 +2,11 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/providers.h"
-#include "d9d/modules/mixed_precision.h"
 
 namespace d9d {
 
@@ -22,35 +21,16 @@ void check_layouts(const DistContext& context, const Module& module);
 [[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
                                                 const TrainerConfig& config);
 
-// Collective over the job. Fills the module from the configured source_checkpoint with the mapper that `map` makes for
-// it. On the main process, warns of tensors of the folder that nothing takes, and of parameters that it lacks. A rank's
-// error is all ranks' error.
+// Collective over the job. Fills the module from the configured source_checkpoint: a folder of Hugging Face with the
+// mapper that `map` makes for it, a checkpoint of a job by its own names. On the main process, warns of tensors of the
+// folder that nothing takes, and of parameters that it lacks. A rank's error is all ranks' error.
 void load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
                             const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
 
-// resumes: a checkpoint of the job will replace all values, so model_stage_factory.source_checkpoint is not read.
-template <class Types>
-[[nodiscard]] ModelStage<Types> build_model_stage(const DistContext& context, const TrainerConfig& config,
-                                                  ModelProvider<Types>& provider, bool resumes = false) {
-  const PipelineStageInfo stage_info;  // pipelines have one stage
-  ModelStage<Types> stage = provider.initialize_model_stage(context, stage_info);
-  Module& module = *stage.module;
-  check_late_initialized(module);
-  if (const auto& dtype = config.model_stage_factory.master_dtype) {
-    keep_parameters_in(stage.module, to_scalar_type(*dtype));
-  }
-  provider.parallelize_model_stage(context, stage_info, module);
-  check_layouts(context, module);
-  module.materialize(context.device());
-  module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
-  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint; checkpoint && !resumes) {
-    load_source_checkpoint(context, module, config.model_stage_factory, [&](const HuggingFaceDirectory& source) {
-      return provider.map_source_checkpoint(source, module);
-    });
-  }
-  module.check_initialized();
-  module.train();
-  return stage;
-}
+// Collective. `module`: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
+// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable
+// parameters alone.
+void build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
+                       const PipelineStageInfo& stage, const std::shared_ptr<Module>& module, bool resumes = false);
 
 }  // namespace d9d

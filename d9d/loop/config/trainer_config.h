@@ -19,8 +19,8 @@
 #include "d9d/base/dtype.h"
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
-#include "d9d/loop/config/pipeline_schedule_config.h"
 #include "d9d/loop/config/step_action_period.h"
+#include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 #include "d9d/tracker/config.h"
 
 namespace d9d {
@@ -110,15 +110,26 @@ struct GarbageCollectionConfig {
   }
 };
 
+// What happens when a checkpoint cannot be written beside training. Those of before stay.
+enum class FailedSavePolicy { kStop, kContinue };
+constexpr auto enum_names(FailedSavePolicy) {
+  return std::to_array<EnumName<FailedSavePolicy>>(
+      {{FailedSavePolicy::kStop, "stop"}, {FailedSavePolicy::kContinue, "continue"}});
+}
+
 struct CheckpointingConfig {
   std::filesystem::path save_dir = {};
   StepActionPeriod period_steps = {};
   std::optional<std::int64_t> num_to_keep = {};  // null: all
+  // continue: an error line in the log; the save at the end of a run stops it nevertheless
+  FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
 
   static constexpr auto fields() {
-    return record<CheckpointingConfig>(required("save_dir", &CheckpointingConfig::save_dir),
-                                       required("period_steps", &CheckpointingConfig::period_steps),
-                                       defaulted("num_to_keep", &CheckpointingConfig::num_to_keep, at_least(1)));
+    using Checkpointing = CheckpointingConfig;
+    return record<Checkpointing>(required("save_dir", &Checkpointing::save_dir),
+                                 required("period_steps", &Checkpointing::period_steps),
+                                 defaulted("num_to_keep", &Checkpointing::num_to_keep, at_least(1)),
+                                 defaulted("on_failed_save", &Checkpointing::on_failed_save));
   }
 };
 

@@ -65,10 +65,6 @@ void refuse_unsupported(const DeviceMeshParameters& mesh) {
 void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
-  if (trainer.model_stage_factory.checkpoint_only_trainable_parameters) {
-    refuse("trainer.model_stage_factory.checkpoint_only_trainable_parameters", true, "saving a part of a model is",
-           "Set it to false.");
-  }
   if (const auto ahead = trainer.data_prefetch.prefetch_factor; ahead != DataPrefetchConfig().prefetch_factor) {
     refuse("trainer.data_prefetch.prefetch_factor", ahead, "copying another number of packs to the device ahead is",
            "Leave it out.");

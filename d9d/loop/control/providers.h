@@ -11,7 +11,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/data/pack/pack_stream.h"
 #include "d9d/loop/control/replicate_over_data.h"
@@ -21,7 +20,6 @@
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapper/compose.h"
-#include "d9d/models/legacy_names.h"
 #include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
 #include "d9d/pipelining/api/stage_info.h"
@@ -79,30 +77,29 @@ template <class Types, class Model>
   return {};
 }
 
-template <class Types>
-class ModelProvider {
+// What of a model provider does not depend on the types of the task.
+class AnyModelProvider {
  public:
-  virtual ~ModelProvider() = default;
+  virtual ~AnyModelProvider();
 
+  // Declares the layout of parameters, before storage exists. By default replicate_over_data().
+  virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module);
+  // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters. By default
+  // by their names. A folder that has all of them by these names is loaded so whatever this returns.
+  [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
+  // What Trainer::export_to writes. By default all tensors by their names, and no other file.
+  [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
+  // Called once, after the task's register_events and before anything is built.
+  virtual void register_events(const DistContext& context, EventBus& events);
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object
+};
+
+template <class Types>
+class ModelProvider : public AnyModelProvider {
+ public:
   // Builds the stage on the meta device, in the dtype that it trains in.
   [[nodiscard]] virtual ModelStage<Types> initialize_model_stage(const DistContext& context,
                                                                  const PipelineStageInfo& stage) = 0;
-  // Declares the layout of parameters, before storage exists.
-  virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& /*stage*/, Module& module) {
-    replicate_over_data(context, module);
-  }
-  // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters. By default
-  // by their names. A folder that has all of them by these names is loaded so whatever this returns.
-  [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) {
-    return own_names(module, source.names());
-  }
-  // What Trainer::export_to writes. By default all tensors by their names, and no other file.
-  [[nodiscard]] virtual ModelExport prepare_export(const Module& module) {
-    return {.mapper = mapper::identities_of_module(module), .files = {}};
-  }
-  // Called once, after the task's register_events and before anything is built.
-  virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
-  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
 };
 
 template <class Batch>

@@ -20,7 +20,6 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
-#include "d9d/base/check.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/tree/node.h"
 #include "d9d/loop/control/job_schedule.h"
@@ -53,8 +52,28 @@ struct LossResult {
 // Of several losses each is averaged so with its own weights, and the step's loss is the sum of these means; one whose
 // total weight is zero counts 0. A step in which all total weights are zero changes nothing.
 
+// What of a task does not depend on its types.
+class AnyTask {
+ public:
+  virtual ~AnyTask();
+
+  [[nodiscard]] virtual MetricMap create_metrics();
+
+  // What this rank's task must find again after a resume; null: nothing. Called between steps.
+  [[nodiscard]] virtual nlohmann::json state() const;
+  // Called before the first step of a job that continues, unless all were null: what state() returned on each rank, in
+  // the order of data-parallel ranks, of which there may have been another number than now.
+  virtual void load_state(const std::vector<nlohmann::json>& of_ranks);
+
+  // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
+  // that docs/training.md lists.
+  virtual void register_events(const DistContext& context, EventBus& events);
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object
+  virtual void finalize();                                    // called once, after the last step
+};
+
 template <class Types>
-class TrainTask {
+class TrainTask : public AnyTask {
  public:
   using Batch = BatchOf<Types>;
   using Input = InputOf<Types>;
@@ -69,30 +88,13 @@ class TrainTask {
                 "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
                 "(d9d/base/record.h), so that tensors in it are found and detached");
 
-  virtual ~TrainTask() = default;
-
   // Called once a microbatch, with the batch's tensors on the model's device.
   [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
   // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 
-  [[nodiscard]] virtual MetricMap create_metrics() { return {}; }
   // Called once a microbatch, right after its loss. `metrics`: what create_metrics returned.
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
-
-  // What this rank's task must find again after a resume; null: nothing. Called between steps.
-  [[nodiscard]] virtual nlohmann::json state() const { return nullptr; }
-  // Called before the first step of a job that continues, unless all were null: what state() returned on each rank, in
-  // the order of data-parallel ranks, of which there may have been another number than now.
-  virtual void load_state(const std::vector<nlohmann::json>& /*of_ranks*/) {
-    throw StateError("[loop::task] expected a task that loads what it saved. Override TrainTask::load_state as well.");
-  }
-
-  // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
-  // that docs/training.md lists.
-  virtual void register_events(const DistContext& /*context*/, EventBus& /*events*/) {}
-  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nlohmann::json::object(); }
-  virtual void finalize() {}  // called once, after the last step
 };
 
 }  // namespace d9d

@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -17,8 +18,9 @@
 #include "d9d/base/progress/progress_bar.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/device/torch_version.h"
+#include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/gradient_manager.h"
-#include "d9d/loop/component/job_checkpoints.h"
+#include "d9d/loop/component/job_saves.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
@@ -72,6 +74,21 @@ double num_parameters(const Module& module) {
   return count;
 }
 
+RunInfo run_info(const TrainingJob& job) {
+  return {.name = job.config.run.name,
+          .description = job.config.run.description.value_or(""),
+          .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
+          .resume_state = job.tracker_state};
+}
+
+// Only the main process writes to trackers.
+std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
+  if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
+  std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
+  if (job.tracker == nullptr) return configured->open(run_info(job));
+  return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
+}
+
 // Runs steps; owns objects that live as long as the run.
 class TrainingRun {
  public:
@@ -107,21 +124,6 @@ class TrainingRun {
   }
 
  private:
-  // Only the main process writes to trackers.
-  static std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
-    if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
-    std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
-    if (job.tracker == nullptr) return configured->open(run_info(job));
-    return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
-  }
-
-  static RunInfo run_info(const TrainingJob& job) {
-    return {.name = job.config.run.name,
-            .description = job.config.run.description.value_or(""),
-            .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
-            .resume_state = job.tracker_state};
-  }
-
   void announce() const {
     log_.info("d9d with ", describe(running_versions()));
     log_.info("training ", job_.config.run.name, ": ", short_number(num_parameters(*job_.module)), " parameters, ",
@@ -143,15 +145,31 @@ class TrainingRun {
     if (job_.schedule.should_do_action(job_.config.logging.period_steps, {.always_at_last_step = true})) {
       report.logged = collect_values();
     }
-    report.learning_rate = job_.optimizer.learning_rate() * job_.lr_scheduler.factor();
-    report.gradients =
-        gradients_.apply(job_.optimizer, report.learning_rate,
-                         {.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested()}, around_optimizer_step());
+    report.learning_rate = learning_rate();
+    std::optional<FirstUpdate> first_update;
+    if (!has_stepped_) first_update.emplace(*job_.module);
+    saves_.wait_for_copies();
+    const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
+    report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
+    saves_.advance(report.gradients.save);
+    if (first_update && report.gradients.is_usable && report.gradients.norm > 0 && report.learning_rate > 0 &&
+        job_.context.is_main_process()) {
+      first_update->warn(job_.context, report.learning_rate);
+    }
     if (!report.gradients.is_usable && job_.context.is_main_process()) {
       log_.warning("step ", job_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
     }
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
+  }
+
+  double learning_rate() const {
+    const double base = job_.optimizer.learning_rate(), factor = job_.lr_scheduler.factor();
+    const double rate = base * factor;
+    D9D_CHECK(std::isfinite(rate) && rate >= 0, StateError, "[loop::training] expected a learning rate >= 0 in step ",
+              job_.schedule.current_step(), ", got ", rate, ": ", base, " of the optimiser times ", factor,
+              " of the scheduler. Correct the one that is wrong.");
+    return rate;
   }
 
   // Empty if no handler watches the optimiser's step: then that step need not wait until the host knows the loss.
@@ -210,11 +228,16 @@ class TrainingRun {
     if (job_.schedule.should_do_action(job_.config.gc.period_steps)) malloc_trim(0);
     job_.events->trigger(kTrainStepPost, finished_step(step_, report));
     job_.schedule.advance();
-    if (!checkpoints_.is_due(job_.schedule, /*is_last=*/stops_ || job_.schedule.is_done())) return;
-    set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
+    const bool is_last = stops_ || job_.schedule.is_done();
+    if (saves_.is_due(is_last)) save(is_last);
+  }
+
+  void save(bool is_last) {
+    const bool waits = saves_.will_wait(is_last);
+    if (waits) set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
     run_->flush();
-    checkpoints_.save(job_, {.data = packs_.data_state(), .task = packs_.task_state(), .tracker = run_->state()});
-    if (has_stepped_) set_timeout(job_.config.timeout.step_timeout);
+    saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = run_->state()}, is_last);
+    if (waits && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
   }
 
   void show_step(const StepReport& report) {
@@ -232,7 +255,7 @@ class TrainingRun {
   Logger log_;
   std::unique_ptr<TrackerRun> run_;
   GradientManager gradients_;
-  const JobCheckpoints checkpoints_{job_.context, job_.config.checkpointing};
+  JobSaves saves_{job_};
   const SideStream copies_{job_.context.device()};
   const InterruptScope interrupt_;
   bool stops_ = false;

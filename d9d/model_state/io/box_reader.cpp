@@ -1,27 +1,24 @@
 #include "d9d/model_state/io/box_reader.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
-#include <exception>
 #include <map>
-#include <memory>
-#include <mutex>
-#include <thread>
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/input_file.h"
 #include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/core/dtensor/held_parts.h"
+#include "d9d/model_state/io/checked_reads.h"
+#include "d9d/model_state/io/thread_queue.h"
 
 namespace d9d {
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{8} << 20;  // of one request
+constexpr std::int64_t kMostConverted = 2 << 20;  // of one that is converted or reordered in memory, on several threads
 constexpr std::int64_t kGapOfRows = 64 << 10;
 constexpr std::int64_t kGapOfBoxes = 4 << 10;
 constexpr std::int64_t kAlone = 1 << 20;  // from this size on a piece is read to where it belongs, not with others
@@ -63,7 +60,12 @@ LocalBox rows_of(const LocalBox& box, std::size_t dim, std::int64_t begin, std::
   return rows;
 }
 
-// Cuts a box into pieces of at most kMostBytes without gaps of more than kGapOfRows. Dims before `dim` have size 1.
+std::int64_t most_bytes(const BoxRead& read) {
+  const bool is_plain = read.into.scalar_type() == read.from.dtype && read.casts.empty() && read.into.is_contiguous();
+  return is_plain || !read.into.is_cpu() ? kMostBytes : kMostConverted;
+}
+
+// Cuts a box into pieces of at most most_bytes() without gaps of more than kGapOfRows. Dims before `dim` have size 1.
 void cut(const BoxRead& read, const LocalBox& box, std::size_t dim, std::vector<Piece>& pieces) {
   while (dim < box.sizes.size() && box.sizes[dim] == 1) ++dim;
   const FlatRange bytes = bytes_of(read, box);
@@ -71,13 +73,14 @@ void cut(const BoxRead& read, const LocalBox& box, std::size_t dim, std::vector<
     pieces.push_back({.read = &read, .box = box, .bytes = bytes});
     return;
   }
+  const std::int64_t most = most_bytes(read);
   const std::int64_t row = bytes_of(read, rows_of(box, dim, 0, 1)).numel();
   const std::int64_t stride = (bytes.numel() - row) / (box.sizes[dim] - 1);
-  if (stride - row > kGapOfRows || row > kMostBytes) {
+  if (stride - row > kGapOfRows || row > most) {
     for (std::int64_t i = 0; i < box.sizes[dim]; ++i) cut(read, rows_of(box, dim, i, 1), dim + 1, pieces);
     return;
   }
-  const std::int64_t num_rows = std::max<std::int64_t>(1, (kMostBytes - row) / stride + 1);
+  const std::int64_t num_rows = std::max<std::int64_t>(1, (most - row) / stride + 1);
   for (std::int64_t begin = 0; begin < box.sizes[dim]; begin += num_rows) {
     const LocalBox rows = rows_of(box, dim, begin, std::min(num_rows, box.sizes[dim] - begin));
     pieces.push_back({.read = &read, .box = rows, .bytes = bytes_of(read, rows)});
@@ -139,7 +142,7 @@ class ReadBuffer {
   std::byte* at(const FlatRange& bytes) {
     const std::int64_t shift = bytes.begin % kAlignment;
     if (!memory_.defined() || memory_.numel() < bytes.numel() + kAlignment) {
-      memory_ = at::empty({std::max(bytes.numel(), kMostBytes) + kAlignment}, options_);
+      memory_ = at::empty({std::max(bytes.numel(), kMostConverted) + kAlignment}, options_);
     }
     return static_cast<std::byte*>(memory_.data_ptr()) + shift;
   }
@@ -165,31 +168,6 @@ void serve(const Request& request, ReadBuffer& buffer) {
   }
 }
 
-// Serves all requests on several threads, each the next one; throws the first error.
-void serve_all(const std::vector<Request>& requests, int num_threads, bool is_pinned) {
-  std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr error;
-  const auto work = [&] {
-    const at::NoGradGuard no_grad;
-    const c10::ParallelGuard one_thread(true);  // these threads are what is parallel here
-    ReadBuffer buffer(is_pinned);
-    try {
-      for (std::size_t i = next++; i < requests.size(); i = next++) serve(requests[i], buffer);
-    } catch (...) {
-      next = requests.size();
-      const std::scoped_lock lock(mutex);
-      if (!error) error = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> threads;
-    for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
-    work();
-  }
-  if (error) std::rethrow_exception(error);
-}
-
 }  // namespace
 
 BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& options) {
@@ -197,9 +175,14 @@ BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& optio
   std::map<std::string, InputFile> files;
   std::vector<Piece> pieces;
   bool is_pinned = false;
+  std::vector<BoxRead> checked;
   for (const BoxRead& read : reads) {
     D9D_ASSERT(read.into.sizes() == read.box.sizes, "a box is read into a tensor of another shape");
     if (read.box.numel() == 0) continue;
+    if (read.from.checksums != nullptr) {
+      checked.push_back(read);
+      continue;
+    }
     files.try_emplace(read.from.path, read.from.path);
     cut(read, read.box, 0, pieces);
     bytes.wanted += read.box.numel() * element_size(read);
@@ -208,7 +191,12 @@ BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& optio
   const std::vector<Request> requests = requests_of(std::move(pieces), files);
   for (const Request& request : requests) bytes.read += request.bytes.numel();
   const auto most = static_cast<int>(std::min<std::int64_t>(bytes.read / kMostBytes + 1, options.num_threads));
-  serve_all(requests, std::max(1, most), is_pinned);
+  work_through(requests.size(), most, [&]() -> WorkOnItem {
+    return [&, buffer = ReadBuffer(is_pinned)](std::size_t i) mutable { serve(requests[i], buffer); };
+  });
+  const BytesRead of_checked = read_checked_boxes(checked, options);
+  bytes.wanted += of_checked.wanted;
+  bytes.read += of_checked.read;
   return bytes;
 }
 

@@ -2,21 +2,24 @@
 // file, in few large pieces, on several threads.
 //
 // Example
-//   std::vector<BoxRead> reads = {{.from = *source.stored, .box = {{0, 0}, {4, 8}}, .into = part_of_weight}};
+//   std::vector<BoxRead> reads = {{.from = stored, .box = {{0, 0}, {4, 8}}, .into = part_of_weight}};
 //   const BytesRead bytes = read_boxes(std::move(reads));
 //
+// Pieces have up to 8 MiB; those that are converted or reordered in memory up to 2 MiB.
 // Bytes between those that are wanted are read too where another read would cost more: gaps of up to 4 KiB between
 // boxes, and of up to 64 KiB between the rows of one box. A box that is contiguous in the file, such as rows or a flat
 // slice, is read without a byte more than that; of columns of a row-major matrix at most their rows.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/dtensor/layout.h"
+#include "d9d/model_state/io/block_checksums.h"
 
 namespace d9d {
 
@@ -26,6 +29,7 @@ struct StoredTensor {
   std::int64_t offset;  // of the first byte
   at::ScalarType dtype;
   std::vector<std::int64_t> shape;
+  std::shared_ptr<const BlockChecksums> checksums = nullptr;  // if set, blocks that are touched are read and compared
 };
 
 struct BoxRead {
@@ -44,8 +48,8 @@ struct ReadOptions {
   int num_threads = 4;  // at most; small reads use one
 };
 
-// Local, blocking. Throws IoError that names the file which cannot be read or ends too early; some boxes are filled
-// then.
+// Local, blocking. Throws IoError that names the file which cannot be read, ends too early, or has other bytes than its
+// checksums say; some boxes are filled then.
 BytesRead read_boxes(const std::vector<BoxRead>& reads, const ReadOptions& options = {});
 
 }  // namespace d9d

@@ -48,16 +48,11 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 
 std::vector<std::vector<TensorSource>> cut_into_shards(const std::vector<TensorSource>& tensors,
                                                        std::int64_t max_shard_bytes) {
-  std::vector<std::vector<TensorSource>> shards(1);
-  std::int64_t bytes = 0;
-  for (const TensorSource& tensor : tensors) {
-    bytes += num_bytes(tensor);
-    if (bytes > max_shard_bytes && !shards.back().empty()) {
-      shards.emplace_back();
-      bytes = num_bytes(tensor);
-    }
-    shards.back().push_back(tensor);
-  }
+  std::vector<std::int64_t> bytes;
+  for (const TensorSource& tensor : tensors) bytes.push_back(num_bytes(tensor));
+  const std::vector<std::size_t> shard_of_tensor = shard_of_each(bytes, max_shard_bytes);
+  std::vector<std::vector<TensorSource>> shards(shard_of_tensor.empty() ? 1 : shard_of_tensor.back() + 1);
+  for (std::size_t i = 0; i < tensors.size(); ++i) shards[shard_of_tensor[i]].push_back(tensors[i]);
   return shards;
 }
 
@@ -122,10 +117,11 @@ std::optional<TensorSource> HuggingFaceDirectory::find(const std::string& name) 
                       .shape = entry->second.shape,
                       .read = [file, name] { return file->tensor(name); },
                       .origin = path,
-                      .stored = StoredTensor{.path = path,
+                      .stored = {{.box = whole_box(entry->second.shape),
+                                  .values = {.path = path,
                                              .offset = static_cast<std::int64_t>(entry->second.offset),
                                              .dtype = entry->second.dtype,
-                                             .shape = entry->second.shape}};
+                                             .shape = entry->second.shape}}}};
 }
 
 const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::string& file) const {
@@ -152,6 +148,17 @@ std::string huggingface_shard_name(std::size_t index, std::size_t num_shards) {
   char name[64];
   std::snprintf(name, sizeof name, "model-%05zu-of-%05zu.safetensors", index + 1, num_shards);
   return name;
+}
+
+std::vector<std::size_t> shard_of_each(const std::vector<std::int64_t>& bytes, std::int64_t max_shard_bytes) {
+  std::vector<std::size_t> shards;
+  std::int64_t filled = 0;
+  for (const std::int64_t each : bytes) {
+    const bool is_full = filled > 0 && filled + each > max_shard_bytes;
+    filled = is_full ? each : filled + each;
+    shards.push_back((shards.empty() ? 0 : shards.back()) + (is_full ? 1 : 0));
+  }
+  return shards;
 }
 
 HuggingFaceExport::HuggingFaceExport(const fs::path& path, std::map<std::string, std::string> files)

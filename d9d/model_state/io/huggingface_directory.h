@@ -55,6 +55,11 @@ class HuggingFaceDirectory {
 // model-00001-of-00003.safetensors for index 0 of 3; of one shard, model.safetensors.
 [[nodiscard]] std::string huggingface_shard_name(std::size_t index, std::size_t num_shards);
 
+// Which shard each of several items goes to, in order: a shard is full where the next item would take it beyond
+// `max_shard_bytes`. A larger item gets its own.
+[[nodiscard]] std::vector<std::size_t> shard_of_each(const std::vector<std::int64_t>& bytes,
+                                                     std::int64_t max_shard_bytes);
+
 // A folder that is being written: whoever writes shards puts them into staging().
 class HuggingFaceExport {
  public:

@@ -84,6 +84,9 @@ MappedTensor narrowed(const MappedTensor& x, std::int64_t dim, std::int64_t star
   LocalBox kept = whole_box(result.spec.shape);
   kept.start[at] = start;
   for (const TensorPart& part : x.parts) {
+    // First without a copy: of thousands of stacked tensors each output takes one.
+    const std::int64_t begin = part.target.start[at];
+    if (begin >= start + length || begin + part.target.sizes[at] <= start) continue;
     std::optional<TensorPart> inner = part_within(part, kept);
     if (!inner) continue;
     inner->target.start[at] -= start;

@@ -140,8 +140,4 @@ StateSpec spec_of(const DTensor& tensor) {
           .placements = tensor.placements};
 }
 
-DTensor whole_dtensor(const at::Tensor& tensor) {
-  return {.local = tensor, .mesh = {}, .placements = {}, .global_shape = tensor.sizes().vec()};
-}
-
 }  // namespace d9d

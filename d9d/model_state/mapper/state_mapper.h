@@ -107,6 +107,5 @@ class StateMapper {
                                                        const std::set<std::string>& wanted);
 
 [[nodiscard]] StateSpec spec_of(const DTensor& tensor);
-[[nodiscard]] DTensor whole_dtensor(const at::Tensor& tensor);
 
 }  // namespace d9d

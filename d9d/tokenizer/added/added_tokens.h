@@ -44,8 +44,8 @@ class AddedTokenMatcher {
   // `contents[i]`: what stands for tokens[i] in the text; different for each, and none is empty.
   AddedTokenMatcher(std::vector<AddedToken> tokens, const std::vector<std::string>& contents);
 
-  // Replaces `matches`. `text` is valid UTF-8. Where a token takes the white space that is itself the next token, the two
-  // overlap, as in Hugging Face's tokenizers.
+  // Replaces `matches`. `text` is valid UTF-8. Where a token takes the white space that is itself the next token, the
+  // two overlap, as in Hugging Face's tokenizers.
   void find(std::string_view text, SpecialTokens special_tokens, std::vector<AddedMatch>& matches) const;
 
   [[nodiscard]] bool is_empty() const { return tokens_.empty(); }

@@ -44,8 +44,9 @@ struct MergeScratch {
 
 class BpeModel {
  public:
-  // `vocabulary`: tokens in the byte alphabet, ids unique. `merges`: in their order, each of tokens whose concatenation is
-  // a token too. The vocabulary has a token for every byte that UTF-8 uses. `where` begins the messages of ConfigErrors.
+  // `vocabulary`: tokens in the byte alphabet, ids unique. `merges`: in their order, each of tokens whose
+  // concatenation is a token too. The vocabulary has a token for every byte that UTF-8 uses. `where` begins the
+  // messages of ConfigErrors.
   BpeModel(StringMap<TokenId> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
            bool ignore_merges, const std::string& where);
 

@@ -1,5 +1,5 @@
-// The characters that stand for bytes in byte-level vocabularies (GPT-2's bytes_to_unicode): printable bytes of Latin-1 stand
-// for themselves, the others for U+0100 and on. "Ġ" is the space.
+// The characters that stand for bytes in byte-level vocabularies (GPT-2's bytes_to_unicode): printable bytes of
+// Latin-1 stand for themselves, the others for U+0100 and on. "Ġ" is the space.
 //
 // Example
 //   from_byte_alphabet("Ġthe")   // " the"

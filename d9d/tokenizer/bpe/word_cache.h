@@ -1,5 +1,6 @@
-// The tokens of words that were encoded before. Most words are short: those of at most 15 bytes and 3 tokens are one half of a
-// cache line, in a table with open addressing; the others are in a map. Bounded: a full one forgets everything.
+// The tokens of words that were encoded before. Most words are short: those of at most 15 bytes and 3 tokens are one
+// half of a cache line, in a table with open addressing; the others are in a map. Bounded: a full one forgets
+// everything.
 //
 // Example
 //   const std::span<const TokenId> ids = cache.find(word, [&](std::vector<TokenId>& ids) { ... });   // computed if new
@@ -23,8 +24,8 @@ class WordCache {
  public:
   WordCache() : slots_(kFirstSlots) {}
 
-  // `readable`: how many bytes from the begin of `word` on may be read, at least its length. The result is valid until the
-  // next call. `compute(ids)` adds the tokens of a word that is not here.
+  // `readable`: how many bytes from the begin of `word` on may be read, at least its length. The result is valid
+  // until the next call. `compute(ids)` adds the tokens of a word that is not here.
   template <class Compute>
   [[nodiscard]] std::span<const TokenId> find(std::string_view word, std::size_t readable, const Compute& compute) {
     if (word.size() > kLongestKey) return find_long(word, compute);

@@ -1,5 +1,5 @@
-// Reads the parts of a byte-level BPE tokenizer from the JSON that Hugging Face's tokenizers write. What a part cannot do is
-// refused by file and key.
+// Reads the parts of a byte-level BPE tokenizer from the JSON that Hugging Face's tokenizers write. What a part
+// cannot do is refused by file and key.
 #pragma once
 
 #include <memory>

@@ -26,8 +26,8 @@ enum class SplitBehavior : std::uint8_t {
 [[nodiscard]] std::unique_ptr<Splitter> literal_splitter(std::string literal, SplitBehavior behavior, bool invert);
 // Of single numbers, \p{N}.
 [[nodiscard]] std::unique_ptr<Splitter> digits_splitter(SplitBehavior behavior);
-// `pattern` in the syntax of Oniguruma, as Hugging Face's tokenizers have it. Throws ConfigError, which begins with `place`,
-// for what cannot be matched alike.
+// `pattern` in the syntax of Oniguruma, as Hugging Face's tokenizers have it. Throws ConfigError, which begins with
+// `place`, for what cannot be matched alike.
 [[nodiscard]] std::unique_ptr<Splitter> regex_splitter(std::string_view pattern, SplitBehavior behavior, bool invert,
                                                        const std::string& place);
 

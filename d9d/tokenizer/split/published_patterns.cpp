@@ -8,8 +8,8 @@
 namespace d9d::detail {
 namespace {
 
-// Each scanner is a function (text, begin) -> end of the match that begins there, alternative by alternative in the order of
-// the pattern. `begin` < size; some alternative matches every character.
+// Each scanner is a function (text, begin) -> end of the match that begins there, alternative by alternative in the
+// order of the pattern. `begin` < size; some alternative matches every character.
 
 enum class LetterCase { kExact, kAny };
 

@@ -45,20 +45,11 @@ CodePointSet any_case(char32_t code) {
   return set;
 }
 
-class RegexParser {
- public:
-  RegexParser(std::string_view pattern, const std::string& place)
+// A place in a pattern.
+class PatternCursor {
+ protected:
+  PatternCursor(std::string_view pattern, const std::string& place)
       : pattern_(pattern), code_points_(to_utf32(pattern)), place_(place) {}
-
-  ParsedRegex parse() {
-    parse_alternatives(Letters::kExact, 0);
-    if (!at_end()) refuse("no ')' without '('");
-    return std::move(result_);
-  }
-
- private:
-  enum class Letters { kExact, kAnyCase };
-  static constexpr int kMostDepth = 100;
 
   [[noreturn]] void refuse(std::string_view expected) const {
     throw ConfigError(cat(place_, "expected ", expected, " at character ", position_, " of the pattern '", pattern_,
@@ -77,6 +68,154 @@ class RegexParser {
     if (at_end()) refuse("more");
     return code_points_[position_++];
   }
+
+  std::string take_digits() {
+    std::string digits;
+    while (!at_end() && code_points_[position_] >= U'0' && code_points_[position_] <= U'9') {
+      digits.push_back(static_cast<char>(code_points_[position_++]));
+    }
+    return digits;
+  }
+
+  char32_t take_hexadecimal(int fewest, int most) {
+    char32_t code = 0;
+    int count = 0;
+    for (; count < most && !at_end(); ++count, ++position_) {
+      const char32_t digit = code_points_[position_];
+      const char32_t lower = digit | 0x20;
+      const bool is_decimal = digit >= U'0' && digit <= U'9';
+      if (!is_decimal && (lower < U'a' || lower > U'f')) break;
+      code = code * 16 + (is_decimal ? digit - U'0' : lower - U'a' + 10);
+    }
+    if (count < fewest || code >= kNumCodePoints) refuse("the hexadecimal number of a code point");
+    return code;
+  }
+
+  std::string_view pattern_;
+  std::u32string code_points_;
+  const std::string& place_;
+  std::size_t position_ = 0;
+};
+
+// Reads characters, escapes and sets in brackets.
+class SetParser : protected PatternCursor {
+ protected:
+  using PatternCursor::PatternCursor;
+
+  CodePointSet parse_set_or_character() {
+    if (take(U"[")) return parse_bracket();
+    if (take(U".")) return single(U'\n').complement();
+    if (next_is(U"\\")) return parse_escape();
+    if (next_is(U"*") || next_is(U"+") || next_is(U"?")) refuse("something to repeat");
+    return single(take_any());
+  }
+
+  CodePointSet parse_bracket() {
+    const bool is_negated = take(U"^");
+    CodePointSet set;
+    if (next_is(U"]")) refuse("a set that is not empty");
+    while (!take(U"]")) {
+      if (next_is(U"[") || next_is(U"&&")) refuse("no set within a set, and no intersection");
+      CodePointSet member = next_is(U"\\") ? parse_escape() : single(take_any());
+      const auto& ranges = member.ranges();
+      const bool is_character = ranges.size() == 1 && ranges[0].end - ranges[0].begin == 1;
+      const bool begins_range = next_is(U"-") && !next_is(U"-]");
+      if (begins_range) {
+        ++position_;
+        const CodePointSet last = next_is(U"\\") ? parse_escape() : single(take_any());
+        const auto& ends = last.ranges();
+        if (!is_character || ends.size() != 1 || ends[0].end - ends[0].begin != 1 || ends[0].begin < ranges[0].begin) {
+          refuse("a range from a character to one that does not come before it");
+        }
+        member.add(ranges[0].begin, ends[0].end);
+      }
+      set.add(member);
+    }
+    return is_negated ? set.complement() : set;
+  }
+
+  CodePointSet parse_escape() {
+    ++position_;  // the backslash
+    const char32_t code = take_any();
+    switch (code) {
+      case U's':
+        return set_of_class(kSpace);
+      case U'S':
+        return set_of_class(kSpace).complement();
+      case U'd':
+        return *set_of_category("Nd");
+      case U'D':
+        return set_of_category("Nd")->complement();
+      case U'w':
+        return word_characters();
+      case U'W':
+        return word_characters().complement();
+      case U'p':
+        return parse_property(false);
+      case U'P':
+        return parse_property(true);
+      case U't':
+        return single(U'\t');
+      case U'n':
+        return single(U'\n');
+      case U'v':
+        return single(U'\v');
+      case U'f':
+        return single(U'\f');
+      case U'r':
+        return single(U'\r');
+      case U'x':
+        return single(parse_hexadecimal());
+      case U'u':
+        return single(take_hexadecimal(4, 4));
+      default:
+        break;
+    }
+    const bool is_alphanumeric =
+        code < 0x80 && ((code >= U'0' && code <= U'9') || ((code | 0x20) >= U'a' && (code | 0x20) <= U'z'));
+    if (is_alphanumeric || code >= 0x80) refuse("none but known escapes");
+    return single(code);
+  }
+
+  // Oniguruma's \w lacks the joiners, which the \w around added tokens has.
+  static CodePointSet word_characters() {
+    CodePointSet others = set_of_class(kWord).complement();
+    others.add(0x200C, 0x200E);
+    return others.complement();
+  }
+
+  CodePointSet parse_property(bool is_negated) {
+    if (!take(U"{")) refuse("\\p{Name}");
+    if (take(U"^")) is_negated = !is_negated;
+    std::string name;
+    while (!take(U"}")) append_utf8(name, take_any());
+    const auto set = set_of_category(name);
+    if (!set) refuse("a general category such as L or Lu, not '" + name + "',");
+    return is_negated ? set->complement() : *set;
+  }
+
+  char32_t parse_hexadecimal() {
+    if (!take(U"{")) return take_hexadecimal(1, 2);
+    const char32_t code = take_hexadecimal(1, 6);
+    if (!take(U"}")) refuse("'}'");
+    return code;
+  }
+};
+
+// Reads a whole pattern.
+class RegexParser : SetParser {
+ public:
+  RegexParser(std::string_view pattern, const std::string& place) : SetParser(pattern, place) {}
+
+  ParsedRegex parse() {
+    parse_alternatives(Letters::kExact, 0);
+    if (!at_end()) refuse("no ')' without '('");
+    return std::move(result_);
+  }
+
+ private:
+  enum class Letters { kExact, kAnyCase };
+  static constexpr int kMostDepth = 100;
 
   void write(std::string text) { result_.parts.push_back({std::move(text), std::nullopt}); }
   void write(CodePointSet set) {
@@ -210,130 +349,7 @@ class RegexParser {
     }
     return "{" + (least.empty() ? "0" : least) + (has_comma ? "," : "") + most + "}";
   }
-  std::string take_digits() {
-    std::string digits;
-    while (!at_end() && code_points_[position_] >= U'0' && code_points_[position_] <= U'9') {
-      digits.push_back(static_cast<char>(code_points_[position_++]));
-    }
-    return digits;
-  }
 
-  CodePointSet parse_set_or_character() {
-    if (take(U"[")) return parse_bracket();
-    if (take(U".")) return single(U'\n').complement();
-    if (next_is(U"\\")) return parse_escape();
-    if (next_is(U"*") || next_is(U"+") || next_is(U"?")) refuse("something to repeat");
-    return single(take_any());
-  }
-
-  CodePointSet parse_bracket() {
-    const bool is_negated = take(U"^");
-    CodePointSet set;
-    if (next_is(U"]")) refuse("a set that is not empty");
-    while (!take(U"]")) {
-      if (next_is(U"[") || next_is(U"&&")) refuse("no set within a set, and no intersection");
-      CodePointSet member = next_is(U"\\") ? parse_escape() : single(take_any());
-      const auto& ranges = member.ranges();
-      const bool is_character = ranges.size() == 1 && ranges[0].end - ranges[0].begin == 1;
-      const bool begins_range = next_is(U"-") && !next_is(U"-]");
-      if (begins_range) {
-        ++position_;
-        const CodePointSet last = next_is(U"\\") ? parse_escape() : single(take_any());
-        const auto& ends = last.ranges();
-        if (!is_character || ends.size() != 1 || ends[0].end - ends[0].begin != 1 || ends[0].begin < ranges[0].begin) {
-          refuse("a range from a character to one that does not come before it");
-        }
-        member.add(ranges[0].begin, ends[0].end);
-      }
-      set.add(member);
-    }
-    return is_negated ? set.complement() : set;
-  }
-
-  CodePointSet parse_escape() {
-    ++position_;  // the backslash
-    const char32_t code = take_any();
-    switch (code) {
-      case U's':
-        return set_of_class(kSpace);
-      case U'S':
-        return set_of_class(kSpace).complement();
-      case U'd':
-        return *set_of_category("Nd");
-      case U'D':
-        return set_of_category("Nd")->complement();
-      case U'w':
-        return word_characters();
-      case U'W':
-        return word_characters().complement();
-      case U'p':
-        return parse_property(false);
-      case U'P':
-        return parse_property(true);
-      case U't':
-        return single(U'\t');
-      case U'n':
-        return single(U'\n');
-      case U'v':
-        return single(U'\v');
-      case U'f':
-        return single(U'\f');
-      case U'r':
-        return single(U'\r');
-      case U'x':
-        return single(parse_hexadecimal());
-      case U'u':
-        return single(take_hexadecimal(4, 4));
-      default:
-        break;
-    }
-    const bool is_alphanumeric =
-        code < 0x80 && ((code >= U'0' && code <= U'9') || ((code | 0x20) >= U'a' && (code | 0x20) <= U'z'));
-    if (is_alphanumeric || code >= 0x80) refuse("none but known escapes");
-    return single(code);
-  }
-
-  // Oniguruma's \w lacks the joiners, which the \w around added tokens has.
-  static CodePointSet word_characters() {
-    CodePointSet others = set_of_class(kWord).complement();
-    others.add(0x200C, 0x200E);
-    return others.complement();
-  }
-
-  CodePointSet parse_property(bool is_negated) {
-    if (!take(U"{")) refuse("\\p{Name}");
-    if (take(U"^")) is_negated = !is_negated;
-    std::string name;
-    while (!take(U"}")) append_utf8(name, take_any());
-    const auto set = set_of_category(name);
-    if (!set) refuse("a general category such as L or Lu, not '" + name + "',");
-    return is_negated ? set->complement() : *set;
-  }
-
-  char32_t parse_hexadecimal() {
-    if (!take(U"{")) return take_hexadecimal(1, 2);
-    const char32_t code = take_hexadecimal(1, 6);
-    if (!take(U"}")) refuse("'}'");
-    return code;
-  }
-  char32_t take_hexadecimal(int fewest, int most) {
-    char32_t code = 0;
-    int count = 0;
-    for (; count < most && !at_end(); ++count, ++position_) {
-      const char32_t digit = code_points_[position_];
-      const char32_t lower = digit | 0x20;
-      const bool is_decimal = digit >= U'0' && digit <= U'9';
-      if (!is_decimal && (lower < U'a' || lower > U'f')) break;
-      code = code * 16 + (is_decimal ? digit - U'0' : lower - U'a' + 10);
-    }
-    if (count < fewest || code >= kNumCodePoints) refuse("the hexadecimal number of a code point");
-    return code;
-  }
-
-  std::string_view pattern_;
-  std::u32string code_points_;
-  const std::string& place_;
-  std::size_t position_ = 0;
   ParsedRegex result_;
 };
 

@@ -10,8 +10,9 @@
 namespace d9d::detail {
 namespace {
 
-// A character of the result, and what it is to the input: 1 came in addition, 0 stands for one character of the input, -n
-// stands for n more that follow. The rules by which these numbers move decide the origins, and are those of tokenizers.
+// A character of the result, and what it is to the input: 1 came in addition, 0 stands for one character of the
+// input, -n stands for n more that follow. The rules by which these numbers move decide the origins, and are those of
+// tokenizers.
 struct Change {
   char32_t code_point;
   int change;

@@ -1,4 +1,5 @@
-// Unicode normalisation as Hugging Face's tokenizers (0.23) do it: by tables of Unicode 9, and with the origin of each byte.
+// Unicode normalisation as Hugging Face's tokenizers (0.23) do it: by tables of Unicode 9, and with the origin of
+// each byte.
 //
 // Example
 //   if (!is_normalized(NormalForm::kNfc, text)) {

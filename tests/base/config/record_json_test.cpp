@@ -1,11 +1,13 @@
 #include "d9d/base/config/record_json.h"
 
+#include <array>
 #include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/name_list.h"
 
 #include "tests/base/config/drawing.h"
 
@@ -23,6 +25,72 @@ std::string error_of(const std::string& text) {
   return "accepted";
 }
 
+// What the first use of a record says.
+template <class T>
+std::string mistake_in() {
+  try {
+    std::ignore = json_type<T>();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+struct TwoOfOneName {
+  std::int64_t size = 1;
+  std::int64_t length = 1;
+  static constexpr auto fields() {
+    return record<TwoOfOneName>(required("size", &TwoOfOneName::size), required("size", &TwoOfOneName::length));
+  }
+};
+struct Part {
+  std::int64_t size = 1;
+  static constexpr auto fields() { return record<Part>(required("size", &Part::size)); }
+};
+struct FlattenedTwice {
+  std::int64_t size = 1;
+  Part part = {};
+  static constexpr auto fields() {
+    return record<FlattenedTwice>(required("size", &FlattenedTwice::size), flattened(&FlattenedTwice::part));
+  }
+};
+struct RangeOfText {
+  std::optional<std::string> text = {};
+  static constexpr auto fields() { return record<RangeOfText>(defaulted("text", &RangeOfText::text, at_least(1))); }
+};
+struct EmptyRange {
+  std::vector<double> numbers = {};
+  static constexpr auto fields() {
+    return record<EmptyRange>(defaulted("numbers", &EmptyRange::numbers, between(1, 0)));
+  }
+};
+struct Disc {
+  static constexpr Tag kTag = {"shape", "round"};
+  static constexpr auto fields() { return record<Disc>(); }
+};
+struct Ball {
+  static constexpr Tag kTag = {"shape", "round"};
+  static constexpr auto fields() { return record<Ball>(); }
+};
+
+TEST(RecordType, Refuses_a_key_that_two_fields_have) {
+  EXPECT_EQ(mistake_in<TwoOfOneName>(),
+            "[config] expected each key of a record once, got 'size' twice. Rename a field in fields(), or one of a "
+            "flattened record.");
+  EXPECT_THAT(mistake_in<FlattenedTwice>(), HasSubstr("got 'size' twice"));
+}
+
+TEST(RecordType, Refuses_a_range_that_would_check_nothing) {
+  EXPECT_THAT(mistake_in<RangeOfText>(), HasSubstr("expected a range only for numbers and containers of them, got one "
+                                                   "for 'text'"));
+  EXPECT_THAT(mistake_in<EmptyRange>(),
+              HasSubstr("expected the range of 'numbers' to begin before it ends, got 1 to 0"));
+}
+
+TEST(RecordType, Refuses_a_tag_that_two_alternatives_have) {
+  EXPECT_THAT((mistake_in<std::variant<Disc, Ball>>()), HasSubstr("got 'round' twice. Give its records distinct"));
+}
+
 TEST(ParseRecord, Names_the_nearest_key_of_an_unknown_one) {
   EXPECT_EQ(error_of(R"({"name": "a", "note": null, "conut": 1})"),
             "[config] a.json: unknown key 'conut'. Did you mean 'count'?");
@@ -35,6 +103,12 @@ TEST(ParseRecord, Lists_the_keys_when_none_is_near) {
 
 TEST(ParseRecord, Reports_a_misspelt_key_before_the_missing_one) {
   EXPECT_EQ(error_of(R"({"nmae": "a", "note": null})"), "[config] a.json: unknown key 'nmae'. Did you mean 'name'?");
+}
+
+TEST(ParseRecord, Takes_no_other_word_of_three_letters_for_a_misspelt_one) {
+  constexpr std::array<std::string_view, 3> kDevices = {"auto", "cpu", "cuda"};
+  EXPECT_EQ(nearest_name("gpu", kDevices), "");
+  EXPECT_EQ(nearest_name("cud", kDevices), "cuda");
 }
 
 TEST(ParseRecord, Names_the_path_of_a_missing_key) {

@@ -14,15 +14,11 @@ struct Descent {
   void step(double learning_rate);
 #endif
 #ifdef optimizer_state_of_another_type
-  // expect: an optimiser needs the member `std::map<std::string, at::Tensor> state_dict() const`
-  std::vector<at::Tensor> state_dict() const;
-#elif !defined optimizer_without_state_dict
-  // expect: an optimiser needs the member `std::map<std::string, at::Tensor> state_dict() const`
+  // expect: an optimiser needs the member `std::map<std::string, d9d::DTensor> state_dict() const`
   std::map<std::string, at::Tensor> state_dict() const;
-#endif
-#ifndef optimizer_without_load_state_dict
-  // expect: an optimiser needs the member `void load_state_dict(const std::map<std::string, at::Tensor>& state)`
-  void load_state_dict(const std::map<std::string, at::Tensor>& state);
+#elif !defined optimizer_without_state_dict
+  // expect: an optimiser needs the member `std::map<std::string, d9d::DTensor> state_dict() const`
+  std::map<std::string, d9d::DTensor> state_dict() const;
 #endif
 };
 

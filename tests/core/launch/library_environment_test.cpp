@@ -34,6 +34,31 @@ TEST(LibraryEnvironment, Keeps_what_the_user_has_set) {
   EXPECT_EXIT(print_after_setting(kWorkspace, ":16:8", true), kEnded, "^:16:8$");
 }
 
+TEST(LibraryEnvironment, Lets_threads_of_OpenMP_spin_for_a_while_unless_the_user_says_how_long) {
+  ::unsetenv("OMP_WAIT_POLICY");
+  EXPECT_EXIT(print_after_setting("GOMP_SPINCOUNT", nullptr, false), kEnded, "^10000$");
+  EXPECT_EXIT(print_after_setting("GOMP_SPINCOUNT", "7", false), kEnded, "^7$");
+  EXPECT_EXIT(
+      {
+        ::setenv("OMP_WAIT_POLICY", "active", /*overwrite=*/1);
+        print_after_setting("GOMP_SPINCOUNT", nullptr, false);
+      },
+      kEnded, "^not set$");
+}
+
+TEST(LibraryEnvironment, Starts_no_program_anew_whose_arguments_it_did_not_get) {
+  const char* const arguments[] = {"another", "program"};
+  EXPECT_EXIT(
+      {
+        ::unsetenv("GOMP_SPINCOUNT");
+        ::unsetenv("OMP_WAIT_POLICY");
+        restart_with_short_spins(2, arguments);
+        std::cerr << "here";
+        std::exit(0);
+      },
+      kEnded, "^here$");
+}
+
 TEST(LibraryEnvironment, Leaves_cuBLAS_alone_where_sums_may_vary) {
   EXPECT_EXIT(print_after_setting(kWorkspace, nullptr, false), kEnded, "^not set$");
 }

@@ -25,8 +25,7 @@ class IdleOptimizer {
   void step(double /*learning_rate*/) {}
   void step(double /*learning_rate*/, const at::Tensor& grad_scale) { *grad_scale_ = grad_scale; }
   void forget_step() {}
-  std::map<std::string, at::Tensor> state_dict() const { return {}; }
-  void load_state_dict(const std::map<std::string, at::Tensor>& /*state*/) {}
+  std::map<std::string, DTensor> state_dict() const { return {}; }
 
  private:
   std::shared_ptr<at::Tensor> grad_scale_;

@@ -9,6 +9,7 @@
 #include "d9d/blocks/normalization/rms_norm.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/offload/offload.h"
+#include "d9d/loop/component/cuda_graph_rules.h"
 #include "d9d/loop/control/replicate_over_data.h"
 
 #include "tests/loop/component/idle_optimizer.h"
@@ -90,15 +91,16 @@ class Job {
   at::Tensor gradient_after(GradientManager& manager, const std::vector<One>& microbatches) {
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
       Microbatch<Types> microbatch(
-          microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent, .total = microbatches[i].total},
-          {});
-      const WeightedLoss loss =
-          graphs_.run(microbatch, /*is_last=*/i + 1 == microbatches.size(), manager,
-                      [&](Microbatch<Types>& one, bool is_captured) { return is_captured ? capture(one) : work(one); });
+          microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent, .total = microbatches[i].total});
+      const WeightedLoss loss = graphs_.run(microbatch, /*is_last=*/i + 1 == microbatches.size(), manager,
+                                            [&](AnyMicrobatch& any, bool is_captured) {
+                                              auto& one = static_cast<Microbatch<Types>&>(any);
+                                              return is_captured ? capture(one) : work(one);
+                                            });
       manager.add_loss_with_weight(loss.loss, loss.weight);
       losses.push_back(loss.loss);
-      doubled.push_back(std::get<2>(microbatch).doubled);
-      totals.push_back(std::get<2>(microbatch).total);
+      doubled.push_back(microbatch.state.doubled);
+      totals.push_back(microbatch.state.total);
     }
     Optimizer optimizer{test::IdleOptimizer()};
     (void)manager.apply(optimizer, /*learning_rate=*/0.0);
@@ -109,7 +111,8 @@ class Job {
 
   WeightedLoss work(Microbatch<Types>& microbatch) {
     log.emplace_back("run");
-    auto& [x, shared, state, shares] = microbatch;
+    auto& x = microbatch.input;
+    auto& state = microbatch.state;
     state.doubled = x * 2;
     if (state.total.defined()) state.total.add_(x);
     const at::Tensor loss = (parameter()->local() * x.pow(state.exponent)).sum();
@@ -121,7 +124,8 @@ class Job {
   // Computes nothing, and registers with the graph what a device would have recorded.
   WeightedLoss capture(Microbatch<Types>& microbatch) {
     log.emplace_back("capture");
-    auto& [x, shared, state, shares] = microbatch;
+    auto& x = microbatch.input;
+    auto& state = microbatch.state;
     const bool adds = manager_->received().front();
     const at::Tensor nothing = at::full({}, std::nan(""), at::kDouble);
     const WeightedLoss loss{.loss = nothing.clone(), .weight = nothing.clone()};
@@ -145,7 +149,7 @@ class Job {
   ModulePtr<RMSNorm> module_ = make_module<RMSNorm>(RMSNormConfig{.hidden_size = kSize});
   std::optional<GradientManager> manager_;
   std::function<void()>* recorder_ = nullptr;  // of the current capture
-  MicrobatchGraphs<Types> graphs_;
+  MicrobatchGraphs graphs_;
   at::Tensor memory_;
 };
 
@@ -222,7 +226,7 @@ TEST(MicrobatchGraphs, Gives_states_that_the_work_writes_in_place_their_new_valu
 
 TEST(MicrobatchGraphs, Forgets_kinds_that_do_not_come_back) {
   Job job({.num_warm_up_steps = 2});
-  constexpr std::int64_t kMaxWaiting = MicrobatchGraphs<Types>::kMaxWaiting;
+  constexpr std::int64_t kMaxWaiting = MicrobatchGraphs::kMaxWaiting;
   for (std::int64_t rows = 2; rows < 2 * kMaxWaiting; ++rows) (void)job.step({{at::ones({rows, 3}, at::kDouble)}});
   EXPECT_EQ(job.num_kinds(), kMaxWaiting);
   for (int i = 0; i < 5; ++i) EXPECT_STEP(job, Ones{{x(i)}});
@@ -292,11 +296,10 @@ struct OpaqueTypes {
 };
 
 TEST(MicrobatchGraphs, Refuses_states_that_it_cannot_compare) {
-  EXPECT_THAT(
-      [] {
-        MicrobatchGraphs<OpaqueTypes>({}, nullptr, at::kCPU, *make_module<RMSNorm>(RMSNormConfig{.hidden_size = 1}));
-      },
-      ThrowsMessage<ConfigError>(HasSubstr("expected inputs and state of tensors, numbers")));
+  const TrainerConfig config{.cuda_graph = CudaGraphConfig()};
+  EXPECT_NO_THROW(check_cuda_graph(config, Microbatch<Types>::kHasKey));
+  EXPECT_THAT([&] { check_cuda_graph(config, Microbatch<OpaqueTypes>::kHasKey); },
+              ThrowsMessage<ConfigError>(HasSubstr("expected inputs and state of tensors, numbers")));
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 
 #include "d9d/base/check.h"
 #include "d9d/loop/control/shard_over_data.h"
+#include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/optim/adamw.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
@@ -24,6 +26,7 @@ constexpr std::int64_t kSamples = 8;  // of a step
 
 struct Provider : toy::Provider {
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
+    if (freezes_first) model->first->set_requires_grad(false);
     shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
   }
   StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) override {
@@ -31,6 +34,22 @@ struct Provider : toy::Provider {
     return toy::Provider::map_source_checkpoint(source, module);
   }
   int num_loads = 0;
+  bool freezes_first = false;
+};
+
+// Counts of a [2, 1] table, as a confusion matrix has them.
+struct TableMetric : Metric {
+  at::Tensor compute() const override { return table.sum(); }
+  void reset() override { table = at::zeros({2, 1}, at::kLong); }
+  void sync(const DeviceMesh& ranks) override {
+    if (ranks.num_ranks() > 1) ranks.communicator()->all_reduce(table, ReduceOp::kSum).wait();
+  }
+  at::Tensor state() const override { return table; }
+  void load_state(const at::Tensor& sums) override {
+    EXPECT_EQ(sums.sizes(), table.sizes());
+    table = sums.to(at::kLong);
+  }
+  at::Tensor table = at::zeros({2, 1}, at::kLong);
 };
 
 struct Task : toy::Task {
@@ -41,6 +60,7 @@ struct Task : toy::Task {
     });
     events.subscribe(kTrainStepPost, [this](const FinishedStep& step) {
       losses.push_back(step.loss);
+      if (after_step) after_step(step.schedule.current_step());
       sums.push_back(sum_of_weight());
     });
   }
@@ -58,17 +78,25 @@ struct Task : toy::Task {
   void update_metrics(const State& state, const MetricMap& metrics) override {
     toy::Task::update_metrics(state, metrics);
     num_seen += state.batch.x.size(0);
+    table->table[0] += state.batch.x.size(0);
+  }
+  MetricMap create_metrics() override {
+    MetricMap metrics = toy::Task::create_metrics();
+    metrics.emplace("table", table);
+    return metrics;
   }
   nlohmann::json state() const override { return num_seen; }
   void load_state(const std::vector<nlohmann::json>& of_ranks) override {
     for (const nlohmann::json& each : of_ranks) num_seen += each.get<std::int64_t>();
     num_seen /= num_ranks;
   }
+  std::function<void(std::int64_t step)> after_step;
   std::vector<double> losses;
   const Module* module = nullptr;
   std::vector<double> sums;  // of a weight, when the model is ready and after each step
   std::int64_t num_seen = 0;
   std::int64_t num_ranks = 1;
+  const std::shared_ptr<TableMetric> table = std::make_shared<TableMetric>();
 };
 
 // A folder with weights to start from.
@@ -93,6 +121,7 @@ struct Result {
   int num_source_loads = 0;
   std::int64_t num_seen = 0;        // by the task of the main process
   std::vector<double> num_samples;  // of all ranks, as logged
+  std::vector<double> tables;       // the sums of TableMetric, as logged
   std::vector<double> sizes;        // loss/size, as logged
   std::vector<double> sums = {};    // Task::sums
 };
@@ -107,6 +136,13 @@ struct Plan {
   at::ScalarType dtype = at::kDouble;
   std::optional<Dtype> master_dtype = {};
   std::int64_t total_steps = kSteps;
+  bool freezes_first = false;
+  bool saves_trainable_only = false;
+  FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
+  std::optional<fs::path> source = {};  // none: published()
+  bool has_source = true;               // false: weights from the seed
+  std::int64_t base_seed = 1;
+  std::function<void(std::int64_t step)> after_step = {};  // on the main process
 };
 
 Result train(const Plan& plan) {
@@ -118,6 +154,8 @@ Result train(const Plan& plan) {
     task.throws_at_step = plan.fails_at_step;
     task.num_ranks = plan.mesh.world_size();
     Provider provider;
+    if (context.is_main_process()) task.after_step = plan.after_step;
+    provider.freezes_first = plan.freezes_first;
     provider.make_model = [&] {
       auto model = make_module<toy::Model>();
       model->to(plan.dtype);
@@ -131,12 +169,18 @@ Result train(const Plan& plan) {
       }
       provider.packs.push_back(std::move(pack));
     }
+    std::optional<fs::path> source;
     job.config.schedule.total_steps = plan.total_steps;
     job.config.logging.period_steps = {EverySteps{4}};
-    job.config.model_stage_factory = {.source_checkpoint = published(), .master_dtype = plan.master_dtype};
+    job.config.determinism.base_seed = plan.base_seed;
+    if (plan.has_source) source = plan.source.value_or(published());
+    job.config.model_stage_factory = {.source_checkpoint = source,
+                                      .checkpoint_only_trainable_parameters = plan.saves_trainable_only,
+                                      .master_dtype = plan.master_dtype};
     job.config.checkpointing = {.save_dir = plan.folder.value_or(""),
                                 .period_steps = plan.folder ? plan.period : StepActionPeriod{StepActionMode::kDisable},
-                                .num_to_keep = plan.num_to_keep};
+                                .num_to_keep = plan.num_to_keep,
+                                .on_failed_save = plan.on_failed_save};
     AutoOptimizerProvider optimizer(plan.optimizer);
     Trainer<toy::Types> trainer(
         context, job.config,
@@ -149,12 +193,14 @@ Result train(const Plan& plan) {
               .num_source_loads = provider.num_loads,
               .num_seen = task.num_seen,
               .num_samples = {},
+              .tables = {},
               .sizes = {},
               .sums = task.sums};
     for (const auto& [name, tensor] : parameters) result.parameters.emplace(name, tensor.clone());
   });
   for (const nlohmann::json& line : toy::Job::logged()) {
     if (line.contains("num_samples")) result.num_samples.push_back(line.at("num_samples"));
+    if (line.contains("table")) result.tables.push_back(line.at("table"));
     if (line.contains("loss/size")) result.sizes.push_back(line.at("loss/size"));
   }
   return result;
@@ -207,6 +253,7 @@ TEST_F(Resume, Continues_bit_for_bit_as_if_it_had_not_stopped) {
     for (std::size_t i = 0; i < 2; ++i)
       EXPECT_NEAR(rest.sizes[i], whole.sizes.at(i), 1e-12);                  // sums of ranks are added up
     EXPECT_THAT(rest.num_samples, ElementsAre(4 * kSamples, 4 * kSamples));  // the first of three steps and one
+    EXPECT_EQ(rest.tables, rest.num_samples);
     for (const auto& [name, values] : whole.parameters) {
       EXPECT_TRUE(at::equal(rest.parameters.at(name), values)) << name << " on " << plan.mesh.world_size() << " ranks";
     }
@@ -274,6 +321,111 @@ TEST_F(Resume, With_another_model_or_optimiser_is_refused) {
               ThrowsMessage<StateError>(HasSubstr("others are model.first.bias (Double [3] there, Float [3] here)")));
   EXPECT_THAT([&] { train({.folder = folder_, .optimizer = AdamWConfig{.lr = 0.05, .amsgrad = true}}); },
               ThrowsMessage<StateError>(HasSubstr("it lacks optimizer.first.bias.max_exp_avg_sq")));
+}
+
+TEST_F(Resume, With_frozen_parameters_saves_the_others_alone) {
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+    Plan plan{.mesh = mesh, .freezes_first = true, .saves_trainable_only = true};
+    fs::remove_all(folder_);
+    const Result whole = train(plan);
+    break_off(plan);
+    const auto saved_names = checkpoint_at(folder_).value().tensors("model.").names;
+    EXPECT_THAT(saved_names, ElementsAre("second.bias", "second.weight"));
+    plan.folder = folder_;
+    const Result rest = train(plan);
+    EXPECT_EQ(rest.num_source_loads, 1);  // the frozen ones come from there again
+    EXPECT_EQ(rest.losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+    for (const auto& [name, values] : whole.parameters)
+      EXPECT_TRUE(at::equal(rest.parameters.at(name), values)) << name;
+    plan.saves_trainable_only = false;
+    EXPECT_THAT([&] { train(plan); },
+                ThrowsMessage<ConfigError>(HasSubstr("checkpoint_only_trainable_parameters = true, with which")));
+  }
+}
+
+TEST_F(Resume, With_frozen_parameters_from_elsewhere_is_refused) {
+  for (const bool has_source : {true, false}) {
+    Plan plan{.freezes_first = true, .saves_trainable_only = true, .has_source = has_source};
+    fs::remove_all(folder_);
+    const Result whole = train(plan);
+    break_off(plan);
+    plan.folder = folder_;
+    plan.has_source = !has_source;
+    EXPECT_THAT([&] { train(plan); },
+                ThrowsMessage<ConfigError>(HasSubstr("expected trainer.model_stage_factory.source_checkpoint = ")));
+    plan.has_source = has_source;
+    plan.base_seed = 2;
+    if (!has_source) {
+      EXPECT_THAT([&] { train(plan); },
+                  ThrowsMessage<ConfigError>(HasSubstr("expected trainer.determinism.base_seed = 1, with which")));
+      plan.base_seed = 1;
+    }
+    EXPECT_EQ(train(plan).losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+  }
+}
+
+TEST_F(Resume, Begins_with_the_weights_of_a_checkpoint_of_another_job) {
+  const Plan saving{.mesh = {.data_parallel_shard = 4}, .folder = folder_};
+  const Result first = train(saving);
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+    for (const fs::path& source : {folder_, folder_ / "save-8"}) {
+      const Result second = train({.mesh = mesh, .source = source});
+      EXPECT_EQ(second.num_source_loads, 0);  // no mapper is asked for
+      EXPECT_EQ(second.sums.front(), first.sums.back());
+      EXPECT_EQ(second.losses.size(), kSteps);  // with steps, moments and data of its own
+    }
+  }
+  EXPECT_EQ(train({.source = folder_ / "save-3"}).sums.front(), first.sums[3]);
+}
+
+TEST_F(Resume, Of_a_disk_that_is_full_stops_or_goes_on_as_asked) {
+  // From the second save on its file cannot be made.
+  const auto spoil = [this](std::int64_t step) {
+    if (step == 4) fs::create_directories(folder_ / "save-6.tmp" / "rank-0.cbor" / "x");
+  };
+  const Plan plan{.folder = folder_, .after_step = spoil};
+  EXPECT_THAT([&] { train(plan); }, ThrowsMessage<IoError>(HasSubstr("rank-0.cbor")));
+  EXPECT_THAT(saved(), ElementsAre("save-3"));
+  fs::remove_all(folder_);
+  Plan continuing = plan;
+  continuing.on_failed_save = FailedSavePolicy::kContinue;
+  EXPECT_EQ(train(continuing).losses.size(), kSteps);
+  EXPECT_THAT(saved(), ElementsAre("save-3", "save-8"));
+}
+
+TEST_F(Resume, Of_a_job_that_fails_right_after_a_save_has_lost_nothing) {
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_shard = 4}}) {
+    fs::remove_all(folder_);
+    EXPECT_THROW(train({.mesh = mesh, .folder = folder_, .fails_at_step = 3}), Error);
+    EXPECT_THAT(saved(), ElementsAre("save-3"));
+  }
+}
+
+// An optimiser whose author left the layout out.
+class Unlaid : public AdamW {
+ public:
+  using AdamW::AdamW;
+  std::map<std::string, DTensor> state_dict() const {
+    std::map<std::string, DTensor> state;
+    for (const auto& [name, tensor] : AdamW::state_dict()) state.emplace(name, whole_dtensor(tensor.local));
+    return state;
+  }
+};
+
+TEST(JobCheckpoints, Refuse_a_part_of_a_parameters_state_that_is_called_whole) {
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context(
+        {.mesh = {.data_parallel_shard = 2}, .world = borrowed(world), .local_rank = world.rank()});
+    const auto model = make_module<toy::Model>();
+    shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
+    model->materialize(at::kCPU);
+    model->reset_parameters(1);
+    model->set_random_clock(std::make_shared<RandomClock>());
+    const std::vector<NamedParameter> parameters = trainable_parameters(*model).parameters;
+    EXPECT_NO_THROW((void)tensors_of(*model, Optimizer(AdamW(parameters, {}))));
+    EXPECT_THAT([&] { (void)tensors_of(*model, Optimizer(Unlaid(parameters, {}))); },
+                ThrowsMessage<StateError>(HasSubstr("got it as whole on every rank")));
+  });
 }
 
 }  // namespace

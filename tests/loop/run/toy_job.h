@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -106,8 +107,7 @@ struct Descent {
       parameter.sub_(parameter.grad(), learning_rate);
     }
   }
-  std::map<std::string, at::Tensor> state_dict() const { return {}; }
-  void load_state_dict(const std::map<std::string, at::Tensor>&) {}
+  std::map<std::string, DTensor> state_dict() const { return {}; }
 
   double base_learning_rate;
   std::vector<at::Tensor> parameters;

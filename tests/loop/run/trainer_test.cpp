@@ -365,7 +365,7 @@ TEST(AutoOptimizerProvider, Hands_the_seed_of_the_job_to_stochastic_adamw) {
   model->reset_parameters(/*base_seed=*/7);
   const Optimizer optimizer =
       AutoOptimizerProvider(StochasticAdamWConfig{}).build_optimizer(context, trainable_parameters(*model));
-  EXPECT_EQ(optimizer.state_dict().at("rounding_seed").item<std::int64_t>(), 7);
+  EXPECT_EQ(optimizer.state_dict().at("rounding_seed").local.item<std::int64_t>(), 7);
 }
 
 TEST(Trainer, Follows_a_plain_loop_in_double) { expect_curve_of_plain_loop(at::kDouble, 1e-12); }

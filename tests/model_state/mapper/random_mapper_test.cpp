@@ -1,6 +1,8 @@
 // Random graphs against programs that call LibTorch on whole tensors: groups, values, and parts of values.
+#include <cstdlib>
 #include <numeric>
 #include <random>
+#include <sstream>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -8,6 +10,7 @@
 #include <rapidcheck.h>
 
 #include "d9d/core/dtensor/held_parts.h"
+#include "d9d/model_state/convert_model_state.h"
 #include "d9d/model_state/io/box_reader.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapped_sources.h"
@@ -194,19 +197,39 @@ class Graph {
   Program state_;
 };
 
+template <class Values>
+std::set<std::string> names_of(const std::map<std::string, Values>& values) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : values) names.insert(name);
+  return names;
+}
+
 bool same(const at::Tensor& actual, const at::Tensor& expected) {
   return actual.scalar_type() == expected.scalar_type() && at::equal(actual, expected);
 }
 
+// Always the same graphs; RC_PARAMS draws others, and more (make test-full: 20,000).
+template <class Property>
+void check(const Property& property) {
+  rc::detail::TestParams params;
+  params.seed = 17;
+  params.maxSuccess = 100;
+  if (std::getenv("RC_PARAMS") != nullptr) params = rc::detail::configuration().testParams;
+  const auto result = rc::detail::checkTestable(property, rc::detail::TestMetadata{}, params);
+  std::ostringstream text;
+  rc::detail::printResultMessage(result, text);
+  EXPECT_TRUE(result.template is<rc::detail::SuccessResult>()) << text.str();
+}
+
 TEST(RandomMappers, Have_the_groups_that_hang_together) {
-  EXPECT_TRUE(rc::check([](std::uint32_t seed) {
+  check([](std::uint32_t seed) {
     const Graph graph(seed);
     RC_ASSERT(graph.mapper->groups() == graph.groups());
-  }));
+  });
 }
 
 TEST(RandomMappers, Compute_group_by_group_what_functions_of_whole_tensors_do) {
-  EXPECT_TRUE(rc::check([](std::uint32_t seed) {
+  check([](std::uint32_t seed) {
     const Graph graph(seed);
     std::size_t num_outputs = 0;
     for (const StateGroup& group : graph.mapper->groups()) {
@@ -219,11 +242,11 @@ TEST(RandomMappers, Compute_group_by_group_what_functions_of_whole_tensors_do) {
       }
     }
     RC_ASSERT(num_outputs == graph.outputs().size());
-  }));
+  });
 }
 
 TEST(RandomMappers, Read_exactly_their_groups_when_they_stream) {
-  EXPECT_TRUE(rc::check([](std::uint32_t seed) {
+  check([](std::uint32_t seed) {
     const Graph graph(seed);
     std::set<std::string> read;
     NamedTensors tensors = tensors_of(graph.inputs());
@@ -244,7 +267,49 @@ TEST(RandomMappers, Read_exactly_their_groups_when_they_stream) {
           std::ranges::find_if(groups, [&](const auto& each) { return each.outputs.contains(source.name); });
       RC_ASSERT(std::ranges::includes(group->inputs, read));
     }
-  }));
+  });
+}
+
+TEST(RandomMappers, Take_every_input_of_a_group_and_make_every_output) {
+  check([](std::uint32_t seed) {
+    const Graph graph(seed);
+    std::size_t num_inputs = 0;
+    for (const SourceGroup& group : source_groups(*graph.mapper, tensors_of(graph.inputs()), graph.mapper->outputs())) {
+      const std::set<std::string> declared = names_of(group.mapped.inputs);
+      std::set<std::string> taken, made;
+      const auto take = [&](const MappedTensor& x) {
+        for (const TensorPart& part : x.parts) {
+          if (declared.contains(part.input)) taken.insert(part.input);
+        }
+      };
+      for (const FunctionCall& call : group.mapped.calls) std::ranges::for_each(call.inputs, take);
+      for (const auto& [name, output] : group.mapped.outputs) take(output);
+      // A group is what is read: no input that nothing takes, no output that is not made.
+      RC_ASSERT(taken == declared);
+      for (const auto& [name, value] : read_group(group, names_of(group.mapped.outputs))) made.insert(name);
+      RC_ASSERT(made == names_of(group.mapped.outputs));
+      num_inputs += declared.size();
+    }
+    RC_ASSERT(num_inputs == graph.inputs().size());
+  });
+}
+
+TEST(RandomMappers, Write_the_same_bytes_from_a_folder_on_three_threads_as_from_memory) {
+  const auto folder = test::fresh_directory("d");
+  check([&](std::uint32_t seed) {
+    const Graph graph(seed);
+    std::vector<TensorSource> sources;
+    for (const auto& [name, value] : graph.inputs()) sources.push_back(tensor_source(name, value));
+    write_huggingface_directory(folder / "model", {{"model_type", "x"}}, sources, {.max_shard_bytes = 64});
+    const HuggingFaceDirectory directory(folder / "model");
+    convert_model_state(folder / "streamed", *graph.mapper, tensors_of(directory),
+                        {.max_shard_bytes = 64, .num_workers = 3});
+    const HuggingFaceDirectory streamed(folder / "streamed");
+    RC_ASSERT(streamed.names().size() == graph.outputs().size());
+    for (const auto& [name, output] : graph.outputs()) RC_ASSERT(same(streamed.find(name)->read(), output.value));
+    std::filesystem::remove_all(folder / "model");
+    std::filesystem::remove_all(folder / "streamed");
+  });
 }
 
 // A random box of a tensor.
@@ -259,7 +324,7 @@ LocalBox draw_box(Graph& graph, const at::Tensor& tensor) {
 
 TEST(RandomMappers, Fill_any_box_of_an_output_from_a_file_as_from_the_whole) {
   const auto folder = test::fresh_directory("d");
-  EXPECT_TRUE(rc::check([&](std::uint32_t seed) {
+  check([&](std::uint32_t seed) {
     Graph graph(seed);
     std::vector<TensorSource> sources;
     for (const auto& [name, value] : graph.inputs()) sources.push_back(tensor_source(name, value));
@@ -272,20 +337,13 @@ TEST(RandomMappers, Fill_any_box_of_an_output_from_a_file_as_from_the_whole) {
         const LocalBox box = draw_box(graph, whole);
         const at::Tensor values = at::full(box.sizes, -1, whole.options());
         std::vector<BoxRead> reads;
-        for (const TensorPart& each : output.parts) {
-          const auto part = part_within(each, box);
-          if (!part) continue;
-          reads.push_back({.from = *group.inputs.at(part->input).stored,
-                           .box = part->source,
-                           .into = in_source_order(*part, view_of(values, box, part->target)),
-                           .casts = part->casts});
-        }
+        add_reads(output, box, values, group.inputs, reads);
         const BytesRead bytes = read_boxes(reads);
         RC_ASSERT(same(values, view_of(whole, whole_box(whole.sizes().vec()), box)));
         RC_ASSERT(bytes.wanted <= bytes.read || reads.size() > 1);
       }
     }
-  }));
+  });
 }
 
 }  // namespace

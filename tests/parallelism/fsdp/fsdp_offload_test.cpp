@@ -55,7 +55,7 @@ struct Job {
   void sleep_and_wake(const std::function<void()>& asleep) {
     runtime->offload({.dist_context = context, .options = {}});
     std::vector<at::Tensor> moments;
-    for (const auto& [name, tensor] : optimizer->state_dict()) moments.push_back(tensor);
+    for (const auto& [name, tensor] : optimizer->state_dict()) moments.push_back(tensor.local);
     OffloadedTensors offloaded = offload_tensors(moments);
     asleep();
     onload_tensors(offloaded);

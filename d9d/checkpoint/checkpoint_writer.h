@@ -1,0 +1,99 @@
+// Saves checkpoints beside training. The tensors are copied into host memory on a stream of their own, and a thread
+// writes them, so a step only waits where it would change a tensor that has not been copied yet.
+//
+// Example
+//   CheckpointWriter writer(directory, context.device(), /*ranks_of_host=*/8);
+//   writer.prepare(state);                                      // makes the host memory meanwhile
+//   while (...) {
+//     ...                                                       // forward, backward
+//     writer.wait_for_copies();                                 // before the optimiser changes tensors
+//     const SaveProgress all = sum_over_ranks(writer.progress());
+//     ...
+//     if (const auto ended = writer.advance(all)) log(*ended);
+//     if (is_due) writer.begin(step, state, num_to_keep);
+//   }
+//   if (const auto ended = writer.finish()) log(*ended);
+//
+// One save at a time. That all ranks have written their files is known from sums which a step makes anyway; then the
+// first rank writes the manifest and renames the folder. Where a rank lacks memory for a copy of what it saves, begin()
+// writes at once on all ranks.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <c10/core/Device.h>
+
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/checkpoint/checkpoint_state.h"
+#include "d9d/checkpoint/rank_file.h"
+#include "d9d/checkpoint/save_progress.h"
+#include "d9d/core/device/pinned_memory.h"
+#include "d9d/core/device/side_stream.h"
+
+namespace d9d {
+
+// A save that has ended, the same on all ranks.
+struct EndedSave {
+  std::int64_t step = 0;
+  std::string error = {};        // why there is no checkpoint of this step; empty: there is one
+  double seconds = 0.0;          // since begin()
+  std::string not_removed = {};  // on the first rank: older checkpoints that should be gone, and why they are not
+};
+
+class CheckpointWriter {
+ public:
+  // `directory`: one that has been prepared. `ranks_of_host`: how many ranks share the machine's memory.
+  CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host);
+  // Waits until this rank's files are written. Of a save in flight, as after an error in a later step, the first rank
+  // makes a checkpoint if the other ranks have written their files within ten seconds.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Local. A thread makes the host memory for saves of these tensors; begin() waits for it.
+  void prepare(const std::map<std::string, DTensor>& tensors);
+
+  // Nothing may be in flight. Older checkpoints than the num_to_keep newest are removed when this one is there. Local,
+  // but for the first time after prepare(): Collective.
+  void begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep);
+  // Local. Later work of the current stream waits until the tensors have been copied; the host does not.
+  void wait_for_copies() const { copied_.wait(); }
+
+  [[nodiscard]] bool is_saving() const { return save_ != nullptr; }  // the same on all ranks
+  // Whether begin() writes at once, the same on all ranks; unknown before it is called for the first time.
+  [[nodiscard]] std::optional<bool> writes_at_once() const { return writes_at_once_; }
+  [[nodiscard]] SaveProgress progress() const;  // of this rank
+
+  // `all`: the sum of what progress() said on each rank before the same step. Returns the save if it has ended. Local,
+  // but for the end of a save that failed: Collective.
+  [[nodiscard]] std::optional<EndedSave> advance(const SaveProgress& all);
+  // Collective. Waits until the save has ended; none if nothing is in flight.
+  [[nodiscard]] std::optional<EndedSave> finish();
+
+ private:
+  struct Save;
+  [[nodiscard]] std::unique_ptr<PinnedMemory> make_memory(std::int64_t num_bytes) const;
+  void receive_memory();
+  void copy(const CheckpointState& state);
+  void start_commit();
+  [[nodiscard]] EndedSave ended(const std::string& error);
+
+  CheckpointDirectory directory_;
+  c10::Device device_;
+  std::int64_t ranks_of_host_;
+  SideStream copies_;
+  std::unique_ptr<const RankFilePlan> plan_;
+  std::future<std::unique_ptr<PinnedMemory>> memory_in_the_making_;
+  std::unique_ptr<PinnedMemory> memory_;
+  std::optional<bool> writes_at_once_;
+  StreamEvent copied_;
+  std::unique_ptr<Save> save_;  // null: nothing in flight
+};
+
+}  // namespace d9d

@@ -1,0 +1,19 @@
+// JSON with the numbers that it does not have, as text in files needs it.
+//
+//   NaN and the infinities          {"non_finite": "nan"}, "inf" or "-inf"
+//   an object {"non_finite": x}     {"non_finite": [x]}
+//
+// Example
+//   file << as_text_json(values).dump();
+//   values = from_text_json(nlohmann::ordered_json::parse(file));       // the same values
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace d9d {
+
+// Throws StateError for bytes and for text that is not UTF-8.
+[[nodiscard]] nlohmann::ordered_json as_text_json(const nlohmann::ordered_json& values);
+[[nodiscard]] nlohmann::ordered_json from_text_json(const nlohmann::ordered_json& json);
+
+}  // namespace d9d

@@ -1,0 +1,11 @@
+#include "d9d/data/pack/pack_stream.h"
+
+namespace d9d {
+
+AnyPackStream::~AnyPackStream() = default;
+
+void AnyPackStream::start() {}
+
+std::vector<std::int64_t> AnyPackStream::microbatch_numbers() const { return {}; }
+
+}  // namespace d9d

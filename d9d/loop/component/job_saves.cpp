@@ -1,0 +1,124 @@
+#include "d9d/loop/component/job_saves.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/core/device/host_copy.h"
+#include "d9d/loop/component/job_checkpoints.h"
+
+namespace d9d {
+namespace {
+
+// Copies of what metrics have summed up on this rank, in flight from the device.
+using MetricCopies = std::vector<std::pair<std::string, HostCopy>>;
+
+MetricCopies copies_of(const MetricMap& metrics, const SideStream& copies) {
+  MetricCopies result;
+  for (const auto& [name, metric] : metrics) {
+    const at::Tensor sums = metric->state();
+    if (!sums.defined()) continue;
+    result.emplace_back(name, HostCopy(sums.detach().to(at::kDouble, /*non_blocking=*/false, /*copy=*/true), copies));
+  }
+  return result;
+}
+
+nlohmann::json numbers_of(const MetricCopies& metrics) {
+  nlohmann::json result = nlohmann::json::object();
+  for (const auto& [name, copy] : metrics) {
+    const at::Tensor numbers = copy.wait().contiguous();
+    const auto* const first = numbers.const_data_ptr<double>();
+    result[name] = {{"shape", numbers.sizes().vec()}, {"sums", std::vector<double>(first, first + numbers.numel())}};
+  }
+  return result;
+}
+
+// This rank's part of what the job saves, which a thread puts together when the copies are there.
+std::function<nlohmann::json()> rank_values(const TrainingJob& job, const nlohmann::json& task) {
+  const SideStream copies(job.context.device());
+  return [task, metrics = copies_of(job.metrics, copies), loss_means = copies_of(*job.loss_means, copies)] {
+    return nlohmann::json{{"task", task}, {"metrics", numbers_of(metrics)}, {"loss_means", numbers_of(loss_means)}};
+  };
+}
+
+std::map<std::string, DTensor> saved_tensors(const TrainingJob& job) {
+  return tensors_of(*job.module, job.optimizer, job.config.model_stage_factory.checkpoint_only_trainable_parameters);
+}
+
+CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
+  const DeviceMesh& batch = job.context.mesh(MeshDomain::kBatch);
+  CheckpointState state{.tensors = saved_tensors(job),
+                        .buffers = buffers_of(*job.module),
+                        .values = {},
+                        .rank_values = rank_values(job, position.task)};
+  state.values = {
+      {"schedule", job.schedule.state()},
+      {"lr_scheduler", job.lr_scheduler.state()},
+      {"data", position.data},
+      {"tracker", position.tracker},
+      {"base_seed", job.config.determinism.base_seed},
+      {"checkpoint_only_trainable_parameters", job.config.model_stage_factory.checkpoint_only_trainable_parameters},
+      {"task_ranks", batch.slice({"dp"}).ranks()},
+      {"metric_ranks", batch.slice({"pp", "dp", "cp"}).ranks()},
+      {"mesh", write_record(job.context.mesh_parameters())},
+      {"trainer", write_record(job.config)},
+      {"hparams", job.hparams}};
+  return state;
+}
+
+}  // namespace
+
+JobSaves::JobSaves(const TrainingJob& job)
+    : job_(job),
+      is_enabled_(saves_checkpoints(job.config.checkpointing)),
+      writer_(CheckpointDirectory(job.config.checkpointing.save_dir, job.context.mesh(MeshDomain::kBatch)),
+              job.context.device(), job.context.world_size() / job.context.num_nodes()) {
+  if (is_enabled_) writer_.prepare(saved_tensors(job));
+}
+
+bool JobSaves::is_due(bool is_last) const {
+  if (!is_enabled_) return false;
+  return is_last || job_.schedule.should_do_action(job_.config.checkpointing.period_steps, {.after_advance = true});
+}
+
+bool JobSaves::will_wait(bool is_last) const {
+  return is_last || writer_.is_saving() || writer_.writes_at_once() != false;
+}
+
+void JobSaves::save(const RunPosition& position, bool is_last) {
+  if (writer_.is_saving() && job_.context.is_main_process()) {
+    job_.context.log().info("waits for the save before to end");
+  }
+  if (const auto before = writer_.finish()) report(*before, /*is_last=*/false);
+  const bool is_first = !writer_.writes_at_once().has_value();
+  writer_.begin(job_.schedule.current_step(), state_of(job_, position), job_.config.checkpointing.num_to_keep);
+  const bool waits = *writer_.writes_at_once();
+  if (is_first && waits && job_.context.is_main_process()) {
+    job_.context.log().warning(
+        "[checkpoint] a copy of what the job saves does not fit into half of the host memory that "
+        "is left: training waits for the disk at each save");
+  }
+  if (!waits && !is_last) return;
+  if (const auto saved = writer_.finish()) report(*saved, is_last);
+}
+
+void JobSaves::advance(const SaveProgress& all) {
+  if (const auto ended = writer_.advance(all)) report(*ended, /*is_last=*/false);
+}
+
+void JobSaves::report(const EndedSave& save, bool is_last) const {
+  const CheckpointingConfig& config = job_.config.checkpointing;
+  const Logger& log = job_.context.log();
+  if (save.error.empty()) {
+    if (!job_.context.is_main_process()) return;
+    log.info("saved step ", save.step, " in ", config.save_dir.string(), " (", save.seconds, " s)");
+    if (!save.not_removed.empty()) log.warning("[checkpoint] could not remove ", save.not_removed);
+    return;
+  }
+  if (is_last || config.on_failed_save == FailedSavePolicy::kStop) throw IoError(save.error);
+  if (job_.context.is_main_process()) log.error(save.error, " Step ", save.step, " is not saved; training goes on");
+}
+
+}  // namespace d9d

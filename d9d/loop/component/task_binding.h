@@ -1,0 +1,146 @@
+// The calls of a job that depend on the types of its task, behind an interface without them: the trainer and what runs
+// microbatches are compiled once, and a program compiles TypedTask<Types> alone.
+//
+// Example
+//   while (const auto num_microbatches = binding.fetch()) {
+//     for (std::size_t i = 0; i < *num_microbatches; ++i) inputs.push_back(binding.build(i));
+//     ...
+//   }
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "d9d/core/error/error_place.h"
+#include "d9d/data/pack/pack_stream.h"
+#include "d9d/internals/pipeline_state/microbatch_states.h"
+#include "d9d/loop/component/first_step_checks.h"
+#include "d9d/loop/component/microbatch.h"
+#include "d9d/loop/control/providers.h"
+#include "d9d/loop/control/task.h"
+#include "d9d/loop/event/train_events.h"
+
+namespace d9d {
+
+// What TrainTask::build_forward_inputs said beside inputs and state.
+struct BuiltMicrobatch {
+  std::int64_t num_tokens = 0;
+  LossWeights loss_weights = {};
+};
+
+class TaskBinding {
+ public:
+  virtual ~TaskBinding();
+
+  // Called once each, in this order, when the job is built. The first triggers kTrainDataStreamReady.
+  virtual AnyPackStream& build_pack_stream(const DistContext& context, std::optional<std::int64_t> total_steps,
+                                           EventBus& events) = 0;
+  [[nodiscard]] virtual std::shared_ptr<Module> initialize_model_stage(const DistContext& context,
+                                                                       const PipelineStageInfo& stage) = 0;
+
+  [[nodiscard]] virtual bool has_key() const = 0;  // Microbatch<Types>::kHasKey
+
+  // PackStream::next(): the number of the pack's microbatches; none at the end of the data.
+  [[nodiscard]] virtual std::optional<std::size_t> fetch() = 0;
+  // hash_of() the pack's first microbatch.
+  [[nodiscard]] virtual std::optional<std::uint64_t> hash_of_first() const = 0;
+  // Moves a microbatch to the device and builds its inputs and state, which are kept.
+  virtual BuiltMicrobatch build(std::size_t microbatch, c10::Device device) = 0;
+  // Calls use(microbatch) once for a microbatch that was built. Its inputs end with the call, its state does not.
+  virtual void with_microbatch(std::size_t microbatch, const std::function<void(AnyMicrobatch&)>& use) = 0;
+  // Forward and TrainTask::compute_loss.
+  [[nodiscard]] virtual LossResult forward_with_loss(AnyMicrobatch& microbatch, const JobSchedule& schedule) = 0;
+  virtual void update_metrics(std::size_t microbatch, const MetricMap& metrics) = 0;
+  virtual void reset() = 0;  // drops what is left of the pack
+};
+
+// StateError unless the program's function returned what it must: `what`.
+void check_built(bool is_built, const char* function, const char* what);
+// Replaces each defined tensor by its copy on the device.
+void move_to(c10::Device device, const TensorRefs& tensors);
+
+template <class Types>
+class TypedTask final : public TaskBinding {
+ public:
+  // All are borrowed.
+  TypedTask(TrainTask<Types>& task, ModelProvider<Types>& model, DataProvider<BatchOf<Types>>& data)
+      : task_(task), model_(model), data_(data) {}
+
+  AnyPackStream& build_pack_stream(const DistContext& context, std::optional<std::int64_t> total_steps,
+                                   EventBus& events) override {
+    stream_ = data_.build_pack_stream(context, total_steps);
+    check_built(stream_ != nullptr, "DataProvider::build_pack_stream", "a stream");
+    events.trigger(kTrainDataStreamReady<Batch>, {.stream = *stream_});
+    return *stream_;
+  }
+  std::shared_ptr<Module> initialize_model_stage(const DistContext& context, const PipelineStageInfo& stage) override {
+    ModelStage<Types> built = model_.initialize_model_stage(context, stage);
+    check_built(built.module != nullptr && built.forward != nullptr, "ModelProvider::initialize_model_stage",
+                "a module and its forward, as as_model_stage() does");
+    forward_ = std::move(built.forward);
+    return std::move(built.module);
+  }
+
+  bool has_key() const override { return Microbatch<Types>::kHasKey; }
+
+  std::optional<std::size_t> fetch() override {
+    auto pack = stream_->next();
+    if (!pack) return std::nullopt;
+    pack_ = std::move(*pack);
+    return pack_.size();
+  }
+  std::optional<std::uint64_t> hash_of_first() const override {
+    return pack_.empty() ? std::nullopt : hash_of(pack_.front());
+  }
+  BuiltMicrobatch build(std::size_t microbatch, c10::Device device) override {
+    Batch batch = std::move(pack_[microbatch]);
+    move_to(device, detail::tensor_refs(batch));
+    ForwardInputs<Types> built = task_.build_forward_inputs(batch);
+    states_.store(static_cast<std::int64_t>(microbatch), std::move(built.state));
+    inputs_.emplace_back(std::move(built.input), std::move(built.shared));
+    return {.num_tokens = built.num_tokens, .loss_weights = std::move(built.loss_weights)};
+  }
+  void with_microbatch(std::size_t index, const std::function<void(AnyMicrobatch&)>& use) override {
+    states_.with(static_cast<std::int64_t>(index), [&](State& state) {
+      auto& [input, shared] = inputs_[index];
+      Microbatch<Types> microbatch(std::move(input), std::move(shared), std::move(state));
+      use(microbatch);
+      state = std::move(microbatch.state);
+    });
+  }
+  LossResult forward_with_loss(AnyMicrobatch& any, const JobSchedule& schedule) override {
+    auto& microbatch = static_cast<Microbatch<Types>&>(any);
+    const OutputOf<Types> output =
+        with_error_place("in forward", [&] { return forward_(microbatch.input, microbatch.shared); });
+    return with_error_place("in compute_loss", [&] { return task_.compute_loss(output, microbatch.state, schedule); });
+  }
+  void update_metrics(std::size_t microbatch, const MetricMap& metrics) override {
+    states_.with(static_cast<std::int64_t>(microbatch),
+                 [&](const State& state) { task_.update_metrics(state, metrics); });
+  }
+  void reset() override {
+    pack_.clear();
+    inputs_.clear();
+    states_.reset();
+  }
+
+ private:
+  using Batch = BatchOf<Types>;
+  using State = StateOf<Types>;
+
+  TrainTask<Types>& task_;
+  ModelProvider<Types>& model_;
+  DataProvider<Batch>& data_;
+  std::unique_ptr<PackStream<Batch>> stream_;
+  ModelForward<Types> forward_;
+  std::vector<Batch> pack_;
+  std::vector<std::pair<InputOf<Types>, SharedOf<Types>>> inputs_;
+  MicrobatchStates<State> states_;
+};
+
+}  // namespace d9d

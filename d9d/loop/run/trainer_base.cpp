@@ -1,0 +1,119 @@
+#include "d9d/loop/run/trainer_base.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/loop/component/cuda_graph_rules.h"
+#include "d9d/loop/component/export_model.h"
+#include "d9d/loop/component/first_step_checks.h"
+#include "d9d/loop/component/microbatch_runner.h"
+#include "d9d/loop/component/model_stage_factory.h"
+#include "d9d/loop/component/warm_up.h"
+#include "d9d/loop/config/unsupported.h"
+#include "d9d/loop/event/train_events.h"
+#include "d9d/modules/detect_non_finite.h"
+
+namespace d9d {
+namespace {
+
+// Two series of one name would be one to a tracker.
+void check_metrics(const MetricMap& metrics) {
+  constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
+  for (const auto& [name, metric] : metrics) {
+    D9D_CHECK(metric != nullptr, StateError,
+              "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
+    const bool is_logged = std::ranges::find(kLogged, name) != kLogged.end() || name.starts_with("loss/");
+    D9D_CHECK(!is_logged, StateError,
+              "[loop::trainer] expected names of metrics that the job does not log itself, got '", name,
+              "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
+  }
+}
+
+}  // namespace
+
+TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config, const Parts& parts,
+                         std::unique_ptr<TaskBinding> binding)
+    : parts_(parts), binding_(std::move(binding)), job_(build_job(context, config)) {
+  if (saved_) {
+    load(*saved_, job_);
+    if (const auto states = task_states(*saved_); !states.empty()) parts_.task.load_state(states);
+  }
+  saved_.reset();
+  job_.events->trigger(kTrainOptimizerReady, {.optimizer = job_.optimizer});
+  job_.events->trigger(kTrainLRSchedulerReady, {.lr_scheduler = job_.lr_scheduler});
+}
+
+TrainerBase::~TrainerBase() = default;
+
+TrainingOutcome TrainerBase::train() {
+  job_.hparams = {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}};
+  MicrobatchRunner runner(job_, parts_.task, *stream_, *binding_);
+  const TrainingOutcome outcome = run_training(job_, runner);
+  graph_counts_ = runner.graph_counts();
+  if (job_.config.cuda_graph && job_.context.is_main_process()) log_graph_counts();
+  parts_.task.finalize();
+  job_.events->trigger(kTrainFinished, {});
+  return outcome;
+}
+
+void TrainerBase::export_to(const std::filesystem::path& directory) {
+  export_model(job_, parts_.model.prepare_export(*job_.module), directory);
+}
+
+TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConfig& config) {
+  refuse_unsupported(context.mesh_parameters());
+  refuse_unsupported(config);
+  check_cuda_graph(context, config);
+  check_cuda_graph(config, binding_->has_key());
+  warm_up_ = start_warm_up(context.device());
+
+  auto events = std::make_unique<EventBus>();
+  parts_.task.register_events(context, *events);
+  parts_.model.register_events(context, *events);
+  events->trigger(kTrainConfigStarted, {.dist_context = context});
+
+  stream_ = &binding_->build_pack_stream(context, config.schedule.total_steps, *events);
+  check_data_order(context, stream_->state());
+  JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
+  saved_ = newest_checkpoint(context, config.checkpointing);
+  if (saved_) {
+    schedule.load_state(value_of(*saved_, "schedule"));
+    stream_->load_state(value_of(*saved_, "data"));
+  }
+  stream_->start();  // so that the first step's data is ready when the model is
+
+  const PipelineStageInfo stage;  // pipelines have one stage
+  const std::shared_ptr<Module> module = binding_->initialize_model_stage(context, stage);
+  build_model_stage(context, config, parts_.model, stage, module, /*resumes=*/saved_.has_value());
+  check_cuda_graph(config, *module);
+  if (config.detect_non_finite) detect_non_finite(*module);
+  if (saved_) load_model(*saved_, context, *module, config);
+  events->trigger(kTrainModelStagesReady, {.modules = {*module}});
+
+  RandomClockPtr clock = share_random_clock(context, *module, config);
+  MetricMap metrics = parts_.task.create_metrics();
+  check_metrics(metrics);
+  Optimizer optimizer = parts_.optimizer.build_optimizer(context, trainable_parameters(*module));
+  LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context, schedule.total_steps());
+  return {.context = context,
+          .config = config,
+          .events = std::move(events),
+          .schedule = schedule,
+          .module = module,
+          .clock = std::move(clock),
+          .metrics = std::move(metrics),
+          .optimizer = std::move(optimizer),
+          .lr_scheduler = std::move(lr_scheduler),
+          .hparams = {},
+          .tracker_state = nullptr,
+          .tracker = parts_.tracker};
+}
+
+void TrainerBase::log_graph_counts() const {
+  job_.context.log().info("trainer.cuda_graph: ", graph_counts_.replays, " microbatches replayed from ",
+                          graph_counts_.graphs, " graphs, ", graph_counts_.eager, " run as usual");
+}
+
+}  // namespace d9d

@@ -1,0 +1,65 @@
+// The part of a trainer that does not depend on the types of its task: builds the job and runs it. Programs use
+// Trainer<Types> (trainer.h).
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "d9d/loop/component/job_checkpoints.h"
+#include "d9d/loop/component/microbatch_graphs.h"
+#include "d9d/loop/component/task_binding.h"
+#include "d9d/loop/component/training_job.h"
+#include "d9d/loop/control/providers.h"
+#include "d9d/loop/control/task.h"
+#include "d9d/loop/run/training_run.h"
+
+namespace d9d {
+
+class TrainerBase {
+ public:
+  TrainerBase(const TrainerBase&) = delete;
+  TrainerBase& operator=(const TrainerBase&) = delete;
+  ~TrainerBase();
+
+  // Runs the remaining steps, then the task's finalize.
+  TrainingOutcome train();
+
+  // Collective. Writes the model as ModelProvider::prepare_export says, see write_model_state(). Before train() that is
+  // the model of the newest checkpoint, if there is one.
+  void export_to(const std::filesystem::path& directory);
+
+  [[nodiscard]] Module& module() const { return *job_.module; }
+  [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }
+  [[nodiscard]] const MetricMap& metrics() const { return job_.metrics; }
+  // How many microbatches of the last train() were replayed from graphs.
+  [[nodiscard]] const GraphCounts& graph_counts() const { return graph_counts_; }
+
+ protected:
+  // TrainerParts without the types of the task.
+  struct Parts {
+    AnyTask& task;
+    AnyModelProvider& model;
+    OptimizerProvider& optimizer;
+    LearningRateSchedulerProvider& lr_scheduler;
+    std::shared_ptr<const Tracker> tracker;
+  };
+
+  TrainerBase(const DistContext& context, const TrainerConfig& config, const Parts& parts,
+              std::unique_ptr<TaskBinding> binding);
+
+ private:
+  [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& config);
+  void log_graph_counts() const;
+
+  const Parts parts_;
+  const std::unique_ptr<TaskBinding> binding_;
+  std::jthread warm_up_;
+  AnyPackStream* stream_ = nullptr;       // the binding's
+  std::optional<SavedCheckpoint> saved_;  // from which the job continues, until it has done so
+  TrainingJob job_;
+  GraphCounts graph_counts_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,41 @@
+// What a mapper would do to the tensors of a folder: a dry run. Headers are read, data is not.
+//
+// Example
+//   const HuggingFaceDirectory directory("published");
+//   std::cout << text_of(report_mapping(mapper, tensors_of(directory)));
+//
+//   2 groups: 3 tensors of 96 B -> 2 tensors of 96 B
+//
+//   q_proj  Float [4, 2]  32 B
+//   k_proj  Float [4, 2]  32 B
+//     -> qk_proj  Float [8, 2]  64 B
+//   ...
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "d9d/model_state/mapped_sources.h"
+
+namespace d9d {
+
+struct MappingReport {
+  struct Group {
+    std::vector<TensorSource> inputs;   // sorted by name; `origin` is the file
+    std::vector<TensorSource> outputs;  // described only
+    bool has_function = false;          // it is in memory as a whole
+  };
+  std::vector<Group> groups;          // of which all inputs are there
+  std::vector<TensorSource> unused;   // tensors that the mapper does not take
+  std::vector<std::string> missing;   // inputs that are not there; sorted
+  std::vector<std::string> not_made;  // outputs of their groups; sorted
+};
+
+// Local. Throws StateError for shapes and dtypes that do not fit, as source_groups() does.
+[[nodiscard]] MappingReport report_mapping(const StateMapper& mapper, const NamedTensors& tensors);
+
+// Groups, and tensors in a group, that differ in numbers of their names alone are one line with * for a number.
+[[nodiscard]] std::string text_of(const MappingReport& report);
+
+}  // namespace d9d

@@ -1,0 +1,22 @@
+// Query, key and value projections of each layer as one matrix self_attn.qkv_proj.weight: the rows of q, then of k,
+// then of v. Serving engines keep them so.
+//
+// Example
+//   const StateMapper packed = mapper::sequential({from_huggingface, pack_qkv(sizes, "model.")});
+//
+// Other tensors are not the mappers' business: in a chain they pass by.
+#pragma once
+
+#include <string>
+
+#include "d9d/model_state/mapper/state_mapper.h"
+#include "d9d/models/huggingface/decoder_mapping.h"
+
+namespace d9d {
+
+inline constexpr const char* kPackedQkv = "self_attn.qkv_proj.weight";  // behind "<backbone_prefix>layers.<i>."
+
+[[nodiscard]] StateMapper pack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix);
+[[nodiscard]] StateMapper unpack_qkv(const DecoderSizes& sizes, const std::string& backbone_prefix);
+
+}  // namespace d9d

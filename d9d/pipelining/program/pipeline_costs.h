@@ -1,0 +1,89 @@
+// What a pipeline costs: times in one unit throughout (seconds, or forwards of a stage), and bytes.
+//
+// Example
+//   {"stages": [{"forward": 1.0, "backward": 2.1, "backward_input": 1.2, "backward_weight": 0.9}],
+//    "link": {"latency": 0.01, "time": 0.1}}
+// Without values a forward, an input pass and a weight pass take 1, a whole backward 2, messages nothing, and a
+// microbatch keeps 1 from its forward to the end of its backward.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "d9d/base/record.h"
+#include "d9d/pipelining/program/action.h"
+#include "d9d/pipelining/program/transfer.h"
+
+namespace d9d {
+
+// Of one microbatch.
+struct StageCosts {
+  double forward = 1;
+  double backward = 2;
+  double backward_input = 1;
+  double backward_weight = 1;
+  double activation_bytes = 1;  // kept from F until B or I
+  double deferred_bytes = 1;    // kept from I until W
+
+  static constexpr auto fields() {
+    using Costs = StageCosts;
+    return record<Costs>(defaulted("forward", &Costs::forward, at_least(0)),
+                         defaulted("backward", &Costs::backward, at_least(0)),
+                         defaulted("backward_input", &Costs::backward_input, at_least(0)),
+                         defaulted("backward_weight", &Costs::backward_weight, at_least(0)),
+                         defaulted("activation_bytes", &Costs::activation_bytes, at_least(0)),
+                         defaulted("deferred_bytes", &Costs::deferred_bytes, at_least(0)));
+  }
+};
+
+// Of one message: it occupies its link for `time`, and arrives `latency` after that.
+struct LinkCosts {
+  double latency = 0;
+  double time = 0;
+
+  static constexpr auto fields() {
+    return record<LinkCosts>(defaulted("latency", &LinkCosts::latency, at_least(0)),
+                             defaulted("time", &LinkCosts::time, at_least(0)));
+  }
+};
+
+// A link that differs from the others.
+struct OneLinkCosts {
+  std::int64_t from = 0;  // rank
+  std::int64_t to = 0;
+  LinkCosts costs = {};
+
+  static constexpr auto fields() {
+    using Link = OneLinkCosts;
+    return record<Link>(required("from", &Link::from, at_least(0)), required("to", &Link::to, at_least(0)),
+                        flattened(&Link::costs));
+  }
+};
+
+struct PipelineCosts {
+  std::vector<StageCosts> stages = {};   // one a stage, one for all stages, or none: units
+  LinkCosts link = {};                   // of every link
+  std::vector<OneLinkCosts> links = {};  // instead of `link`
+  double composed_overlap = 0;  // the share of the shorter of two composed computations that hides under the other
+
+  static constexpr auto fields() {
+    using Costs = PipelineCosts;
+    return record<Costs>(defaulted("stages", &Costs::stages), defaulted("link", &Costs::link),
+                         defaulted("links", &Costs::links),
+                         defaulted("composed_overlap", &Costs::composed_overlap, between(0, 1)));
+  }
+};
+
+// Throws ConfigError unless `costs` has as many stages as it needs.
+void check_costs(const PipelineCosts& costs, std::int64_t num_stages);
+
+[[nodiscard]] const StageCosts& costs_of(const PipelineCosts& costs, StageIndex stage);
+[[nodiscard]] const LinkCosts& costs_of(const PipelineCosts& costs, const DirectedLink& link);
+[[nodiscard]] double duration_of(const PipelineCosts& costs, const ComputeAction& action);
+
+// How much earlier than the end of `first` a computation that is composed with it may begin.
+[[nodiscard]] double overlap_of(const PipelineCosts& costs, const ComputeAction& first, const ComputeAction& second);
+
+extern template const ValueType& json_type<PipelineCosts>();
+
+}  // namespace d9d

@@ -1,0 +1,43 @@
+// The programs of all ranks of a pipeline for one step.
+//
+// Example
+//   const PipelineProgram program = parse_program(
+//       "r0: 0F0 0SEND_F0 0RECV_B0 0B0\n"
+//       "r1: 1RECV_F0 1F0 1B0 1SEND_B0\n");
+//   to_text(program) == to_text(parse_program(to_text(program)));
+//   validate(program);                                            // program/validate.h
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "d9d/pipelining/program/action.h"
+#include "d9d/pipelining/program/stage_placement.h"
+
+namespace d9d {
+
+struct PipelineProgram {
+  std::int64_t num_microbatches = 0;
+  StagePlacement stages = {};
+  std::vector<RankProgram> ranks = {};
+
+  // False for a program of forwards only.
+  [[nodiscard]] bool has_backward() const;
+  // False for a program of computations only, which schedules build.
+  [[nodiscard]] bool has_messages() const;
+  bool operator==(const PipelineProgram&) const = default;
+};
+
+// Without its messages.
+[[nodiscard]] PipelineProgram compute_only(PipelineProgram program);
+
+// A line a rank: "r{rank}: {actions}".
+[[nodiscard]] std::string to_text(const PipelineProgram& program);
+
+// The inverse of to_text; empty lines and what follows a # are left out. A stage belongs to the rank that runs its
+// forwards. Throws ConfigError for text that is no program: order and messages are what validate() checks.
+[[nodiscard]] PipelineProgram parse_program(std::string_view text);
+
+}  // namespace d9d

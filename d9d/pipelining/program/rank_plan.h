@@ -1,0 +1,48 @@
+// The program of one rank, with what its executor needs beside the actions.
+//
+// Example
+//   const RankPlan plan = plan_rank(program, /*rank=*/1);
+//   for (const PlannedStep& step : plan.steps) ...      // computations (several: composed), or one message
+//   for (const DirectedLink& link : links_of(program))  // every rank makes its links in this order
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <variant>
+#include <vector>
+
+#include "d9d/pipelining/program/pipeline_program.h"
+#include "d9d/pipelining/program/transfer.h"
+
+namespace d9d {
+
+struct PlannedCompute {
+  ComputeAction action;
+  // Where its stage keeps the microbatch, in [0, RankPlan::num_slots of the stage): from F to B or W no other
+  // microbatch has the slot.
+  std::int64_t slot = 0;
+  bool is_last = false;  // the stage's last B or W of the step: its gradients of weights are complete after it
+  bool operator==(const PlannedCompute&) const = default;
+};
+
+struct PlannedMessage {
+  MessageAction action;
+  DirectedLink link;
+  std::int64_t sequence = 0;  // how many messages the link carries before it; the same on both of its ranks
+  bool operator==(const PlannedMessage&) const = default;
+};
+
+using PlannedStep = std::variant<std::vector<PlannedCompute>, PlannedMessage>;
+
+struct RankPlan {
+  std::vector<PlannedStep> steps;
+  std::map<StageIndex, std::int64_t> num_slots;  // of each stage of the rank
+};
+
+// `program` has passed validate().
+[[nodiscard]] RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank);
+
+// Those that carry messages, in increasing order of both ranks.
+[[nodiscard]] std::vector<DirectedLink> links_of(const PipelineProgram& program);
+
+}  // namespace d9d

@@ -1,0 +1,77 @@
+// The pipeline schedule of a job: one of the records below, selected in JSON by "schedule".
+//
+// Example
+//   {"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": true}
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "d9d/base/enum_names.h"
+#include "d9d/base/record.h"
+
+namespace d9d {
+
+// All forwards, then all backwards (Huang et al. 2019).
+struct GPipeScheduleConfig {
+  static constexpr Tag kTag = {"schedule", "gpipe"};
+  static constexpr auto fields() { return record<GPipeScheduleConfig>(); }
+};
+
+// Forwards only.
+struct InferenceScheduleConfig {
+  static constexpr Tag kTag = {"schedule", "inference"};
+  static constexpr auto fields() { return record<InferenceScheduleConfig>(); }
+};
+
+// GPipe over several stages a rank, breadth first (Lamy-Poirier 2023).
+struct LoopedBfsScheduleConfig {
+  std::int64_t num_stages_per_rank = 1;
+
+  static constexpr Tag kTag = {"schedule", "looped_bfs"};
+  static constexpr auto fields() {
+    using Schedule = LoopedBfsScheduleConfig;
+    return record<Schedule>(required("num_stages_per_rank", &Schedule::num_stages_per_rank, at_least(1)));
+  }
+};
+
+// How many forwards a rank runs ahead of its first backward, for each rank that comes after it in the pipeline.
+enum class OneFOneBDepth {
+  kDouble,   // two: messages may take up to a forward before they cost time; up to 2 P - 1 live microbatches
+  kClassic,  // one: at most P live microbatches (Narayanan et al. 2019)
+};
+constexpr auto enum_names(OneFOneBDepth) {
+  return std::to_array<EnumName<OneFOneBDepth>>(
+      {{OneFOneBDepth::kDouble, "double"}, {OneFOneBDepth::kClassic, "classic"}});
+}
+
+// One forward, one backward; interleaved with several stages a rank (Narayanan et al. 2021).
+struct OneFOneBScheduleConfig {
+  std::int64_t num_stages_per_rank = 1;
+  bool zero_bubble = false;  // split backward, weight gradients fill the bubbles (Qi et al. 2023); depth is classic
+  OneFOneBDepth depth = OneFOneBDepth::kDouble;
+
+  static constexpr Tag kTag = {"schedule", "1f1b"};
+  static constexpr auto fields() {
+    using Schedule = OneFOneBScheduleConfig;
+    return record<Schedule>(required("num_stages_per_rank", &Schedule::num_stages_per_rank, at_least(1)),
+                            required("zero_bubble", &Schedule::zero_bubble), defaulted("depth", &Schedule::depth));
+  }
+};
+
+// Two stages a rank, laid out as a V (Qi et al. 2024).
+struct ZeroBubbleVScheduleConfig {
+  static constexpr Tag kTag = {"schedule", "zero_bubble_v"};
+  static constexpr auto fields() { return record<ZeroBubbleVScheduleConfig>(); }
+};
+
+// DualPipe in V form (DeepSeek-AI 2024).
+struct DualPipeVScheduleConfig {
+  static constexpr Tag kTag = {"schedule", "dual_pipe_v"};
+  static constexpr auto fields() { return record<DualPipeVScheduleConfig>(); }
+};
+
+using PipelineScheduleConfig = std::variant<GPipeScheduleConfig, InferenceScheduleConfig, LoopedBfsScheduleConfig,
+                                            OneFOneBScheduleConfig, ZeroBubbleVScheduleConfig, DualPipeVScheduleConfig>;
+
+}  // namespace d9d

@@ -1,0 +1,77 @@
+// Chooses the schedule, the stages a rank and the number of microbatches with the shortest simulated step that fits.
+//
+// Example
+//   const ScheduleChoice choice = choose_schedule({
+//       .num_ranks = 4,
+//       .microbatches = {{.count = 16, .model = {.layers = std::vector(32, layer), .post = head}}},
+//       .max_bytes = 40e9});
+//   std::cout << choice.explanation;      // the candidates, why this one, and what would balance the stages
+//   choice.best.schedule;                 // trainer.pipelining.schedule of a job
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "d9d/pipelining/program/pipeline_costs.h"
+#include "d9d/pipelining/schedules/pipeline_schedule_config.h"
+
+namespace d9d {
+
+// What one microbatch costs in each part of a model, measured or modelled.
+struct ModelCosts {
+  StageCosts pre = kNoCosts;            // before the first layer: embedding
+  std::vector<StageCosts> layers = {};  // in order
+  StageCosts post = kNoCosts;           // after the last layer: head and loss
+  static constexpr StageCosts kNoCosts = {0, 0, 0, 0, 0, 0};
+};
+
+// One way to cut the batch of a step.
+struct MicrobatchOption {
+  std::int64_t count = 1;  // microbatches a step
+  ModelCosts model = {};   // of a microbatch of that size
+};
+
+struct ScheduleRequest {
+  std::int64_t num_ranks = 1;
+  std::vector<MicrobatchOption> microbatches = {};  // at least one
+  LinkCosts link = {};
+  double composed_overlap = 0;                         // as in PipelineCosts
+  std::vector<PipelineScheduleConfig> schedules = {};  // none: every one that trains, up to max_stages_per_rank
+  std::int64_t max_stages_per_rank = 4;
+  std::int64_t num_virtual_layers_pre = 0;  // by which the job moves layers away from the ends (LayerDistribution)
+  std::int64_t num_virtual_layers_post = 0;
+  std::optional<double> max_bytes = std::nullopt;  // of what a rank keeps of its microbatches
+};
+
+struct ScheduleCandidate {
+  PipelineScheduleConfig schedule = {};
+  std::int64_t num_microbatches = 0;
+  std::int64_t num_virtual_layers_pre = 0;
+  std::int64_t num_virtual_layers_post = 0;
+  double makespan = 0;
+  double idle_share = 0;
+  double peak_bytes = 0;  // of the rank that keeps most
+  bool fits = true;
+};
+
+struct ScheduleChoice {
+  ScheduleCandidate best;
+  // Those that were simulated, the shortest first. Others cannot be shorter: what their ranks compute takes longer.
+  std::vector<ScheduleCandidate> candidates;
+  // `best` with the virtual layers that shorten it most; nothing where none do.
+  std::optional<ScheduleCandidate> balanced;
+  std::string explanation;
+};
+
+// The costs of each of num_stages stages. Throws ConfigError if a stage would have no layer.
+[[nodiscard]] std::vector<StageCosts> stage_costs(const ModelCosts& model, std::int64_t num_stages,
+                                                  std::int64_t num_virtual_layers_pre,
+                                                  std::int64_t num_virtual_layers_post);
+
+// Exact for what it is asked: no candidate that fits has a shorter simulated step. Throws ConfigError where none fits,
+// naming the one that keeps least.
+[[nodiscard]] ScheduleChoice choose_schedule(const ScheduleRequest& request);
+
+}  // namespace d9d

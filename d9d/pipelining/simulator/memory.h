@@ -1,0 +1,31 @@
+// What a rank keeps of its microbatches over the time of a simulated step.
+//
+// Example
+//   const Simulation run = simulate(program, {.costs = costs});
+//   peak_bytes(run, costs, /*rank=*/0);
+//   for (const auto& [time, bytes] : memory_curve(run, costs, 0)) ...   // bytes from this time on
+//
+// A forward adds its stage's activation_bytes when it starts; a whole backward or an input pass drops them when it
+// ends. An input pass adds deferred_bytes then, which the weight pass drops when it ends. Without backward a forward
+// keeps them only while it runs. Parameters, gradients and messages are not counted.
+#pragma once
+
+#include <vector>
+
+#include "d9d/pipelining/program/pipeline_costs.h"
+#include "d9d/pipelining/simulator/simulate.h"
+
+namespace d9d {
+
+struct MemorySample {
+  double time = 0;
+  double bytes = 0;
+};
+
+// In order of time, one sample for each time at which the sum changes; empty for a rank without computations.
+[[nodiscard]] std::vector<MemorySample> memory_curve(const Simulation& run, const PipelineCosts& costs,
+                                                     std::int64_t rank);
+
+[[nodiscard]] double peak_bytes(const Simulation& run, const PipelineCosts& costs, std::int64_t rank);
+
+}  // namespace d9d

@@ -1,0 +1,33 @@
+// A simulated or measured step as a picture: ranks over time, bubbles, messages, and what each rank keeps.
+//
+// Example
+//   std::ofstream("1f1b.svg") << plot_svg({{.title = "1F1B", .run = simulate(program), .costs = {}}});
+//
+// Colours are told apart with any colour vision (Okabe and Ito). Of several stages of a rank later ones are lighter.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "d9d/pipelining/program/pipeline_costs.h"
+#include "d9d/pipelining/simulator/simulate.h"
+
+namespace d9d {
+
+// One step; several are drawn above each other in one scale of time.
+struct PlottedStep {
+  std::string title;
+  Simulation run;
+  PipelineCosts costs = {};  // bytes of the memory curves
+};
+
+struct PlotOptions {
+  std::string time_unit = "stage forwards";  // of the run's times
+  bool messages = true;
+  bool memory = true;
+};
+
+// Throws ConfigError for a step without computations.
+[[nodiscard]] std::string plot_svg(const std::vector<PlottedStep>& steps, const PlotOptions& options = {});
+
+}  // namespace d9d

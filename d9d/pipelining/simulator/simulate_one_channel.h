@@ -1,0 +1,10 @@
+// simulate() of MessageChannels::kOneARank.
+#pragma once
+
+#include "d9d/pipelining/simulator/simulate.h"
+
+namespace d9d::detail {
+
+[[nodiscard]] Simulation simulate_one_channel(const PipelineProgram& program, const SimulationOptions& options);
+
+}  // namespace d9d::detail

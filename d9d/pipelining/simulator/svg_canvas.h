@@ -1,0 +1,33 @@
+// The text of an SVG picture, element by element.
+//
+// Example
+//   SvgCanvas canvas(300, 200);
+//   canvas.rect(0, 0, 10, 10, "fill=\"#0072b2\"");
+//   canvas.text(20, 10, "a < b", "class=\"title\"");   // escaped
+//   canvas.take();
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace d9d::detail {
+
+// Positions and sizes in pixels; `attributes` as SVG has them.
+class SvgCanvas {
+ public:
+  SvgCanvas(double width, double height);
+
+  void rect(double x, double y, double width, double height, std::string_view attributes);
+  // `title` appears where a pointer rests on it.
+  void titled_rect(double x, double y, double width, double height, std::string_view attributes,
+                   std::string_view title);
+  void text(double x, double y, std::string_view content, std::string_view attributes);
+  void path(std::string_view commands, std::string_view attributes);
+
+  [[nodiscard]] std::string take();
+
+ private:
+  std::string content_;
+};
+
+}  // namespace d9d::detail

@@ -1,0 +1,22 @@
+// Parsers of files that come from elsewhere, fed with any bytes. Each target returns for what it refuses with IoError;
+// every other exception, and what the sanitizers find, is a fault. tools/fuzz runs them under libFuzzer, fuzz_replay
+// gives them what was found before (corpus/<name>/).
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace d9d::fuzz {
+
+using Bytes = std::span<const std::byte>;
+
+void safetensors_header(Bytes file);
+void huggingface_index(Bytes file);
+void manifest(Bytes file);
+
+inline constexpr std::pair<std::string_view, void (*)(Bytes)> kTargets[] = {
+    {"safetensors_header", safetensors_header}, {"huggingface_index", huggingface_index}, {"manifest", manifest}};
+
+}  // namespace d9d::fuzz

@@ -1,0 +1,164 @@
+#include "d9d/pipelining/simulator/choose_schedule.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include "d9d/base/check.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
+#include "d9d/pipelining/simulator/memory.h"
+
+#include "tests/pipelining/random_pipelines.h"
+
+namespace d9d::choose_schedule_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string name_of(const ScheduleCandidate& candidate) { return schedule_of(candidate.schedule).name; }
+
+// Four layers that differ, and numbers of microbatches that share one batch: half as many cost 1.9 times as much each.
+ScheduleRequest uneven_request(std::uint32_t seed, std::int64_t num_ranks) {
+  ScheduleRequest request{.num_ranks = num_ranks};
+  const auto layers = test::drawn_costs(4, seed).stages;
+  request.link = {.time = 0.05};
+  double scale = 1;
+  for (const std::int64_t count : {16, 8, 4}) {
+    MicrobatchOption option{.count = count, .model = {.layers = layers}};
+    for (auto& layer : option.model.layers) {
+      for (double* cost : {&layer.forward, &layer.backward, &layer.backward_input, &layer.backward_weight})
+        *cost *= scale;
+      layer.activation_bytes *= 16.0 / static_cast<double>(count);
+      layer.deferred_bytes *= 16.0 / static_cast<double>(count);
+    }
+    request.microbatches.push_back(option);
+    scale *= 1.9;
+  }
+  return request;
+}
+
+struct Tried {
+  double makespan;
+  double peak;
+};
+
+// Every schedule, V and M, with stages summed here.
+std::vector<Tried> try_all(const ScheduleRequest& request) {
+  std::vector<Tried> tried;
+  for (const auto& option : request.microbatches) {
+    for (std::int64_t v = 1; v * request.num_ranks <= 4; ++v) {
+      std::vector<PipelineScheduleConfig> schedules = {LoopedBfsScheduleConfig{v}, OneFOneBScheduleConfig{v, false},
+                                                       OneFOneBScheduleConfig{v, true}};
+      if (v == 1) schedules.push_back(OneFOneBScheduleConfig{1, false, OneFOneBDepth::kClassic});
+      if (v == 2) schedules.push_back(ZeroBubbleVScheduleConfig{});
+      if (v == 2 && option.count >= 2 * request.num_ranks) schedules.push_back(DualPipeVScheduleConfig{});
+      PipelineCosts costs{.link = request.link};
+      const std::int64_t layers_per_stage = 4 / (v * request.num_ranks);
+      for (std::int64_t first = 0; first < 4; first += layers_per_stage) {
+        StageCosts sum{0, 0, 0, 0, 0, 0};
+        for (std::int64_t i = first; i < first + layers_per_stage; ++i) {
+          const auto& layer = option.model.layers[static_cast<std::size_t>(i)];
+          sum = {sum.forward + layer.forward,
+                 sum.backward + layer.backward,
+                 sum.backward_input + layer.backward_input,
+                 sum.backward_weight + layer.backward_weight,
+                 sum.activation_bytes + layer.activation_bytes,
+                 sum.deferred_bytes + layer.deferred_bytes};
+        }
+        costs.stages.push_back(sum);
+      }
+      for (const auto& schedule : schedules) {
+        const auto program = build_program(schedule_of(schedule), request.num_ranks, option.count, {.costs = costs});
+        const auto run = simulate(program, {.costs = costs, .num_inbox_slots = 2});
+        Tried one{.makespan = run.makespan, .peak = 0};
+        for (std::int64_t rank = 0; rank < request.num_ranks; ++rank)
+          one.peak = std::max(one.peak, peak_bytes(run, costs, rank));
+        tried.push_back(one);
+      }
+    }
+  }
+  return tried;
+}
+
+TEST(ChooseSchedule, Is_as_short_as_the_best_of_all_on_uneven_models_with_and_without_a_bound) {
+  int num_changed = 0;
+  for (std::uint32_t seed = 0; seed < 40; ++seed) {
+    auto request = uneven_request(seed, seed % 2 == 0 ? 2 : 4);
+    const auto tried = try_all(request);
+    const auto best_within = [&](double bound) {
+      double best = std::numeric_limits<double>::infinity();
+      for (const auto& one : tried) best = one.peak <= bound ? std::min(best, one.makespan) : best;
+      return best;
+    };
+    const auto free = choose_schedule(request);
+    EXPECT_LE(free.best.makespan, 1.02 * best_within(1e300)) << seed;
+    request.max_bytes = 0.8 * free.best.peak_bytes;
+    double least = std::numeric_limits<double>::infinity();
+    for (const auto& one : tried) least = std::min(least, one.peak);
+    if (least > *request.max_bytes) {
+      EXPECT_THROW((void)choose_schedule(request), ConfigError);
+      continue;
+    }
+    const auto bounded = choose_schedule(request);
+    EXPECT_LE(bounded.best.makespan, 1.02 * best_within(*request.max_bytes)) << seed;
+    EXPECT_LE(bounded.best.peak_bytes, *request.max_bytes);
+    ++num_changed;
+  }
+  EXPECT_GT(num_changed, 10);
+}
+
+TEST(ChooseSchedule, A_bound_on_memory_changes_the_choice_and_says_so) {
+  // With activation checkpointing what W needs is more than what B needs.
+  const StageCosts layer{.activation_bytes = 1, .deferred_bytes = 2};
+  ScheduleRequest request{.num_ranks = 4, .microbatches = {{.count = 8, .model = {.layers = std::vector(16, layer)}}}};
+  const auto free = choose_schedule(request);
+  request.max_bytes = free.best.peak_bytes - 1;
+  const auto bounded = choose_schedule(request);
+  EXPECT_NE(name_of(bounded.best), name_of(free.best));
+  EXPECT_GT(bounded.best.makespan, free.best.makespan);
+  EXPECT_THAT(bounded.explanation, HasSubstr("more than fits"));
+  request.max_bytes = 1;
+  try {
+    (void)choose_schedule(request);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected a schedule that keeps at most 1 bytes"));
+  }
+}
+
+TEST(ChooseSchedule, Says_which_virtual_layers_balance_a_heavy_head) {
+  const StageCosts layer;
+  const StageCosts head{.forward = 2,
+                        .backward = 4,
+                        .backward_input = 2,
+                        .backward_weight = 2,
+                        .activation_bytes = 0,
+                        .deferred_bytes = 0};
+  const auto choice =
+      choose_schedule({.num_ranks = 4,
+                       .microbatches = {{.count = 16, .model = {.layers = std::vector(14, layer), .post = head}}},
+                       .schedules = {OneFOneBScheduleConfig{1, true}}});
+  ASSERT_TRUE(choice.balanced.has_value());
+  EXPECT_EQ(choice.balanced->num_virtual_layers_pre, 0);
+  EXPECT_EQ(choice.balanced->num_virtual_layers_post, 1);  // 4 layers a stage, the last one 2 and the head
+  EXPECT_EQ(choice.balanced->makespan, 3 * 4 * 16 + 4 * 3);
+  EXPECT_THAT(choice.explanation, HasSubstr("num_virtual_layers_post = 1"));
+}
+
+TEST(ChooseSchedule, Refuses_what_no_schedule_can_run) {
+  EXPECT_THROW((void)choose_schedule({.num_ranks = 4}), ConfigError);
+  EXPECT_THROW((void)choose_schedule({.num_ranks = 4, .microbatches = {{.count = 8, .model = {.layers = {{}, {}}}}}}),
+               ConfigError);
+}
+
+TEST(ChooseSchedule, One_rank_keeps_one_microbatch) {
+  const auto choice = choose_schedule({.num_ranks = 1, .microbatches = {{.count = 8, .model = {.layers = {{}, {}}}}}});
+  EXPECT_EQ(choice.best.peak_bytes, 2);
+  EXPECT_EQ(choice.best.makespan, 2 * 3 * 8);
+}
+
+}  // namespace
+}  // namespace d9d::choose_schedule_test

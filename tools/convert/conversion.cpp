@@ -1,0 +1,124 @@
+#include "tools/convert/conversion.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/model_state/mapper/leaves.h"
+#include "d9d/model_state/mapping_report.h"
+
+#include "tools/convert/families.h"
+
+namespace d9d::convert {
+namespace {
+
+namespace fs = std::filesystem;
+using Names = std::vector<std::string>;
+
+// The mapper for names as they are behind `rename`, of the folder's own names. Names that it does not take stay unused.
+StateMapper behind_renaming(const StateMapper& mapper, const Names& names,
+                            const std::function<std::string(const std::string&)>& rename) {
+  const std::set<std::string> wanted = mapper.inputs();
+  std::vector<StateMapper> renames;
+  for (const std::string& name : names) {
+    const std::string renamed = rename(name);
+    if (renamed != name && wanted.contains(renamed)) renames.push_back(mapper::rename(name, renamed));
+  }
+  const StateMapper all = mapper::parallel(std::move(renames));
+  return all.groups().empty() ? mapper : mapper::sequential({all, mapper});
+}
+
+std::function<std::string(const std::string&)> renaming(const Options& options) {
+  std::vector<std::function<std::string(const std::string&)>> steps;
+  for (const std::string& text : options.rename) {
+    const auto [pattern, replacement] = parse_rename(text);
+    steps.push_back([pattern = pattern, replacement = replacement](const std::string& name) {
+      return *mapper::rename_matching({name}, pattern, replacement).outputs().begin();
+    });
+  }
+  return [steps](const std::string& name) {
+    std::string renamed = name;
+    for (const auto& step : steps) renamed = step(renamed);
+    return renamed;
+  };
+}
+
+bool is_float(at::ScalarType dtype) { return find_dtype(dtype).has_value(); }
+
+// Converts outputs of floating-point types. Those of eight bits stay: without their scales they are no values.
+StateMapper with_dtype(const StateMapper& mapper, const NamedTensors& tensors, Dtype dtype) {
+  std::vector<StateMapper> casts;
+  for (const MappingReport::Group& group : report_mapping(mapper, tensors).groups) {
+    for (const TensorSource& output : group.outputs) {
+      if (is_float(output.dtype)) casts.push_back(mapper::cast(output.name, to_scalar_type(dtype)));
+    }
+  }
+  return casts.empty() ? mapper : mapper::sequential({mapper, mapper::parallel(std::move(casts))});
+}
+
+std::string read_text(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  D9D_CHECK(file.good(), IoError, "[convert] expected a readable file '", path.string(), "', got none.");
+  return text;
+}
+
+std::map<std::string, std::string> files_beside_weights(const Options& options) {
+  const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja", ".md"};
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(options.source)) {
+    const std::string name = entry.path().filename();
+    const bool is_kept = kinds.contains(entry.path().extension()) || name == "LICENSE";
+    if (entry.is_regular_file() && is_kept && !name.ends_with(".index.json")) files[name] = read_text(entry.path());
+  }
+  const auto config = files.find("config.json");
+  if (options.dtype && config != files.end()) {
+    auto json = nlohmann::ordered_json::parse(config->second, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) return files;
+    for (const char* const key : {"torch_dtype", "dtype"}) {
+      if (json.contains(key)) json[key] = enum_name(*options.dtype);
+    }
+    config->second = json.dump(2) + "\n";
+  }
+  return files;
+}
+
+StateMapper mapper_of(const Options& options, const HuggingFaceDirectory& directory) {
+  const auto rename = renaming(options);
+  const Names names = directory.names();
+  Names renamed;
+  for (const std::string& name : names) renamed.push_back(rename(name));
+  if (!options.to && !options.experts && !options.qkv) {
+    D9D_CHECK(options.vocabulary.empty(), UsageError,
+              "[convert] expected --to with --vocabulary, got none. See --help.");
+    std::vector<StateMapper> renames;
+    for (std::size_t i = 0; i < names.size(); ++i) renames.push_back(mapper::rename(names[i], renamed[i]));
+    return mapper::parallel(std::move(renames));
+  }
+  const StateMapper known = family_mapper(options, directory.read_config(), renamed, [&](const std::string& name) {
+    const auto found = std::ranges::find(renamed, name);
+    return directory.find(names[static_cast<std::size_t>(found - renamed.begin())])->shape;
+  });
+  return behind_renaming(known, names, rename);
+}
+
+}  // namespace
+
+Conversion plan_conversion(const Options& options, const HuggingFaceDirectory& directory) {
+  StateMapper mapper = mapper_of(options, directory);
+  if (options.dtype) mapper = with_dtype(mapper, tensors_of(directory), *options.dtype);
+  return {.mapper = std::move(mapper), .files = files_beside_weights(options)};
+}
+
+}  // namespace d9d::convert

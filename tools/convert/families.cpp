@@ -1,0 +1,168 @@
+#include "tools/convert/families.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/name_list.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/model_state/mapper/leaves.h"
+#include "d9d/models/huggingface/decoder_config.h"
+#include "d9d/models/huggingface/packed_qkv.h"
+#include "d9d/models/legacy_names.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/models/qwen3_moe/huggingface.h"
+
+namespace d9d::convert {
+namespace {
+
+using Names = std::vector<std::string>;
+using ShapeOf = std::function<std::vector<std::int64_t>(const std::string& name)>;
+
+constexpr std::string_view kSplitEmbedding = "embed_tokens.token_embedding.";
+
+bool any_ends_with(const Names& names, std::string_view end) {
+  return std::ranges::any_of(names, [&](const std::string& name) { return name.ends_with(end); });
+}
+bool any_starts_with(const Names& names, std::string_view begin) {
+  return std::ranges::any_of(names, [&](const std::string& name) { return name.starts_with(begin); });
+}
+
+Naming naming_of(const Names& names) {
+  const bool is_own = std::ranges::any_of(
+      names, [](const std::string& name) { return name.find(kSplitEmbedding) != std::string::npos; });
+  return is_own ? Naming::kD9d : Naming::kHuggingFace;
+}
+
+// What the folder has. A backbone whose names begin with "model." and that has no head lacks one.
+HeadConfig head_of(const Names& names, Naming naming, const ShapeOf& shape_of) {
+  const std::string projection = "head.projection.weight";
+  if (std::ranges::find(names, projection) != names.end()) {
+    return EmbeddingHeadConfig{.embedding_dim = shape_of(projection).at(0)};
+  }
+  if (any_ends_with(names, "score.weight")) return ClassificationHeadConfig{};
+  const bool is_bare = naming == Naming::kD9d ? !any_starts_with(names, "head.") : !any_starts_with(names, "model.");
+  if (is_bare) return EmbeddingHeadConfig{};
+  return CausalLMHeadConfig{};
+}
+
+// The splits of the vocabulary: as the user says, or the only one.
+template <class Parameters>
+void set_vocabulary(Parameters& parameters, const Options& options, const Names& names) {
+  const std::int64_t rows = parameters.split_vocab_size.begin()->second;
+  std::set<std::string> found;
+  for (const std::string& name : names) {
+    const std::size_t at = name.find(kSplitEmbedding);
+    if (at == std::string::npos) continue;
+    const std::size_t begin = at + kSplitEmbedding.size();
+    found.insert(name.substr(begin, name.rfind('.') - begin));
+  }
+  std::vector<std::pair<std::string, std::int64_t>> splits = parse_vocabulary(options.vocabulary);
+  D9D_CHECK(!splits.empty() || found.size() < 2, UsageError,
+            "[convert] expected --vocabulary with the order and the rows ", "of the splits ",
+            quoted_list(std::vector<std::string_view>(found.begin(), found.end())), ", got none. See --help.");
+  if (splits.empty()) splits = {{found.empty() ? "regular" : *found.begin(), rows}};
+  parameters.split_vocab_size.clear();
+  parameters.split_vocab_order.clear();
+  for (const auto& [split, size] : splits) {
+    parameters.split_vocab_size[split] = size;
+    parameters.split_vocab_order.push_back(split);
+  }
+}
+
+struct Dense {
+  Qwen3DenseParameters parameters;
+  StateMapper from(const std::optional<HeadConfig>& head, const Names& names) const {
+    return qwen3_dense_from_huggingface(parameters, head, names);
+  }
+  StateMapper to(const HeadConfig& head, Experts) const { return qwen3_dense_to_huggingface(parameters, head); }
+};
+
+struct MixtureOfExperts {
+  Qwen3MoEParameters parameters;
+  StateMapper from(const std::optional<HeadConfig>& head, const Names& names) const {
+    return qwen3_moe_from_huggingface(parameters, head, names);
+  }
+  StateMapper to(const HeadConfig& head, Experts experts) const {
+    return qwen3_moe_to_huggingface(
+        parameters, head,
+        experts == Experts::kFused ? Qwen3MoEExpertsFormat::kFused : Qwen3MoEExpertsFormat::kModuleList);
+  }
+};
+
+// The names behind unpacking.
+Names separate_names(const Names& names) {
+  Names result;
+  for (const std::string& name : names) {
+    if (!name.ends_with(kPackedQkv)) {
+      result.push_back(name);
+      continue;
+    }
+    const std::string layer = name.substr(0, name.size() - std::string_view(kPackedQkv).size());
+    for (const char* const matrix : {"q", "k", "v"}) result.push_back(cat(layer, "self_attn.", matrix, "_proj.weight"));
+  }
+  return result;
+}
+
+template <class Family>
+StateMapper mapper_of(Family family, const Options& options, const Names& folder_names, const ShapeOf& shape_of) {
+  const Naming naming = naming_of(folder_names);
+  const Naming to = options.to.value_or(options.experts ? Naming::kHuggingFace : naming);
+  D9D_CHECK(!options.experts || to == Naming::kHuggingFace, UsageError,
+            "[convert] expected --experts with names of Hugging Face, got --to d9d: there all experts are one matrix.");
+  Names present;  // without the names of 0.16
+  for (const std::string& name : folder_names) {
+    present.push_back(naming == Naming::kD9d ? present_name(name) : name);
+  }
+  set_vocabulary(family.parameters, options, present);
+  const DecoderSizes sizes = decoder_sizes(family.parameters);
+  const Names names = separate_names(present);
+  const HeadConfig head = head_of(present, naming, shape_of);
+
+  std::vector<StateMapper> chain;
+  if (any_ends_with(present, kPackedQkv)) chain.push_back(unpack_qkv(sizes, huggingface_backbone_prefix(present)));
+  if (naming == Naming::kHuggingFace && to == Naming::kD9d) {
+    chain.push_back(family.from(head, names));
+  } else if (naming == Naming::kHuggingFace && options.experts) {
+    // A tied head would be made and used by nobody.
+    const bool is_tied = sizes.tie_word_embeddings && std::holds_alternative<CausalLMHeadConfig>(head);
+    chain.push_back(family.from(is_tied ? std::nullopt : std::optional(head), names));
+    chain.push_back(family.to(head, *options.experts));
+  } else if (naming == Naming::kD9d && to == Naming::kHuggingFace) {
+    chain.push_back(family.to(head, options.experts.value_or(Experts::kModuleList)));
+  } else {
+    chain.push_back(mapper::identities({names.begin(), names.end()}));
+  }
+  if (options.qkv == Qkv::kPacked) {
+    const std::set<std::string> made = chain.back().outputs();
+    chain.push_back(pack_qkv(sizes, huggingface_backbone_prefix({made.begin(), made.end()})));
+  }
+  const StateMapper mapper = mapper::sequential(chain);
+  const std::set<std::string> wanted = mapper.inputs();
+  std::vector<StateMapper> former;
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    if (present[i] != folder_names[i] && wanted.contains(present[i])) {
+      former.push_back(mapper::rename(folder_names[i], present[i]));
+    }
+  }
+  return former.empty() ? mapper : mapper::sequential({mapper::parallel(std::move(former)), mapper});
+}
+
+}  // namespace
+
+StateMapper family_mapper(const Options& options, const nlohmann::json& config, const Names& names,
+                          const ShapeOf& shape_of) {
+  const nlohmann::json type = config.value("model_type", nlohmann::json());
+  if (type == "qwen3") {
+    return mapper_of(Dense{qwen3_dense_parameters_from_huggingface(config)}, options, names, shape_of);
+  }
+  check_key(type == "qwen3_moe", "model_type", "'qwen3' or 'qwen3_moe' for --to, --experts and --qkv", type.dump());
+  return mapper_of(MixtureOfExperts{qwen3_moe_parameters_from_huggingface(config)}, options, names, shape_of);
+}
+
+}  // namespace d9d::convert

@@ -1,0 +1,23 @@
+// The mappers of the families that d9d_convert knows, chosen by config.json and by the names of a folder.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "d9d/model_state/mapper/state_mapper.h"
+
+#include "tools/convert/options.h"
+
+namespace d9d::convert {
+
+// `shape_of`: of a tensor of the folder. Throws ConfigError for a family and for features that this library lacks,
+// UsageError for flags that do not go together.
+[[nodiscard]] StateMapper family_mapper(
+    const Options& options, const nlohmann::json& config, const std::vector<std::string>& names,
+    const std::function<std::vector<std::int64_t>(const std::string& name)>& shape_of);
+
+}  // namespace d9d::convert
