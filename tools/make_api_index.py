@@ -17,7 +17,7 @@ import source_tree
 
 PAGE = Path("docs/api.md")
 AREAS = ("base", "core", "kernels", "modules", "blocks", "parallelism", "models", "model_state", "data", "optim", "lr_scheduler",
-         "metrics", "tracker", "pipelining", "internals", "loop")
+         "metrics", "tracker", "tokenizer", "pipelining", "internals", "loop")
 HEAD = """\
 # Where every type and function is
 

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 constexpr const char* kDamaged = ". The file is damaged: remove the folder, and the job continues from the one before.";
 
 std::string checksum_of(const nlohmann::ordered_json& json) {

@@ -1,6 +1,6 @@
 // manifest.json of a checkpoint.
 //
-//   {"checksum": "a1b2...", "format": 3, "step": 100, "values": {...}, "ranks": [...],
+//   {"checksum": "a1b2...", "format": 4, "step": 100, "values": {...}, "ranks": [...],
 //    "tensors": {"model.norm.weight": {"dtype": "Float", "shape": [8], "boxes": [
 //      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
 //       "checksums": ["78af5f94892f3950"]}]}}}

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -45,29 +47,39 @@ namespace detail {
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(std::shared_ptr<AnyDataset> dataset, Collate collate,
                                                                   const AutoDataConfig& config, StreamOptions options) {
-  const GlobalBatchSampler sampler({.dataset_size = dataset->size(),
-                                    .dataset_order = options.dataset_order,
-                                    .global_batch_size = config.global_batch_size,
-                                    .microbatch_size = config.microbatch_size,
-                                    .rank = options.rank,
-                                    .mode = config.shard_indexing_mode,
-                                    .shuffle = config.shuffle,
-                                    .seed = options.seed,
-                                    .drop_last = config.drop_last,
-                                    .repeat = options.repeat});
-  auto read = [collate = std::move(collate), pin = config.pin_memory && detail::can_pin_memory()](const auto& samples) {
-    const Batch batch = collate(samples);
-    return pin ? tree_map(detail::pin_memory, batch) : batch;
-  };
-  LoaderOptions loading = loader_options(config);
-  loading.log = options.log;
-  DataLoader<Batch> loader(std::move(dataset), std::move(read), sampler, loading);
-  return std::make_unique<FixedCountMicrobatchPacker<DataLoader<Batch>>>(
-      std::move(loader), PackerOptions{.microbatches_per_pack = num_microbatches_for_global_batch(
-                                           {.data_parallel_size = options.rank.size,
-                                            .global_batch_size = config.global_batch_size,
-                                            .microbatch_size = config.microbatch_size}),
-                                       .drop_last = config.drop_last});
+  using Sample = std::remove_cvref_t<decltype(dataset->get(0))>;
+  constexpr bool kCollates = std::is_invocable_r_v<Batch, const Collate&, std::span<const Sample>>;
+  static_assert(kCollates,
+                "collate of make_pack_stream<Batch> must be callable, also when it is const, with std::span<const "
+                "Sample> and return Batch; Sample is what the dataset's get() returns");
+  if constexpr (kCollates) {
+    const GlobalBatchSampler sampler({.dataset_size = dataset->size(),
+                                      .dataset_order = options.dataset_order,
+                                      .global_batch_size = config.global_batch_size,
+                                      .microbatch_size = config.microbatch_size,
+                                      .rank = options.rank,
+                                      .mode = config.shard_indexing_mode,
+                                      .shuffle = config.shuffle,
+                                      .seed = options.seed,
+                                      .drop_last = config.drop_last,
+                                      .repeat = options.repeat});
+    auto read = [collate = std::move(collate),
+                 pin = config.pin_memory && detail::can_pin_memory()](std::span<const Sample> samples) {
+      const Batch batch = collate(samples);
+      return pin ? tree_map(detail::pin_memory, batch) : batch;
+    };
+    LoaderOptions loading = loader_options(config);
+    loading.log = options.log;
+    DataLoader<Batch> loader(std::move(dataset), std::move(read), sampler, loading);
+    return std::make_unique<FixedCountMicrobatchPacker<DataLoader<Batch>>>(
+        std::move(loader), PackerOptions{.microbatches_per_pack = num_microbatches_for_global_batch(
+                                             {.data_parallel_size = options.rank.size,
+                                              .global_batch_size = config.global_batch_size,
+                                              .microbatch_size = config.microbatch_size}),
+                                         .drop_last = config.drop_last});
+  } else {
+    return nullptr;
+  }
 }
 
 // For a rank of a job: on_rank_of(context, options).

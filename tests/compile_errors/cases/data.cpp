@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/data/loader/data_loader.h"
+#include "d9d/data/make_pack_stream.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/data/pack/fixed_count_packer.h"
 
@@ -56,4 +57,15 @@ void use(const d9d::GlobalBatchSampler& sampler) {
   const std::unique_ptr<d9d::PackStream<Batch>> stream = d9d::as_pack_stream<Batch>(Stream());
   const std::shared_ptr<Texts> texts(new Texts());
   const d9d::DataLoader<Batch> loader(texts, collate, sampler, {});
+}
+
+#ifdef collate_of_a_vector
+// expect: collate of make_pack_stream<Batch> must be callable, also when it is const, with std::span<const Sample>
+Batch join(const std::vector<Sample>& samples);
+#else
+Batch join(std::span<const Sample> samples);
+#endif
+
+void make(const d9d::DistContext& context, const std::shared_ptr<Texts>& texts, const d9d::AutoDataConfig& config) {
+  const auto stream = d9d::make_pack_stream<Batch>(context, texts, join, config, {.seed = 1});
 }
