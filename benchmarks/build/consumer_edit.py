@@ -1,6 +1,7 @@
-"""How long an edit of a training program compiles: examples/custom_model/main.cpp with and without precompiled headers.
+"""How long an edit of a training program compiles, with and without precompiled headers.
 
-  .venv/bin/python benchmarks/build/consumer_edit.py [--runs 3] [--compiler g++] [--optimization -O2] [--profile]
+  .venv/bin/python benchmarks/build/consumer_edit.py [--source examples/custom_model/main.cpp] [--runs 3]
+                                                     [--compiler g++] [--optimization -O2] [--profile]
 
 User seconds of the compiler, the least of the runs: they depend on the machine's other work much less than wall time.
 The memory that GCC allocated and the bytes of code do not depend on it at all. --profile prints GCC's phases.
@@ -15,7 +16,6 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-SOURCE = REPOSITORY / "examples/custom_model/main.cpp"
 EMPTY = "// only what is precompiled\n"
 
 
@@ -45,14 +45,16 @@ def measured(name, command, item, runs, profile):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", default="examples/custom_model/main.cpp")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--compiler", default="g++")
     parser.add_argument("--optimization", default="-O2")
     parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
+    source = REPOSITORY / options.source
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        headers = [line for line in SOURCE.read_text().splitlines() if line.startswith("#include")]
+        headers = [line for line in source.read_text().splitlines() if line.startswith("#include")]
         (folder / "headers.h").write_text("\n".join(headers) + "\n")
         (folder / "empty.cpp").write_text(EMPTY)
         flags = [options.compiler, *include_flags(), options.optimization]
@@ -60,10 +62,10 @@ def main():
         compiled = ["-c", "-o", item]
         print("| what | user s, least | most | MB allocated | bytes of code |\n|---|---|---|---|---|", flush=True)
         common = (item, options.runs, options.profile)
-        measured("the program", [*flags, SOURCE, *compiled], *common)
+        measured("the program", [*flags, source, *compiled], *common)
         user_seconds([*flags, "-x", "c++-header", folder / "headers.h", "-o", folder / "headers.h.gch"])
         precompiled = ["-include", folder / "headers.h"]
-        measured("with its headers precompiled", [*flags, *precompiled, SOURCE, *compiled], *common)
+        measured("with its headers precompiled", [*flags, *precompiled, source, *compiled], *common)
         measured("precompiled headers alone", [*flags, *precompiled, folder / "empty.cpp", *compiled], *common)
 
 

@@ -64,7 +64,6 @@ class Convert(unittest.TestCase):
         for case in self.cases:
             source = self.root / case
             sharding = "--max-shard-size=5KB" if case.endswith("_sharded") else "--max-shard-size=1GB"
-            cut = self.convert(source, sharding, name=f"{case}_cut")  # transformers fills shards in another order
             packed = [self.convert(source, "--qkv=packed", sharding, f"--workers={n}", name=f"{case}_{n}") for n in (1, 8)]
             self.assertEqual(content(packed[0]), content(packed[1]), case)
             expected = tensors(source)
@@ -72,12 +71,13 @@ class Convert(unittest.TestCase):
                 parts = [expected.pop(name.replace("q_proj", f"{x}_proj")) for x in "qkv"]
                 expected[name.replace("q_proj", "qkv_proj")] = torch.cat(parts)
             self.assert_same(tensors(packed[0]), expected, case)
-            for workers in (1, 8) if case.endswith("_sharded") else (8,):
-                back = self.convert(packed[0], "--qkv=separate", sharding, f"--workers={workers}", name=f"{case}_back")
-                self.assertEqual(content(back), content(cut), case)
-                self.assert_same(tensors(back), tensors(source), case)
-                if not case.endswith(("_sharded", "_fused")):  # the oracle writes the fused one without transformers
-                    self.assertEqual(content(back), content(source), case)
+            one, eight = (self.convert(packed[0], "--qkv=separate", sharding, f"--workers={n}", name=f"{case}_back{n}")
+                          for n in (1, 8))  # fmt: skip
+            self.assertEqual(content(one), content(eight), case)
+            self.assert_same(tensors(one), tensors(source), case)
+            # transformers fills shards in another order, and the oracle writes the fused one without it.
+            if not case.endswith(("_sharded", "_fused")):
+                self.assertEqual(content(one), content(source), case)
 
     def test_names_of_d9d_and_back(self) -> None:
         for case in self.cases:
@@ -167,7 +167,7 @@ class Convert(unittest.TestCase):
             ([source, source], 2, "another folder"),
             ([source, self.root / "dense_classification"], 2, "--overwrite"),
             ([self.root, never], 1, str(self.root)),
-            ([source, never, "--to=d9d", "--vocabulary=regular=50"], 1, "model.embed_tokens.weight"),
+            ([source, never, "--to=d9d", "--vocabulary=regular=50"], 1, "'lm_head.weight'"),
         )
         for arguments, code, part in refusals:
             self.assertIn(part, self.run_program(*arguments, code=code))

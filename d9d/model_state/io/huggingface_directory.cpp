@@ -8,6 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/core/dtensor/held_parts.h"
 #include "d9d/model_state/io/safetensors.h"
 
 namespace d9d {

@@ -59,6 +59,16 @@ CodePointSet set_of_class(ClassBits bits) {
   return set;
 }
 
+CodePointSet pattern_word_characters() {
+  CodePointSet others = set_of_class(kWord).complement();
+  others.add(0x200C, 0x200E);
+  CodePointSet words = others.complement();
+  words.add(0xB2, 0xB4);
+  words.add(0xB9, 0xBA);
+  words.add(0xBC, 0xBF);
+  return words;
+}
+
 std::optional<CodePointSet> set_of_category(std::string_view name) {
   CodePointSet set;
   for (const CategoryRun& run : category_runs()) {

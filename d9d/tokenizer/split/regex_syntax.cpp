@@ -147,9 +147,9 @@ class SetParser : protected PatternCursor {
       case U'D':
         return set_of_category("Nd")->complement();
       case U'w':
-        return word_characters();
+        return pattern_word_characters();
       case U'W':
-        return word_characters().complement();
+        return pattern_word_characters().complement();
       case U'p':
         return parse_property(false);
       case U'P':
@@ -175,13 +175,6 @@ class SetParser : protected PatternCursor {
         code < 0x80 && ((code >= U'0' && code <= U'9') || ((code | 0x20) >= U'a' && (code | 0x20) <= U'z'));
     if (is_alphanumeric || code >= 0x80) refuse("none but known escapes");
     return single(code);
-  }
-
-  // Oniguruma's \w lacks the joiners, which the \w around added tokens has.
-  static CodePointSet word_characters() {
-    CodePointSet others = set_of_class(kWord).complement();
-    others.add(0x200C, 0x200E);
-    return others.complement();
   }
 
   CodePointSet parse_property(bool is_negated) {

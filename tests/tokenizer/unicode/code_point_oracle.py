@@ -30,14 +30,16 @@ def members(pattern):
 
 def words_around_added_tokens():
     """Code points behind which a single-word token is not found."""
-    tokenizer = Tokenizer(models.BPE({"x": 0}, []))
+    tokenizer = Tokenizer(models.BPE({"<unk>": 0}, [], unk_token="<unk>"))
     tokenizer.add_tokens([AddedToken("x", single_word=True, normalized=False)])
     flags = np.zeros(0x110000, dtype=np.uint8)
+    flags[CODES] = 1
     for begin in range(0, len(CODES), 0x1000):
         codes = CODES[begin : begin + 0x1000]
-        found = {start // 3 for start, _ in tokenizer.encode("".join(f"{chr(code)}x " for code in codes)).offsets}
-        for index, code in enumerate(codes):
-            flags[code] = index not in {start for start in found}
+        encoding = tokenizer.encode("".join(f"{chr(code)}x " for code in codes))
+        for token, (start, end) in zip(encoding.ids, encoding.offsets):
+            if token == 1 and (start, end) == (start // 3 * 3 + 1, start // 3 * 3 + 2):
+                flags[codes[start // 3]] = 0
     return flags
 
 
