@@ -61,6 +61,10 @@ TEST(ReferenceExample, Has_the_batches_of_the_reference_on_one_and_two_ranks) {
       while (auto pack = stream->next()) {
         for (const TokenBatch& batch : *pack) {
           const auto& one = microbatches.at(next++);
+          if (one.at("input_ids").at(0).empty()) {  // documents of less than two tokens: here one position of padding
+            EXPECT_TRUE(at::equal(batch.labels, at::full({batch.labels.size(0), 1}, kIgnoreIndex, at::kLong)));
+            continue;
+          }
           EXPECT_EQ(nlohmann::json(rows_of(batch.input_ids)), one.at("input_ids")) << next;
           EXPECT_EQ(nlohmann::json(rows_of(batch.labels)), one.at("labels")) << next;
           EXPECT_EQ(nlohmann::json(rows_of(batch.position_ids)), one.at("position_ids")) << next;

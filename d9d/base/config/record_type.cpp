@@ -1,6 +1,7 @@
 #include "d9d/base/config/record_type.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -62,7 +63,10 @@ RecordType::RecordType(Tag tag, std::vector<FieldDescription> fields, const void
   if (!tag_.key.empty()) keys_.push_back(tag_.key);
   for (const auto& field : fields_) {
     if (field.name.empty()) {
-      keys_.insert(keys_.end(), record_of(field).keys().begin(), record_of(field).keys().end());
+      const RecordType& part = record_of(field);
+      const bool has_same_tag = !tag_.key.empty() && part.tag_.key == tag_.key && part.tag_.value == tag_.value;
+      std::copy_if(part.keys_.begin(), part.keys_.end(), std::back_inserter(keys_),
+                   [&](std::string_view key) { return !has_same_tag || key != tag_.key; });
     } else {
       keys_.push_back(field.name);
       check_range(field);

@@ -9,6 +9,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/base/record.h"
+
 namespace d9d::kernels {
 
 // Sequence n of N has the positions from cu_seqlens[n] to before cu_seqlens[n + 1], and may be empty. A query sees keys
@@ -16,6 +18,10 @@ namespace d9d::kernels {
 struct PackedSequences {
   at::Tensor cu_seqlens;  // [N + 1] int32, ascending from 0 to the number of positions, on the device of the query
   std::int64_t max_length = 0;  // upper bound of the lengths; given, because reading cu_seqlens would wait for a GPU
+  static constexpr auto fields() {
+    return record<PackedSequences>(field("cu_seqlens", &PackedSequences::cu_seqlens),
+                                   field("max_length", &PackedSequences::max_length));
+  }
 };
 
 }  // namespace d9d::kernels

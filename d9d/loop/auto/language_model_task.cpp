@@ -1,9 +1,11 @@
 #include "d9d/loop/auto/language_model_task.h"
 
 #include <optional>
+#include <utility>
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/check.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
 
 namespace d9d {
@@ -15,8 +17,17 @@ ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const 
   const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions_); };
   const at::Tensor ids = here(batch.input_ids);
   const at::Tensor labels = here(batch.labels);
+  std::optional<kernels::PackedSequences> packed;
+  if (batch.packed) {
+    D9D_CHECK(positions_.num_ranks() == 1, ConfigError,
+              "[loop::LanguageModelTask] expected context parallelism of 1 with packed sequences, got ",
+              positions_.num_ranks(), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
+    packed = {.cu_seqlens = batch.packed->cu_seqlens, .max_length = batch.packed->max_length};
+  }
   return {.input = {ids},
-          .shared = {.sequence = {.position_ids = here(batch.position_ids), .hidden_states_agg_mask = std::nullopt},
+          .shared = {.sequence = {.position_ids = here(batch.position_ids),
+                                  .hidden_states_agg_mask = std::nullopt,
+                                  .packed = std::move(packed)},
                      .head = {labels}},
           .state = {labels.ne(kIgnoreIndex).sum()},
           .num_tokens = ids.numel()};

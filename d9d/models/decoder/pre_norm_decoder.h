@@ -25,8 +25,9 @@ struct DecoderLayerOutput {
 
 class DecoderLayer : public Module {
  public:
-  [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states,
-                                                   const RotaryTables& tables) const = 0;
+  // packed: GroupedQueryAttention::forward().
+  [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
+                                                   const std::optional<kernels::PackedSequences>& packed) const = 0;
 };
 
 // How a stage of any model family is built.

@@ -17,7 +17,8 @@ namespace d9d {
 class Qwen3MoELayer : public DecoderLayer {
  public:
   explicit Qwen3MoELayer(const Qwen3MoELayerParameters& parameters);
-  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables) const override;
+  [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
+                                           const std::optional<kernels::PackedSequences>& packed) const override;
 
   const ModulePtr<RMSNorm> input_layernorm;
   const ModulePtr<GroupedQueryAttention> self_attn;
