@@ -69,6 +69,7 @@ LayoutJob draw_job() {
   job.leaves_out = any_of<LeftOut>({kNothing, kNothing, kOddSteps, kEvenSteps, kMicrobatches, kMicrobatches});
   job.pooling = any_of<Pooling>({Pooling::kAll, Pooling::kSome, Pooling::kLast});
   job.labels = any_of<Labels>({Labels::kAll, Labels::kUnequal, Labels::kSecondHalf, Labels::kSomeSequences});
+  job.packs = one_in(4);
   job.weights = any_of<Weights>({Weights::kCounted, Weights::kScaled, Weights::kSomeZero});
   job.has_pairs = one_in(5);
   job.num_sequences = number(1, 3);

@@ -28,11 +28,11 @@ namespace {
 
 std::optional<std::string> refusal(const LayoutJob& job, const DeviceMeshParameters& mesh) {
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
-  if (has_other_heads && mesh.context_parallel_shard * mesh.context_parallel_replicate > 1)
-    return "mesh.context_parallel";
-  if (mesh.tensor_parallel == 1) return std::nullopt;
+  const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
+  if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
-  return is_refused ? std::optional<std::string>("mesh.tensor_parallel") : std::nullopt;
+  if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
+  return job.packs && splits_sequences ? std::optional<std::string>("packed sequences") : std::nullopt;
 }
 
 }  // namespace
@@ -142,6 +142,7 @@ std::string source(const LayoutJob& job) {
       .member("leaves_out", &LayoutJob::leaves_out)
       .member("pooling", &LayoutJob::pooling)
       .member("labels", &LayoutJob::labels)
+      .member("packs", &LayoutJob::packs)
       .member("weights", &LayoutJob::weights)
       .member("has_pairs", &LayoutJob::has_pairs)
       .member("num_microbatches", &LayoutJob::num_microbatches)

@@ -80,6 +80,7 @@ struct LayoutJob {
   LeftOut leaves_out = LeftOut::kNothing;
   Pooling pooling = Pooling::kAll;
   Labels labels = Labels::kUnequal;
+  bool packs = false;  // two documents a sequence, which do not see each other
   Weights weights = Weights::kCounted;
   bool has_pairs = false;  // two forwards before one backward
   // Microbatches of a step over all ranks; divisible by the data-parallel ranks of each layout.

@@ -39,22 +39,32 @@ struct Inputs {
   at::Tensor labels;  // [B, S]
   std::optional<at::Tensor> mask;
   at::Tensor positions;
+  std::optional<kernels::PackedSequences> packed = std::nullopt;
 };
+
+// Where the first document of a packed sequence ends.
+std::int64_t end_of_first(std::int64_t number) { return 1 + number % (kLayoutSequence - 1); }
 
 Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const DeviceMesh& ranks) {
   const auto here = [&](const at::Tensor& rows) { return context_parallel_shard(rows, /*dim=*/1, ranks); };
-  std::vector<at::Tensor> ids, labels;
+  std::vector<at::Tensor> ids, labels, positions;
+  std::vector<std::int32_t> ends = {0};
   for (std::int64_t i = 0; i < job.num_sequences; ++i) {
     const std::int64_t index = number * job.num_sequences + i;
     Sequence sequence = make_sequence(job.labels, index);
     ids.push_back((sequence.ids + 5 * which) % kLayoutVocabulary);
     labels.push_back(sequence.labels);
+    const std::int64_t first = job.packs ? end_of_first(index) : kLayoutSequence;
+    positions.push_back(at::cat({at::arange(first), at::arange(kLayoutSequence - first)}));
+    if (job.packs) ends.push_back(static_cast<std::int32_t>(i * kLayoutSequence + first));
+    ends.push_back(static_cast<std::int32_t>((i + 1) * kLayoutSequence));
   }
   const at::Tensor whole = at::stack(ids);
   Inputs inputs{.ids = here(whole),
                 .labels = here(at::stack(labels)),
                 .mask = pooling_mask(job.pooling),
-                .positions = here(at::arange(kLayoutSequence).unsqueeze(0).expand_as(whole))};
+                .positions = here(at::stack(positions))};
+  if (job.packs) inputs.packed = {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = kLayoutSequence};
   if (inputs.mask) inputs.mask = here(inputs.mask->unsqueeze(0).expand_as(whole));
   return inputs;
 }
@@ -97,8 +107,9 @@ double factor_of(Weights weights, std::int64_t number) {
 struct Forward {
   Forward(const ModulePtr<LayoutModel>& model, const LayoutJob& job, const Inputs& inputs,
           const std::vector<Head>& used) {
-    SequenceHeadsShared shared{.sequence = {.position_ids = inputs.positions, .hidden_states_agg_mask = {}},
-                               .heads = {}};
+    SequenceHeadsShared shared{
+        .sequence = {.position_ids = inputs.positions, .hidden_states_agg_mask = {}, .packed = inputs.packed},
+        .heads = {}};
     for (const Head head : job.heads) {
       AnyHeadShared& own = shared.heads[name_of(head)];
       if (head == Head::kCausalLM) own = LanguageModellingShared{inputs.labels};

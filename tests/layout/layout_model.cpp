@@ -76,11 +76,12 @@ LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints)
   for (const auto& layer : backbone->layers()) checkpoint_blocks(*layer);
 }
 
-DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, const RotaryTables& tables) const {
+DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
+                                           const std::optional<kernels::PackedSequences>& packed) const {
   DecoderLayerOutput state = input;
   for (int pass = 0; pass < num_passes_; ++pass) {
     for (const ModulePtr<DecoderLayer>& layer : backbone->layers()) {
-      const DecoderLayerOutput output = layer(state.hidden_states, tables);
+      const DecoderLayerOutput output = layer(state.hidden_states, tables, packed);
       state.hidden_states = output.hidden_states;
       if (output.auxiliary_loss) {
         state.auxiliary_loss =
@@ -98,10 +99,12 @@ DecoderHeadsOutput LayoutModel::forward(const SequenceInput& input, const Sequen
   const RotaryTables tables = backbone->rope_provider(shared.sequence.position_ids);
   const DecoderLayerOutput embedded{.hidden_states = backbone->embed_tokens(input.input_ids),
                                     .auxiliary_loss = std::nullopt};
-  const auto layers = [this](const DecoderLayerOutput& state, const RotaryTables& rotary) {
-    return run_layers(state, rotary);
+  const auto layers = [this](const DecoderLayerOutput& state, const RotaryTables& rotary, const auto& packed) {
+    return run_layers(state, rotary, packed);
   };
-  const DecoderLayerOutput state = is_one_checkpoint_ ? checkpoint(layers, embedded, tables) : layers(embedded, tables);
+  const auto& packed = shared.sequence.packed;
+  const DecoderLayerOutput state =
+      is_one_checkpoint_ ? checkpoint(layers, embedded, tables, packed) : layers(embedded, tables, packed);
   const at::Tensor hidden_states = backbone->norm(state.hidden_states);
   DecoderHeadsOutput output{.heads = {}, .hidden_states_snapshot = {}, .auxiliary_loss = state.auxiliary_loss};
   for (const auto& [name, any_head] : decoder->heads) {

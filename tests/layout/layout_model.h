@@ -38,7 +38,8 @@ class LayoutModel : public Module {
   const ModulePtr<DecoderWithHeads> decoder;
 
  private:
-  [[nodiscard]] DecoderLayerOutput run_layers(const DecoderLayerOutput& input, const RotaryTables& tables) const;
+  [[nodiscard]] DecoderLayerOutput run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
+                                              const std::optional<kernels::PackedSequences>& packed) const;
 
   const int num_passes_;
   const bool is_one_checkpoint_;

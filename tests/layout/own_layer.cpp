@@ -53,7 +53,8 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
 
 DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                      const std::optional<kernels::PackedSequences>& packed) const {
-  const at::Tensor attended = hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), packed);
+  const at::Tensor attended =
+      hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), packed);
   const at::Tensor normed = post_attention_layernorm(attended);
   DecoderLayerOutput output;
   at::Tensor mixed;

@@ -191,6 +191,23 @@ TEST(ParseRecord, Reads_flattened_keys_from_the_outer_object) {
   EXPECT_EQ(std::get<FileSource>(source).limits.high, 10);
 }
 
+// A record with the tag of the one that it flattens.
+struct RatedFile {
+  FileSource source = {};
+  double rate = 0.5;
+  static constexpr Tag kTag = FileSource::kTag;
+  static constexpr auto fields() {
+    return record<RatedFile>(flattened(&RatedFile::source), defaulted("rate", &RatedFile::rate));
+  }
+};
+
+TEST(ParseRecord, Knows_the_tag_of_a_flattened_record_as_its_own) {
+  const Json json = Json::parse(R"({"kind": "file", "file": "x", "low": 3, "high": 4, "rate": 0.25})");
+  const auto parsed = parse_record<RatedFile>(json);
+  EXPECT_EQ(parsed.source.limits.low, 3);
+  EXPECT_EQ(write_record(parsed), json);
+}
+
 TEST(ParseRecord, Takes_the_alternative_without_a_tag_when_the_tag_is_missing) {
   const auto source = parse_record<Source>(Json::parse(R"({"rate": 0.25, "extra": {"any": [1, null]}})"));
   EXPECT_EQ(std::get<PlainSource>(source).rate, 0.25);

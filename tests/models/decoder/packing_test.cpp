@@ -61,8 +61,8 @@ double train(const ModulePtr<DecoderForCausalLM>& model, const TokenBatch& batch
 TEST(Packing, Gives_loss_and_gradients_of_one_document_a_row) {
   at::manual_seed(5);
   const std::vector<TokenSample> documents = {document(5), document(3), document(7), document(1), document(6)};
-  const std::vector<TokenSample> rows = {packed({documents[0], documents[1]}, 8), packed({documents[2], documents[3]}, 8),
-                                         packed({documents[4]}, 8)};
+  const std::vector<TokenSample> rows = {packed({documents[0], documents[1]}, 8),
+                                         packed({documents[2], documents[3]}, 8), packed({documents[4]}, 8)};
   for (const test::DecoderFamily& family : test::decoder_families()) {
     for (const bool enable_checkpointing : {false, true}) {
       SCOPED_TRACE(family.name + (enable_checkpointing ? ", checkpointed" : ""));
