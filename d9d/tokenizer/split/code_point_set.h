@@ -29,8 +29,8 @@ class CodePointSet {
 
 // Those that have one of `bits`.
 [[nodiscard]] CodePointSet set_of_class(ClassBits bits);
-// \w of patterns, which are Oniguruma's: unlike kWord, around added tokens, without joiners and with the superscripts and
-// fractions of Latin-1.
+// \w of patterns, which are Oniguruma's: unlike kWord, which is around added tokens, without joiners and with the
+// superscripts and fractions of Latin-1.
 [[nodiscard]] CodePointSet pattern_word_characters();
 // "L", "Lu", ...: a general category, or the first letter of several. None for another name.
 [[nodiscard]] std::optional<CodePointSet> set_of_category(std::string_view name);
