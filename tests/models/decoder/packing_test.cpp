@@ -1,13 +1,16 @@
 // Packed documents do not see each other: loss and gradients are those of one document a row.
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "d9d/core/tree/tree.h"
 #include "d9d/data/view/token_sample.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 
 #include "tests/support/block_oracle.h"
 #include "tests/support/decoder_families.h"
+#include "tests/support/gpu_test.h"
 #include "tests/support/tiny_blocks.h"
 #include "tests/support/tolerances.h"
 
@@ -81,6 +84,47 @@ TEST(Packing, Gives_loss_and_gradients_of_one_document_a_row) {
         EXPECT_LT((gradients.at(name) - gradient).abs().max().item<double>(), test::tolerance("fp64").value) << name;
       }
     }
+  }
+}
+
+// The fused kernels of GPUs, in bfloat16.
+class PackingCuda : public test::GpuTest {};
+
+TEST_F(PackingCuda, Gives_loss_and_gradients_of_one_document_a_row) {
+  at::manual_seed(5);
+  const std::vector<TokenSample> documents = {document(37), document(20), document(64), document(1), document(40)};
+  const std::vector<TokenSample> rows = {packed({documents[0], documents[1]}, 64), packed({documents[2]}, 64),
+                                         packed({documents[3], documents[4]}, 64)};
+  const auto make = [] {
+    const auto model = make_decoder_for_causal_lm(test::decoder_family("qwen3_dense")
+                                                      .make_small({.num_layers = 2,
+                                                                   .hidden_size = 128,
+                                                                   .intermediate_size = 256,
+                                                                   .num_attention_heads = 4,
+                                                                   .num_key_value_heads = 2,
+                                                                   .head_dim = 64,
+                                                                   .max_position_ids = 64},
+                                                                  {}));
+    model->to(at::kBFloat16);
+    model->materialize(at::Device(at::kCUDA, 0));
+    model->reset_parameters(1);
+    return model;
+  };
+  const auto on_gpu = [](const TokenBatch& batch) {
+    return tree_map([](const at::Tensor& leaf) { return leaf.to(at::Device(at::kCUDA, 0)); }, batch);
+  };
+  const auto together = make();
+  const double loss = train(together, on_gpu(collate_fixed(rows)));
+  const auto alone = make();
+  double expected = 0;
+  for (const TokenSample& each : documents) expected += train(alone, on_gpu(collate_padded(std::vector{each})));
+  EXPECT_NEAR(loss / expected, 1.0, test::tolerance("bf16 loss").value);
+  const Tensors gradients = test::gradients_of(*together);
+  for (const auto& [name, gradient] : test::gradients_of(*alone)) {
+    const at::Tensor ours = gradients.at(name).flatten().to(at::kDouble), theirs = gradient.flatten().to(at::kDouble);
+    const double cosine = (ours.dot(theirs) / (ours.norm() * theirs.norm())).item<double>();
+    EXPECT_GT(cosine, 1 - test::tolerance("bf16 angle").value) << name;
+    EXPECT_NEAR((ours.norm() / theirs.norm()).item<double>(), 1.0, test::tolerance("bf16 norm").value) << name;
   }
 }
 
