@@ -20,7 +20,7 @@ FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-DUSE_DISTRIBUTED", "-DUS
 
 def torch_includes(root: Path) -> list[str]:
     found = sorted(root.glob(".venv/lib/python3*/site-packages"))
-    folders = ["torch/include", "torch/include/torch/csrc/api/include", "nvidia/cu13/include"]
+    folders = ["torch/include", "torch/include/torch/csrc/api/include", "nvidia/cu13/include", "pyarrow/include"]
     return [f"-isystem{found[0] / folder}" for folder in folders] if found else []
 
 
