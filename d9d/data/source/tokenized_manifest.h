@@ -10,8 +10,11 @@
 
 namespace d9d {
 
+inline constexpr int kTokenizedFormat = 2;  // of the folder
+
 struct TokenizedManifest {
   TokenDtype dtype = TokenDtype::kUint16;
+  std::int64_t num_parts = 0;  // of the rows, that were read
   std::int64_t num_documents = 0;
   std::int64_t num_tokens = 0;
   bool has_prompts = false;
@@ -21,12 +24,13 @@ struct TokenizedManifest {
 
 inline constexpr std::string_view kTokensFile = "tokens.bin";
 inline constexpr std::string_view kOffsetsFile = "offsets.bin";
+inline constexpr std::string_view kPartsFile = "parts.bin";
 inline constexpr std::string_view kPromptsFile = "prompts.bin";
 inline constexpr std::string_view kManifestFile = "manifest.json";
 
 // The text of the file, and what it was made from (`made_from`, for people).
 [[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
-// Throws IoError that names the file unless it is a manifest of format 1.
+// Throws IoError that names the file unless it is a manifest of this format.
 [[nodiscard]] TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder);
 
 }  // namespace d9d

@@ -57,7 +57,7 @@ EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncod
 class Writer {
  public:
   Writer(const std::filesystem::path& folder, TokenDtype dtype)
-      : folder_(folder), tokens_(folder / kTokensFile), offsets_(folder / kOffsetsFile) {
+      : folder_(folder), tokens_(folder / kTokensFile), offsets_(folder / kOffsetsFile), parts_(folder / kPartsFile) {
     manifest_.dtype = dtype;
     put<std::int64_t>(offsets_, {0});
   }
@@ -69,7 +69,9 @@ class Writer {
     const std::int64_t first = manifest_.num_tokens;
     for (std::int64_t i = 0; i < count; ++i) ends.push_back(manifest_.num_tokens += part.lengths[i]);
     manifest_.num_documents += count;
+    ++manifest_.num_parts;
     put(offsets_, ends);
+    put<std::int64_t>(parts_, {manifest_.num_documents});
     const std::int64_t num_bytes = (manifest_.num_tokens - first) * bytes_per_token(manifest_.dtype);
     tokens_.write(std::span(part.tokens).first(static_cast<std::size_t>(num_bytes)));
     if (!part.prompts.empty()) {
@@ -85,6 +87,7 @@ class Writer {
     manifest_.has_prompts = prompts_.has_value();
     tokens_.commit();
     offsets_.commit();
+    parts_.commit();
     if (prompts_) prompts_->commit();
     write_file_atomically(folder_ / kManifestFile, manifest_text(manifest_, made_from));
     return manifest_;
@@ -101,6 +104,7 @@ class Writer {
   std::filesystem::path folder_;
   AtomicFile tokens_;
   AtomicFile offsets_;
+  AtomicFile parts_;
   std::optional<AtomicFile> prompts_;
   TokenizedManifest manifest_;
 };
