@@ -58,5 +58,6 @@ rows.select(range(20, 30)).to_parquet(hub / "test-00000-of-00001.parquet")
 from datasets import load_dataset  # noqa: E402
 
 loaded = load_dataset(str(folder / "hub"), cache_dir=str(folder / "cache"))
+loaded["test"].save_to_disk(folder / "one")
 cached = Path(loaded["train"].cache_files[0]["filename"]).parent
 print(json.dumps({"texts": texts, "cached": str(cached)}))

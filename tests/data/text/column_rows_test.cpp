@@ -1,5 +1,7 @@
 #include "d9d/data/text/column_rows.h"
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -122,6 +124,7 @@ TEST_F(ColumnFiles, Of_saved_datasets_are_found_by_split) {
   EXPECT_EQ(split_of(folder() / "saved", "train"), texts());
   EXPECT_EQ(split_of(folder() / "splits", "train"), texts(0, 100));
   EXPECT_EQ(split_of(folder() / "splits", "test"), texts(100, 150));
+  EXPECT_EQ(split_of(folder() / "one", "test"), texts(20, 30));
   const Texts all = texts();
   EXPECT_EQ(split_of(folder() / "selected", "train"), (Texts{all[5], all[3], all[1]}));
 }
@@ -141,6 +144,18 @@ TEST_F(ColumnFiles, Of_datasets_that_are_not_here_are_refused_with_the_remedy) {
               AllOf(HasSubstr("'validation'"), HasSubstr("train")));
   EXPECT_THAT(test::message_of<IoError>([] { (void)dataset_files(folder() / "hub", "validation"); }),
               HasSubstr("'validation'"));
+  EXPECT_THAT(test::message_of<IoError>([] { (void)dataset_files(folder() / "one", "train"); }),
+              AllOf(HasSubstr("expected a split 'train'"), HasSubstr("got only \"test\"")));
+}
+
+TEST_F(ColumnFiles, Of_datasets_whose_description_is_damaged_are_refused_by_name) {
+  const auto copy = folder() / "damaged";
+  std::filesystem::create_directories(copy);
+  for (const auto* content : {"{", "{\"_data_files\": 3}", "{}"}) {
+    std::filesystem::copy(folder() / "saved", copy, std::filesystem::copy_options::overwrite_existing);
+    std::ofstream(copy / "state.json") << content;
+    EXPECT_THAT(test::message_of<IoError>([&] { (void)dataset_files(copy, "train"); }), HasSubstr("state.json"));
+  }
 }
 
 }  // namespace
