@@ -2,7 +2,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,6 +49,8 @@ std::vector<Numbers> numbers_of(const std::vector<TokenBatch>& pack) {
 class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char*, bool>> {
  protected:
   static void SetUpTestSuite() {
+    static bool is_done = false;  // once for all suites
+    if (std::exchange(is_done, true)) return;
     const auto folder = root();
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder / "text");
@@ -102,12 +106,14 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"num_workers", 0}, {"shuffle", shuffle}});
     return json;
   }
-  // vocabulary of the Megatron file; others have less.
+  // The vocabulary is that of the Megatron file; others have less.
   static std::unique_ptr<PackStream<TokenBatch>> build(const nlohmann::json& json, DataParallelRank rank,
-                                                       std::int64_t num_workers, bool repeat = true) {
+                                                       std::int64_t num_workers,
+                                                       std::optional<std::int64_t> prefetch_factor = {},
+                                                       bool repeat = true) {
     nlohmann::json own = json;
     own["num_workers"] = num_workers;
-    if (num_workers > 0) own["prefetch_factor"] = 1 + num_workers % 3;
+    if (prefetch_factor) own["prefetch_factor"] = *prefetch_factor;
     return build_token_stream(parse_record<DataConfig>(own, {.keys = "data"}),
                               {.vocabulary_size = 50257, .stream = {.rank = rank, .seed = 5, .repeat = repeat}});
   }
@@ -120,16 +126,17 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     return step;
   }
   static std::vector<std::unique_ptr<PackStream<TokenBatch>>> ranks_of(const nlohmann::json& json, std::int64_t size,
-                                                                       std::int64_t num_workers) {
+                                                                       std::int64_t num_workers,
+                                                                       std::optional<std::int64_t> prefetch = {}) {
     std::vector<std::unique_ptr<PackStream<TokenBatch>>> ranks;
-    for (std::int64_t rank = 0; rank < size; ++rank) ranks.push_back(build(json, {rank, size}, num_workers));
+    for (std::int64_t rank = 0; rank < size; ++rank) ranks.push_back(build(json, {rank, size}, num_workers, prefetch));
     return ranks;
   }
 };
 
 TEST_P(Kinds, Have_the_same_samples_in_a_step_on_any_number_of_ranks_and_workers) {
   const auto one = ranks_of(job(), 1, 0);
-  const auto workers = ranks_of(job(), 1, 4), two = ranks_of(job(), 2, 1), four = ranks_of(job(), 4, 3);
+  const auto workers = ranks_of(job(), 1, 4), two = ranks_of(job(), 2, 1, 3), four = ranks_of(job(), 4, 3, 1);
   for (int step = 0; step < 12; ++step) {  // several epochs of the smaller ones
     const auto expected = step_of(one);
     EXPECT_EQ(step_of(workers), expected) << step;
@@ -146,13 +153,20 @@ TEST_P(Kinds, Resume_at_any_pack_on_other_ranks_and_workers) {
     states.push_back(uninterrupted.front()->state());
     expected.push_back(step_of(uninterrupted));
   }
-  // A job of two ranks is killed after each step and goes on with one, then four.
+  // A job of two ranks is killed after each step and goes on with one, then four; between them the tests of all kinds
+  // have every loader at every number of ranks.
   const std::int64_t sizes[] = {2, 1, 4};
-  const std::int64_t workers[] = {1, 0, 4};
+  struct Loader {
+    std::int64_t num_workers;
+    std::optional<std::int64_t> prefetch = {};
+  };
+  const std::vector<Loader> loaders{{0}, {1, 1}, {4, 1}, {1, 2}, {4, 2}, {1, 3}, {4, 3}};
+  static std::size_t next_loader = 0;
   nlohmann::json position = states.front();
   for (int step = 0; step < 9; ++step) {
     EXPECT_EQ(position, states[step]) << "the position is that of one rank";
-    const auto ranks = ranks_of(job(), sizes[step % 3], workers[step % 3]);
+    const Loader& loader = loaders[next_loader++ % loaders.size()];
+    const auto ranks = ranks_of(job(), sizes[step % 3], loader.num_workers, loader.prefetch);
     for (const auto& rank : ranks) rank->load_state(states[step]);
     EXPECT_EQ(step_of(ranks), expected[step]) << step;
     position = ranks.back()->state();
@@ -197,7 +211,7 @@ TEST_P(KindsOnce, Have_every_document_once_in_a_pass) {
   nlohmann::json json = job();
   json["drop_last"] = false;
   json["global_batch_size"] = 1;
-  const auto stream = build(json, {0, 1}, 2, /*repeat=*/false);
+  const auto stream = build(json, {0, 1}, 2, {}, /*repeat=*/false);
   std::multiset<std::string> seen;
   while (auto pack = stream->next()) {
     for (const TokenBatch& batch : *pack) {
@@ -252,16 +266,18 @@ TEST_F(KindsOfOneJob, Refuse_ends_of_documents_that_are_no_token) {
 }
 
 TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence) {
-  nlohmann::json json = source("tokens");
-  add_view(json, "documents");
-  json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", 10}});
-  EXPECT_THAT(test::message_of<IoError>([&] {
-                (void)build(json, {0, 1}, 0);
-              }),
-              AllOf(HasSubstr("at most 10 positions"), HasSubstr("tokens.bin")));
-  for (const auto* rule : {"truncate", "split", "skip"}) {
-    json["view"]["long_documents"] = rule;
-    EXPECT_NO_THROW((void)build(json, {0, 1}, 0)->next()) << rule;
+  for (const auto* view : {"documents", "packed"}) {
+    nlohmann::json json = source("tokens");
+    add_view(json, view);
+    json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", 10}});
+    EXPECT_THAT(test::message_of<IoError>([&] {
+                  (void)build(json, {0, 1}, 0);
+                }),
+                AllOf(HasSubstr("at most 10 positions"), HasSubstr("tokens.bin")));
+    for (const auto* rule : {"truncate", "split", "skip"}) {
+      json["view"]["long_documents"] = rule;
+      EXPECT_NO_THROW((void)build(json, {0, 1}, 0)->next()) << rule;
+    }
   }
 }
 
