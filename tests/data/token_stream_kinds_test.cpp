@@ -77,7 +77,7 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
       json.update({{"paths", {D9D_SOURCE_DIR "/tests/data/source/megatron/uint16.idx"}}});
     } else {
       const std::map<std::string, const char*> files{
-          {"text", "text/*.txt"}, {"jsonl", "a.jsonl"}, {"parquet", "a.parquet"}, {"arrow", "saved"}};
+          {"text", "text/*.txt"}, {"jsonl", "a.jsonl"}, {"parquet", "a.parquet"}, {"arrow", "a-*.arrow"}};
       json.update({{"paths", {path(files.at(kind))}}, {"cache", path("cache")}, {"num_proc", 2}});
       if (kind == "jsonl") json["prompt_column"] = "prompt";
       if (kind != "text") json["end_of_document"] = ".";
