@@ -31,8 +31,8 @@ struct TokenCacheOptions {
                                           const TokenizeOptions& options);
 
 // The documents name files and rows in messages. Throws as tokenize_rows() and TokenizedDocuments. Of several processes
-// that begin at once each tokenises, and all map the folder that was first: let one of a machine begin before the others
-// (DistContext::local_main_process_first).
+// that begin at once each tokenises, and all map the folder that was first: let one of a machine begin before the
+// others (DistContext::local_main_process_first).
 [[nodiscard]] std::shared_ptr<const TokenizedDocuments> cached_documents(std::shared_ptr<const TextRows> rows,
                                                                          const TextEncoder& encoder,
                                                                          const TokenCacheOptions& options);
