@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "d9d/base/philox.h"
-#include "d9d/data/order/permutation.h"
 #include "d9d/data/text/encode_row.h"
 
 namespace d9d {
@@ -60,14 +58,11 @@ StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder
                                 const StreamedPartOptions& options) {
   const auto documents = std::make_shared<const PartDocuments>(rows, encoder, part, options.tokenize);
   UsableDocuments usable(documents, {.max_positions = options.max_positions, .too_long = options.long_documents});
-  if (usable.size() == 0) return {nullptr, {}, documents->num_skipped()};
+  if (usable.size() == 0) return {nullptr, documents->num_skipped()};
   auto packed = std::make_shared<const PackedDataset>(
       std::move(usable),
       PackingOptions{.buffer_size = options.buffer_size, .seed = options.seed, .shuffle = options.shuffle});
-  std::vector<std::int64_t> order;
-  const Permutation shuffled(packed->size(), {.seed = philox_key(options.seed, "streamed_part", ""), .epoch = 0});
-  for (std::int64_t i = 0; i < packed->size(); ++i) order.push_back(options.shuffle ? shuffled(i) : i);
-  return {std::move(packed), std::move(order), documents->num_skipped()};
+  return {std::move(packed), documents->num_skipped()};
 }
 
 }  // namespace d9d

@@ -36,7 +36,7 @@ class StreamOfRows : public test::SourceTest {
   static StreamedOptions options() {
     return {
         .part = {.tokenize = {.end_of_document = 0}, .max_positions = 24, .buffer_size = 8, .seed = 3, .shuffle = true},
-        .tokens_per_step = 200,
+        .tokens_per_step = 180,
         .global_batch_size = 4,
         .microbatch_size = 1};
   }
