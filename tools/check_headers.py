@@ -18,7 +18,7 @@ COMPILER = os.environ.get("CXX", "g++")
 FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Werror", "-DUSE_DISTRIBUTED", "-DUSE_RPC", "-DUSE_TENSORPIPE"]
 
 
-def torch_includes(root: Path) -> list[str]:
+def wheel_includes(root: Path) -> list[str]:
     found = sorted(root.glob(".venv/lib/python3*/site-packages"))
     folders = ["torch/include", "torch/include/torch/csrc/api/include", "nvidia/cu13/include", "pyarrow/include"]
     return [f"-isystem{found[0] / folder}" for folder in folders] if found else []
@@ -43,7 +43,7 @@ def stamp(root: Path, path: Path, compiler_version: str) -> Path:
 
 def error_of(root: Path, path: Path) -> str | None:
     """The compiler's first error line, or None."""
-    command = [COMPILER, *FLAGS, *torch_includes(root), f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
+    command = [COMPILER, *FLAGS, *wheel_includes(root), f"-I{root}", "-fsyntax-only", "-x", "c++", "-"]
     source = f'#include "{path}"\n#include "{path}"\n'
     result = subprocess.run(command, input=source, capture_output=True, text=True)
     lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()[:1]

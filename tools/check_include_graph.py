@@ -37,7 +37,7 @@ AREAS = {
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
     "tokenizer": Area((), JSON + ("pcre2.h",)),
-    "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/rng"), TORCH + CUDA),
+    "kernels": Area(("core/autograd", "core/device", "core/dtype", "core/packed_sequences", "core/rng"), TORCH + CUDA),
     "kernels/linear/cuda_plugin": Area(("kernels",), ("cublasLt.h",)),
     "kernels/attention/cudnn_plugin": Area(("kernels",), ("cudnn_frontend.h", "cuda_runtime_api.h")),
     "modules": Area(("core",), TORCH + ("torch/nn/module.h",)),  # adopt.cpp reads modules of torch::nn

@@ -6,9 +6,7 @@
 #pragma once
 
 #include <memory>
-#include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -47,8 +45,7 @@ namespace detail {
 template <TensorTree Batch, class AnyDataset, class Collate>
 [[nodiscard]] std::unique_ptr<PackStream<Batch>> make_pack_stream(std::shared_ptr<AnyDataset> dataset, Collate collate,
                                                                   const AutoDataConfig& config, StreamOptions options) {
-  using Sample = std::remove_cvref_t<decltype(dataset->get(0))>;
-  constexpr bool kCollates = std::is_invocable_r_v<Batch, const Collate&, std::span<const Sample>>;
+  constexpr bool kCollates = detail::kCollates<Batch, AnyDataset, Collate>;
   static_assert(kCollates,
                 "collate of make_pack_stream<Batch> must be callable, also when it is const, with std::span<const "
                 "Sample> and return Batch; Sample is what the dataset's get() returns");
@@ -64,7 +61,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
                                       .drop_last = config.drop_last,
                                       .repeat = options.repeat});
     auto read = [collate = std::move(collate),
-                 pin = config.pin_memory && detail::can_pin_memory()](std::span<const Sample> samples) {
+                 pin = config.pin_memory && detail::can_pin_memory()](const auto& samples) {
       const Batch batch = collate(samples);
       return pin ? tree_map(detail::pin_memory, batch) : batch;
     };

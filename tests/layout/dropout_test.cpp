@@ -34,7 +34,7 @@ class DroppingLayer : public DecoderLayer {
         block(register_module<Qwen3DenseLayer>("block", parameters)),
         dropout(register_module<Dropout>("dropout", /*probability=*/0.3)) {}
   [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const std::optional<kernels::PackedSequences>& packed) const override {
+                                           const std::optional<PackedSequences>& packed) const override {
     at::Tensor sum = hidden_states;
     for (int i = 0; i < num_rounds; ++i) sum = sum + dropout(block(sum, tables, packed).hidden_states);
     return {.hidden_states = sum, .auxiliary_loss = std::nullopt};

@@ -39,7 +39,7 @@ struct Inputs {
   at::Tensor labels;  // [B, S]
   std::optional<at::Tensor> mask;
   at::Tensor positions;
-  std::optional<kernels::PackedSequences> packed = std::nullopt;
+  std::optional<PackedSequences> packed = std::nullopt;
 };
 
 // Where the first document of a packed sequence ends.

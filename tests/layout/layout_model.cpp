@@ -77,7 +77,7 @@ LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints)
 }
 
 DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
-                                           const std::optional<kernels::PackedSequences>& packed) const {
+                                           const std::optional<PackedSequences>& packed) const {
   DecoderLayerOutput state = input;
   for (int pass = 0; pass < num_passes_; ++pass) {
     for (const ModulePtr<DecoderLayer>& layer : backbone->layers()) {

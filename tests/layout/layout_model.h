@@ -39,7 +39,7 @@ class LayoutModel : public Module {
 
  private:
   [[nodiscard]] DecoderLayerOutput run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
-                                              const std::optional<kernels::PackedSequences>& packed) const;
+                                              const std::optional<PackedSequences>& packed) const;
 
   const int num_passes_;
   const bool is_one_checkpoint_;

@@ -52,7 +52,7 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
       scale(register_parameter("scale", {.shape = {sizes.hidden_size}, .init = init::uniform(1.0)})) {}
 
 DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                     const std::optional<kernels::PackedSequences>& packed) const {
+                                     const std::optional<PackedSequences>& packed) const {
   const at::Tensor attended =
       hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), packed);
   const at::Tensor normed = post_attention_layernorm(attended);

@@ -67,7 +67,7 @@ void GroupedQueryAttention::after_materialize(at::Device device) {
 
 at::Tensor GroupedQueryAttention::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                           const std::optional<at::Tensor>& attention_mask,
-                                          const std::optional<kernels::PackedSequences>& packed) const {
+                                          const std::optional<PackedSequences>& packed) const {
   D9D_CHECK(!attention_mask || config.needs_attention_mask, ConfigError,
             "[blocks::attention] expected no attention mask, got one. Build the layer with needs_attention_mask.");
   const std::vector<at::Tensor> projected = tensor_parallel_->column_linears(hidden_states, projections());

@@ -45,7 +45,7 @@ class GroupedQueryAttention : public Module {
   // count the positions of each from 0.
   [[nodiscard]] at::Tensor forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                    const std::optional<at::Tensor>& attention_mask = std::nullopt,
-                                   const std::optional<kernels::PackedSequences>& packed = std::nullopt) const;
+                                   const std::optional<PackedSequences>& packed = std::nullopt) const;
 
   // Replaces the local context (tensor parallelism).
   void set_tensor_parallel_context(TensorParallelContextPtr context) { tensor_parallel_ = std::move(context); }

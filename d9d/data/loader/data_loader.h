@@ -45,6 +45,12 @@ void check_loader_options(const LoaderOptions& options);
 [[noreturn]] void throw_timeout(const std::vector<std::int64_t>& samples, double seconds);
 [[nodiscard]] double patience_seconds(const LoaderOptions& options);
 void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples);
+
+// Whether a collate makes a Batch of samples that the dataset returns.
+template <class Batch, class AnyDataset, class Collate>
+inline constexpr bool kCollates =
+    std::is_invocable_r_v<Batch, const Collate&,
+                          std::span<const std::remove_cvref_t<decltype(std::declval<AnyDataset&>().get(0))>>>;
 }  // namespace detail
 
 template <class Batch>
@@ -57,7 +63,7 @@ class DataLoader {
       : sampler_(std::move(sampler)), options_(std::move(options)) {
     detail::check_loader_options(options_);
     using Sample = std::remove_cvref_t<decltype(dataset->get(0))>;
-    constexpr bool kCollates = std::is_invocable_r_v<Batch, const Collate&, std::span<const Sample>>;
+    constexpr bool kCollates = detail::kCollates<Batch, AnyDataset, Collate>;
     static_assert(
         kCollates,
         "collate of DataLoader<Batch> must be callable, also when it is const, with std::span<const Sample> and "

@@ -29,7 +29,7 @@ TokenBatch stack(std::span<const TokenSample> samples, std::int64_t min_length) 
   return {.input_ids = pad(ids, 0), .labels = pad(labels, kIgnoreIndex), .position_ids = pad(positions, 0)};
 }
 
-PackedBoundaries boundaries_of(std::span<const TokenSample> samples) {
+PackedSequences boundaries_of(std::span<const TokenSample> samples) {
   std::vector<std::int32_t> ends{0};
   std::int64_t max_length = 0;
   for (const TokenSample& sample : samples) {

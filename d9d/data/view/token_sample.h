@@ -14,6 +14,7 @@
 
 #include "d9d/base/ignore_index.h"
 #include "d9d/base/record.h"
+#include "d9d/core/packed_sequences/packed_sequences.h"
 
 namespace d9d {
 
@@ -31,22 +32,13 @@ struct TokenSample {
   }
 };
 
-// Where the documents of a batch end, in the order of its B * S positions. Attention does not see across.
-struct PackedBoundaries {
-  at::Tensor cu_seqlens;        // [N + 1] int32: N documents (padding is one) have positions cu_seqlens[i]..[i + 1]
-  std::int64_t max_length = 0;  // of a document, on the host
-  static constexpr auto fields() {
-    return record<PackedBoundaries>(field("cu_seqlens", &PackedBoundaries::cu_seqlens),
-                                    field("max_length", &PackedBoundaries::max_length));
-  }
-};
-
 // All [B, S] int64: B sequences of S positions.
 struct TokenBatch {
   at::Tensor input_ids;
   at::Tensor labels;
   at::Tensor position_ids;
-  std::optional<PackedBoundaries> packed = {};  // unset: each sequence is one document
+  // Where the documents end in the order of the B * S positions; padding is one. Unset: each sequence is a document.
+  std::optional<PackedSequences> packed = {};
   static constexpr auto fields() {
     return record<TokenBatch>(field("input_ids", &TokenBatch::input_ids), field("labels", &TokenBatch::labels),
                               field("position_ids", &TokenBatch::position_ids), field("packed", &TokenBatch::packed));

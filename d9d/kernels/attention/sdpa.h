@@ -15,7 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "d9d/kernels/attention/packed_sequences.h"
+#include "d9d/core/packed_sequences/packed_sequences.h"
 #include "d9d/kernels/attention/sdpa_config.h"
 
 namespace d9d::kernels {

@@ -1,7 +1,6 @@
 #include "d9d/loop/auto/language_model_task.h"
 
 #include <optional>
-#include <utility>
 
 #include <ATen/ATen.h>
 
@@ -17,17 +16,13 @@ ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const 
   const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions_); };
   const at::Tensor ids = here(batch.input_ids);
   const at::Tensor labels = here(batch.labels);
-  std::optional<kernels::PackedSequences> packed;
-  if (batch.packed) {
-    D9D_CHECK(positions_.num_ranks() == 1, ConfigError,
-              "[loop::LanguageModelTask] expected context parallelism of 1 with packed sequences, got ",
-              positions_.num_ranks(), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
-    packed = {.cu_seqlens = batch.packed->cu_seqlens, .max_length = batch.packed->max_length};
-  }
+  D9D_CHECK(!batch.packed || positions_.num_ranks() == 1, ConfigError,
+            "[loop::LanguageModelTask] expected context parallelism of 1 with packed sequences, got ",
+            positions_.num_ranks(), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
   return {.input = {ids},
           .shared = {.sequence = {.position_ids = here(batch.position_ids),
                                   .hidden_states_agg_mask = std::nullopt,
-                                  .packed = std::move(packed)},
+                                  .packed = batch.packed},
                      .head = {labels}},
           .state = {labels.ne(kIgnoreIndex).sum()},
           .num_tokens = ids.numel()};

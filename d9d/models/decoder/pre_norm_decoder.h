@@ -27,7 +27,7 @@ class DecoderLayer : public Module {
  public:
   // packed: GroupedQueryAttention::forward().
   [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                                   const std::optional<kernels::PackedSequences>& packed) const = 0;
+                                                   const std::optional<PackedSequences>& packed) const = 0;
 };
 
 // How a stage of any model family is built.

@@ -12,7 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/base/record.h"
-#include "d9d/kernels/attention/packed_sequences.h"
+#include "d9d/core/packed_sequences/packed_sequences.h"
 
 namespace d9d {
 
@@ -49,7 +49,7 @@ struct SequenceShared {                              // to every stage
   at::Tensor position_ids;                           // [B, S] int64
   std::optional<at::Tensor> hidden_states_agg_mask;  // [B, S], see HiddenStatesAggregator
   // Documents that do not see each other, in the order of the B * S positions; position_ids count from 0 in each.
-  std::optional<kernels::PackedSequences> packed = std::nullopt;
+  std::optional<PackedSequences> packed = std::nullopt;
   static constexpr auto fields() {
     return record<SequenceShared>(field("position_ids", &SequenceShared::position_ids),
                                   field("hidden_states_agg_mask", &SequenceShared::hidden_states_agg_mask),

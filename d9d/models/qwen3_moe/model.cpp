@@ -20,7 +20,7 @@ Qwen3MoELayer::Qwen3MoELayer(const Qwen3MoELayerParameters& parameters)
                                 .expert_bias_update_rate = parameters.router_bias_update_rate})) {}
 
 DecoderLayerOutput Qwen3MoELayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                          const std::optional<kernels::PackedSequences>& packed) const {
+                                          const std::optional<PackedSequences>& packed) const {
   const auto [residual, normed_input] = input_layernorm(hidden_states, std::optional<at::Tensor>());
   const at::Tensor attention = self_attn(normed_input, tables, std::optional<at::Tensor>(), packed);
   const auto [attended, normed] = post_attention_layernorm(residual, attention);

@@ -127,7 +127,7 @@ TEST(Attention, Of_packed_sequences_is_that_of_each) {
     const auto cut = [&](const at::Tensor& whole) { return whole.narrow(1, begin, end - begin); };
     return attention(cut(x), RotaryTables{cut(cos), cut(sin)});
   };
-  const kernels::PackedSequences packed{
+  const PackedSequences packed{
       .cu_seqlens = at::tensor({0, static_cast<int>(first), static_cast<int>(length)}, at::kInt),
       .max_length = length - first};
   const at::Tensor out = attention(x, RotaryTables{cos, sin}, std::nullopt, packed);

@@ -6,9 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/loop/control/shard_over_data.h"
-#include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/loop/run/trainer.h"
-#include "d9d/optim/adamw.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
@@ -399,33 +397,6 @@ TEST_F(Resume, Of_a_job_that_fails_right_after_a_save_has_lost_nothing) {
     EXPECT_THROW(train({.mesh = mesh, .folder = folder_, .fails_at_step = 3}), Error);
     EXPECT_THAT(saved(), ElementsAre("save-3"));
   }
-}
-
-// An optimiser whose author left the layout out.
-class Unlaid : public AdamW {
- public:
-  using AdamW::AdamW;
-  std::map<std::string, DTensor> state_dict() const {
-    std::map<std::string, DTensor> state;
-    for (const auto& [name, tensor] : AdamW::state_dict()) state.emplace(name, whole_dtensor(tensor.local));
-    return state;
-  }
-};
-
-TEST(JobCheckpoints, Refuse_a_part_of_a_parameters_state_that_is_called_whole) {
-  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
-    const DistContext context(
-        {.mesh = {.data_parallel_shard = 2}, .world = borrowed(world), .local_rank = world.rank()});
-    const auto model = make_module<toy::Model>();
-    shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
-    model->materialize(at::kCPU);
-    model->reset_parameters(1);
-    model->set_random_clock(std::make_shared<RandomClock>());
-    const std::vector<NamedParameter> parameters = trainable_parameters(*model).parameters;
-    EXPECT_NO_THROW((void)tensors_of(*model, Optimizer(AdamW(parameters, {}))));
-    EXPECT_THAT([&] { (void)tensors_of(*model, Optimizer(Unlaid(parameters, {}))); },
-                ThrowsMessage<StateError>(HasSubstr("got it as whole on every rank")));
-  });
 }
 
 }  // namespace

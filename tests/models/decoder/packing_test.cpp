@@ -50,10 +50,8 @@ TokenSample packed(const std::vector<TokenSample>& documents, std::int64_t lengt
 
 // Adds the gradients of the summed loss, which it returns.
 double train(const ModulePtr<DecoderForCausalLM>& model, const TokenBatch& batch) {
-  SequenceShared sequence{.position_ids = batch.position_ids, .hidden_states_agg_mask = std::nullopt};
-  if (batch.packed) {
-    sequence.packed = {.cu_seqlens = batch.packed->cu_seqlens, .max_length = batch.packed->max_length};
-  }
+  const SequenceShared sequence{
+      .position_ids = batch.position_ids, .hidden_states_agg_mask = std::nullopt, .packed = batch.packed};
   const auto output = std::get<DecoderOutput<LanguageModellingHead>>(
       model(SequenceInput{batch.input_ids}, DecoderForCausalLM::Shared{sequence, {batch.labels}}));
   const at::Tensor loss = output.head.cross_entropy.sum();

@@ -11,7 +11,7 @@
 
 #include "d9d/base/record.h"
 
-namespace d9d::kernels {
+namespace d9d {
 
 // Sequence n of N has the positions from cu_seqlens[n] to before cu_seqlens[n + 1], and may be empty. A query sees keys
 // of its own sequence only; causality and windows apply within it.
@@ -24,4 +24,4 @@ struct PackedSequences {
   }
 };
 
-}  // namespace d9d::kernels
+}  // namespace d9d
