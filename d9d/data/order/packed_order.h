@@ -6,8 +6,8 @@
 //
 // A buffer has buffer_size documents, neighbours in the source or, with `shuffle`, in a permutation of the seed. They
 // are packed by best-fit decreasing: the longest first, each to the fullest pack that has room. With `shuffle`
-// documents of one length change places with the epoch, and so do buffers, and packs within their buffer; how many packs
-// there are does not depend on it. Source: D. S. Johnson et al., "Worst-case performance bounds for simple
+// documents of one length change places with the epoch, and so do buffers, and packs within their buffer; how many
+// packs there are does not depend on it. Source: D. S. Johnson et al., "Worst-case performance bounds for simple
 // one-dimensional packing algorithms", 1974.
 #pragma once
 
