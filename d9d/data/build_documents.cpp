@@ -8,6 +8,7 @@
 #include "d9d/data/source/megatron_documents.h"
 #include "d9d/data/source/permuted_documents.h"
 #include "d9d/data/source/token_corpus.h"
+#include "d9d/data/text/chat_encoder.h"
 #include "d9d/data/text/column_rows.h"
 #include "d9d/data/text/dataset_files.h"
 #include "d9d/data/text/jsonl_rows.h"
@@ -15,6 +16,7 @@
 #include "d9d/data/text/token_cache.h"
 #include "d9d/data/text/tokenizer_encoder.h"
 #include "d9d/data/view/token_dataset.h"
+#include "d9d/tokenizer/chat/find_chat_family.h"
 
 namespace d9d {
 
@@ -22,20 +24,34 @@ namespace {
 
 using Documents = std::shared_ptr<const TokenDocuments>;
 using Rows = std::shared_ptr<const TextRows>;
+using Encoder = std::shared_ptr<const TextEncoder>;
 
 void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabulary_size) {
   D9D_CHECK(vocabulary_size >= needed, ConfigError, "[data::build_documents] expected a vocabulary of at least ",
             needed, " for ", of, ", got ", vocabulary_size, ". Enlarge the model's vocabulary.");
 }
 
-std::unique_ptr<TextEncoder> build_encoder(const TokenizationConfig& config, std::int64_t vocabulary_size) {
-  if (!config.tokenizer) {
-    check_vocabulary(kByteVocabularySize, "text without a tokenizer (tokens are bytes)", vocabulary_size);
-    return std::make_unique<ByteEncoder>();
-  }
-  auto encoder = std::make_unique<TokenizerEncoder>(*config.tokenizer,
-                                                    EncodeOptions{.add_special_tokens = config.add_special_tokens});
-  check_vocabulary(encoder->vocabulary_size(), "the tokenizer", vocabulary_size);
+Encoder text_encoder(const TokenizationConfig& config) {
+  if (!config.tokenizer) return std::make_shared<const ByteEncoder>();
+  const EncodeOptions options{.add_special_tokens = config.add_special_tokens};
+  return std::make_shared<const TokenizerEncoder>(*config.tokenizer, options);
+}
+
+Encoder row_encoder(const TextSource& source) { return text_encoder(source.tokenization); }
+
+template <class Source>
+requires requires(const Source& source) { source.columns; }
+Encoder row_encoder(const Source& source) {
+  const ColumnsConfig& columns = source.columns;
+  if (!columns.messages_column) return text_encoder(columns.tokenization);
+  const std::filesystem::path& tokenizer = *columns.tokenization.tokenizer;
+  const ChatFamily family = columns.chat_template ? *columns.chat_template : chat_family_beside(tokenizer);
+  return std::make_shared<const ChatEncoder>(tokenizer, family);
+}
+
+// `encoder` if the model has its tokens.
+Encoder checked(Encoder encoder, std::int64_t vocabulary_size) {
+  check_vocabulary(encoder->vocabulary_size(), "the tokenizer (without one tokens are bytes)", vocabulary_size);
   return encoder;
 }
 
@@ -48,12 +64,11 @@ TokenizeOptions tokenize_options(const TokenizationConfig& config, const TextEnc
   return options;
 }
 
-Documents tokenised(Rows rows, const TokenizationConfig& config, const DocumentOptions& options,
+Documents tokenised(Rows rows, Encoder encoder, const TokenizationConfig& config, const DocumentOptions& options,
                     std::int64_t max_rows = -1) {
-  const auto encoder = build_encoder(config, options.vocabulary_size);
   TokenizeOptions tokenize = tokenize_options(config, *encoder);
   tokenize.max_rows = max_rows;
-  return cached_documents(std::move(rows), *encoder,
+  return cached_documents(std::move(rows), std::move(encoder),
                           {.folder = config.cache ? *config.cache : default_token_cache(),
                            .tokenize = tokenize,
                            .vocabulary_size = options.vocabulary_size,
@@ -64,19 +79,21 @@ Documents tokenised(Rows rows, const TokenizationConfig& config, const DocumentO
 // Sources of text: rows_of() and tokenization_of() each.
 // -------------------------------------------------------
 
-Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns) {
+Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns,
+             ColumnContent content = ColumnContent::kText) {
   switch (files.format) {
     case DatasetFormat::kArrow:
-      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns));
+      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns), content);
     case DatasetFormat::kParquet:
-      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kParquet, std::move(columns));
+      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kParquet, std::move(columns), content);
     case DatasetFormat::kJsonl:
-      return std::make_shared<const JsonlRows>(files.paths, std::move(columns));
+      return std::make_shared<const JsonlRows>(files.paths, std::move(columns), JsonlRows::kPartBytes, content);
   }
   D9D_ASSERT(false, "format ", static_cast<int>(files.format));
 }
 
 Rows rows_of(const DatasetFiles& files, const ColumnsConfig& config) {
+  if (config.messages_column) return rows_of(files, std::vector{*config.messages_column}, ColumnContent::kJson);
   if (!config.prompt_column) return rows_of(files, std::vector{config.column});
   return rows_of(files, std::vector{*config.prompt_column, config.column});
 }
@@ -130,11 +147,13 @@ bool is_bytes(const TextSource& config) {
 template <class Source>
 requires requires(const Source& source) { rows_of(source); }
 Documents documents_of(const Source& config, const DocumentOptions& options) {
-  return tokenised(rows_of(config), tokenization_of(config), options);
+  Rows rows = rows_of(config);
+  return tokenised(std::move(rows), checked(row_encoder(config), options.vocabulary_size), tokenization_of(config),
+                   options);
 }
 
 Documents documents_of(const TextSource& config, const DocumentOptions& options) {
-  if (!is_bytes(config)) return tokenised(rows_of(config), config.tokenization, options);
+  if (!is_bytes(config)) return documents_of<TextSource>(config, options);
   check_vocabulary(kByteVocabularySize, "data of kind 'text' without a tokenizer (tokens are bytes)",
                    options.vocabulary_size);
   const TokenFormat bytes{.dtype = TokenDtype::kUint8, .vocabulary_size = options.vocabulary_size};
@@ -165,7 +184,8 @@ Documents build_documents(const SourceConfig& config, const DocumentOptions& opt
 Documents build_documents(const DatasetDataConfig& config, const DocumentOptions& options) {
   const TokenizationConfig tokenization{
       .tokenizer = config.tokenizer, .add_special_tokens = true, .num_proc = config.num_proc};
-  Documents documents = tokenised(rows_of(dataset_files(config.dataset, config.split), std::vector{config.text_column}),
+  Rows rows = rows_of(dataset_files(config.dataset, config.split), std::vector{config.text_column});
+  Documents documents = tokenised(std::move(rows), checked(text_encoder(tokenization), options.vocabulary_size),
                                   tokenization, options, config.use_samples);
   auto order = numpy_permutation(documents->size(), static_cast<std::uint64_t>(config.shuffle_seed));
   return std::make_shared<const PermutedDocuments>(std::move(documents), std::move(order));
@@ -175,7 +195,7 @@ TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_s
   return std::visit(
       [vocabulary_size](const auto& source) -> TokenisableRows {
         if constexpr (requires { rows_of(source); }) {
-          std::shared_ptr<const TextEncoder> encoder = build_encoder(tokenization_of(source), vocabulary_size);
+          Encoder encoder = checked(row_encoder(source), vocabulary_size);
           TokenizeOptions options = tokenize_options(tokenization_of(source), *encoder);
           return {.rows = rows_of(source), .encoder = std::move(encoder), .options = std::move(options)};
         } else {

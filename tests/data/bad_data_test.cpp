@@ -10,7 +10,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/data/token_stream.h"
 
-#include "tests/data/text/byte_tokenizer.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
 

@@ -14,6 +14,7 @@
 #include "d9d/data/token_stream.h"
 
 #include "tests/data/view/sample_values.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
 
@@ -54,14 +55,19 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     const auto folder = root();
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder / "text");
-    std::string jsonl, tokens;
+    std::string jsonl, tokens, chats;
     for (int i = 0; i < 90; ++i) {
       const std::string text = std::string(2 + i * 7 % 13, static_cast<char>('a' + i % 26)) + std::to_string(i);
       jsonl += "{\"text\": \"" + text + "\", \"prompt\": \"" + std::string(i % 3, '?') + "\"}\n";
       tokens += text + ".";
+      const nlohmann::json question = {{"role", "user"}, {"content", std::to_string(i)}};
+      const nlohmann::json answer = {{"role", "assistant"}, {"content", std::string(i % 5, 'a')}};
+      chats += nlohmann::json{{"messages", {question, answer}}}.dump() + "\n";
       if (i < 30) std::ofstream(folder / "text" / (std::to_string(100 + i) + ".txt")) << text << text;
     }
     std::ofstream(folder / "a.jsonl") << jsonl;
+    std::ofstream(folder / "chats.jsonl") << chats;
+    std::ofstream(folder / "tokenizer.json") << test::byte_tokenizer({"<|im_start|>", "<|im_end|>"});
     std::ofstream(folder / "tokens.bin") << tokens;
     test::run_python("tests/data/make_column_files.py", {(folder / "a.jsonl").string(), folder.string()});
   }
@@ -73,6 +79,13 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     nlohmann::json json = {{"kind", kind}};
     if (kind == "tokens") {
       json.update({{"path", path("tokens.bin")}, {"dtype", "uint8"}, {"end_of_document", '.'}});
+    } else if (kind == "chats") {
+      json.update({{"kind", "jsonl"},
+                   {"paths", {path("chats.jsonl")}},
+                   {"cache", path("cache")},
+                   {"messages_column", "messages"},
+                   {"chat_template", "chatml"},
+                   {"tokenizer", path("tokenizer.json")}});
     } else if (kind == "megatron") {
       json.update({{"paths", {D9D_SOURCE_DIR "/tests/data/source/megatron/uint16.idx"}}});
     } else {
@@ -195,8 +208,8 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, const
          (std::get<2>(info.param) ? "_shuffled" : "");
 }
 INSTANTIATE_TEST_SUITE_P(Documents, Kinds,
-                         ::testing::Combine(::testing::Values("text", "jsonl", "parquet", "arrow", "tokens", "megatron",
-                                                              "mixture"),
+                         ::testing::Combine(::testing::Values("text", "jsonl", "chats", "parquet", "arrow", "tokens",
+                                                              "megatron", "mixture"),
                                             ::testing::Values("documents", "sorted", "packed"), ::testing::Bool()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Concatenated, Kinds,
@@ -296,6 +309,38 @@ TEST_F(KindsOfOneJob, Do_not_predict_the_prompts_of_pairs) {
   EXPECT_EQ(labels[0], kIgnoreIndex);
   EXPECT_EQ(labels[1], 'c');
   EXPECT_EQ(labels.back(), '.');
+}
+
+// What the assistant says is predicted, with the token that ends it.
+TEST_F(KindsOfOneJob, Predict_what_the_assistant_of_a_conversation_says) {
+  for (const auto* view : {"documents", "packed", "streamed"}) {
+    nlohmann::json json = source("chats");
+    json.update(
+        {{"sequence_length", 64}, {"view", {{"kind", view}}}, {"global_batch_size", 1}, {"microbatch_size", 1}});
+    const auto stream = build(json, {0, 1}, 0, {}, /*repeat=*/false);
+    std::int64_t num_letters = 0, num_ends = 0;
+    while (auto pack = stream->next()) {
+      for (const TokenBatch& batch : *pack) {
+        for (const std::int64_t label : values(batch.labels)) {
+          ASSERT_TRUE(label == 'a' || label == 258 || label == kIgnoreIndex) << label;
+          num_letters += label == 'a' ? 1 : 0;
+          num_ends += label == 258 ? 1 : 0;
+        }
+      }
+    }
+    EXPECT_EQ(num_letters, 90 * 2) << view;
+    EXPECT_EQ(num_ends, 90) << view;
+  }
+  nlohmann::json json = source("chats");
+  json.erase("chat_template");
+  json.update(
+      {{"sequence_length", 64}, {"view", {{"kind", "packed"}}}, {"global_batch_size", 1}, {"microbatch_size", 1}});
+  EXPECT_THAT(test::message_of<ConfigError>([&] {
+                (void)build(json, {0, 1}, 0);
+              }),
+              HasSubstr("expected chat_template.jinja"));
+  add_view(json, "concatenated");
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, {0, 1}, 0); }), HasSubstr("messages_column"));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 #include "d9d/data/token_stream.h"
 
 #include "tests/data/source/source_test.h"
-#include "tests/data/text/byte_tokenizer.h"
 #include "tests/data/view/sample_values.h"
+#include "tests/support/byte_tokenizer.h"
 
 namespace d9d::token_stream_text_test {
 namespace {

@@ -108,6 +108,8 @@ def data_rows():
         "data[text].view[streamed].tokens_per_step": streamed,
         "data[jsonl].column": tokenised,
         "data[jsonl].prompt_column": tests(kinds, "Do_not_predict_the_prompts_of_pairs"),
+        "data[jsonl].messages_column": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
+        "data[jsonl].chat_template": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
         "data[arrow].split": tests(text, "Is_that_of_the_split_in_folders_of_datasets"),
         "data[tokens].end_of_document": every_document,
         "data[mixture].sources": tests("tests/data/view/dataset_views_test.cpp",

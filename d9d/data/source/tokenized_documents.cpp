@@ -38,9 +38,10 @@ TokenizedDocuments::TokenizedDocuments(const std::filesystem::path& folder, std:
   check_size(folder / kTokensFile, tokens_, manifest_.num_tokens * bytes_per_token(manifest_.dtype));
   check_size(folder / kOffsetsFile, offsets_, (manifest_.num_documents + 1) * 8);
   check_size(folder / kPartsFile, parts_, manifest_.num_parts * 8);
-  if (!manifest_.has_prompts) return;
-  prompts_.emplace(folder / kPromptsFile);
-  check_size(folder / kPromptsFile, *prompts_, manifest_.num_documents * 4);
+  if (!manifest_.num_targets) return;
+  targets_.emplace(folder);
+  check_size(folder / kTargetsFile, targets_->ranges, *manifest_.num_targets * 8);
+  check_size(folder / kTargetOffsetsFile, targets_->offsets, (manifest_.num_documents + 1) * 8);
 }
 
 std::int64_t TokenizedDocuments::offset(std::int64_t document) const { return load<std::int64_t>(offsets_, document); }
@@ -65,8 +66,19 @@ void TokenizedDocuments::read(std::int64_t document, std::int64_t start, std::sp
 }
 
 std::vector<TokenRange> TokenizedDocuments::targets(std::int64_t document) const {
-  const std::int64_t begin = prompts_ ? load<std::int32_t>(*prompts_, document) : 0;
-  return {{.begin = begin, .end = length(document)}};
+  if (!targets_) return TokenDocuments::targets(document);
+  const auto first = load<std::int64_t>(targets_->offsets, document);
+  const auto end = load<std::int64_t>(targets_->offsets, document + 1);
+  D9D_CHECK(first >= 0 && first <= end && end <= *manifest_.num_targets, IoError,
+            "[data::TokenizedDocuments] expected ascending offsets up to ", *manifest_.num_targets, " in '",
+            (folder_ / kTargetOffsetsFile).string(), "', got ", first, " and ", end, " at document ", document,
+            ". Delete the folder: it is made again.");
+  std::vector<TokenRange> ranges;
+  for (std::int64_t i = first; i < end; ++i) {
+    ranges.push_back(
+        {.begin = load<std::int32_t>(targets_->ranges, 2 * i), .end = load<std::int32_t>(targets_->ranges, 2 * i + 1)});
+  }
+  return ranges;
 }
 
 std::string TokenizedDocuments::place(std::int64_t document) const {

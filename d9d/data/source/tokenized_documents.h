@@ -6,9 +6,11 @@
 //   tokens.bin      ids, uint16 or uint32, one document after the other
 //   offsets.bin     int64: the first token of each document; then the number of tokens
 //   parts.bin       int64: how many documents the rows have up to the end of each of their parts (TextRows)
-//   prompts.bin     int32: how many tokens at the begin of each document are its prompt; only of pairs
+//   targets.bin     int32: begin and end of each range of tokens that a model learns to predict, from the document's
+//                   first token on; absent where these are all tokens
+//   target_offsets.bin   int64: the first range of each document; then the number of ranges
 //   manifest.json   {"format": 2, "dtype": "uint16", "num_parts": ..., "num_documents": ..., "num_tokens": ...,
-//                    "has_prompts": ..., "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ..."}; written last
+//                    "num_targets": ..., "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ..."}; written last
 // All numbers are little-endian.
 #pragma once
 
@@ -47,13 +49,20 @@ class TokenizedDocuments final : public TokenDocuments {
  private:
   [[nodiscard]] std::int64_t offset(std::int64_t document) const;
 
+  struct Targets {
+    explicit Targets(const std::filesystem::path& folder)
+        : ranges(folder / kTargetsFile), offsets(folder / kTargetOffsetsFile) {}
+    MappedFile ranges;
+    MappedFile offsets;
+  };
+
   std::filesystem::path folder_;
   std::int64_t vocabulary_size_;
   TokenizedManifest manifest_;
   MappedFile tokens_;
   MappedFile offsets_;
   MappedFile parts_;
-  std::optional<MappedFile> prompts_;
+  std::optional<Targets> targets_;
   PlaceOfRow place_of_row_;
 };
 

@@ -13,7 +13,7 @@ std::string manifest_text(const TokenizedManifest& manifest, std::string_view ma
                                {"num_parts", manifest.num_parts},
                                {"num_documents", manifest.num_documents},
                                {"num_tokens", manifest.num_tokens},
-                               {"has_prompts", manifest.has_prompts},
+                               {"num_targets", manifest.num_targets ? nlohmann::json(*manifest.num_targets) : nullptr},
                                {"num_skipped", manifest.num_skipped},
                                {"first_skipped", manifest.first_skipped},
                                {"made_from", made_from}};
@@ -34,7 +34,8 @@ TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder) {
             .num_parts = json.at("num_parts").get<std::int64_t>(),
             .num_documents = json.at("num_documents").get<std::int64_t>(),
             .num_tokens = json.at("num_tokens").get<std::int64_t>(),
-            .has_prompts = json.at("has_prompts").get<bool>(),
+            .num_targets = json.at("num_targets").is_null() ? std::nullopt
+                                                            : std::optional(json.at("num_targets").get<std::int64_t>()),
             .num_skipped = json.at("num_skipped").get<std::int64_t>(),
             .first_skipped = json.at("first_skipped").get<std::string>()};
   } catch (const nlohmann::json::exception& error) {

@@ -35,7 +35,8 @@ class PartDocuments final : public TokenDocuments {
     std::copy_n(stored.begin() + start, tokens.size(), tokens.begin());
   }
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override {
-    return {{.begin = documents_[static_cast<std::size_t>(document)].prompt_length, .end = length(document)}};
+    const auto& targets = documents_[static_cast<std::size_t>(document)].targets;
+    return targets ? *targets : TokenDocuments::targets(document);
   }
   [[nodiscard]] std::string place(std::int64_t document) const override {
     return rows_.place(part_, rows_of_documents_[static_cast<std::size_t>(document)]);

@@ -10,6 +10,7 @@
 #include "d9d/base/fnv1a.h"
 #include "d9d/base/io/posix.h"
 #include "d9d/base/progress/progress_bar.h"
+#include "d9d/data/text/encode_row.h"
 
 namespace d9d {
 
@@ -42,11 +43,13 @@ void make(const TextRows& rows, const TextEncoder& encoder, const TokenCacheOpti
   }
 }
 
-// The row of which document `index` of a part was made: rows with a problem are none.
-std::string place_of_row(const TextRows& rows, std::int64_t part, std::int64_t index) {
-  std::string place;
+// The row of which document `index` of a part was made: bad rows are none.
+std::string place_of_row(const TextRows& rows, const TextEncoder& encoder, std::int64_t part, std::int64_t index) {
+  std::string place, problem;
   rows.read(part, [&](const TextRow& row) {
-    if (row.problem.empty() && index-- == 0) place = rows.place(part, row.row);
+    if (!place.empty()) return;
+    const bool is_good = encode_row(rows, part, row, encoder, {.bad_rows = BadRows::kSkip}, problem).has_value();
+    if (is_good && index-- == 0) place = rows.place(part, row.row);
   });
   return place;
 }
@@ -65,13 +68,14 @@ std::string token_cache_key(const TextRows& rows, const TextEncoder& encoder, co
 }
 
 std::shared_ptr<const TokenizedDocuments> cached_documents(std::shared_ptr<const TextRows> rows,
-                                                           const TextEncoder& encoder,
+                                                           std::shared_ptr<const TextEncoder> encoder,
                                                            const TokenCacheOptions& options) {
-  const std::filesystem::path folder = options.folder / token_cache_key(*rows, encoder, options.tokenize);
-  if (!is_there(folder)) make(*rows, encoder, options, folder);
-  return std::make_shared<const TokenizedDocuments>(
-      folder, options.vocabulary_size,
-      [rows = std::move(rows)](std::int64_t part, std::int64_t index) { return place_of_row(*rows, part, index); });
+  const std::filesystem::path folder = options.folder / token_cache_key(*rows, *encoder, options.tokenize);
+  if (!is_there(folder)) make(*rows, *encoder, options, folder);
+  const auto place = [rows = std::move(rows), encoder = std::move(encoder)](std::int64_t part, std::int64_t index) {
+    return place_of_row(*rows, *encoder, part, index);
+  };
+  return std::make_shared<const TokenizedDocuments>(folder, options.vocabulary_size, place);
 }
 
 std::filesystem::path default_token_cache() {

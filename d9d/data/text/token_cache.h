@@ -34,7 +34,7 @@ struct TokenCacheOptions {
 // that begin at once each tokenises, and all map the folder that was first: let one of a machine begin before the
 // others (DistContext::local_main_process_first).
 [[nodiscard]] std::shared_ptr<const TokenizedDocuments> cached_documents(std::shared_ptr<const TextRows> rows,
-                                                                         const TextEncoder& encoder,
+                                                                         std::shared_ptr<const TextEncoder> encoder,
                                                                          const TokenCacheOptions& options);
 
 // Where a cache lies unless one is named: $XDG_CACHE_HOME/d9d/tokens, or $HOME/.cache/d9d/tokens. Throws ConfigError if

@@ -46,8 +46,8 @@ class ColumnFiles : public ::testing::Test {
     return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)};
   }
   static Texts rows_of(const std::vector<std::filesystem::path>& paths, ColumnFormat format,
-                       const std::string& column = "text") {
-    const ColumnRows rows(paths, format, {column});
+                       const std::string& column = "text", ColumnContent content = ColumnContent::kText) {
+    const ColumnRows rows(paths, format, {column}, content);
     Texts result;
     for (std::int64_t part = 0; part < rows.num_parts(); ++part) {
       rows.read(part, [&](const TextRow& row) {
@@ -81,6 +81,26 @@ TEST_F(ColumnFiles, Of_Arrow_have_the_rows_that_pyarrow_wrote) {
   for (const auto* name : {"file.arrow", "lz4.arrow", "zstd.arrow"}) {
     for (const auto* column : {"text", "view"}) EXPECT_EQ(arrow(name, column), texts()) << name << column;
   }
+}
+
+TEST_F(ColumnFiles, Have_lists_and_structs_as_JSON) {
+  for (const auto& [name, format] :
+       {std::pair("chats.parquet", ColumnFormat::kParquet), std::pair("chats.arrow", ColumnFormat::kArrow)}) {
+    for (const auto* column : {"chats", "json"}) {
+      nlohmann::json chats = nlohmann::json::array();
+      for (const auto& text : rows_of({folder() / name}, format, column, ColumnContent::kJson)) {
+        chats.push_back(nlohmann::json::parse(text));
+      }
+      EXPECT_EQ(chats, written().at("chats")) << name << column;
+    }
+    EXPECT_EQ(rows_of({folder() / name}, format, "nested", ColumnContent::kJson)[7], R"({"a":7,"b":[7,7]})");
+    EXPECT_THAT(rows_of({folder() / name}, format, "day", ColumnContent::kJson),
+                ElementsAre(HasSubstr("date32[day] instead of lists and structs of texts in column 'day'")));
+  }
+  EXPECT_THAT(
+      rows_of({folder() / "bad_chats.parquet"}, ColumnFormat::kParquet, "chats", ColumnContent::kJson),
+      ElementsAre(R"([{"content":"ok"}])", AllOf(HasSubstr("row 1 of"), HasSubstr("not UTF-8 in column 'chats'")),
+                  AllOf(HasSubstr("row 2 of"), HasSubstr("null instead of text"))));
 }
 
 TEST_F(ColumnFiles, Are_read_in_parts_of_row_groups_and_batches) {

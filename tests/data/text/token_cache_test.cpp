@@ -40,7 +40,7 @@ class TokenCache : public test::SourceTest {
  protected:
   std::shared_ptr<const TokenizedDocuments> documents(const TextRows& rows, TokenizeOptions tokenize = {}) const {
     const std::shared_ptr<const TextRows> borrowed(std::shared_ptr<void>(), &rows);
-    return cached_documents(borrowed, encoder,
+    return cached_documents(borrowed, std::shared_ptr<const TextEncoder>(std::shared_ptr<void>(), &encoder),
                             {.folder = folder / "cache",
                              .tokenize = tokenize,
                              .vocabulary_size = 256,

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/data/source/source_test.h"
-#include "tests/data/text/byte_tokenizer.h"
+#include "tests/support/byte_tokenizer.h"
 
 namespace d9d::tokenizer_encoder_test {
 namespace {

@@ -2,13 +2,15 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 namespace d9d::test {
 
-// Token i is byte i; "<s>" is 256 and stands in front where special tokens are added.
-inline std::string byte_tokenizer() {
+// Token i is byte i; "<s>" is 256 and stands in front where special tokens are added. `more` are the special tokens
+// from 257 on.
+inline std::string byte_tokenizer(const std::vector<std::string>& more = {}) {
   nlohmann::json vocabulary;
   std::int64_t id = 0;
   for (int byte = 0, extra = 0; byte < 256; ++byte) {
@@ -22,8 +24,18 @@ inline std::string byte_tokenizer() {
     }
     vocabulary[text] = id++;
   }
-  const nlohmann::json begin = {{"id", 256},       {"content", "<s>"},    {"single_word", false}, {"lstrip", false},
-                                {"rstrip", false}, {"normalized", false}, {"special", true}};
+  nlohmann::json added = nlohmann::json::array();
+  const auto add = [&](const std::string& text) {
+    added.push_back({{"id", id++},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  };
+  add("<s>");
+  for (const std::string& text : more) add(text);
   const nlohmann::json of_template = {
       {"type", "TemplateProcessing"},
       {"single", {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
@@ -33,7 +45,7 @@ inline std::string byte_tokenizer() {
       {"version", "1.0"},
       {"truncation", nullptr},
       {"padding", nullptr},
-      {"added_tokens", {begin}},
+      {"added_tokens", added},
       {"normalizer", nullptr},
       {"pre_tokenizer",
        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
