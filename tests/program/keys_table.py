@@ -218,7 +218,8 @@ def trainer_rows():
         "trainer.run.description": Row("zebra", look=events(b"zebra")),
         "trainer.run.hparams": Row({"stripes": 17}, look=events(b"stripes")),
         "trainer.schedule.total_steps": Row(3, look=numbers),
-        "trainer.data_prefetch.prefetch_factor": Row(0, look=unbuilt("trainer.data_prefetch.prefetch_factor")),
+        "trainer.data_prefetch.prefetch_factor": tests(
+            "tests/data/pack/prefetched_packs_test.cpp", "Are_read_while_the_step_runs"),
         "trainer.logging.period_steps": Row(3, look=numbers),
         tracker: Row({"provider": "log"}, look=log("(stage=train): loss=")),
         f"{tracker}[jsonl].path": Row("b.jsonl", look=file("b.jsonl"),
