@@ -237,7 +237,11 @@ TEST_F(PrefetchedPacksCuda, Are_copied_while_the_device_computes) {
   (void)seconds(1, 1);  // loads kernels, makes pools
   const double copies = seconds(0, 0), hundred = seconds(0, 100) - copies;
   const int num_products = std::max(1, static_cast<int>(100 * copies / hundred));
-  const double one_by_one = seconds(0, num_products), ahead = seconds(1, num_products);
+  double one_by_one = 1e9, ahead = 1e9;  // the best of three: other programs may take processors
+  for (int i = 0; i < 3; ++i) {
+    one_by_one = std::min(one_by_one, seconds(0, num_products));
+    ahead = std::min(ahead, seconds(1, num_products));
+  }
   RecordProperty("one_by_one", std::to_string(one_by_one));
   RecordProperty("ahead", std::to_string(ahead));
   std::cout << "copies " << copies << " s, with " << num_products << " products a step " << one_by_one << " s, ahead "
