@@ -2,6 +2,7 @@
 // that is asked would begin.
 #include "d9d/tokenizer/chat/chat_template.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -1,6 +1,8 @@
 // What of a tokenizer.json is not read is refused by file and key.
 #include "d9d/tokenizer/format/tokenizer_json.h"
 
+#include <algorithm>
+#include <cctype>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -46,6 +48,13 @@ TEST_P(TokenizerJson, Is_refused_by_key) {
               AllOf(HasSubstr("[tokenizer] a.json: "), HasSubstr(refusal.key), HasSubstr(refusal.message)));
 }
 
+std::string name_of(const ::testing::TestParamInfo<Refusal>& info) {
+  std::string name = std::string(info.param.pointer) + "_" + std::to_string(info.index);
+  std::ranges::replace_if(
+      name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Parts, TokenizerJson,
     ::testing::Values(
@@ -81,12 +90,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"/added_tokens/0/id", "300", "added_tokens.0.id: ", "expected id 256 for '<s>'"},
         Refusal{"/added_tokens/0/content", R"("")", "added_tokens.0.content: ", "a text that no other"},
         Refusal{"/added_tokens/0/special", "", "added_tokens.0: ", "expected the key 'special'"}),
-    [](const auto& info) {
-      std::string name = std::string(info.param.pointer) + "_" + std::to_string(info.index);
-      std::ranges::replace_if(
-          name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
-      return name;
-    });
+    name_of);
 
 TEST(TokenizerJsonText, That_is_no_JSON_is_refused) {
   EXPECT_THAT(error_of("{"), HasSubstr("a.json: expected JSON, got none"));
