@@ -12,9 +12,9 @@ void check_built(bool is_built, const char* function, const char* what) {
   D9D_CHECK(is_built, StateError, "[loop::trainer] expected ", function, " to return ", what, ", got null.");
 }
 
-void move_to(c10::Device device, const TensorRefs& tensors) {
+void copy_to(c10::Device device, const TensorRefs& tensors) {
   for (at::Tensor& tensor : tensors) {
-    if (tensor.defined()) tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true);
+    if (tensor.defined()) tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true, /*copy=*/true);
   }
 }
 
