@@ -6,8 +6,8 @@
 
 namespace d9d::detail {
 
-void move_to(c10::Device device, at::Tensor& tensor) {
-  if (tensor.defined()) tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true);
+void copy_to(c10::Device device, at::Tensor& tensor) {
+  if (tensor.defined()) tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true, /*copy=*/true);
 }
 
 void warn_left_behind(const PrefetchOptions& options) {

@@ -38,8 +38,9 @@ struct PrefetchOptions {
 };
 
 namespace detail {
-// Replaces the tensor, if it is defined, by its copy on the device. The host does not wait for pinned memory.
-void move_to(c10::Device device, at::Tensor& tensor);
+// Replaces the tensor, if it is defined, by a copy on the device, also where it is there already: a task may write to
+// it. The host does not wait for pinned memory.
+void copy_to(c10::Device device, at::Tensor& tensor);
 void warn_left_behind(const PrefetchOptions& options);
 [[noreturn]] void throw_left_behind();
 }  // namespace detail
@@ -55,22 +56,13 @@ class PrefetchedPacks final : public PackStream<Batch> {
   // A pack that is still being read after options.patience is abandoned with a warning; its thread keeps the stream.
   ~PrefetchedPacks() override { stop(); }
 
+  // Lets the stream itself begin; the thread begins with the first call of next().
   void start() override {
-    if (options_.prefetch_factor == 0) return source_->packs->start();
-    if (workers_ || is_left_behind_) return;
-    const auto ahead = std::make_shared<Ahead>(source_);
-    workers_ = std::make_unique<OrderedWorkers<Fetched>>(
-        [ahead](std::int64_t) { return ahead->fetch(); },
-        typename OrderedWorkers<Fetched>::Options{
-            .num_workers = 1,
-            .num_ahead = options_.prefetch_factor,
-            .patience = options_.patience,
-            .on_left_behind = [this](const std::vector<std::int64_t>&) { is_left_behind_ = true; }});
+    if (!workers_ && !is_left_behind_) source_->packs->start();
   }
 
   std::optional<std::vector<Batch>> next() override {
     check_usable();
-    start();
     Fetched fetched = options_.prefetch_factor == 0 ? source_->fetch() : take();
     state_ = std::move(fetched.state);
     numbers_ = std::move(fetched.numbers);
@@ -118,7 +110,7 @@ class PrefetchedPacks final : public PackStream<Batch> {
         fetched.numbers = packs->microbatch_numbers();
         fetched.copied = copies.run_at_once([&] {
           for (Batch& batch : *fetched.pack) {
-            tree_for_each_leaf(batch, [&](at::Tensor& leaf) { detail::move_to(device, leaf); });
+            tree_for_each_leaf(batch, [&](at::Tensor& leaf) { detail::copy_to(device, leaf); });
           }
         });
       }
@@ -154,10 +146,27 @@ class PrefetchedPacks final : public PackStream<Batch> {
     std::optional<Fetched> end_;
   };
 
+  void start_thread() {
+    if (workers_) return;
+    const auto ahead = std::make_shared<Ahead>(source_);
+    workers_ = std::make_unique<OrderedWorkers<Fetched>>(
+        [ahead](std::int64_t) { return ahead->fetch(); },
+        typename OrderedWorkers<Fetched>::Options{
+            .num_workers = 1,
+            .num_ahead = options_.prefetch_factor,
+            .patience = options_.patience,
+            .on_left_behind = [this](const std::vector<std::int64_t>&) { is_left_behind_ = true; }});
+  }
+
   // After an error the stream stands where the failed step began, and the next call reads it again.
-  Fetched take() try { return workers_->take(); } catch (...) {
-    workers_.reset();
-    throw;
+  Fetched take() {
+    start_thread();
+    try {
+      return workers_->take();
+    } catch (...) {
+      workers_.reset();
+      throw;
+    }
   }
 
   void stop() {

@@ -43,6 +43,7 @@ nlohmann::json MicrobatchRunner::data_state() const { return stream_.state(); }
 nlohmann::json MicrobatchRunner::task_state() const { return task_.state(); }
 
 bool MicrobatchRunner::fetch() {
+  if (is_first_step_) first_step_.emplace(job_.context);  // its data counts too
   const auto num_microbatches = binding_.fetch();
   if (!num_microbatches) return false;
   numbers_ = microbatch_numbers(job_.context, stream_.microbatch_numbers(), *num_microbatches);
@@ -54,15 +55,14 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
     TaskBinding& binding;
     ~Reset() { binding.reset(); }
   } const reset{binding_};
-  if (is_first_step_) {
-    first_step_.emplace(job_.context);
-    if (job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
-  }
+  if (first_step_ && job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
   std::int64_t num_tokens = 0;
   std::vector<LossWeights> weights;
   for (std::size_t i = 0; i < numbers_.size(); ++i) {
     BuiltMicrobatch built =
         in_microbatch(i, job_.schedule, "in build_forward_inputs", [&] { return binding_.build(i); });
+    D9D_CHECK(built.num_tokens >= 0, StateError, "[loop::task] expected ForwardInputs::num_tokens >= 0, got ",
+              built.num_tokens, " of microbatch ", i, ". Set it to what throughput is counted in.");
     num_tokens += built.num_tokens;
     weights.push_back(std::move(built.loss_weights));
   }
@@ -116,8 +116,13 @@ void MicrobatchRunner::update_mean(const std::string& name, const at::Tensor& lo
 }
 
 WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule) {
+  const std::int64_t num_before = num_backwards();
   const LossResult result = binding_.forward_with_loss(microbatch, schedule);
   WeightedLoss weighted = with_error_place("in compute_loss", [&] { return weighted_loss(result, microbatch.shares); });
+  D9D_CHECK(
+      num_backwards() == num_before, StateError,
+      "[loop::task] expected forward and compute_loss to leave the backward to the loop, got one of their own, to ",
+      "which the loop's would be added. Return the loss instead.");
   if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);
   with_error_place("in backward", [&] { weighted.loss.mul(weighted.weight).backward(); });
   return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = std::move(weighted.losses)};
