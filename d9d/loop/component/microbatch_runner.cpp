@@ -59,8 +59,8 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   std::int64_t num_tokens = 0;
   std::vector<LossWeights> weights;
   for (std::size_t i = 0; i < numbers_.size(); ++i) {
-    BuiltMicrobatch built = in_microbatch(i, job_.schedule, "in build_forward_inputs",
-                                          [&] { return binding_.build(i, job_.context.device()); });
+    BuiltMicrobatch built =
+        in_microbatch(i, job_.schedule, "in build_forward_inputs", [&] { return binding_.build(i); });
     D9D_CHECK(built.num_tokens >= 0, StateError, "[loop::task] expected ForwardInputs::num_tokens >= 0, got ",
               built.num_tokens, " of microbatch ", i, ". Set it to what throughput is counted in.");
     num_tokens += built.num_tokens;

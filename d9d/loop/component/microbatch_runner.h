@@ -1,7 +1,7 @@
 // Runs the microbatches of a pack one after the other: each one's backward runs before the next one's forward, so that
 // the activations of only one microbatch are in memory.
 //
-//   pack -> to the device, TrainTask::build_forward_inputs        all microbatches
+//   pack -> TrainTask::build_forward_inputs                       all microbatches
 //        -> forward -> compute_loss -> backward -> update_metrics  one microbatch at a time
 //
 // Example
