@@ -92,9 +92,8 @@ void ProgramRun::receive_next() {
 }
 
 ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
-  const StageBoundary boundary = transfer.is_forward() ? StageBoundary::kIncoming : StageBoundary::kOutgoing;
-  const Leaves like = stages_.at(transfer.target)->transfer(transfer.microbatch, boundary);
-  return transfer.is_forward() ? like : differentiable(like);
+  if (!transfer.is_forward()) return live_.at(Key(transfer.target, transfer.microbatch)).gradients_like;
+  return stages_.at(transfer.target)->transfer(transfer.microbatch, StageBoundary::kIncoming);
 }
 
 void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
@@ -120,7 +119,7 @@ void ProgramRun::forward(StageIndex stage, MicrobatchIndex microbatch) {
               transfer_text(made), " (", place_of("forward", stage, microbatch), ").");
     live.loss_options = made.front().options();
   } else {
-    check_transfer(stage, microbatch, made);
+    live.gradients_like = differentiable(announced_transfer(stage, microbatch, made));
   }
   live.graph = StageGraph(is_last_stage(stage) ? made : differentiable(made));
   if (!is_last_stage(stage)) {
@@ -161,11 +160,13 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
   return gradients;
 }
 
-void ProgramRun::check_transfer(StageIndex stage, MicrobatchIndex microbatch, const Leaves& leaves) const {
-  const Leaves announced = stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
-  D9D_CHECK(std::ranges::equal(leaves, announced, is_like), StateError, "[pipelining::executor] expected stage ",
-            stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(leaves),
+ProgramRun::Leaves ProgramRun::announced_transfer(StageIndex stage, MicrobatchIndex microbatch,
+                                                  const Leaves& made) const {
+  Leaves announced = stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
+  D9D_CHECK(std::ranges::equal(made, announced, is_like), StateError, "[pipelining::executor] expected stage ",
+            stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(made),
             " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
+  return announced;
 }
 
 std::string ProgramRun::place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const {

@@ -33,6 +33,7 @@ class ProgramRun {
   // Of a stage and a microbatch that has run F and not yet its backward.
   struct Live {
     Leaves arrived;
+    Leaves gradients_like = {};  // on the meta device
     StageGraph graph = StageGraph({});
     at::TensorOptions loss_options = {};  // of the last stage
   };
@@ -47,7 +48,7 @@ class ProgramRun {
   void hand_on(const Transfer& transfer, Leaves leaves);
   [[nodiscard]] Leaves take(const Transfer& transfer);
   [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
-  void check_transfer(StageIndex stage, MicrobatchIndex microbatch, const Leaves& leaves) const;
+  [[nodiscard]] Leaves announced_transfer(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made) const;
   [[nodiscard]] Leaves input_gradients(StageIndex stage, MicrobatchIndex microbatch, const Leaves& arrived) const;
   [[nodiscard]] std::string place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const;
   [[nodiscard]] bool is_first(StageIndex stage) const { return stage.value == 0; }

@@ -20,29 +20,30 @@ namespace d9d::test {
 struct ToyShape {
   std::int64_t num_stages = 1;
   std::int64_t num_microbatches = 1;
-  std::int64_t num_frozen = 0;      // first layers without a gradient
-  bool has_more_tensors = true;     // a scalar and whole numbers in each transfer
+  std::int64_t num_frozen = 0;  // first layers without a gradient
+  bool has_more_tensors = true;  // a scalar and whole numbers in each transfer
+  at::Device device = at::kCPU;
 };
 
 constexpr std::int64_t kToyWidth = 5;
 
 // Values are the same on every rank.
-inline at::Tensor toy_values(std::int64_t seed, std::int64_t rows, std::int64_t columns) {
+inline at::Tensor toy_values(std::int64_t seed, std::int64_t rows, std::int64_t columns, at::Device device) {
   const at::Tensor number = at::arange(rows * columns, at::kDouble) * 0.7 + static_cast<double>(seed) * 1.3;
-  return at::sin(number * number).view({rows, columns});
+  return at::sin(number * number).view({rows, columns}).to(device);
 }
 
 class ToyNetwork {
  public:
   explicit ToyNetwork(const ToyShape& toy_shape) : shape(toy_shape) {
     for (std::int64_t i = 0; i < shape.num_stages; ++i) {
-      weights.push_back(toy_values(100 + i, kToyWidth, kToyWidth).set_requires_grad(i >= shape.num_frozen));
+      weights.push_back(toy_values(100 + i, kToyWidth, kToyWidth, shape.device).set_requires_grad(i >= shape.num_frozen));
     }
   }
 
   // Microbatches have 1, 2, 3, 1, 2, ... rows.
-  [[nodiscard]] static at::Tensor input(std::int64_t microbatch) {
-    return toy_values(microbatch, 1 + microbatch % 3, kToyWidth);
+  [[nodiscard]] at::Tensor input(std::int64_t microbatch) const {
+    return toy_values(microbatch, 1 + microbatch % 3, kToyWidth, shape.device);
   }
   [[nodiscard]] at::Tensor layer(std::int64_t index, const at::Tensor& x) const {
     return at::tanh(at::mm(x, weights[static_cast<std::size_t>(index)])) + x / 2;
@@ -51,10 +52,15 @@ class ToyNetwork {
     return (y.square().mean() + term / 7) * (1 + microbatch);
   }
 
+  [[nodiscard]] at::Tensor zero() const { return at::zeros({}, at::TensorOptions(shape.device).dtype(at::kDouble)); }
+  [[nodiscard]] at::Tensor whole_numbers(std::int64_t value) const {
+    return at::full({3}, value, at::TensorOptions(shape.device).dtype(at::kLong));
+  }
+
   void run_in_one_piece() const {
     for (std::int64_t microbatch = 0; microbatch < shape.num_microbatches; ++microbatch) {
       at::Tensor x = input(microbatch);
-      at::Tensor term = at::zeros({}, at::kDouble);
+      at::Tensor term = zero();
       for (std::int64_t i = 0; i < shape.num_stages; ++i) {
         x = layer(i, x);
         if (shape.has_more_tensors) term = term + x.mean() * (i + 1);
@@ -82,12 +88,12 @@ class ToyStage : public PipelineStage {
     if (on_forward) on_forward(index_, microbatch);
     for (const auto& each : made_) num_kept += each.expired() ? 0 : 1;
     const bool is_first = arrived.empty();
-    const at::Tensor x = network_.layer(index_.value, is_first ? ToyNetwork::input(microbatch.value) : arrived[0]);
-    at::Tensor term = at::zeros({}, at::kDouble);
+    const at::Tensor x = network_.layer(index_.value, is_first ? network_.input(microbatch.value) : arrived[0]);
+    at::Tensor term = network_.zero();
     if (network_.shape.has_more_tensors) {
       if (!is_first) term = arrived[1];
       term = term + x.mean() * (index_.value + 1);
-      const at::Tensor expected = at::full({3}, 10 * microbatch.value + index_.value, at::kLong);
+      const at::Tensor expected = network_.whole_numbers(10 * microbatch.value + index_.value);
       if (!is_first) TORCH_CHECK(at::equal(arrived[2] + 1, expected), "whole numbers of another microbatch");
     }
     if (index_.value + 1 == network_.shape.num_stages) {
@@ -97,7 +103,7 @@ class ToyStage : public PipelineStage {
     }
     made_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(x.storage().unsafeGetStorageImpl()));
     if (!network_.shape.has_more_tensors) return {x};
-    return {x, term, at::full({3}, 10 * microbatch.value + index_.value, at::kLong)};
+    return {x, term, network_.whole_numbers(10 * microbatch.value + index_.value)};
   }
 
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
