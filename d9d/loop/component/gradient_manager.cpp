@@ -111,8 +111,8 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   const auto number = [&](double value) { return value == 0 ? zero : at::full({}, value, options); };
   at::Tensor totals = at::stack(
       {has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
-       number(counts_ && pipeline_.index() == 0 ? static_cast<double>(report.num_tokens) : 0.0), number(report.wants_to_stop ? 1.0 : 0.0),
-       disagreement, number(static_cast<double>(report.save.num_working)),
+       number(counts_ && pipeline_.index() == 0 ? static_cast<double>(report.num_tokens) : 0.0),
+       number(report.wants_to_stop ? 1.0 : 0.0), disagreement, number(static_cast<double>(report.save.num_working)),
        number(static_cast<double>(report.save.num_failed))});
   if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals;

@@ -17,7 +17,8 @@ std::map<std::string, at::Tensor> StageStatistics::gather(const std::map<std::st
     for (const auto& [name, value] : own) names.push_back({name, value.numel()});
     for (const nlohmann::json& of_rank : all_gather_object(names, ranks)) {
       series_.emplace_back();
-      for (const auto& each : of_rank) series_.back().push_back({.name = each[0].get<std::string>(), .size = each[1].get<std::int64_t>()});
+      for (const auto& each : of_rank)
+        series_.back().push_back({.name = each[0].get<std::string>(), .size = each[1].get<std::int64_t>()});
     }
   }
   std::int64_t most = 0;

@@ -17,10 +17,11 @@ void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is
   D9D_CHECK(has_transfer, ConfigError, "[loop::trainer] expected a task with Types::Transfer for ", stage.num_stages,
             " pipeline stages, got one without. Add `using Transfer = ...;`, what a stage hands to the next, or set "
             "mesh.pipeline_parallel to 1 and a schedule of one stage a rank.");
-  D9D_CHECK(is_part, ConfigError, "[loop::trainer] expected a model that can be cut into ", stage.num_stages,
-            " pipeline stages, got one that cannot. It needs stage_transfer(), and a forward that takes Types::Transfer "
-            "and returns it (d9d/loop/control/model_stage.h); or set mesh.pipeline_parallel to 1 and a schedule of one "
-            "stage a rank.");
+  D9D_CHECK(
+      is_part, ConfigError, "[loop::trainer] expected a model that can be cut into ", stage.num_stages,
+      " pipeline stages, got one that cannot. It needs stage_transfer(), and a forward that takes Types::Transfer "
+      "and returns it (d9d/loop/control/model_stage.h); or set mesh.pipeline_parallel to 1 and a schedule of one "
+      "stage a rank.");
 }
 
 void move_to(c10::Device device, const TensorRefs& tensors) {

@@ -25,11 +25,11 @@ namespace d9d {
 
 // What the microbatches of a step share.
 struct StepMicrobatches {
-  std::vector<std::uint64_t> numbers = {};   // within the step, over all ranks
-  std::vector<LossWeights> weights = {};     // of several losses
-  std::vector<LossShares> shares = {};       // likewise
-  GradientManager* gradients = nullptr;      // borrowed
-  FirstStep* first_step = nullptr;           // borrowed; while that one runs
+  std::vector<std::uint64_t> numbers = {};  // within the step, over all ranks
+  std::vector<LossWeights> weights = {};    // of several losses
+  std::vector<LossShares> shares = {};      // likewise
+  GradientManager* gradients = nullptr;     // borrowed
+  FirstStep* first_step = nullptr;          // borrowed; while that one runs
 };
 
 struct TrainingStagePlace {

@@ -37,8 +37,8 @@ struct ModelPart {
 template <class Types>
 struct ModelStage {
   std::shared_ptr<Module> module;
-  ModelForward<Types> forward;    // of a model in one piece
-  ModelPart<Types> part = {};     // null functions: it cannot be cut
+  ModelForward<Types> forward;  // of a model in one piece
+  ModelPart<Types> part = {};   // null functions: it cannot be cut
 };
 
 namespace detail {
@@ -58,12 +58,13 @@ template <class T, class Result>
 }
 
 template <class Types, class Model>
-concept CanBeCut = kHasTransfer<Types> &&
-    requires(const ModulePtr<Model>& model, const InputOf<Types>& input, const TransferOf<Types>& transfer,
-             const SharedOf<Types>& shared) {
+concept CanBeCut = kHasTransfer<Types> && requires(const ModulePtr<Model>& model, const InputOf<Types>& input,
+                                                   const TransferOf<Types>& transfer, const SharedOf<Types>& shared) {
   { model->stage_transfer(input, StageBoundary::kIncoming) } -> std::convertible_to<TransferOf<Types>>;
-  requires kIsOrHolds<TransferOf<Types>, decltype(model(input, shared))>;
-  requires kIsOrHolds<OutputOf<Types>, decltype(model(transfer, shared))>;
+  requires kIsOrHolds < TransferOf<Types>,
+  decltype(model(input, shared)) > ;
+  requires kIsOrHolds < OutputOf<Types>,
+  decltype(model(transfer, shared)) > ;
 };
 
 template <class Types, class Model>

@@ -39,7 +39,8 @@ class AnyModelProvider {
   // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters. By default
   // by their names. A folder that has all of them by these names is loaded so whatever this returns.
   [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
-  // What Trainer::export_to writes. By default all tensors by their names, and no other file.
+  // What Trainer::export_to writes: of a pipeline on all ranks the mapper of the whole model. By default all tensors of
+  // `module`, what this rank has of the model, by their names, and no other file.
   [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
   // Called once, after the task's register_events and before anything is built.
   virtual void register_events(const DistContext& context, EventBus& events);

@@ -102,6 +102,8 @@ using StateOf = typename detail::StateOf<Types>::Type;
 template <class Types>
 using TransferOf = typename detail::TransferOf<Types>::Type;
 template <class Types>
-inline constexpr bool kHasTransfer = requires { typename Types::Transfer; };
+inline constexpr bool kHasTransfer = requires {
+  typename Types::Transfer;
+};
 
 }  // namespace d9d

@@ -79,7 +79,7 @@ class UnitOrder {
   bool is_recorded_ = false;
   bool in_forward_ = false;
   std::size_t num_calls_ = 0;
-  std::vector<Mark> way_;  // a stack that forward pushes to and backward pops from
+  std::vector<Mark> way_;                            // a stack that forward pushes to and backward pops from
   std::map<std::int64_t, std::vector<Mark>> aside_;  // by microbatch
 };
 

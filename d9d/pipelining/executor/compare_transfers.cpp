@@ -48,8 +48,8 @@ void compare_transfers(const DistContext& context, const StagePlacement& placeme
         all[static_cast<std::size_t>(placement.rank_of({stage + 1}))]["in"][std::to_string(stage + 1)];
     D9D_CHECK(sent == expected, StateError, "[pipelining::executor] expected stage ", stage,
               " to announce the transfer that stage ", stage + 1, " expects, ", expected.get<std::string>(), ", got ",
-              sent.get<std::string>(), ". Correct the stages' transfers, or the data: all ranks of a pipeline read the ",
-              "same samples.");
+              sent.get<std::string>(),
+              ". Correct the stages' transfers, or the data: all ranks of a pipeline read the ", "same samples.");
   }
 }
 

@@ -100,9 +100,7 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
   (link_of(transfer, placement_) ? outbox_ : arrived_).emplace(transfer, std::move(leaves));
 }
 
-ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
-  return std::move(arrived_.extract(transfer).mapped());
-}
+ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) { return std::move(arrived_.extract(transfer).mapped()); }
 
 void ProgramRun::forward(StageIndex stage, MicrobatchIndex microbatch) {
   Live live;

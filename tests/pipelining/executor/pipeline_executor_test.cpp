@@ -101,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(Threads, Executor,
                          ::testing::Values(Setting{RankBackend::kThreads, 1}, Setting{RankBackend::kThreads, 2},
                                            Setting{RankBackend::kThreads, 3}, Setting{RankBackend::kThreads, 4}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
-INSTANTIATE_TEST_SUITE_P(Gloo, Executor, ::testing::Values(Setting{RankBackend::kGloo, 2}, Setting{RankBackend::kGloo, 4}),
+INSTANTIATE_TEST_SUITE_P(Gloo, Executor,
+                         ::testing::Values(Setting{RankBackend::kGloo, 2}, Setting{RankBackend::kGloo, 4}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
 INSTANTIATE_TEST_SUITE_P(Nccl, Executor, ::testing::Values(Setting{RankBackend::kNccl, 2}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
@@ -201,9 +202,8 @@ struct SlowCommunicator : ForwardingCommunicator {
 };
 
 TEST_P(Executor, Gives_the_same_bits_whatever_takes_how_long) {
-  for (const PipelineScheduleConfig& config :
-       {PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2}),
-        PipelineScheduleConfig(ZeroBubbleVScheduleConfig{})}) {
+  for (const PipelineScheduleConfig& config : {PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2}),
+                                               PipelineScheduleConfig(ZeroBubbleVScheduleConfig{})}) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
       const ToyShape shape{.num_microbatches = 6};
       const DistContext fast = context_of(world);
@@ -261,8 +261,8 @@ TEST_P(ExecutorFaults, A_stage_that_throws_ends_all_ranks) {
       (in_forward ? part.stages.front()->on_forward : part.stages.front()->on_backward) = fail;
       part.run();
     });
-    EXPECT_THAT(errors[1], HasSubstr(cat("the toy breaks (", in_forward ? "forward" : "backward",
-                                         " of stage 1, microbatch 2)")));
+    EXPECT_THAT(errors[1],
+                HasSubstr(cat("the toy breaks (", in_forward ? "forward" : "backward", " of stage 1, microbatch 2)")));
     EXPECT_THAT(errors[0], HasSubstr("the toy breaks"));
   }
 }
@@ -284,9 +284,10 @@ TEST_P(ExecutorFaults, Neighbours_that_expect_different_transfers_are_refused_on
     part.run();
   });
   for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("expected stage 0 to announce the transfer that stage 1 expects, from microbatch 0 on "
-                                 "Double [1, 5], from microbatch 1 on Float [2, 5], got from microbatch 0 on Double [1, "
-                                 "5], from microbatch 1 on Double [2, 5]"));
+    EXPECT_THAT(error,
+                HasSubstr("expected stage 0 to announce the transfer that stage 1 expects, from microbatch 0 on "
+                          "Double [1, 5], from microbatch 1 on Float [2, 5], got from microbatch 0 on Double [1, "
+                          "5], from microbatch 1 on Double [2, 5]"));
   }
 }
 

@@ -20,7 +20,7 @@ namespace d9d::test {
 struct ToyShape {
   std::int64_t num_stages = 1;
   std::int64_t num_microbatches = 1;
-  std::int64_t num_frozen = 0;  // first layers without a gradient
+  std::int64_t num_frozen = 0;   // first layers without a gradient
   bool has_more_tensors = true;  // a scalar and whole numbers in each transfer
   at::Device device = at::kCPU;
 };
@@ -37,7 +37,8 @@ class ToyNetwork {
  public:
   explicit ToyNetwork(const ToyShape& toy_shape) : shape(toy_shape) {
     for (std::int64_t i = 0; i < shape.num_stages; ++i) {
-      weights.push_back(toy_values(100 + i, kToyWidth, kToyWidth, shape.device).set_requires_grad(i >= shape.num_frozen));
+      weights.push_back(
+          toy_values(100 + i, kToyWidth, kToyWidth, shape.device).set_requires_grad(i >= shape.num_frozen));
     }
   }
 
