@@ -39,10 +39,10 @@ class GradientReduction {
   // following instead of the two above, around forward and around backward; one pass runs at a time. is_last: the
   // backward is the stage's last of the step, whichever microbatch it is of; it may be one without a forward and
   // without gradients, which only says so.
-  virtual void begin_forward(std::int64_t /*microbatch*/) {}
-  virtual void end_forward(std::int64_t /*microbatch*/) {}
-  virtual void begin_backward(std::int64_t /*microbatch*/, bool is_last) { begin_microbatch(is_last); }
-  virtual void end_backward() { end_microbatch(); }
+  virtual void begin_forward_pass(std::int64_t /*microbatch*/) {}
+  virtual void end_forward_pass(std::int64_t /*microbatch*/) {}
+  virtual void begin_backward_pass(std::int64_t /*microbatch*/, bool is_last) { begin_microbatch(is_last); }
+  virtual void end_backward_pass() { end_microbatch(); }
   // Collective. Called after the last microbatch: the current stream waits for the sums, and stored().grad() holds
   // them.
   // Parameters that got no gradient in the step on any rank hold zeros. Parameters may be written from then on.

@@ -67,19 +67,19 @@ void GradientManager::end_microbatch() {
 }
 
 void GradientManager::begin_forward(std::size_t stage, std::int64_t microbatch) {
-  for (const auto& reduction : stages_[stage].all) reduction->begin_forward(microbatch);
+  for (const auto& reduction : stages_[stage].all) reduction->begin_forward_pass(microbatch);
 }
 
 void GradientManager::end_forward(std::size_t stage, std::int64_t microbatch) {
-  for (const auto& reduction : stages_[stage].all) reduction->end_forward(microbatch);
+  for (const auto& reduction : stages_[stage].all) reduction->end_forward_pass(microbatch);
 }
 
 void GradientManager::begin_backward(std::size_t stage, std::int64_t microbatch, bool is_last) {
-  for (const auto& reduction : stages_[stage].all) reduction->begin_backward(microbatch, is_last);
+  for (const auto& reduction : stages_[stage].all) reduction->begin_backward_pass(microbatch, is_last);
 }
 
 void GradientManager::end_backward(std::size_t stage) {
-  for (const auto& reduction : stages_[stage].all) reduction->end_backward();
+  for (const auto& reduction : stages_[stage].all) reduction->end_backward_pass();
 }
 
 void GradientManager::begin_replay() { begin_microbatch(/*is_last=*/false); }

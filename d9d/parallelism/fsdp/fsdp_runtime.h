@@ -62,9 +62,9 @@ class FsdpRuntime final : public GradientReduction,
   void set_gradient_dtype(std::optional<Dtype> dtype) override;
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
-  void begin_forward(std::int64_t microbatch) override;
-  void end_forward(std::int64_t microbatch) override;
-  void begin_backward(std::int64_t microbatch, bool is_last) override;
+  void begin_forward_pass(std::int64_t microbatch) override;
+  void end_forward_pass(std::int64_t microbatch) override;
+  void begin_backward_pass(std::int64_t microbatch, bool is_last) override;
   void finish() override;
   void clear() override;
   void abandon() override;
