@@ -20,6 +20,7 @@
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/models/qwen3_moe/model.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 #include "tests/support/decoder_families.h"
 #include "tests/support/ranks.h"
