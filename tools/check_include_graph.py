@@ -33,6 +33,7 @@ AREAS = {
     "pipelining/api": Area(("core",)),
     "pipelining/program": Area(),
     "pipelining/schedules": Area(("pipelining/program",)),
+    "pipelining/executor": Area(("pipelining/program", "pipelining/schedules", "pipelining/api", "core"), TORCH + JSON),
     "pipelining/simulator": Area(("pipelining/program", "pipelining/schedules", "pipelining/api"), JSON),
     "tracker": Area((), JSON + POSIX),
     "lr_scheduler": Area((), JSON),
@@ -53,7 +54,8 @@ AREAS = {
     "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
     "models": Area(("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
     "loop": Area(
-        ("core", "kernels", "modules", "blocks", "models", "parallelism", "pipelining/api", "pipelining/schedules", "internals")
+        ("core", "kernels", "modules", "blocks", "models", "parallelism", "internals")
+        + ("pipelining/api", "pipelining/executor", "pipelining/program", "pipelining/schedules")
         + ("checkpoint", "model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),

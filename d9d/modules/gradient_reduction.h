@@ -12,6 +12,7 @@
 //   for (const auto& reduction : reductions) reduction->clear();
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -34,6 +35,14 @@ class GradientReduction {
   // Collective. Called after the backward: reduces everything that is still due for this microbatch, in the same order
   // on all ranks.
   virtual void end_microbatch() = 0;
+  // A pipeline stage runs forwards of other microbatches between a microbatch's forward and its backward. It calls the
+  // following instead of the two above, around forward and around backward; one pass runs at a time. is_last: the
+  // backward is the stage's last of the step, whichever microbatch it is of; it may be one without a forward and
+  // without gradients, which only says so.
+  virtual void begin_forward_pass(std::int64_t /*microbatch*/) {}
+  virtual void end_forward_pass(std::int64_t /*microbatch*/) {}
+  virtual void begin_backward_pass(std::int64_t /*microbatch*/, bool is_last) { begin_microbatch(is_last); }
+  virtual void end_backward_pass() { end_microbatch(); }
   // Collective. Called after the last microbatch: the current stream waits for the sums, and stored().grad() holds
   // them.
   // Parameters that got no gradient in the step on any rank hold zeros. Parameters may be written from then on.

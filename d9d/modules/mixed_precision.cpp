@@ -29,6 +29,7 @@ class MasterWeights final : public GradientReduction {
     is_in_step_ = true;
   }
   void end_microbatch() override {}
+  void begin_forward_pass(std::int64_t /*microbatch*/) override { begin_microbatch(/*is_last=*/false); }
   void finish() override { is_in_step_ = false; }
   void clear() override { is_in_step_ = false; }
   void abandon() override { is_in_step_ = false; }

@@ -214,6 +214,11 @@ void Module::register_child(const std::string& name, std::shared_ptr<Module> chi
   children_.emplace_back(name, std::move(child));
 }
 
+void Module::register_unnamed(std::shared_ptr<Module> child) {
+  D9D_CHECK(child != nullptr, ConfigError, "[modules::module] expected a module, got null.");
+  children_.emplace_back("", std::move(child));
+}
+
 namespace detail {
 
 void name_module_of_error(const Module& module) {

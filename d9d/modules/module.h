@@ -169,6 +169,9 @@ class Module {
   ModulePtr<T> register_module(const std::string& name, Args&&... args) {
     return register_module(name, make_module<T>(std::forward<Args>(args)...));
   }
+  // A child whose parameters, buffers and children have the names here that they have there: pipeline stages, which
+  // share no parameter. A name that two of them use (of a table that each has) stands for both.
+  void register_unnamed(std::shared_ptr<Module> child);
   // The mistake of registering something else, as one compile error.
   template <class Child>
   detail::NoModule register_module(const std::string&, const Child&) {

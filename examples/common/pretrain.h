@@ -142,6 +142,7 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
   if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());
+  if (model.model->model->stage().num_stages > 1) return;  // generate() runs a model in one piece
   const std::string prompt = "#include <";
   const std::int64_t num_tokens = std::min<std::int64_t>(200, sizes.max_position_ids - std::ssize(prompt));
   if (num_tokens <= 0) return;

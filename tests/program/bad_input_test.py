@@ -25,7 +25,7 @@ class BadInput(ProgramTest):
             "vocabulary order": ('model_provider.model.split_vocab_order=["a"]', ["split_vocab_order"]),
             "batch not in microbatches": ("data.microbatch_size=3", ["global_batch_size", "microbatch_size"]),
             "schedule longer than the job": ("trainer.schedule.total_steps=1", ["lr_scheduler", "1"]),
-            "pipeline": ("mesh.pipeline_parallel=2", ["mesh.pipeline_parallel", "2", "not built"]),
+            "pipeline": ("trainer.pipelining.schedule.schedule=inference", ["trainer.pipelining", "inference", "not built"]),
             "optimiser": ('optimizer={"name": "sgd", "lr": 0.1}', ["optimizer.name", "sgd", "adamw"]),
             "profiling": ('trainer.profiling={"traces_dir": "t", "period_steps": 9, "warmup_steps": 1, '
                           '"active_steps": 1}', ["trainer.profiling", "not built"]),

@@ -185,7 +185,7 @@ def layer_rows():
 def mesh_rows():
     two_ranks = Row(2, look=log("2 x cpu"))
     return {
-        "mesh.pipeline_parallel": Row(2, look=unbuilt("mesh.pipeline_parallel")),
+        "mesh.pipeline_parallel": Row(2, look=log("2 x cpu"), given={"model_provider.model.num_hidden_layers": 2}),
         "mesh.data_parallel_replicate": two_ranks,
         "mesh.data_parallel_shard": two_ranks,
         "mesh.context_parallel_replicate": two_ranks,
@@ -233,7 +233,7 @@ def trainer_rows():
                                   at=tracker),
         f"{tracker}[multi].trackers": Row([{"provider": "jsonl", "path": "c.jsonl"}], look=file("c.jsonl")),
         "trainer.logging.max_pending_steps": Row(3, look=unbuilt("trainer.logging.max_pending_steps")),
-        "trainer.pipelining.schedule": Row({"schedule": "zero_bubble_v"}, look=unbuilt("trainer.pipelining.schedule")),
+        "trainer.pipelining.schedule": Row({"schedule": "inference"}, look=unbuilt("trainer.pipelining.schedule")),
         "trainer.model_stage_factory.source_checkpoint": Row(
             "nowhere", look=refused("nowhere")),
         "trainer.model_stage_factory.source_may_lack": tests(
@@ -268,13 +268,10 @@ def trainer_rows():
         "trainer.cuda_graph.max_graphs": tests(
             graphs, "Runs_other_shapes_and_host_values_as_usual_in_between"),
     }
-    for name, value in (("looped_bfs", {}), ("1f1b", {"zero_bubble": False})):
-        schedule = {"schedule": name, "num_stages_per_rank": 1} | value
-        rows[f"trainer.pipelining.schedule[{name}].num_stages_per_rank"] = Row(
-            2, look=unbuilt("trainer.pipelining.schedule"), given={"trainer.pipelining.schedule": schedule})
-    rows["trainer.pipelining.schedule[1f1b].zero_bubble"] = Row(
-        True, look=unbuilt("trainer.pipelining.schedule"),
-        given={"trainer.pipelining.schedule": {"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": False}})
+    for name in ("[looped_bfs].num_stages_per_rank", "[1f1b].num_stages_per_rank", "[1f1b].zero_bubble"):
+        rows[f"trainer.pipelining.schedule{name}"] = tests(
+            "tests/loop/run/pipeline_training_test.cpp",
+            "Each_schedule_on_one_two_and_four_ranks_trains_as_one_piece_does")
     rows["trainer.pipelining.schedule[1f1b].depth"] = tests(
         "tests/pipelining/schedules/pipeline_schedule_test.cpp", "Keeps_no_more_microbatches_than_its_bound")
     return rows

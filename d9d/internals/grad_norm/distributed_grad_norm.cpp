@@ -86,7 +86,10 @@ at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, doubl
     if (group.shards.num_ranks() > 1) reductions.push_back(parts.back().reduce(group.shards));
   }
   for (Work& reduction : reductions) reduction.wait();
-  if (parts.empty()) parts.emplace_back(at::zeros({}, at::kDouble), order);
+  if (parts.empty()) {  // a stage with nothing that is trained
+    const at::Device device = stages.num_ranks() > 1 ? stages.communicator()->device() : at::kCPU;
+    parts.emplace_back(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble)), order);
+  }
   Part& total = parts.front();
   for (std::size_t i = 1; i < parts.size(); ++i) total.join(parts[i]);
   if (stages.num_ranks() > 1) total.reduce(stages).wait();

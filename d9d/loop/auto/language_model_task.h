@@ -28,6 +28,7 @@ struct LanguageModelState {
 struct LanguageModelTypes {
   using Batch = TokenBatch;
   using Input = SequenceInput;
+  using Transfer = SequenceTransfer;
   using Shared = DecoderForCausalLM::Shared;
   using Output = DecoderOutput<LanguageModellingHead>;
   using State = LanguageModelState;

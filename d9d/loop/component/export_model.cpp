@@ -1,10 +1,31 @@
 #include "d9d/loop/component/export_model.h"
 
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/model_state/write_model_state.h"
 
 namespace d9d {
+namespace {
+
+// Collective. The ranks of a pipeline write one folder, each what it has.
+void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
+  const auto all =
+      all_gather_object(nlohmann::json(mapper.outputs()), job.context.mesh(MeshDomain::kRegular).slice({"pp"}));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    D9D_CHECK(all[rank] == all[0], ConfigError,
+              "[loop::export] expected a mapper of the whole model on all ranks of a pipeline, got one that makes ",
+              all[0].size(), " tensors on its rank 0 and one that makes ", all[rank].size(),
+              ", or others, on its rank ", rank,
+              ". Return the mapper of the whole model in ModelProvider::prepare_export.");
+  }
+}
+
+}  // namespace
 
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder) {
+  check_same_mapper(job, model.mapper);
   const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch);
   const auto unused = write_model_state(folder, model.mapper, state_of(*job.module), ranks, {.files = model.files});
   if (!job.context.is_main_process()) return;

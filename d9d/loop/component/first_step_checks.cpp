@@ -132,10 +132,9 @@ void FirstStep::warn(const Module& module) {
     is_reached.push_back(static_cast<std::int64_t>(leaves_.erase(parameter->local().unsafeGetTensorImpl())));
   }
   const at::Tensor reached = at::tensor(is_reached, at::kLong).to(context_.device());
-  if (context_.world_size() > 1) {
-    context_.mesh(MeshDomain::kBatch).communicator()->all_reduce(reached, ReduceOp::kMax).wait();
-  }
-  if (!context_.is_main_process()) return;
+  const DeviceMesh of_stage = context_.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"});  // have the same parameters
+  if (of_stage.num_ranks() > 1) of_stage.communicator()->all_reduce(reached, ReduceOp::kMax).wait();
+  if (of_stage.index() != 0) return;
   const at::Tensor on_host = reached.cpu();
   std::vector<std::string> untrained;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -233,8 +232,9 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
   }
 }
 
-bool warn_of_evaluation(const Module& module, const DistContext& context, std::int64_t step) {
-  if (module.is_training()) return false;
+bool warn_of_evaluation(const std::vector<std::shared_ptr<Module>>& stages, const DistContext& context,
+                        std::int64_t step) {
+  if (std::ranges::all_of(stages, [](const auto& stage) { return stage->is_training(); })) return false;
   if (context.is_main_process()) {
     context.log().warning(
         "the model is in evaluation mode in step ", step,

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -67,9 +68,9 @@ class FirstStep {
   void check_packs(const FirstPack& own) const;
   // Before a microbatch's backward. Walks the graph of the loss.
   void watch(const at::Tensor& loss);
-  // Collective over all ranks, after the last backward, when nothing refers to the graphs any more. The main process
-  // logs parameters that no rank's losses depend on, and what it found itself: leaves that belong to no module and
-  // outlive the step, and use of LibTorch's random generators.
+  // Collective over all ranks, after the last backward, when nothing refers to the graphs any more. The first rank of
+  // each pipeline stage logs parameters that no rank's losses depend on, and what it found itself: leaves that belong to
+  // no module and outlive the step, and use of LibTorch's random generators.
   void warn(const Module& module);
 
  private:
@@ -111,7 +112,8 @@ class FirstUpdate {
   std::vector<Sample> samples_;
 };
 
-// Whether the model is in evaluation mode; the main process then logs a warning.
-bool warn_of_evaluation(const Module& module, const DistContext& context, std::int64_t step);
+// Whether a stage of the model is in evaluation mode; the main process then logs a warning.
+bool warn_of_evaluation(const std::vector<std::shared_ptr<Module>>& stages, const DistContext& context,
+                        std::int64_t step);
 
 }  // namespace d9d

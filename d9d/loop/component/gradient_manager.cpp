@@ -26,10 +26,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 }  // namespace
 
 GradientManager::GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
-                                 const GradientClippingConfig& clipping, GradientMemory memory)
+                                 const GradientClippingConfig& clipping, GradientMemory memory,
+                                 const std::vector<std::shared_ptr<Module>>& stages)
     : parameters_(module.named_parameters()),
-      reductions_(gradient_reductions(module)),
-      stages_(context.mesh(MeshDomain::kRegular).slice({"pp"})),
+      pipeline_(context.mesh(MeshDomain::kRegular).slice({"pp"})),
       ranks_(context.mesh(MeshDomain::kBatch)),
       counts_(ranks_.axis_coordinate("tp") == 0),
       device_(context.device()),
@@ -40,13 +40,20 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
                                         .gradient_dtype = config.grad_dtype,
                                         .keeps_memory = memory == GradientMemory::kKept};
   const auto is_fsdp = [](const auto& each) { return dynamic_cast<const FsdpRuntime*>(each.get()) != nullptr; };
-  D9D_CHECK(
-      std::ranges::count_if(reductions_, is_fsdp) <= 1, ConfigError,
-      "[loop::gradients] expected one FsdpRuntime for all sharded units of a model, got several, whose collectives "
-      "would mix. Give parallelize_fsdp() the same one.");
-  bucketed_reduction_ = std::make_shared<BucketedReduction>(parameters_, buckets);
-  for (const auto& reduction : reductions_) reduction->set_gradient_dtype(config.grad_dtype);
-  reductions_.push_back(bucketed_reduction_);
+  const auto add_stage = [&](Module& stage) {
+    StageReductions reductions{.bucketed = nullptr, .all = gradient_reductions(stage)};
+    D9D_CHECK(
+        std::ranges::count_if(reductions.all, is_fsdp) <= 1, ConfigError,
+        "[loop::gradients] expected one FsdpRuntime for all sharded units of a model, got several, whose collectives "
+        "would mix. Give parallelize_fsdp() the same one.");
+    for (const auto& reduction : reductions.all) reduction->set_gradient_dtype(config.grad_dtype);
+    reductions.bucketed = std::make_shared<BucketedReduction>(stage.named_parameters(), buckets);
+    reductions.all.push_back(reductions.bucketed);
+    reductions_.insert(reductions_.end(), reductions.all.begin(), reductions.all.end());
+    stages_.push_back(std::move(reductions));
+  };
+  if (stages.empty()) add_stage(module);
+  for (const auto& stage : stages) add_stage(*stage);
   std::vector<ParameterPtr> parameters;
   for (const auto& [name, parameter] : parameters_) parameters.push_back(parameter);
   norm_groups_ = group_parameters_for_norm(parameters);
@@ -60,10 +67,26 @@ void GradientManager::end_microbatch() {
   for (const auto& reduction : reductions_) reduction->end_microbatch();
 }
 
+void GradientManager::begin_forward(std::size_t stage, std::int64_t microbatch) {
+  for (const auto& reduction : stages_[stage].all) reduction->begin_forward_pass(microbatch);
+}
+
+void GradientManager::end_forward(std::size_t stage, std::int64_t microbatch) {
+  for (const auto& reduction : stages_[stage].all) reduction->end_forward_pass(microbatch);
+}
+
+void GradientManager::begin_backward(std::size_t stage, std::int64_t microbatch, bool is_last) {
+  for (const auto& reduction : stages_[stage].all) reduction->begin_backward_pass(microbatch, is_last);
+}
+
+void GradientManager::end_backward(std::size_t stage) {
+  for (const auto& reduction : stages_[stage].all) reduction->end_backward_pass();
+}
+
 void GradientManager::begin_replay() { begin_microbatch(/*is_last=*/false); }
 
 void GradientManager::end_replay(bool is_last, const std::vector<bool>& received) {
-  bucketed_reduction_->set_received(received);
+  stages_.front().bucketed->set_received(received);
   begin_microbatch(is_last);
   end_microbatch();
 }
@@ -90,8 +113,8 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   const auto number = [&](double value) { return value == 0 ? zero : at::full({}, value, options); };
   at::Tensor totals = at::stack(
       {has_loss ? weighted_loss_.to(device_) : zero, has_loss ? total_weight_.to(device_) : zero,
-       number(counts_ ? static_cast<double>(report.num_tokens) : 0.0), number(report.wants_to_stop ? 1.0 : 0.0),
-       disagreement, number(static_cast<double>(report.save.num_working)),
+       number(counts_ && pipeline_.index() == 0 ? static_cast<double>(report.num_tokens) : 0.0),
+       number(report.wants_to_stop ? 1.0 : 0.0), disagreement, number(static_cast<double>(report.save.num_working)),
        number(static_cast<double>(report.save.num_failed))});
   if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals;
@@ -112,7 +135,7 @@ GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->finish();
   const at::Tensor sums = sum_over_ranks(report);
-  const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, stages_).to(sums.options());
+  const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, pipeline_).to(sums.options());
   const at::Tensor scale = grad_scale_of(sums, norm);
   return {.grad_scale = scale, .totals = HostCopy(at::cat({sums, norm.view(1), scale.view(1)}), copies_, world_)};
 }

@@ -16,6 +16,9 @@
 //   }
 //   const StepGradients step = gradients.apply(optimizer, learning_rate);
 //   gradients.reset();
+//
+// Pipelines call begin_forward() and end_forward() around a forward of a stage, and begin_backward() and end_backward()
+// around a backward, instead of begin_microbatch() and end_microbatch().
 #pragma once
 
 #include <functional>
@@ -67,9 +70,16 @@ enum class GradientMemory {
 class GradientManager {
  public:
   // The module has storage and layouts. Gradients are reduced in config.grad_dtype, unless a reduction's own
-  // configuration names another dtype.
+  // configuration names another dtype. stages: the rank's stages, of which `module` consists; none: it is one.
   GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
-                  const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep);
+                  const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep,
+                  const std::vector<std::shared_ptr<Module>>& stages = {});
+
+  // The calls of GradientReduction for the reductions of one stage.
+  void begin_forward(std::size_t stage, std::int64_t microbatch);
+  void end_forward(std::size_t stage, std::int64_t microbatch);
+  void begin_backward(std::size_t stage, std::int64_t microbatch, bool is_last);
+  void end_backward(std::size_t stage);
 
   // Called before a microbatch's forward.
   void begin_microbatch(bool is_last);
@@ -85,7 +95,7 @@ class GradientManager {
   void end_replay(bool is_last, const std::vector<bool>& received);
   // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
   // such a gradient and overwrites the others.
-  [[nodiscard]] std::vector<bool> received() const { return bucketed_reduction_->received(); }
+  [[nodiscard]] std::vector<bool> received() const { return stages_.front().bucketed->received(); }
 
   // Collective. Called after the last microbatch. Sums gradients, losses and reports over ranks and steps the
   // optimiser. If the step is not usable, parameters and optimiser stay as they were.
@@ -134,13 +144,18 @@ class GradientManager {
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
 
+  struct StageReductions {
+    std::shared_ptr<BucketedReduction> bucketed;
+    std::vector<std::shared_ptr<GradientReduction>> all;  // the stage's own, then bucketed
+  };
+
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
-  std::shared_ptr<BucketedReduction> bucketed_reduction_;
-  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // the module's own, then bucketed_reduction_
+  std::vector<StageReductions> stages_;
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // of all stages
   std::vector<GradNormGroup> norm_groups_;
-  DeviceMesh stages_;  // this rank's pp group: ranks with other layers
-  DeviceMesh ranks_;   // all ranks
-  bool counts_;        // whether this rank's loss counts: of tensor-parallel ranks, whose losses are equal, the first
+  DeviceMesh pipeline_;  // ranks with other layers
+  DeviceMesh ranks_;     // all ranks
+  bool counts_;          // whether this rank's loss counts: of tensor-parallel ranks, whose losses are equal, the first
   at::Device device_;
   SideStream copies_;
   std::shared_ptr<const World> world_;

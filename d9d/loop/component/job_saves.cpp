@@ -47,6 +47,14 @@ std::map<std::string, DTensor> saved_tensors(const TrainingJob& job) {
   return tensors_of(*job.module, job.optimizer, job.config.model_stage_factory.checkpoint_only_trainable_parameters);
 }
 
+// Of each data-parallel rank the one that has the last stage.
+std::vector<std::int64_t> task_ranks(const TrainingJob& job) {
+  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp"});
+  const std::vector<std::int64_t> all = ranks.ranks();
+  const auto first = all.begin() + job.last_stage_rank * ranks.axis_size("dp");
+  return {first, first + ranks.axis_size("dp")};
+}
+
 CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
   const DeviceMesh& batch = job.context.mesh(MeshDomain::kBatch);
   CheckpointState state{.tensors = saved_tensors(job),
@@ -60,7 +68,7 @@ CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
       {"tracker", position.tracker},
       {"base_seed", job.config.determinism.base_seed},
       {"checkpoint_only_trainable_parameters", job.config.model_stage_factory.checkpoint_only_trainable_parameters},
-      {"task_ranks", batch.slice({"dp"}).ranks()},
+      {"task_ranks", task_ranks(job)},
       {"metric_ranks", batch.slice({"pp", "dp", "cp"}).ranks()},
       {"mesh", write_record(job.context.mesh_parameters())},
       {"trainer", write_record(job.config)},

@@ -1,11 +1,9 @@
 #include "d9d/loop/component/microbatch_runner.h"
 
-#include <exception>
 #include <utility>
 
 #include <ATen/ATen.h>
 
-#include "d9d/base/check.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/loss_shares.h"
@@ -13,24 +11,23 @@
 #include "d9d/metrics/metric.h"
 
 namespace d9d {
-namespace {
-
-// Errors of `work` say which microbatch of which step it is, and `place` where nothing within says more.
-template <class Work>
-auto in_microbatch(std::size_t index, const JobSchedule& schedule, const char* place, const Work& work) {
-  try {
-    return with_error_place(place, work);
-  } catch (const std::exception&) {
-    add_error_place(cat("microbatch ", index, " of step ", schedule.current_step()));
-    throw;
-  }
-}
-
-}  // namespace
 
 MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream,
                                    TaskBinding& binding)
-    : job_(job), task_(task), stream_(stream), binding_(binding) {
+    : job_(job),
+      task_(task),
+      stream_(stream),
+      binding_(binding),
+      executor_(job.context, schedule_of(job.config.pipelining.schedule)) {
+  const auto& own = executor_.stages();
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    stages_.emplace_back(job_, binding_,
+                         TrainingStagePlace{.local = i,
+                                            .index = own[i],
+                                            .num_stages = executor_.placement().num_stages(),
+                                            .is_last_of_rank = i + 1 == own.size()},
+                         step_);
+  }
   install_checkpoint_engine();  // errors name the operation of backward
   const c10::Device device = job.context.device();
   if (job.config.cuda_graph) {
@@ -46,7 +43,7 @@ bool MicrobatchRunner::fetch() {
   if (is_first_step_) first_step_.emplace(job_.context);  // its data counts too
   const auto num_microbatches = binding_.fetch();
   if (!num_microbatches) return false;
-  numbers_ = microbatch_numbers(job_.context, stream_.microbatch_numbers(), *num_microbatches);
+  step_.numbers = microbatch_numbers(job_.context, stream_.microbatch_numbers(), *num_microbatches);
   return true;
 }
 
@@ -56,73 +53,73 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
     ~Reset() { binding.reset(); }
   } const reset{binding_};
   if (first_step_ && job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
-  std::int64_t num_tokens = 0;
-  std::vector<LossWeights> weights;
-  for (std::size_t i = 0; i < numbers_.size(); ++i) {
-    BuiltMicrobatch built =
-        in_microbatch(i, job_.schedule, "in build_forward_inputs", [&] { return binding_.build(i); });
-    D9D_CHECK(built.num_tokens >= 0, StateError, "[loop::task] expected ForwardInputs::num_tokens >= 0, got ",
-              built.num_tokens, " of microbatch ", i, ". Set it to what throughput is counted in.");
-    num_tokens += built.num_tokens;
-    weights.push_back(std::move(built.loss_weights));
+  build_all();
+  step_.gradients = &gradients;
+  step_.first_step = first_step_ ? &*first_step_ : nullptr;
+  if (graphs_) {
+    for (std::size_t i = 0; i < step_.numbers.size(); ++i) train_by_graphs(i);
+  } else if (!step_.numbers.empty() || executor_.placement().num_ranks() > 1) {
+    std::vector<PipelineStage*> stages;
+    for (TrainingStage& stage : stages_) stages.push_back(&stage);
+    executor_.run(stages, std::ssize(step_.numbers));
   }
-  std::vector<LossShares> shares = loss_shares(job_.context, weights);
-  for (std::size_t i = 0; i < numbers_.size(); ++i) train_one(i, std::move(shares[i]), weights[i], gradients);
   binding_.reset();  // states may refer to graphs
   if (first_step_) first_step_->warn(*job_.module);
   first_step_.reset();
   is_first_step_ = false;
-  return num_tokens;
+  return num_tokens_;
+}
+
+// Inputs and states of all microbatches, and what each loss counts for.
+void MicrobatchRunner::build_all() {
+  num_tokens_ = 0;
+  step_.weights.clear();
+  for (std::size_t i = 0; i < step_.numbers.size(); ++i) {
+    BuiltMicrobatch built =
+        in_microbatch(i, job_.schedule, "in build_forward_inputs", [&] { return binding_.build(i); });
+    D9D_CHECK(built.num_tokens >= 0, StateError, "[loop::task] expected ForwardInputs::num_tokens >= 0, got ",
+              built.num_tokens, " of microbatch ", i, ". Set it to what throughput is counted in.");
+    num_tokens_ += built.num_tokens;
+    step_.weights.push_back(std::move(built.loss_weights));
+  }
+  step_.shares = loss_shares(job_.context, step_.weights);
+  for (const LossWeights& weights : step_.weights) {
+    for (const auto& [name, weight] : weights) {
+      auto& mean = (*job_.loss_means)["loss/" + name];
+      if (mean == nullptr) mean = std::make_shared<MeanMetric>();
+    }
+  }
 }
 
 FirstPack MicrobatchRunner::first_pack() const {
-  FirstPack first{.num_microbatches = std::ssize(numbers_)};
+  FirstPack first{.num_microbatches = std::ssize(step_.numbers)};
   first.hash = binding_.hash_of_first();
   if (const auto numbers = stream_.microbatch_numbers(); !numbers.empty()) first.number = numbers.front();
   return first;
 }
 
-void MicrobatchRunner::train_one(std::size_t index, LossShares shares, const LossWeights& weights,
-                                 GradientManager& gradients) {
+void MicrobatchRunner::train_by_graphs(std::size_t index) {
   job_.clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
-                            .number = numbers_[index]};
+                            .number = step_.numbers[index]};
   binding_.with_microbatch(index, [&](AnyMicrobatch& microbatch) {
-    microbatch.shares = std::move(shares);
+    microbatch.shares = step_.shares[index];
     const WeightedLoss loss = in_microbatch(index, job_.schedule, "in training", [&] {
-      return run_microbatch(microbatch, index + 1 == numbers_.size(), gradients);
+      return graphs_->run(microbatch, index + 1 == step_.numbers.size(), *step_.gradients,
+                          [&](AnyMicrobatch& one, bool is_captured) {
+                            return is_captured ? capture(one) : forward_backward(one, job_.schedule);
+                          });
     });
-    gradients.add_loss_with_weight(loss.loss, loss.weight);
-    for (const auto& [name, own] : loss.losses) update_mean(name, own, weights.at(name));
+    step_.gradients->add_loss_with_weight(loss.loss, loss.weight);
+    update_loss_means(job_, loss, step_.weights[index]);
   });
   in_microbatch(index, job_.schedule, "in update_metrics", [&] { binding_.update_metrics(index, job_.metrics); });
-}
-
-WeightedLoss MicrobatchRunner::run_microbatch(AnyMicrobatch& microbatch, bool is_last, GradientManager& gradients) {
-  if (graphs_) {
-    return graphs_->run(microbatch, is_last, gradients, [&](AnyMicrobatch& one, bool is_captured) {
-      return is_captured ? capture(one) : forward_backward(one, job_.schedule);
-    });
-  }
-  gradients.begin_microbatch(is_last);
-  WeightedLoss loss = forward_backward(microbatch, job_.schedule);
-  gradients.end_microbatch();
-  return loss;
-}
-
-void MicrobatchRunner::update_mean(const std::string& name, const at::Tensor& loss, const at::Tensor& weight) {
-  auto& mean = (*job_.loss_means)["loss/" + name];
-  if (mean == nullptr) mean = std::make_shared<MeanMetric>();
-  static_cast<MeanMetric&>(*mean).update(loss, weight);
 }
 
 WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule) {
   const std::int64_t num_before = num_backwards();
   const LossResult result = binding_.forward_with_loss(microbatch, schedule);
   WeightedLoss weighted = with_error_place("in compute_loss", [&] { return weighted_loss(result, microbatch.shares); });
-  D9D_CHECK(
-      num_backwards() == num_before, StateError,
-      "[loop::task] expected forward and compute_loss to leave the backward to the loop, got one of their own, to ",
-      "which the loop's would be added. Return the loss instead.");
+  refuse_own_backward(num_before);
   if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);
   with_error_place("in backward", [&] { weighted.loss.mul(weighted.weight).backward(); });
   return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = std::move(weighted.losses)};

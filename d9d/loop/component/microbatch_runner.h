@@ -1,8 +1,8 @@
-// Runs the microbatches of a pack one after the other: each one's backward runs before the next one's forward, so that
-// the activations of only one microbatch are in memory.
+// Runs the microbatches of a pack as the schedule of the pipeline orders them. Of a model in one stage each microbatch's
+// backward runs before the next one's forward, so that the activations of only one microbatch are in memory.
 //
 //   pack -> TrainTask::build_forward_inputs                       all microbatches
-//        -> forward -> compute_loss -> backward -> update_metrics  one microbatch at a time
+//        -> forward -> compute_loss -> backward -> update_metrics  on the last stage; forward and backward on the others
 //
 // Example
 //   MicrobatchRunner runner(job, task, stream, binding);
@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "d9d/loop/component/first_step_checks.h"
@@ -21,13 +20,15 @@
 #include "d9d/loop/component/pack_runner.h"
 #include "d9d/loop/component/task_binding.h"
 #include "d9d/loop/component/training_job.h"
+#include "d9d/loop/component/training_stage.h"
 #include "d9d/loop/component/weighted_loss.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
 
 namespace d9d {
 
 class MicrobatchRunner final : public PackRunner {
  public:
-  // All are borrowed. stream: the one that the binding has built.
+  // Collective over the ranks of a pipeline. All are borrowed. stream: the one that the binding has built.
   MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream, TaskBinding& binding);
 
   [[nodiscard]] nlohmann::json data_state() const override;
@@ -39,9 +40,8 @@ class MicrobatchRunner final : public PackRunner {
 
  private:
   [[nodiscard]] FirstPack first_pack() const;
-  void train_one(std::size_t index, LossShares shares, const LossWeights& weights, GradientManager& gradients);
-  WeightedLoss run_microbatch(AnyMicrobatch& microbatch, bool is_last, GradientManager& gradients);
-  void update_mean(const std::string& name, const at::Tensor& loss, const at::Tensor& weight);
+  void build_all();
+  void train_by_graphs(std::size_t index);
   WeightedLoss forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule);
   WeightedLoss capture(AnyMicrobatch& microbatch);
 
@@ -49,7 +49,10 @@ class MicrobatchRunner final : public PackRunner {
   const AnyTask& task_;
   const AnyPackStream& stream_;
   TaskBinding& binding_;
-  std::vector<std::uint64_t> numbers_;  // of the pack's microbatches, within the step over all ranks
+  StepMicrobatches step_;
+  std::int64_t num_tokens_ = 0;  // of the step
+  PipelineExecutor executor_;
+  std::vector<TrainingStage> stages_;
   bool is_first_step_ = true;
   std::optional<FirstStep> first_step_;     // while that one runs
   std::optional<MicrobatchGraphs> graphs_;  // none without trainer.cuda_graph

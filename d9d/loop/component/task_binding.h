@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "d9d/core/error/error_place.h"
@@ -41,6 +42,7 @@ class TaskBinding {
   // Called once each, in this order, when the job is built. The first triggers kTrainDataStreamReady.
   virtual AnyPackStream& build_pack_stream(const DistContext& context, const TrainerConfig& config,
                                            EventBus& events) = 0;
+  // For each stage of this rank, in increasing order. ConfigError for one of several that cannot be cut.
   [[nodiscard]] virtual std::shared_ptr<Module> initialize_model_stage(const DistContext& context,
                                                                        const PipelineStageInfo& stage) = 0;
 
@@ -54,12 +56,26 @@ class TaskBinding {
   virtual BuiltMicrobatch build(std::size_t microbatch) = 0;
   // Calls use(microbatch) once for a microbatch that was built. Its inputs end with the call, its state does not.
   virtual void with_microbatch(std::size_t microbatch, const std::function<void(AnyMicrobatch&)>& use) = 0;
-  // Forward and TrainTask::compute_loss.
+  // Forward and TrainTask::compute_loss of a model in one piece.
   [[nodiscard]] virtual LossResult forward_with_loss(AnyMicrobatch& microbatch, const JobSchedule& schedule) = 0;
+
+  // Of the stages that were initialized, `stage` is the index of one. Between stages a transfer is its leaves.
+  using Leaves = std::vector<at::Tensor>;
+  // On the meta device.
+  [[nodiscard]] virtual Leaves transfer(std::size_t stage, std::size_t microbatch, StageBoundary boundary) const = 0;
+  // arrived: empty on the first stage.
+  [[nodiscard]] virtual Leaves forward(std::size_t stage, std::size_t microbatch, const Leaves& arrived) = 0;
+  // The last stage's forward, and TrainTask::compute_loss.
+  [[nodiscard]] virtual LossResult last_forward(std::size_t stage, std::size_t microbatch, const Leaves& arrived,
+                                                const JobSchedule& schedule) = 0;
+  virtual void drop_inputs(std::size_t microbatch) = 0;  // after the forward of the rank's last stage
+
   virtual void update_metrics(std::size_t microbatch, const MetricMap& metrics) = 0;
   virtual void reset() = 0;  // drops what is left of the pack
 };
 
+// ConfigError for one of several stages of a model that cannot be cut.
+void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is_part);
 // StateError unless the program's function returned what it must: `what`.
 void check_built(bool is_built, const char* function, const char* what);
 
@@ -84,8 +100,9 @@ class TypedTask final : public TaskBinding {
     ModelStage<Types> built = model_.initialize_model_stage(context, stage);
     check_built(built.module != nullptr && built.forward != nullptr, "ModelProvider::initialize_model_stage",
                 "a module and its forward, as as_model_stage() does");
-    forward_ = std::move(built.forward);
-    return std::move(built.module);
+    check_can_be_cut(stage, kHasTransfer<Types>, built.part.forward != nullptr);
+    stages_.push_back(std::move(built));
+    return stages_.back().module;
   }
 
   bool has_key() const override { return Microbatch<Types>::kHasKey; }
@@ -103,12 +120,12 @@ class TypedTask final : public TaskBinding {
     const Batch batch = std::move(pack_[microbatch]);
     ForwardInputs<Types> built = task_.build_forward_inputs(batch);
     states_.store(static_cast<std::int64_t>(microbatch), std::move(built.state));
-    inputs_.emplace_back(std::move(built.input), std::move(built.shared));
+    inputs_.emplace_back(std::in_place, std::move(built.input), std::move(built.shared));
     return {.num_tokens = built.num_tokens, .loss_weights = std::move(built.loss_weights)};
   }
   void with_microbatch(std::size_t index, const std::function<void(AnyMicrobatch&)>& use) override {
     states_.with(static_cast<std::int64_t>(index), [&](State& state) {
-      auto& [input, shared] = inputs_[index];
+      auto& [input, shared] = *inputs_[index];
       Microbatch<Types> microbatch(std::move(input), std::move(shared), std::move(state));
       use(microbatch);
       state = std::move(microbatch.state);
@@ -117,9 +134,41 @@ class TypedTask final : public TaskBinding {
   LossResult forward_with_loss(AnyMicrobatch& any, const JobSchedule& schedule) override {
     auto& microbatch = static_cast<Microbatch<Types>&>(any);
     const OutputOf<Types> output =
-        with_error_place("in forward", [&] { return forward_(microbatch.input, microbatch.shared); });
+        with_error_place("in forward", [&] { return stages_.front().forward(microbatch.input, microbatch.shared); });
     return with_error_place("in compute_loss", [&] { return task_.compute_loss(output, microbatch.state, schedule); });
   }
+  Leaves transfer(std::size_t stage, std::size_t microbatch, StageBoundary boundary) const override {
+    if constexpr (kHasTransfer<Types>) {
+      return tree_leaves(stages_[stage].part.transfer(inputs_[microbatch]->first, boundary));
+    } else {
+      return {};
+    }
+  }
+  Leaves forward(std::size_t stage, std::size_t microbatch, const Leaves& arrived) override {
+    if constexpr (kHasTransfer<Types>) {
+      return tree_leaves(with_error_place("in forward", [&] {
+        return stages_[stage].part.forward(arrived_tree(stage, microbatch, arrived), inputs_[microbatch]->second);
+      }));
+    } else {
+      return {};
+    }
+  }
+  LossResult last_forward(std::size_t stage, std::size_t microbatch, const Leaves& arrived,
+                          const JobSchedule& schedule) override {
+    const OutputOf<Types> output = with_error_place("in forward", [&] {
+      const auto& [input, shared] = *inputs_[microbatch];
+      if constexpr (kHasTransfer<Types>) {
+        if (!arrived.empty()) {
+          return stages_[stage].part.last_forward(arrived_tree(stage, microbatch, arrived), shared);
+        }
+      }
+      return stages_[stage].forward(input, shared);
+    });
+    return states_.with(static_cast<std::int64_t>(microbatch), [&](State& state) {
+      return with_error_place("in compute_loss", [&] { return task_.compute_loss(output, state, schedule); });
+    });
+  }
+  void drop_inputs(std::size_t microbatch) override { inputs_[microbatch].reset(); }
   void update_metrics(std::size_t microbatch, const MetricMap& metrics) override {
     states_.with(static_cast<std::int64_t>(microbatch),
                  [&](const State& state) { task_.update_metrics(state, metrics); });
@@ -134,13 +183,24 @@ class TypedTask final : public TaskBinding {
   using Batch = BatchOf<Types>;
   using State = StateOf<Types>;
 
+  [[nodiscard]] typename ModelPart<Types>::Arrived arrived_tree(std::size_t stage, std::size_t microbatch,
+                                                                const Leaves& arrived) const {
+    using Arrived = typename ModelPart<Types>::Arrived;
+    const InputOf<Types>& input = inputs_[microbatch]->first;
+    if (arrived.empty()) return Arrived(std::in_place_index<0>, input);
+    TransferOf<Types> transfer = stages_[stage].part.transfer(input, StageBoundary::kIncoming);
+    auto next = arrived.begin();
+    tree_for_each_leaf(transfer, [&](at::Tensor& leaf) { leaf = *next++; });
+    return Arrived(std::in_place_index<1>, std::move(transfer));
+  }
+
   TrainTask<Types>& task_;
   ModelProvider<Types>& model_;
   DataProvider<Batch>& data_;
   std::unique_ptr<PrefetchedPacks<Batch>> stream_;
-  ModelForward<Types> forward_;
+  std::vector<ModelStage<Types>> stages_;
   std::vector<Batch> pack_;
-  std::vector<std::pair<InputOf<Types>, SharedOf<Types>>> inputs_;
+  std::vector<std::optional<std::pair<InputOf<Types>, SharedOf<Types>>>> inputs_;
   MicrobatchStates<State> states_;
 };
 

@@ -1,7 +1,9 @@
 // A training job without the types of its task: what the steps of a run use. The Trainer builds it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -22,8 +24,10 @@ struct TrainingJob {
   const TrainerConfig config;
   const std::unique_ptr<EventBus> events;  // handlers may keep a reference to it
   JobSchedule schedule;
-  const std::shared_ptr<Module> module;
-  const RandomClockPtr clock;  // of the module's random layers
+  const std::shared_ptr<Module> module;               // what this rank has of the model
+  const std::vector<std::shared_ptr<Module>> stages;  // of which it consists, in increasing order
+  const std::int64_t last_stage_rank = 0;             // in the pipeline: its task sees losses
+  const RandomClockPtr clock;                         // of the module's random layers
   const MetricMap metrics;
   // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from its first
   // microbatches on.

@@ -19,26 +19,8 @@ constexpr bool is_one_of() {
 }
 
 void refuse_schedule(const PipelineScheduleConfig& schedule) {
-  constexpr std::string_view kKey = "trainer.pipelining.schedule";
-  constexpr std::string_view kRemedy = "Use gpipe, or one stage a rank.";
-  std::visit(
-      [&]<class T>(const T& config) {
-        if constexpr (requires { config.zero_bubble; }) {
-          if (config.zero_bubble) {
-            refuse(kKey, write_record(schedule), "a backward pass in two parts is", "Set zero_bubble to false.");
-          }
-        }
-        if constexpr (requires { config.num_stages_per_rank; }) {
-          if (config.num_stages_per_rank > 1) {
-            refuse(kKey, write_record(schedule), "more than one pipeline stage a rank is", kRemedy);
-          }
-        } else if constexpr (is_one_of<T, ZeroBubbleVScheduleConfig, DualPipeVScheduleConfig>()) {
-          refuse(kKey, write_record(schedule), "a schedule of two stages a rank is", kRemedy);
-        } else if constexpr (is_one_of<T, InferenceScheduleConfig>()) {
-          refuse(kKey, write_record(schedule), "training without a backward pass is", "Use gpipe.");
-        }
-      },
-      schedule);
+  if (!std::holds_alternative<InferenceScheduleConfig>(schedule)) return;
+  refuse("trainer.pipelining.schedule", write_record(schedule), "training without a backward pass is", "Use gpipe.");
 }
 
 void refuse_tracker(const auto& tracker) {
@@ -57,8 +39,9 @@ void refuse_tracker(const auto& tracker) {
 }  // namespace
 
 void refuse_unsupported(const DeviceMeshParameters& mesh) {
-  if (mesh.has_pipeline_parallel()) {
-    refuse("mesh.pipeline_parallel", mesh.pipeline_parallel, "pipeline parallelism is", "Set it to 1.");
+  if (mesh.has_pipeline_parallel() && mesh.has_tensor_parallel()) {
+    refuse("mesh.tensor_parallel", mesh.tensor_parallel, "tensor parallelism of pipeline stages is",
+           "Set it or mesh.pipeline_parallel to 1.");
   }
 }
 

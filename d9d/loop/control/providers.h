@@ -2,19 +2,16 @@
 // called once.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <type_traits>
-#include <variant>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/data/pack/pack_stream.h"
+#include "d9d/loop/control/model_stage.h"
 #include "d9d/loop/control/replicate_over_data.h"
-#include "d9d/loop/control/task_types.h"
 #include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
@@ -26,56 +23,11 @@
 
 namespace d9d {
 
-template <class Types>
-using ModelForward = std::function<OutputOf<Types>(const InputOf<Types>&, const SharedOf<Types>&)>;
-
-// A pipeline stage as the loop runs it.
-template <class Types>
-struct ModelStage {
-  std::shared_ptr<Module> module;
-  ModelForward<Types> forward;
-};
-
 // How a trained model leaves the job, as a folder in the layout of the Hugging Face hub.
 struct ModelExport {
   StateMapper mapper;                             // of the model's tensors
   std::map<std::string, std::string> files = {};  // text files beside the weights, by name: config.json, ...
 };
-
-namespace detail {
-template <class T, class Result>
-inline constexpr bool kIsOrHolds = std::is_convertible_v<Result, T>;
-template <class T, class... Alternatives>
-inline constexpr bool kIsOrHolds<T, std::variant<Alternatives...>> = (std::is_same_v<T, Alternatives> || ...);
-}  // namespace detail
-
-// model(input, shared) returns Output, or a variant that holds it.
-template <class Types, class Model>
-[[nodiscard]] ModelStage<Types> as_model_stage(const ModulePtr<Model>& model) {
-  using Input = InputOf<Types>;
-  using Shared = SharedOf<Types>;
-  using Output = OutputOf<Types>;
-  constexpr bool kTakesInputs = std::is_invocable_v<const ModulePtr<Model>&, const Input&, const Shared&>;
-  static_assert(kTakesInputs,
-                "the model of as_model_stage<Types> needs the member `forward(const Types::Input&, const "
-                "Types::Shared&)`: change its arguments, or Types::Input and Types::Shared");
-  if constexpr (kTakesInputs) {
-    using Result = std::invoke_result_t<const ModulePtr<Model>&, const Input&, const Shared&>;
-    static_assert(detail::kIsOrHolds<Output, Result>,
-                  "forward of the model of as_model_stage<Types> must return Types::Output, or a std::variant that "
-                  "holds it: change what it returns, or Types::Output");
-    if constexpr (detail::kIsOrHolds<Output, Result>) {
-      return {.module = model.shared(), .forward = [model](const Input& input, const Shared& shared) {
-                if constexpr (std::is_convertible_v<Result, Output>) {
-                  return Output(model(input, shared));
-                } else {
-                  return std::get<Output>(model(input, shared));
-                }
-              }};
-    }
-  }
-  return {};
-}
 
 // What of a model provider does not depend on the types of the task.
 class AnyModelProvider {
@@ -87,7 +39,8 @@ class AnyModelProvider {
   // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters. By default
   // by their names. A folder that has all of them by these names is loaded so whatever this returns.
   [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
-  // What Trainer::export_to writes. By default all tensors by their names, and no other file.
+  // What Trainer::export_to writes: of a pipeline on all ranks the mapper of the whole model. By default all tensors of
+  // `module`, what this rank has of the model, by their names, and no other file.
   [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
   // Called once, after the task's register_events and before anything is built.
   virtual void register_events(const DistContext& context, EventBus& events);
@@ -97,7 +50,8 @@ class AnyModelProvider {
 template <class Types>
 class ModelProvider : public AnyModelProvider {
  public:
-  // Builds the stage on the meta device, in the dtype that it trains in.
+  // Builds the stage on the meta device, in the dtype that it trains in. Called for each stage of the rank, directly
+  // before that one's parallelize_model_stage.
   [[nodiscard]] virtual ModelStage<Types> initialize_model_stage(const DistContext& context,
                                                                  const PipelineStageInfo& stage) = 0;
 };

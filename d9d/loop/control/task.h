@@ -4,6 +4,7 @@
 //   struct LanguageModelTypes {
 //     using Batch = TokenBatch;               // one collated microbatch
 //     using Input = SequenceInput;            // into the first stage
+//     using Transfer = SequenceTransfer;      // from a stage to the next; left out: models in one stage
 //     using Shared = DecoderForCausalLM::Shared;  // to every stage
 //     using Output = DecoderOutput<LanguageModellingHead>;  // of the last stage
 //     using State = LanguageModelState;       // kept for this microbatch until its metrics are updated
@@ -95,16 +96,19 @@ class TrainTask : public AnyTask {
   static_assert(ListsItsTensors<Batch>,
                 "Types::Batch, and each struct in it, must list its members in `static constexpr auto fields()` "
                 "(d9d/base/record.h), so that tensors in it are found and moved to the device");
+  static_assert(ListsItsTensors<TransferOf<Types>>,
+                "Types::Transfer, and each struct in it, must list its members in `static constexpr auto fields()` "
+                "(d9d/base/record.h), so that tensors in it are found and sent");
   static_assert(ListsItsTensors<State>,
                 "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
                 "(d9d/base/record.h), so that tensors in it are found and detached");
 
-  // Called once a microbatch, with the batch's tensors on the model's device.
+  // Called once a microbatch on every rank, with the batch's tensors on the model's device.
   [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
   // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 
-  // Called once a microbatch, right after its loss. `metrics`: what create_metrics returned.
+  // Called once a microbatch, after its backward, on ranks with the last stage. `metrics`: what create_metrics returned.
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
 };
 

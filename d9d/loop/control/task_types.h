@@ -1,5 +1,5 @@
-// The five types of a task: BatchOf<Types> is Types::Batch, and so on. A type that is missing is one compile error,
-// which says what to add.
+// The types of a task: BatchOf<Types> is Types::Batch, and so on. A type that is missing is one compile error, which says
+// what to add; Transfer, what a pipeline stage hands to the next one, is only needed for models of several stages.
 #pragma once
 
 #include <type_traits>
@@ -79,6 +79,18 @@ struct StateOf<Types> {
   using Type = std::conditional_t<std::is_void_v<typename Types::State>, MissingType, typename Types::State>;
 };
 
+struct NoTransfer {};
+
+template <class Types>
+struct TransferOf {
+  using Type = NoTransfer;
+};
+template <class Types>
+requires requires { typename Types::Transfer; }
+struct TransferOf<Types> {
+  using Type = typename Types::Transfer;
+};
+
 }  // namespace detail
 
 template <class Types>
@@ -91,5 +103,11 @@ template <class Types>
 using OutputOf = typename detail::OutputOf<Types>::Type;
 template <class Types>
 using StateOf = typename detail::StateOf<Types>::Type;
+template <class Types>
+using TransferOf = typename detail::TransferOf<Types>::Type;
+template <class Types>
+inline constexpr bool kHasTransfer = requires {
+  typename Types::Transfer;
+};
 
 }  // namespace d9d

@@ -11,12 +11,14 @@
 #include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/component/export_model.h"
 #include "d9d/loop/component/first_step_checks.h"
+#include "d9d/loop/component/local_stages.h"
 #include "d9d/loop/component/microbatch_runner.h"
 #include "d9d/loop/component/model_stage_factory.h"
 #include "d9d/loop/component/warm_up.h"
 #include "d9d/loop/config/unsupported.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/modules/detect_non_finite.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 namespace {
@@ -41,6 +43,15 @@ void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
   const bool has_moved = stream.state() != start || position == start;
   D9D_CHECK(has_moved, StateError, "[loop::data] expected a stream that continues at ", position.dump(),
             " after PackStream::load_state(), got one that stays at ", start.dump(), ". Set the position there.");
+}
+
+StagePlacement placement_of(const DistContext& context, const TrainerConfig& config) {
+  return schedule_of(config.pipelining.schedule).placement(context.mesh(MeshDomain::kRegular).axis_size("pp"));
+}
+
+std::int64_t last_stage_rank(const DistContext& context, const TrainerConfig& config) {
+  const StagePlacement placement = placement_of(context, config);
+  return placement.rank_of({placement.num_stages() - 1});
 }
 
 }  // namespace
@@ -98,14 +109,13 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   }
   stream_->start();  // so that the first step's data is ready when the model is
 
-  const PipelineStageInfo stage;  // pipelines have one stage
-  const std::shared_ptr<Module> module = binding_->initialize_model_stage(context, stage);
-  check_equal_model(context, *module);
-  build_model_stage(context, config, parts_.model, stage, module, /*resumes=*/saved_.has_value());
+  const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config);
+  const std::shared_ptr<Module> module = local_stages(stages);
   check_cuda_graph(config, *module);
-  if (config.detect_non_finite) detect_non_finite(*module);
   if (saved_) load_model(*saved_, context, *module, config);
-  events->trigger(kTrainModelStagesReady, {.modules = {*module}});
+  ModelStagesReady ready;
+  for (const auto& stage : stages) ready.modules.emplace_back(*stage);
+  events->trigger(kTrainModelStagesReady, ready);
 
   RandomClockPtr clock = share_random_clock(context, *module, config);
   MetricMap metrics = parts_.task.create_metrics();
@@ -119,6 +129,8 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .events = std::move(events),
           .schedule = schedule,
           .module = module,
+          .stages = stages,
+          .last_stage_rank = last_stage_rank(context, config),
           .clock = std::move(clock),
           .metrics = std::move(metrics),
           .optimizer = std::move(optimizer),
@@ -126,6 +138,20 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .hparams = {},
           .tracker_state = nullptr,
           .tracker = parts_.tracker};
+}
+
+std::vector<std::shared_ptr<Module>> TrainerBase::build_stages(const DistContext& context,
+                                                               const TrainerConfig& config) {
+  const StagePlacement placement = placement_of(context, config);
+  std::vector<std::shared_ptr<Module>> stages;
+  for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
+    const PipelineStageInfo stage{.num_stages = placement.num_stages(), .current_stage = index.value};
+    stages.push_back(binding_->initialize_model_stage(context, stage));
+    check_equal_model(context, *stages.back());
+    build_model_stage(context, config, parts_.model, stage, stages.back(), /*resumes=*/saved_.has_value());
+    if (config.detect_non_finite) detect_non_finite(*stages.back());
+  }
+  return stages;
 }
 
 void TrainerBase::log_graph_counts() const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/component/microbatch_graphs.h"
@@ -30,7 +31,7 @@ class TrainerBase {
   // the model of the newest checkpoint, if there is one.
   void export_to(const std::filesystem::path& directory);
 
-  [[nodiscard]] Module& module() const { return *job_.module; }
+  [[nodiscard]] Module& module() const { return *job_.module; }  // what this rank has of the model
   [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }
   [[nodiscard]] const MetricMap& metrics() const { return job_.metrics; }
   // How many microbatches of the last train() were replayed from graphs.
@@ -51,6 +52,8 @@ class TrainerBase {
 
  private:
   [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& config);
+  [[nodiscard]] std::vector<std::shared_ptr<Module>> build_stages(const DistContext& context,
+                                                                  const TrainerConfig& config);
   void log_graph_counts() const;
 
   const Parts parts_;

@@ -12,15 +12,18 @@
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/interrupt.h"
 #include "d9d/base/progress/progress_bar.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/core/device/host_copy.h"
 #include "d9d/core/device/torch_version.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/job_saves.h"
+#include "d9d/loop/component/stage_statistics.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/tracker/build_tracker.h"
 #include "d9d/tracker/multi_tracker.h"
@@ -74,6 +77,19 @@ double num_parameters(const Module& module) {
   return count;
 }
 
+// Collective: the stages of a pipeline have a part of the parameters each.
+void announce(const TrainingJob& job, const Logger& log) {
+  double count = 0;
+  for (const nlohmann::json& of_rank :
+       all_gather_object(num_parameters(*job.module), job.context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
+    count += of_rank.get<double>();
+  }
+  if (!job.context.is_main_process()) return;
+  log.info("d9d with ", describe(running_versions()));
+  log.info("training ", job.config.run.name, ": ", short_number(count), " parameters, ", job.schedule.total_steps(),
+           " steps on ", job.context.world_size(), " x ", job.context.device().str());
+}
+
 RunInfo run_info(const TrainingJob& job) {
   return {.name = job.config.run.name,
           .description = job.config.run.description.value_or(""),
@@ -99,10 +115,11 @@ class TrainingRun {
         log_(job.context.log().with_sink(bar_.sink())),
         run_(open_run(job, log_)),
         gradients_(job.context, *job.module, job.config.gradient_manager, job.config.gradient_clipping,
-                   job.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep) {}
+                   job.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep, job.stages),
+        statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})) {}
 
   TrainingOutcome run() {
-    if (job_.context.is_main_process()) announce();
+    announce(job_, log_);
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = *run_});
     while (!job_.schedule.is_done() && !stops_) {
@@ -124,18 +141,11 @@ class TrainingRun {
   }
 
  private:
-  void announce() const {
-    log_.info("d9d with ", describe(running_versions()));
-    log_.info("training ", job_.config.run.name, ": ", short_number(num_parameters(*job_.module)), " parameters, ",
-              job_.schedule.total_steps(), " steps on ", job_.context.world_size(), " x ", job_.context.device().str());
-  }
-
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
 
   StepReport run_step() {
     job_.events->trigger(kTrainStepPre, step_);
-    if (!was_evaluating_)
-      was_evaluating_ = warn_of_evaluation(*job_.module, job_.context, job_.schedule.current_step());
+    if (!was_evaluating_) was_evaluating_ = warn_of_evaluation(job_.stages, job_.context, job_.schedule.current_step());
     const Clock::time_point start = Clock::now();
     D9D_CHECK(packs_.fetch(), StateError, "[loop::training] expected data for ", job_.schedule.total_steps(),
               " steps, got an end after ", job_.schedule.current_step(),
@@ -195,14 +205,14 @@ class TrainingRun {
   }
 
   // Called before the optimiser's kernels are launched, so that the host need not wait for them when it logs.
-  std::optional<LoggedValues> collect_values() const {
+  std::optional<LoggedValues> collect_values() {
     std::vector<LoggedValues::Series> series;
     std::vector<at::Tensor> values;
     const auto add = [&](const std::string& name, const at::Tensor& value) {
       series.push_back({.name = name, .size = value.numel()});
       values.push_back(value.detach().to(job_.context.device(), at::kDouble).flatten());
     };
-    for (const auto& [name, value] : job_.module->step_statistics()) add(name, value);
+    for (const auto& [name, value] : statistics_.gather(job_.module->step_statistics())) add(name, value);
     for (const MetricMap* metrics : {&job_.metrics, &std::as_const(*job_.loss_means)}) {
       for (const auto& [name, metric] : *metrics) {
         metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
@@ -253,6 +263,7 @@ class TrainingRun {
   Logger log_;
   std::unique_ptr<TrackerRun> run_;
   GradientManager gradients_;
+  StageStatistics statistics_;
   JobSaves saves_{job_};
   const SideStream copies_{job_.context.device()};
   const InterruptScope interrupt_;

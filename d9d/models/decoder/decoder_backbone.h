@@ -4,11 +4,10 @@
 #include "d9d/blocks/embedding/vocabulary_splits.h"
 #include "d9d/models/decoder/sequence.h"
 #include "d9d/modules/module.h"
+#include "d9d/pipelining/api/stage_boundary.h"
 #include "d9d/pipelining/api/stage_info.h"
 
 namespace d9d {
-
-enum class StageBoundary : std::uint8_t { kIncoming, kOutgoing };
 
 class DecoderBackbone : public Module {
  public:
@@ -17,10 +16,10 @@ class DecoderBackbone : public Module {
   [[nodiscard]] virtual SequenceTransfer forward(const SequenceStageInput& input,
                                                  const SequenceShared& shared) const = 0;
 
-  // Shapes and dtypes of one microbatch at a boundary of this stage, derived only from the shape of the pipeline's
-  // input. Called for inner boundaries only.
-  [[nodiscard]] virtual SequenceTransferSpec stage_transfer_spec(const SequenceInput& pipeline_input,
-                                                                 StageBoundary boundary) const = 0;
+  // Shapes and dtypes of one microbatch at a boundary of this stage, as tensors on the meta device, derived only from
+  // the shape of the pipeline's input. Called for inner boundaries only.
+  [[nodiscard]] virtual SequenceTransfer stage_transfer(const SequenceInput& pipeline_input,
+                                                        StageBoundary boundary) const = 0;
 
   [[nodiscard]] virtual std::int64_t hidden_size() const = 0;
   [[nodiscard]] virtual const VocabularySplits& vocabulary() const = 0;

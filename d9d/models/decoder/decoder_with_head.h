@@ -47,6 +47,10 @@ class DecoderWithHead : public Module {
                                .auxiliary_loss = state.auxiliary_loss};
   }
 
+  [[nodiscard]] SequenceTransfer stage_transfer(const SequenceInput& pipeline_input, StageBoundary boundary) const {
+    return model->stage_transfer(pipeline_input, boundary);
+  }
+
   const ModulePtr<DecoderBackbone> model;
   const ModulePtr<Head> head;
 };

@@ -52,6 +52,10 @@ class DecoderWithHeads : public Module {
   // Throws ConfigError that names the head if its shared input is missing or of another kind.
   [[nodiscard]] Output forward(const SequenceStageInput& input, const SequenceHeadsShared& shared) const;
 
+  [[nodiscard]] SequenceTransfer stage_transfer(const SequenceInput& pipeline_input, StageBoundary boundary) const {
+    return model->stage_transfer(pipeline_input, boundary);
+  }
+
   const ModulePtr<DecoderBackbone> model;
   const std::map<std::string, AnyHead> heads;  // empty on all stages but the last
 };

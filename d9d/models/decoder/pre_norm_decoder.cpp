@@ -72,22 +72,22 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
   return state;
 }
 
-SequenceTransferSpec PreNormDecoder::stage_transfer_spec(const SequenceInput& pipeline_input,
-                                                         StageBoundary boundary) const {
+SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_input, StageBoundary boundary) const {
   const std::int64_t batch = pipeline_input.input_ids.size(0);
   const std::int64_t sequence = pipeline_input.input_ids.size(1);
   const at::ScalarType dtype = layers_.front()->named_parameters().front().second->local().scalar_type();
-  SequenceTransferSpec spec{.hidden_states = {{batch, sequence, config.hidden_size}, dtype},
+  const at::TensorOptions meta(at::kMeta);
+  SequenceTransfer transfer{.hidden_states = at::empty({batch, sequence, config.hidden_size}, meta.dtype(dtype)),
                             .hidden_states_snapshot = std::nullopt,
                             .auxiliary_loss = std::nullopt};
   const std::int64_t layers_done = boundary == StageBoundary::kIncoming ? layer_range.begin : layer_range.end;
   if (options.snapshot_mode != HiddenStatesAggregationMode::kNo) {
-    spec.hidden_states_snapshot = TensorSpec{{layers_done + 1, batch, config.hidden_size}, dtype};
+    transfer.hidden_states_snapshot = at::empty({layers_done + 1, batch, config.hidden_size}, meta.dtype(dtype));
   }
   if (config.has_auxiliary_loss) {
-    spec.auxiliary_loss = TensorSpec{{}, at::promote_types(dtype, at::kFloat)};
+    transfer.auxiliary_loss = at::empty({}, meta.dtype(at::promote_types(dtype, at::kFloat)));
   }
-  return spec;
+  return transfer;
 }
 
 std::vector<ParameterPtr> PreNormDecoder::embedding_weights() const {

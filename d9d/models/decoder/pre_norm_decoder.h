@@ -81,8 +81,8 @@ class PreNormDecoder : public DecoderBackbone {
   PreNormDecoder(PreNormDecoderConfig config, const DecoderStageOptions& options, const MakeLayer& make_layer);
 
   [[nodiscard]] SequenceTransfer forward(const SequenceStageInput& input, const SequenceShared& shared) const override;
-  [[nodiscard]] SequenceTransferSpec stage_transfer_spec(const SequenceInput& pipeline_input,
-                                                         StageBoundary boundary) const override;
+  [[nodiscard]] SequenceTransfer stage_transfer(const SequenceInput& pipeline_input,
+                                                StageBoundary boundary) const override;
   [[nodiscard]] std::int64_t hidden_size() const override { return config.hidden_size; }
   [[nodiscard]] const VocabularySplits& vocabulary() const override { return config.vocabulary; }
   [[nodiscard]] const PipelineStageInfo& stage() const override { return options.stage; }

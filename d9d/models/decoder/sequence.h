@@ -21,26 +21,18 @@ struct SequenceInput {   // into the first stage
   static constexpr auto fields() { return record<SequenceInput>(field("input_ids", &SequenceInput::input_ids)); }
 };
 
-// Between stages, and the output of a backbone. T: at::Tensor, or TensorSpec for a description of one.
-template <class T>
-struct BasicSequenceTransfer {
-  T hidden_states;                          // [B, S, H]
-  std::optional<T> hidden_states_snapshot;  // [n, B, H]
-  std::optional<T> auxiliary_loss;          // scalar: the sum over the layers so far
+// Between stages, and the output of a backbone.
+struct SequenceTransfer {
+  at::Tensor hidden_states;                          // [B, S, H]
+  std::optional<at::Tensor> hidden_states_snapshot;  // [n, B, H]
+  std::optional<at::Tensor> auxiliary_loss;          // scalar: the sum over the layers so far
   static constexpr auto fields() {
-    using Transfer = BasicSequenceTransfer;
+    using Transfer = SequenceTransfer;
     return record<Transfer>(field("hidden_states", &Transfer::hidden_states),
                             field("hidden_states_snapshot", &Transfer::hidden_states_snapshot),
                             field("auxiliary_loss", &Transfer::auxiliary_loss));
   }
 };
-struct TensorSpec {
-  std::vector<std::int64_t> shape;
-  at::ScalarType dtype = at::ScalarType::Float;
-  bool operator==(const TensorSpec&) const = default;
-};
-using SequenceTransfer = BasicSequenceTransfer<at::Tensor>;
-using SequenceTransferSpec = BasicSequenceTransfer<TensorSpec>;
 
 // The input of a stage: ids on the first stage, the previous stage's transfer on the others.
 using SequenceStageInput = std::variant<SequenceInput, SequenceTransfer>;

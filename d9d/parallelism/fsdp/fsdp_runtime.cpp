@@ -268,6 +268,15 @@ void FsdpRuntime::begin_microbatch(bool is_last) {
   order_.begin_microbatch();
 }
 
+void FsdpRuntime::begin_forward_pass(std::int64_t /*microbatch*/) { order_.begin_microbatch(); }
+
+void FsdpRuntime::end_forward_pass(std::int64_t microbatch) { order_.put_aside(microbatch); }
+
+void FsdpRuntime::begin_backward_pass(std::int64_t microbatch, bool is_last) {
+  is_last_microbatch_ = is_last;
+  order_.take_up(microbatch);
+}
+
 void FsdpRuntime::end_microbatch() {
   while (!order_.is_at_start()) step_back();  // the calls that backward left out
   order_.end_microbatch();

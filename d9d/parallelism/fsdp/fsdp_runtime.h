@@ -21,7 +21,10 @@
 // runs, and with all_gather it must run alike on all ranks. Several backwards of one forward must reach the same units
 // on all ranks. A forward without gradients gathers each unit when it needs it and is not part of the order.
 //
-// A model must have a single runtime: two would issue collectives in independent orders on the same communicators.
+// A model must have a single runtime: two would issue collectives in independent orders on the same communicators. The
+// pipeline stages of a rank have one each, since their passes follow one another in the order of the program. Between a
+// microbatch's forward and its backward a stage runs other microbatches: with kNever and reduce_on_last_microbatch it
+// gathers and reduces once a step, otherwise in each pass.
 #pragma once
 
 #include <cstdint>
@@ -59,6 +62,9 @@ class FsdpRuntime final : public GradientReduction,
   void set_gradient_dtype(std::optional<Dtype> dtype) override;
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
+  void begin_forward_pass(std::int64_t microbatch) override;
+  void end_forward_pass(std::int64_t microbatch) override;
+  void begin_backward_pass(std::int64_t microbatch, bool is_last) override;
   void finish() override;
   void clear() override;
   void abandon() override;

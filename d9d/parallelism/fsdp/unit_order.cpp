@@ -12,9 +12,21 @@ void UnitOrder::begin_microbatch() {
 
 void UnitOrder::end_microbatch() { is_recorded_ = is_recorded_ || !recorded_.empty(); }
 
+void UnitOrder::put_aside(std::int64_t microbatch) {
+  end_microbatch();
+  in_forward_ = false;
+  aside_[microbatch] = std::exchange(way_, {});
+}
+
+void UnitOrder::take_up(std::int64_t microbatch) {
+  const auto found = aside_.extract(microbatch);
+  if (!found.empty()) way_ = found.mapped();
+}
+
 void UnitOrder::abandon() {
   begin_microbatch();
   way_.clear();
+  aside_.clear();
   if (!is_recorded_) recorded_.clear();
 }
 

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -38,6 +39,10 @@ class UnitOrder {
   void begin_microbatch();
   void end_microbatch();
   void abandon();
+  // Of pipelines, which run other microbatches between a forward and its backward: keeps what the backward of this
+  // microbatch has to pass, and takes it up again; nothing if nothing was put aside.
+  void put_aside(std::int64_t microbatch);
+  void take_up(std::int64_t microbatch);
 
   // Whether the next enter() begins a forward: after a backward, or if a backward followed here in the recorded order.
   [[nodiscard]] bool begins_forward() const;
@@ -74,7 +79,8 @@ class UnitOrder {
   bool is_recorded_ = false;
   bool in_forward_ = false;
   std::size_t num_calls_ = 0;
-  std::vector<Mark> way_;  // a stack that forward pushes to and backward pops from
+  std::vector<Mark> way_;                            // a stack that forward pushes to and backward pops from
+  std::map<std::int64_t, std::vector<Mark>> aside_;  // by microbatch
 };
 
 }  // namespace d9d

@@ -39,7 +39,7 @@ TEST(RefuseUnbuilt, Lets_the_neighbours_of_refused_settings_through) {
             "accepted");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float32\""), "accepted");
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"bfloat16\""), "accepted");
-  EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 1})"), "accepted");
+  EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "dual_pipe_v"})"), "accepted");
   EXPECT_EQ(error_with("/logging/tracker", R"({"provider": "multi", "trackers": [{"provider": "log"}]})"), "accepted");
 }
 
@@ -50,19 +50,9 @@ TEST(RefuseUnbuilt, Names_each_setting_of_the_trainer) {
   EXPECT_EQ(error_with("/gradient_manager/grad_dtype", "\"float16\""),
             "[config] trainer.gradient_manager.grad_dtype = \"float16\": accumulating gradients in this dtype is not "
             "built in this version. Set it to \"float32\", \"bfloat16\" or null.");
-  EXPECT_EQ(
-      error_with("/pipelining/schedule", R"({"schedule": "looped_bfs", "num_stages_per_rank": 2})"),
-      "[config] trainer.pipelining.schedule = {\"schedule\":\"looped_bfs\",\"num_stages_per_rank\":2}: more than one "
-      "pipeline stage a rank is not built in this version. Use gpipe, or one stage a rank.");
-  EXPECT_EQ(
-      error_with("/pipelining/schedule", R"({"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": true})"),
-      "[config] trainer.pipelining.schedule = "
-      "{\"schedule\":\"1f1b\",\"num_stages_per_rank\":1,\"zero_bubble\":true,\"depth\":\"double\"}: "
-      "a backward pass in two parts is not built in this version. Set zero_bubble to false.");
-  EXPECT_EQ(
-      error_with("/pipelining/schedule", R"({"schedule": "dual_pipe_v"})"),
-      "[config] trainer.pipelining.schedule = {\"schedule\":\"dual_pipe_v\"}: a schedule of two stages a rank is not "
-      "built in this version. Use gpipe, or one stage a rank.");
+  EXPECT_EQ(error_with("/pipelining/schedule", R"({"schedule": "inference"})"),
+            "[config] trainer.pipelining.schedule = {\"schedule\":\"inference\"}: training without a backward pass is "
+            "not built in this version. Use gpipe.");
   EXPECT_THAT(
       error_with("/profiling", R"({"traces_dir": "t", "period_steps": 5, "warmup_steps": 1, "active_steps": 1})"),
       MatchesRegex(".config. trainer.profiling = .*: profiling is not built in this version. Set it to null."));
@@ -81,8 +71,10 @@ TEST(RefuseUnbuilt, Names_a_tracker_inside_several) {
 }
 
 TEST(RefuseUnbuilt, Names_the_degree_of_the_mesh) {
-  EXPECT_EQ(config_error_of([] { refuse_unsupported(DeviceMeshParameters{.pipeline_parallel = 2}); }),
-            "[config] mesh.pipeline_parallel = 2: pipeline parallelism is not built in this version. Set it to 1.");
+  EXPECT_EQ(
+      config_error_of([] { refuse_unsupported(DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 4}); }),
+      "[config] mesh.tensor_parallel = 4: tensor parallelism of pipeline stages is not built in this version. Set "
+      "it or mesh.pipeline_parallel to 1.");
   EXPECT_NO_THROW(refuse_unsupported(DeviceMeshParameters{.data_parallel_shard = 2, .tensor_parallel = 2}));
 }
 

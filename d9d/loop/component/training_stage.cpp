@@ -1,0 +1,84 @@
+#include "d9d/loop/component/training_stage.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
+#include "d9d/metrics/metric.h"
+
+namespace d9d {
+
+void update_loss_means(const TrainingJob& job, const WeightedLoss& loss, const LossWeights& weights) {
+  for (const auto& [name, own] : loss.losses) {
+    static_cast<MeanMetric&>(*job.loss_means->at("loss/" + name)).update(own, weights.at(name));
+  }
+}
+
+void refuse_own_backward(std::int64_t num_before) {
+  D9D_CHECK(
+      num_backwards() == num_before, StateError,
+      "[loop::task] expected forward and compute_loss to leave the backward to the loop, got one of their own, to ",
+      "which the loop's would be added. Return the loss instead.");
+}
+
+std::vector<at::Tensor> TrainingStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
+  return binding_.transfer(place_.local, static_cast<std::size_t>(microbatch.value), boundary);
+}
+
+std::string TrainingStage::place_text(const char* what) const {
+  return place_.num_stages == 1 ? what : cat(what, " of stage ", place_.index.value);
+}
+
+// A model in one stage runs each microbatch's backward right after its forward.
+std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) {
+  const auto index = static_cast<std::size_t>(microbatch.value);
+  job_.clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
+                            .number = step_.numbers[index]};
+  GradientManager& gradients = *step_.gradients;
+  const bool is_one_stage = place_.num_stages == 1;
+  is_one_stage ? gradients.begin_microbatch(index + 1 == step_.numbers.size())
+               : gradients.begin_forward(place_.local, microbatch.value);
+  std::vector<at::Tensor> made = in_microbatch(index, job_.schedule, place_text("in training"), [&] {
+    return is_last_stage() ? std::vector<at::Tensor>{loss(index, arrived)} : inner_forward(index, arrived);
+  });
+  if (!is_one_stage) gradients.end_forward(place_.local, microbatch.value);
+  if (place_.is_last_of_rank) binding_.drop_inputs(index);
+  return made;
+}
+
+std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
+  const std::int64_t num_before = num_backwards();
+  std::vector<at::Tensor> made = binding_.forward(place_.local, microbatch, arrived);
+  refuse_own_backward(num_before);
+  for (const at::Tensor& leaf : made) {
+    if (step_.first_step != nullptr && leaf.requires_grad()) step_.first_step->watch(leaf);
+  }
+  return made;
+}
+
+at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
+  const std::int64_t num_before = num_backwards();
+  const LossResult result = binding_.last_forward(place_.local, microbatch, arrived, job_.schedule);
+  const WeightedLoss weighted =
+      with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.shares[microbatch]); });
+  refuse_own_backward(num_before);
+  if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);
+  step_.gradients->add_loss_with_weight(weighted.loss, weighted.weight);
+  update_loss_means(job_, weighted, step_.weights[microbatch]);
+  return weighted.loss.mul(weighted.weight.detach());
+}
+
+void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
+                             const std::function<void()>& compute) {
+  if (part == BackwardPart::kWeight && !is_last) return compute();  // which does nothing
+  const auto index = static_cast<std::size_t>(microbatch.value);
+  GradientManager& gradients = *step_.gradients;
+  const bool is_one_stage = place_.num_stages == 1;
+  if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, is_last);
+  in_microbatch(index, job_.schedule, place_text("in backward"), compute);
+  is_one_stage ? gradients.end_microbatch() : gradients.end_backward(place_.local);
+  if (!is_last_stage() || part == BackwardPart::kWeight) return;
+  in_microbatch(index, job_.schedule, "in update_metrics", [&] { binding_.update_metrics(index, job_.metrics); });
+}
+
+}  // namespace d9d

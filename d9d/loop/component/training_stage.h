@@ -1,0 +1,83 @@
+// One of the rank's stages of a model as the executor of pipelines trains it: inputs and losses of the task, gradients
+// that add up, errors that name step and microbatch.
+//
+// Example
+//   TrainingStage stage(job, binding, {.local = 0, .index = {2}, .num_stages = 4}, step);
+//   executor.run({&stage}, num_microbatches);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
+#include "d9d/loop/component/first_step_checks.h"
+#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/component/task_binding.h"
+#include "d9d/loop/component/training_job.h"
+#include "d9d/loop/component/weighted_loss.h"
+#include "d9d/pipelining/executor/pipeline_stage.h"
+
+namespace d9d {
+
+// What the microbatches of a step share.
+struct StepMicrobatches {
+  std::vector<std::uint64_t> numbers = {};  // within the step, over all ranks
+  std::vector<LossWeights> weights = {};    // of several losses
+  std::vector<LossShares> shares = {};      // likewise
+  GradientManager* gradients = nullptr;     // borrowed
+  FirstStep* first_step = nullptr;          // borrowed; while that one runs
+};
+
+struct TrainingStagePlace {
+  std::size_t local = 0;  // among the rank's stages
+  StageIndex index = {};
+  std::int64_t num_stages = 1;
+  bool is_last_of_rank = true;
+};
+
+// Errors of `work` say which microbatch of which step it is, and `place` where nothing within says more.
+template <class Work>
+auto in_microbatch(std::size_t index, const JobSchedule& schedule, const std::string& place, const Work& work) {
+  try {
+    return with_error_place(place, work);
+  } catch (const std::exception&) {
+    add_error_place(cat("microbatch ", index, " of step ", schedule.current_step()));
+    throw;
+  }
+}
+
+// StateError if this thread has begun more backwards than `num_before`, num_backwards() before forward and compute_loss.
+void refuse_own_backward(std::int64_t num_before);
+
+// Adds the losses of a microbatch that a task with several of them has, to what is logged.
+void update_loss_means(const TrainingJob& job, const WeightedLoss& loss, const LossWeights& weights);
+
+class TrainingStage final : public PipelineStage {
+ public:
+  // All are borrowed.
+  TrainingStage(const TrainingJob& job, TaskBinding& binding, TrainingStagePlace place, const StepMicrobatches& step)
+      : job_(job), binding_(binding), place_(place), step_(step) {}
+
+  [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
+  [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
+                                                const std::vector<at::Tensor>& arrived) override;
+  void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
+                const std::function<void()>& compute) override;
+
+ private:
+  [[nodiscard]] bool is_last_stage() const { return place_.index.value + 1 == place_.num_stages; }
+  [[nodiscard]] std::string place_text(const char* what) const;
+  [[nodiscard]] std::vector<at::Tensor> inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
+  [[nodiscard]] at::Tensor loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
+
+  const TrainingJob& job_;
+  TaskBinding& binding_;
+  const TrainingStagePlace place_;
+  const StepMicrobatches& step_;
+};
+
+}  // namespace d9d

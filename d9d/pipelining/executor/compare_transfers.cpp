@@ -1,0 +1,56 @@
+#include "d9d/pipelining/executor/compare_transfers.h"
+
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
+#include "d9d/pipelining/executor/transfer_text.h"
+
+namespace d9d {
+namespace {
+
+// A line a microbatch; those that follow with the same transfer are left out.
+std::string text_of(const PipelineStage& stage, StageBoundary boundary, std::int64_t num_microbatches) {
+  std::string text, last;
+  for (std::int64_t i = 0; i < num_microbatches; ++i) {
+    const std::string own = transfer_text(stage.transfer({i}, boundary));
+    if (own != last) text += cat(text.empty() ? "" : ", ", "from microbatch ", i, " on ", own);
+    last = own;
+  }
+  return text;
+}
+
+}  // namespace
+
+void compare_transfers(const DistContext& context, const StagePlacement& placement,
+                       const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches) {
+  nlohmann::json own = {{"microbatches", num_microbatches}};
+  for (const auto& [index, stage] : stages) {
+    const std::string key = std::to_string(index.value);
+    if (index.value > 0) own["in"][key] = text_of(*stage, StageBoundary::kIncoming, num_microbatches);
+    if (index.value + 1 < placement.num_stages()) {
+      own["out"][key] = text_of(*stage, StageBoundary::kOutgoing, num_microbatches);
+    }
+  }
+  const auto all = all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    D9D_CHECK(all[rank]["microbatches"] == all[0]["microbatches"], StateError,
+              "[pipelining::executor] expected as many microbatches on all ranks of a pipeline, got ",
+              all[0]["microbatches"].dump(), " on its rank 0 and ", all[rank]["microbatches"].dump(), " on its rank ",
+              rank, ". Divide samples by context.data_parallel_rank(), which these ranks share.");
+  }
+  for (std::int64_t stage = 0; stage + 1 < placement.num_stages(); ++stage) {
+    const auto& sent = all[static_cast<std::size_t>(placement.rank_of({stage}))]["out"][std::to_string(stage)];
+    const auto& expected =
+        all[static_cast<std::size_t>(placement.rank_of({stage + 1}))]["in"][std::to_string(stage + 1)];
+    D9D_CHECK(sent == expected, StateError, "[pipelining::executor] expected stage ", stage,
+              " to announce the transfer that stage ", stage + 1, " expects, ", expected.get<std::string>(), ", got ",
+              sent.get<std::string>(),
+              ". Correct the stages' transfers, or the data: all ranks of a pipeline read the ", "same samples.");
+  }
+}
+
+}  // namespace d9d

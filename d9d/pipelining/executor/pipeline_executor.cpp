@@ -1,0 +1,43 @@
+#include "d9d/pipelining/executor/pipeline_executor.h"
+
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/pipelining/executor/compare_transfers.h"
+#include "d9d/pipelining/executor/program_run.h"
+
+namespace d9d {
+
+PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule schedule, std::int64_t num_inbox_slots)
+    : context_(context),
+      schedule_(std::move(schedule)),
+      num_inbox_slots_(num_inbox_slots),
+      rank_(context.mesh(MeshDomain::kRegular).axis_coordinate("pp")),
+      placement_(schedule_.placement(context.mesh(MeshDomain::kRegular).axis_size("pp"))),
+      links_(context, placement_, num_inbox_slots) {}
+
+const PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatches) {
+  const auto found = plans_.find(num_microbatches);
+  if (found != plans_.end()) return found->second;
+  const PipelineProgram program =
+      build_program(schedule_, placement_.num_ranks(), num_microbatches, {.num_inbox_slots = num_inbox_slots_});
+  return plans_
+      .emplace(num_microbatches, Planned{.plan = plan_rank(program, rank_), .has_backward = program.has_backward()})
+      .first->second;
+}
+
+void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches) {
+  D9D_CHECK(stages.size() == this->stages().size(), StateError, "[pipelining::executor] expected the ",
+            this->stages().size(), " stages of rank ", rank_, " of the pipeline, got ", stages.size(), ".");
+  std::map<StageIndex, PipelineStage*> by_index;
+  for (std::size_t i = 0; i < stages.size(); ++i) by_index.emplace(this->stages()[i], stages[i]);
+  if (placement_.num_ranks() > 1 && (context_.device().is_cpu() || !has_compared_)) {
+    compare_transfers(context_, placement_, by_index, num_microbatches);
+    has_compared_ = true;
+  }
+  const Planned& planned = plan_for(num_microbatches);
+  ProgramRun(placement_, by_index, links_, planned.has_backward).run(planned.plan);
+  links_.finish();
+}
+
+}  // namespace d9d

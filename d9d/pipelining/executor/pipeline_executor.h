@@ -1,0 +1,66 @@
+// Runs the program of one rank of a pipeline: forwards, backwards, and what stages hand to each other.
+//
+// Example
+//   PipelineExecutor executor(context, schedule_of(OneFOneBScheduleConfig{.num_stages_per_rank = 2}));
+//   for (const StageIndex stage : executor.stages()) own.push_back(build(stage));     // PipelineStage*
+//   executor.run(own, /*num_microbatches=*/8);            // gradients of weights are those of the sum of the losses
+//
+// Of a microbatch a stage keeps, from its forward to its backward, what arrived and its graph: an output ends when it is
+// sent, a gradient when it is used. Without a backward nothing is kept. Stages of one rank hand transfers to each other
+// without a copy. Composed computations run one after the other.
+//
+// I runs the whole backward, gradients of weights included, and W nothing: right, but weight gradients fill no bubble.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/pipelining/executor/pipeline_stage.h"
+#include "d9d/pipelining/executor/stage_links.h"
+#include "d9d/pipelining/program/rank_plan.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
+
+namespace d9d {
+
+class PipelineExecutor {
+ public:
+  // Collective over the ranks of a pipeline, the axis "pp" of the context's mesh. num_inbox_slots: messages of a link
+  // that may be on their way; programs are built for as many. Throws ConfigError where the schedule cannot place stages
+  // on so many ranks.
+  PipelineExecutor(const DistContext& context, PipelineSchedule schedule, std::int64_t num_inbox_slots = 2);
+
+  [[nodiscard]] const StagePlacement& placement() const { return placement_; }
+  // Of this rank, in increasing order.
+  [[nodiscard]] const std::vector<StageIndex>& stages() const { return placement_.stages_of(rank_); }
+
+  // Collective over the ranks of a pipeline. `stages`: those of stages(), borrowed. The context's device and the same
+  // number of microbatches on all ranks; shapes may differ between microbatches, and each step may have others.
+  //
+  // Throws, before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
+  // StateError on all ranks if they have different numbers of microbatches, or neighbours expect different transfers
+  // (on CUDA devices only the first step compares, since that makes the host wait). StateError for a stage that hands on
+  // other tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and
+  // run_ranks() do); nothing is kept of the step.
+  void run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches);
+
+ private:
+  struct Planned {
+    RankPlan plan;
+    bool has_backward;
+  };
+  [[nodiscard]] const Planned& plan_for(std::int64_t num_microbatches);
+
+  const DistContext& context_;
+  PipelineSchedule schedule_;
+  std::int64_t num_inbox_slots_;
+  std::int64_t rank_;  // in the pipeline
+  StagePlacement placement_;
+  StageLinks links_;
+  std::map<std::int64_t, Planned> plans_;  // by the number of microbatches
+  bool has_compared_ = false;
+};
+
+}  // namespace d9d

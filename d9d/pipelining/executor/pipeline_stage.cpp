@@ -1,0 +1,12 @@
+#include "d9d/pipelining/executor/pipeline_stage.h"
+
+namespace d9d {
+
+PipelineStage::~PipelineStage() = default;
+
+void PipelineStage::backward(MicrobatchIndex /*microbatch*/, BackwardPart /*part*/, bool /*is_last*/,
+                             const std::function<void()>& compute) {
+  compute();
+}
+
+}  // namespace d9d

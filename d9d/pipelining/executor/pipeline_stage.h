@@ -1,0 +1,52 @@
+// What a stage computes, as the executor of a pipeline calls it. A transfer, whatever its type, is the list of its
+// tensors: only the stage knows what they mean.
+//
+// Example
+//   class Layers final : public PipelineStage {
+//     std::vector<at::Tensor> transfer(MicrobatchIndex, StageBoundary) const override {
+//       return {at::empty({batch, sequence, hidden}, at::TensorOptions(at::kMeta).dtype(at::kFloat))};
+//     }
+//     std::vector<at::Tensor> forward(MicrobatchIndex, const std::vector<at::Tensor>& arrived) override {
+//       return {layers(arrived.front())};
+//     }
+//   };
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/pipelining/api/stage_boundary.h"
+#include "d9d/pipelining/program/action.h"
+
+namespace d9d {
+
+// Which part of a microbatch's backward an action runs.
+enum class BackwardPart {
+  kWhole,   // B
+  kInput,   // I
+  kWeight,  // W
+};
+
+class PipelineStage {
+ public:
+  virtual ~PipelineStage();
+
+  // Shapes and dtypes of a microbatch's transfer: tensors on the meta device. Asked for inner boundaries only, on each
+  // side of a boundary; both sides must say the same.
+  [[nodiscard]] virtual std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const = 0;
+
+  // arrived: the transfer of the stage before, empty on the first stage; in a program with a backward its floating
+  // tensors require gradients. Returns the transfer to the next stage. On the last stage of a program with a backward:
+  // one scalar, the loss, whose gradient is 1; of one without, nothing.
+  [[nodiscard]] virtual std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
+                                                        const std::vector<at::Tensor>& arrived) = 0;
+
+  // Calls compute() once: the backward of what forward returned. is_last: the stage's gradients of weights are complete
+  // afterwards.
+  virtual void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
+                        const std::function<void()>& compute);
+};
+
+}  // namespace d9d

@@ -1,0 +1,174 @@
+#include "d9d/pipelining/executor/program_run.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
+#include "d9d/pipelining/executor/transfer_text.h"
+
+namespace d9d {
+namespace {
+
+// The tensors of a transfer that have gradients, in their order.
+std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& leaf : leaves) {
+    if (leaf.is_floating_point()) result.push_back(leaf);
+  }
+  return result;
+}
+
+bool is_like(const at::Tensor& leaf, const at::Tensor& like) {
+  return leaf.defined() && leaf.sizes() == like.sizes() && leaf.scalar_type() == like.scalar_type();
+}
+
+}  // namespace
+
+ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
+                       StageLinks& links, bool has_backward)
+    : placement_(placement), stages_(stages), links_(links), has_backward_(has_backward) {}
+
+void ProgramRun::run(const RankPlan& plan) {
+  const at::AutoGradMode grad_mode(has_backward_);
+  for (const PlannedStep& step : plan.steps) {
+    if (const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step)) {
+      compute(*parts);
+      continue;
+    }
+    const auto& message = std::get<PlannedMessage>(step);
+    const Transfer transfer = transfer_of(message.action);
+    if (!is_send(message.action)) {
+      to_receive_.push_back(transfer);
+      continue;
+    }
+    while (!to_receive_.empty()) receive_next();
+    const auto made = outbox_.find(transfer);
+    links_.send(transfer, made->second);
+    outbox_.erase(made);
+  }
+}
+
+// A receive waits until its message is used: of composed computations only the part that uses it waits. What is
+// received for later, to free a slot of the inbox, is received before anything is computed. The order of receives is
+// that of the program.
+void ProgramRun::compute(const std::vector<PlannedCompute>& parts) {
+  const auto is_used_here = [&](const Transfer& transfer) {
+    return std::ranges::any_of(parts, [&](const PlannedCompute& part) {
+      return input_of(part.action, placement_.num_stages()) == std::optional(transfer);
+    });
+  };
+  while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
+  for (const PlannedCompute& part : parts) run_part(part);
+}
+
+void ProgramRun::run_part(const PlannedCompute& part) {
+  const StageIndex stage = stage_of(part.action);
+  const MicrobatchIndex microbatch = microbatch_of(part.action);
+  const auto input = input_of(part.action, placement_.num_stages());
+  if (input && (has_backward_ || input->is_forward())) receive_through(*input);
+  if (holds<ForwardAction>(part.action)) return forward(stage, microbatch);
+  const BackwardPart which = holds<BackwardAction>(part.action)        ? BackwardPart::kWhole
+                             : holds<BackwardInputAction>(part.action) ? BackwardPart::kInput
+                                                                       : BackwardPart::kWeight;
+  backward(stage, microbatch, which, part.is_last);
+}
+
+void ProgramRun::receive_through(const Transfer& transfer) {
+  while (!arrived_.contains(transfer)) {
+    D9D_ASSERT(!to_receive_.empty(), "stage ", transfer.target.value, " uses microbatch ", transfer.microbatch.value,
+               " before its message");
+    receive_next();
+  }
+}
+
+void ProgramRun::receive_next() {
+  const Transfer transfer = to_receive_.front();
+  to_receive_.pop_front();
+  arrived_.emplace(transfer, links_.receive(transfer, like_of(transfer)));
+}
+
+ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
+  if (!transfer.is_forward()) return live_.at(Key(transfer.target, transfer.microbatch)).gradients_like;
+  return stages_.at(transfer.target)->transfer(transfer.microbatch, StageBoundary::kIncoming);
+}
+
+void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
+  (link_of(transfer, placement_) ? outbox_ : arrived_).emplace(transfer, std::move(leaves));
+}
+
+ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) { return std::move(arrived_.extract(transfer).mapped()); }
+
+void ProgramRun::forward(StageIndex stage, MicrobatchIndex microbatch) {
+  Live live;
+  if (!is_first(stage)) {
+    live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
+    for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
+  }
+  Leaves made = with_error_place(place_of("forward", stage, microbatch),
+                                 [&] { return stages_.at(stage)->forward(microbatch, live.arrived); });
+  if (is_last_stage(stage)) {
+    if (!has_backward_) return;
+    D9D_CHECK(made.size() == 1 && made.front().defined() && made.front().dim() == 0 && made.front().requires_grad(),
+              StateError, "[pipelining::executor] expected a loss of the last stage, a scalar with a graph, got ",
+              transfer_text(made), " (", place_of("forward", stage, microbatch), ").");
+    live.loss_options = made.front().options();
+  } else {
+    live.gradients_like = differentiable(announced_transfer(stage, microbatch, made));
+  }
+  live.graph = StageGraph(is_last_stage(stage) ? made : differentiable(made));
+  if (!is_last_stage(stage)) {
+    for (at::Tensor& leaf : made) leaf = leaf.detach();
+    hand_on({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch}, std::move(made));
+  }
+  if (has_backward_) live_.emplace(Key(stage, microbatch), std::move(live));
+}
+
+void ProgramRun::backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last) {
+  with_error_place(place_of("backward", stage, microbatch), [&] {
+    if (part == BackwardPart::kWeight) {  // I has computed them
+      return stages_.at(stage)->backward(microbatch, part, is_last, [] {});
+    }
+    const auto found = live_.extract(Key(stage, microbatch));
+    Live& live = found.mapped();
+    Leaves gradients = is_last_stage(stage)
+                           ? Leaves{at::ones({}, live.loss_options)}
+                           : take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
+    stages_.at(stage)->backward(microbatch, part, is_last, [&] { live.graph.backward(std::move(gradients)); });
+    if (is_first(stage)) return;
+    hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch},
+            input_gradients(stage, microbatch, live.arrived));
+  });
+}
+
+ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex microbatch,
+                                               const Leaves& arrived) const {
+  Leaves gradients;
+  for (const at::Tensor& leaf : differentiable(arrived)) {
+    at::Tensor& gradient = leaf.mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(leaf);  // the loss does not depend on it
+    D9D_CHECK(is_like(gradient, leaf), StateError, "[pipelining::executor] expected a gradient like its tensor, ",
+              transfer_text({leaf}), ", got ", transfer_text({gradient}), " (", place_of("backward", stage, microbatch),
+              ").");
+    gradients.push_back(std::exchange(gradient, at::Tensor()));
+  }
+  return gradients;
+}
+
+ProgramRun::Leaves ProgramRun::announced_transfer(StageIndex stage, MicrobatchIndex microbatch,
+                                                  const Leaves& made) const {
+  Leaves announced = stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
+  D9D_CHECK(std::ranges::equal(made, announced, is_like), StateError, "[pipelining::executor] expected stage ",
+            stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(made),
+            " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
+  return announced;
+}
+
+std::string ProgramRun::place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const {
+  return cat(what, " of stage ", stage.value, ", microbatch ", microbatch.value);
+}
+
+}  // namespace d9d

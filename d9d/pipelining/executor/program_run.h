@@ -1,0 +1,67 @@
+// One run of a rank's program: what is kept of each microbatch, from one of its actions to the next.
+//
+// Example
+//   ProgramRun(placement, stages, links, /*has_backward=*/true).run(plan);
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include "d9d/pipelining/executor/pipeline_stage.h"
+#include "d9d/pipelining/executor/stage_graph.h"
+#include "d9d/pipelining/executor/stage_links.h"
+#include "d9d/pipelining/program/rank_plan.h"
+
+namespace d9d {
+
+class ProgramRun {
+ public:
+  // All are borrowed.
+  ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages, StageLinks& links,
+             bool has_backward);
+
+  void run(const RankPlan& plan);
+
+ private:
+  using Leaves = std::vector<at::Tensor>;
+  // Of a stage and a microbatch that has run F and not yet its backward.
+  struct Live {
+    Leaves arrived;
+    Leaves gradients_like = {};  // on the meta device
+    StageGraph graph = StageGraph({});
+    at::TensorOptions loss_options = {};  // of the last stage
+  };
+  using Key = std::pair<StageIndex, MicrobatchIndex>;
+
+  void compute(const std::vector<PlannedCompute>& parts);
+  void run_part(const PlannedCompute& part);
+  void forward(StageIndex stage, MicrobatchIndex microbatch);
+  void backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last);
+  void receive_through(const Transfer& transfer);
+  void receive_next();
+  void hand_on(const Transfer& transfer, Leaves leaves);
+  [[nodiscard]] Leaves take(const Transfer& transfer);
+  [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
+  [[nodiscard]] Leaves announced_transfer(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made) const;
+  [[nodiscard]] Leaves input_gradients(StageIndex stage, MicrobatchIndex microbatch, const Leaves& arrived) const;
+  [[nodiscard]] std::string place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const;
+  [[nodiscard]] bool is_first(StageIndex stage) const { return stage.value == 0; }
+  [[nodiscard]] bool is_last_stage(StageIndex stage) const { return stage.value + 1 == placement_.num_stages(); }
+
+  const StagePlacement& placement_;
+  const std::map<StageIndex, PipelineStage*>& stages_;
+  StageLinks& links_;
+  const bool has_backward_;
+  std::map<Key, Live> live_;
+  std::map<Transfer, Leaves> outbox_;   // made, and not yet sent
+  std::map<Transfer, Leaves> arrived_;  // received or made on this rank, and not yet used
+  std::deque<Transfer> to_receive_;     // in the order of the program
+};
+
+}  // namespace d9d

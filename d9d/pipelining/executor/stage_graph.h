@@ -1,0 +1,32 @@
+// The autograd graph of one microbatch on one stage, from which the values of its outputs are gone: an output may be
+// dropped when it is sent, long before its gradient comes back.
+//
+// Example
+//   StageGraph graph(outputs);
+//   outputs.clear();
+//   graph.backward(gradients);                  // leaves accumulate, and memory that backward needed is free again
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace d9d {
+
+class StageGraph {
+ public:
+  // Outputs without a graph are left out.
+  explicit StageGraph(const std::vector<at::Tensor>& outputs);
+
+  // Whether any output has a graph: otherwise backward() does nothing.
+  [[nodiscard]] bool has_graph() const;
+  // Runs backward once. gradients: one an output, of its shape and dtype; where the output has no graph it is ignored.
+  void backward(std::vector<at::Tensor> gradients);
+
+ private:
+  struct Roots;
+  std::shared_ptr<Roots> roots_;
+};
+
+}  // namespace d9d

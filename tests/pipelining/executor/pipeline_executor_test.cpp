@@ -1,0 +1,327 @@
+#include "d9d/pipelining/executor/pipeline_executor.h"
+
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/pipelining/executor/toy_stages.h"
+#include "tests/support/forwarding_communicator.h"
+#include "tests/support/gpu_ranks.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test::pipeline_executor_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct NamedSchedule {
+  const char* name;
+  PipelineScheduleConfig config;
+  std::int64_t least_microbatches_per_rank = 0;
+};
+
+const std::vector<NamedSchedule>& schedules() {
+  static const std::vector<NamedSchedule> all = {
+      {"gpipe", GPipeScheduleConfig{}},
+      {"looped_bfs 2", LoopedBfsScheduleConfig{.num_stages_per_rank = 2}},
+      {"1f1b", OneFOneBScheduleConfig{}},
+      {"1f1b classic", OneFOneBScheduleConfig{.depth = OneFOneBDepth::kClassic}},
+      {"1f1b 2", OneFOneBScheduleConfig{.num_stages_per_rank = 2}},
+      {"1f1b 3 zero bubble", OneFOneBScheduleConfig{.num_stages_per_rank = 3, .zero_bubble = true}},
+      {"zero_bubble_v", ZeroBubbleVScheduleConfig{}},
+      {"dual_pipe_v", DualPipeVScheduleConfig{}, 2}};
+  return all;
+}
+
+DistContext context_of(World& world) {
+  return DistContext({.mesh = {.pipeline_parallel = world.size()},
+                      .world = borrowed(world),
+                      .local_rank = world.rank(),
+                      .log_sink = [](std::string_view) {}});
+}
+
+// A rank's part of the network.
+struct Part {
+  Part(const DistContext& context, const PipelineScheduleConfig& config, ToyShape shape, std::int64_t num_slots = 2)
+      : Part(context, schedule_of(config), shape, num_slots) {}
+  Part(const DistContext& context, PipelineSchedule schedule, ToyShape shape, std::int64_t num_slots = 2)
+      : executor(context, std::move(schedule), num_slots), network([&] {
+          shape.num_stages = executor.placement().num_stages();
+          shape.device = context.device();
+          return shape;
+        }()) {
+    for (const StageIndex stage : executor.stages()) stages.push_back(std::make_unique<ToyStage>(network, stage));
+  }
+  void run() {
+    std::vector<PipelineStage*> borrowed_stages;
+    for (const auto& stage : stages) borrowed_stages.push_back(stage.get());
+    executor.run(borrowed_stages, network.shape.num_microbatches);
+  }
+
+  PipelineExecutor executor;
+  ToyNetwork network;
+  std::vector<std::unique_ptr<ToyStage>> stages;
+};
+
+// Gradients of a layer are summed over microbatches in another order than on one rank.
+constexpr double kRounding = 1e-13;
+
+void expect_gradients_of_one_piece(const Part& part) {
+  ToyNetwork whole(part.network.shape);
+  whole.run_in_one_piece();
+  const auto& own = part.executor.stages();
+  for (std::int64_t i = 0; i < whole.shape.num_stages; ++i) {
+    const at::Tensor& grad = part.network.weights[static_cast<std::size_t>(i)].grad();
+    const at::Tensor& expected = whole.weights[static_cast<std::size_t>(i)].grad();
+    const bool is_own = std::ranges::find(own, StageIndex{i}) != own.end();
+    ASSERT_EQ(grad.defined(), is_own && expected.defined()) << "layer " << i;
+    if (!grad.defined()) continue;
+    EXPECT_TRUE(at::allclose(grad, expected, kRounding, kRounding)) << "layer " << i;
+  }
+}
+
+struct Setting {
+  RankBackend backend;
+  std::int64_t num_ranks;
+};
+
+class Executor : public ::testing::TestWithParam<Setting> {
+ protected:
+  void SetUp() override {
+    if (GetParam().backend == RankBackend::kNccl && !has_gpus(GetParam().num_ranks)) GTEST_SKIP() << "too few GPUs";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Threads, Executor,
+                         ::testing::Values(Setting{RankBackend::kThreads, 1}, Setting{RankBackend::kThreads, 2},
+                                           Setting{RankBackend::kThreads, 3}, Setting{RankBackend::kThreads, 4}),
+                         [](const auto& setting) { return cat(setting.param.num_ranks); });
+INSTANTIATE_TEST_SUITE_P(Gloo, Executor,
+                         ::testing::Values(Setting{RankBackend::kGloo, 2}, Setting{RankBackend::kGloo, 4}),
+                         [](const auto& setting) { return cat(setting.param.num_ranks); });
+INSTANTIATE_TEST_SUITE_P(Nccl, Executor, ::testing::Values(Setting{RankBackend::kNccl, 2}),
+                         [](const auto& setting) { return cat(setting.param.num_ranks); });
+
+TEST_P(Executor, Gives_the_gradients_of_the_network_in_one_piece) {
+  for (const NamedSchedule& schedule : schedules()) {
+    run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
+      SCOPED_TRACE(schedule.name);
+      const DistContext context = context_of(world);
+      const std::int64_t least = std::max<std::int64_t>(1, schedule.least_microbatches_per_rank * world.size());
+      for (std::int64_t m = least; m <= 9; m += GetParam().backend == RankBackend::kThreads ? 1 : 4) {
+        SCOPED_TRACE(cat(m, " microbatches"));
+        Part part(context, schedule.config, {.num_microbatches = m, .has_more_tensors = m % 2 == 0},
+                  /*num_slots=*/1 + m % 2);
+        part.run();
+        expect_gradients_of_one_piece(part);
+        for (const auto& stage : part.stages) {
+          EXPECT_EQ(stage->num_complete, m);
+          EXPECT_TRUE(stage->is_complete);
+        }
+      }
+    });
+  }
+}
+
+TEST_P(Executor, Hands_gradients_to_the_first_trained_layer_past_frozen_ones) {
+  run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, OneFOneBScheduleConfig{.num_stages_per_rank = 2},
+              {.num_microbatches = 4, .num_frozen = 1, .has_more_tensors = false});
+    part.run();
+    expect_gradients_of_one_piece(part);
+  });
+}
+
+TEST_P(Executor, Runs_forwards_alone_without_a_graph) {
+  run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, InferenceScheduleConfig{}, {.num_microbatches = 5});
+    part.run();
+    const bool is_last = world.rank() + 1 == world.size();
+    ASSERT_EQ(part.stages.front()->outputs.size(), is_last ? 5 : 0);
+    for (std::size_t i = 0; i < part.stages.front()->outputs.size(); ++i) {
+      at::Tensor x = part.network.input(static_cast<std::int64_t>(i));
+      for (std::int64_t layer = 0; layer < world.size(); ++layer) x = part.network.layer(layer, x);
+      EXPECT_TRUE(at::equal(part.stages.front()->outputs[i], x));
+    }
+  });
+}
+
+TEST_P(Executor, Drops_an_output_when_it_is_sent) {
+  run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 6}, /*num_slots=*/1);
+    part.run();
+    // Gloo reads the memory of the last message until the receiver has it.
+    EXPECT_LE(part.stages.front()->num_kept, GetParam().backend == RankBackend::kGloo ? 5 : 0);
+  });
+}
+
+// A schedule of one's own: backwards in the order of forwards.
+TEST_P(Executor, Runs_a_schedule_of_ones_own) {
+  const PipelineSchedule schedule{
+      .name = "first in, first out",
+      .placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 1); },
+      .order =
+          [](const StagePlacement&, std::int64_t rank, std::int64_t num_microbatches) {
+            RankProgram program;
+            for (std::int64_t i = 0; i < num_microbatches; ++i) {
+              program.push_back(ComputeAction(ForwardAction{.stage = {rank}, .microbatch = {i}}));
+            }
+            for (std::int64_t i = 0; i < num_microbatches; ++i) {
+              program.push_back(ComputeAction(BackwardAction{.stage = {rank}, .microbatch = {i}}));
+            }
+            return program;
+          }};
+  run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, schedule, {.num_microbatches = 5});
+    part.run();
+    expect_gradients_of_one_piece(part);
+  });
+}
+
+void pause(std::int64_t seed) {
+  std::mt19937 random(static_cast<std::uint32_t>(seed));
+  std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));  // another order of events, no waiting
+}
+
+struct SlowCommunicator : ForwardingCommunicator {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  Work exchange(const std::vector<PointToPoint>& messages) override {
+    pause(num_calls++ * 17 + group().index);
+    return inner().exchange(messages);
+  }
+  std::int64_t num_calls = 0;
+};
+
+TEST_P(Executor, Gives_the_same_bits_whatever_takes_how_long) {
+  for (const PipelineScheduleConfig& config : {PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2}),
+                                               PipelineScheduleConfig(ZeroBubbleVScheduleConfig{})}) {
+    run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
+      const ToyShape shape{.num_microbatches = 6};
+      const DistContext fast = context_of(world);
+      Part expected(fast, config, shape);
+      expected.run();
+      const std::shared_ptr<World> slow_world = world_of<SlowCommunicator>(world);
+      for (std::int64_t seed = 0; seed < 2; ++seed) {
+        const DistContext slow = context_of(*slow_world);
+        Part part(slow, config, shape, /*num_slots=*/1 + seed);
+        for (const auto& stage : part.stages) {
+          stage->on_forward = [=](StageIndex s, MicrobatchIndex m) { pause(seed * 100 + s.value * 10 + m.value); };
+          stage->on_backward = [=](StageIndex s, MicrobatchIndex m) { pause(seed * 99 + s.value * 11 + m.value); };
+        }
+        part.run();
+        for (const StageIndex stage : part.executor.stages()) {
+          const auto index = static_cast<std::size_t>(stage.value);
+          EXPECT_TRUE(at::equal(part.network.weights[index].grad(), expected.network.weights[index].grad()));
+        }
+      }
+    });
+  }
+}
+
+// What each of the ranks throws; empty: nothing.
+std::vector<std::string> errors_of(const Setting& setting, const std::function<void(World&)>& body) {
+  std::vector<std::string> errors(static_cast<std::size_t>(setting.num_ranks));
+  try {
+    run_ranks(setting.backend, setting.num_ranks, [&](World& world) {
+      try {
+        body(world);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(world.rank())] = error.what();
+        throw;
+      }
+    });
+  } catch (const std::exception&) {  // is among them
+  }
+  return errors;
+}
+
+class ExecutorFaults : public ::testing::TestWithParam<Setting> {};
+INSTANTIATE_TEST_SUITE_P(Threads, ExecutorFaults, ::testing::Values(Setting{RankBackend::kThreads, 2}),
+                         [](const auto& setting) { return cat(setting.param.num_ranks); });
+INSTANTIATE_TEST_SUITE_P(Gloo, ExecutorFaults, ::testing::Values(Setting{RankBackend::kGloo, 2}),
+                         [](const auto& setting) { return cat(setting.param.num_ranks); });
+
+TEST_P(ExecutorFaults, A_stage_that_throws_ends_all_ranks) {
+  for (const bool in_forward : {true, false}) {
+    const auto errors = errors_of(GetParam(), [&](World& world) {
+      const DistContext context = context_of(world);
+      Part part(context, OneFOneBScheduleConfig{}, {.num_microbatches = 6});
+      const auto fail = [](StageIndex stage, MicrobatchIndex microbatch) {
+        D9D_CHECK(stage.value != 1 || microbatch.value != 2, StateError, "the toy breaks");
+      };
+      (in_forward ? part.stages.front()->on_forward : part.stages.front()->on_backward) = fail;
+      part.run();
+    });
+    EXPECT_THAT(errors[1],
+                HasSubstr(cat("the toy breaks (", in_forward ? "forward" : "backward", " of stage 1, microbatch 2)")));
+    EXPECT_THAT(errors[0], HasSubstr("the toy breaks"));
+  }
+}
+
+struct OtherTransfer : ToyStage {
+  using ToyStage::ToyStage;
+  std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override {
+    auto leaves = ToyStage::transfer(microbatch, boundary);
+    if (microbatch.value == 1) leaves.front() = leaves.front().to(at::kFloat);
+    return leaves;
+  }
+};
+
+TEST_P(ExecutorFaults, Neighbours_that_expect_different_transfers_are_refused_on_all_ranks) {
+  const auto errors = errors_of(GetParam(), [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false});
+    if (world.rank() == 1) part.stages.front() = std::make_unique<OtherTransfer>(part.network, StageIndex{1});
+    part.run();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error,
+                HasSubstr("expected stage 0 to announce the transfer that stage 1 expects, from microbatch 0 on "
+                          "Double [1, 5], from microbatch 1 on Float [2, 5], got from microbatch 0 on Double [1, "
+                          "5], from microbatch 1 on Double [2, 5]"));
+  }
+}
+
+TEST_P(ExecutorFaults, A_stage_that_hands_on_something_else_than_announced_is_named) {
+  const auto errors = errors_of(GetParam(), [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false});
+    part.stages.front() = std::make_unique<OtherTransfer>(part.network, part.executor.stages().front());
+    part.run();
+  });
+  EXPECT_THAT(errors[0], HasSubstr("expected stage 0 to hand on what it announced, Float [2, 5], got Double [2, 5] for "
+                                   "microbatch 1"));
+  EXPECT_NE(errors[1], "");
+}
+
+TEST_P(ExecutorFaults, Different_numbers_of_microbatches_are_refused_on_all_ranks) {
+  const auto errors = errors_of(GetParam(), [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 3 + world.rank()});
+    part.run();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("as many microbatches on all ranks of a pipeline, got 3 on its rank 0 and 4 on its"));
+  }
+}
+
+TEST_P(ExecutorFaults, Too_few_microbatches_for_a_schedule_are_refused_on_all_ranks) {
+  const auto errors = errors_of(GetParam(), [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, DualPipeVScheduleConfig{}, {.num_microbatches = 3});
+    part.run();
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("dual_pipe_v"));
+}
+
+}  // namespace
+}  // namespace d9d::test::pipeline_executor_test

@@ -1,0 +1,130 @@
+// Stages of a small network in float64, and the same network in one piece: each layer y = tanh(x w) + x / 2, then the
+// mean of the squares, weighted. The second tensor of a transfer is the sum of a term of each layer (a scalar, as an
+// auxiliary loss), the third whole numbers.
+//
+// Example
+//   ToyNetwork network({.num_stages = 4, .num_microbatches = 8});
+//   network.run_in_one_piece();                        // network.weights[i].grad()
+//   ToyStage stage(network, {2});
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include <ATen/ATen.h>
+
+#include "d9d/pipelining/executor/pipeline_stage.h"
+
+namespace d9d::test {
+
+struct ToyShape {
+  std::int64_t num_stages = 1;
+  std::int64_t num_microbatches = 1;
+  std::int64_t num_frozen = 0;   // first layers without a gradient
+  bool has_more_tensors = true;  // a scalar and whole numbers in each transfer
+  at::Device device = at::kCPU;
+};
+
+constexpr std::int64_t kToyWidth = 5;
+
+// Values are the same on every rank.
+inline at::Tensor toy_values(std::int64_t seed, std::int64_t rows, std::int64_t columns, at::Device device) {
+  const at::Tensor number = at::arange(rows * columns, at::kDouble) * 0.7 + static_cast<double>(seed) * 1.3;
+  return at::sin(number * number).view({rows, columns}).to(device);
+}
+
+class ToyNetwork {
+ public:
+  explicit ToyNetwork(const ToyShape& toy_shape) : shape(toy_shape) {
+    for (std::int64_t i = 0; i < shape.num_stages; ++i) {
+      weights.push_back(
+          toy_values(100 + i, kToyWidth, kToyWidth, shape.device).set_requires_grad(i >= shape.num_frozen));
+    }
+  }
+
+  // Microbatches have 1, 2, 3, 1, 2, ... rows.
+  [[nodiscard]] at::Tensor input(std::int64_t microbatch) const {
+    return toy_values(microbatch, 1 + microbatch % 3, kToyWidth, shape.device);
+  }
+  [[nodiscard]] at::Tensor layer(std::int64_t index, const at::Tensor& x) const {
+    return at::tanh(at::mm(x, weights[static_cast<std::size_t>(index)])) + x / 2;
+  }
+  [[nodiscard]] static at::Tensor loss(const at::Tensor& y, const at::Tensor& term, std::int64_t microbatch) {
+    return (y.square().mean() + term / 7) * (1 + microbatch);
+  }
+
+  [[nodiscard]] at::Tensor zero() const { return at::zeros({}, at::TensorOptions(shape.device).dtype(at::kDouble)); }
+  [[nodiscard]] at::Tensor whole_numbers(std::int64_t value) const {
+    return at::full({3}, value, at::TensorOptions(shape.device).dtype(at::kLong));
+  }
+
+  void run_in_one_piece() const {
+    for (std::int64_t microbatch = 0; microbatch < shape.num_microbatches; ++microbatch) {
+      at::Tensor x = input(microbatch);
+      at::Tensor term = zero();
+      for (std::int64_t i = 0; i < shape.num_stages; ++i) {
+        x = layer(i, x);
+        if (shape.has_more_tensors) term = term + x.mean() * (i + 1);
+      }
+      loss(x, term, microbatch).backward();
+    }
+  }
+
+  const ToyShape shape;
+  std::vector<at::Tensor> weights;
+};
+
+class ToyStage : public PipelineStage {
+ public:
+  ToyStage(const ToyNetwork& network, StageIndex index) : network_(network), index_(index) {}
+
+  std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary) const override {
+    const at::TensorOptions meta(at::kMeta);
+    const at::Tensor x = at::empty({1 + microbatch.value % 3, kToyWidth}, meta.dtype(at::kDouble));
+    if (!network_.shape.has_more_tensors) return {x};
+    return {x, at::empty({}, meta.dtype(at::kDouble)), at::empty({3}, meta.dtype(at::kLong))};
+  }
+
+  std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) override {
+    if (on_forward) on_forward(index_, microbatch);
+    for (const auto& each : made_) num_kept += each.expired() ? 0 : 1;
+    const bool is_first = arrived.empty();
+    const at::Tensor x = network_.layer(index_.value, is_first ? network_.input(microbatch.value) : arrived[0]);
+    at::Tensor term = network_.zero();
+    if (network_.shape.has_more_tensors) {
+      if (!is_first) term = arrived[1];
+      term = term + x.mean() * (index_.value + 1);
+      const at::Tensor expected = network_.whole_numbers(10 * microbatch.value + index_.value);
+      if (!is_first) TORCH_CHECK(at::equal(arrived[2] + 1, expected), "whole numbers of another microbatch");
+    }
+    if (index_.value + 1 == network_.shape.num_stages) {
+      outputs.push_back(x.detach());
+      return at::GradMode::is_enabled() ? std::vector{network_.loss(x, term, microbatch.value)}
+                                        : std::vector<at::Tensor>();
+    }
+    made_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(x.storage().unsafeGetStorageImpl()));
+    if (!network_.shape.has_more_tensors) return {x};
+    return {x, term, network_.whole_numbers(10 * microbatch.value + index_.value)};
+  }
+
+  void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
+                const std::function<void()>& compute) override {
+    if (on_backward) on_backward(index_, microbatch);
+    if (part != BackwardPart::kInput) ++num_complete;
+    is_complete = is_last;
+    compute();
+  }
+
+  std::function<void(StageIndex, MicrobatchIndex)> on_forward, on_backward;
+  std::vector<at::Tensor> outputs = {};  // of the last stage
+  std::int64_t num_kept = 0;             // outputs that were still there in later forwards
+  std::int64_t num_complete = 0;         // B and W
+  bool is_complete = false;              // whether the last of them was the step's
+
+ private:
+  const ToyNetwork& network_;
+  const StageIndex index_;
+  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> made_ = {};  // outputs so far
+};
+
+}  // namespace d9d::test
