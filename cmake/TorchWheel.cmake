@@ -24,7 +24,7 @@ print(pathlib.Path(spec.origin).parent.parent if spec else '', end='')"
 endif()
 if(NOT EXISTS "${D9D_SITE_PACKAGES}/torch/version.py")
   message(FATAL_ERROR "[cmake::torch] expected the torch wheel in D9D_SITE_PACKAGES, got '${D9D_SITE_PACKAGES}'. "
-    "Run tools/bootstrap, or pass -DD9D_SITE_PACKAGES=<folder that holds torch/>.")
+    "In d9d.cpp's own tree run tools/bootstrap; elsewhere pass -DD9D_SITE_PACKAGES=<folder that holds torch/>.")
 endif()
 file(STRINGS "${D9D_SITE_PACKAGES}/torch/version.py" D9D_TORCH_FOUND REGEX "^__version__")
 string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" D9D_TORCH_FOUND "${D9D_TORCH_FOUND}")

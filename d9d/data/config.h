@@ -41,7 +41,7 @@ struct AutoDataConfig {
     using Data = AutoDataConfig;
     return record<Data>(required("global_batch_size", &Data::global_batch_size, at_least(1)),
                         required("microbatch_size", &Data::microbatch_size, at_least(1)),
-                        required("num_workers", &Data::num_workers, at_least(0)),
+                        defaulted("num_workers", &Data::num_workers, at_least(0)),
                         defaulted("shard_indexing_mode", &Data::shard_indexing_mode),
                         defaulted("shuffle", &Data::shuffle), defaulted("drop_last", &Data::drop_last),
                         defaulted("pin_memory", &Data::pin_memory),

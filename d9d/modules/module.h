@@ -19,6 +19,7 @@
 // name, element).
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -149,6 +150,15 @@ class Module {
   // Names must be new in this module, not empty and without dots (ConfigError).
   ParameterPtr register_parameter(const std::string& name, ParameterSpec spec);
   ParameterPtr register_parameter(const std::string& name, ParameterPtr shared);  // tied to another module's
+  // The mistake of registering values, as one compile error.
+  template <class Values>
+  requires std::convertible_to<const Values&, at::Tensor> ParameterPtr register_parameter(const std::string&,
+                                                                                          const Values&) {
+    static_assert(sizeof(Values) == 0,
+                  "register_parameter takes no tensor, since memory comes later: write register_parameter(name, "
+                  "{.shape = {...}, .init = init::normal(0.02)}), and values of one's own in after_reset()");
+    return nullptr;
+  }
   BufferPtr register_buffer(const std::string& name, BufferSpec spec);
   template <class T>
   ModulePtr<T> register_module(const std::string& name, ModulePtr<T> child) {

@@ -31,6 +31,7 @@ class RankSupervisor {
     try {
       World* const world = add(std::make_unique<World>(connect(rank)));
       body(*world);
+      world->leave();
     } catch (const std::exception& error) {
       const std::string text = error.what();
       fail(cat("rank ", rank, " failed: ", text.substr(0, text.find('\n'))));

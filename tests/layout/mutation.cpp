@@ -77,6 +77,7 @@ class MutatedBackend final : public CommunicatorBackend {
     return std::make_shared<MutatedCommunicator>(world_.communicator(group), mutation_, phase_);
   }
   void abort(const std::string& reason) override { world_.abort(reason); }
+  void leave() override { world_.leave(); }
 
  private:
   World& world_;

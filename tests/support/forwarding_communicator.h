@@ -72,6 +72,7 @@ class WrappingBackend final : public CommunicatorBackend {
     return std::make_shared<Wrapper>(world_.communicator(group));
   }
   void abort(const std::string& reason) override { world_.abort(reason); }
+  void leave() override { world_.leave(); }
 
  private:
   World& world_;

@@ -79,6 +79,7 @@ class RecordingBackend final : public CommunicatorBackend {
     return std::make_shared<RecordingCommunicator>(inner_.communicator(group), operations_);
   }
   void abort(const std::string& reason) override { inner_.abort(reason); }
+  void leave() override { inner_.leave(); }
 
  private:
   World& inner_;

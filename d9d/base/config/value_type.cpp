@@ -1,5 +1,6 @@
 #include "d9d/base/config/value_type.h"
 
+#include "d9d/base/check.h"
 #include "d9d/base/config/read_scalar.h"
 
 namespace d9d {
@@ -53,7 +54,9 @@ class StringType final : public ScalarType<std::string> {
 
 class PathType final : public ValueType {
   void parse(const Json& json, const ConfigPath& path, const Range&, void* target) const override {
-    *static_cast<std::filesystem::path*>(target) = read_string(json, path);
+    std::string text = read_string(json, path);
+    D9D_CHECK(!text.empty(), ConfigError, path, "expected a path, got an empty one. Give one, or null for none.");
+    *static_cast<std::filesystem::path*>(target) = std::move(text);
   }
   Json write(const void* value) const override { return static_cast<const std::filesystem::path*>(value)->string(); }
   Json schema(const Range&) const override { return {{"type", "string"}}; }

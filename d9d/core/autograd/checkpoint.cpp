@@ -23,6 +23,7 @@ struct BodyScope {
   bool is_recomputing = false;
 };
 thread_local BodyScope current_scope;
+thread_local std::int64_t num_begun_backwards = 0;
 
 template <class Run>
 void run_in_scope(const BodyScope& scope, const Run& run) {
@@ -40,6 +41,11 @@ class CheckpointEngine final : public ag::Engine {
     // lint: allow(mutable-global): LibTorch gets the one engine from a function without arguments
     static CheckpointEngine engine;
     return engine;
+  }
+  ag::variable_list execute(const ag::edge_list& roots, const ag::variable_list& inputs, bool keep_graph,
+                            bool create_graph, bool accumulate_grad, const ag::edge_list& outputs) override {
+    if (accumulate_grad) ++num_begun_backwards;
+    return ag::Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
   std::unique_ptr<ag::SavedVariableHooks> get_default_saved_variable_hooks() override {
     return current_scope.hooks == nullptr ? nullptr : (*current_scope.hooks)();
@@ -165,6 +171,8 @@ void install_checkpoint_engine() {
   static std::once_flag once;  // lint: allow(mutable-global): the engine belongs to the process
   std::call_once(once, [] { ag::set_default_engine_stub(&CheckpointEngine::instance); });
 }
+
+std::int64_t num_backwards() { return num_begun_backwards; }
 
 namespace detail {
 

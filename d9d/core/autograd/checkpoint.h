@@ -12,6 +12,7 @@
 #pragma once
 
 #include <any>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <tuple>
@@ -31,6 +32,9 @@ namespace d9d {
 // before any rank starts. In a program without launch() the first checkpoint() calls it; that checkpoint must not be
 // inside a backward.
 void install_checkpoint_engine();
+
+// How many backwards that add to .grad() this thread has begun, with that engine; autograd::grad() is none of them.
+[[nodiscard]] std::int64_t num_backwards();
 
 namespace detail {
 

@@ -29,6 +29,8 @@ class CommunicatorBackend {
   [[nodiscard]] virtual std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) = 0;
   // Local. Tells all ranks that this one cannot continue; their pending and later operations fail with `reason`.
   virtual void abort(const std::string& reason) = 0;
+  // Local. This rank's program has returned: others that wait for it fail instead.
+  virtual void leave() = 0;
 };
 
 class World {
@@ -48,6 +50,9 @@ class World {
   // Local. Sets the timeout of all communicators, present and future.
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }
+  // Local. To be called when this rank's program has returned without an error: ranks that wait for an operation which
+  // it has not called fail at once.
+  void leave() { backend_->leave(); }
   // Local. Calls throw_if_failed() of all communicators: for values that were communicated over several of them.
   void throw_if_failed() const;
   // Local. Releases all communicators; those that have other owners still work.

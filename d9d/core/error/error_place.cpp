@@ -41,7 +41,11 @@ std::string error_line(const std::exception& error) {
   for (const std::string& place : from_c10->context()) {
     line += (&place == &from_c10->context().front() ? " (" : ", ") + first_line(place);
   }
-  return from_c10->context().empty() ? line : line + ")";
+  if (!from_c10->context().empty()) line += ")";
+  // What has no memory after materialize() belongs to no module.
+  if (line.find("meta") != std::string::npos)
+    line += ". A module that is not registered stays on meta: register_module()";
+  return line;
 }
 
 }  // namespace d9d

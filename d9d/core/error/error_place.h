@@ -30,5 +30,7 @@ decltype(auto) with_error_place(std::string_view place, const Work& work) {
 
 // The error's text on one line, with its places: what a program prints. Of several lines of LibTorch the first.
 [[nodiscard]] std::string error_line(const std::exception& error);
+// What is said of anything else that was thrown.
+inline constexpr const char* kUnknownException = "an exception that is no std::exception";
 
 }  // namespace d9d

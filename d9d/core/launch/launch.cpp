@@ -2,6 +2,7 @@
 
 #include <iostream>
 #include <string>
+#include <thread>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -44,6 +45,14 @@ void use_device(c10::Device device) {
   if (!device.is_cuda()) return;
   load_cuda();
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+}
+
+// More threads than that wait for each other at every operator: with many thousand nothing moves at all.
+void check_threads(const LaunchConfig& config) {
+  const std::int64_t most = 4 * std::max(16U, std::thread::hardware_concurrency());
+  D9D_CHECK(config.num_threads.value_or(1) <= most, ConfigError,
+            "[core::launch] expected launch.num_threads of at most ", most, " on this machine, got ",
+            *config.num_threads, ". Leave it null for all cores, divided among the ranks.");
 }
 
 void set_threads(const LaunchConfig& config, std::int64_t num_local_ranks) {
@@ -100,10 +109,14 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                          .master_address = here.master_address,
                          .log_level = config.log_level});
     run_program(program, context);
+    world->leave();
   } catch (const PeerFailedError&) {
     throw;
   } catch (const std::exception& error) {
     world->abort(cat("rank ", here.rank, " failed: ", error_line(error)));
+    throw;
+  } catch (...) {
+    world->abort(cat("rank ", here.rank, " failed: ", kUnknownException));
     throw;
   }
 }
@@ -136,6 +149,8 @@ int run_reporting_errors(const std::function<void()>& program) {
     return kPeerFailedExitCode;  // the rank that failed prints its error, and who started it how it ended
   } catch (const std::exception& error) {
     report(error_line(error));
+  } catch (...) {
+    report(kUnknownException);
   }
   return 1;
 }
@@ -144,6 +159,7 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
   int exit_code = 0;
   const int error_code = run_reporting_errors([&] {
     mesh.validate(ConfigPath{.keys = "mesh"});
+    check_threads(config);
     set_library_environment(config.deterministic);
     install_checkpoint_engine();
     if (config.deterministic) set_deterministic();

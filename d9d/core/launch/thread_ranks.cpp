@@ -1,5 +1,6 @@
 #include "d9d/core/launch/thread_ranks.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
@@ -34,8 +35,23 @@ std::string text_of(const std::exception_ptr& failure) {
   } catch (const std::exception& error) {
     return error_line(error);
   } catch (...) {
-    return "an exception that is no std::exception";
+    return kUnknownException;
   }
+}
+
+// Ranks of all run_thread_ranks() that have not ended.
+std::atomic<std::int64_t> num_running_ranks = 0;
+
+// A rank that calls exit() would end all others with its exit code, as if they had finished.
+void refuse_exit_of_ranks() {
+  static const int registered = std::atexit([] {
+    const std::int64_t num_running = num_running_ranks;
+    if (num_running == 0) return;
+    write_line_to_stderr(cat("error: the program called exit() while ", num_running,
+                             " ranks were running. Return from the program's function instead."));
+    std::_Exit(1);  // lint: allow(process-exit): threads use what the rest of exit() destroys
+  });
+  (void)registered;
 }
 
 // Keeps the type of the error, so that exit codes and tests see the same as on one rank.
@@ -65,6 +81,8 @@ std::string text_of(const std::exception_ptr& failure) {
 void run_thread_ranks(std::int64_t num_ranks, const std::function<void(const std::shared_ptr<World>& world)>& body,
                       std::chrono::milliseconds grace) {
   choose_vector_math();
+  refuse_exit_of_ranks();
+  num_running_ranks += num_ranks;
   const auto job = std::make_shared<ThreadJob>(num_ranks);
   const auto progress = std::make_shared<Progress>();
   progress->num_running = num_ranks;
@@ -74,9 +92,11 @@ void run_thread_ranks(std::int64_t num_ranks, const std::function<void(const std
     try {
       at::set_num_threads(threads_per_rank);
       body(std::make_shared<World>(std::make_unique<ThreadBackend>(job, rank)));
+      job->leave(rank);
     } catch (...) {
       failure = std::current_exception();
     }
+    --num_running_ranks;
     const std::lock_guard lock(progress->mutex);
     if (failure && !progress->failure) {
       progress->failure = failure;

@@ -21,6 +21,11 @@ GlobalBatchSampler::GlobalBatchSampler(Options options)
   D9D_CHECK(options.rank.index >= 0 && options.rank.index < options.rank.size, ConfigError,
             "[data::GlobalBatchSampler] expected a data-parallel rank below ", options.rank.size, ", got ",
             options.rank.index, ". Take both from one mesh axis.");
+  // A step of so many microbatches never ends, and they fill the memory.
+  constexpr std::int64_t kMostEpochs = 1000;
+  D9D_CHECK(options.global_batch_size / kMostEpochs <= options.dataset_size, ConfigError,
+            "[data::GlobalBatchSampler] expected a global_batch_size of at most ", kMostEpochs,
+            " times the data's size of ", options.dataset_size, ", got ", options.global_batch_size, ". Lower it.");
 }
 
 std::int64_t GlobalBatchSampler::samples_per_rank() const {

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/core/tree/tree.h"
 #include "d9d/data/pack/pack_stream.h"
 
 namespace d9d {
@@ -22,6 +23,11 @@ template <class T>
 inline constexpr bool kIsFilledOptional = false;
 template <class Batch>
 inline constexpr bool kIsFilledOptional<std::optional<Batch>> = true;
+
+// Copies of tensors, and StateError if the tensors have other values by now: a collate that returns the same memory for
+// each microbatch makes all of them the last one.
+[[nodiscard]] at::Tensor copy_of_leaf(const at::Tensor& leaf);
+void check_unchanged(const at::Tensor& copy, const at::Tensor& leaf);
 }  // namespace detail
 
 // next() returns std::optional<Batch>: one microbatch, or nullopt at the end.
@@ -69,20 +75,33 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
     if constexpr (Starts<Loader>) loader_.start();
   }
 
-  // Rethrows exceptions of the loader; the position then remains at the end of the last pack.
+  // Rethrows exceptions of the loader; the position then remains at the end of the last pack. Throws StateError if the
+  // first microbatch changes while the others of its pack are made.
   [[nodiscard]] std::optional<std::vector<Batch>> next() override {
     std::vector<Batch> pack;
+    std::vector<at::Tensor> first;  // of the first pack's first microbatch, as it came
     numbers_.clear();
     try {
       while (std::ssize(pack) < options_.microbatches_per_pack) {
         std::optional<Batch> microbatch = loader_.next();
         if (!microbatch) break;
         pack.push_back(std::move(*microbatch));
+        if constexpr (TensorTree<Batch>) {
+          if (std::exchange(is_unchecked_, false)) {
+            tree_for_each_leaf(pack.front(), [&](at::Tensor& leaf) { first.push_back(detail::copy_of_leaf(leaf)); });
+          }
+        }
         if constexpr (NumbersMicrobatches<Loader>) numbers_.push_back(loader_.microbatch_number());
       }
     } catch (...) {
       loader_.load_state(position_);
       throw;
+    }
+    if constexpr (TensorTree<Batch>) {
+      auto copy = first.begin();
+      if (!first.empty()) {
+        tree_for_each_leaf(pack.front(), [&](at::Tensor& leaf) { detail::check_unchanged(*copy++, leaf); });
+      }
     }
     const bool is_full = std::ssize(pack) == options_.microbatches_per_pack;
     if (pack.empty() || (!is_full && options_.drop_last)) return std::nullopt;
@@ -110,6 +129,7 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
   PackerOptions options_;
   nlohmann::json position_;            // the loader's state after the last pack
   std::vector<std::int64_t> numbers_;  // of the microbatches of the last pack
+  bool is_unchecked_ = true;           // until the first microbatch has come
 };
 
 }  // namespace d9d

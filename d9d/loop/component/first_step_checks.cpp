@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -11,6 +13,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/dtensor/held_parts.h"
 #include "d9d/loop/control/trainable_parameters.h"
 
 namespace d9d {
@@ -21,6 +24,20 @@ std::string_view bytes_of(const void* data, std::size_t size) { return {static_c
 // "layers.0.up.weight and 5 more"
 std::string first_of(const std::vector<std::string>& names) {
   return names.size() == 1 ? names.front() : cat(names.front(), " and ", names.size() - 1, " more");
+}
+
+at::Tensor first_elements(const at::Tensor& tensor) {
+  constexpr std::int64_t kNumElements = 1024;
+  return tensor.detach().view({-1}).narrow(0, 0, std::min(kNumElements, tensor.numel()));
+}
+
+// Of the elements of the whole parameter that this rank keeps.
+std::uint64_t hash_of_boxes(const NamedParameter& parameter) {
+  std::uint64_t hash = fnv1a("");
+  for (const HeldPart& part : held_parts(parameter.laid_out(parameter.tensor))) {
+    hash = fnv1a(cat(at::IntArrayRef(part.box.start), at::IntArrayRef(part.box.sizes)), hash);
+  }
+  return hash;
 }
 
 // The first packs of two ranks, as check_packs() gathers them.
@@ -157,25 +174,73 @@ std::vector<at::Tensor> FirstStep::generator_states() const {
   return states;
 }
 
-FirstUpdate::FirstUpdate(const Module& module) {
-  constexpr std::int64_t kNumElements = 1024;
+void FirstUpdate::begin(const Module& module, double learning_rate) {
+  if (is_done_ || learning_rate == 0) return;
+  learning_rate_ = learning_rate;
+  samples_.clear();
   for (const NamedParameter& parameter : trainable_parameters(module).parameters) {
-    const at::Tensor tensor = parameter.tensor.detach();
-    if (tensor.numel() == 0 || !tensor.is_contiguous()) continue;
-    parameters_.push_back(tensor.view({-1}).narrow(0, 0, std::min(kNumElements, tensor.numel())));
-    before_.push_back(parameters_.back().clone());
+    const at::Tensor stored = parameter.tensor.detach();
+    if (stored.numel() == 0 || !stored.is_contiguous()) continue;
+    const at::Tensor elements = first_elements(stored);
+    samples_.push_back({.name = parameter.name,
+                        .place = hash_of_boxes(parameter),
+                        .stored = parameter.tensor,
+                        .elements = elements,
+                        .before = elements.clone()});
   }
 }
 
-void FirstUpdate::warn(const DistContext& context, double learning_rate) const {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!at::equal(parameters_[i], before_[i])) return;
+void FirstUpdate::end(const DistContext& context, bool has_gradients) {
+  if (is_done_ || learning_rate_ == 0 || !has_gradients) return;
+  is_done_ = true;
+  nlohmann::json own = nlohmann::json::object();
+  for (const Sample& sample : samples_) {
+    const at::Tensor& gradient = sample.stored.grad();
+    const bool has_gradient = gradient.defined() && gradient.is_contiguous() && gradient.numel() > 0 &&
+                              first_elements(gradient).any().item<bool>();
+    own[sample.name] = {{"place", sample.place},
+                        {"values", hash_tensor(sample.elements, 0)},
+                        {"stays", has_gradient && at::equal(sample.elements, sample.before)},
+                        {"changes", !at::equal(sample.elements, sample.before)}};
   }
-  if (parameters_.empty()) return;
-  context.log().warning(
-      "the optimiser's first step changed no parameter, at a learning rate of ", learning_rate,
-      ". Build it on the tensors of TrainableParameters that build_optimizer gets. In bfloat16 small steps vanish: set "
-      "trainer.model_stage_factory.master_dtype, or use stochastic rounding.");
+  samples_.clear();
+  const std::vector<nlohmann::json> all = all_gather_object(own, context.mesh(MeshDomain::kBatch));
+  if (!context.is_main_process()) return;
+  std::set<std::string> stay, change, differ;
+  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> values_at;
+  for (const nlohmann::json& one : all) {
+    for (const auto& [name, sample] : one.items()) {
+      if (sample["stays"]) stay.insert(name);
+      if (sample["changes"]) change.insert(name);
+      const auto values = sample["values"].get<std::uint64_t>();
+      const auto [held, is_new] = values_at.try_emplace({name, sample["place"].get<std::uint64_t>()}, values);
+      if (!is_new && held->second != values) differ.insert(name);
+    }
+  }
+  std::erase_if(stay, [&](const std::string& name) { return change.contains(name); });
+  if (!stay.empty()) {
+    context.log().warning(
+        "the optimiser's first step did not change ", first_of({stay.begin(), stay.end()}),
+        ", which has a gradient, at a learning rate of ", learning_rate_,
+        ". Build it on the tensors of TrainableParameters that build_optimizer gets, all of them. In bfloat16 small "
+        "steps vanish: set trainer.model_stage_factory.master_dtype, or use stochastic rounding.");
+  }
+  if (!differ.empty()) {
+    context.log().warning("ranks that hold the same elements of ", first_of({differ.begin(), differ.end()}),
+                          " have other values after the first step. Build model and optimiser alike on every rank, and "
+                          "write to parameters on all of them.");
+  }
+}
+
+bool warn_of_evaluation(const Module& module, const DistContext& context, std::int64_t step) {
+  if (module.is_training()) return false;
+  if (context.is_main_process()) {
+    context.log().warning(
+        "the model is in evaluation mode in step ", step,
+        ", where Dropout does nothing. Call train() after an evaluation; call eval() on parts, not on "
+        "the model, to keep them so.");
+  }
+  return true;
 }
 
 }  // namespace d9d

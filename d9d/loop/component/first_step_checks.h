@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -80,22 +81,37 @@ class FirstStep {
   std::unordered_map<const at::TensorImpl*, c10::weak_intrusive_ptr<at::TensorImpl>> leaves_;
 };
 
-// Whether the optimiser's first step changes anything. One that was built on other tensors than those of
-// TrainableParameters trains nothing.
+// What the optimiser's first step changes. A parameter that its optimiser does not have is not trained, and ranks that
+// update the same elements differently train different models.
 //
 // Example
-//   const FirstUpdate update(module);
+//   FirstUpdate update;                   // of the job
+//   update.begin(module, learning_rate);  // in each step
 //   ...                                   // the optimiser's step
-//   update.warn(context, learning_rate);
+//   update.end(context, has_gradients);
 class FirstUpdate {
  public:
-  explicit FirstUpdate(const Module& module);  // copies a few elements of each trained parameter
-  // Local. Logs a warning if none of these elements has changed. Waits for the device.
-  void warn(const DistContext& context, double learning_rate) const;
+  // Copies a few elements of each trained parameter, until a step has been looked at. At a rate of 0: nothing.
+  void begin(const Module& module, double learning_rate);
+  // Collective over all ranks, with the same arguments, in the first step that begin() has prepared and whose gradients
+  // are not all 0. The main process logs parameters with a gradient of which these elements are what they were on all
+  // ranks, and parameters of which ranks that hold the same elements now have other values. Waits for the device.
+  void end(const DistContext& context, bool has_gradients);
 
  private:
-  std::vector<at::Tensor> parameters_;  // [at most kNumElements], of each parameter, in its memory
-  std::vector<at::Tensor> before_;
+  struct Sample {
+    std::string name;
+    std::uint64_t place = 0;  // a hash of which elements of the whole parameter the rank holds
+    at::Tensor stored;        // what the rank keeps, contiguous
+    at::Tensor elements;      // [at most kNumElements], in the memory of `stored`
+    at::Tensor before;
+  };
+  bool is_done_ = false;
+  double learning_rate_ = 0.0;
+  std::vector<Sample> samples_;
 };
+
+// Whether the model is in evaluation mode; the main process then logs a warning.
+bool warn_of_evaluation(const Module& module, const DistContext& context, std::int64_t step);
 
 }  // namespace d9d

@@ -8,6 +8,7 @@
 #include <ATen/OpMathType.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/internals/grad_norm/grad_norm.h"
 #include "d9d/loop/component/loss_shares.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
@@ -95,6 +96,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   const at::Tensor weighted = loss.detach().to(at::kDouble) * wide_weight;
   weighted_loss_ = weighted_loss_.defined() ? weighted_loss_ + weighted : weighted;
   total_weight_ = total_weight_.defined() ? total_weight_ + wide_weight : wide_weight;
+  losses_.emplace_back(weighted, wide_weight);
 }
 
 // Returns the first seven of Pending::totals, fp64, on the device, after one all-reduce.
@@ -162,14 +164,14 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
   step.norm = total[kNorm] / std::abs(step.total_weight);
   step.is_finite = step.is_usable = std::isfinite(step.loss) && std::isfinite(step.norm);
   step.grad_scale = total[kScale];
-  if (!step.is_finite) step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, first_non_finite());
+  if (!step.is_finite) step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, cause_of_non_finite());
   return step;
 }
 
 void GradientManager::refuse_non_finite(const StepGradients& step) const {
   D9D_CHECK(step.is_finite || clipping_.on_non_finite == NonFinitePolicy::kSkip, StateError,
             "[loop::gradients] expected a finite loss and gradient norm, got ", step.reason,
-            ". Lower the learning rate or set trainer.gradient_clipping.on_non_finite to \"skip\".");
+            ". Or set trainer.gradient_clipping.on_non_finite to \"skip\".");
 }
 
 void GradientManager::scale_gradients(const StepGradients& step) const {
@@ -213,6 +215,7 @@ void GradientManager::reset() {
   for (const auto& reduction : reductions_) reduction->clear();
   weighted_loss_ = at::Tensor();
   total_weight_ = at::Tensor();
+  losses_.clear();
 }
 
 void GradientManager::abandon() {
@@ -224,12 +227,30 @@ void GradientManager::close() {
   for (const auto& reduction : reductions_) reduction->close();
 }
 
-std::string GradientManager::first_non_finite() const {
+std::string GradientManager::cause_of_non_finite() const {
+  nlohmann::json own = {{"microbatch", nullptr}, {"parameter", nullptr}};
+  for (std::size_t i = 0; i < losses_.size() && own["microbatch"].is_null(); ++i) {
+    const auto& [weighted, weight] = losses_[i];
+    if (weight.item<double>() == 0 && !std::isfinite(weighted.item<double>())) own["microbatch"] = i;
+  }
   for (const auto& [name, parameter] : parameters_) {
     const at::Tensor& grad = parameter->stored().grad();
-    if (grad.defined() && !grad.isfinite().all().item<bool>()) return cat(", first in the gradient of ", name);
+    if (!own["parameter"].is_null() || !grad.defined() || grad.isfinite().all().item<bool>()) continue;
+    own["parameter"] = name;
   }
-  return "";
+  const std::vector<nlohmann::json> all = all_gather_object(own, ranks_);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i]["microbatch"].is_null()) continue;
+    return cat(": microbatch ", all[i]["microbatch"].dump(), " of rank ", ranks_.ranks()[i],
+               " has the weight 0 and a loss that is no number, as a mean over nothing is. Return a loss without a "
+               "division by 0 for it, such as the sum over max(1, count)");
+  }
+  std::string where;
+  for (const nlohmann::json& one : all) {
+    if (where.empty() && one["parameter"].is_string())
+      where = cat(", first in the gradient of ", one["parameter"].get<std::string>());
+  }
+  return where + ". Lower the learning rate";
 }
 
 }  // namespace d9d

@@ -55,7 +55,7 @@ struct StepGradients {
   bool is_usable = true;  // false: total weight 0, or not finite
   bool is_finite = true;
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
-  std::string reason;       // why the step is not usable; names this rank's first parameter with a non-finite gradient
+  std::string reason;       // why the step is not usable; names the first parameter with a non-finite gradient
 };
 
 // Wraps the optimiser's step: must call `step` and may run code before and after it.
@@ -137,9 +137,10 @@ class GradientManager {
   // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
   [[nodiscard]] StepGradients read_step(const Pending& pending) const;
   void refuse_non_finite(const StepGradients& step) const;
+  // Collective, of a step that is not finite: where that comes from, the same on all ranks.
+  [[nodiscard]] std::string cause_of_non_finite() const;
   // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
   void scale_gradients(const StepGradients& step) const;
-  [[nodiscard]] std::string first_non_finite() const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
   [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
 
@@ -161,6 +162,7 @@ class GradientManager {
   GradientClippingConfig clipping_;
   at::Tensor weighted_loss_;  // undefined: no microbatch yet
   at::Tensor total_weight_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> losses_;  // of the step's microbatches, weighted, and their weights
 };
 
 }  // namespace d9d

@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
 
@@ -151,6 +152,40 @@ std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, con
     }
   }
   return directory.newest();
+}
+
+void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer) {
+  std::set<std::string> without;
+  for (const NamedParameter& parameter : trainable_parameters(module).parameters) without.insert(parameter.name);
+  const std::set<std::string> parameters = without;
+  const auto first = optimizer.state_dict(), second = optimizer.state_dict();
+  std::vector<std::string> foreign;
+  for (const auto& [entry, tensor] : first) {
+    const auto again = second.find(entry);
+    const bool is_alias =
+        again != second.end() && again->second.local.const_data_ptr() == tensor.local.const_data_ptr();
+    D9D_CHECK(is_alias, StateError, "[loop::checkpoints] expected the optimiser's own tensors in state_dict(), got a ",
+              "new one as '", entry, "' at each call: a checkpoint is read into what it returns. Return the tensor ",
+              "itself, not a clone.");
+    const std::string parameter = entry.substr(0, entry.rfind('.'));
+    without.erase(parameter);
+    if (!parameters.contains(parameter) && tensor.local.numel() > 1) foreign.push_back(entry);
+  }
+  if (!context.is_main_process() || parameters.empty()) return;
+  constexpr const char* kAdvice =
+      ": a job that continues begins without it. Return all state in state_dict(), as <parameter>.<what it is>.";
+  const Logger& log = context.log();
+  if (first.empty()) {
+    log.warning("checkpoints hold no state of the optimiser, since its state_dict() is empty. If it has some", kAdvice);
+  } else if (!foreign.empty()) {
+    log.warning("the optimiser's state '", foreign.front(), "' is named after no parameter. If it is one of several",
+                kAdvice);
+  } else if (!without.empty() && without.size() < parameters.size()) {
+    log.warning("checkpoints hold no state of the optimiser for ", *without.begin(),
+                ", but some for other parameters. "
+                "If it has some",
+                kAdvice);
+  }
 }
 
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,

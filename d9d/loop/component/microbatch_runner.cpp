@@ -40,6 +40,7 @@ nlohmann::json MicrobatchRunner::data_state() const { return stream_.state(); }
 nlohmann::json MicrobatchRunner::task_state() const { return task_.state(); }
 
 bool MicrobatchRunner::fetch() {
+  if (is_first_step_) first_step_.emplace(job_.context);  // its data counts too
   const auto num_microbatches = binding_.fetch();
   if (!num_microbatches) return false;
   step_.numbers = microbatch_numbers(job_.context, stream_.microbatch_numbers(), *num_microbatches);
@@ -51,10 +52,7 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
     TaskBinding& binding;
     ~Reset() { binding.reset(); }
   } const reset{binding_};
-  if (is_first_step_) {
-    first_step_.emplace(job_.context);
-    if (job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
-  }
+  if (first_step_ && job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
   build_all();
   step_.gradients = &gradients;
   step_.first_step = first_step_ ? &*first_step_ : nullptr;
@@ -79,6 +77,8 @@ void MicrobatchRunner::build_all() {
   for (std::size_t i = 0; i < step_.numbers.size(); ++i) {
     BuiltMicrobatch built = in_microbatch(i, job_.schedule, "in build_forward_inputs",
                                           [&] { return binding_.build(i, job_.context.device()); });
+    D9D_CHECK(built.num_tokens >= 0, StateError, "[loop::task] expected ForwardInputs::num_tokens >= 0, got ",
+              built.num_tokens, " of microbatch ", i, ". Set it to what throughput is counted in.");
     num_tokens_ += built.num_tokens;
     step_.weights.push_back(std::move(built.loss_weights));
   }
@@ -116,7 +116,7 @@ void MicrobatchRunner::train_by_graphs(std::size_t index) {
 }
 
 WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule) {
-  const LossResult result = binding_.forward_with_loss(microbatch, schedule);
+  const LossResult result = without_backward([&] { return binding_.forward_with_loss(microbatch, schedule); });
   WeightedLoss weighted = with_error_place("in compute_loss", [&] { return weighted_loss(result, microbatch.shares); });
   if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);
   with_error_place("in backward", [&] { weighted.loss.mul(weighted.weight).backward(); });

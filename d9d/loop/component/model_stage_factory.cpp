@@ -16,6 +16,10 @@ void check_late_initialized(const Module& module) {
     D9D_CHECK(parameter->local().is_meta(), StateError,
               "[loop::model_stage] expected a model without storage, got values in ", name,
               ". Build it on the meta device: leave materialize() and reset_parameters() to the loop.");
+    D9D_CHECK(
+        parameter->local()._version() == 0, StateError,
+        "[loop::model_stage] expected parameters that nothing has written before they have memory, got writes to ",
+        name, ", which are lost. Say its values with ParameterSpec::init, or write them in after_reset().");
   }
 }
 
@@ -74,7 +78,6 @@ void build_model_stage(const DistContext& context, const TrainerConfig& config, 
     });
   }
   module.check_initialized();
-  module.train();
 }
 
 }  // namespace d9d

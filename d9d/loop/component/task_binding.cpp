@@ -24,9 +24,9 @@ void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is
       "stage a rank.");
 }
 
-void move_to(c10::Device device, const TensorRefs& tensors) {
+void copy_to(c10::Device device, const TensorRefs& tensors) {
   for (at::Tensor& tensor : tensors) {
-    if (tensor.defined()) tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true);
+    if (tensor.defined()) tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true, /*copy=*/true);
   }
 }
 

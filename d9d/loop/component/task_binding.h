@@ -77,8 +77,8 @@ class TaskBinding {
 void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is_part);
 // StateError unless the program's function returned what it must: `what`.
 void check_built(bool is_built, const char* function, const char* what);
-// Replaces each defined tensor by its copy on the device.
-void move_to(c10::Device device, const TensorRefs& tensors);
+// Replaces each defined tensor by a copy on the device, also where it is there already: a task may write to it.
+void copy_to(c10::Device device, const TensorRefs& tensors);
 
 template <class Types>
 class TypedTask final : public TaskBinding {
@@ -116,7 +116,7 @@ class TypedTask final : public TaskBinding {
   }
   BuiltMicrobatch build(std::size_t microbatch, c10::Device device) override {
     Batch batch = std::move(pack_[microbatch]);
-    move_to(device, detail::tensor_refs(batch));
+    copy_to(device, detail::tensor_refs(batch));
     ForwardInputs<Types> built = task_.build_forward_inputs(batch);
     states_.store(static_cast<std::int64_t>(microbatch), std::move(built.state));
     inputs_.emplace_back(std::in_place, std::move(built.input), std::move(built.shared));

@@ -38,7 +38,7 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
 }
 
 std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
-  std::vector<at::Tensor> made = binding_.forward(place_.local, microbatch, arrived);
+  std::vector<at::Tensor> made = without_backward([&] { return binding_.forward(place_.local, microbatch, arrived); });
   for (const at::Tensor& leaf : made) {
     if (step_.first_step != nullptr && leaf.requires_grad()) step_.first_step->watch(leaf);
   }
@@ -46,7 +46,8 @@ std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, con
 }
 
 at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
-  const LossResult result = binding_.last_forward(place_.local, microbatch, arrived, job_.schedule);
+  const LossResult result =
+      without_backward([&] { return binding_.last_forward(place_.local, microbatch, arrived, job_.schedule); });
   const WeightedLoss weighted =
       with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.shares[microbatch]); });
   if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);

@@ -72,7 +72,11 @@ WeightedLoss weighted_loss(const LossResult& result, const LossShares& shares) {
   if (result.loss_weight) check_weight(*result.loss_weight);
   const at::ScalarType dtype = result.loss.scalar_type();
   const at::ScalarType wide = at::promote_types(dtype, at::kFloat);
-  const at::Tensor weight = result.loss_weight ? *result.loss_weight : result.loss.detach().new_ones({});
+  at::Tensor weight = result.loss.detach().new_ones({});
+  if (result.loss_weight) weight = *result.loss_weight;
+  if (weight.is_cpu() && !result.loss.is_cpu()) {
+    weight = at::full({}, weight.item<double>(), result.loss.options().dtype(at::kDouble).requires_grad(false));
+  }
   return {.loss = result.loss.to(wide), .weight = wide == dtype ? weight : weight.to(dtype).to(wide)};
 }
 

@@ -30,6 +30,10 @@ void shard_over_data(const DistContext& context, const std::shared_ptr<Module>& 
     D9D_CHECK(name != names.end() && !name->second.empty(), ConfigError,
               "[loop::shard_over_data] expected modules below the model as units, got another as unit ", i,
               ". Register it with register_module(), and name children, not the model.");
+    const auto again = std::find(units.begin(), units.begin() + static_cast<std::ptrdiff_t>(i), units[i]);
+    D9D_CHECK(again == units.begin() + static_cast<std::ptrdiff_t>(i), ConfigError,
+              "[loop::shard_over_data] expected each unit once, got ", name->second, " as units ",
+              again - units.begin(), " and ", i, ". Leave out one of them, also where the model uses it twice.");
     parallelize_fsdp(runtime, {.name = name->second, .modules = {units[i]}, .axes = axes});
   }
   const auto is_left = [](const auto& named) { return !has_flat_shard(named.second->placements()); };

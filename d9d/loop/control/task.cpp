@@ -1,8 +1,12 @@
 #include "d9d/loop/control/task.h"
 
+#include <ATen/ATen.h>
+
 #include "d9d/base/check.h"
 
 namespace d9d {
+
+at::Tensor LossWeight::number(double weight) { return at::scalar_tensor(weight, at::kDouble); }
 
 AnyTask::~AnyTask() = default;
 

@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -42,9 +43,19 @@ struct ForwardInputs {
   LossWeights loss_weights = {};  // of a task with several losses, which must be known before the step's first forward
 };
 
+// A tensor, or a number as one.
+class LossWeight : public at::Tensor {
+ public:
+  LossWeight(at::Tensor weight) : at::Tensor(std::move(weight)) {}  // NOLINT: converts
+  LossWeight(double weight) : at::Tensor(number(weight)) {}         // NOLINT: converts
+
+ private:
+  [[nodiscard]] static at::Tensor number(double weight);  // fp64, on the CPU
+};
+
 struct LossResult {
   at::Tensor loss = {};                                  // scalar
-  std::optional<at::Tensor> loss_weight = std::nullopt;  // scalar >= 0, none: 1
+  std::optional<LossWeight> loss_weight = std::nullopt;  // scalar >= 0, none: 1
   // Several losses, each a mean over something else, instead of the two above: scalars by the names of
   // ForwardInputs::loss_weights.
   std::map<std::string, at::Tensor> losses = {};

@@ -2,6 +2,8 @@
 // what to add; Transfer, what a pipeline stage hands to the next one, is only needed for models of several stages.
 #pragma once
 
+#include <type_traits>
+
 namespace d9d {
 
 namespace detail {
@@ -72,7 +74,9 @@ struct StateOf {
 template <class Types>
 requires requires { typename Types::State; }
 struct StateOf<Types> {
-  using Type = typename Types::State;
+  static_assert(!std::is_void_v<typename Types::State>,
+                "Types::State must be a type with values: std::monostate if nothing is kept of a microbatch");
+  using Type = std::conditional_t<std::is_void_v<typename Types::State>, MissingType, typename Types::State>;
 };
 
 struct NoTransfer {};

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/cuda_graph_rules.h"
+#include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/component/export_model.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/local_stages.h"
@@ -42,6 +45,15 @@ std::int64_t last_stage_rank(const DistContext& context, const TrainerConfig& co
   return placement.rank_of({placement.num_stages() - 1});
 }
 
+// A stream that forgets its position would train on the data from the start again.
+void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
+  const nlohmann::json start = stream.state();
+  with_error_place("in PackStream::load_state", [&] { stream.load_state(position); });
+  const bool has_moved = stream.state() != start || position == start;
+  D9D_CHECK(has_moved, StateError, "[loop::data] expected a stream that continues at ", position.dump(),
+            " after PackStream::load_state(), got one that stays at ", start.dump(), ". Set the position there.");
+}
+
 }  // namespace
 
 TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config, const Parts& parts,
@@ -76,6 +88,8 @@ void TrainerBase::export_to(const std::filesystem::path& directory) {
 TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConfig& config) {
   refuse_unsupported(context.mesh_parameters());
   refuse_unsupported(config);
+  context.set_timeout(std::chrono::seconds(config.timeout.init_timeout));
+  check_equal_config(context, config);
   check_cuda_graph(context, config);
   check_cuda_graph(config, binding_->has_key());
   warm_up_ = start_warm_up(context.device());
@@ -91,7 +105,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   saved_ = newest_checkpoint(context, config.checkpointing);
   if (saved_) {
     schedule.load_state(value_of(*saved_, "schedule"));
-    stream_->load_state(value_of(*saved_, "data"));
+    continue_at(*stream_, value_of(*saved_, "data"));
   }
   stream_->start();  // so that the first step's data is ready when the model is
 
@@ -108,6 +122,8 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   check_metrics(metrics);
   Optimizer optimizer = parts_.optimizer.build_optimizer(context, trainable_parameters(*module));
   LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context, schedule.total_steps());
+  if (saves_checkpoints(config.checkpointing)) check_optimizer_state(context, *module, optimizer);
+  check_equal_rates(context, optimizer.learning_rate(), lr_scheduler.factor());
   return {.context = context,
           .config = config,
           .events = std::move(events),
@@ -131,6 +147,7 @@ std::vector<std::shared_ptr<Module>> TrainerBase::build_stages(const DistContext
   for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
     const PipelineStageInfo stage{.num_stages = placement.num_stages(), .current_stage = index.value};
     stages.push_back(binding_->initialize_model_stage(context, stage));
+    check_equal_model(context, *stages.back());
     build_model_stage(context, config, parts_.model, stage, stages.back(), /*resumes=*/saved_.has_value());
     if (config.detect_non_finite) detect_non_finite(*stages.back());
   }

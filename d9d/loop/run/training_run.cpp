@@ -145,6 +145,8 @@ class TrainingRun {
 
   StepReport run_step() {
     job_.events->trigger(kTrainStepPre, step_);
+    if (!was_evaluating_)
+      was_evaluating_ = warn_of_evaluation(*job_.module, job_.context, job_.schedule.current_step());
     const Clock::time_point start = Clock::now();
     D9D_CHECK(packs_.fetch(), StateError, "[loop::training] expected data for ", job_.schedule.total_steps(),
               " steps, got an end after ", job_.schedule.current_step(),
@@ -157,16 +159,12 @@ class TrainingRun {
       report.logged = collect_values();
     }
     report.learning_rate = learning_rate();
-    std::optional<FirstUpdate> first_update;
-    if (!has_stepped_) first_update.emplace(*job_.module);
+    first_update_.begin(*job_.module, report.learning_rate);
     saves_.wait_for_copies();
     const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
     saves_.advance(report.gradients.save);
-    if (first_update && report.gradients.is_usable && report.gradients.norm > 0 && report.learning_rate > 0 &&
-        job_.context.is_main_process()) {
-      first_update->warn(job_.context, report.learning_rate);
-    }
+    first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
     if (!report.gradients.is_usable && job_.context.is_main_process()) {
       log_.warning("step ", job_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
     }
@@ -272,6 +270,8 @@ class TrainingRun {
   const InterruptScope interrupt_;
   bool stops_ = false;
   bool has_stepped_ = false;
+  bool was_evaluating_ = false;
+  FirstUpdate first_update_;
 };
 
 }  // namespace

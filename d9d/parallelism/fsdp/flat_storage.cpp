@@ -8,9 +8,9 @@ namespace d9d {
 namespace {
 
 constexpr const char* kReason =
-    "[parallelism::fsdp] a parameter was used while its unit is not gathered. Call the module through its ModulePtr, "
-    "or "
-    "make the module that uses it a part of the unit.";
+    "[parallelism::fsdp] a parameter's local() was used while its unit is not gathered. In forward, call the module "
+    "through its ModulePtr, or make the module that uses it a part of the unit; elsewhere, as in handlers of events, "
+    "use stored(), which is this rank's part.";
 
 }  // namespace
 

@@ -3,9 +3,9 @@
 // Example
 //   auto fsdp = std::make_shared<FsdpRuntime>(FsdpConfig{});
 //   const std::vector<FsdpAxes> axes = {{.mesh = dense, .shard_axis = "dp_cp_shard"}};
-//   parallelize_fsdp(fsdp, {embedding}, axes);
-//   for (const auto& layer : layers) parallelize_fsdp(fsdp, {layer}, axes);
-//   parallelize_fsdp(fsdp, {norm, head}, axes);
+//   parallelize_fsdp(fsdp, {.name = "embedding", .modules = {embedding}, .axes = axes});
+//   for (const auto& layer : layers) parallelize_fsdp(fsdp, {.name = "layer", .modules = {layer}, .axes = axes});
+//   parallelize_fsdp(fsdp, {.name = "head", .modules = {norm, head}, .axes = axes});
 //   model->materialize(device);                       // Collective. Allocates slices only
 //   model->reset_parameters(seed);                    // the same values as on one rank
 //

@@ -3,7 +3,9 @@
 //
 // Example
 //   auto fsdp = std::make_shared<FsdpRuntime>(FsdpConfig{});
-//   parallelize_fsdp(fsdp, {{layer.shared()}, {{.mesh = dense, .shard_axis = "dp_cp_shard"}}});
+//   parallelize_fsdp(fsdp, {.name = "layer",
+//                           .modules = {layer.shared()},
+//                           .axes = {{.mesh = dense, .shard_axis = "dp_cp_shard"}}});
 #pragma once
 
 #include <memory>

@@ -191,6 +191,11 @@ TEST(ParseRecord, Reads_flattened_keys_from_the_outer_object) {
   EXPECT_EQ(std::get<FileSource>(source).limits.high, 10);
 }
 
+TEST(ParseRecord, Refuses_an_empty_path) {
+  EXPECT_THAT([] { (void)parse_record<Source>(Json::parse(R"({"kind": "file", "file": "", "low": 3})")); },
+              ThrowsMessage<ConfigError>(HasSubstr("file: expected a path, got an empty one")));
+}
+
 // A record with the tag of the one that it flattens.
 struct RatedFile {
   FileSource source = {};

@@ -24,7 +24,14 @@ struct Types {
 };
 
 struct Block : d9d::Module {
-  explicit Block(std::int64_t width) : width(width) {}
+  explicit Block(std::int64_t width) : width(width) {
+#ifdef register_a_tensor
+    // expect: register_parameter takes no tensor, since memory comes later
+    register_parameter("scale", at::Tensor());
+#else
+    register_parameter("scale", {.shape = {width}, .init = d9d::init::ones()});
+#endif
+  }
   at::Tensor forward(const at::Tensor& x) const;
   const std::int64_t width;
 };

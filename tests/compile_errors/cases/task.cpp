@@ -39,7 +39,10 @@ struct Types {
   // expect: the Types of a task need `using Output = ...;`: what forward of the last stage returns
   using Output = at::Tensor;
 #endif
-#ifndef types_without_state
+#ifdef state_of_nothing
+  // expect: Types::State must be a type with values: std::monostate if nothing is kept of a microbatch
+  using State = void;
+#elif !defined types_without_state
   // expect: the Types of a task need `using State = ...;`: what is kept of a microbatch until its metrics are updated
   using State = Kept;
 #endif

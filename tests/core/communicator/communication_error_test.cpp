@@ -1,5 +1,6 @@
 // The errors that ranks get when communication fails, on all backends that need no device.
 #include <chrono>
+#include <latch>
 #include <mutex>
 
 #include <ATen/ATen.h>
@@ -44,10 +45,19 @@ class CommunicationFailure : public ::testing::TestWithParam<RankBackend> {
   static Communicator& all_of(World& world) { return *world.communicator(group_of(world, "all")); }
 };
 
+// A rank that only waits until the others have been told.
+struct AtEnd {
+  std::latch& told;
+  ~AtEnd() { told.count_down(); }
+};
+
 TEST_P(CommunicationFailure, A_rank_that_does_not_come_is_named_to_all_that_wait) {
-  const auto messages = messages_of(3, [](World& world) {
+  std::latch told(2);
+  const auto messages = messages_of(3, [&](World& world) {
     all_of(world).barrier();
-    if (world.rank() != 1) all_of(world).all_reduce(at::zeros({4}), ReduceOp::kSum).wait();
+    if (world.rank() == 1) return told.wait();
+    const AtEnd at_end{told};
+    all_of(world).all_reduce(at::zeros({4}), ReduceOp::kSum).wait();
   });
   EXPECT_EQ(messages[1], "");
   for (const std::size_t rank : {0, 2}) {
@@ -163,10 +173,13 @@ TEST_P(CommunicationFailure, A_message_of_another_shape_is_refused_by_its_receiv
 }
 
 TEST_P(CommunicationFailure, A_message_that_does_not_come_names_its_source) {
-  const auto messages = messages_of(3, [](World& world) {
-    if (world.rank() != 1) return;
+  std::latch told(1);
+  const auto messages = messages_of(3, [&](World& world) {
+    Communicator& all = all_of(world);
+    if (world.rank() != 1) return told.wait();
+    const AtEnd at_end{told};
     const at::Tensor tensor = at::zeros({4});
-    all_of(world).exchange({{.direction = PointToPoint::Direction::kReceive, .tensor = tensor, .peer = 2}}).wait();
+    all.exchange({{.direction = PointToPoint::Direction::kReceive, .tensor = tensor, .peer = 2}}).wait();
   });
   EXPECT_THAT(messages[1], AllOf(HasSubstr("rank 1 waited 0.5 s in group 'all' for receive(Float [4]) from rank 2")));
 }

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <chrono>
+#include <latch>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,9 +37,12 @@ class EveryFailure : public ::testing::TestWithParam<std::tuple<RankBackend, Ope
     std::string message;  // of rank 0's CommunicationError
     std::chrono::steady_clock::duration after = {};
   };
-  // Both ranks do the operation once. Then rank 0 does it again, and rank 1 runs `fails`.
-  static Told told(milliseconds timeout, const std::function<void(World&, Communicator&)>& fails) {
+  // Both ranks do the operation once. Then rank 0 does it again, and rank 1 runs `fails`, and returns when rank 0 has
+  // been told or, if it `returns`, at once.
+  static Told told(milliseconds timeout, const std::function<void(World&, Communicator&)>& fails,
+                   bool returns = false) {
     Told result;
+    std::latch is_told(1);
     run_ranks(std::get<RankBackend>(GetParam()), 2, [&](World& world) {
       const auto group = world.communicator(group_of(world, "all"));
       operation().run(*group, 4);
@@ -49,6 +53,8 @@ class EveryFailure : public ::testing::TestWithParam<std::tuple<RankBackend, Ope
       } catch (const CommunicationError& error) {
         if (world.rank() == 0) result = {.message = error.what(), .after = std::chrono::steady_clock::now() - begin};
       }
+      if (world.rank() == 0) is_told.count_down();
+      if (world.rank() == 1 && !returns) is_told.wait();
     });
     return result;
   }
@@ -59,6 +65,14 @@ TEST_P(EveryFailure, Of_a_rank_that_does_not_come_is_told_in_time) {
   const Told rank0 = told(kTimeout, [](World&, Communicator&) {});
   EXPECT_THAT(rank0.message, AllOf(HasSubstr("waited 0.3 s in group 'all'"), HasSubstr("rank 1")));
   EXPECT_LT(rank0.after, kTimeout + kPromise);
+}
+
+TEST_P(EveryFailure, Of_a_rank_that_has_returned_is_told_at_once) {
+  if (std::get<RankBackend>(GetParam()) != RankBackend::kThreads) GTEST_SKIP() << "its connections close";
+  const Told rank0 = told(
+      std::chrono::hours(1), [](World&, Communicator&) {}, /*returns=*/true);
+  EXPECT_THAT(rank0.message, AllOf(HasSubstr("rank 1"), HasSubstr("whose program has returned")));
+  EXPECT_LT(rank0.after, kPromise);
 }
 
 TEST_P(EveryFailure, Of_a_rank_that_gives_up_is_told_at_once) {

@@ -46,6 +46,20 @@ TEST(PeerFailure, Is_told_to_who_asks_before_it_believes_a_value) {
   });
 }
 
+// Rank 1 returns before it makes the group in which rank 0 waits for it.
+const TestProgram kReturnsEarly("rank_returns_early", [] {
+  return launch({.device = DeviceChoice::kCpu, .ranks = RankPlacement::kProcesses}, {.data_parallel_shard = 2},
+                [](DistContext& context) {
+                  if (context.rank() == 0) context.wait_world();
+                });
+});
+
+TEST(PeerFailure, Is_a_rank_whose_program_has_returned) {
+  const Result result = Program("rank_returns_early", {}).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("waits for rank 1, whose program has returned"));
+}
+
 const TestProgram kGarbage("error_after_a_peer_failed", [] {
   return launch({.device = DeviceChoice::kCpu, .ranks = RankPlacement::kProcesses}, {.data_parallel_shard = 2},
                 [](DistContext& context) {

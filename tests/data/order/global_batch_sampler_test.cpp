@@ -123,6 +123,14 @@ TEST(GlobalBatchSampler, Rejects_an_empty_dataset_and_a_rank_outside_the_axis) {
   EXPECT_THROW(of_rank({.dataset_size = 4, .global_batch_size = 4}, 2, 2), ConfigError);
 }
 
+TEST(GlobalBatchSampler, Rejects_a_batch_of_very_many_epochs) {
+  const Options options{.dataset_size = 4, .global_batch_size = 4'000, .repeat = true};
+  EXPECT_NO_THROW((GlobalBatchSampler(options)));
+  Options larger = options;
+  larger.global_batch_size = 1'000'000'000;
+  EXPECT_THROW((GlobalBatchSampler(larger)), ConfigError);
+}
+
 class SamplerState : public ::testing::Test {
  protected:
   Options options{.dataset_size = 100, .global_batch_size = 12, .microbatch_size = 2, .shuffle = true, .seed = 5};

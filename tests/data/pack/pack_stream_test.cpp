@@ -1,5 +1,9 @@
 #include "d9d/data/pack/pack_stream.h"
 
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
@@ -8,6 +12,9 @@
 
 namespace d9d::pack_stream_test {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // A loader as a user might write it: counts to `size` and has no base class.
 struct Counter {
@@ -43,6 +50,37 @@ TEST(FixedCountMicrobatchPacker, Makes_103_microbatches_25_packs_of_4_or_26_with
   const auto with_rest = all(keeping);
   ASSERT_EQ(with_rest.size(), 26u);
   EXPECT_EQ(with_rest.back(), (Pack{100, 101, 102}));
+}
+
+// Hands out tensors that are written anew for each microbatch.
+struct Reusing : Counter {
+  std::optional<at::Tensor> next() {
+    const auto number = Counter::next();
+    if (!number) return std::nullopt;
+    if (!buffer.defined()) buffer = at::zeros({2});
+    *static_cast<float*>(buffer.mutable_data_ptr()) = static_cast<float>(*number);  // LibTorch does not see it
+    return copies ? buffer.clone() : buffer;
+  }
+  bool copies = false;
+  at::Tensor buffer = {};
+};
+
+TEST(FixedCountMicrobatchPacker, Refuses_microbatches_in_one_memory) {
+  FixedCountMicrobatchPacker<Reusing> reusing(Reusing{{.end = 4}}, {.microbatches_per_pack = 2});
+  EXPECT_THAT([&] { (void)reusing.next(); },
+              ThrowsMessage<StateError>(HasSubstr("Return new tensors from collate, or clones")));
+  FixedCountMicrobatchPacker<Reusing> copying(Reusing{{.end = 4}, true}, {.microbatches_per_pack = 2});
+  EXPECT_EQ(copying.next()->size(), 2u);
+}
+
+TEST(FixedCountMicrobatchPacker, Accepts_values_that_are_no_numbers) {
+  struct NoNumbers : Counter {
+    std::optional<at::Tensor> next() {
+      return Counter::next() ? std::optional(at::full({2}, std::nan(""))) : std::nullopt;
+    }
+  };
+  FixedCountMicrobatchPacker<NoNumbers> packs(NoNumbers{{.end = 4}}, {.microbatches_per_pack = 2});
+  EXPECT_EQ(packs.next()->size(), 2u);
 }
 
 TEST(FixedCountMicrobatchPacker, Starts_the_loaders_that_can_be_started) {

@@ -71,6 +71,8 @@ TEST(WeightedLoss, Refuses_losses_without_weights_and_weights_without_losses) {
 TEST(WeightedLoss, Weighs_by_counts_and_by_one) {
   EXPECT_EQ(weighted_loss({.loss = leaf(), .loss_weight = at::full({}, 3, at::kLong)}).weight.item<double>(), 3);
   EXPECT_EQ(weighted_loss({.loss = leaf()}).weight.item<double>(), 1);
+  EXPECT_EQ(weighted_loss({.loss = leaf(), .loss_weight = 2.5}).weight.item<double>(), 2.5);
+  EXPECT_EQ(weighted_loss({.loss = leaf(), .loss_weight = 2}).weight.item<double>(), 2);
 }
 
 }  // namespace

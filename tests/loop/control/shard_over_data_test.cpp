@@ -168,7 +168,7 @@ TEST(ShardOverData, Refuses_units_that_are_not_below_the_model_and_units_within_
   EXPECT_THAT(text_of([](toy::Model& model) {
                 return Units{model.first.shared(), model.first.shared()};
               }),
-              HasSubstr("in unit 'first', got none that another unit has not. Of modules within each other"));
+              HasSubstr("expected each unit once, got first as units 0 and 1"));
 }
 
 TEST(ShardOverData, Says_that_a_parameter_is_used_outside_of_its_unit) {

@@ -151,7 +151,7 @@ TEST(Fsdp, Says_why_a_parameter_cannot_be_used_outside_its_unit) {
     Sharded sharded(world);
     sharded.shard().fill();
     EXPECT_THAT([&] { (void)(sharded.model->first->weight->local() + 1); },
-                ThrowsMessage<c10::Error>(HasSubstr("used while its unit is not gathered")));
+                ThrowsMessage<c10::Error>(HasSubstr("was used while its unit is not gathered")));
   });
 }
 

@@ -25,6 +25,11 @@ std::string name_of(const RankGroup& group) {
 // Timeout of connecting after all ranks of the group have arrived.
 constexpr std::chrono::milliseconds kConnectTimeout = std::chrono::seconds(60);
 
+// How often a rank that waits for others looks for ranks that have left the job.
+constexpr std::chrono::milliseconds kLeftPeriod{1000};
+constexpr const char* kAnyLeft = "any_left";
+std::string left_key(std::int64_t rank) { return cat("left/", rank); }
+
 }  // namespace
 
 ProcessGroupBackend::ProcessGroupBackend(Options options)
@@ -66,13 +71,36 @@ void ProcessGroupBackend::check_job_alive(const std::string& who) const {
   throw CommunicationError(text);
 }
 
+// Operations of a rank that has left fail by themselves, since its connections close.
+void ProcessGroupBackend::leave() {
+  try {
+    options_.store->set(left_key(rank()), std::string("left"));
+    options_.store->set(kAnyLeft, std::string("left"));
+  } catch (const c10::Error&) {  // the store was gone first: nobody waits any more
+  }
+}
+
+void ProcessGroupBackend::check_members_stay(const std::string& who, const StoreBarrier& barrier) const {
+  if (!options_.store->check({kAnyLeft})) return;
+  for (const std::int64_t member : barrier.missing_ranks()) {
+    D9D_CHECK(!options_.store->check({left_key(member)}), CommunicationError, who, " waits for rank ", member,
+              ", whose program has returned. All ranks must call the same collectives in the same order.");
+  }
+}
+
 void ProcessGroupBackend::wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,
                                            std::chrono::milliseconds timeout) {
   try {
     StoreBarrier barrier(*options_.store, cat("here/", key), group.ranks);
     barrier.arrive(rank());
-    const bool is_complete =
-        barrier.wait_until(std::chrono::steady_clock::now() + timeout, [&] { check_job_alive(who); });
+    const auto start = std::chrono::steady_clock::now();
+    auto next_look = start + kLeftPeriod;
+    const bool is_complete = barrier.wait_until(start + timeout, [&] {
+      check_job_alive(who);
+      if (std::chrono::steady_clock::now() < next_look) return;
+      next_look += kLeftPeriod;
+      check_members_stay(who, barrier);
+    });
     D9D_CHECK(is_complete, CommunicationError, who, " waited ", static_cast<double>(timeout.count()) / 1e3,
               " s for ranks: ", barrier.missing(), ".");
   } catch (const c10::Error&) {

@@ -20,6 +20,8 @@
 
 namespace d9d {
 
+class StoreBarrier;
+
 class ProcessGroupBackend final : public CommunicatorBackend {
  public:
   struct Options {
@@ -40,10 +42,12 @@ class ProcessGroupBackend final : public CommunicatorBackend {
   // Waits for all ranks of the group; throws CommunicationError that names those that are missing at the timeout.
   [[nodiscard]] std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override { watch_->abort_job(reason); }  // thread-safe
+  void leave() override;
 
  private:
   // `who` is the beginning of their error messages.
   void check_job_alive(const std::string& who) const;
+  void check_members_stay(const std::string& who, const StoreBarrier& barrier) const;
   void wait_for_members(const std::string& who, const std::string& key, const RankGroup& group,
                         std::chrono::milliseconds timeout);
 

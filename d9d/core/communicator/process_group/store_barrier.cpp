@@ -39,11 +39,17 @@ bool StoreBarrier::wait_until(std::chrono::steady_clock::time_point deadline,
   return true;
 }
 
+std::vector<std::int64_t> StoreBarrier::missing_ranks() const {
+  std::vector<std::int64_t> missing;
+  for (const std::int64_t rank : ranks_) {
+    if (!store_.check({rank_key(key_, rank)})) missing.push_back(rank);
+  }
+  return missing;
+}
+
 std::string StoreBarrier::missing() const {
   std::string result;
-  for (const std::int64_t rank : ranks_) {
-    if (!store_.check({rank_key(key_, rank)})) result += cat(result.empty() ? "" : ", ", rank);
-  }
+  for (const std::int64_t rank : missing_ranks()) result += cat(result.empty() ? "" : ", ", rank);
   return result;
 }
 

@@ -31,6 +31,7 @@ class StoreBarrier {
   // while it waits.
   [[nodiscard]] bool wait_until(
       std::chrono::steady_clock::time_point deadline, const std::function<void()>& between = [] {}) const;
+  [[nodiscard]] std::vector<std::int64_t> missing_ranks() const;
   [[nodiscard]] std::string missing() const;  // "1, 4"
 
  private:

@@ -10,6 +10,7 @@ std::shared_ptr<ThreadRendezvous> ThreadJob::rendezvous(const RankGroup& group) 
   if (rendezvous == nullptr) {
     rendezvous = std::make_shared<ThreadRendezvous>(group.name, group.ranks);
     if (!abort_reason_.empty()) rendezvous->abort(abort_reason_);
+    for (const std::int64_t rank : left_) rendezvous->end(rank);
   }
   return rendezvous;
 }
@@ -18,6 +19,12 @@ void ThreadJob::abort(const std::string& reason) {
   const std::lock_guard lock(mutex_);
   if (abort_reason_.empty()) abort_reason_ = reason;
   for (const auto& [key, rendezvous] : rendezvous_) rendezvous->abort(reason);
+}
+
+void ThreadJob::leave(std::int64_t rank) {
+  const std::lock_guard lock(mutex_);
+  left_.insert(rank);
+  for (const auto& [key, rendezvous] : rendezvous_) rendezvous->end(rank);
 }
 
 std::shared_ptr<Communicator> ThreadBackend::connect(RankGroup group, std::chrono::milliseconds timeout) {

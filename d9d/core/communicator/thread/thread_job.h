@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,10 +30,13 @@ class ThreadJob {
   [[nodiscard]] std::shared_ptr<ThreadRendezvous> rendezvous(const RankGroup& group);
   // Fails all meetings, present and future. Only the first reason is kept.
   void abort(const std::string& reason);
+  // Fails meetings at which `rank` has not arrived, present and future.
+  void leave(std::int64_t rank);
 
  private:
   const std::int64_t world_size_;
   std::mutex mutex_;
+  std::set<std::int64_t> left_;  // ranks
   std::map<std::pair<std::vector<std::int64_t>, Traffic>, std::shared_ptr<ThreadRendezvous>> rendezvous_;
   std::string abort_reason_;  // empty: none
 };
@@ -50,6 +54,7 @@ class ThreadBackend final : public CommunicatorBackend {
   [[nodiscard]] at::Device device() const override { return device_; }
   [[nodiscard]] std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override { job_->abort(reason); }
+  void leave() override { job_->leave(rank_); }
 
  private:
   std::shared_ptr<ThreadJob> job_;

@@ -1,5 +1,7 @@
 #include "d9d/core/communicator/thread/thread_rendezvous.h"
 
+#include <algorithm>
+
 #include "d9d/base/check.h"
 
 namespace d9d {
@@ -9,7 +11,8 @@ ThreadRendezvous::ThreadRendezvous(std::string name, std::vector<std::int64_t> r
       ranks_(std::move(ranks)),
       contributions_(ranks_.size()),
       num_operations_(ranks_.size()),
-      has_arrived_(ranks_.size()) {}
+      has_arrived_(ranks_.size()),
+      has_ended_(ranks_.size()) {}
 
 const std::vector<Contribution>& ThreadRendezvous::arrive(std::int64_t index, Contribution contribution,
                                                           std::chrono::milliseconds timeout) {
@@ -47,8 +50,15 @@ void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int
     changed_.notify_all();
     return;
   }
-  const bool is_open = changed_.wait_for(lock, timeout, [&] { return gate_ != gate || !failure_.empty(); });
-  if (!is_open) {
+  const bool has_changed =
+      changed_.wait_for(lock, timeout, [&] { return gate_ != gate || !failure_.empty() || who_ended().has_value(); });
+  if (gate_ != gate) return;
+  check_alive();
+  if (const auto ended = who_ended()) {
+    failure_ = cat("[core::communicator] ", describe(index), " waits in group '", name_, "' for ", describe(*ended),
+                   ", whose program has returned. All ranks must call the same collectives in the same order.");
+    changed_.notify_all();
+  } else if (!has_changed) {
     std::string missing;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       if (!has_arrived_[i]) missing += cat(missing.empty() ? "" : "; ", describe(static_cast<std::int64_t>(i)));
@@ -57,7 +67,22 @@ void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int
                    " s in group '", name_, "' for: ", missing, ".");
     changed_.notify_all();
   }
-  if (gate_ == gate) check_alive();
+  check_alive();
+}
+
+std::optional<std::int64_t> ThreadRendezvous::who_ended() const {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (has_ended_[i] && !has_arrived_[i]) return static_cast<std::int64_t>(i);
+  }
+  return std::nullopt;
+}
+
+void ThreadRendezvous::end(std::int64_t job_rank) {
+  const std::lock_guard lock(mutex_);
+  const auto member = std::ranges::find(ranks_, job_rank);
+  if (member == ranks_.end()) return;
+  has_ended_[static_cast<std::size_t>(member - ranks_.begin())] = true;
+  changed_.notify_all();
 }
 
 void ThreadRendezvous::check_alive() const { D9D_CHECK(failure_.empty(), CommunicationError, failure_); }
@@ -89,8 +114,14 @@ at::Tensor ThreadRendezvous::receive(std::int64_t source, std::int64_t destinati
                                      std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   auto& mailbox = mailboxes_[{source, destination}];
-  const bool has_come = changed_.wait_for(lock, timeout, [&] { return !mailbox.empty() || !failure_.empty(); });
-  if (!has_come) {
+  const auto has_ended = [&] { return has_ended_[static_cast<std::size_t>(source)]; };
+  const bool has_come =
+      changed_.wait_for(lock, timeout, [&] { return !mailbox.empty() || !failure_.empty() || has_ended(); });
+  if (mailbox.empty() && failure_.empty() && has_ended()) {
+    failure_ = cat("[core::communicator] rank ", ranks_[destination], " waits in group '", name_, "' for ", operation,
+                   ", whose program has returned.");
+    changed_.notify_all();
+  } else if (!has_come) {
     failure_ = cat("[core::communicator] rank ", ranks_[destination], " waited ",
                    static_cast<double>(timeout.count()) / 1e3, " s in group '", name_, "' for ", operation, ".");
     changed_.notify_all();

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,9 +49,12 @@ class ThreadRendezvous {
                                    std::chrono::milliseconds timeout);
 
   void abort(const std::string& reason);
+  // A rank of the job, if it belongs to the group, comes no more: who waits for it fails.
+  void end(std::int64_t job_rank);
 
  private:
   // All are called with mutex_ held.
+  [[nodiscard]] std::optional<std::int64_t> who_ended() const;  // before it arrived at the current gate
   void wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout);
   void check_alive() const;
   [[nodiscard]] std::string who_differs() const;
@@ -63,6 +67,7 @@ class ThreadRendezvous {
   std::vector<Contribution> contributions_;
   std::vector<std::int64_t> num_operations_;  // begun by each rank
   std::vector<bool> has_arrived_;             // at the current gate
+  std::vector<bool> has_ended_;
   std::int64_t num_arrived_ = 0;
   std::int64_t gate_ = 0;                                                              // gates that all have passed
   std::map<std::pair<std::int64_t, std::int64_t>, std::deque<at::Tensor>> mailboxes_;  // by source and destination

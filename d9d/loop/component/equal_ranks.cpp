@@ -1,0 +1,81 @@
+#include "d9d/loop/component/equal_ranks.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/base/fnv1a.h"
+#include "d9d/core/collectives/gather.h"
+
+namespace d9d {
+namespace {
+
+using nlohmann::json;
+
+// What differs: "key = 1 on rank 0 and 2 on rank 3". None: nothing. `values` is a flat object.
+std::optional<std::string> difference(const json& values, const DeviceMesh& ranks) {
+  if (ranks.num_ranks() == 1) return std::nullopt;
+  const std::uint64_t own = fnv1a(values.dump());
+  const std::vector<json> hashes = all_gather_object(own, ranks);
+  if (std::ranges::all_of(hashes, [&](const json& hash) { return hash == hashes.front(); })) return std::nullopt;
+  const std::vector<json> all = all_gather_object(values, ranks);
+  const auto text_of = [](const json& one, const std::string& key) {
+    return one.contains(key) ? one.at(key).dump() : std::string("nothing");
+  };
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    json keys = all.front();
+    keys.update(all[i]);
+    for (const auto& [key, value] : keys.items()) {
+      const std::string first = text_of(all.front(), key), other = text_of(all[i], key);
+      if (first == other) continue;
+      return cat(key, " = ", first, " on rank ", ranks.ranks().front(), " and ", other, " on rank ", ranks.ranks()[i]);
+    }
+  }
+  return "a difference that vanished";
+}
+
+// "/optimizer/lr" -> "optimizer.lr"
+json with_dots(const json& pointers) {
+  json result = json::object();
+  for (const auto& [pointer, value] : pointers.items()) {
+    std::string key = pointer.substr(1);
+    std::ranges::replace(key, '/', '.');
+    result[key] = value;
+  }
+  return result;
+}
+
+}  // namespace
+
+void check_equal_config(const DistContext& context, const TrainerConfig& config) {
+  json keys(write_record(config));
+  keys.erase("run");
+  keys.at("logging").erase("tracker");
+  const auto found = difference(with_dots(keys.flatten()), context.mesh(MeshDomain::kBatch));
+  D9D_CHECK(!found, ConfigError, "[loop::trainer] expected one configuration on all ranks, got trainer.", *found,
+            ". Do not let it depend on the rank, the time or the machine.");
+}
+
+void check_equal_model(const DistContext& context, const Module& module) {
+  json tensors = json::object();
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    tensors[name] = cat(parameter->local().scalar_type(), " ", at::IntArrayRef(parameter->global_shape()));
+  }
+  const auto found = difference(tensors, context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}));
+  D9D_CHECK(!found, ConfigError, "[loop::model_stage] expected one model on all ranks, got ", *found,
+            ". Build it from the same configuration on every rank.");
+}
+
+void check_equal_rates(const DistContext& context, double learning_rate, double factor) {
+  const json rates = {{"the optimiser's learning rate", learning_rate}, {"the scheduler's factor", factor}};
+  const auto found = difference(rates, context.mesh(MeshDomain::kBatch));
+  D9D_CHECK(!found, ConfigError, "[loop::trainer] expected one learning rate on all ranks, got ", *found,
+            ". Build optimiser and schedule from the same configuration on every rank.");
+}
+
+}  // namespace d9d

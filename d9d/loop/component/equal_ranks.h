@@ -1,0 +1,25 @@
+// Ranks of one job that were given different things, found before they train: a configuration that a rank changed, a
+// model of another size, another learning rate. Without a check the job would run, and train nothing that one rank can.
+//
+// Example
+//   check_equal_config(context, config);
+//   ...                                                   // model, optimiser and schedule
+//   check_equal_model(context, module);
+//   check_equal_rates(context, optimizer.learning_rate(), lr_scheduler.factor());
+#pragma once
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/modules/module.h"
+
+namespace d9d {
+
+// All are Collective, and throw ConfigError on all ranks.
+
+// Every key but those of the tracker and of run, which the main process alone reads.
+void check_equal_config(const DistContext& context, const TrainerConfig& config);
+// Names, shapes and dtypes of parameters, on the ranks of one pipeline stage.
+void check_equal_model(const DistContext& context, const Module& module);
+void check_equal_rates(const DistContext& context, double learning_rate, double factor);
+
+}  // namespace d9d

@@ -1,0 +1,412 @@
+// Mistakes of a program that a run would hide: the numbers would be wrong, and nothing would be said.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "d9d/base/check.h"
+#include "d9d/loop/control/shard_over_data.h"
+#include "d9d/optim/adamw.h"
+
+#include "tests/loop/run/toy_job.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::silent_mistakes_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::ThrowsMessage;
+
+enum class Layout { kReplicas, kShards };
+
+struct ShardingProvider : toy::Provider {
+  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
+    shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
+  }
+};
+
+// What a job on two ranks logs, and throws. `change` prepares the job of a rank.
+std::string log_of_ranks(const std::function<void(toy::Job& job, std::int64_t rank)>& change,
+                         Layout layout = Layout::kReplicas, const std::shared_ptr<toy::Task>& task = nullptr) {
+  ::testing::internal::CaptureStderr();
+  std::string thrown;
+  try {
+    test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+      const bool shards = layout == Layout::kShards;
+      const DistContext context(
+          {.mesh = {.data_parallel_replicate = shards ? 1 : 2, .data_parallel_shard = shards ? 2 : 1},
+           .world = test::borrowed(world)});
+      toy::Job job({{toy::samples(4 * world.rank(), 2)}, {toy::samples(4 * world.rank() + 2, 2)}});
+      job.config.logging.tracker = NullTrackerConfig{};
+      job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1});
+      change(job, world.rank());
+      ShardingProvider sharding;
+      sharding.packs = job.provider.packs;
+      toy::Task own_task;
+      Trainer<toy::Types>(context, job.config,
+                          {.task = task == nullptr ? own_task : *task,
+                           .model = shards ? sharding : job.provider,
+                           .data = job.provider,
+                           .optimizer = *job.optimizer,
+                           .lr_scheduler = job.lr_scheduler})
+          .train();
+    });
+  } catch (const Error& error) {
+    thrown = error.what();
+  }
+  return ::testing::internal::GetCapturedStderr() + thrown;
+}
+
+std::string log_of(const std::function<void(toy::Job&)>& change) {
+  toy::Job job({{toy::samples(0, 2), toy::samples(2, 2)}, {toy::samples(4, 2)}});
+  job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1});
+  change(job);
+  ::testing::internal::CaptureStderr();
+  std::string thrown;
+  try {
+    job.train();
+  } catch (const std::exception& error) {
+    thrown = error.what();
+  }
+  return ::testing::internal::GetCapturedStderr() + thrown;
+}
+
+TEST(RanksThatDiffer, Say_nothing_where_they_do_not) {
+  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
+    EXPECT_THAT(log_of_ranks([](toy::Job&, std::int64_t) {}, layout), Not(HasSubstr("WARNING")));
+  }
+}
+
+TEST(RanksThatDiffer, In_a_key_of_the_configuration_are_refused) {
+  const std::string said =
+      log_of_ranks([](toy::Job& job, std::int64_t rank) { job.config.determinism.base_seed = 7 + rank; });
+  EXPECT_THAT(said, HasSubstr("got trainer.determinism.base_seed = 7 on rank 0 and 8 on rank 1"));
+  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
+                if (rank == 1) job.config.gradient_clipping.max_norm = 2.0;
+              }),
+              HasSubstr("trainer.gradient_clipping.max_norm = "));
+  EXPECT_THAT(
+      log_of_ranks([](toy::Job& job, std::int64_t rank) { job.config.checkpointing.save_dir = cat("run/of", rank); }),
+      HasSubstr("trainer.checkpointing.save_dir = \"run/of0\" on rank 0 and \"run/of1\" on rank 1"));
+  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) { job.config.run.name = cat("of", rank); }),
+              Not(HasSubstr("one configuration")));
+}
+
+TEST(RanksThatDiffer, In_the_model_are_refused_by_parameter) {
+  struct Wide : toy::Model {
+    const ParameterPtr extra = register_parameter("extra", {.shape = {3}, .init = init::ones()});
+  };
+  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
+                if (rank == 1) job.provider.make_model = [] { return make_module<Wide>(); };
+              }),
+              HasSubstr("expected one model on all ranks, got extra = nothing on rank 0 and \"Float [3]\" on rank 1"));
+}
+
+TEST(RanksThatDiffer, In_the_learning_rate_are_refused) {
+  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
+                job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1 * (1.0 + rank)});
+              }),
+              HasSubstr("got the optimiser's learning rate = 0.1 on rank 0 and 0.2 on rank 1"));
+}
+
+TEST(RanksThatDiffer, In_what_an_update_does_are_told_after_it) {
+  const auto decays_by_rank = [](toy::Job& job, std::int64_t rank) {
+    job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.1 * rank});
+  };
+  EXPECT_THAT(log_of_ranks(decays_by_rank), HasSubstr("ranks that hold the same elements of "));
+  // Slices of FSDP belong to one rank each.
+  EXPECT_THAT(log_of_ranks(decays_by_rank, Layout::kShards), Not(HasSubstr("ranks that hold the same elements")));
+}
+
+// Of a user, who left something out.
+struct OwnDescent {
+  double learning_rate() const { return 0.5; }
+  void step(double rate) {
+    const at::NoGradGuard no_grad;
+    for (const NamedParameter& parameter : parameters) parameter.tensor.sub_(parameter.tensor.grad(), rate);
+  }
+  std::map<std::string, DTensor> state_dict() const { return state(); }
+  std::vector<NamedParameter> parameters;
+  std::function<std::map<std::string, DTensor>()> state = [] { return std::map<std::string, DTensor>(); };
+};
+struct OwnProvider : OptimizerProvider {
+  explicit OwnProvider(std::function<OwnDescent(std::vector<NamedParameter>)> build) : make(std::move(build)) {}
+  Optimizer build_optimizer(const DistContext&, const TrainableParameters& trainable) override {
+    return Optimizer(make(trainable.parameters));
+  }
+  std::function<OwnDescent(std::vector<NamedParameter>)> make;
+};
+
+TEST(OwnOptimizer, That_lacks_a_parameter_is_told_its_name) {
+  const auto forgets = [](std::vector<NamedParameter> parameters) {
+    std::erase_if(parameters, [](const NamedParameter& parameter) { return parameter.name == "second.weight"; });
+    return OwnDescent{parameters};
+  };
+  EXPECT_THAT(log_of([&](toy::Job& job) { job.optimizer = std::make_shared<OwnProvider>(forgets); }),
+              HasSubstr("the optimiser's first step did not change second.weight, which has a gradient"));
+  EXPECT_THAT(log_of([&](toy::Job& job) {
+                job.optimizer = std::make_shared<OwnProvider>([](auto parameters) { return OwnDescent{parameters}; });
+              }),
+              Not(HasSubstr("WARNING")));
+}
+
+TEST(OwnOptimizer, That_starts_without_a_rate_is_looked_at_when_it_has_one) {
+  EXPECT_THAT(log_of([&](toy::Job& job) {
+                job.lr_scheduler = AutoLRSchedulerProvider(PiecewiseConfig{
+                    .initial_multiplier = 0.0,
+                    .phases = {RestPhaseConfig{.target_multiplier = 1.0, .curve = LinearCurveConfig{}}}});
+                job.optimizer = std::make_shared<OwnProvider>(
+                    [](std::vector<NamedParameter>) { return OwnDescent{std::vector<NamedParameter>()}; });
+              }),
+              HasSubstr("did not change first.bias and 3 more"));
+}
+
+// What a job that saves says of an optimiser whose state_dict() is `state`, made of its parameters.
+std::string log_of_state(
+    const std::function<std::map<std::string, DTensor>(const std::vector<NamedParameter>&)>& state) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "d9d_silent_state";
+  std::filesystem::remove_all(folder);
+  return log_of([&](toy::Job& job) {
+    job.config.checkpointing = {.save_dir = folder, .period_steps = {StepActionMode::kLastStep}};
+    job.optimizer = std::make_shared<OwnProvider>([=](std::vector<NamedParameter> parameters) {
+      return OwnDescent{parameters, [=] { return state(parameters); }};
+    });
+  });
+}
+
+TEST(OwnOptimizer, Whose_state_would_be_lost_is_refused_or_told) {
+  std::map<std::string, at::Tensor> kept;
+  const auto moment = [&](const NamedParameter& parameter) {
+    return kept.try_emplace(parameter.name, at::zeros_like(parameter.tensor.detach())).first->second;
+  };
+  EXPECT_THAT(log_of_state([&](const auto& parameters) {
+                std::map<std::string, DTensor> state;
+                for (const auto& one : parameters) state.emplace(one.name + ".moment", one.laid_out(moment(one)));
+                return state;
+              }),
+              Not(AnyOf(HasSubstr("WARNING"), HasSubstr("state_dict"))));
+  EXPECT_THAT(log_of_state([](const auto&) { return std::map<std::string, DTensor>(); }),
+              HasSubstr("no state of the optimiser, since its state_dict() is empty"));
+  EXPECT_THAT(log_of_state([&](const auto& parameters) {
+                std::map<std::string, DTensor> state;
+                for (const auto& one : parameters) state.emplace("moment", one.laid_out(moment(one)));
+                return state;
+              }),
+              HasSubstr("the optimiser's state 'moment' is named after no parameter"));
+  EXPECT_THAT(log_of_state([&](const auto& parameters) {
+                const NamedParameter& one = parameters.front();
+                return std::map<std::string, DTensor>{{one.name + ".moment", one.laid_out(moment(one))}};
+              }),
+              HasSubstr("no state of the optimiser for first.bias, but some for other parameters"));
+  EXPECT_THAT(log_of_state([&](const auto& parameters) {
+                const NamedParameter& one = parameters.front();
+                return std::map<std::string, DTensor>{{one.name + ".moment", one.laid_out(moment(one).clone())}};
+              }),
+              HasSubstr("own tensors in state_dict(), got a new one as 'first.weight.moment' at each call"));
+}
+
+TEST(OwnModel, That_writes_values_before_there_is_memory_is_refused) {
+  struct Zeroed : toy::Model {
+    Zeroed() {
+      const at::NoGradGuard no_grad;
+      second->weight->local().zero_();
+    }
+  };
+  EXPECT_THAT(log_of([](toy::Job& job) { job.provider.make_model = [] { return make_module<Zeroed>(); }; }),
+              HasSubstr("got writes to second.weight, which are lost. Say its values with ParameterSpec::init"));
+}
+
+// Calls `act` after the first step.
+struct ActingTask : toy::Task {
+  explicit ActingTask(std::function<void(Module&)> after_step) : act(std::move(after_step)) {}
+  void register_events(const DistContext&, EventBus& events) override {
+    events.subscribe(kTrainModelStagesReady,
+                     [this](const ModelStagesReady& ready) { module = &ready.modules[0].get(); });
+    events.subscribe(kTrainStepPost, [this](const FinishedStep& step) {
+      if (step.schedule.current_step() == 0) act(*module);
+    });
+  }
+  std::function<void(Module&)> act;
+  Module* module = nullptr;
+};
+
+std::string log_of_task(
+    toy::Task& task, const std::function<void(toy::Job&)>& change = [](toy::Job&) {}) {
+  toy::Job job({{toy::samples(0, 2), toy::samples(2, 2)}, {toy::samples(4, 2)}, {toy::samples(6, 2)}});
+  change(job);
+  Trainer<toy::Types> trainer = job.make_trainer(job.context, task);
+  ::testing::internal::CaptureStderr();
+  std::string thrown;
+  try {
+    (void)trainer.train();
+  } catch (const std::exception& error) {
+    thrown = error.what();
+  }
+  return ::testing::internal::GetCapturedStderr() + thrown;
+}
+
+TEST(EvaluationMode, Of_the_model_is_told_once) {
+  ActingTask task([](Module& module) { module.eval(); });
+  const std::string said = log_of_task(task);
+  constexpr const char* kWarning = "the model is in evaluation mode in step 1";
+  EXPECT_THAT(said, HasSubstr(kWarning));
+  EXPECT_EQ(said.find("evaluation mode"), said.rfind("evaluation mode"));
+}
+
+TEST(EvaluationMode, Of_a_part_stays) {
+  bool is_first_training = true;
+  ActingTask task([&](Module& module) {
+    module.for_each_module([&](const std::string& name, Module& part) {
+      if (name == "first") is_first_training = part.is_training();
+    });
+  });
+  EXPECT_THAT(log_of_task(task,
+                          [](toy::Job& job) {
+                            job.provider.make_model = [] {
+                              auto model = make_module<toy::Model>();
+                              model->first->eval();
+                              return model;
+                            };
+                          }),
+              Not(HasSubstr("evaluation mode")));
+  EXPECT_FALSE(is_first_training);
+}
+
+struct BackwardTask : toy::Task {
+  LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) override {
+    LossResult result = toy::Task::compute_loss(output, state, schedule);
+    result.loss.backward({}, /*retain_graph=*/true);
+    return result;
+  }
+};
+
+TEST(OwnBackward, Is_refused) {
+  BackwardTask task;
+  EXPECT_THAT(log_of_task(task), AllOf(HasSubstr("to leave the backward to the loop, got one of their own"),
+                                       HasSubstr("microbatch 0 of step 0")));
+  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
+    EXPECT_THAT(log_of_ranks([](toy::Job&, std::int64_t) {}, layout, std::make_shared<BackwardTask>()),
+                HasSubstr("to leave the backward to the loop"));
+  }
+}
+
+struct PenaltyTask : toy::Task {
+  LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) override {
+    LossResult result = toy::Task::compute_loss(output, state, schedule);
+    const auto gradients = torch::autograd::grad({output.sum()}, {output}, {}, /*retain_graph=*/true);
+    result.loss = result.loss + 0 * gradients.front().sum();
+    return result;
+  }
+};
+
+TEST(OwnBackward, That_adds_to_no_gradient_is_accepted) {
+  PenaltyTask task;
+  EXPECT_THAT(log_of_task(task), Not(HasSubstr("backward")));
+}
+
+struct NegativeTokensTask : toy::Task {
+  ForwardInputs<toy::Types> build_forward_inputs(const toy::Batch& batch) override {
+    auto inputs = toy::Task::build_forward_inputs(batch);
+    inputs.num_tokens = -1;
+    return inputs;
+  }
+};
+
+TEST(NegativeTokens, Are_refused) {
+  NegativeTokensTask task;
+  EXPECT_THAT(log_of_task(task), HasSubstr("expected ForwardInputs::num_tokens >= 0, got -1 of microbatch 0"));
+}
+
+struct MaskingTask : toy::Task {
+  ForwardInputs<toy::Types> build_forward_inputs(const toy::Batch& batch) override {
+    batch.x.fill_(0);
+    return toy::Task::build_forward_inputs(batch);
+  }
+};
+
+TEST(BatchOfATask, Is_its_own_copy) {
+  const toy::Batch cached = toy::samples(0, 2);
+  const at::Tensor before = cached.x.clone();
+  toy::Job job({{cached}});
+  MaskingTask task;
+  (void)job.make_trainer(job.context, task).train();
+  EXPECT_TRUE(at::equal(cached.x, before));
+}
+
+TEST(MeanOverNothing, Is_the_reason_that_is_given) {
+  struct : toy::Task {
+    LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) override {
+      LossResult result = toy::Task::compute_loss(output, state, schedule);
+      return {.loss = result.loss * state.batch.weights.sum() / state.batch.weights.sum(),
+              .loss_weight = *result.loss_weight};
+    }
+  } task;
+  toy::Batch empty = toy::samples(2, 2);
+  empty.weights.zero_();
+  EXPECT_THAT(log_of_task(task, [&](toy::Job& job) { job.provider.packs[0][1] = empty; }),
+              AllOf(HasSubstr("microbatch 1 of rank 0 has the weight 0 and a loss that is no number"),
+                    Not(HasSubstr("learning rate"))));
+}
+
+TEST(RandomData, Is_told_without_workers_too) {
+  struct Provider : toy::Provider {
+    std::unique_ptr<PackStream<toy::Batch>> build_pack_stream(const DistContext&,
+                                                              std::optional<std::int64_t>) override {
+      struct Noisy : toy::Provider::Stream {
+        std::optional<std::vector<toy::Batch>> next() {
+          auto pack = Stream::next();
+          if (pack) pack->front().x.add_(at::rand({2, 2}, at::kDouble));
+          return pack;
+        }
+      };
+      return as_pack_stream<toy::Batch>(Noisy{{.packs = packs}});
+    }
+  } data;
+  toy::Job job({{toy::samples(0, 2)}});
+  data.packs = job.provider.packs;
+  ::testing::internal::CaptureStderr();
+  Trainer<toy::Types>(job.context, job.config,
+                      {.task = job.task,
+                       .model = job.provider,
+                       .data = data,
+                       .optimizer = *job.optimizer,
+                       .lr_scheduler = job.lr_scheduler})
+      .train();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("LibTorch's random generator was used"));
+}
+
+TEST(StreamOfOnesOwn, That_stays_where_it_is_at_a_resume_is_refused) {
+  struct Provider : toy::Provider {
+    std::unique_ptr<PackStream<toy::Batch>> build_pack_stream(const DistContext&,
+                                                              std::optional<std::int64_t>) override {
+      struct Forgetful : toy::Provider::Stream {
+        void load_state(const nlohmann::json&) {}
+      };
+      return as_pack_stream<toy::Batch>(Forgetful{{.packs = packs}});
+    }
+  } data;
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "d9d_forgetful_stream";
+  std::filesystem::remove_all(folder);
+  const auto train = [&](std::int64_t num_steps) {
+    toy::Job job({{toy::samples(0, 2)}, {toy::samples(2, 2)}});
+    job.config.checkpointing = {.save_dir = folder, .period_steps = {StepActionMode::kLastStep}};
+    job.config.schedule.total_steps = num_steps;
+    data.packs = job.provider.packs;
+    Trainer<toy::Types>(job.context, job.config,
+                        {.task = job.task,
+                         .model = job.provider,
+                         .data = data,
+                         .optimizer = *job.optimizer,
+                         .lr_scheduler = job.lr_scheduler})
+        .train();
+  };
+  train(1);
+  EXPECT_THAT(
+      [&] { train(2); },
+      ThrowsMessage<StateError>(HasSubstr("continues at 1 after PackStream::load_state(), got one that stays at 0")));
+}
+
+}  // namespace
+}  // namespace d9d::silent_mistakes_test
