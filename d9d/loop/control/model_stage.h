@@ -57,20 +57,22 @@ template <class T, class Result>
   }
 }
 
+// (detail has structs of the names InputOf and so on.)
 template <class Types, class Model>
-concept CanBeCut = kHasTransfer<Types> && requires(const ModulePtr<Model>& model, const InputOf<Types>& input,
-                                                   const TransferOf<Types>& transfer, const SharedOf<Types>& shared) {
-  { model->stage_transfer(input, StageBoundary::kIncoming) } -> std::convertible_to<TransferOf<Types>>;
-  requires kIsOrHolds < TransferOf<Types>,
+concept CanBeCut = kHasTransfer<Types> &&
+    requires(const ModulePtr<Model>& model, const d9d::InputOf<Types>& input, const d9d::TransferOf<Types>& transfer,
+             const d9d::SharedOf<Types>& shared) {
+  { model->stage_transfer(input, StageBoundary::kIncoming) } -> std::convertible_to<d9d::TransferOf<Types>>;
+  requires kIsOrHolds < d9d::TransferOf<Types>,
   decltype(model(input, shared)) > ;
-  requires kIsOrHolds < OutputOf<Types>,
+  requires kIsOrHolds < d9d::OutputOf<Types>,
   decltype(model(transfer, shared)) > ;
 };
 
 template <class Types, class Model>
 [[nodiscard]] ModelPart<Types> part_of(const ModulePtr<Model>& model) {
   using Arrived = typename ModelPart<Types>::Arrived;
-  using Shared = SharedOf<Types>;
+  using Shared = d9d::SharedOf<Types>;
   const auto call = []<class Result>(const ModulePtr<Model>& stage, const Arrived& arrived, const Shared& shared,
                                      std::type_identity<Result>) -> Result {
     return arrived.index() == 0 ? taken_as<Result>(stage(std::get<0>(arrived), shared))
@@ -78,13 +80,13 @@ template <class Types, class Model>
   };
   return {.forward =
               [=](const Arrived& arrived, const Shared& shared) {
-                return call(model, arrived, shared, std::type_identity<TransferOf<Types>>());
+                return call(model, arrived, shared, std::type_identity<d9d::TransferOf<Types>>());
               },
           .last_forward =
               [=](const Arrived& arrived, const Shared& shared) {
-                return call(model, arrived, shared, std::type_identity<OutputOf<Types>>());
+                return call(model, arrived, shared, std::type_identity<d9d::OutputOf<Types>>());
               },
-          .transfer = [=](const InputOf<Types>& input,
+          .transfer = [=](const d9d::InputOf<Types>& input,
                           StageBoundary boundary) { return model->stage_transfer(input, boundary); }};
 }
 }  // namespace detail
