@@ -45,7 +45,7 @@ AREAS = {
     "testing": Area(("core",), TORCH + C10D),
     "metrics": Area(("core",), TORCH),
     "data": Area(("core", "tokenizer"), TORCH + JSON + POSIX),
-    "data/text/arrow_plugin": Area(("data/text", "tokenizer/unicode"), ("arrow/", "parquet/")),
+    "data/text/arrow_plugin": Area(("data/text", "tokenizer/unicode"), ("arrow/", "parquet/") + JSON),
     "optim": Area(("core", "kernels"), TORCH),
     "blocks": Area(("modules", "core", "kernels"), TORCH),
     "model_state": Area(("modules", "core"), TORCH + JSON + ("xxhash.h",)),

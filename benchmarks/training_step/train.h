@@ -178,9 +178,9 @@ void train(const BenchmarkConfig<typename Family::Parameters>& config, d9d::Dist
   d9d::LanguageModelTask task(context);
   BenchmarkProvider<Family> model(config, sizes, phases);
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
-  d9d::TokenDataProvider data(config.data,
-                              {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
-                              config.trainer.determinism.base_seed);
+  auto data = d9d::token_data_provider(config.data,
+                                       {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
+                                       config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
   d9d::Trainer<d9d::LanguageModelTypes> trainer(

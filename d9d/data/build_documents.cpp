@@ -8,6 +8,7 @@
 #include "d9d/data/source/megatron_documents.h"
 #include "d9d/data/source/permuted_documents.h"
 #include "d9d/data/source/token_corpus.h"
+#include "d9d/data/text/chat_encoder.h"
 #include "d9d/data/text/column_rows.h"
 #include "d9d/data/text/dataset_files.h"
 #include "d9d/data/text/jsonl_rows.h"
@@ -15,6 +16,7 @@
 #include "d9d/data/text/token_cache.h"
 #include "d9d/data/text/tokenizer_encoder.h"
 #include "d9d/data/view/token_dataset.h"
+#include "d9d/tokenizer/chat/find_chat_family.h"
 
 namespace d9d {
 
@@ -22,20 +24,34 @@ namespace {
 
 using Documents = std::shared_ptr<const TokenDocuments>;
 using Rows = std::shared_ptr<const TextRows>;
+using Encoder = std::shared_ptr<const TextEncoder>;
 
 void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabulary_size) {
   D9D_CHECK(vocabulary_size >= needed, ConfigError, "[data::build_documents] expected a vocabulary of at least ",
             needed, " for ", of, ", got ", vocabulary_size, ". Enlarge the model's vocabulary.");
 }
 
-std::unique_ptr<TextEncoder> build_encoder(const TokenizationConfig& config, std::int64_t vocabulary_size) {
-  if (!config.tokenizer) {
-    check_vocabulary(kByteVocabularySize, "text without a tokenizer (tokens are bytes)", vocabulary_size);
-    return std::make_unique<ByteEncoder>();
-  }
-  auto encoder = std::make_unique<TokenizerEncoder>(*config.tokenizer,
-                                                    EncodeOptions{.add_special_tokens = config.add_special_tokens});
-  check_vocabulary(encoder->vocabulary_size(), "the tokenizer", vocabulary_size);
+Encoder text_encoder(const TokenizationConfig& config) {
+  if (!config.tokenizer) return std::make_shared<const ByteEncoder>();
+  const EncodeOptions options{.add_special_tokens = config.add_special_tokens};
+  return std::make_shared<const TokenizerEncoder>(*config.tokenizer, options);
+}
+
+Encoder row_encoder(const TextSource& source) { return text_encoder(source.tokenization); }
+
+template <class Source>
+requires requires(const Source& source) { source.columns; }
+Encoder row_encoder(const Source& source) {
+  const ColumnsConfig& columns = source.columns;
+  if (!columns.messages_column) return text_encoder(columns.tokenization);
+  const std::filesystem::path& tokenizer = *columns.tokenization.tokenizer;
+  const ChatFamily family = columns.chat_template ? *columns.chat_template : chat_family_beside(tokenizer);
+  return std::make_shared<const ChatEncoder>(tokenizer, family);
+}
+
+// `encoder` if the model has its tokens.
+Encoder checked(Encoder encoder, std::int64_t vocabulary_size) {
+  check_vocabulary(encoder->vocabulary_size(), "the tokenizer (without one tokens are bytes)", vocabulary_size);
   return encoder;
 }
 
@@ -48,12 +64,11 @@ TokenizeOptions tokenize_options(const TokenizationConfig& config, const TextEnc
   return options;
 }
 
-Documents tokenised(const TextRows& rows, const TokenizationConfig& config, const DocumentOptions& options,
+Documents tokenised(Rows rows, Encoder encoder, const TokenizationConfig& config, const DocumentOptions& options,
                     std::int64_t max_rows = -1) {
-  const auto encoder = build_encoder(config, options.vocabulary_size);
   TokenizeOptions tokenize = tokenize_options(config, *encoder);
   tokenize.max_rows = max_rows;
-  return cached_documents(rows, *encoder,
+  return cached_documents(std::move(rows), std::move(encoder),
                           {.folder = config.cache ? *config.cache : default_token_cache(),
                            .tokenize = tokenize,
                            .vocabulary_size = options.vocabulary_size,
@@ -61,63 +76,88 @@ Documents tokenised(const TextRows& rows, const TokenizationConfig& config, cons
                            .log = options.log});
 }
 
-std::vector<std::string> names_of(const ColumnsConfig& config) {
-  if (!config.prompt_column) return {config.column};
-  return {*config.prompt_column, config.column};
-}
+// Sources of text: rows_of() and tokenization_of() each.
+// -------------------------------------------------------
 
-Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns) {
+Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns,
+             ColumnContent content = ColumnContent::kText) {
   switch (files.format) {
     case DatasetFormat::kArrow:
-      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns));
+      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns), content);
     case DatasetFormat::kParquet:
-      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kParquet, std::move(columns));
+      return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kParquet, std::move(columns), content);
     case DatasetFormat::kJsonl:
-      return std::make_shared<const JsonlRows>(files.paths, std::move(columns));
+      return std::make_shared<const JsonlRows>(files.paths, std::move(columns), JsonlRows::kPartBytes, content);
   }
   D9D_ASSERT(false, "format ", static_cast<int>(files.format));
 }
+
+Rows rows_of(const DatasetFiles& files, const ColumnsConfig& config) {
+  if (config.messages_column) return rows_of(files, std::vector{*config.messages_column}, ColumnContent::kJson);
+  if (!config.prompt_column) return rows_of(files, std::vector{config.column});
+  return rows_of(files, std::vector{*config.prompt_column, config.column});
+}
+
+Rows rows_of(const TextSource& config) { return std::make_shared<const TextFileRows>(match_files(config.paths)); }
+
+Rows rows_of(const JsonlSource& config) {
+  return rows_of({.format = DatasetFormat::kJsonl, .paths = match_files(config.columns.paths)}, config.columns);
+}
+
+Rows rows_of(const ParquetSource& config) {
+  return rows_of({.format = DatasetFormat::kParquet, .paths = match_files(config.columns.paths)}, config.columns);
+}
+
+// First what is in folders of datasets, then the files.
+Rows rows_of(const ArrowSource& config) {
+  DatasetFiles all;
+  std::vector<std::string> patterns;
+  const auto add = [&all](const DatasetFiles& files) {
+    D9D_CHECK(all.paths.empty() || all.format == files.format, ConfigError,
+              "[data::build_documents] expected paths of one format in a source of kind 'arrow', got '",
+              files.paths.front().string(), "' after '", all.paths.front().string(),
+              "'. Make them sources of a mixture.");
+    all.format = files.format;
+    all.paths.insert(all.paths.end(), files.paths.begin(), files.paths.end());
+  };
+  for (const std::string& path : config.columns.paths) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) {
+      add(dataset_files(path, config.split));
+    } else {
+      patterns.push_back(path);
+    }
+  }
+  if (!patterns.empty() || all.paths.empty()) add({.format = DatasetFormat::kArrow, .paths = match_files(patterns)});
+  return rows_of(all, config.columns);
+}
+
+const TokenizationConfig& tokenization_of(const TextSource& config) { return config.tokenization; }
+template <class Source>
+requires requires(const Source& source) { source.columns; }
+const TokenizationConfig& tokenization_of(const Source& config) { return config.columns.tokenization; }
 
 bool is_bytes(const TextSource& config) {
   return !config.tokenization.tokenizer && !config.tokenization.end_of_document;
 }
 
+// The documents of each source.
+// -----------------------------
+
+template <class Source>
+requires requires(const Source& source) { rows_of(source); }
+Documents documents_of(const Source& config, const DocumentOptions& options) {
+  Rows rows = rows_of(config);
+  return tokenised(std::move(rows), checked(row_encoder(config), options.vocabulary_size), tokenization_of(config),
+                   options);
+}
+
 Documents documents_of(const TextSource& config, const DocumentOptions& options) {
-  const auto files = match_files(config.paths);
-  if (!is_bytes(config)) return tokenised(TextFileRows(files), config.tokenization, options);
+  if (!is_bytes(config)) return documents_of<TextSource>(config, options);
   check_vocabulary(kByteVocabularySize, "data of kind 'text' without a tokenizer (tokens are bytes)",
                    options.vocabulary_size);
   const TokenFormat bytes{.dtype = TokenDtype::kUint8, .vocabulary_size = options.vocabulary_size};
-  return std::make_shared<const TokenCorpus>(files, bytes);
-}
-
-Documents documents_of(const JsonlSource& config, const DocumentOptions& options) {
-  const JsonlRows rows(match_files(config.columns.paths), names_of(config.columns));
-  return tokenised(rows, config.columns.tokenization, options);
-}
-
-Documents documents_of(const ParquetSource& config, const DocumentOptions& options) {
-  const ColumnRows rows(match_files(config.columns.paths), ColumnFormat::kParquet, names_of(config.columns));
-  return tokenised(rows, config.columns.tokenization, options);
-}
-
-Documents documents_of(const ArrowSource& config, const DocumentOptions& options) {
-  std::vector<Documents> sources;
-  std::vector<std::string> patterns;
-  for (const std::string& path : config.columns.paths) {
-    std::error_code error;
-    if (!std::filesystem::is_directory(path, error)) {
-      patterns.push_back(path);
-      continue;
-    }
-    const Rows rows = rows_of(dataset_files(path, config.split), names_of(config.columns));
-    sources.push_back(tokenised(*rows, config.columns.tokenization, options));
-  }
-  if (!patterns.empty() || sources.empty()) {
-    const ColumnRows rows(match_files(patterns), ColumnFormat::kArrow, names_of(config.columns));
-    sources.push_back(tokenised(rows, config.columns.tokenization, options));
-  }
-  return sources.size() == 1 ? sources.front() : std::make_shared<const JoinedDocuments>(std::move(sources));
+  return std::make_shared<const TokenCorpus>(match_files(config.paths), bytes);
 }
 
 Documents documents_of(const TokensSource& config, const DocumentOptions& options) {
@@ -142,43 +182,29 @@ Documents build_documents(const SourceConfig& config, const DocumentOptions& opt
 }
 
 Documents build_documents(const DatasetDataConfig& config, const DocumentOptions& options) {
-  const Rows rows = rows_of(dataset_files(config.dataset, config.split), {config.text_column});
   const TokenizationConfig tokenization{
       .tokenizer = config.tokenizer, .add_special_tokens = true, .num_proc = config.num_proc};
-  Documents documents = tokenised(*rows, tokenization, options, config.use_samples);
+  Rows rows = rows_of(dataset_files(config.dataset, config.split), std::vector{config.text_column});
+  Documents documents = tokenised(std::move(rows), checked(text_encoder(tokenization), options.vocabulary_size),
+                                  tokenization, options, config.use_samples);
   auto order = numpy_permutation(documents->size(), static_cast<std::uint64_t>(config.shuffle_seed));
   return std::make_shared<const PermutedDocuments>(std::move(documents), std::move(order));
 }
 
 TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size) {
-  const auto with = [&](Rows rows, const TokenizationConfig& tokenization) -> TokenisableRows {
-    std::shared_ptr<const TextEncoder> encoder = build_encoder(tokenization, vocabulary_size);
-    TokenizeOptions options = tokenize_options(tokenization, *encoder);
-    return {std::move(rows), std::move(encoder), std::move(options)};
-  };
-  if (const auto* text = std::get_if<TextSource>(&config)) {
-    return with(std::make_shared<const TextFileRows>(match_files(text->paths)), text->tokenization);
-  }
-  if (const auto* jsonl = std::get_if<JsonlSource>(&config)) {
-    return with(std::make_shared<const JsonlRows>(match_files(jsonl->columns.paths), names_of(jsonl->columns)),
-                jsonl->columns.tokenization);
-  }
-  if (const auto* parquet = std::get_if<ParquetSource>(&config)) {
-    return with(std::make_shared<const ColumnRows>(match_files(parquet->columns.paths), ColumnFormat::kParquet,
-                                                   names_of(parquet->columns)),
-                parquet->columns.tokenization);
-  }
-  if (const auto* arrow = std::get_if<ArrowSource>(&config)) {
-    const auto& paths = arrow->columns.paths;
-    const bool is_folder = paths.size() == 1 && std::filesystem::is_directory(paths.front());
-    const DatasetFiles files = is_folder ? dataset_files(paths.front(), arrow->split)
-                                         : DatasetFiles{.format = DatasetFormat::kArrow, .paths = match_files(paths)};
-    return with(rows_of(files, names_of(arrow->columns)), arrow->columns.tokenization);
-  }
-  throw ConfigError(
-      "[data::build_rows] expected a source of text (text, jsonl, parquet, arrow) for the view \"streamed\", got one "
-      "of "
-      "tokens, which need no streaming. Choose the view \"packed\".");
+  return std::visit(
+      [vocabulary_size](const auto& source) -> TokenisableRows {
+        if constexpr (requires { rows_of(source); }) {
+          Encoder encoder = checked(row_encoder(source), vocabulary_size);
+          TokenizeOptions options = tokenize_options(tokenization_of(source), *encoder);
+          return {.rows = rows_of(source), .encoder = std::move(encoder), .options = std::move(options)};
+        } else {
+          throw ConfigError(
+              "[data::build_rows] expected a source of text (text, jsonl, parquet, arrow) for the view \"streamed\", "
+              "got one of tokens, which need no streaming. Choose the view \"packed\".");
+        }
+      },
+      config);
 }
 
 std::optional<std::int64_t> document_separator(const SourceConfig& config) {

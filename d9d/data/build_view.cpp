@@ -59,6 +59,7 @@ TokenView view_of(const PackedViewConfig& config, Documents documents, std::int6
               packing),
           .order = cat("packed to ", length, " in buffers of ", packing.buffer_size,
                        packing.shuffle ? cat(", seed ", packing.seed) : ""),
+          .shuffles_itself = true,
           .is_packed = true};
 }
 

@@ -15,6 +15,20 @@ void AutoDataConfig::validate(const ConfigPath& path) const {
             "expected num_workers >= 1 with a prefetch_factor, got 0. Set prefetch_factor to null.");
 }
 
+void ColumnsConfig::validate(const ConfigPath& path) const {
+  if (!messages_column) {
+    D9D_CHECK(!chat_template, ConfigError, path,
+              "expected messages_column with chat_template, got none. Name the column.");
+    return;
+  }
+  D9D_CHECK(!prompt_column, ConfigError, path,
+            "expected one of messages_column and prompt_column, got both. Remove one of the two.");
+  D9D_CHECK(tokenization.tokenizer, ConfigError, path,
+            "expected a tokenizer with messages_column, got none. Name its tokenizer.json.");
+  D9D_CHECK(!tokenization.add_special_tokens, ConfigError, path,
+            "expected add_special_tokens = false with messages_column, whose chat template writes them, got true.");
+}
+
 template const ValueType& json_type<AutoDataConfig>();
 template const ValueType& json_type<SourceConfig>();
 template const ValueType& json_type<DataConfig>();

@@ -19,6 +19,7 @@
 #include "d9d/data/source/token_dtype.h"
 #include "d9d/data/text/bad_rows.h"
 #include "d9d/data/view_config.h"
+#include "d9d/tokenizer/chat/chat_template.h"
 
 namespace d9d {
 
@@ -77,12 +78,19 @@ struct ColumnsConfig {
   std::vector<std::string> paths = {};  // files or globs
   std::string column = "text";
   std::optional<std::string> prompt_column = {};  // text before that of `column`, whose tokens are not predicted
+  // Instead of both: conversations, lists of {"role", "content"}, of which only what the assistant says is predicted.
+  std::optional<std::string> messages_column = {};
+  std::optional<ChatFamily> chat_template = {};  // of conversations; unset: chat_family_beside(tokenizer)
   TokenizationConfig tokenization = {};
+
+  void validate(const ConfigPath& path) const;
 
   static constexpr auto fields() {
     using Data = ColumnsConfig;
     return record<Data>(required("paths", &Data::paths), defaulted("column", &Data::column),
-                        defaulted("prompt_column", &Data::prompt_column), flattened(&Data::tokenization));
+                        defaulted("prompt_column", &Data::prompt_column),
+                        defaulted("messages_column", &Data::messages_column),
+                        defaulted("chat_template", &Data::chat_template), flattened(&Data::tokenization));
   }
 };
 

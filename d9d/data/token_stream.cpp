@@ -42,11 +42,12 @@ void check_length(const SequenceConfig& sequence, const Job& job) {
             ", got sequence_length = ", sequence.sequence_length, ". Change one of the two.");
 }
 
-bool has_prompts(const SourceConfig& config) {
+// Whether some tokens are read and not predicted.
+bool has_targets(const SourceConfig& config) {
   return std::visit(
       [](const auto& source) {
         if constexpr (requires { source.columns; }) {
-          return source.columns.prompt_column.has_value();
+          return source.columns.prompt_column || source.columns.messages_column;
         } else {
           return false;
         }
@@ -57,9 +58,9 @@ bool has_prompts(const SourceConfig& config) {
 TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64_t seed) {
   check_length(sequence_of(config), job);
   D9D_CHECK(
-      !has_prompts(config) || !std::holds_alternative<ConcatenatedViewConfig>(sequence_of(config).view), ConfigError,
-      "[data::build_token_stream] expected the view \"documents\", \"packed\" or \"streamed\" with prompt_column, got "
-      "\"concatenated\", in which every label counts. Set the view.");
+      !has_targets(config) || !std::holds_alternative<ConcatenatedViewConfig>(sequence_of(config).view), ConfigError,
+      "[data::build_token_stream] expected the view \"documents\", \"packed\" or \"streamed\" with prompt_column or "
+      "messages_column, got \"concatenated\", in which every label counts. Set the view.");
   return build_view(build_documents(config, document_options(job)), sequence_of(config),
                     {.seed = seed,
                      .shuffle = job.loader.shuffle,

@@ -16,9 +16,9 @@
 
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/launch/launch.h"
+#include "d9d/loop/auto/auto_data_provider.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
-#include "d9d/loop/auto/token_data_provider.h"
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
@@ -130,9 +130,9 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   CausalLMProvider<Family> model(config.model_provider, sizes,
                                  config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
-  d9d::TokenDataProvider data(config.data,
-                              {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
-                              config.trainer.determinism.base_seed);
+  auto data = d9d::token_data_provider(config.data,
+                                       {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
+                                       config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
 

@@ -6,6 +6,8 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 
+#include "tests/support/io_faults.h"
+
 namespace d9d::config_test {
 namespace {
 
@@ -51,6 +53,23 @@ TEST(DataConfig, Reads_sources_with_their_views_and_mixtures_of_them) {
   EXPECT_EQ(std::get<PackedViewConfig>(jsonl.sequence.view).long_documents, LongDocuments::kSplit);
   const auto& megatron = std::get<MegatronSource>(sources[1].source);
   EXPECT_EQ(std::get<DocumentsViewConfig>(megatron.sequence.view).sort_buffer_size, 16);
+}
+
+TEST(DataConfig, Of_conversations_has_a_tokenizer_and_no_column_of_texts) {
+  const std::string source = R"("kind": "jsonl", "paths": ["a"], "messages_column": "m", "sequence_length": 8,
+      "global_batch_size": 1, "microbatch_size": 1, "num_workers": 0)";
+  const auto config = parse("{" + source + R"(, "tokenizer": "t", "chat_template": "qwen2.5"})");
+  EXPECT_EQ(std::get<JsonlDataConfig>(config).source.columns.chat_template, ChatFamily::kQwen25);
+  const auto error = [&](const std::string& keys) {
+    return test::message_of<ConfigError>([&] { (void)parse("{" + keys + "}"); });
+  };
+  EXPECT_THAT(error(source), HasSubstr("expected a tokenizer with messages_column"));
+  EXPECT_THAT(error(source + R"(, "tokenizer": "t", "prompt_column": "p")"), HasSubstr("prompt_column, got both"));
+  EXPECT_THAT(error(source + R"(, "tokenizer": "t", "add_special_tokens": true)"), HasSubstr("add_special_tokens"));
+  EXPECT_THAT(error(source + R"(, "tokenizer": "t", "chat_template": "gemma")"), HasSubstr("gemma"));
+  EXPECT_THAT(error(R"("kind": "jsonl", "paths": ["a"], "chat_template": "qwen3", "sequence_length": 8,
+      "global_batch_size": 1, "microbatch_size": 1, "num_workers": 0)"),
+              HasSubstr("expected messages_column with chat_template"));
 }
 
 TEST(DataConfig, Without_a_kind_is_the_record_of_a_dataset) {

@@ -1,4 +1,4 @@
-"""reference_example_oracle.py FOLDER: the data flow of d9d 0.16's example with datasets, tokenizers and torch.
+"""reference_example_oracle.py FOLDER: the data flow of d9d 0.16's example with datasets and tokenizers.
 
 Writes a dataset and a tokenizer and prints the microbatches of each data-parallel rank as JSON.
 """
@@ -6,10 +6,8 @@ import json
 import random
 import sys
 
-import torch
 from datasets import Dataset, load_dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch.nn.utils.rnn import pad_sequence
 
 folder = sys.argv[1]
 USE_SAMPLES, SEED, BUFFER, GLOBAL_BATCH, MICROBATCH = 150, 42, 40, 8, 4
@@ -42,13 +40,12 @@ for first in range(0, len(rows), BUFFER):
 
 
 def collate(samples):
-    samples = [torch.tensor(sample, dtype=torch.long) for sample in samples]
-
-    def pad(items, value):
-        return pad_sequence(items, batch_first=True, padding_value=value).tolist()
+    def pad(items, value):  # as pad_sequence(batch_first=True)
+        longest = max(len(item) for item in items)
+        return [[*item, *[value] * (longest - len(item))] for item in items]
 
     return {"input_ids": pad([s[:-1] for s in samples], 0), "labels": pad([s[1:] for s in samples], -100),
-            "position_ids": pad([torch.arange(max(len(s) - 1, 0)) for s in samples], 0)}
+            "position_ids": pad([range(max(len(s) - 1, 0)) for s in samples], 0)}
 
 
 ranks = {}

@@ -2,7 +2,9 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,6 +14,7 @@
 #include "d9d/data/token_stream.h"
 
 #include "tests/data/view/sample_values.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
 
@@ -47,17 +50,24 @@ std::vector<Numbers> numbers_of(const std::vector<TokenBatch>& pack) {
 class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char*, bool>> {
  protected:
   static void SetUpTestSuite() {
+    static bool is_done = false;  // once for all suites
+    if (std::exchange(is_done, true)) return;
     const auto folder = root();
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder / "text");
-    std::string jsonl, tokens;
+    std::string jsonl, tokens, chats;
     for (int i = 0; i < 90; ++i) {
       const std::string text = std::string(2 + i * 7 % 13, static_cast<char>('a' + i % 26)) + std::to_string(i);
       jsonl += "{\"text\": \"" + text + "\", \"prompt\": \"" + std::string(i % 3, '?') + "\"}\n";
       tokens += text + ".";
+      const nlohmann::json question = {{"role", "user"}, {"content", std::to_string(i)}};
+      const nlohmann::json answer = {{"role", "assistant"}, {"content", std::string(i % 5, 'a')}};
+      chats += nlohmann::json{{"messages", {question, answer}}}.dump() + "\n";
       if (i < 30) std::ofstream(folder / "text" / (std::to_string(100 + i) + ".txt")) << text << text;
     }
     std::ofstream(folder / "a.jsonl") << jsonl;
+    std::ofstream(folder / "chats.jsonl") << chats;
+    std::ofstream(folder / "tokenizer.json") << test::byte_tokenizer({"<|im_start|>", "<|im_end|>"});
     std::ofstream(folder / "tokens.bin") << tokens;
     test::run_python("tests/data/make_column_files.py", {(folder / "a.jsonl").string(), folder.string()});
   }
@@ -69,11 +79,18 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     nlohmann::json json = {{"kind", kind}};
     if (kind == "tokens") {
       json.update({{"path", path("tokens.bin")}, {"dtype", "uint8"}, {"end_of_document", '.'}});
+    } else if (kind == "chats") {
+      json.update({{"kind", "jsonl"},
+                   {"paths", {path("chats.jsonl")}},
+                   {"cache", path("cache")},
+                   {"messages_column", "messages"},
+                   {"chat_template", "chatml"},
+                   {"tokenizer", path("tokenizer.json")}});
     } else if (kind == "megatron") {
       json.update({{"paths", {D9D_SOURCE_DIR "/tests/data/source/megatron/uint16.idx"}}});
     } else {
       const std::map<std::string, const char*> files{
-          {"text", "text/*.txt"}, {"jsonl", "a.jsonl"}, {"parquet", "a.parquet"}, {"arrow", "saved"}};
+          {"text", "text/*.txt"}, {"jsonl", "a.jsonl"}, {"parquet", "a.parquet"}, {"arrow", "a-*.arrow"}};
       json.update({{"paths", {path(files.at(kind))}}, {"cache", path("cache")}, {"num_proc", 2}});
       if (kind == "jsonl") json["prompt_column"] = "prompt";
       if (kind != "text") json["end_of_document"] = ".";
@@ -102,12 +119,14 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"num_workers", 0}, {"shuffle", shuffle}});
     return json;
   }
-  // vocabulary of the Megatron file; others have less.
+  // The vocabulary is that of the Megatron file; others have less.
   static std::unique_ptr<PackStream<TokenBatch>> build(const nlohmann::json& json, DataParallelRank rank,
-                                                       std::int64_t num_workers, bool repeat = true) {
+                                                       std::int64_t num_workers,
+                                                       std::optional<std::int64_t> prefetch_factor = {},
+                                                       bool repeat = true) {
     nlohmann::json own = json;
     own["num_workers"] = num_workers;
-    if (num_workers > 0) own["prefetch_factor"] = 1 + num_workers % 3;
+    if (prefetch_factor) own["prefetch_factor"] = *prefetch_factor;
     return build_token_stream(parse_record<DataConfig>(own, {.keys = "data"}),
                               {.vocabulary_size = 50257, .stream = {.rank = rank, .seed = 5, .repeat = repeat}});
   }
@@ -120,16 +139,17 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     return step;
   }
   static std::vector<std::unique_ptr<PackStream<TokenBatch>>> ranks_of(const nlohmann::json& json, std::int64_t size,
-                                                                       std::int64_t num_workers) {
+                                                                       std::int64_t num_workers,
+                                                                       std::optional<std::int64_t> prefetch = {}) {
     std::vector<std::unique_ptr<PackStream<TokenBatch>>> ranks;
-    for (std::int64_t rank = 0; rank < size; ++rank) ranks.push_back(build(json, {rank, size}, num_workers));
+    for (std::int64_t rank = 0; rank < size; ++rank) ranks.push_back(build(json, {rank, size}, num_workers, prefetch));
     return ranks;
   }
 };
 
 TEST_P(Kinds, Have_the_same_samples_in_a_step_on_any_number_of_ranks_and_workers) {
   const auto one = ranks_of(job(), 1, 0);
-  const auto workers = ranks_of(job(), 1, 4), two = ranks_of(job(), 2, 1), four = ranks_of(job(), 4, 3);
+  const auto workers = ranks_of(job(), 1, 4), two = ranks_of(job(), 2, 1, 3), four = ranks_of(job(), 4, 3, 1);
   for (int step = 0; step < 12; ++step) {  // several epochs of the smaller ones
     const auto expected = step_of(one);
     EXPECT_EQ(step_of(workers), expected) << step;
@@ -146,13 +166,20 @@ TEST_P(Kinds, Resume_at_any_pack_on_other_ranks_and_workers) {
     states.push_back(uninterrupted.front()->state());
     expected.push_back(step_of(uninterrupted));
   }
-  // A job of two ranks is killed after each step and goes on with one, then four.
+  // A job of two ranks is killed after each step and goes on with one, then four; between them the tests of all kinds
+  // have every loader at every number of ranks.
   const std::int64_t sizes[] = {2, 1, 4};
-  const std::int64_t workers[] = {1, 0, 4};
+  struct Loader {
+    std::int64_t num_workers;
+    std::optional<std::int64_t> prefetch = {};
+  };
+  const std::vector<Loader> loaders{{0}, {1, 1}, {4, 1}, {1, 2}, {4, 2}, {1, 3}, {4, 3}};
+  static std::size_t next_loader = 0;
   nlohmann::json position = states.front();
   for (int step = 0; step < 9; ++step) {
     EXPECT_EQ(position, states[step]) << "the position is that of one rank";
-    const auto ranks = ranks_of(job(), sizes[step % 3], workers[step % 3]);
+    const Loader& loader = loaders[next_loader++ % loaders.size()];
+    const auto ranks = ranks_of(job(), sizes[step % 3], loader.num_workers, loader.prefetch);
     for (const auto& rank : ranks) rank->load_state(states[step]);
     EXPECT_EQ(step_of(ranks), expected[step]) << step;
     position = ranks.back()->state();
@@ -181,8 +208,8 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, const
          (std::get<2>(info.param) ? "_shuffled" : "");
 }
 INSTANTIATE_TEST_SUITE_P(Documents, Kinds,
-                         ::testing::Combine(::testing::Values("text", "jsonl", "parquet", "arrow", "tokens", "megatron",
-                                                              "mixture"),
+                         ::testing::Combine(::testing::Values("text", "jsonl", "chats", "parquet", "arrow", "tokens",
+                                                              "megatron", "mixture"),
                                             ::testing::Values("documents", "sorted", "packed"), ::testing::Bool()),
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Concatenated, Kinds,
@@ -197,7 +224,7 @@ TEST_P(KindsOnce, Have_every_document_once_in_a_pass) {
   nlohmann::json json = job();
   json["drop_last"] = false;
   json["global_batch_size"] = 1;
-  const auto stream = build(json, {0, 1}, 2, /*repeat=*/false);
+  const auto stream = build(json, {0, 1}, 2, {}, /*repeat=*/false);
   std::multiset<std::string> seen;
   while (auto pack = stream->next()) {
     for (const TokenBatch& batch : *pack) {
@@ -252,16 +279,18 @@ TEST_F(KindsOfOneJob, Refuse_ends_of_documents_that_are_no_token) {
 }
 
 TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence) {
-  nlohmann::json json = source("tokens");
-  add_view(json, "documents");
-  json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", 10}});
-  EXPECT_THAT(test::message_of<IoError>([&] {
-                (void)build(json, {0, 1}, 0);
-              }),
-              AllOf(HasSubstr("at most 10 positions"), HasSubstr("tokens.bin")));
-  for (const auto* rule : {"truncate", "split", "skip"}) {
-    json["view"]["long_documents"] = rule;
-    EXPECT_NO_THROW((void)build(json, {0, 1}, 0)->next()) << rule;
+  for (const auto* view : {"documents", "packed"}) {
+    nlohmann::json json = source("tokens");
+    add_view(json, view);
+    json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", 10}});
+    EXPECT_THAT(test::message_of<IoError>([&] {
+                  (void)build(json, {0, 1}, 0);
+                }),
+                AllOf(HasSubstr("at most 10 positions"), HasSubstr("tokens.bin")));
+    for (const auto* rule : {"truncate", "split", "skip"}) {
+      json["view"]["long_documents"] = rule;
+      EXPECT_NO_THROW((void)build(json, {0, 1}, 0)->next()) << rule;
+    }
   }
 }
 
@@ -280,6 +309,38 @@ TEST_F(KindsOfOneJob, Do_not_predict_the_prompts_of_pairs) {
   EXPECT_EQ(labels[0], kIgnoreIndex);
   EXPECT_EQ(labels[1], 'c');
   EXPECT_EQ(labels.back(), '.');
+}
+
+// What the assistant says is predicted, with the token that ends it.
+TEST_F(KindsOfOneJob, Predict_what_the_assistant_of_a_conversation_says) {
+  for (const auto* view : {"documents", "packed", "streamed"}) {
+    nlohmann::json json = source("chats");
+    json.update(
+        {{"sequence_length", 64}, {"view", {{"kind", view}}}, {"global_batch_size", 1}, {"microbatch_size", 1}});
+    const auto stream = build(json, {0, 1}, 0, {}, /*repeat=*/false);
+    std::int64_t num_letters = 0, num_ends = 0;
+    while (auto pack = stream->next()) {
+      for (const TokenBatch& batch : *pack) {
+        for (const std::int64_t label : values(batch.labels)) {
+          ASSERT_TRUE(label == 'a' || label == 258 || label == kIgnoreIndex) << label;
+          num_letters += label == 'a' ? 1 : 0;
+          num_ends += label == 258 ? 1 : 0;
+        }
+      }
+    }
+    EXPECT_EQ(num_letters, 90 * 2) << view;
+    EXPECT_EQ(num_ends, 90) << view;
+  }
+  nlohmann::json json = source("chats");
+  json.erase("chat_template");
+  json.update(
+      {{"sequence_length", 64}, {"view", {{"kind", "packed"}}}, {"global_batch_size", 1}, {"microbatch_size", 1}});
+  EXPECT_THAT(test::message_of<ConfigError>([&] {
+                (void)build(json, {0, 1}, 0);
+              }),
+              HasSubstr("expected chat_template.jinja"));
+  add_view(json, "concatenated");
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, {0, 1}, 0); }), HasSubstr("messages_column"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Parsers of files that come from elsewhere, fed with any bytes. Each target returns for what it refuses with IoError;
-// every other exception, and what the sanitizers find, is a fault. tools/fuzz runs them under libFuzzer, fuzz_replay
-// gives them what was found before (corpus/<name>/).
+// Parsers of files that come from elsewhere, fed with any bytes. Each target returns for what it refuses with IoError,
+// of tokenizer.json ConfigError; every other exception, and what the sanitizers find, is a fault. tools/fuzz runs them
+// under libFuzzer, fuzz_replay gives them what was found before (corpus/<name>/).
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,11 @@ using Bytes = std::span<const std::byte>;
 void safetensors_header(Bytes file);
 void huggingface_index(Bytes file);
 void manifest(Bytes file);
+void tokenizer_json(Bytes file);
 
-inline constexpr std::pair<std::string_view, void (*)(Bytes)> kTargets[] = {
-    {"safetensors_header", safetensors_header}, {"huggingface_index", huggingface_index}, {"manifest", manifest}};
+inline constexpr std::pair<std::string_view, void (*)(Bytes)> kTargets[] = {{"safetensors_header", safetensors_header},
+                                                                            {"huggingface_index", huggingface_index},
+                                                                            {"manifest", manifest},
+                                                                            {"tokenizer_json", tokenizer_json}};
 
 }  // namespace d9d::fuzz

@@ -87,32 +87,30 @@ def loader_rows():
 def data_rows():
     """Keys of sources and views. Other kinds and the sources of mixtures share them (keys_test.py)."""
     kinds, cache = "tests/data/token_stream_kinds_test.cpp", "tests/data/text/token_cache_test.cpp"
+    text = "tests/data/token_stream_text_test.cpp"
+    tokenised, streamed = tests(text, "Is_tokenised_as_the_keys_say"), tests(text, "Is_the_stream_that_the_keys_describe")
     every_document = tests(kinds, "Have_every_document_once_in_a_pass")
     return {
-        "data[text].tokenizer": tests("tests/data/reference_example_test.cpp",
-                                      "Has_the_batches_of_the_reference_on_one_and_two_ranks"),
-        "data[text].end_of_document": tests(kinds, "Refuse_ends_of_documents_that_are_no_token"),
-        "data[text].add_special_tokens": tests("tests/data/text/tokenizer_encoder_test.cpp",
-                                               "Adds_the_tokens_of_the_template_where_it_is_asked_to"),
-        "data[text].bad_rows": tests(cache, "Refuses_bad_rows_by_name_or_skips_and_counts_them"),
+        "data[text].tokenizer": tokenised,
+        "data[text].end_of_document": tokenised,
+        "data[text].add_special_tokens": tokenised,
+        "data[text].bad_rows": tests("tests/data/bad_data_test.cpp",
+                                     "Are_left_out_and_counted_where_the_policy_says_so"),
         "data[text].num_proc": tests(cache, "Is_the_same_for_any_number_of_threads"),
-        "data[text].cache": tests(cache, "Tokenises_once_and_maps_afterwards"),
+        "data[text].cache": tests(text, "Is_kept_where_the_cache_is"),
         "data[text].view": every_document,
         "data[text].view[documents].long_documents": tests(kinds, "Refuse_or_cut_documents_longer_than_a_sequence"),
         "data[text].view[documents].sort_buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
         "data[text].view[packed].long_documents": tests(kinds, "Refuse_or_cut_documents_longer_than_a_sequence"),
         "data[text].view[packed].buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
-        "data[text].view[streamed].long_documents": tests("tests/data/stream/streamed_packs_test.cpp",
-                                                          "Names_the_row_of_a_document_that_is_too_long"),
-        "data[text].view[streamed].buffer_size": tests("tests/data/order/packed_order_test.cpp",
-                                                       "Packs_each_buffer_by_itself"),
-        "data[text].view[streamed].tokens_per_step": tests(
-            "tests/data/stream/streamed_packs_test.cpp",
-            "Has_the_same_microbatches_in_a_step_on_any_number_of_ranks_and_workers"),
-        "data[jsonl].column": tests("tests/data/text/jsonl_rows_test.cpp",
-                                    "Are_rows_of_the_columns_that_are_asked_for"),
+        "data[text].view[streamed].long_documents": streamed,
+        "data[text].view[streamed].buffer_size": streamed,
+        "data[text].view[streamed].tokens_per_step": streamed,
+        "data[jsonl].column": tokenised,
         "data[jsonl].prompt_column": tests(kinds, "Do_not_predict_the_prompts_of_pairs"),
-        "data[arrow].split": tests("tests/data/text/column_rows_test.cpp", "Of_saved_datasets_are_found_by_split"),
+        "data[jsonl].messages_column": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
+        "data[jsonl].chat_template": tests(kinds, "Predict_what_the_assistant_of_a_conversation_says"),
+        "data[arrow].split": tests(text, "Is_that_of_the_split_in_folders_of_datasets"),
         "data[tokens].end_of_document": every_document,
         "data[mixture].sources": tests("tests/data/view/dataset_views_test.cpp",
                                        "Ends_before_a_source_begins_again_and_goes_on_in_the_next_epoch"),
@@ -221,7 +219,8 @@ def trainer_rows():
         "trainer.run.description": Row("zebra", look=events(b"zebra")),
         "trainer.run.hparams": Row({"stripes": 17}, look=events(b"stripes")),
         "trainer.schedule.total_steps": Row(3, look=numbers),
-        "trainer.data_prefetch.prefetch_factor": Row(0, look=unbuilt("trainer.data_prefetch.prefetch_factor")),
+        "trainer.data_prefetch.prefetch_factor": tests(
+            "tests/data/pack/prefetched_packs_test.cpp", "Are_read_while_the_step_runs"),
         "trainer.logging.period_steps": Row(3, look=numbers),
         tracker: Row({"provider": "log"}, look=log("(stage=train): loss=")),
         f"{tracker}[jsonl].path": Row("b.jsonl", look=file("b.jsonl"),

@@ -45,15 +45,22 @@ SideStream::~SideStream() = default;
 SideStream::SideStream(SideStream&&) noexcept = default;
 
 StreamEvent SideStream::run(const std::function<void()>& work) const {
+  if (stream_ != nullptr) {
+    const c10::Device device = stream_->value.device();
+    c10::Event before(device.type());
+    before.record(current_stream(device));
+    before.block(stream_->value);
+  }
+  return run_at_once(work);
+}
+
+StreamEvent SideStream::run_at_once(const std::function<void()>& work) const {
   StreamEvent done;
   if (stream_ == nullptr) {
     work();
     return done;
   }
   const c10::Device device = stream_->value.device();
-  c10::Event before(device.type());
-  before.record(current_stream(device));
-  before.block(stream_->value);
   const c10::StreamGuard guard(stream_->value);
   work();
   done.recorded_ = std::make_shared<StreamEvent::Recorded>(device);

@@ -42,6 +42,8 @@ class SideStream {
   // Runs `work` with this stream as the current one, after all work that is on the caller's current stream now. Returns
   // the point at which `work` is complete.
   [[nodiscard]] StreamEvent run(const std::function<void()>& work) const;
+  // The same without waiting for the caller's current stream.
+  [[nodiscard]] StreamEvent run_at_once(const std::function<void()>& work) const;
 
  private:
   struct Stream;

@@ -40,6 +40,7 @@ std::string text_of(const std::exception_ptr& failure) {
 }
 
 // Ranks of all run_thread_ranks() that have not ended.
+// lint: allow(mutable-global): what exit() calls can reach nothing else
 std::atomic<std::int64_t> num_running_ranks = 0;
 
 // A rank that calls exit() would end all others with its exit code, as if they had finished.

@@ -1,6 +1,7 @@
 #include "d9d/data/order/packed_order.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -46,21 +47,37 @@ std::vector<std::vector<std::int64_t>> best_fit_decreasing(std::vector<Placed> i
 
 }  // namespace
 
-PackedOrder::PackedOrder(Options options) : options_(std::move(options)), first_packs_{0} {
+PackedOrder::PackedOrder(Options options) : options_(std::move(options)) {
   D9D_CHECK(options_.size >= 1 && options_.capacity >= 1 && options_.buffer_size >= 1, ConfigError,
             "[data::PackedOrder] expected size, capacity and buffer_size >= 1, got ", options_.size, ", ",
             options_.capacity, " and ", options_.buffer_size, ". Correct them.");
   for (std::int64_t buffer = 0; buffer * options_.buffer_size < options_.size; ++buffer) {
-    first_packs_.push_back(first_packs_.back() + std::ssize(packs_of(0, buffer)));
+    num_packs_.push_back(std::ssize(packs_of(0, buffer)));
+    size_ += num_packs_.back();
   }
 }
 
 std::vector<std::int64_t> PackedOrder::operator()(std::int64_t pack, std::int64_t epoch) const {
   D9D_ASSERT(pack >= 0 && pack < size(), "pack ", pack, " of ", size());
-  const auto buffer = std::ranges::upper_bound(first_packs_, pack) - first_packs_.begin() - 1;
-  const auto packs =
-      recent_.get(options_.shuffle ? epoch : 0, buffer, [&] { return packs_of(options_.shuffle ? epoch : 0, buffer); });
-  return (*packs)[static_cast<std::size_t>(pack - first_packs_[buffer])];
+  if (!options_.shuffle) epoch = 0;
+  const auto places = recent_places_.get(epoch, /*buffer=*/0, [&] { return places_of(epoch); });
+  const auto [first_pack, buffer] = *std::prev(std::ranges::upper_bound(*places, pack, {}, &Place::first_pack));
+  const auto packs = recent_.get(epoch, buffer, [&, buffer = buffer] { return packs_of(epoch, buffer); });
+  return (*packs)[static_cast<std::size_t>(pack - first_pack)];
+}
+
+// Of all buffers, in the order in which the epoch has them.
+std::vector<PackedOrder::Place> PackedOrder::places_of(std::int64_t epoch) const {
+  const Permutation order(std::ssize(num_packs_),
+                          {.seed = philox_key(options_.seed, "packed_order", "buffers"), .epoch = epoch});
+  std::vector<Place> places;
+  std::int64_t first_pack = 0;
+  for (std::int64_t i = 0; i < std::ssize(num_packs_); ++i) {
+    const std::int64_t buffer = options_.shuffle ? order(i) : i;
+    places.push_back({first_pack, buffer});
+    first_pack += num_packs_[buffer];
+  }
+  return places;
 }
 
 PackedOrder::Packs PackedOrder::packs_of(std::int64_t epoch, std::int64_t buffer) const {
@@ -78,9 +95,16 @@ PackedOrder::Packs PackedOrder::packs_of(std::int64_t epoch, std::int64_t buffer
     D9D_ASSERT(length >= 1 && length <= options_.capacity, "length ", length, " of capacity ", options_.capacity);
     items.push_back({length, options_.shuffle ? ties(i) : i, i});
   }
-  Packs packs = best_fit_decreasing(std::move(items), options_.capacity);
-  for (auto& pack : packs) {
-    for (std::int64_t& position : pack) position = documents[position];
+  const Packs positions = best_fit_decreasing(std::move(items), options_.capacity);
+  const Permutation order(
+      std::ssize(positions),
+      {.seed = philox_key(options_.seed, "packed_order", cat("packs of ", buffer)), .epoch = epoch});
+  Packs packs;
+  for (std::int64_t i = 0; i < std::ssize(positions); ++i) {
+    auto& pack = packs.emplace_back();
+    for (const std::int64_t position : positions[options_.shuffle ? order(i) : i]) {
+      pack.push_back(documents[position]);
+    }
   }
   return packs;
 }

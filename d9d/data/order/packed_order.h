@@ -6,8 +6,9 @@
 //
 // A buffer has buffer_size documents, neighbours in the source or, with `shuffle`, in a permutation of the seed. They
 // are packed by best-fit decreasing: the longest first, each to the fullest pack that has room. With `shuffle`
-// documents of one length change places with the epoch; how many packs there are does not depend on it. Source: D. S.
-// Johnson et al., "Worst-case performance bounds for simple one-dimensional packing algorithms", 1974.
+// documents of one length change places with the epoch, and so do buffers, and packs within their buffer; how many
+// packs there are does not depend on it. Source: D. S. Johnson et al., "Worst-case performance bounds for simple
+// one-dimensional packing algorithms", 1974.
 #pragma once
 
 #include <cstdint>
@@ -32,17 +33,25 @@ class PackedOrder {
   // Asks for each length once. Throws ConfigError unless size, capacity and buffer_size are positive.
   explicit PackedOrder(Options options);
 
-  [[nodiscard]] std::int64_t size() const { return first_packs_.back(); }  // number of packs, in every epoch
-  // The documents of a pack, in the order of the buffer; expects 0 <= pack < size(). Thread-safe. Packs of a buffer are
-  // in the order of their first documents.
+  [[nodiscard]] std::int64_t size() const { return size_; }  // number of packs, in every epoch
+  // The documents of a pack, in the order of the buffer; expects 0 <= pack < size(). Thread-safe. Without `shuffle`
+  // packs of a buffer are in the order of their first documents. Takes as long as packing a buffer where the buffer is
+  // none of the last few.
   [[nodiscard]] std::vector<std::int64_t> operator()(std::int64_t pack, std::int64_t epoch) const;
 
  private:
   using Packs = std::vector<std::vector<std::int64_t>>;
+  struct Place {  // of a buffer in an epoch
+    std::int64_t first_pack;
+    std::int64_t buffer;
+  };
   [[nodiscard]] Packs packs_of(std::int64_t epoch, std::int64_t buffer) const;
+  [[nodiscard]] std::vector<Place> places_of(std::int64_t epoch) const;
 
   Options options_;
-  std::vector<std::int64_t> first_packs_;  // of each buffer; then the number of packs
+  std::vector<std::int64_t> num_packs_;  // of each buffer
+  std::int64_t size_ = 0;
+  mutable RecentBuffers<std::vector<Place>> recent_places_;
   mutable RecentBuffers<Packs> recent_;
 };
 

@@ -1,6 +1,9 @@
 #include "d9d/data/source/tokenized_documents.h"
 
+#include <algorithm>
 #include <cstring>
+#include <ranges>
+#include <utility>
 
 #include "d9d/base/check.h"
 
@@ -23,17 +26,22 @@ void check_size(const std::filesystem::path& path, const MappedFile& file, std::
 
 }  // namespace
 
-TokenizedDocuments::TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size)
+TokenizedDocuments::TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size,
+                                       PlaceOfRow place_of_row)
     : folder_(folder),
       vocabulary_size_(vocabulary_size),
       manifest_(read_tokenized_manifest(folder)),
       tokens_(folder / kTokensFile),
-      offsets_(folder / kOffsetsFile) {
+      offsets_(folder / kOffsetsFile),
+      parts_(folder / kPartsFile),
+      place_of_row_(std::move(place_of_row)) {
   check_size(folder / kTokensFile, tokens_, manifest_.num_tokens * bytes_per_token(manifest_.dtype));
   check_size(folder / kOffsetsFile, offsets_, (manifest_.num_documents + 1) * 8);
-  if (!manifest_.has_prompts) return;
-  prompts_.emplace(folder / kPromptsFile);
-  check_size(folder / kPromptsFile, *prompts_, manifest_.num_documents * 4);
+  check_size(folder / kPartsFile, parts_, manifest_.num_parts * 8);
+  if (!manifest_.num_targets) return;
+  targets_.emplace(folder);
+  check_size(folder / kTargetsFile, targets_->ranges, *manifest_.num_targets * 8);
+  check_size(folder / kTargetOffsetsFile, targets_->offsets, (manifest_.num_documents + 1) * 8);
 }
 
 std::int64_t TokenizedDocuments::offset(std::int64_t document) const { return load<std::int64_t>(offsets_, document); }
@@ -58,12 +66,27 @@ void TokenizedDocuments::read(std::int64_t document, std::int64_t start, std::sp
 }
 
 std::vector<TokenRange> TokenizedDocuments::targets(std::int64_t document) const {
-  const std::int64_t begin = prompts_ ? load<std::int32_t>(*prompts_, document) : 0;
-  return {{.begin = begin, .end = length(document)}};
+  if (!targets_) return TokenDocuments::targets(document);
+  const auto first = load<std::int64_t>(targets_->offsets, document);
+  const auto end = load<std::int64_t>(targets_->offsets, document + 1);
+  D9D_CHECK(first >= 0 && first <= end && end <= *manifest_.num_targets, IoError,
+            "[data::TokenizedDocuments] expected ascending offsets up to ", *manifest_.num_targets, " in '",
+            (folder_ / kTargetOffsetsFile).string(), "', got ", first, " and ", end, " at document ", document,
+            ". Delete the folder: it is made again.");
+  std::vector<TokenRange> ranges;
+  for (std::int64_t i = first; i < end; ++i) {
+    ranges.push_back(
+        {.begin = load<std::int32_t>(targets_->ranges, 2 * i), .end = load<std::int32_t>(targets_->ranges, 2 * i + 1)});
+  }
+  return ranges;
 }
 
 std::string TokenizedDocuments::place(std::int64_t document) const {
-  return cat("document ", document, " of '", folder_.string(), "'");
+  if (!place_of_row_) return cat("document ", document, " of '", folder_.string(), "'");
+  const auto parts = std::views::iota(std::int64_t{0}, manifest_.num_parts);
+  const auto end_of = [this](std::int64_t part) { return load<std::int64_t>(parts_, part); };
+  const std::int64_t part = *std::ranges::upper_bound(parts, document, {}, end_of);
+  return place_of_row_(part, document - (part == 0 ? 0 : end_of(part - 1)));
 }
 
 std::string TokenizedDocuments::describe() const { return cat("'", folder_.string(), "'"); }

@@ -5,13 +5,17 @@
 //
 //   tokens.bin      ids, uint16 or uint32, one document after the other
 //   offsets.bin     int64: the first token of each document; then the number of tokens
-//   prompts.bin     int32: how many tokens at the begin of each document are its prompt; only of pairs
-//   manifest.json   {"format": 1, "dtype": "uint16", "num_documents": ..., "num_tokens": ..., "has_prompts": ...,
-//                    "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ..."}; written last
+//   parts.bin       int64: how many documents the rows have up to the end of each of their parts (TextRows)
+//   targets.bin     int32: begin and end of each range of tokens that a model learns to predict, from the document's
+//                   first token on; absent where these are all tokens
+//   target_offsets.bin   int64: the first range of each document; then the number of ranges
+//   manifest.json   {"format": 2, "dtype": "uint16", "num_parts": ..., "num_documents": ..., "num_tokens": ...,
+//                    "num_targets": ..., "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ..."}; written last
 // All numbers are little-endian.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,9 +29,12 @@ namespace d9d {
 
 class TokenizedDocuments final : public TokenDocuments {
  public:
-  // Throws IoError that names the file and the remedy if the folder has no manifest of format 1, or if a file is not as
-  // long as the manifest says.
-  TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size);
+  // Names the row of which a document was made: document `index` of a part of the rows.
+  using PlaceOfRow = std::function<std::string(std::int64_t part, std::int64_t index)>;
+
+  // Throws IoError that names the file and the remedy if the folder has no manifest of this format, or if a file is not
+  // as long as the manifest says. Without `place_of_row` places are numbers of documents in the folder.
+  TokenizedDocuments(const std::filesystem::path& folder, std::int64_t vocabulary_size, PlaceOfRow place_of_row = {});
 
   [[nodiscard]] std::int64_t size() const override { return manifest_.num_documents; }
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
@@ -42,12 +49,21 @@ class TokenizedDocuments final : public TokenDocuments {
  private:
   [[nodiscard]] std::int64_t offset(std::int64_t document) const;
 
+  struct Targets {
+    explicit Targets(const std::filesystem::path& folder)
+        : ranges(folder / kTargetsFile), offsets(folder / kTargetOffsetsFile) {}
+    MappedFile ranges;
+    MappedFile offsets;
+  };
+
   std::filesystem::path folder_;
   std::int64_t vocabulary_size_;
   TokenizedManifest manifest_;
   MappedFile tokens_;
   MappedFile offsets_;
-  std::optional<MappedFile> prompts_;
+  MappedFile parts_;
+  std::optional<Targets> targets_;
+  PlaceOfRow place_of_row_;
 };
 
 }  // namespace d9d

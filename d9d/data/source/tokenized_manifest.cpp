@@ -7,16 +7,13 @@
 
 namespace d9d {
 
-namespace {
-constexpr int kFormat = 1;
-}
-
 std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from) {
-  const nlohmann::json json = {{"format", kFormat},
+  const nlohmann::json json = {{"format", kTokenizedFormat},
                                {"dtype", enum_name(manifest.dtype)},
+                               {"num_parts", manifest.num_parts},
                                {"num_documents", manifest.num_documents},
                                {"num_tokens", manifest.num_tokens},
-                               {"has_prompts", manifest.has_prompts},
+                               {"num_targets", manifest.num_targets ? nlohmann::json(*manifest.num_targets) : nullptr},
                                {"num_skipped", manifest.num_skipped},
                                {"first_skipped", manifest.first_skipped},
                                {"made_from", made_from}};
@@ -30,13 +27,15 @@ TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder) {
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
     const int format = json.at("format").get<int>();
-    D9D_CHECK(format == kFormat, IoError, "[data::read_tokenized_manifest] expected format ", kFormat, " of '",
-              path.string(), "', got ", format, ". Delete the folder: it is made again.");
+    D9D_CHECK(format == kTokenizedFormat, IoError, "[data::read_tokenized_manifest] expected format ", kTokenizedFormat,
+              " of '", path.string(), "', got ", format, ". Delete the folder: it is made again.");
     const auto dtype = json.at("dtype").get<std::string>() == "uint16" ? TokenDtype::kUint16 : TokenDtype::kUint32;
     return {.dtype = dtype,
+            .num_parts = json.at("num_parts").get<std::int64_t>(),
             .num_documents = json.at("num_documents").get<std::int64_t>(),
             .num_tokens = json.at("num_tokens").get<std::int64_t>(),
-            .has_prompts = json.at("has_prompts").get<bool>(),
+            .num_targets = json.at("num_targets").is_null() ? std::nullopt
+                                                            : std::optional(json.at("num_targets").get<std::int64_t>()),
             .num_skipped = json.at("num_skipped").get<std::int64_t>(),
             .first_skipped = json.at("first_skipped").get<std::string>()};
   } catch (const nlohmann::json::exception& error) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -10,23 +11,28 @@
 
 namespace d9d {
 
+inline constexpr int kTokenizedFormat = 2;  // of the folder
+
 struct TokenizedManifest {
   TokenDtype dtype = TokenDtype::kUint16;
+  std::int64_t num_parts = 0;  // of the rows, that were read
   std::int64_t num_documents = 0;
   std::int64_t num_tokens = 0;
-  bool has_prompts = false;
-  std::int64_t num_skipped = 0;    // rows that were no documents
-  std::string first_skipped = {};  // the place and problem of the first
+  std::optional<std::int64_t> num_targets = {};  // ranges of all documents; unset: all tokens are targets
+  std::int64_t num_skipped = 0;                  // rows that were no documents
+  std::string first_skipped = {};                // the place and problem of the first
 };
 
 inline constexpr std::string_view kTokensFile = "tokens.bin";
 inline constexpr std::string_view kOffsetsFile = "offsets.bin";
-inline constexpr std::string_view kPromptsFile = "prompts.bin";
+inline constexpr std::string_view kPartsFile = "parts.bin";
+inline constexpr std::string_view kTargetsFile = "targets.bin";
+inline constexpr std::string_view kTargetOffsetsFile = "target_offsets.bin";
 inline constexpr std::string_view kManifestFile = "manifest.json";
 
 // The text of the file, and what it was made from (`made_from`, for people).
 [[nodiscard]] std::string manifest_text(const TokenizedManifest& manifest, std::string_view made_from);
-// Throws IoError that names the file unless it is a manifest of format 1.
+// Throws IoError that names the file unless it is a manifest of this format.
 [[nodiscard]] TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder);
 
 }  // namespace d9d

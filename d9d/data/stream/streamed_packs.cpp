@@ -13,11 +13,11 @@ namespace d9d {
 
 namespace {
 
-nlohmann::json order_of(const TextRows& rows_of_all, const TextEncoder& encoder, const StreamedPartOptions& part) {
-  const std::string rows = cat(rows_of_all.fingerprint(), "\n", encoder.fingerprint(), "\n",
-                               part.tokenize.end_of_document.value_or(-1), enum_name(part.tokenize.bad_rows));
-  return {{"rows", fnv1a(rows)},
-          {"num_parts", rows_of_all.num_parts()},
+nlohmann::json order_of(const TextRows& rows, const TextEncoder& encoder, const StreamedPartOptions& part) {
+  const std::string tokenised = cat(rows.fingerprint(), "\n", encoder.fingerprint(), "\n",
+                                    part.tokenize.end_of_document.value_or(-1), enum_name(part.tokenize.bad_rows));
+  return {{"rows", fnv1a(tokenised)},
+          {"num_parts", rows.num_parts()},
           {"max_positions", part.max_positions},
           {"long_documents", enum_name(part.long_documents)},
           {"buffer_size", part.buffer_size},
@@ -145,7 +145,12 @@ nlohmann::json StreamedPacks::state() const {
 void StreamedPacks::load_state(const nlohmann::json& state) try {
   D9D_CHECK(state.at("order") == order_, StateError, "[data::StreamedPacks] expected the saved data order ", order_,
             ", got ", state.at("order"), ". Resume with the data, the view and the seed of the saved run.");
-  position_ = {.part = state.at("part").get<std::int64_t>(), .sequence = state.at("sequence").get<std::int64_t>()};
+  const Position position = {.part = state.at("part").get<std::int64_t>(),
+                             .sequence = state.at("sequence").get<std::int64_t>()};
+  D9D_CHECK(position.part >= 0 && position.sequence >= 0, StateError,
+            "[data::StreamedPacks] expected a position in the rows, got part ", position.part, ", sequence ",
+            position.sequence, ". Load the state that this stream saved.");
+  position_ = position;
   workers_.reset();
   loaded_part_ = -1;
 } catch (const nlohmann::json::exception& error) {

@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include "d9d/base/philox.h"
-#include "d9d/data/order/permutation.h"
 #include "d9d/data/text/encode_row.h"
 
 namespace d9d {
@@ -20,7 +18,7 @@ class PartDocuments final : public TokenDocuments {
       std::string problem;
       auto document = encode_row(rows, part, row, encoder, options, problem);
       if (!document) {
-        ++num_skipped;
+        ++num_skipped_;
         return;
       }
       documents_.push_back(std::move(*document));
@@ -37,20 +35,22 @@ class PartDocuments final : public TokenDocuments {
     std::copy_n(stored.begin() + start, tokens.size(), tokens.begin());
   }
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override {
-    return {{.begin = documents_[static_cast<std::size_t>(document)].prompt_length, .end = length(document)}};
+    const auto& targets = documents_[static_cast<std::size_t>(document)].targets;
+    return targets ? *targets : TokenDocuments::targets(document);
   }
   [[nodiscard]] std::string place(std::int64_t document) const override {
     return rows_.place(part_, rows_of_documents_[static_cast<std::size_t>(document)]);
   }
   [[nodiscard]] std::string describe() const override { return "a part of the stream"; }
 
-  std::int64_t num_skipped = 0;
+  [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }
 
  private:
   const TextRows& rows_;
   std::int64_t part_;
   std::vector<EncodedRow> documents_;
   std::vector<std::int64_t> rows_of_documents_;
+  std::int64_t num_skipped_ = 0;
 };
 
 }  // namespace
@@ -59,14 +59,11 @@ StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder
                                 const StreamedPartOptions& options) {
   const auto documents = std::make_shared<const PartDocuments>(rows, encoder, part, options.tokenize);
   UsableDocuments usable(documents, {.max_positions = options.max_positions, .too_long = options.long_documents});
-  if (usable.size() == 0) return {nullptr, {}, documents->num_skipped};
+  if (usable.size() == 0) return {nullptr, documents->num_skipped()};
   auto packed = std::make_shared<const PackedDataset>(
       std::move(usable),
       PackingOptions{.buffer_size = options.buffer_size, .seed = options.seed, .shuffle = options.shuffle});
-  std::vector<std::int64_t> order;
-  const Permutation shuffled(packed->size(), {.seed = philox_key(options.seed, "streamed_part", ""), .epoch = 0});
-  for (std::int64_t i = 0; i < packed->size(); ++i) order.push_back(options.shuffle ? shuffled(i) : i);
-  return {std::move(packed), std::move(order), documents->num_skipped};
+  return {std::move(packed), documents->num_skipped()};
 }
 
 }  // namespace d9d

@@ -5,8 +5,9 @@
 //   for (std::int64_t i = 0; i < part.size(); ++i) part.sequence(i);
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "d9d/data/text/text_encoder.h"
 #include "d9d/data/text/text_rows.h"
@@ -27,19 +28,16 @@ struct StreamedPartOptions {
 class StreamedPart {
  public:
   // `packed`: null if the part has no document.
-  StreamedPart(std::shared_ptr<const PackedDataset> packed, std::vector<std::int64_t> order, std::int64_t num_skipped)
-      : packed_(std::move(packed)), order_(std::move(order)), num_skipped_(num_skipped) {}
+  StreamedPart(std::shared_ptr<const PackedDataset> packed, std::int64_t num_skipped)
+      : packed_(std::move(packed)), num_skipped_(num_skipped) {}
 
-  [[nodiscard]] std::int64_t size() const { return std::ssize(order_); }
-  [[nodiscard]] TokenSample sequence(std::int64_t index) const { return packed_->get(order_[index]); }
-  [[nodiscard]] std::int64_t num_positions(std::int64_t index) const {
-    return packed_->num_positions(order_[index], 0);
-  }
+  [[nodiscard]] std::int64_t size() const { return packed_ ? packed_->size() : 0; }
+  [[nodiscard]] TokenSample sequence(std::int64_t index) const { return packed_->get(index); }
+  [[nodiscard]] std::int64_t num_positions(std::int64_t index) const { return packed_->num_positions(index, 0); }
   [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }  // bad rows
 
  private:
   std::shared_ptr<const PackedDataset> packed_;
-  std::vector<std::int64_t> order_;
   std::int64_t num_skipped_;
 };
 

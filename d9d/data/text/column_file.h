@@ -1,4 +1,4 @@
-// Text columns of one Parquet or Arrow file, read by Arrow C++ in libd9d_arrow.so, which is opened at first use
+// Columns of one Parquet or Arrow file, read by Arrow C++ in libd9d_arrow.so, which is opened at first use
 // (docs/decisions/0019-arrow-from-the-wheel.md).
 #pragma once
 
@@ -26,7 +26,8 @@ class ColumnFile {
   ColumnFile& operator=(const ColumnFile&) = delete;
   virtual ~ColumnFile() = default;
 
-  // What is wrong with the whole file: it is damaged, has no rows, no such column or none of text. Then without parts.
+  // What is wrong with the whole file: it is damaged, has no rows, no such column or none of that content. Then without
+  // parts.
   [[nodiscard]] virtual const std::string& problem() const = 0;
   [[nodiscard]] virtual std::int64_t num_parts() const = 0;
   // Calls each(row) with rows counted from the file's begin. Only the columns that were asked for are read, some
@@ -38,6 +39,7 @@ struct ColumnRequest {
   std::filesystem::path path = {};
   ColumnFormat format = ColumnFormat::kParquet;
   std::vector<std::string> columns = {};
+  ColumnContent content = ColumnContent::kText;
 };
 
 // Throws ConfigError where this build has no Arrow, or where the library or those of the wheel cannot be opened.

@@ -6,10 +6,11 @@
 namespace d9d {
 
 ColumnRows::ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format,
-                       std::vector<std::string> columns)
-    : paths_(files), columns_(std::move(columns)) {
+                       std::vector<std::string> columns, ColumnContent content)
+    : paths_(files), columns_(std::move(columns)), content_(content) {
   for (std::size_t file = 0; file < paths_.size(); ++file) {
-    files_.push_back(open_column_file({.path = paths_[file], .format = format, .columns = columns_}));
+    files_.push_back(
+        open_column_file({.path = paths_[file], .format = format, .columns = columns_, .content = content}));
     if (!files_.back()->problem().empty()) parts_.push_back({file, -1});
     for (std::int64_t part = 0; part < files_.back()->num_parts(); ++part) parts_.push_back({file, part});
   }
@@ -27,7 +28,7 @@ std::string ColumnRows::place(std::int64_t part, std::int64_t row) const {
 }
 
 std::string ColumnRows::fingerprint() const {
-  std::string text = "columns\n";
+  std::string text = content_ == ColumnContent::kJson ? "columns of JSON\n" : "columns\n";
   for (const std::string& column : columns_) text += "column " + column + "\n";
   return text + file_fingerprint(paths_);
 }

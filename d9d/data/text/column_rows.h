@@ -17,11 +17,12 @@ namespace d9d {
 class ColumnRows final : public TextRows {
  public:
   // Opens all files. Throws ConfigError where Arrow C++ is not there.
-  ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format, std::vector<std::string> columns);
+  ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format, std::vector<std::string> columns,
+             ColumnContent content = ColumnContent::kText);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
   // Problems: a null, bytes that are not UTF-8; damaged rows; of a whole file that it is damaged, has no rows, no such
-  // column or no text in it.
+  // column or no text in it (of JSON: a type that JSON does not have).
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
   [[nodiscard]] std::string fingerprint() const override;
@@ -34,6 +35,7 @@ class ColumnRows final : public TextRows {
 
   std::vector<std::filesystem::path> paths_;
   std::vector<std::string> columns_;
+  ColumnContent content_;
   std::vector<std::unique_ptr<ColumnFile>> files_;
   std::vector<Part> parts_;
 };

@@ -17,26 +17,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-nlohmann::json read_json(const fs::path& path) {
+// A file that save_to_disk wrote: read(its JSON).
+auto read_saved(const fs::path& path, const auto& read) {
   const MappedFile file(path);
   const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
   try {
-    return nlohmann::json::parse(text);
+    return read(nlohmann::json::parse(text));
   } catch (const nlohmann::json::exception& error) {
-    throw IoError(cat("[data::dataset_files] expected JSON in '", path.string(), "', got ", error.what(),
-                      ". Save the dataset again."));
+    throw IoError(cat("[data::dataset_files] expected what save_to_disk() writes in '", path.string(), "', got ",
+                      error.what(), ". Save the dataset again."));
   }
 }
 
-// What save_to_disk wrote of one split.
-DatasetFiles saved_files(const fs::path& folder) {
-  const nlohmann::json state = read_json(folder / "state.json");
+// The files of one split, of its state.json, which names the split where datasets knew it.
+DatasetFiles saved_files(const nlohmann::json& state, const fs::path& folder, const std::string& split) {
+  const nlohmann::json saved = state.value("_split", nlohmann::json());
+  D9D_CHECK(saved.is_null() || saved == split, IoError, "[data::dataset_files] expected a split '", split, "' in '",
+            folder.string(), "', got only ", saved, ". Change \"split\".");
   D9D_CHECK(!state.contains("_indices_files") || state.at("_indices_files").empty(), IoError,
             "[data::dataset_files] expected rows in the order of the files in '", folder.string(),
             "', got a selection by indices. Call flatten_indices() before save_to_disk().");
   DatasetFiles files;
-  for (const auto& file : state.at("_data_files"))
+  for (const auto& file : state.at("_data_files")) {
     files.paths.push_back(folder / file.at("filename").get<std::string>());
+  }
   return files;
 }
 
@@ -83,10 +87,14 @@ DatasetFiles dataset_files(const fs::path& dataset, const std::string& split) {
   if (fs::exists(dataset / "dataset_dict.json")) {
     D9D_CHECK(fs::exists(dataset / split / "state.json"), IoError, "[data::dataset_files] expected a split '", split,
               "' in '", dataset.string(), "', got only ",
-              read_json(dataset / "dataset_dict.json").value("splits", nlohmann::json()), ". Change \"split\".");
-    return saved_files(dataset / split);
+              read_saved(dataset / "dataset_dict.json", [](const nlohmann::json& json) { return json.at("splits"); }),
+              ". Change \"split\".");
   }
-  if (fs::exists(dataset / "state.json")) return saved_files(dataset);
+  for (const fs::path& folder : {dataset / split, dataset}) {
+    if (!fs::exists(folder / "state.json")) continue;
+    return read_saved(folder / "state.json",
+                      [&](const nlohmann::json& state) { return saved_files(state, folder, split); });
+  }
   struct Kind {
     std::string_view extension;
     DatasetFormat format;

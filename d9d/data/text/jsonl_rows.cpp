@@ -11,8 +11,8 @@ namespace d9d {
 
 namespace {
 
-// Points into `object`, which is kept; the problem if there is one.
-TextRow row_of(const nlohmann::json& object, const std::vector<std::string>& columns) {
+// Points into `object`, which is kept; the problem if there is one. Values that are asked for as JSON become texts.
+TextRow row_of(nlohmann::json& object, const std::vector<std::string>& columns, ColumnContent content) {
   TextRow row;
   if (!object.is_object()) {
     row.problem =
@@ -22,6 +22,7 @@ TextRow row_of(const nlohmann::json& object, const std::vector<std::string>& col
   for (const std::string& column : columns) {
     const auto found = object.find(column);
     if (found == object.end()) return {.problem = cat("no column '", column, "'")};
+    if (content == ColumnContent::kJson && !found->is_string()) *found = found->dump();
     if (!found->is_string()) return {.problem = cat(found->type_name(), " instead of text in column '", column, "'")};
     row.columns.emplace_back(found->get_ref<const std::string&>());
   }
@@ -33,8 +34,8 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 }  // namespace
 
 JsonlRows::JsonlRows(const std::vector<std::filesystem::path>& files, std::vector<std::string> columns,
-                     std::int64_t part_bytes)
-    : files_(files), columns_(std::move(columns)) {
+                     std::int64_t part_bytes, ColumnContent content)
+    : files_(files), columns_(std::move(columns)), content_(content) {
   for (std::size_t file = 0; file < files_.size(); ++file) {
     mappings_.push_back(std::make_unique<MappedFile>(files_[file]));
     const std::size_t size = text_of(file).size();
@@ -63,8 +64,8 @@ void JsonlRows::read(std::int64_t part, const std::function<void(const TextRow&)
     const std::size_t newline = std::min(text.find('\n', first), text.size());
     const std::string_view line = text.substr(first, newline - first);
     if (!is_blank(line)) {
-      const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      TextRow row = row_of(object, columns_);
+      auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      TextRow row = row_of(object, columns_, content_);
       row.row = static_cast<std::int64_t>(first);
       each(row);
     }
@@ -79,7 +80,7 @@ std::string JsonlRows::place(std::int64_t part, std::int64_t row) const {
 }
 
 std::string JsonlRows::fingerprint() const {
-  std::string text = "jsonl\n";
+  std::string text = content_ == ColumnContent::kJson ? "jsonl of JSON\n" : "jsonl\n";
   for (const std::string& column : columns_) text += "column " + column + "\n";
   return text + file_fingerprint(files_);
 }

@@ -3,6 +3,8 @@
 // Example
 //   const JsonlRows rows(match_files({"corpus/*.jsonl"}), {"text"});      // {"text": "...", ...}
 //   const JsonlRows pairs(match_files({"pairs.jsonl"}), {"prompt", "completion"});
+//   const JsonlRows chats(match_files({"chats.jsonl"}), {"messages"}, JsonlRows::kPartBytes,
+//                         ColumnContent::kJson);
 #pragma once
 
 #include <filesystem>
@@ -21,7 +23,7 @@ class JsonlRows final : public TextRows {
 
   // A part has the lines that begin in part_bytes of a file. Files are mapped. Throws IoError for one that cannot be.
   JsonlRows(const std::vector<std::filesystem::path>& files, std::vector<std::string> columns,
-            std::int64_t part_bytes = kPartBytes);
+            std::int64_t part_bytes = kPartBytes, ColumnContent content = ColumnContent::kText);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
   // Problems: a line that is no JSON object or not UTF-8, without a column, or with something else than a string in it;
@@ -40,6 +42,7 @@ class JsonlRows final : public TextRows {
 
   std::vector<std::filesystem::path> files_;
   std::vector<std::string> columns_;
+  ColumnContent content_;
   std::vector<std::unique_ptr<MappedFile>> mappings_;
   std::vector<Part> parts_;
 };

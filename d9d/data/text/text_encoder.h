@@ -1,15 +1,19 @@
-// Turns text into token ids.
+// Turns text into token ids, and rows of text into documents.
 //
 // Example
 //   std::vector<std::int64_t> ids;
 //   ByteEncoder().encode("hé", ids);                                      // {104, 195, 169}
+//   const EncodedRow pair = ByteEncoder().encode_row(columns, /*end=*/0);  // of a prompt and what answers it
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "d9d/data/text/encoded_row.h"
 
 namespace d9d {
 
@@ -22,6 +26,10 @@ class TextEncoder {
 
   // Appends the ids of `text`, which is UTF-8, without tokens around it. Thread-safe.
   virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
+  // A row's columns as a document, with `end` as its last token. Here one column after the other, of which only the
+  // last is a target. Thread-safe.
+  [[nodiscard]] virtual EncodedRow encode_row(std::span<const std::string_view> columns,
+                                              std::optional<std::int64_t> end) const;
   // Ids are 0..vocabulary_size-1.
   [[nodiscard]] virtual std::int64_t vocabulary_size() const = 0;
   // The id of a token by its text ("<|endoftext|>"); nullopt if there is none.

@@ -20,6 +20,12 @@ struct TextRow {
   std::string problem = {};                    // what is wrong with the row, or with all of its part; then no columns
 };
 
+// What columns hold, and how a row has them.
+enum class ColumnContent {
+  kText,  // texts
+  kJson,  // any value, as JSON; texts are JSON already
+};
+
 // Reading is thread-safe, and equal calls give equal rows.
 class TextRows {
  public:

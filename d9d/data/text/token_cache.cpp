@@ -3,12 +3,14 @@
 #include <array>
 #include <cstdio>
 #include <optional>
+#include <utility>
 
 #include "d9d/base/check.h"
 #include "d9d/base/environment.h"
 #include "d9d/base/fnv1a.h"
 #include "d9d/base/io/posix.h"
 #include "d9d/base/progress/progress_bar.h"
+#include "d9d/data/text/encode_row.h"
 
 namespace d9d {
 
@@ -41,12 +43,23 @@ void make(const TextRows& rows, const TextEncoder& encoder, const TokenCacheOpti
   }
 }
 
+// The row of which document `index` of a part was made: bad rows are none.
+std::string place_of_row(const TextRows& rows, const TextEncoder& encoder, std::int64_t part, std::int64_t index) {
+  std::string place, problem;
+  rows.read(part, [&](const TextRow& row) {
+    if (!place.empty()) return;
+    const bool is_good = encode_row(rows, part, row, encoder, {.bad_rows = BadRows::kSkip}, problem).has_value();
+    if (is_good && index-- == 0) place = rows.place(part, row.row);
+  });
+  return place;
+}
+
 }  // namespace
 
 std::string token_cache_key(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options) {
   const std::string all =
-      cat(rows.fingerprint(), "\nencoder ", encoder.fingerprint(), "\nend ", options.end_of_document.value_or(-1),
-          "\nbad ", enum_name(options.bad_rows), "\nmost ", options.max_rows);
+      cat("format ", kTokenizedFormat, "\n", rows.fingerprint(), "\nencoder ", encoder.fingerprint(), "\nend ",
+          options.end_of_document.value_or(-1), "\nbad ", enum_name(options.bad_rows), "\nmost ", options.max_rows);
   constexpr std::uint64_t kOtherBasis = 0x9e3779b97f4a7c15;
   std::array<char, 33> text{};
   std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(fnv1a(all)),
@@ -54,11 +67,15 @@ std::string token_cache_key(const TextRows& rows, const TextEncoder& encoder, co
   return text.data();
 }
 
-std::shared_ptr<const TokenizedDocuments> cached_documents(const TextRows& rows, const TextEncoder& encoder,
+std::shared_ptr<const TokenizedDocuments> cached_documents(std::shared_ptr<const TextRows> rows,
+                                                           std::shared_ptr<const TextEncoder> encoder,
                                                            const TokenCacheOptions& options) {
-  const std::filesystem::path folder = options.folder / token_cache_key(rows, encoder, options.tokenize);
-  if (!is_there(folder)) make(rows, encoder, options, folder);
-  return std::make_shared<const TokenizedDocuments>(folder, options.vocabulary_size);
+  const std::filesystem::path folder = options.folder / token_cache_key(*rows, *encoder, options.tokenize);
+  if (!is_there(folder)) make(*rows, *encoder, options, folder);
+  const auto place = [rows = std::move(rows), encoder = std::move(encoder)](std::int64_t part, std::int64_t index) {
+    return place_of_row(*rows, *encoder, part, index);
+  };
+  return std::make_shared<const TokenizedDocuments>(folder, options.vocabulary_size, place);
 }
 
 std::filesystem::path default_token_cache() {

@@ -30,10 +30,11 @@ struct TokenCacheOptions {
 [[nodiscard]] std::string token_cache_key(const TextRows& rows, const TextEncoder& encoder,
                                           const TokenizeOptions& options);
 
-// Throws as tokenize_rows() and TokenizedDocuments. Of several processes that begin at once each tokenises, and all map
-// the folder that was first: let one of a machine begin before the others (DistContext::local_main_process_first).
-[[nodiscard]] std::shared_ptr<const TokenizedDocuments> cached_documents(const TextRows& rows,
-                                                                         const TextEncoder& encoder,
+// The documents name files and rows in messages. Throws as tokenize_rows() and TokenizedDocuments. Of several processes
+// that begin at once each tokenises, and all map the folder that was first: let one of a machine begin before the
+// others (DistContext::local_main_process_first).
+[[nodiscard]] std::shared_ptr<const TokenizedDocuments> cached_documents(std::shared_ptr<const TextRows> rows,
+                                                                         std::shared_ptr<const TextEncoder> encoder,
                                                                          const TokenCacheOptions& options);
 
 // Where a cache lies unless one is named: $XDG_CACHE_HOME/d9d/tokens, or $HOME/.cache/d9d/tokens. Throws ConfigError if

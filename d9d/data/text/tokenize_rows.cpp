@@ -19,7 +19,9 @@ namespace {
 struct EncodedPart {
   std::vector<std::byte> tokens = {};
   std::vector<std::int64_t> lengths = {};
-  std::vector<std::int32_t> prompts = {};
+  bool has_targets = false;
+  std::vector<TokenRange> targets = {};
+  std::vector<std::int64_t> num_targets = {};  // by document
   std::int64_t num_skipped = 0;
   std::string first_skipped = {};
 };
@@ -42,7 +44,11 @@ EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncod
       if (encoded.num_skipped++ == 0) encoded.first_skipped = problem;
       return;
     }
-    if (row.columns.size() > 1) encoded.prompts.push_back(static_cast<std::int32_t>(document->prompt_length));
+    if (document->targets) {
+      encoded.has_targets = true;
+      encoded.targets.insert(encoded.targets.end(), document->targets->begin(), document->targets->end());
+      encoded.num_targets.push_back(std::ssize(*document->targets));
+    }
     encoded.lengths.push_back(std::ssize(document->tokens));
     if (dtype == TokenDtype::kUint16) {
       append<std::uint16_t>(document->tokens, encoded.tokens);
@@ -57,35 +63,36 @@ EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncod
 class Writer {
  public:
   Writer(const std::filesystem::path& folder, TokenDtype dtype)
-      : folder_(folder), tokens_(folder / kTokensFile), offsets_(folder / kOffsetsFile) {
+      : folder_(folder), tokens_(folder / kTokensFile), offsets_(folder / kOffsetsFile), parts_(folder / kPartsFile) {
     manifest_.dtype = dtype;
     put<std::int64_t>(offsets_, {0});
   }
 
-  void append(EncodedPart part, std::int64_t max_rows) {
+  void append(const EncodedPart& part, std::int64_t max_rows) {
     const std::int64_t most = max_rows < 0 ? std::ssize(part.lengths) : max_rows - manifest_.num_documents;
     const auto count = std::clamp<std::int64_t>(most, 0, std::ssize(part.lengths));
     std::vector<std::int64_t> ends;
     const std::int64_t first = manifest_.num_tokens;
     for (std::int64_t i = 0; i < count; ++i) ends.push_back(manifest_.num_tokens += part.lengths[i]);
     manifest_.num_documents += count;
+    ++manifest_.num_parts;
     put(offsets_, ends);
+    put<std::int64_t>(parts_, {manifest_.num_documents});
     const std::int64_t num_bytes = (manifest_.num_tokens - first) * bytes_per_token(manifest_.dtype);
     tokens_.write(std::span(part.tokens).first(static_cast<std::size_t>(num_bytes)));
-    if (!part.prompts.empty()) {
-      if (!prompts_) prompts_.emplace(folder_ / kPromptsFile);
-      part.prompts.resize(static_cast<std::size_t>(count));
-      put(*prompts_, part.prompts);
-    }
+    if (part.has_targets) append_targets(part, count);
     if (manifest_.num_skipped == 0) manifest_.first_skipped = part.first_skipped;
     manifest_.num_skipped += part.num_skipped;
   }
 
   TokenizedManifest finish(std::string_view made_from) {
-    manifest_.has_prompts = prompts_.has_value();
     tokens_.commit();
     offsets_.commit();
-    if (prompts_) prompts_->commit();
+    parts_.commit();
+    if (targets_) {
+      targets_->ranges.commit();
+      targets_->offsets.commit();
+    }
     write_file_atomically(folder_ / kManifestFile, manifest_text(manifest_, made_from));
     return manifest_;
   }
@@ -93,6 +100,32 @@ class Writer {
   [[nodiscard]] const TokenizedManifest& manifest() const { return manifest_; }
 
  private:
+  struct Targets {
+    explicit Targets(const std::filesystem::path& folder)
+        : ranges(folder / kTargetsFile), offsets(folder / kTargetOffsetsFile) {}
+    AtomicFile ranges;
+    AtomicFile offsets;
+  };
+
+  // Of the first `count` documents of the part.
+  void append_targets(const EncodedPart& part, std::int64_t count) {
+    if (!targets_) {
+      targets_.emplace(folder_);
+      put<std::int64_t>(targets_->offsets, {0});
+      manifest_.num_targets = 0;
+    }
+    const std::int64_t first = *manifest_.num_targets;
+    std::vector<std::int64_t> ends;
+    for (std::int64_t i = 0; i < count; ++i) ends.push_back(*manifest_.num_targets += part.num_targets[i]);
+    std::vector<std::int32_t> bounds;
+    for (std::int64_t i = 0; i < *manifest_.num_targets - first; ++i) {
+      bounds.push_back(static_cast<std::int32_t>(part.targets[i].begin));
+      bounds.push_back(static_cast<std::int32_t>(part.targets[i].end));
+    }
+    put(targets_->offsets, ends);
+    put(targets_->ranges, bounds);
+  }
+
   template <class Stored>
   static void put(AtomicFile& file, const std::vector<Stored>& values) {
     file.write(std::as_bytes(std::span(values)));
@@ -101,7 +134,8 @@ class Writer {
   std::filesystem::path folder_;
   AtomicFile tokens_;
   AtomicFile offsets_;
-  std::optional<AtomicFile> prompts_;
+  AtomicFile parts_;
+  std::optional<Targets> targets_;
   TokenizedManifest manifest_;
 };
 

@@ -26,9 +26,9 @@ struct TokenizeOptions {
   std::function<void(std::int64_t num_parts, std::int64_t num_tokens)> on_progress = {};
 };
 
-// Documents are the rows in order. A row of one column is that column; of two columns they follow each other and the
-// first is the prompt. The folder appears whole; it must not exist, its parent must. The same for any number of
-// threads. Returns what the manifest says. Throws IoError as the options say, and if no row is a document.
+// Documents are the rows in order, as TextEncoder::encode_row has them. The folder appears whole; it must not exist,
+// its parent must. The same for any number of threads. Returns what the manifest says. Throws IoError as the options
+// say, and if no row is a document.
 TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options,
                                 const std::filesystem::path& folder);
 

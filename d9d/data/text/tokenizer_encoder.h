@@ -12,7 +12,7 @@
 
 namespace d9d {
 
-class TokenizerEncoder final : public TextEncoder {
+class TokenizerEncoder : public TextEncoder {
  public:
   // Throws as Tokenizer::from_file.
   TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options);
@@ -21,6 +21,9 @@ class TokenizerEncoder final : public TextEncoder {
   [[nodiscard]] std::int64_t vocabulary_size() const override { return std::int64_t{tokenizer_.highest_id()} + 1; }
   [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override;
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
+
+ protected:
+  [[nodiscard]] const Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
   Tokenizer tokenizer_;

@@ -16,7 +16,7 @@ namespace d9d {
 struct PackingOptions {
   std::int64_t buffer_size = 1024;  // documents that are packed together
   std::uint64_t seed = 0;
-  bool shuffle = false;  // PackedOrder::Options
+  bool shuffle = false;  // PackedOrder::Options; a reader need not shuffle again
 };
 
 class PackedDataset final : public Dataset<TokenSample> {

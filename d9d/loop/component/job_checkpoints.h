@@ -29,9 +29,9 @@ namespace d9d {
 [[nodiscard]] std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context,
                                                                const CheckpointingConfig& config);
 
-// Local. Before an optimiser's state is saved or read into. StateError if state_dict() returns new tensors at each call;
-// the main process warns of an optimiser without state, of entries that belong to no parameter, and of parameters
-// without an entry where others have one.
+// Local. Before an optimiser's state is saved or read into. StateError if state_dict() returns new tensors at each
+// call; the main process warns of an optimiser without state, of entries that belong to no parameter, and of
+// parameters without an entry where others have one.
 void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer);
 
 // Collective. Parameters and persistent buffers, in place. With checkpoint_only_trainable_parameters frozen parameters

@@ -75,8 +75,8 @@ void MicrobatchRunner::build_all() {
   num_tokens_ = 0;
   step_.weights.clear();
   for (std::size_t i = 0; i < step_.numbers.size(); ++i) {
-    BuiltMicrobatch built = in_microbatch(i, job_.schedule, "in build_forward_inputs",
-                                          [&] { return binding_.build(i, job_.context.device()); });
+    BuiltMicrobatch built =
+        in_microbatch(i, job_.schedule, "in build_forward_inputs", [&] { return binding_.build(i); });
     D9D_CHECK(built.num_tokens >= 0, StateError, "[loop::task] expected ForwardInputs::num_tokens >= 0, got ",
               built.num_tokens, " of microbatch ", i, ". Set it to what throughput is counted in.");
     num_tokens_ += built.num_tokens;

@@ -1,7 +1,5 @@
 #include "d9d/loop/component/task_binding.h"
 
-#include <ATen/ATen.h>
-
 #include "d9d/base/check.h"
 
 namespace d9d {
@@ -22,12 +20,6 @@ void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is
       " pipeline stages, got one that cannot. It needs stage_transfer(), and a forward that takes Types::Transfer "
       "and returns it (d9d/loop/control/model_stage.h); or set mesh.pipeline_parallel to 1 and a schedule of one "
       "stage a rank.");
-}
-
-void copy_to(c10::Device device, const TensorRefs& tensors) {
-  for (at::Tensor& tensor : tensors) {
-    if (tensor.defined()) tensor = tensor.to(device, tensor.scalar_type(), /*non_blocking=*/true, /*copy=*/true);
-  }
 }
 
 }  // namespace d9d

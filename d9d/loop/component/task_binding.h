@@ -18,10 +18,11 @@
 #include <vector>
 
 #include "d9d/core/error/error_place.h"
-#include "d9d/data/pack/pack_stream.h"
+#include "d9d/data/pack/prefetched_packs.h"
 #include "d9d/internals/pipeline_state/microbatch_states.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/microbatch.h"
+#include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
 #include "d9d/loop/event/train_events.h"
@@ -39,7 +40,7 @@ class TaskBinding {
   virtual ~TaskBinding();
 
   // Called once each, in this order, when the job is built. The first triggers kTrainDataStreamReady.
-  virtual AnyPackStream& build_pack_stream(const DistContext& context, std::optional<std::int64_t> total_steps,
+  virtual AnyPackStream& build_pack_stream(const DistContext& context, const TrainerConfig& config,
                                            EventBus& events) = 0;
   // For each stage of this rank, in increasing order. ConfigError for one of several that cannot be cut.
   [[nodiscard]] virtual std::shared_ptr<Module> initialize_model_stage(const DistContext& context,
@@ -47,12 +48,12 @@ class TaskBinding {
 
   [[nodiscard]] virtual bool has_key() const = 0;  // Microbatch<Types>::kHasKey
 
-  // PackStream::next(): the number of the pack's microbatches; none at the end of the data.
+  // PackStream::next(), on the device: the number of the pack's microbatches; none at the end of the data.
   [[nodiscard]] virtual std::optional<std::size_t> fetch() = 0;
   // hash_of() the pack's first microbatch.
   [[nodiscard]] virtual std::optional<std::uint64_t> hash_of_first() const = 0;
-  // Moves a microbatch to the device and builds its inputs and state, which are kept.
-  virtual BuiltMicrobatch build(std::size_t microbatch, c10::Device device) = 0;
+  // Builds a microbatch's inputs and state, which are kept.
+  virtual BuiltMicrobatch build(std::size_t microbatch) = 0;
   // Calls use(microbatch) once for a microbatch that was built. Its inputs end with the call, its state does not.
   virtual void with_microbatch(std::size_t microbatch, const std::function<void(AnyMicrobatch&)>& use) = 0;
   // Forward and TrainTask::compute_loss of a model in one piece.
@@ -77,8 +78,6 @@ class TaskBinding {
 void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is_part);
 // StateError unless the program's function returned what it must: `what`.
 void check_built(bool is_built, const char* function, const char* what);
-// Replaces each defined tensor by a copy on the device, also where it is there already: a task may write to it.
-void copy_to(c10::Device device, const TensorRefs& tensors);
 
 template <class Types>
 class TypedTask final : public TaskBinding {
@@ -87,10 +86,13 @@ class TypedTask final : public TaskBinding {
   TypedTask(TrainTask<Types>& task, ModelProvider<Types>& model, DataProvider<BatchOf<Types>>& data)
       : task_(task), model_(model), data_(data) {}
 
-  AnyPackStream& build_pack_stream(const DistContext& context, std::optional<std::int64_t> total_steps,
-                                   EventBus& events) override {
-    stream_ = data_.build_pack_stream(context, total_steps);
-    check_built(stream_ != nullptr, "DataProvider::build_pack_stream", "a stream");
+  AnyPackStream& build_pack_stream(const DistContext& context, const TrainerConfig& config, EventBus& events) override {
+    auto packs = data_.build_pack_stream(context, config.schedule.total_steps);
+    check_built(packs != nullptr, "DataProvider::build_pack_stream", "a stream");
+    stream_ = std::make_unique<PrefetchedPacks<Batch>>(
+        std::move(packs),
+        PrefetchOptions{
+            .device = context.device(), .prefetch_factor = config.data_prefetch.prefetch_factor, .log = context.log()});
     events.trigger(kTrainDataStreamReady<Batch>, {.stream = *stream_});
     return *stream_;
   }
@@ -114,9 +116,8 @@ class TypedTask final : public TaskBinding {
   std::optional<std::uint64_t> hash_of_first() const override {
     return pack_.empty() ? std::nullopt : hash_of(pack_.front());
   }
-  BuiltMicrobatch build(std::size_t microbatch, c10::Device device) override {
-    Batch batch = std::move(pack_[microbatch]);
-    copy_to(device, detail::tensor_refs(batch));
+  BuiltMicrobatch build(std::size_t microbatch) override {
+    const Batch batch = std::move(pack_[microbatch]);
     ForwardInputs<Types> built = task_.build_forward_inputs(batch);
     states_.store(static_cast<std::int64_t>(microbatch), std::move(built.state));
     inputs_.emplace_back(std::in_place, std::move(built.input), std::move(built.shared));
@@ -196,7 +197,7 @@ class TypedTask final : public TaskBinding {
   TrainTask<Types>& task_;
   ModelProvider<Types>& model_;
   DataProvider<Batch>& data_;
-  std::unique_ptr<PackStream<Batch>> stream_;
+  std::unique_ptr<PrefetchedPacks<Batch>> stream_;
   std::vector<ModelStage<Types>> stages_;
   std::vector<Batch> pack_;
   std::vector<std::optional<std::pair<InputOf<Types>, SharedOf<Types>>>> inputs_;

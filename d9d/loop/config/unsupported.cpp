@@ -48,10 +48,6 @@ void refuse_unsupported(const DeviceMeshParameters& mesh) {
 void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);
-  if (const auto ahead = trainer.data_prefetch.prefetch_factor; ahead != DataPrefetchConfig().prefetch_factor) {
-    refuse("trainer.data_prefetch.prefetch_factor", ahead, "copying another number of packs to the device ahead is",
-           "Leave it out.");
-  }
   if (const auto lag = trainer.logging.max_pending_steps; lag != LoggingConfig().max_pending_steps) {
     refuse("trainer.logging.max_pending_steps", lag, "logging with another lag is", "Leave it out.");
   }

@@ -99,7 +99,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   parts_.model.register_events(context, *events);
   events->trigger(kTrainConfigStarted, {.dist_context = context});
 
-  stream_ = &binding_->build_pack_stream(context, config.schedule.total_steps, *events);
+  stream_ = &binding_->build_pack_stream(context, config, *events);
   check_data_order(context, stream_->state());
   JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
   saved_ = newest_checkpoint(context, config.checkpointing);

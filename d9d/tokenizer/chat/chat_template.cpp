@@ -19,6 +19,8 @@ constexpr PublishedTemplate kPublished[] = {
     {393, 0x32844fd43eab01d2, ChatFamily::kLlama3},  {3826, 0x368f4c34b8554414, ChatFamily::kLlama32},
 };
 
+bool is_llama(ChatFamily family) { return family == ChatFamily::kLlama3 || family == ChatFamily::kLlama32; }
+
 void write_messages(detail::ChatWriter& writer, ChatFamily family, std::span<const ChatMessage> messages,
                     const ChatOptions& options) {
   switch (family) {
@@ -38,7 +40,7 @@ void write_messages(detail::ChatWriter& writer, ChatFamily family, std::span<con
 }
 
 std::string_view generation_prompt(ChatFamily family, const ChatOptions& options) {
-  if (family == ChatFamily::kLlama3 || family == ChatFamily::kLlama32) {
+  if (is_llama(family)) {
     return "<|start_header_id|>assistant<|end_header_id|>\n\n";
   }
   if (family == ChatFamily::kQwen3 && !options.enable_thinking) {
@@ -48,6 +50,14 @@ std::string_view generation_prompt(ChatFamily family, const ChatOptions& options
 }
 
 }  // namespace
+
+std::span<const std::string_view> special_tokens(ChatFamily family) {
+  static constexpr std::array<std::string_view, 2> kOfChatMl = {"<|im_start|>", "<|im_end|>"};
+  static constexpr std::array<std::string_view, 4> kOfLlama = {"<|begin_of_text|>", "<|start_header_id|>",
+                                                               "<|end_header_id|>", "<|eot_id|>"};
+  if (is_llama(family)) return kOfLlama;
+  return kOfChatMl;
+}
 
 ChatFamily chat_family_of(std::string_view text, const std::string& where) {
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);

@@ -38,6 +38,9 @@ constexpr auto enum_names(ChatFamily) {
                                               {ChatFamily::kLlama32, "llama3.2"}});
 }
 
+// The tokens that a template writes around messages. A tokenizer that lacks one was not made for the template.
+[[nodiscard]] std::span<const std::string_view> special_tokens(ChatFamily family);
+
 // The family whose published template, in Jinja, `text` is, letter by letter but for white space at its end. Another
 // one is refused with ConfigError, which begins with `where`: name the family instead.
 [[nodiscard]] ChatFamily chat_family_of(std::string_view text, const std::string& where);

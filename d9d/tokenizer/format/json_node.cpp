@@ -11,9 +11,12 @@ constexpr std::size_t kMostExcerpt = 80;
 constexpr std::string_view kNoFeature =
     "This is no byte-level BPE tokenizer as published models have them; d9d does not read it.";
 
-// The value on one line, shortened; of a large object or list only what it is.
+// The value on one line, shortened; of an object or list that is large or has others in it only what it is.
 std::string excerpt(const nlohmann::json& json) {
-  if (json.is_structured() && json.size() > 8) return json.is_object() ? "an object" : "a list";
+  const auto is_structured = [](const nlohmann::json& element) { return element.is_structured(); };
+  if (json.is_structured() && (json.size() > 8 || std::ranges::any_of(json, is_structured))) {
+    return json.is_object() ? "an object" : "a list";
+  }
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return text.size() <= kMostExcerpt ? text : text.substr(0, kMostExcerpt) + "...";
 }

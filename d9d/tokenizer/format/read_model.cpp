@@ -19,8 +19,7 @@ StringMap<TokenId> read_vocabulary(const JsonNode& vocab) {
   token_of.reserve(vocab.json().size());
   for (const auto& [token, json] : vocab.json().items()) {
     const bool is_id = json.is_number_unsigned() && json.get<std::uint64_t>() < kMostIds;
-    D9D_CHECK(is_id, ConfigError, vocab.place(), "expected ids below ", kMostIds, ", got ", json.dump(), " for '",
-              token, "'. The file is damaged.");
+    if (!is_id) vocab.at(token).refuse(cat("an id below ", kMostIds), "The file is damaged.");
     const auto id = json.get<TokenId>();
     const auto [entry, is_new] = token_of.emplace(id, token);
     D9D_CHECK(is_new, ConfigError, vocab.place(), "expected one token an id, got '", entry->second, "' and '", token,

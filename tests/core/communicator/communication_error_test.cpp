@@ -67,6 +67,21 @@ TEST_P(CommunicationFailure, A_rank_that_does_not_come_is_named_to_all_that_wait
   }
 }
 
+TEST_P(CommunicationFailure, A_rank_that_does_not_come_is_named_while_others_wait) {
+  std::latch told(2);
+  ::testing::internal::CaptureStderr();
+  (void)messages_of(3, [&](World& world) {
+    all_of(world).barrier();
+    if (world.rank() == 1) return told.wait();
+    const AtEnd at_end{told};
+    all_of(world).all_reduce(at::zeros({4}), ReduceOp::kSum).wait();
+  });
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, AllOf(HasSubstr("operation 2 all_reduce(sum, Float [4])"),
+                          HasSubstr("waited 0.25 s in group 'all'"), HasSubstr("rank 1 at operation 1 barrier()")));
+  EXPECT_EQ(said.find("waited 0.25"), said.rfind("waited 0.25"));  // by one rank
+}
+
 TEST_P(CommunicationFailure, Different_operations_are_named_to_all) {
   const auto messages = messages_of(3, [](World& world) {
     const at::Tensor tensor = at::zeros({4});

@@ -1,5 +1,7 @@
 #include "d9d/data/order/packed_order.h"
 
+#include <cmath>
+#include <map>
 #include <numeric>
 #include <random>
 #include <set>
@@ -65,6 +67,34 @@ TEST(PackedOrder, Has_every_document_once_within_the_capacity_in_every_epoch) {
     const double total = std::accumulate(lengths.begin(), lengths.end(), 0.0);
     EXPECT_LT(static_cast<double>(order.size()), 1.05 * total / 100 + 16);  // a pack more a buffer
   }
+}
+
+// Neighbours stay in one buffer, so that reading packs in order packs each buffer once.
+TEST(PackedOrder, Shuffles_buffers_and_the_packs_of_each) {
+  std::int64_t num_asked = 0;
+  const PackedOrder order({.size = 4000,
+                           .length = [&num_asked](std::int64_t item) { return ++num_asked, 1 + item * 7 % 13; },
+                           .capacity = 20,
+                           .buffer_size = 100,
+                           .seed = 5,
+                           .shuffle = true});
+  const auto first = all_of(order, 0), second = all_of(order, 1);
+  EXPECT_EQ(num_asked, 3 * 4000);
+  std::map<std::int64_t, std::size_t> place;  // of each document in the first epoch
+  for (std::size_t pack = 0; pack < first.size(); ++pack) {
+    for (const std::int64_t item : first[pack]) place[item] = pack;
+  }
+  std::size_t num_rising = 0;
+  double moved = 0;
+  for (std::size_t pack = 0; pack < second.size(); ++pack) {
+    const auto before = static_cast<double>(place.at(second[pack].front()));
+    moved += std::abs(before - static_cast<double>(pack)) / static_cast<double>(second.size());
+    if (pack > 0 && second[pack].front() > second[pack - 1].front()) ++num_rising;
+  }
+  // Of two random places in 0..1 the distance is a third on the average; every second pair of numbers rises. The bounds
+  // are some three deviations of 40 buffers, and of 1,400 packs.
+  EXPECT_NEAR(moved / static_cast<double>(second.size()), 1.0 / 3, 0.12);
+  EXPECT_NEAR(static_cast<double>(num_rising) / static_cast<double>(second.size()), 0.5, 0.05);
 }
 
 TEST(PackedOrder, Is_computed_from_any_pack_on) {

@@ -36,7 +36,7 @@ class StreamOfRows : public test::SourceTest {
   static StreamedOptions options() {
     return {
         .part = {.tokenize = {.end_of_document = 0}, .max_positions = 24, .buffer_size = 8, .seed = 3, .shuffle = true},
-        .tokens_per_step = 200,
+        .tokens_per_step = 180,
         .global_batch_size = 4,
         .microbatch_size = 1};
   }
@@ -138,14 +138,15 @@ TEST_F(StreamOfRows, Has_every_document_once_in_a_pass) {
 TEST_F(StreamOfRows, Names_a_bad_row_and_stays_or_skips_and_counts_it) {
   for (const std::int64_t num_workers : {0, 2}) {
     const auto stream = build(options(), {}, num_workers, 150);
+    nlohmann::json before;  // the step that fails
     const auto read = [&] {
-      while (stream->next()) {
-      }
+      do before = stream->state();
+      while (stream->next());
     };
     EXPECT_THAT(test::message_of<IoError>(read), AllOf(HasSubstr("line 151 of"), HasSubstr("a.jsonl")));
-    const auto state = stream->state();
+    EXPECT_EQ(stream->state(), before);
     EXPECT_THAT(test::message_of<IoError>(read), HasSubstr("line 151 of"));
-    EXPECT_EQ(stream->state(), state);
+    EXPECT_EQ(stream->state(), before);
     StreamedOptions skipping = options();
     skipping.part.tokenize.bad_rows = BadRows::kSkip;
     std::string log;
@@ -180,6 +181,9 @@ TEST_F(StreamOfRows, Refuses_the_position_of_other_rows_or_another_order) {
     EXPECT_THROW(build(other)->load_state(saved), StateError);
   }
   EXPECT_THROW(build(options())->load_state({{"part", 1}}), StateError);
+  nlohmann::json before = saved;
+  before["sequence"] = -1;
+  EXPECT_THROW(build(options())->load_state(before), StateError);
   EXPECT_THROW(build(options(), {}, 0, 3)->load_state(saved), StateError);
 }
 

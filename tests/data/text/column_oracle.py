@@ -27,6 +27,20 @@ for name, compression in (("file", None), ("lz4", "lz4"), ("zstd", "zstd")):
                          options=pa.ipc.IpcWriteOptions(compression=compression)) as file:
         file.write_table(plain.append_column("view", kinds["view"]), max_chunksize=300)
 
+# Conversations: lists of structs, with nulls where a message has no such key, and texts of JSON.
+chats = [[{"role": role, "content": random.choice(texts), "name": random.choice((None, "x"))} for role in
+          ("user", "assistant")[:random.randrange(3)]] for _ in range(400)]
+rows_of_chats = pa.table({"before": texts[:400], "nested": [{"a": i, "b": [i, i]} for i in range(400)],
+                          "chats": chats, "json": [json.dumps(chat) for chat in chats],
+                          "day": pa.array([0] * 400, pa.date32())})
+pa.parquet.write_table(rows_of_chats, folder / "chats.parquet", row_group_size=150)
+with pa.ipc.new_file(folder / "chats.arrow", rows_of_chats.schema) as file:
+    file.write_table(rows_of_chats, max_chunksize=150)
+bad_bytes = pa.StructArray.from_arrays([pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"a\xff"]).buffers())], ["content"])
+bad_chats = pa.table({"chats": pa.chunked_array([pa.ListArray.from_arrays([0, 1, 2], bad_bytes),
+                                                pa.array([None], pa.list_(bad_bytes.type))])})
+pa.parquet.write_table(bad_chats, folder / "bad_chats.parquet")
+
 # Bad rows and files.
 bytes_type = pa.Array.from_buffers(pa.string(), 3, [None, *pa.array([b"ok", b"a\xff", b"z"]).buffers()[1:]])
 bad = pa.table({"text": pa.chunked_array([pa.array(["one", None, "three"]), bytes_type]), "number": range(6)})
@@ -58,5 +72,6 @@ rows.select(range(20, 30)).to_parquet(hub / "test-00000-of-00001.parquet")
 from datasets import load_dataset  # noqa: E402
 
 loaded = load_dataset(str(folder / "hub"), cache_dir=str(folder / "cache"))
+loaded["test"].save_to_disk(folder / "one")
 cached = Path(loaded["train"].cache_files[0]["filename"]).parent
-print(json.dumps({"texts": texts, "cached": str(cached)}))
+print(json.dumps({"texts": texts, "chats": chats, "cached": str(cached)}))

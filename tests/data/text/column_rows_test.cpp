@@ -1,5 +1,7 @@
 #include "d9d/data/text/column_rows.h"
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -44,8 +46,8 @@ class ColumnFiles : public ::testing::Test {
     return {all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end)};
   }
   static Texts rows_of(const std::vector<std::filesystem::path>& paths, ColumnFormat format,
-                       const std::string& column = "text") {
-    const ColumnRows rows(paths, format, {column});
+                       const std::string& column = "text", ColumnContent content = ColumnContent::kText) {
+    const ColumnRows rows(paths, format, {column}, content);
     Texts result;
     for (std::int64_t part = 0; part < rows.num_parts(); ++part) {
       rows.read(part, [&](const TextRow& row) {
@@ -79,6 +81,26 @@ TEST_F(ColumnFiles, Of_Arrow_have_the_rows_that_pyarrow_wrote) {
   for (const auto* name : {"file.arrow", "lz4.arrow", "zstd.arrow"}) {
     for (const auto* column : {"text", "view"}) EXPECT_EQ(arrow(name, column), texts()) << name << column;
   }
+}
+
+TEST_F(ColumnFiles, Have_lists_and_structs_as_JSON) {
+  for (const auto& [name, format] :
+       {std::pair("chats.parquet", ColumnFormat::kParquet), std::pair("chats.arrow", ColumnFormat::kArrow)}) {
+    for (const auto* column : {"chats", "json"}) {
+      nlohmann::json chats = nlohmann::json::array();
+      for (const auto& text : rows_of({folder() / name}, format, column, ColumnContent::kJson)) {
+        chats.push_back(nlohmann::json::parse(text));
+      }
+      EXPECT_EQ(chats, written().at("chats")) << name << column;
+    }
+    EXPECT_EQ(rows_of({folder() / name}, format, "nested", ColumnContent::kJson)[7], R"({"a":7,"b":[7,7]})");
+    EXPECT_THAT(rows_of({folder() / name}, format, "day", ColumnContent::kJson),
+                ElementsAre(HasSubstr("date32[day] instead of lists and structs of texts in column 'day'")));
+  }
+  EXPECT_THAT(
+      rows_of({folder() / "bad_chats.parquet"}, ColumnFormat::kParquet, "chats", ColumnContent::kJson),
+      ElementsAre(R"([{"content":"ok"}])", AllOf(HasSubstr("row 1 of"), HasSubstr("not UTF-8 in column 'chats'")),
+                  AllOf(HasSubstr("row 2 of"), HasSubstr("null instead of text"))));
 }
 
 TEST_F(ColumnFiles, Are_read_in_parts_of_row_groups_and_batches) {
@@ -122,6 +144,7 @@ TEST_F(ColumnFiles, Of_saved_datasets_are_found_by_split) {
   EXPECT_EQ(split_of(folder() / "saved", "train"), texts());
   EXPECT_EQ(split_of(folder() / "splits", "train"), texts(0, 100));
   EXPECT_EQ(split_of(folder() / "splits", "test"), texts(100, 150));
+  EXPECT_EQ(split_of(folder() / "one", "test"), texts(20, 30));
   const Texts all = texts();
   EXPECT_EQ(split_of(folder() / "selected", "train"), (Texts{all[5], all[3], all[1]}));
 }
@@ -141,6 +164,18 @@ TEST_F(ColumnFiles, Of_datasets_that_are_not_here_are_refused_with_the_remedy) {
               AllOf(HasSubstr("'validation'"), HasSubstr("train")));
   EXPECT_THAT(test::message_of<IoError>([] { (void)dataset_files(folder() / "hub", "validation"); }),
               HasSubstr("'validation'"));
+  EXPECT_THAT(test::message_of<IoError>([] { (void)dataset_files(folder() / "one", "train"); }),
+              AllOf(HasSubstr("expected a split 'train'"), HasSubstr("got only \"test\"")));
+}
+
+TEST_F(ColumnFiles, Of_datasets_whose_description_is_damaged_are_refused_by_name) {
+  const auto copy = folder() / "damaged";
+  std::filesystem::create_directories(copy);
+  for (const auto* content : {"{", "{\"_data_files\": 3}", "{}"}) {
+    std::filesystem::copy(folder() / "saved", copy, std::filesystem::copy_options::overwrite_existing);
+    std::ofstream(copy / "state.json") << content;
+    EXPECT_THAT(test::message_of<IoError>([&] { (void)dataset_files(copy, "train"); }), HasSubstr("state.json"));
+  }
 }
 
 }  // namespace

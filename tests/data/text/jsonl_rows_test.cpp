@@ -36,6 +36,12 @@ TEST_F(JsonLines, Are_rows_of_the_columns_that_are_asked_for) {
   EXPECT_THAT(lines_of(JsonlRows({pairs}, {"prompt", "completion"})), ElementsAre("A|B"));
 }
 
+TEST_F(JsonLines, Have_values_as_JSON_where_they_are_asked_for) {
+  const auto path = write("a.jsonl", "{\"m\": [{\"b\": 1, \"a\": \"\u00e9\"}]}\n{\"m\": \"[2]\"}\n{\"m\": null}\n{}");
+  EXPECT_THAT(lines_of(JsonlRows({path}, {"m"}, JsonlRows::kPartBytes, ColumnContent::kJson)),
+              ElementsAre("[{\"a\":\"é\",\"b\":1}]", "[2]", "null", HasSubstr("no column 'm'")));
+}
+
 TEST_F(JsonLines, Are_the_same_however_files_are_cut_into_parts) {
   std::string text;
   std::vector<std::string> expected;
@@ -71,6 +77,7 @@ TEST_F(JsonLines, Name_line_and_problem_of_bad_rows) {
 TEST_F(JsonLines, Have_a_fingerprint_of_files_and_columns) {
   const auto path = write("a.jsonl", "{}");
   const std::string before = JsonlRows({path}, {"text"}).fingerprint();
+  EXPECT_NE(JsonlRows({path}, {"text"}, JsonlRows::kPartBytes, ColumnContent::kJson).fingerprint(), before);
   EXPECT_EQ(JsonlRows({path}, {"text"}).fingerprint(), before);
   EXPECT_NE(JsonlRows({path}, {"prompt"}).fingerprint(), before);
   write("a.jsonl", "{ }");

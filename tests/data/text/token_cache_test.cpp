@@ -1,5 +1,6 @@
 #include "d9d/data/text/token_cache.h"
 
+#include <array>
 #include <atomic>
 
 #include <gmock/gmock.h>
@@ -38,7 +39,8 @@ class CountingEncoder final : public TextEncoder {
 class TokenCache : public test::SourceTest {
  protected:
   std::shared_ptr<const TokenizedDocuments> documents(const TextRows& rows, TokenizeOptions tokenize = {}) const {
-    return cached_documents(rows, encoder,
+    const std::shared_ptr<const TextRows> borrowed(std::shared_ptr<void>(), &rows);
+    return cached_documents(borrowed, std::shared_ptr<const TextEncoder>(std::shared_ptr<void>(), &encoder),
                             {.folder = folder / "cache",
                              .tokenize = tokenize,
                              .vocabulary_size = 256,
@@ -88,7 +90,7 @@ TEST_F(TokenCache, Is_the_same_for_any_number_of_threads) {
     const auto to = folder / ("with_" + std::to_string(num_threads));
     tokenize_rows(rows, encoder, {.end_of_document = 0, .num_threads = num_threads}, to);
     std::string all;
-    for (const auto name : {kTokensFile, kOffsetsFile, kManifestFile}) {
+    for (const auto name : {kTokensFile, kOffsetsFile, kPartsFile, kManifestFile}) {
       std::ifstream file(to / name, std::ios::binary);
       all.append(std::istreambuf_iterator<char>(file), {});
     }
@@ -178,10 +180,25 @@ TEST_F(TokenCache, Refuses_damaged_folders_by_name) {
       .seekp(8)
       .write(reinterpret_cast<const char*>(&far), 8);
   EXPECT_THAT(error(), AllOf(HasSubstr("offsets.bin"), HasSubstr("got 0 and 5 at document 0")));
-  std::ofstream(entry / kManifestFile) << "{\"format\": 2}";
-  EXPECT_THAT(error(), AllOf(HasSubstr("manifest.json"), HasSubstr("format 1")));
+  std::ofstream(entry / kManifestFile) << "{\"format\": 1}";
+  EXPECT_THAT(error(), AllOf(HasSubstr("manifest.json"), HasSubstr("format 2")));
   std::ofstream(entry / kManifestFile) << "{";
   EXPECT_THAT(error(), HasSubstr("manifest.json"));
+}
+
+TEST_F(TokenCache, Names_the_row_of_a_document) {
+  std::string text;
+  for (int i = 0; i < 9; ++i) text += i % 4 == 1 ? "bad\n" : "{\"text\": \"" + std::string(i, 'x') + "\"}\n";
+  const JsonlRows rows({write("a.jsonl", text), write("b.jsonl", "bad\n{\"text\": \"ab\"}\n")}, {"text"},
+                       /*part_bytes=*/40);
+  const auto all = documents(rows, {.bad_rows = BadRows::kSkip});
+  ASSERT_EQ(all->size(), 8);
+  const std::array lines{1, 3, 4, 5, 7, 8, 9};  // 2 and 6 are bad
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(all->place(static_cast<std::int64_t>(i)),
+              cat("line ", lines[i], " of '", (folder / "a.jsonl").string(), "'"));
+  }
+  EXPECT_EQ(all->place(7), cat("line 2 of '", (folder / "b.jsonl").string(), "'"));
 }
 
 TEST_F(TokenCache, Names_the_document_of_an_id_outside_the_vocabulary) {

@@ -4,11 +4,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "d9d/base/check.h"
-#include "d9d/loop/control/shard_over_data.h"
-#include "d9d/optim/adamw.h"
 
-#include "tests/loop/run/toy_job.h"
-#include "tests/support/ranks.h"
+#include "tests/loop/run/logged_job.h"
 
 namespace d9d::silent_mistakes_test {
 namespace {
@@ -18,107 +15,9 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
-
-enum class Layout { kReplicas, kShards };
-
-struct ShardingProvider : toy::Provider {
-  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
-    shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
-  }
-};
-
-// What a job on two ranks logs, and throws. `change` prepares the job of a rank.
-std::string log_of_ranks(const std::function<void(toy::Job& job, std::int64_t rank)>& change,
-                         Layout layout = Layout::kReplicas, const std::shared_ptr<toy::Task>& task = nullptr) {
-  ::testing::internal::CaptureStderr();
-  std::string thrown;
-  try {
-    test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
-      const bool shards = layout == Layout::kShards;
-      const DistContext context(
-          {.mesh = {.data_parallel_replicate = shards ? 1 : 2, .data_parallel_shard = shards ? 2 : 1},
-           .world = test::borrowed(world)});
-      toy::Job job({{toy::samples(4 * world.rank(), 2)}, {toy::samples(4 * world.rank() + 2, 2)}});
-      job.config.logging.tracker = NullTrackerConfig{};
-      job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1});
-      change(job, world.rank());
-      ShardingProvider sharding;
-      sharding.packs = job.provider.packs;
-      toy::Task own_task;
-      Trainer<toy::Types>(context, job.config,
-                          {.task = task == nullptr ? own_task : *task,
-                           .model = shards ? sharding : job.provider,
-                           .data = job.provider,
-                           .optimizer = *job.optimizer,
-                           .lr_scheduler = job.lr_scheduler})
-          .train();
-    });
-  } catch (const Error& error) {
-    thrown = error.what();
-  }
-  return ::testing::internal::GetCapturedStderr() + thrown;
-}
-
-std::string log_of(const std::function<void(toy::Job&)>& change) {
-  toy::Job job({{toy::samples(0, 2), toy::samples(2, 2)}, {toy::samples(4, 2)}});
-  job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1});
-  change(job);
-  ::testing::internal::CaptureStderr();
-  std::string thrown;
-  try {
-    job.train();
-  } catch (const std::exception& error) {
-    thrown = error.what();
-  }
-  return ::testing::internal::GetCapturedStderr() + thrown;
-}
-
-TEST(RanksThatDiffer, Say_nothing_where_they_do_not) {
-  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
-    EXPECT_THAT(log_of_ranks([](toy::Job&, std::int64_t) {}, layout), Not(HasSubstr("WARNING")));
-  }
-}
-
-TEST(RanksThatDiffer, In_a_key_of_the_configuration_are_refused) {
-  const std::string said =
-      log_of_ranks([](toy::Job& job, std::int64_t rank) { job.config.determinism.base_seed = 7 + rank; });
-  EXPECT_THAT(said, HasSubstr("got trainer.determinism.base_seed = 7 on rank 0 and 8 on rank 1"));
-  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
-                if (rank == 1) job.config.gradient_clipping.max_norm = 2.0;
-              }),
-              HasSubstr("trainer.gradient_clipping.max_norm = "));
-  EXPECT_THAT(
-      log_of_ranks([](toy::Job& job, std::int64_t rank) { job.config.checkpointing.save_dir = cat("run/of", rank); }),
-      HasSubstr("trainer.checkpointing.save_dir = \"run/of0\" on rank 0 and \"run/of1\" on rank 1"));
-  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) { job.config.run.name = cat("of", rank); }),
-              Not(HasSubstr("one configuration")));
-}
-
-TEST(RanksThatDiffer, In_the_model_are_refused_by_parameter) {
-  struct Wide : toy::Model {
-    const ParameterPtr extra = register_parameter("extra", {.shape = {3}, .init = init::ones()});
-  };
-  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
-                if (rank == 1) job.provider.make_model = [] { return make_module<Wide>(); };
-              }),
-              HasSubstr("expected one model on all ranks, got extra = nothing on rank 0 and \"Float [3]\" on rank 1"));
-}
-
-TEST(RanksThatDiffer, In_the_learning_rate_are_refused) {
-  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
-                job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1 * (1.0 + rank)});
-              }),
-              HasSubstr("got the optimiser's learning rate = 0.1 on rank 0 and 0.2 on rank 1"));
-}
-
-TEST(RanksThatDiffer, In_what_an_update_does_are_told_after_it) {
-  const auto decays_by_rank = [](toy::Job& job, std::int64_t rank) {
-    job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.1 * rank});
-  };
-  EXPECT_THAT(log_of_ranks(decays_by_rank), HasSubstr("ranks that hold the same elements of "));
-  // Slices of FSDP belong to one rank each.
-  EXPECT_THAT(log_of_ranks(decays_by_rank, Layout::kShards), Not(HasSubstr("ranks that hold the same elements")));
-}
+using toy::Layout;
+using toy::log_of;
+using toy::log_of_ranks;
 
 // Of a user, who left something out.
 struct OwnDescent {
@@ -365,6 +264,7 @@ TEST(RandomData, Is_told_without_workers_too) {
     }
   } data;
   toy::Job job({{toy::samples(0, 2)}});
+  job.config.data_prefetch.prefetch_factor = 0;  // else a thread may have read before the step
   data.packs = job.provider.packs;
   ::testing::internal::CaptureStderr();
   Trainer<toy::Types>(job.context, job.config,

@@ -1,5 +1,7 @@
 #include "d9d/core/communicator/process_group/group_state.h"
 
+#include <algorithm>
+
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -57,13 +59,20 @@ void GroupState::fail(const GroupFailure& failure) {
   }
 }
 
-bool GroupState::wait(c10d::Work& work) {
+bool GroupState::wait(c10d::Work& work, std::chrono::milliseconds patience,
+                      const std::function<void()>& after_long_wait) {
+  const auto begin = std::chrono::steady_clock::now();
+  bool was_long = false;
   while (true) {
     const bool has_failed = failure().has_value();
     try {
-      return work.wait(has_failed ? kEndDelay : kLookPeriod);
+      return work.wait(has_failed ? kEndDelay : was_long ? kLookPeriod : std::min(kLookPeriod, patience));
     } catch (const c10::Error&) {  // of the operation, or of this wait alone
       if (work.isCompleted()) return work.wait();
+    }
+    if (!was_long && std::chrono::steady_clock::now() - begin >= patience) {
+      was_long = true;
+      after_long_wait();
     }
     if (!has_failed) continue;
     never_ends_ = true;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -56,7 +57,10 @@ class GroupState {
 
   // Waits for a collective of CPU tensors. Also ends, with std::runtime_error, soon after a failure of the group: when
   // a connection closes just as the peer asks for a send, Gloo forgets that send, and only its timeout would end it.
-  [[nodiscard]] bool wait(c10d::Work& work);
+  // `after_long_wait` is called once if it lasts longer than `patience`.
+  [[nodiscard]] bool wait(
+      c10d::Work& work, std::chrono::milliseconds patience = std::chrono::hours(10'000),
+      const std::function<void()>& after_long_wait = [] {});
   // Of a message: a failure of the group makes its wait() return false.
   void abort_on_failure(const c10::intrusive_ptr<c10d::Work>& work);
 

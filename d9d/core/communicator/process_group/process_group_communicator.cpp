@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/fnv1a.h"
+#include "d9d/core/communicator/long_wait.h"
 #include "d9d/core/communicator/operation.h"
 #include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/start_lock.h"
@@ -110,6 +111,11 @@ ProcessGroupCommunicator::C10dWork ProcessGroupCommunicator::Call::start(
   });
 }
 
+bool ProcessGroupCommunicator::Call::wait(c10d::Work& work) const {
+  const std::chrono::milliseconds patience = long_wait(operation.timeout);
+  return state->wait(work, patience, [&] { watch->tell_who_is_missing(*state, operation, patience); });
+}
+
 ProcessGroupCommunicator::Call ProcessGroupCommunicator::call_at(std::string where) const {
   return {.state = state_, .watch = watch_, .operation = {.where = std::move(where), .cause = "", .timeout = timeout_}};
 }
@@ -145,7 +151,7 @@ std::vector<std::int64_t> ProcessGroupCommunicator::gather_numbers(const Call& c
   at::Tensor whole = output;
   at::Tensor part = input;
   const C10dWork work = call.start([&] { return state_->backend()._allgather_base(whole, part, options); });
-  call.run([&] { return state_->wait(*work); });
+  call.run([&] { return call.wait(*work); });
   return {output.const_data_ptr<std::int64_t>(), output.const_data_ptr<std::int64_t>() + output.numel()};
 }
 
@@ -183,7 +189,7 @@ Work ProcessGroupCommunicator::start(const std::string& operation, bool is_empty
 Work ProcessGroupCommunicator::finish(Call call, C10dWork work) const {
   if (!device_.is_cpu()) return wait_for_stream_of(device_);
   return Work([call = std::move(call), work] {
-    if (!call.run([&] { return call.state->wait(*work); })) call.fail("aborted");
+    if (!call.run([&] { return call.wait(*work); })) call.fail("aborted");
   });
 }
 

@@ -60,6 +60,7 @@ class ProcessGroupCommunicator final : public Communicator {
     template <class Action>
     auto run(const Action& action) const;  // runs the action; rethrows its errors as CommunicationError
     [[nodiscard]] C10dWork start(const std::function<C10dWork()>& action) const;
+    [[nodiscard]] bool wait(c10d::Work& work) const;  // of CPU tensors; says for whom, if it takes long
     [[noreturn]] void fail(const std::string& cause) const;
   };
 

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/log.h"
 
 namespace d9d {
 namespace {
@@ -176,6 +177,17 @@ GroupFailure Watchdog::explain(GroupState& group, const FailedOperation& failed)
   }
   abort_group(group, reason);
   return group.failure().value();
+}
+
+void Watchdog::tell_who_is_missing(const GroupState& group, const FailedOperation& operation, milliseconds waited) {
+  try {
+    if (!mailbox_.is_first(cat("waits/", group.key(), "/", group.position().number))) return;
+    FailedOperation late = operation;
+    late.cause = "timed out";
+    late.timeout = waited;
+    write_line_to_stderr(cat("[core::communicator] ", diagnose(group, late)));
+  } catch (const c10::Error&) {  // without a store the other ranks cannot be asked
+  }
 }
 
 std::map<std::int64_t, Position> Watchdog::ask_positions(const GroupState& group) {

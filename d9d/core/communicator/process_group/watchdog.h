@@ -48,6 +48,8 @@ class Watchdog {
   // Called when an operation of the group failed: finds out the cause of the group's failure together with its other
   // ranks. Takes up to 4 s.
   [[nodiscard]] GroupFailure explain(GroupState& group, const FailedOperation& failed);
+  // A line on stderr: which ranks have not begun the operation. Of the ranks that wait in it, one says it.
+  void tell_who_is_missing(const GroupState& group, const FailedOperation& operation, std::chrono::milliseconds waited);
 
  private:
   void listen();

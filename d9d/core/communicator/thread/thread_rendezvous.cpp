@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "d9d/base/check.h"
+#include "d9d/base/log.h"
+#include "d9d/core/communicator/long_wait.h"
 
 namespace d9d {
 
@@ -50,8 +52,13 @@ void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int
     changed_.notify_all();
     return;
   }
-  const bool has_changed =
-      changed_.wait_for(lock, timeout, [&] { return gate_ != gate || !failure_.empty() || who_ended().has_value(); });
+  const bool is_first = num_arrived_ == 1;
+  const auto has_news = [&] { return gate_ != gate || !failure_.empty() || who_ended().has_value(); };
+  bool has_changed = changed_.wait_for(lock, long_wait(timeout), has_news);
+  if (!has_changed) {
+    if (is_first) write_line_to_stderr(missing_at(index, long_wait(timeout)));
+    has_changed = changed_.wait_for(lock, timeout - long_wait(timeout), has_news);
+  }
   if (gate_ != gate) return;
   check_alive();
   if (const auto ended = who_ended()) {
@@ -59,15 +66,19 @@ void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int
                    ", whose program has returned. All ranks must call the same collectives in the same order.");
     changed_.notify_all();
   } else if (!has_changed) {
-    std::string missing;
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (!has_arrived_[i]) missing += cat(missing.empty() ? "" : "; ", describe(static_cast<std::int64_t>(i)));
-    }
-    failure_ = cat("[core::communicator] ", describe(index), " waited ", static_cast<double>(timeout.count()) / 1e3,
-                   " s in group '", name_, "' for: ", missing, ".");
+    failure_ = missing_at(index, timeout);
     changed_.notify_all();
   }
   check_alive();
+}
+
+std::string ThreadRendezvous::missing_at(std::int64_t index, std::chrono::milliseconds waited) const {
+  std::string missing;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (!has_arrived_[i]) missing += cat(missing.empty() ? "" : "; ", describe(static_cast<std::int64_t>(i)));
+  }
+  return cat("[core::communicator] ", describe(index), " waited ", static_cast<double>(waited.count()) / 1e3,
+             " s in group '", name_, "' for: ", missing, ".");
 }
 
 std::optional<std::int64_t> ThreadRendezvous::who_ended() const {

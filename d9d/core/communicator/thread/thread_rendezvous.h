@@ -55,6 +55,7 @@ class ThreadRendezvous {
  private:
   // All are called with mutex_ held.
   [[nodiscard]] std::optional<std::int64_t> who_ended() const;  // before it arrived at the current gate
+  [[nodiscard]] std::string missing_at(std::int64_t index, std::chrono::milliseconds waited) const;
   void wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout);
   void check_alive() const;
   [[nodiscard]] std::string who_differs() const;

@@ -31,7 +31,7 @@ class ArrowFile final : public ColumnFile {
     for (const std::string& name : request_.columns) {
       columns.push_back(batches_[static_cast<std::size_t>(part)]->GetColumnByName(name));
     }
-    read_text(columns, request_.columns, first_rows_[static_cast<std::size_t>(part)], each);
+    read_rows(columns, request_, first_rows_[static_cast<std::size_t>(part)], each);
   }
 
  private:
@@ -72,7 +72,7 @@ class ArrowFile final : public ColumnFile {
   }
 
   bool find_columns(const arrow::Schema& schema) {
-    FoundColumns found = find_text_columns(schema, request_.columns);
+    FoundColumns found = arrow_plugin::find_columns(schema, request_);
     problem_ = std::move(found.problem);
     options_.included_fields = std::move(found.indices);
     options_.use_threads = false;

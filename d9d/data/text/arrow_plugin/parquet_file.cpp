@@ -59,13 +59,16 @@ class ParquetFile final : public ColumnFile {
     }
     std::shared_ptr<arrow::Schema> schema;
     ARROW_RETURN_NOT_OK(reader->GetSchema(&schema));
-    const FoundColumns found = find_text_columns(*schema, request_.columns);
+    const FoundColumns found = find_columns(*schema, request_);
     problem_ = found.problem;
-    // Leaves of nested columns count, so a column's index in the file may be a later one.
-    for (const int field : found.indices) {
-      leaves_.push_back(reader->manifest().schema_fields[static_cast<std::size_t>(field)].column_index);
-    }
+    for (const int field : found.indices) add_leaves(reader->manifest().schema_fields[static_cast<std::size_t>(field)]);
     return arrow::Status::OK();
+  }
+
+  // Of a nested column the file has its leaves.
+  void add_leaves(const parquet::arrow::SchemaField& field) {
+    if (field.is_leaf()) leaves_.push_back(field.column_index);
+    for (const auto& child : field.children) add_leaves(child);
   }
 
   arrow::Status read_group(int group, std::int64_t& row, const std::function<void(const TextRow&)>& each) const {
@@ -88,7 +91,7 @@ class ParquetFile final : public ColumnFile {
       if (!batch) break;
       arrow::ArrayVector columns;
       for (const std::string& name : request_.columns) columns.push_back(batch->GetColumnByName(name));
-      read_text(columns, request_.columns, row, each);
+      read_rows(columns, request_, row, each);
       row += batch->num_rows();
     }
     return row == end ? arrow::Status::OK()

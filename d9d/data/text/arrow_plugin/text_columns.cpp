@@ -1,13 +1,12 @@
 #include "d9d/data/text/arrow_plugin/text_columns.h"
 
 #include <optional>
-#include <string_view>
+#include <utility>
 
+#include "d9d/data/text/arrow_plugin/json_columns.h"
 #include "d9d/tokenizer/unicode/utf8.h"
 
 namespace d9d::arrow_plugin {
-
-namespace {
 
 bool is_text(const arrow::DataType& type) {
   switch (type.id()) {
@@ -22,7 +21,6 @@ bool is_text(const arrow::DataType& type) {
   }
 }
 
-// Expects a validated array of text and no null at `row`.
 std::string_view text_at(const arrow::Array& array, std::int64_t row) {
   switch (array.type_id()) {
     case arrow::Type::STRING:
@@ -45,7 +43,8 @@ bool is_null_at(const arrow::Array& array, std::int64_t row) {
   return dictionary.dictionary()->IsNull(dictionary.GetValueIndex(row));
 }
 
-// The same array as bytes: its offsets are checked then, and its characters are not.
+namespace {
+
 std::shared_ptr<arrow::DataType> bytes_of(const arrow::DataType& type) {
   switch (type.id()) {
     case arrow::Type::STRING:
@@ -57,15 +56,42 @@ std::shared_ptr<arrow::DataType> bytes_of(const arrow::DataType& type) {
   }
 }
 
-arrow::Status check_offsets(const arrow::Array& array) {
-  if (array.type_id() == arrow::Type::DICTIONARY) {
-    const auto& dictionary = static_cast<const arrow::DictionaryArray&>(array);
-    ARROW_RETURN_NOT_OK(check_offsets(*dictionary.dictionary()));
-    return array.ValidateFull();
+// The same array with bytes for texts: its offsets are checked then, and its characters are not.
+std::shared_ptr<arrow::ArrayData> with_bytes(const arrow::ArrayData& data) {
+  auto copy = data.Copy();
+  for (auto& child : copy->child_data) child = with_bytes(*child);
+  const auto field_of = [&](int i) { return data.type->field(i)->WithType(copy->child_data[i]->type); };
+  switch (data.type->id()) {
+    case arrow::Type::STRING:
+    case arrow::Type::LARGE_STRING:
+    case arrow::Type::STRING_VIEW:
+      copy->type = bytes_of(*data.type);
+      break;
+    case arrow::Type::DICTIONARY:
+      copy->dictionary = with_bytes(*data.dictionary);
+      copy->type =
+          arrow::dictionary(static_cast<const arrow::DictionaryType&>(*data.type).index_type(), copy->dictionary->type);
+      break;
+    case arrow::Type::LIST:
+      copy->type = arrow::list(field_of(0));
+      break;
+    case arrow::Type::LARGE_LIST:
+      copy->type = arrow::large_list(field_of(0));
+      break;
+    case arrow::Type::STRUCT: {
+      arrow::FieldVector fields;
+      for (int i = 0; i < data.type->num_fields(); ++i) fields.push_back(field_of(i));
+      copy->type = arrow::struct_(std::move(fields));
+      break;
+    }
+    default:
+      break;
   }
-  const auto data = array.data()->Copy();
-  data->type = bytes_of(*array.type());
-  return arrow::MakeArray(data)->ValidateFull();
+  return copy;
+}
+
+arrow::Status check_offsets(const arrow::Array& array) {
+  return arrow::MakeArray(with_bytes(*array.data()))->ValidateFull();
 }
 
 std::string problem_at(const arrow::Array& array, std::int64_t row, const std::string& name) {
@@ -75,11 +101,24 @@ std::string problem_at(const arrow::Array& array, std::int64_t row, const std::s
   return "bytes that are not UTF-8, from byte " + std::to_string(*invalid) + " on, in column '" + name + "'";
 }
 
+// The value as text, which `kept` holds where it is made; the problem if there is one.
+std::string_view value_at(const arrow::Array& array, std::int64_t row, const std::string& name, std::string& kept,
+                          std::string& problem) {
+  if (is_text(*array.type()) || is_null_at(array, row)) {
+    problem = problem_at(array, row, name);
+    return problem.empty() ? text_at(array, row) : std::string_view();
+  }
+  const auto json = json_at(array, row);
+  if (json) return kept = *json;
+  problem = "bytes that are not UTF-8 in column '" + name + "'";
+  return {};
+}
+
 }  // namespace
 
-FoundColumns find_text_columns(const arrow::Schema& schema, const std::vector<std::string>& names) {
+FoundColumns find_columns(const arrow::Schema& schema, const ColumnRequest& request) {
   FoundColumns found;
-  for (const std::string& name : names) {
+  for (const std::string& name : request.columns) {
     const std::vector<int> indices = schema.GetAllFieldIndices(name);
     if (indices.size() != 1) {
       std::string all;
@@ -87,25 +126,30 @@ FoundColumns find_text_columns(const arrow::Schema& schema, const std::vector<st
       return {.problem = (indices.empty() ? "no column '" : "several columns '") + name + "' among " + all};
     }
     const arrow::DataType& type = *schema.field(indices.front())->type();
-    if (!is_text(type)) return {.problem = type.ToString() + " instead of text in column '" + name + "'"};
+    const bool wants_json = request.content == ColumnContent::kJson;
+    if (!(wants_json ? has_json(type) : is_text(type))) {
+      return {.problem = type.ToString() + " instead of " + (wants_json ? "lists and structs of texts" : "text") +
+                         " in column '" + name + "'"};
+    }
     found.indices.push_back(indices.front());
   }
   return found;
 }
 
-void read_text(const arrow::ArrayVector& columns, const std::vector<std::string>& names, std::int64_t first_row,
+void read_rows(const arrow::ArrayVector& columns, const ColumnRequest& request, std::int64_t first_row,
                const std::function<void(const TextRow&)>& each) {
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const arrow::Status status = check_offsets(*columns[i]);
     if (status.ok()) continue;
-    return each({.row = first_row, .problem = "damaged rows of column '" + names[i] + "': " + status.message()});
+    return each(
+        {.row = first_row, .problem = "damaged rows of column '" + request.columns[i] + "': " + status.message()});
   }
   const std::int64_t num_rows = columns.front()->length();
+  std::vector<std::string> kept(columns.size());
   for (std::int64_t row = 0; row < num_rows; ++row) {
     TextRow text{.row = first_row + row};
     for (std::size_t i = 0; i < columns.size() && text.problem.empty(); ++i) {
-      text.problem = problem_at(*columns[i], row, names[i]);
-      if (text.problem.empty()) text.columns.push_back(text_at(*columns[i], row));
+      text.columns.push_back(value_at(*columns[i], row, request.columns[i], kept[i], text.problem));
     }
     if (!text.problem.empty()) text.columns.clear();
     each(text);

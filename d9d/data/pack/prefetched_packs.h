@@ -1,0 +1,194 @@
+// Packs on the device: read and copied by a thread while the steps before them run.
+//
+// Example
+//   PrefetchedPacks<TokenBatch> packs(std::move(stream), {.device = context.device(), .prefetch_factor = 1});
+//   while (auto pack = packs.next()) step(*pack);                         // tensors are on the device
+//
+// Copies run on a stream of their own, beside what the device computes; the current stream waits for those of its pack.
+// The results are those of the stream itself: state() is its position after the pack that was returned last, however
+// many were read ahead, and an error of a pack is thrown where that pack would have been returned. A stream whose packs
+// depend on the steps before them needs prefetch_factor = 0.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/log.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/core/tree/tree.h"
+#include "d9d/data/loader/ordered_workers.h"
+#include "d9d/data/pack/pack_stream.h"
+
+namespace d9d {
+
+struct PrefetchOptions {
+  c10::Device device = c10::DeviceType::CPU;
+  std::int64_t prefetch_factor = 1;  // packs on the device beside that of the step; 0: next() reads and copies
+  // How long the destructor, load_state() and give_back() wait for a pack that is being read.
+  std::chrono::duration<double> patience = kDefaultPatience;
+  Logger log = Logger();
+};
+
+namespace detail {
+// Replaces the tensor, if it is defined, by a copy on the device, also where it is there already: a task may write to
+// it. The host does not wait for pinned memory.
+void copy_to(c10::Device device, at::Tensor& tensor);
+void warn_left_behind(const PrefetchOptions& options);
+[[noreturn]] void throw_left_behind();
+}  // namespace detail
+
+template <TensorTree Batch>
+class PrefetchedPacks final : public PackStream<Batch> {
+ public:
+  PrefetchedPacks(std::unique_ptr<PackStream<Batch>> packs, PrefetchOptions options)
+      : source_(std::make_shared<Source>(std::move(packs), options.device)),
+        options_(std::move(options)),
+        total_steps_(source_->packs->total_steps()),
+        state_(source_->packs->state()) {}
+  // A pack that is still being read after options.patience is abandoned with a warning; its thread keeps the stream.
+  ~PrefetchedPacks() override { stop(); }
+
+  // Lets the stream itself begin; the thread begins with the first call of next().
+  void start() override {
+    if (!workers_ && !is_left_behind_) source_->packs->start();
+  }
+
+  std::optional<std::vector<Batch>> next() override {
+    check_usable();
+    Fetched fetched = options_.prefetch_factor == 0 ? source_->fetch() : take();
+    state_ = std::move(fetched.state);
+    numbers_ = std::move(fetched.numbers);
+    if (!fetched.pack) return std::nullopt;
+    fetched.copied.wait();
+    for (Batch& batch : *fetched.pack) {
+      tree_for_each_leaf(batch, [](const at::Tensor& leaf) {
+        if (leaf.defined()) keep_for_current_stream(leaf);
+      });
+    }
+    return std::move(fetched.pack);
+  }
+
+  [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override { return numbers_; }
+  [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return total_steps_; }
+  [[nodiscard]] nlohmann::json state() const override { return state_; }
+  // Throws StateError if a pack is still being read after options.patience.
+  void load_state(const nlohmann::json& state) override {
+    rewind_to(state);
+    numbers_.clear();
+    state_ = source_->packs->state();
+  }
+
+  // Drops the packs that were read ahead, and their device memory; the next call of next() reads them again. Throws as
+  // load_state().
+  void give_back() {
+    if (workers_) rewind_to(state_);
+  }
+
+ private:
+  struct Fetched {
+    std::optional<std::vector<Batch>> pack = {};  // none at the end of the data
+    StreamEvent copied = {};
+    nlohmann::json state = {};
+    std::vector<std::int64_t> numbers = {};
+  };
+
+  struct Source {
+    Source(std::unique_ptr<PackStream<Batch>> stream, c10::Device where)
+        : packs(std::move(stream)), device(where), copies(where) {}
+
+    Fetched fetch() {
+      Fetched fetched{.pack = packs->next()};
+      if (fetched.pack) {
+        fetched.numbers = packs->microbatch_numbers();
+        fetched.copied = copies.run_at_once([&] {
+          for (Batch& batch : *fetched.pack) {
+            tree_for_each_leaf(batch, [&](at::Tensor& leaf) { detail::copy_to(device, leaf); });
+          }
+        });
+      }
+      fetched.state = packs->state();
+      return fetched;
+    }
+
+    const std::unique_ptr<PackStream<Batch>> packs;
+    const c10::Device device;
+    const SideStream copies;
+  };
+
+  // What the thread does. Behind the end, or an error, it asks for no further pack.
+  class Ahead {
+   public:
+    explicit Ahead(std::shared_ptr<Source> source) : source_(std::move(source)) {}
+    Fetched fetch() {
+      if (error_) std::rethrow_exception(error_);
+      if (end_) return *end_;
+      try {
+        Fetched fetched = source_->fetch();
+        if (!fetched.pack) end_ = fetched;
+        return fetched;
+      } catch (...) {
+        error_ = std::current_exception();
+        throw;
+      }
+    }
+
+   private:
+    const std::shared_ptr<Source> source_;
+    std::exception_ptr error_;
+    std::optional<Fetched> end_;
+  };
+
+  void start_thread() {
+    if (workers_) return;
+    const auto ahead = std::make_shared<Ahead>(source_);
+    workers_ = std::make_unique<OrderedWorkers<Fetched>>(
+        [ahead](std::int64_t) { return ahead->fetch(); },
+        typename OrderedWorkers<Fetched>::Options{
+            .num_workers = 1,
+            .num_ahead = options_.prefetch_factor,
+            .patience = options_.patience,
+            .on_left_behind = [this](const std::vector<std::int64_t>&) { is_left_behind_ = true; }});
+  }
+
+  // After an error the stream stands where the failed step began, and the next call reads it again.
+  Fetched take() {
+    start_thread();
+    try {
+      return workers_->take();
+    } catch (...) {
+      workers_.reset();
+      throw;
+    }
+  }
+
+  void stop() {
+    workers_.reset();
+    if (is_left_behind_) detail::warn_left_behind(options_);
+  }
+  void rewind_to(const nlohmann::json& state) {
+    workers_.reset();
+    check_usable();
+    source_->packs->load_state(state);
+  }
+  void check_usable() const {
+    if (is_left_behind_) detail::throw_left_behind();
+  }
+
+  std::shared_ptr<Source> source_;
+  const PrefetchOptions options_;
+  const std::optional<std::int64_t> total_steps_;
+  nlohmann::json state_;  // after the pack that was returned last
+  std::vector<std::int64_t> numbers_;
+  bool is_left_behind_ = false;  // a thread that was abandoned uses the stream
+  std::unique_ptr<OrderedWorkers<Fetched>> workers_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,86 @@
+#include "d9d/data/text/arrow_plugin/json_columns.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/data/text/arrow_plugin/text_columns.h"
+#include "d9d/tokenizer/unicode/utf8.h"
+
+namespace d9d::arrow_plugin {
+
+namespace {
+
+// Elements of a list are `count` of `values` from `first` on.
+nlohmann::json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid);
+
+nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_valid) {
+  if (is_null_at(array, row)) return nullptr;
+  if (is_text(*array.type())) {
+    const std::string_view text = text_at(array, row);
+    is_valid = is_valid && !invalid_utf8_at(text);
+    return std::string(text);
+  }
+  switch (array.type_id()) {
+    case arrow::Type::BOOL:
+      return static_cast<const arrow::BooleanArray&>(array).Value(row);
+    case arrow::Type::INT32:
+      return static_cast<const arrow::Int32Array&>(array).Value(row);
+    case arrow::Type::INT64:
+      return static_cast<const arrow::Int64Array&>(array).Value(row);
+    case arrow::Type::DOUBLE:
+      return static_cast<const arrow::DoubleArray&>(array).Value(row);
+    case arrow::Type::LIST: {
+      const auto& list = static_cast<const arrow::ListArray&>(array);
+      return list_of(*list.values(), list.value_offset(row), list.value_length(row), is_valid);
+    }
+    case arrow::Type::LARGE_LIST: {
+      const auto& list = static_cast<const arrow::LargeListArray&>(array);
+      return list_of(*list.values(), list.value_offset(row), list.value_length(row), is_valid);
+    }
+    case arrow::Type::STRUCT: {
+      const auto& fields = static_cast<const arrow::StructArray&>(array);
+      nlohmann::json object = nlohmann::json::object();
+      for (int i = 0; i < fields.num_fields(); ++i) {
+        object[array.type()->field(i)->name()] = value_of(*fields.field(i), row, is_valid);
+      }
+      return object;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+nlohmann::json list_of(const arrow::Array& values, std::int64_t first, std::int64_t count, bool& is_valid) {
+  nlohmann::json list = nlohmann::json::array();
+  for (std::int64_t i = first; i < first + count; ++i) list.push_back(value_of(values, i, is_valid));
+  return list;
+}
+
+}  // namespace
+
+bool has_json(const arrow::DataType& type) {
+  switch (type.id()) {
+    case arrow::Type::NA:
+    case arrow::Type::BOOL:
+    case arrow::Type::INT32:
+    case arrow::Type::INT64:
+    case arrow::Type::DOUBLE:
+      return true;
+    case arrow::Type::LIST:
+    case arrow::Type::LARGE_LIST:
+    case arrow::Type::STRUCT:
+      return std::ranges::all_of(type.fields(), [](const auto& field) { return has_json(*field->type()); });
+    default:
+      return is_text(type);
+  }
+}
+
+std::optional<std::string> json_at(const arrow::Array& array, std::int64_t row) {
+  bool is_valid = true;
+  const nlohmann::json value = value_of(array, row, is_valid);
+  if (!is_valid) return std::nullopt;
+  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);  // names of fields may be any bytes
+}
+
+}  // namespace d9d::arrow_plugin

@@ -1,0 +1,35 @@
+// Conversations as documents: a row's column is a JSON list of messages, which becomes the text of a chat template, and
+// what the assistant says is the target.
+//
+// Example
+//   const ChatEncoder encoder("Qwen3-0.6B/tokenizer.json", ChatFamily::kQwen3);
+//   const std::string_view row = R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}])";
+//   const EncodedRow chat = encoder.encode_row({&row, 1}, /*end=*/{});    // targets: the tokens of Hello!<|im_end|>
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "d9d/data/text/tokenizer_encoder.h"
+#include "d9d/tokenizer/chat/chat_template.h"
+
+namespace d9d {
+
+class ChatEncoder final : public TokenizerEncoder {
+ public:
+  // Throws as TokenizerEncoder, and ConfigError for a tokenizer without the template's special_tokens().
+  ChatEncoder(const std::filesystem::path& tokenizer, ChatFamily family);
+
+  // Expects one column. Problems: text that is no JSON, messages that read_chat_messages() refuses, a conversation in
+  // which the assistant says nothing. `end` is no target.
+  [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
+                                      std::optional<std::int64_t> end) const override;
+  [[nodiscard]] std::string fingerprint() const override;
+
+ private:
+  ChatFamily family_;
+};
+
+}  // namespace d9d

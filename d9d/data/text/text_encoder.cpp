@@ -1,0 +1,17 @@
+#include "d9d/data/text/text_encoder.h"
+
+namespace d9d {
+
+EncodedRow TextEncoder::encode_row(std::span<const std::string_view> columns, std::optional<std::int64_t> end) const {
+  EncodedRow encoded;
+  std::int64_t begin = 0;  // of the last column
+  for (const std::string_view column : columns) {
+    begin = std::ssize(encoded.tokens);
+    encode(column, encoded.tokens);
+  }
+  if (end) encoded.tokens.push_back(*end);
+  if (columns.size() > 1) encoded.targets = {{.begin = begin, .end = std::ssize(encoded.tokens)}};
+  return encoded;
+}
+
+}  // namespace d9d

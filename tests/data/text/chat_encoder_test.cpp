@@ -1,0 +1,71 @@
+#include "d9d/data/text/chat_encoder.h"
+
+#include <gmock/gmock.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/data/source/source_test.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace d9d::chat_encoder_test {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kStart = 257, kEnd = 258;  // <|im_start|> and <|im_end|>
+
+class Chat : public test::SourceTest {
+ protected:
+  std::string tokenizer(const std::vector<std::string>& more = {"<|im_start|>", "<|im_end|>"}) const {
+    return write("tokenizer.json", test::byte_tokenizer(more));
+  }
+  EncodedRow encode(std::string_view row, std::optional<std::int64_t> end = {}) const {
+    return ChatEncoder(tokenizer(), ChatFamily::kChatMl).encode_row({&row, 1}, end);
+  }
+  static std::string text_of(const EncodedRow& row, const TokenRange& range) {
+    std::string text;
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      const std::int64_t token = row.tokens.at(static_cast<std::size_t>(i));
+      text += token == kStart ? "[" : token == kEnd ? "]" : std::string(1, static_cast<char>(token));
+    }
+    return text;
+  }
+};
+
+TEST_F(Chat, Has_what_the_assistant_says_in_each_turn_as_targets) {
+  const EncodedRow row = encode(
+      R"([{"role": "user", "content": "a?"}, {"role": "assistant", "content": "b"},
+          {"role": "user", "content": "c?"}, {"role": "assistant", "content": ""}])",
+      /*end=*/'.');
+  EXPECT_EQ(row.problem, "");
+  EXPECT_EQ(text_of(row, {0, std::ssize(row.tokens)}), "[user\na?]\n[assistant\nb]\n[user\nc?]\n[assistant\n]\n.");
+  std::vector<std::string> said;
+  for (const TokenRange& range : row.targets.value()) said.push_back(text_of(row, range));
+  EXPECT_THAT(said, ElementsAre("b]", "]"));
+}
+
+TEST_F(Chat, That_cannot_be_rendered_is_a_problem_of_its_row) {
+  EXPECT_THAT(encode("[").problem, HasSubstr("no JSON"));
+  EXPECT_THAT(encode("[]").problem, HasSubstr("messages: expected a list of messages, got an empty one"));
+  EXPECT_THAT(encode(R"([{"role": "assistant", "content": null, "tool_calls": []}])").problem,
+              HasSubstr("messages.0.content: expected a text, got null"));
+  EXPECT_THAT(encode(R"([{"role": "user", "content": "a"}])").problem, HasSubstr("the assistant says nothing"));
+}
+
+TEST_F(Chat, Refuses_tokenizers_without_the_tokens_of_the_template) {
+  const auto error = [&](ChatFamily family) {
+    return test::message_of<ConfigError>([&] { ChatEncoder(tokenizer({"<|im_start|>"}), family); });
+  };
+  EXPECT_THAT(error(ChatFamily::kQwen3), HasSubstr("chat template 'qwen3', got none '<|im_end|>'"));
+  EXPECT_THAT(error(ChatFamily::kLlama3), HasSubstr("got none '<|begin_of_text|>'"));
+}
+
+TEST_F(Chat, Is_another_document_with_another_template) {
+  const std::string file = tokenizer();
+  EXPECT_NE(ChatEncoder(file, ChatFamily::kChatMl).fingerprint(), ChatEncoder(file, ChatFamily::kQwen3).fingerprint());
+  EXPECT_NE(ChatEncoder(file, ChatFamily::kChatMl).fingerprint(), TokenizerEncoder(file, {}).fingerprint());
+}
+
+}  // namespace
+}  // namespace d9d::chat_encoder_test

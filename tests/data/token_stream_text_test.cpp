@@ -1,0 +1,226 @@
+// The keys with which a job reads text: each changes what it reads.
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/data/stream/streamed_packs.h"
+#include "d9d/data/text/jsonl_rows.h"
+#include "d9d/data/token_stream.h"
+
+#include "tests/data/source/source_test.h"
+#include "tests/data/view/sample_values.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace d9d::token_stream_text_test {
+namespace {
+
+using test::Ids;
+using test::values;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr DataParallelRank kRank{.index = 1, .size = 2};
+
+class TextOfAJob : public test::SourceTest {
+ protected:
+  static std::unique_ptr<PackStream<TokenBatch>> build(const nlohmann::json& json, StreamOptions options = {}) {
+    return build_token_stream(parse_record<DataConfig>(json, {.keys = "data"}),
+                              {.vocabulary_size = 257, .stream = std::move(options)});
+  }
+  static std::string error_of(const nlohmann::json& json) {
+    return test::message_of<ConfigError>([&] { (void)build(json); });
+  }
+
+  // One document a pack.
+  nlohmann::json documents(const std::string& kind, const std::vector<std::string>& paths) const {
+    return {{"kind", kind},         {"paths", paths},         {"cache", (folder / "cache").string()},
+            {"sequence_length", 9}, {"global_batch_size", 1}, {"view", {{"kind", "documents"}}},
+            {"num_workers", 0},     {"microbatch_size", 1}};
+  }
+  // All tokens of a pass, the last label of a document included.
+  static std::vector<Ids> read(const nlohmann::json& json) {
+    std::vector<Ids> all;
+    const auto stream = build(json);
+    while (auto pack = stream->next()) {
+      all.push_back(values(pack->front().input_ids));
+      all.back().push_back(values(pack->front().labels).back());
+    }
+    return all;
+  }
+};
+
+TEST_F(TextOfAJob, Is_tokenised_as_the_keys_say) {
+  const auto path = write("a.jsonl", "{\"text\": \"ab\", \"other\": \"cd\"}\n");
+  nlohmann::json json = documents("jsonl", {path});
+  EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}));
+  json["column"] = "other";
+  EXPECT_THAT(read(json), ElementsAre(Ids{'c', 'd'}));
+  json["end_of_document"] = "!";
+  EXPECT_THAT(read(json), ElementsAre(Ids{'c', 'd', '!'}));
+  json["tokenizer"] = write("tokenizer.json", test::byte_tokenizer());
+  json["end_of_document"] = "<s>";
+  EXPECT_THAT(read(json), ElementsAre(Ids{'c', 'd', 256}));
+  json["add_special_tokens"] = true;
+  EXPECT_THAT(read(json), ElementsAre(Ids{256, 'c', 'd', 256}));
+  json["prompt_column"] = "text";
+  json["add_special_tokens"] = false;
+  EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b', 'c', 'd', 256}));
+}
+
+TEST_F(TextOfAJob, Is_kept_where_the_cache_is) {
+  const auto path = write("a.txt", "ab");
+  nlohmann::json json = documents("text", {path});
+  json["end_of_document"] = "!";
+  EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b', '!'}));
+  const auto entries = std::distance(std::filesystem::directory_iterator(folder / "cache"), {});
+  EXPECT_EQ(entries, 1);
+}
+
+TEST_F(TextOfAJob, Is_that_of_the_split_in_folders_of_datasets) {
+  std::filesystem::create_directories(folder / "hub" / "data");
+  std::filesystem::create_directories(folder / "more");
+  write("hub/data/train.jsonl", "{\"text\": \"ab\"}\n");
+  write("hub/data/test.jsonl", "{\"text\": \"cd\"}\n");
+  write("more/train.jsonl", "{\"text\": \"ef\"}\n");
+  nlohmann::json json = documents("arrow", {folder / "hub"});
+  EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}));
+  json["split"] = "test";
+  EXPECT_THAT(read(json), ElementsAre(Ids{'c', 'd'}));
+  json = documents("arrow", {folder / "hub", folder / "more"});
+  EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}, Ids{'e', 'f'}));
+  json["paths"].push_back(write("a.arrow", ""));
+  EXPECT_THAT(error_of(json), HasSubstr("paths of one format"));
+}
+
+// 60 documents of 3 to 20 tokens, streamed to the second of two ranks.
+class StreamedTextOfAJob : public TextOfAJob {
+ protected:
+  void SetUp() override {
+    std::string text;
+    for (int i = 0; i < 60; ++i) {
+      text +=
+          "{\"text\": \"" + std::string(1 + i * 7 % 17, static_cast<char>('a' + i % 26)) + std::to_string(i) + "\"}\n";
+    }
+    path = write("a.jsonl", text);
+    bad_path = write("b.jsonl", text + "nothing\n");
+  }
+  nlohmann::json job() const {
+    return {{"kind", "jsonl"},
+            {"paths", {path}},
+            {"end_of_document", "."},
+            {"sequence_length", 24},
+            {"view", {{"kind", "streamed"}, {"buffer_size", 8}, {"tokens_per_step", 200}}},
+            {"shuffle", true},
+            {"global_batch_size", 4},
+            {"microbatch_size", 1},
+            {"num_workers", 0}};
+  }
+  // The stream that job() means.
+  static StreamedOptions options() {
+    return {.part = {.tokenize = {.end_of_document = '.'},
+                     .max_positions = 24,
+                     .buffer_size = 8,
+                     .seed = 3,
+                     .shuffle = true},
+            .tokens_per_step = 200,
+            .global_batch_size = 4,
+            .microbatch_size = 1,
+            .rank = kRank,
+            .repeat = true};
+  }
+  static std::vector<Ids> first_packs(PackStream<TokenBatch>& stream) {
+    std::vector<Ids> all;
+    for (int i = 0; i < 5; ++i) {
+      const auto pack = stream.next().value();
+      for (const TokenBatch& batch : pack) {
+        all.push_back(values(batch.input_ids));
+        all.push_back(values(batch.labels));
+        all.push_back({batch.input_ids.size(0)});
+      }
+      all.emplace_back();  // the end of a pack
+    }
+    return all;
+  }
+  static std::vector<Ids> of_json(const nlohmann::json& json) {
+    return first_packs(*build(json, {.rank = kRank, .seed = 3, .repeat = true}));
+  }
+  std::vector<Ids> of_options(const StreamedOptions& own) const {
+    StreamedPacks stream(
+        std::make_shared<const JsonlRows>(std::vector<std::filesystem::path>{path}, std::vector<std::string>{"text"}),
+        std::make_shared<const ByteEncoder>(), own);
+    return first_packs(stream);
+  }
+
+  std::string path, bad_path;
+};
+
+TEST_F(StreamedTextOfAJob, Is_the_stream_that_the_keys_describe) {
+  struct Case {
+    nlohmann::json keys;
+    std::function<void(StreamedOptions&)> change;
+  };
+  const std::vector<Case> cases{
+      {{{"view", {{"buffer_size", 16}}}}, [](StreamedOptions& own) { own.part.buffer_size = 16; }},
+      {{{"view", {{"tokens_per_step", 0}}}}, [](StreamedOptions& own) { own.tokens_per_step = 0; }},
+      {{{"sequence_length", 30}}, [](StreamedOptions& own) { own.part.max_positions = 30; }},
+      {{{"sequence_length", 10}, {"view", {{"long_documents", "truncate"}}}},
+       [](StreamedOptions& own) {
+         own.part.max_positions = 10;
+         own.part.long_documents = LongDocuments::kTruncate;
+       }},
+      {{{"end_of_document", "!"}}, [](StreamedOptions& own) { own.part.tokenize.end_of_document = '!'; }},
+      {{{"shuffle", false}}, [](StreamedOptions& own) { own.part.shuffle = false; }},
+      {{{"shard_indexing_mode", "chunked"}}, [](StreamedOptions& own) { own.mode = ShardIndexingMode::kChunked; }},
+      {{{"global_batch_size", 8}}, [](StreamedOptions& own) { own.global_batch_size = 8; }},
+      {{{"microbatch_size", 2}}, [](StreamedOptions& own) { own.microbatch_size = 2; }}};
+  const auto plain = of_json(job());
+  EXPECT_EQ(plain, of_options(options()));
+  for (const auto& [keys, change] : cases) {
+    nlohmann::json json = job();
+    json.merge_patch(keys);
+    StreamedOptions own = options();
+    change(own);
+    const auto expected = of_options(own);
+    EXPECT_EQ(of_json(json), expected) << keys;
+    EXPECT_NE(plain, expected) << keys;
+  }
+}
+
+TEST_F(StreamedTextOfAJob, Is_the_same_with_workers_and_without_bad_rows) {
+  nlohmann::json json = job();
+  json["num_workers"] = 3;
+  EXPECT_EQ(of_json(json), of_options(options()));
+  json["paths"] = {bad_path};
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)of_json(json); }), HasSubstr("line 61 of"));
+  json["bad_rows"] = "skip";
+  EXPECT_EQ(of_json(json), of_options(options()));
+}
+
+TEST_F(StreamedTextOfAJob, Is_refused_with_keys_that_have_no_effect_and_for_other_sources) {
+  for (const nlohmann::json& keys :
+       {nlohmann::json{{"num_workers", 1}, {"timeout", 1.0}}, nlohmann::json{{"drop_last", false}},
+        nlohmann::json{{"num_workers", 1}, {"prefetch_factor", 2}}}) {
+    nlohmann::json json = job();
+    json.update(keys);
+    EXPECT_THAT(error_of(json), HasSubstr("remove the keys")) << keys;
+  }
+  nlohmann::json tokens = job();
+  tokens.erase("paths");
+  tokens.update({{"kind", "tokens"}, {"path", path}, {"dtype", "uint8"}, {"end_of_document", '.'}});
+  EXPECT_THAT(error_of(tokens), HasSubstr("expected a source of text"));
+  nlohmann::json source = job();
+  for (const auto* key : {"shuffle", "global_batch_size", "microbatch_size", "num_workers"}) source.erase(key);
+  source["cache"] = (folder / "cache").string();
+  const nlohmann::json mixture = {{"kind", "mixture"},
+                                  {"sources", {{{"weight", 1}, {"source", source}}}},
+                                  {"global_batch_size", 4},
+                                  {"microbatch_size", 1},
+                                  {"num_workers", 0}};
+  EXPECT_THAT(error_of(mixture), HasSubstr("Take it out of the mixture"));
+}
+
+}  // namespace
+}  // namespace d9d::token_stream_text_test

@@ -1,0 +1,67 @@
+"""chat_oracle.py TEMPLATES COUNT FILE: random conversations as transformers renders them, COUNT of each family, as JSON lines.
+
+TEMPLATES has the published templates, which are not ours to copy: FAMILY.jinja from the key "chat_template" of a model's
+tokenizer_config.json on https://huggingface.co, for chatml (HuggingFaceTB's or any plain one), qwen2 (Qwen2-7B-Instruct),
+qwen2.5 (Qwen2.5-7B-Instruct), qwen3 (Qwen3-8B), llama3 (Meta-Llama-3-8B-Instruct), llama3.2 (Llama-3.2-3B-Instruct).
+chat_template_test.cpp knows their hashes. tests/tokenizer/chat/renderings.jsonl was written with COUNT = 12.
+"""
+import json
+import random
+import sys
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
+
+FAMILIES = ("chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.2")
+PIECES = ("Hi", " ", "\n", "\n\n", "\t", "what is 2 + 2?", "Ü", "π≈3", "日本語", "🙂", '"quoted"', "\\n", "'", "<b>&amp;",
+          "\u00a0", "\u3000", "\x1c", "\x7f", "</think>", "<think>", "<think>\nhm\n</think>\n\n", "<tool_response>",
+          "</tool_response>", "{{ x }}", "{% y %}", "a", "b c")  # fmt: skip
+
+
+def content():
+    return "".join(random.choice(PIECES) for _ in range(random.randrange(6)))
+
+
+def conversation():
+    messages = [{"role": "system", "content": content()}] if random.random() < 0.5 else []
+    for _ in range(random.randrange(1, 4)):
+        text = content()
+        messages.append({"role": "user", "content": f"<tool_response>{text}</tool_response>" if random.random() < 0.1 else text})
+        for _ in range(random.choice((1, 1, 1, 2))):
+            messages.append({"role": "assistant", "content": content()})
+            if random.random() < 0.3:
+                messages[-1]["reasoning_content"] = content()
+            if random.random() < 0.2:
+                messages += [{"role": "tool", "content": content()} for _ in range(random.randrange(1, 3))]
+    if random.random() < 0.3:
+        messages.append({"role": "user", "content": content()})
+    return messages
+
+
+def main():
+    templates, count, file = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    random.seed(0)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), bos_token="<|begin_of_text|>")
+
+    def render(family, messages, **options):
+        return tokenizer.apply_chat_template(messages, tokenize=False, date_string="26 Jul 2024", chat_template=(
+            templates / f"{family}.jinja").read_text(), **options)
+
+    with open(file, "w", encoding="utf-8") as out:
+        for family in FAMILIES:
+            for _ in range(count):
+                messages = conversation()
+                options = {"add_generation_prompt": random.random() < 0.5, "enable_thinking": random.random() < 0.5}
+                text = render(family, messages, **options)
+                # Where the assistant begins to speak: a model that is asked for message i sees the text before it.
+                heads = [render(family, messages[:i], add_generation_prompt=True) for i, message in enumerate(messages)
+                         if i > 0 and message["role"] == "assistant"]
+                begins = [len(head.encode()) for head in heads if text.startswith(head)]
+                assert len(begins) == len(heads) or family == "qwen3", (family, messages)
+                out.write(json.dumps({"family": family, "messages": messages, **options, "text": text, "begins": begins},
+                                     ensure_ascii=False) + "\n")
+
+
+main()

@@ -1,0 +1,53 @@
+// Tokenises text into a file of token ids.
+//
+//   d9d_tokenize corpus_tokens 'corpus/*.jsonl' --tokenizer tokenizer.json --end-of-document '<|endoftext|>' --num-proc 8
+//   d9d_tokenize --help
+#include <filesystem>
+#include <iostream>
+#include <limits>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/interrupt.h"
+#include "d9d/base/progress/progress_bar.h"
+#include "d9d/core/launch/launch.h"
+#include "d9d/data/build_documents.h"
+#include "d9d/data/text/tokenize_rows.h"
+
+#include "tools/tokenize/options.h"
+
+namespace {
+
+void run(int argc, const char* const* argv) {
+  const d9d::tokenize::Options options = d9d::tokenize::parse_options(argc, argv);
+  const std::filesystem::path& target = options.target;
+  D9D_CHECK(!std::filesystem::exists(target), d9d::UsageError, "[tokenize] expected '", target.string(),
+            "' not to exist, got a file or a folder. Choose another TARGET, or delete it.");
+  const d9d::TokenisableRows rows = d9d::build_rows(options.source, std::numeric_limits<std::int64_t>::max());
+  const d9d::InterruptScope interrupt;
+  d9d::ProgressBar bar({.label = "tokenize", .total = rows.rows->num_parts()});
+  d9d::TokenizeOptions tokenize = rows.options;
+  tokenize.on_progress = [&](std::int64_t num_parts, std::int64_t num_tokens) {
+    bar.update(num_parts, {d9d::short_number(static_cast<double>(num_tokens)) + " tokens"});
+    D9D_CHECK(!interrupt.requested(), d9d::IoError, "[tokenize] expected to write '", target.string(),
+              "', got interrupted. Nothing was left there.");
+  };
+  const d9d::TokenizedManifest made = d9d::tokenize_rows(*rows.rows, *rows.encoder, tokenize, target);
+  bar.finish();
+  if (made.num_skipped > 0) {
+    std::cerr << "tokenize: skipped " << made.num_skipped << " bad rows, the first: " << made.first_skipped << "\n";
+  }
+  nlohmann::ordered_json data = {
+      {"kind", "tokens"}, {"path", (target / d9d::kTokensFile).string()}, {"dtype", d9d::enum_name(made.dtype)}};
+  if (tokenize.end_of_document) data["end_of_document"] = *tokenize.end_of_document;
+  std::cout << "tokenize: wrote " << made.num_documents << " documents, " << made.num_tokens
+            << " tokens. In a job: \"data\": " << data.dump() << "\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return d9d::run_reporting_errors([&] { run(argc, argv); });
+}
