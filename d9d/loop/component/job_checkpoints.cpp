@@ -144,6 +144,10 @@ bool saves_checkpoints(const CheckpointingConfig& config) {
 
 std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {
   if (!saves_checkpoints(config)) return std::nullopt;
+  D9D_CHECK(!context.mesh_parameters().has_pipeline_parallel(), ConfigError,
+            "[loop::checkpoints] trainer.checkpointing with mesh.pipeline_parallel = ",
+            context.mesh_parameters().pipeline_parallel,
+            " is not built in this version. Set checkpointing.period_steps to \"disable\", or the degree to 1.");
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
   with_error_place("trainer.checkpointing.save_dir", [&] { directory.prepare(); });
   if (context.is_main_process()) {

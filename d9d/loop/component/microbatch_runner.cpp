@@ -116,10 +116,8 @@ void MicrobatchRunner::train_by_graphs(std::size_t index) {
 }
 
 WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule) {
-  const std::int64_t num_before = num_backwards();
-  const LossResult result = binding_.forward_with_loss(microbatch, schedule);
+  const LossResult result = without_backward([&] { return binding_.forward_with_loss(microbatch, schedule); });
   WeightedLoss weighted = with_error_place("in compute_loss", [&] { return weighted_loss(result, microbatch.shares); });
-  refuse_own_backward(num_before);
   if (first_step_ && !job_.clock->is_captured) first_step_->watch(weighted.loss);
   with_error_place("in backward", [&] { weighted.loss.mul(weighted.weight).backward(); });
   return {.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = std::move(weighted.losses)};

@@ -47,9 +47,7 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
 }
 
 std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
-  const std::int64_t num_before = num_backwards();
-  std::vector<at::Tensor> made = binding_.forward(place_.local, microbatch, arrived);
-  refuse_own_backward(num_before);
+  std::vector<at::Tensor> made = without_backward([&] { return binding_.forward(place_.local, microbatch, arrived); });
   for (const at::Tensor& leaf : made) {
     if (step_.first_step != nullptr && leaf.requires_grad()) step_.first_step->watch(leaf);
   }
@@ -57,8 +55,8 @@ std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, con
 }
 
 at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
-  const std::int64_t num_before = num_backwards();
-  const LossResult result = binding_.last_forward(place_.local, microbatch, arrived, job_.schedule);
+  const LossResult result =
+      without_backward([&] { return binding_.last_forward(place_.local, microbatch, arrived, job_.schedule); });
   const WeightedLoss weighted =
       with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.shares[microbatch]); });
   refuse_own_backward(num_before);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/gradient_manager.h"
@@ -50,8 +51,16 @@ auto in_microbatch(std::size_t index, const JobSchedule& schedule, const std::st
   }
 }
 
-// StateError if this thread has begun more backwards than `num_before`, num_backwards() before forward and compute_loss.
-void refuse_own_backward(std::int64_t num_before);
+// Returns forward(), which leaves the backward to the loop: StateError where it ran one.
+template <class Forward>
+auto without_backward(const Forward& forward) {
+  const std::int64_t num_before = num_backwards();
+  auto result = forward();
+  D9D_CHECK(num_backwards() == num_before, StateError,
+            "[loop::task] expected forward and compute_loss to leave the backward to the loop, got one of their own, ",
+            "to which the loop's would be added. Return the loss instead.");
+  return result;
+}
 
 // Adds the losses of a microbatch that a task with several of them has, to what is logged.
 void update_loss_means(const TrainingJob& job, const WeightedLoss& loss, const LossWeights& weights);

@@ -36,15 +36,6 @@ void check_metrics(const MetricMap& metrics) {
   }
 }
 
-// A stream that forgets its position would train on the data from the start again.
-void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
-  const nlohmann::json start = stream.state();
-  with_error_place("in PackStream::load_state", [&] { stream.load_state(position); });
-  const bool has_moved = stream.state() != start || position == start;
-  D9D_CHECK(has_moved, StateError, "[loop::data] expected a stream that continues at ", position.dump(),
-            " after PackStream::load_state(), got one that stays at ", start.dump(), ". Set the position there.");
-}
-
 StagePlacement placement_of(const DistContext& context, const TrainerConfig& config) {
   return schedule_of(config.pipelining.schedule).placement(context.mesh(MeshDomain::kRegular).axis_size("pp"));
 }
@@ -52,6 +43,15 @@ StagePlacement placement_of(const DistContext& context, const TrainerConfig& con
 std::int64_t last_stage_rank(const DistContext& context, const TrainerConfig& config) {
   const StagePlacement placement = placement_of(context, config);
   return placement.rank_of({placement.num_stages() - 1});
+}
+
+// A stream that forgets its position would train on the data from the start again.
+void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
+  const nlohmann::json start = stream.state();
+  with_error_place("in PackStream::load_state", [&] { stream.load_state(position); });
+  const bool has_moved = stream.state() != start || position == start;
+  D9D_CHECK(has_moved, StateError, "[loop::data] expected a stream that continues at ", position.dump(),
+            " after PackStream::load_state(), got one that stays at ", start.dump(), ". Set the position there.");
 }
 
 }  // namespace
