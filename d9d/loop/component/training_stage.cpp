@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include "d9d/base/check.h"
-#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/metrics/metric.h"
 
 namespace d9d {
@@ -12,13 +10,6 @@ void update_loss_means(const TrainingJob& job, const WeightedLoss& loss, const L
   for (const auto& [name, own] : loss.losses) {
     static_cast<MeanMetric&>(*job.loss_means->at("loss/" + name)).update(own, weights.at(name));
   }
-}
-
-void refuse_own_backward(std::int64_t num_before) {
-  D9D_CHECK(
-      num_backwards() == num_before, StateError,
-      "[loop::task] expected forward and compute_loss to leave the backward to the loop, got one of their own, to ",
-      "which the loop's would be added. Return the loss instead.");
 }
 
 std::vector<at::Tensor> TrainingStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
@@ -59,7 +50,6 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
       without_backward([&] { return binding_.last_forward(place_.local, microbatch, arrived, job_.schedule); });
   const WeightedLoss weighted =
       with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.shares[microbatch]); });
-  refuse_own_backward(num_before);
   if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);
   step_.gradients->add_loss_with_weight(weighted.loss, weighted.weight);
   update_loss_means(job_, weighted, step_.weights[microbatch]);
