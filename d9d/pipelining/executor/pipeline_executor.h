@@ -41,8 +41,8 @@ class PipelineExecutor {
   //
   // Throws, before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
   // StateError on all ranks if they have different numbers of microbatches, or neighbours expect different transfers
-  // (on CUDA devices only the first step compares, since that makes the host wait). StateError for a stage that hands on
-  // other tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and
+  // (on CUDA devices only the first step compares, since that makes the host wait). StateError for a stage that hands
+  // on other tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and
   // run_ranks() do); nothing is kept of the step.
   void run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches);
 
