@@ -10,13 +10,13 @@
 namespace d9d {
 namespace {
 
-constexpr const char* kWho = "[loop::task] expected TrainTask::build_forward_inputs to return ";
+constexpr const char* kBuilds = "[loop::task] expected TrainTask::build_forward_inputs to return ";
 
 // [number of losses] fp64
 at::Tensor row_of(const LossWeights& weights, at::Device device) {
   std::vector<at::Tensor> row;
   for (const auto& [name, weight] : weights) {
-    D9D_CHECK(weight.defined() && weight.dim() == 0 && !at::isComplexType(weight.scalar_type()), StateError, kWho,
+    D9D_CHECK(weight.defined() && weight.dim() == 0 && !at::isComplexType(weight.scalar_type()), StateError, kBuilds,
               "a real scalar as loss_weights[\"", name, "\"], got ",
               weight.defined() ? cat(weight.scalar_type(), " of shape ", weight.sizes()) : "an undefined tensor",
               ". Reduce it: to a sum.");
@@ -36,7 +36,7 @@ std::vector<LossShares> loss_shares(const DistContext& context, const std::vecto
     const auto name_of = [](const auto& entry) { return entry.first; };
     return std::ranges::equal(other, weights.front(), {}, name_of, name_of);
   };
-  D9D_CHECK(std::ranges::all_of(weights, has_same_names), StateError, kWho,
+  D9D_CHECK(std::ranges::all_of(weights, has_same_names), StateError, kBuilds,
             "loss_weights of the same names for all microbatches, got others. Name each loss always, with the weight 0 "
             "where it is absent.");
   std::vector<LossShares> shares(weights.size());

@@ -11,26 +11,26 @@
 namespace d9d {
 namespace {
 
-constexpr std::string_view kWho = "[loop::task] expected TrainTask::compute_loss to return ";
+constexpr std::string_view kReturns = "[loop::task] expected TrainTask::compute_loss to return ";
 
 // name: "a loss", or which of several it is.
 void check_loss(const at::Tensor& loss, const std::string& name = "a loss") {
-  D9D_CHECK(loss.defined(), StateError, kWho, name, ", got an undefined tensor. Set it in LossResult.");
-  D9D_CHECK(loss.dim() == 0, StateError, kWho, name, " without dims, got shape ", loss.sizes(),
+  D9D_CHECK(loss.defined(), StateError, kReturns, name, ", got an undefined tensor. Set it in LossResult.");
+  D9D_CHECK(loss.dim() == 0, StateError, kReturns, name, " without dims, got shape ", loss.sizes(),
             ". Reduce it: to a mean, with what it is a mean over as the weight.");
-  D9D_CHECK(at::isFloatingType(loss.scalar_type()), StateError, kWho, name, " of a floating dtype, got ",
+  D9D_CHECK(at::isFloatingType(loss.scalar_type()), StateError, kReturns, name, " of a floating dtype, got ",
             at::toString(loss.scalar_type()), ".");
-  D9D_CHECK(loss.requires_grad(), StateError, kWho, name,
+  D9D_CHECK(loss.requires_grad(), StateError, kReturns, name,
             " with a graph, got one that no trained parameter leads to. Compute it from the model's output "
             "without detach(), item() or NoGradGuard, and leave a parameter trainable.");
 }
 
 void check_weight(const at::Tensor& weight) {
-  D9D_CHECK(weight.defined(), StateError, kWho,
+  D9D_CHECK(weight.defined(), StateError, kReturns,
             "a weight or none, got an undefined tensor. Leave LossResult::loss_weight empty for 1.");
-  D9D_CHECK(weight.dim() == 0, StateError, kWho, "a weight without dims, got shape ", weight.sizes(),
+  D9D_CHECK(weight.dim() == 0, StateError, kReturns, "a weight without dims, got shape ", weight.sizes(),
             ". Reduce it: to a sum.");
-  D9D_CHECK(!at::isComplexType(weight.scalar_type()), StateError, kWho, "a real weight, got ",
+  D9D_CHECK(!at::isComplexType(weight.scalar_type()), StateError, kReturns, "a real weight, got ",
             at::toString(weight.scalar_type()), ".");
 }
 
@@ -42,7 +42,7 @@ std::string names_of(const std::map<std::string, at::Tensor>& entries) {
 
 WeightedLoss sum_of_losses(const LossResult& result, const LossShares& shares) {
   const auto name_of = [](const auto& entry) { return entry.first; };
-  D9D_CHECK(std::ranges::equal(result.losses, shares.of, {}, name_of, name_of), StateError, kWho,
+  D9D_CHECK(std::ranges::equal(result.losses, shares.of, {}, name_of, name_of), StateError, kReturns,
             "the losses that ForwardInputs::loss_weights names, ", names_of(shares.of), ", got ",
             names_of(result.losses),
             ". Return each of them in LossResult::losses, as 0 times something if it is absent.");
@@ -61,12 +61,12 @@ WeightedLoss sum_of_losses(const LossResult& result, const LossShares& shares) {
 
 WeightedLoss weighted_loss(const LossResult& result, const LossShares& shares) {
   if (!shares.of.empty()) {
-    D9D_CHECK(!result.loss.defined() && !result.loss_weight, StateError, kWho,
+    D9D_CHECK(!result.loss.defined() && !result.loss_weight, StateError, kReturns,
               "LossResult::losses alone, since ForwardInputs::loss_weights names ", names_of(shares.of),
               ", got a loss or a weight besides.");
     return sum_of_losses(result, shares);
   }
-  D9D_CHECK(result.losses.empty(), StateError, kWho, "one loss, got ", names_of(result.losses),
+  D9D_CHECK(result.losses.empty(), StateError, kReturns, "one loss, got ", names_of(result.losses),
             ". Tell what each of several is a mean over, in ForwardInputs::loss_weights of build_forward_inputs.");
   check_loss(result.loss);
   if (result.loss_weight) check_weight(*result.loss_weight);
