@@ -10,8 +10,8 @@
 
 namespace d9d {
 
-// Collective over the ranks of a pipeline. StateError on all of them, with the same text, if they have different numbers
-// of microbatches, or if a stage announces another transfer than the next one expects. Waits for the device.
+// Collective over the ranks of a pipeline. StateError on all of them, with the same text, if they have different
+// numbers of microbatches, or if a stage announces another transfer than the next one expects. Waits for the device.
 void compare_transfers(const DistContext& context, const StagePlacement& placement,
                        const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches);
 

@@ -1,8 +1,9 @@
 // What a checkpoint takes of a job.
+#include "d9d/loop/component/job_checkpoints.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/control/shard_over_data.h"
 #include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/optim/adamw.h"
