@@ -69,8 +69,8 @@ class FirstStep {
   // Before a microbatch's backward. Walks the graph of the loss.
   void watch(const at::Tensor& loss);
   // Collective over all ranks, after the last backward, when nothing refers to the graphs any more. The first rank of
-  // each pipeline stage logs parameters that no rank's losses depend on, and what it found itself: leaves that belong to
-  // no module and outlive the step, and use of LibTorch's random generators.
+  // each pipeline stage logs parameters that no rank's losses depend on, and what it found itself: leaves that belong
+  // to no module and outlive the step, and use of LibTorch's random generators.
   void warn(const Module& module);
 
  private:

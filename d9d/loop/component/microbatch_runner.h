@@ -1,8 +1,8 @@
-// Runs the microbatches of a pack as the schedule of the pipeline orders them. Of a model in one stage each microbatch's
-// backward runs before the next one's forward, so that the activations of only one microbatch are in memory.
+// Runs the microbatches of a pack as the schedule of the pipeline orders them. Of a model in one stage each
+// microbatch's backward runs before the next one's forward, so that the activations of only one are in memory.
 //
 //   pack -> TrainTask::build_forward_inputs                       all microbatches
-//        -> forward -> compute_loss -> backward -> update_metrics  on the last stage; forward and backward on the others
+//        -> forward -> compute_loss -> backward -> update_metrics  last stage; the others: forward, backward
 //
 // Example
 //   MicrobatchRunner runner(job, task, stream, binding);

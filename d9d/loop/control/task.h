@@ -108,7 +108,7 @@ class TrainTask : public AnyTask {
   // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
   [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
 
-  // Called once a microbatch, after its backward, on ranks with the last stage. `metrics`: what create_metrics returned.
+  // Called once a microbatch, after its backward, on ranks with the last stage. `metrics`: those of create_metrics.
   virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
 };
 
