@@ -63,7 +63,7 @@ void measure_attention(d9d::benchmarks::DeviceTable& table, const DeviceShape& s
       2 * num_pairs(shape) * static_cast<double>(shape.num_heads) * static_cast<double>(shape.num_features);
   const double heads_bytes = static_cast<double>(shape.batch * shape.sequence * shape.num_features * 2);
   const auto q = static_cast<double>(shape.num_heads), kv = static_cast<double>(shape.num_kv_heads);
-  std::optional<PackedSequences> packed;
+  std::optional<d9d::PackedSequences> packed;
   if (!shape.lengths.empty()) {
     std::vector<int> ends(shape.lengths.size() + 1);
     std::partial_sum(shape.lengths.begin(), shape.lengths.end(), ends.begin() + 1);
