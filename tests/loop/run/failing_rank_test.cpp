@@ -58,7 +58,8 @@ struct FailingTask : toy::Task {
 struct FailingProvider : toy::Provider {
   struct Stream {
     std::optional<std::vector<toy::Batch>> next() {
-      task.reach("data");
+      // Read ahead, by another thread: the step is that of the pack.
+      if (task.stage == "data" && inner.position == kFailingStep) task.fail();
       return inner.next();
     }
     std::optional<std::int64_t> total_steps() const { return inner.total_steps(); }
