@@ -249,6 +249,16 @@ TEST(MeanOverNothing, Is_the_reason_that_is_given) {
                     Not(HasSubstr("learning rate"))));
 }
 
+void train_on(toy::Job& job, DataProvider<toy::Batch>& data) {
+  Trainer<toy::Types>(job.context, job.config,
+                      {.task = job.task,
+                       .model = job.provider,
+                       .data = data,
+                       .optimizer = *job.optimizer,
+                       .lr_scheduler = job.lr_scheduler})
+      .train();
+}
+
 TEST(RandomData, Is_told_without_workers_too) {
   struct Provider : toy::Provider {
     std::unique_ptr<PackStream<toy::Batch>> build_pack_stream(const DistContext&,
@@ -267,13 +277,7 @@ TEST(RandomData, Is_told_without_workers_too) {
   job.config.data_prefetch.prefetch_factor = 0;  // else a thread may have read before the step
   data.packs = job.provider.packs;
   ::testing::internal::CaptureStderr();
-  Trainer<toy::Types>(job.context, job.config,
-                      {.task = job.task,
-                       .model = job.provider,
-                       .data = data,
-                       .optimizer = *job.optimizer,
-                       .lr_scheduler = job.lr_scheduler})
-      .train();
+  train_on(job, data);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("LibTorch's random generator was used"));
 }
 
@@ -294,13 +298,7 @@ TEST(StreamOfOnesOwn, That_stays_where_it_is_at_a_resume_is_refused) {
     job.config.checkpointing = {.save_dir = folder, .period_steps = {StepActionMode::kLastStep}};
     job.config.schedule.total_steps = num_steps;
     data.packs = job.provider.packs;
-    Trainer<toy::Types>(job.context, job.config,
-                        {.task = job.task,
-                         .model = job.provider,
-                         .data = data,
-                         .optimizer = *job.optimizer,
-                         .lr_scheduler = job.lr_scheduler})
-        .train();
+    train_on(job, data);
   };
   train(1);
   EXPECT_THAT(
