@@ -47,6 +47,7 @@ class World {
   // ranks[index] is this rank.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const RankGroup& group);
 
+  [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   // Local. Sets the timeout of all communicators, present and future.
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }

@@ -22,6 +22,14 @@ c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardI
 
 }  // namespace
 
+StreamEvent StreamEvent::of_current_stream(c10::Device device) {
+  StreamEvent reached;
+  if (device.is_cpu()) return reached;
+  reached.recorded_ = std::make_shared<Recorded>(device);
+  reached.recorded_->event.record(current_stream(device));
+  return reached;
+}
+
 void StreamEvent::wait() const {
   if (recorded_ == nullptr) return;
   const c10::Device device = recorded_->event.device();
@@ -31,6 +39,8 @@ void StreamEvent::wait() const {
 void StreamEvent::synchronize() const {
   if (recorded_ != nullptr) recorded_->event.synchronize();
 }
+
+bool StreamEvent::is_complete() const { return recorded_ == nullptr || recorded_->event.query(); }
 
 void keep_for_current_stream(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) tensor.record_stream(current_stream(tensor.device()));

@@ -19,9 +19,12 @@ namespace d9d {
 // A point in the work of a stream. Copies refer to the same point.
 class StreamEvent {
  public:
-  StreamEvent() = default;   // nothing to wait for
-  void wait() const;         // makes the current stream wait
-  void synchronize() const;  // makes the host wait
+  StreamEvent() = default;  // nothing to wait for
+  // The point that the current stream of the device has reached.
+  [[nodiscard]] static StreamEvent of_current_stream(c10::Device device);
+  void wait() const;                       // makes the current stream wait
+  void synchronize() const;                // makes the host wait
+  [[nodiscard]] bool is_complete() const;  // whether the device has passed it
 
  private:
   friend class SideStream;

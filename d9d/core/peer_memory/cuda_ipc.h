@@ -1,8 +1,9 @@
-// The calls of CUDA's runtime that peer memory needs, exported by libd9d_cuda.so as "d9d_cuda_ipc".
+// The calls of CUDA's runtime and driver that peer memory needs, exported by libd9d_cuda.so as "d9d_cuda_ipc".
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 struct CUstream_st;  // cudaStream_t is a pointer to it
 
@@ -18,6 +19,10 @@ struct CudaIpc {
   const char* (*open)(int device, const Handle& handle, void** memory);
   const char* (*close)(int device, void* memory);
   const char* (*copy)(void* target, const void* source, std::size_t num_bytes, CUstream_st* stream);
+  // Sets a word of any device's memory, after the work of the stream and visible after it.
+  const char* (*write_word)(void* word, std::uint32_t value, CUstream_st* stream);
+  // The stream waits until the signed difference of the word and the value is not negative.
+  const char* (*wait_for_word)(void* word, std::uint32_t value, CUstream_st* stream);
 };
 
 using GetCudaIpc = CudaIpc (*)();

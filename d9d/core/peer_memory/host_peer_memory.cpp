@@ -1,5 +1,8 @@
 #include "d9d/core/peer_memory/host_peer_memory.h"
 
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -9,12 +12,29 @@
 namespace d9d {
 namespace {
 
+// Of one rank.
+struct Block {
+  explicit Block(std::int64_t num_bytes) : bytes(at::zeros({num_bytes}, at::kByte)) {}
+
+  const at::Tensor bytes;
+  std::mutex mutex;
+  std::condition_variable raised;
+
+  [[nodiscard]] std::uint8_t* at(std::int64_t offset) const { return bytes.mutable_data_ptr<std::uint8_t>() + offset; }
+  [[nodiscard]] std::uint32_t& word(std::int64_t offset) const { return *reinterpret_cast<std::uint32_t*>(at(offset)); }
+};
+
+// A loop, which compilers turn into a memcpy: ThreadSanitizer checks this loop but not memcpy itself.
+void copy_bytes(std::uint8_t* to, const std::uint8_t* from, std::size_t num_bytes) {
+  for (std::size_t i = 0; i < num_bytes; ++i) to[i] = from[i];
+}
+
 class HostPeerMemory final : public PeerMemory {
  public:
   // blocks: by rank.
-  HostPeerMemory(std::shared_ptr<Communicator> ranks, std::vector<at::Tensor> blocks)
+  HostPeerMemory(std::shared_ptr<Communicator> ranks, std::vector<std::shared_ptr<Block>> blocks)
       : ranks_(std::move(ranks)), blocks_(std::move(blocks)) {
-    const at::Tensor& own = blocks_[static_cast<std::size_t>(ranks_->rank())];
+    const at::Tensor& own = block_of(ranks_->rank()).bytes;
     own_ = at::from_blob(
         own.mutable_data_ptr(), own.sizes(), [owner = own](void*) mutable { owner.reset(); }, own.options());
   }
@@ -22,11 +42,28 @@ class HostPeerMemory final : public PeerMemory {
   [[nodiscard]] const at::Tensor& own() const override { return own_; }
 
   void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const override {
-    D9D_CHECK(!blocks_.empty(), StateError, "[core::peer_memory] expected a read before close(), got one after it.");
-    const auto* const from = blocks_[static_cast<std::size_t>(rank)].const_data_ptr<std::uint8_t>() + offset;
-    auto* const to = static_cast<std::uint8_t*>(target.mutable_data_ptr());
-    // A loop, which compilers turn into a memcpy: ThreadSanitizer checks this loop but not memcpy itself.
-    for (std::size_t i = 0; i < target.nbytes(); ++i) to[i] = from[i];
+    copy_bytes(static_cast<std::uint8_t*>(target.mutable_data_ptr()), block_of(rank).at(offset), target.nbytes());
+  }
+
+  void write(const at::Tensor& source, std::int64_t rank, std::int64_t offset) const override {
+    copy_bytes(block_of(rank).at(offset), static_cast<const std::uint8_t*>(source.const_data_ptr()), source.nbytes());
+  }
+
+  void raise(std::int64_t rank, std::int64_t offset, std::uint32_t value) const override {
+    Block& block = block_of(rank);
+    const std::lock_guard lock(block.mutex);
+    block.word(offset) = value;
+    block.raised.notify_all();
+  }
+
+  void wait_for(std::int64_t offset, std::uint32_t value) const override {
+    constexpr std::chrono::milliseconds kPeriod{50};  // between two looks whether the group has failed
+    Block& block = block_of(ranks_->rank());
+    std::unique_lock lock(block.mutex);
+    const auto is_reached = [&] { return static_cast<std::int32_t>(block.word(offset) - value) >= 0; };
+    while (!block.raised.wait_for(lock, kPeriod, is_reached)) {
+      ranks_->throw_if_rank_is_gone();
+    }
   }
 
   void close() override {
@@ -35,21 +72,27 @@ class HostPeerMemory final : public PeerMemory {
   }
 
  private:
+  [[nodiscard]] static std::size_t index_of(std::int64_t rank) { return static_cast<std::size_t>(rank); }
+  [[nodiscard]] Block& block_of(std::int64_t rank) const {
+    D9D_CHECK(!blocks_.empty(), StateError, "[core::peer_memory] expected a call before close(), got one after it.");
+    return *blocks_[index_of(rank)];
+  }
+
   std::shared_ptr<Communicator> ranks_;
-  std::vector<at::Tensor> blocks_;  // a rank that fails leaves its block to the others
-  at::Tensor own_;                  // a tensor over its block's memory: moving its storage does not change the block
+  std::vector<std::shared_ptr<Block>> blocks_;  // a rank that fails leaves its block to the others
+  at::Tensor own_;  // a tensor over its block's memory: moving its storage does not change the block
 };
 
 }  // namespace
 
 std::shared_ptr<PeerMemory> open_host_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes) {
-  const at::Tensor block = at::zeros({num_bytes}, at::kByte);
+  const auto block = std::make_shared<Block>(num_bytes);
   const at::Tensor address = at::tensor({reinterpret_cast<std::int64_t>(&block)}, at::kLong);
   const at::Tensor addresses = at::empty({ranks->size()}, at::kLong);
   ranks->all_gather(addresses, address).wait();
-  std::vector<at::Tensor> blocks;
+  std::vector<std::shared_ptr<Block>> blocks;
   for (std::int64_t rank = 0; rank < ranks->size(); ++rank) {
-    blocks.push_back(*reinterpret_cast<const at::Tensor*>(addresses.const_data_ptr<std::int64_t>()[rank]));
+    blocks.push_back(*reinterpret_cast<const std::shared_ptr<Block>*>(addresses.const_data_ptr<std::int64_t>()[rank]));
   }
   ranks->barrier();  // until all have arrived, every rank's `block` must stay at its address
   return std::make_shared<HostPeerMemory>(ranks, std::move(blocks));

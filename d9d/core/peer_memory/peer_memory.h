@@ -1,7 +1,8 @@
-// A block of memory of each rank of a group, which the other ranks read without the owner's participation while it
-// computes.
+// A block of memory of each rank of a group, which the other ranks read and write without the owner's participation
+// while it computes, and words in it by which they tell each other that they have.
 //
-//   CUDA   one process a rank, all on one machine: copy engines read over NVLink or PCIe and use no multiprocessor
+//   CUDA   one process a rank, all on one machine: copy engines read and write over NVLink or PCIe and use no
+//          multiprocessor; streams wait for words, never the host
 //   CPU    ranks that are threads of one process
 //
 // Example
@@ -12,7 +13,11 @@
 //   result.memory->read(target, /*rank=*/1, /*offset=*/256);
 //   ranks->all_reduce(token, ReduceOp::kSum).wait();          // after this ranks may write again
 //
-// Nothing here orders writers and readers; the caller must do that, as in the example.
+// Nothing but raise() and wait_for() orders writers and readers; the caller must do that, as in the example or so:
+//
+//   result.memory->write(message, /*rank=*/1, /*offset=*/256);
+//   result.memory->raise(/*rank=*/1, /*offset=*/0, /*value=*/1);    // after what was written above
+//   result.memory->wait_for(/*offset=*/0, /*value=*/1);             // on rank 1: the message is there
 #pragma once
 
 #include <cstdint>
@@ -40,8 +45,17 @@ class PeerMemory {
   // if
   // CUDA refuses.
   virtual void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const = 0;
-  // Collective. The host waits for the current stream, on which all reads must precede. Releases the blocks of the
-  // other ranks; read() may not be called afterwards.
+  // Local. The same in the other direction: copies source to the block of `rank`.
+  virtual void write(const at::Tensor& source, std::int64_t rank, std::int64_t offset) const = 0;
+  // Local. Sets the word (4 bytes, initially 0) at `offset`, a multiple of 4, of the block of `rank`. Runs on the
+  // current stream; whoever sees the value also sees what was written before it. A word has one writer.
+  virtual void raise(std::int64_t rank, std::int64_t offset, std::uint32_t value) const = 0;
+  // Local. Waits until the word at `offset` of this rank's own block is `value` or one of the 2^31 values after it:
+  // numbers may wrap. CUDA: the current stream waits, without a limit of time, whatever happens to the rank that would
+  // write. CPU: the host waits; throws CommunicationError if the group fails.
+  virtual void wait_for(std::int64_t offset, std::uint32_t value) const = 0;
+  // Collective. The host waits for the current stream, on which all calls must precede. Releases the blocks of the
+  // other ranks; only own() may be called afterwards.
   virtual void close() = 0;
 };
 

@@ -19,6 +19,7 @@
 #include "d9d/base/dtype.h"
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
+#include "d9d/core/peer_memory/exchange_method.h"
 #include "d9d/loop/config/step_action_period.h"
 #include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 #include "d9d/tracker/config.h"
@@ -68,9 +69,11 @@ struct LoggingConfig {
 
 struct PipeliningConfig {
   PipelineScheduleConfig schedule = {};
+  ExchangeMethod messages = ExchangeMethod::kAuto;  // by what stages hand transfers to each other
 
   static constexpr auto fields() {
-    return record<PipeliningConfig>(defaulted("schedule", &PipeliningConfig::schedule));
+    return record<PipeliningConfig>(defaulted("schedule", &PipeliningConfig::schedule),
+                                    defaulted("messages", &PipeliningConfig::messages));
   }
 };
 

@@ -6,6 +6,7 @@
 #include "d9d/base/dtype.h"
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
+#include "d9d/core/peer_memory/exchange_method.h"
 
 namespace d9d {
 
@@ -18,18 +19,6 @@ constexpr auto enum_names(ReshardAfterForward) {
   return std::to_array<EnumName<ReshardAfterForward>>({{ReshardAfterForward::kExceptLast, "except_last"},
                                                        {ReshardAfterForward::kAlways, "always"},
                                                        {ReshardAfterForward::kNever, "never"}});
-}
-
-// How slices are moved between ranks within a step.
-enum class ExchangeMethod {
-  kAuto,          // copy_engine on GPUs of one machine that can access each other's memory, else communicator
-  kCommunicator,  // all_gather and reduce_scatter
-  kCopyEngine,    // each rank copies from the others by copy engines, which use no multiprocessor
-};
-constexpr auto enum_names(ExchangeMethod) {
-  return std::to_array<EnumName<ExchangeMethod>>({{ExchangeMethod::kAuto, "auto"},
-                                                  {ExchangeMethod::kCommunicator, "communicator"},
-                                                  {ExchangeMethod::kCopyEngine, "copy_engine"}});
 }
 
 struct FsdpConfig {

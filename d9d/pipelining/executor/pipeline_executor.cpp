@@ -1,20 +1,22 @@
 #include "d9d/pipelining/executor/pipeline_executor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "d9d/base/check.h"
 #include "d9d/pipelining/executor/compare_transfers.h"
+#include "d9d/pipelining/executor/message_layout.h"
 #include "d9d/pipelining/executor/program_run.h"
 
 namespace d9d {
 
-PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule schedule, std::int64_t num_inbox_slots)
+PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule schedule, const StageLinksConfig& links)
     : context_(context),
       schedule_(std::move(schedule)),
-      num_inbox_slots_(num_inbox_slots),
+      num_inbox_slots_(links.num_inbox_slots),
       rank_(context.mesh(MeshDomain::kRegular).axis_coordinate("pp")),
       placement_(schedule_.placement(context.mesh(MeshDomain::kRegular).axis_size("pp"))),
-      links_(context, placement_, num_inbox_slots) {}
+      links_(context, placement_, links) {}
 
 const PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatches) {
   const auto found = plans_.find(num_microbatches);
@@ -24,6 +26,26 @@ const PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_mic
   return plans_
       .emplace(num_microbatches, Planned{.plan = plan_rank(program, rank_), .has_backward = program.has_backward()})
       .first->second;
+}
+
+std::map<DirectedLink, std::int64_t> PipelineExecutor::largest_messages(
+    const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches) const {
+  std::map<DirectedLink, std::int64_t> largest;
+  for (const auto& [stage, computes] : stages) {
+    for (const StageBoundary boundary : {StageBoundary::kIncoming, StageBoundary::kOutgoing}) {
+      const StageIndex before{boundary == StageBoundary::kIncoming ? stage.value - 1 : stage.value};
+      const StageIndex after{before.value + 1};
+      if (before.value < 0 || after.value == placement_.num_stages()) continue;
+      for (std::int64_t i = 0; i < num_microbatches; ++i) {
+        const std::int64_t bytes = message_bytes(computes->transfer({i}, boundary));  // gradients take no more
+        for (const auto& [source, target] : {std::pair(before, after), std::pair(after, before)}) {
+          const auto link = link_of({.source = source, .target = target, .microbatch = {i}}, placement_);
+          if (link) largest[*link] = std::max(largest[*link], bytes);
+        }
+      }
+    }
+  }
+  return largest;
 }
 
 void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches) {
@@ -36,6 +58,7 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
     has_compared_ = true;
   }
   const Planned& planned = plan_for(num_microbatches);
+  links_.reserve(largest_messages(by_index, num_microbatches));
   ProgramRun(placement_, by_index, links_, planned.has_backward).run(planned.plan);
   links_.finish();
 }

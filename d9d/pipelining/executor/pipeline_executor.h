@@ -27,10 +27,9 @@ namespace d9d {
 
 class PipelineExecutor {
  public:
-  // Collective over the ranks of a pipeline, the axis "pp" of the context's mesh. num_inbox_slots: messages of a link
-  // that may be on their way; programs are built for as many. Throws ConfigError where the schedule cannot place stages
-  // on so many ranks.
-  PipelineExecutor(const DistContext& context, PipelineSchedule schedule, std::int64_t num_inbox_slots = 2);
+  // Collective over the ranks of a pipeline, the axis "pp" of the context's mesh. Programs are built for as many slots
+  // as the links have. Throws ConfigError where the schedule cannot place stages on so many ranks.
+  PipelineExecutor(const DistContext& context, PipelineSchedule schedule, const StageLinksConfig& links = {});
 
   [[nodiscard]] const StagePlacement& placement() const { return placement_; }
   // Of this rank, in increasing order.
@@ -52,6 +51,8 @@ class PipelineExecutor {
     bool has_backward;
   };
   [[nodiscard]] const Planned& plan_for(std::int64_t num_microbatches);
+  [[nodiscard]] std::map<DirectedLink, std::int64_t> largest_messages(
+      const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches) const;
 
   const DistContext& context_;
   PipelineSchedule schedule_;

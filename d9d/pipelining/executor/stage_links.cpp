@@ -4,27 +4,24 @@
 #include <set>
 #include <utility>
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
-#include "d9d/base/rounding.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/pipelining/executor/exchange_link.h"
+#include "d9d/pipelining/executor/peer_link.h"
 
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kAlignmentBytes = 16;  // of a leaf in a message
-
-std::set<DirectedLink> links_between(const StagePlacement& stages) {
-  std::set<DirectedLink> links;
+// Pairs of ranks with neighbouring stages, the lower rank first: in this order all ranks make their links.
+std::set<std::pair<std::int64_t, std::int64_t>> neighbours(const StagePlacement& stages) {
+  std::set<std::pair<std::int64_t, std::int64_t>> pairs;
   for (std::int64_t stage = 1; stage < stages.num_stages(); ++stage) {
-    const std::int64_t before = stages.rank_of({stage - 1}), after = stages.rank_of({stage});
-    if (before == after) continue;
-    links.insert({.from = before, .to = after});
-    links.insert({.from = after, .to = before});
+    const auto [low, high] = std::minmax({stages.rank_of({stage - 1}), stages.rank_of({stage})});
+    if (low != high) pairs.emplace(low, high);
   }
-  return links;
+  return pairs;
 }
 
 std::string text_of(const Transfer& transfer) {
@@ -32,93 +29,79 @@ std::string text_of(const Transfer& transfer) {
              ", microbatch ", transfer.microbatch.value);
 }
 
-std::int64_t packed_bytes(const std::vector<at::Tensor>& leaves) {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& leaf : leaves) {
-    bytes += round_up(static_cast<std::int64_t>(leaf.numel() * leaf.element_size()), kAlignmentBytes);
-  }
-  return bytes;
-}
-
-// The part of a message that holds each leaf, in its shape and dtype.
-std::vector<at::Tensor> parts_of(const at::Tensor& message, const std::vector<at::Tensor>& like) {
-  std::vector<at::Tensor> parts;
-  std::int64_t begin = 0;
-  for (const at::Tensor& leaf : like) {
-    const auto bytes = static_cast<std::int64_t>(leaf.numel() * leaf.element_size());
-    parts.push_back(message.narrow(0, begin, bytes).view(leaf.scalar_type()).view(leaf.sizes()));
-    begin += round_up(bytes, kAlignmentBytes);
-  }
-  return parts;
-}
-
-at::Tensor empty_message(const std::vector<at::Tensor>& like, c10::Device device) {
-  if (like.size() == 1) return at::empty(like.front().sizes(), like.front().options().device(device));
-  return at::empty({packed_bytes(like)}, at::TensorOptions(device).dtype(at::kByte));
-}
-
-at::Tensor packed(const std::vector<at::Tensor>& leaves, c10::Device device) {
-  if (leaves.size() == 1) return leaves.front().contiguous();
-  at::Tensor message = empty_message(leaves, device);
-  const std::vector<at::Tensor> parts = parts_of(message, leaves);
-  for (std::size_t i = 0; i < leaves.size(); ++i) parts[i].copy_(leaves[i]);
-  return message;
+std::shared_ptr<Communicator> link_communicator(World& world, const std::vector<std::int64_t>& ranks, std::int64_t from,
+                                                std::int64_t to, std::int64_t own) {
+  return world.communicator({.name = cat("pipeline ", from, " to ", to),
+                             .ranks = {ranks[static_cast<std::size_t>(from)], ranks[static_cast<std::size_t>(to)]},
+                             .index = from == own ? 0 : 1});
 }
 
 }  // namespace
 
-StageLinks::StageLinks(const DistContext& context, const StagePlacement& stages, std::int64_t num_inbox_slots)
-    : stages_(stages), device_(context.device()), num_inbox_slots_(num_inbox_slots) {
+StageLinks::StageLinks(const DistContext& context, const StagePlacement& stages, const StageLinksConfig& config)
+    : stages_(stages) {
   const DeviceMesh pipeline = context.mesh(MeshDomain::kRegular).slice({"pp"});
-  const std::vector<std::int64_t> ranks = pipeline.ranks();
-  for (const DirectedLink& link : links_between(stages)) {
-    if (link.from != pipeline.index() && link.to != pipeline.index()) continue;
-    const auto group = context.world()->communicator(
-        {.name = cat("pipeline ", link.from, " to ", link.to),
-         .ranks = {ranks[static_cast<std::size_t>(link.from)], ranks[static_cast<std::size_t>(link.to)]},
-         .index = link.from == pipeline.index() ? 0 : 1});
-    links_.emplace(link, Link{.ranks = group, .stream = SideStream(device_)});
+  rank_ = pipeline.index();
+  for (const auto& [low, high] : neighbours(stages)) {
+    if (low != rank_ && high != rank_) continue;
+    const std::int64_t peer = low == rank_ ? high : low;
+    links_.emplace(peer, open(context, pipeline.ranks(), peer, config));
   }
 }
 
-StageLinks::Link& StageLinks::link_for(const Transfer& transfer) { return links_.at(*link_of(transfer, stages_)); }
+std::unique_ptr<NeighbourLink> StageLinks::open(const DistContext& context, const std::vector<std::int64_t>& ranks,
+                                                std::int64_t peer, const StageLinksConfig& config) {
+  World& world = *context.world();
+  const auto [low, high] = std::minmax({rank_, peer});
+  const auto up = link_communicator(world, ranks, low, high, rank_);
+  PeerMemoryResult opened{.memory = nullptr, .reason = "as configured"};
+  if (config.method != ExchangeMethod::kCommunicator) opened = open_peer_memory(up, PeerLink::kHeaderBytes);
+  if (opened.memory != nullptr) {
+    if (watch_ == nullptr) watch_ = std::make_unique<LinkWatch>(context.world());
+    return std::make_unique<PeerLink>(up, std::move(opened.memory), config.num_inbox_slots, *watch_);
+  }
+  D9D_CHECK(config.method != ExchangeMethod::kCopyEngine, ConfigError, "[pipelining::executor] expected ranks ",
+            ranks[static_cast<std::size_t>(low)], " and ", ranks[static_cast<std::size_t>(high)],
+            " that can write each other's memory for trainer.pipelining.messages = copy_engine, got a pair where ",
+            opened.reason, ". Use \"auto\" or \"communicator\".");
+  const auto down = link_communicator(world, ranks, high, low, rank_);
+  const bool is_low = rank_ == low;
+  return std::make_unique<ExchangeLink>(is_low ? up : down, is_low ? down : up, config.num_inbox_slots);
+}
+
+void StageLinks::reserve(const std::map<DirectedLink, std::int64_t>& num_bytes) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [low, high] : neighbours(stages_)) {
+    if (low != rank_ && high != rank_) continue;
+    const auto of = [&](std::int64_t from, std::int64_t to) {
+      const auto found = num_bytes.find({.from = from, .to = to});
+      return found == num_bytes.end() ? 0 : found->second;
+    };
+    links_.at(low == rank_ ? high : low)->reserve(std::max(of(low, high), of(high, low)));
+  }
+}
+
+NeighbourLink& StageLinks::link_for(const Transfer& transfer) {
+  const DirectedLink link = *link_of(transfer, stages_);
+  return *links_.at(link.from == rank_ ? link.to : link.from);
+}
 
 void StageLinks::send(const Transfer& transfer, const std::vector<at::Tensor>& leaves) {
   with_error_place(cat("sending ", text_of(transfer)), [&] {
     const at::NoGradGuard no_grad;
-    Link& link = link_for(transfer);
-    while (std::ssize(link.on_the_way) >= std::max<std::int64_t>(num_inbox_slots_, 1)) {
-      link.on_the_way.front().work.wait();
-      link.on_the_way.pop_front();
-    }
-    Sent sent{.message = packed(leaves, device_), .work = {}};
-    (void)link.stream.run([&] {
-      keep_for_current_stream(sent.message);
-      sent.work = link.ranks->exchange({{PointToPoint::Direction::kSend, sent.message, /*peer=*/1}});
-      if (!device_.is_cpu()) sent.work.wait();
-    });
-    if (device_.is_cpu()) link.on_the_way.push_back(std::move(sent));
+    link_for(transfer).send(text_of(transfer), leaves);
   });
 }
 
 std::vector<at::Tensor> StageLinks::receive(const Transfer& transfer, const std::vector<at::Tensor>& like) {
   return with_error_place(cat("receiving ", text_of(transfer)), [&] {
     const at::NoGradGuard no_grad;
-    Link& link = link_for(transfer);
-    at::Tensor message = empty_message(like, device_);
-    const StreamEvent arrived = link.stream.run([&] {
-      keep_for_current_stream(message);
-      link.ranks->exchange({{PointToPoint::Direction::kReceive, message, /*peer=*/0}}).wait();
-    });
-    arrived.wait();
-    return like.size() == 1 ? std::vector<at::Tensor>{std::move(message)} : parts_of(message, like);
+    return link_for(transfer).receive(text_of(transfer), like);
   });
 }
 
 void StageLinks::finish() {
-  for (auto& [link, state] : links_) {
-    for (; !state.on_the_way.empty(); state.on_the_way.pop_front()) state.on_the_way.front().work.wait();
-  }
+  for (const auto& [peer, link] : links_) link->finish();
 }
 
 }  // namespace d9d

@@ -48,6 +48,52 @@ TEST_P(PeerMemoryOf, All_ranks_can_be_read_by_all) {
   });
 }
 
+// One slot, many messages: each is read whole before the next is written.
+TEST_P(PeerMemoryOf, Words_tell_when_a_message_is_there_and_when_its_place_is_free) {
+  run_ranks(GetParam(), 2, [](World& world) {
+    const auto ranks = world.communicator(group_of(world, "all"));
+    constexpr std::int64_t kArrived = 0, kFree = 4, kSlot = 16, kNumElements = 33;
+    const PeerMemoryResult result = open_peer_memory(ranks, kSlot + kNumElements * 8);
+    for (std::uint32_t i = 1; i <= 500; ++i) {
+      if (world.rank() == 0) {
+        result.memory->wait_for(kFree, i - 1);
+        result.memory->write(at::full({kNumElements}, static_cast<std::int64_t>(i), at::kLong), /*rank=*/1, kSlot);
+        result.memory->raise(/*rank=*/1, kArrived, i);
+      } else {
+        result.memory->wait_for(kArrived, i);
+        const at::Tensor message = at::empty({kNumElements}, at::kLong);
+        result.memory->read(message, /*rank=*/1, kSlot);
+        ASSERT_TRUE(message.eq(static_cast<std::int64_t>(i)).all().item<bool>()) << i;
+        result.memory->raise(/*rank=*/0, kFree, i);
+      }
+    }
+  });
+}
+
+TEST_P(PeerMemoryOf, A_wait_passes_after_the_numbers_have_wrapped) {
+  on_ranks([](Communicator& ranks, PeerMemory& memory) {
+    memory.raise(ranks.rank(), 0, 3);
+    memory.wait_for(0, 0xFFFFFFFEU);
+    memory.wait_for(0, 3);
+  });
+}
+
+TEST_P(PeerMemoryOf, A_wait_ends_with_the_reason_when_the_group_fails) {
+  std::string error;
+  EXPECT_ANY_THROW(run_ranks(GetParam(), 2, [&](World& world) {
+    const auto ranks = world.communicator(group_of(world, "all"));
+    const PeerMemoryResult result = open_peer_memory(ranks, kBytes);
+    if (world.rank() == 1) return world.abort("the toy breaks");
+    try {
+      result.memory->wait_for(0, 1);
+    } catch (const CommunicationError& caught) {
+      error = caught.what();
+      throw;
+    }
+  }));
+  EXPECT_THAT(error, HasSubstr("the toy breaks"));
+}
+
 TEST_P(PeerMemoryOf, A_rank_that_is_gone_can_still_be_read) {
   run_ranks(GetParam(), 2, [](World& world) {
     const auto ranks = world.communicator(group_of(world, "all"));

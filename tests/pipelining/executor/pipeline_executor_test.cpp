@@ -1,6 +1,7 @@
 #include "d9d/pipelining/executor/pipeline_executor.h"
 
 #include <chrono>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -48,10 +49,11 @@ DistContext context_of(World& world) {
 
 // A rank's part of the network.
 struct Part {
-  Part(const DistContext& context, const PipelineScheduleConfig& config, ToyShape shape, std::int64_t num_slots = 2)
-      : Part(context, schedule_of(config), shape, num_slots) {}
-  Part(const DistContext& context, PipelineSchedule schedule, ToyShape shape, std::int64_t num_slots = 2)
-      : executor(context, std::move(schedule), num_slots), network([&] {
+  Part(const DistContext& context, const PipelineScheduleConfig& config, ToyShape shape,
+       const StageLinksConfig& links = {})
+      : Part(context, schedule_of(config), shape, links) {}
+  Part(const DistContext& context, PipelineSchedule schedule, ToyShape shape, const StageLinksConfig& links = {})
+      : executor(context, std::move(schedule), links), network([&] {
           shape.num_stages = executor.placement().num_stages();
           shape.device = context.device();
           return shape;
@@ -89,6 +91,14 @@ void expect_gradients_of_one_piece(const Part& part) {
 struct Setting {
   RankBackend backend;
   std::int64_t num_ranks;
+  ExchangeMethod messages = ExchangeMethod::kCopyEngine;
+  friend void PrintTo(const Setting& setting, std::ostream* out) {
+    *out << to_string(setting.backend) << " " << setting.num_ranks
+         << (setting.messages == ExchangeMethod::kCopyEngine ? " copies" : " exchange");
+  }
+  [[nodiscard]] StageLinksConfig links(std::int64_t num_slots = 2) const {
+    return {.num_inbox_slots = num_slots, .method = messages};
+  }
 };
 
 class Executor : public ::testing::TestWithParam<Setting> {
@@ -102,10 +112,15 @@ INSTANTIATE_TEST_SUITE_P(Threads, Executor,
                                            Setting{RankBackend::kThreads, 3}, Setting{RankBackend::kThreads, 4}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
 INSTANTIATE_TEST_SUITE_P(Gloo, Executor,
-                         ::testing::Values(Setting{RankBackend::kGloo, 2}, Setting{RankBackend::kGloo, 4}),
+                         ::testing::Values(Setting{RankBackend::kGloo, 2, ExchangeMethod::kCommunicator},
+                                           Setting{RankBackend::kGloo, 4, ExchangeMethod::kCommunicator}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
-INSTANTIATE_TEST_SUITE_P(Nccl, Executor, ::testing::Values(Setting{RankBackend::kNccl, 2}),
-                         [](const auto& setting) { return cat(setting.param.num_ranks); });
+INSTANTIATE_TEST_SUITE_P(Nccl, Executor,
+                         ::testing::Values(Setting{RankBackend::kNccl, 2},
+                                           Setting{RankBackend::kNccl, 2, ExchangeMethod::kCommunicator}),
+                         [](const auto& setting) {
+                           return setting.param.messages == ExchangeMethod::kCopyEngine ? "copies" : "communicator";
+                         });
 
 TEST_P(Executor, Gives_the_gradients_of_the_network_in_one_piece) {
   for (const NamedSchedule& schedule : schedules()) {
@@ -116,7 +131,7 @@ TEST_P(Executor, Gives_the_gradients_of_the_network_in_one_piece) {
       for (std::int64_t m = least; m <= 9; m += GetParam().backend == RankBackend::kThreads ? 1 : 4) {
         SCOPED_TRACE(cat(m, " microbatches"));
         Part part(context, schedule.config, {.num_microbatches = m, .has_more_tensors = m % 2 == 0},
-                  /*num_slots=*/1 + m % 2);
+                  GetParam().links(/*num_slots=*/1 + m % 2));
         part.run();
         expect_gradients_of_one_piece(part);
         for (const auto& stage : part.stages) {
@@ -132,7 +147,7 @@ TEST_P(Executor, Hands_gradients_to_the_first_trained_layer_past_frozen_ones) {
   run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
     const DistContext context = context_of(world);
     Part part(context, OneFOneBScheduleConfig{.num_stages_per_rank = 2},
-              {.num_microbatches = 4, .num_frozen = 1, .has_more_tensors = false});
+              {.num_microbatches = 4, .num_frozen = 1, .has_more_tensors = false}, GetParam().links());
     part.run();
     expect_gradients_of_one_piece(part);
   });
@@ -141,7 +156,7 @@ TEST_P(Executor, Hands_gradients_to_the_first_trained_layer_past_frozen_ones) {
 TEST_P(Executor, Runs_forwards_alone_without_a_graph) {
   run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
     const DistContext context = context_of(world);
-    Part part(context, InferenceScheduleConfig{}, {.num_microbatches = 5});
+    Part part(context, InferenceScheduleConfig{}, {.num_microbatches = 5}, GetParam().links());
     part.run();
     const bool is_last = world.rank() + 1 == world.size();
     ASSERT_EQ(part.stages.front()->outputs.size(), is_last ? 5 : 0);
@@ -156,7 +171,7 @@ TEST_P(Executor, Runs_forwards_alone_without_a_graph) {
 TEST_P(Executor, Drops_an_output_when_it_is_sent) {
   run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
     const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 6}, /*num_slots=*/1);
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 6}, GetParam().links(/*num_slots=*/1));
     part.run();
     // Gloo reads the memory of the last message until the receiver has it.
     EXPECT_LE(part.stages.front()->num_kept, GetParam().backend == RankBackend::kGloo ? 5 : 0);
@@ -181,7 +196,7 @@ TEST_P(Executor, Runs_a_schedule_of_ones_own) {
           }};
   run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
     const DistContext context = context_of(world);
-    Part part(context, schedule, {.num_microbatches = 5});
+    Part part(context, schedule, {.num_microbatches = 5}, GetParam().links());
     part.run();
     expect_gradients_of_one_piece(part);
   });
@@ -207,12 +222,12 @@ TEST_P(Executor, Gives_the_same_bits_whatever_takes_how_long) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
       const ToyShape shape{.num_microbatches = 6};
       const DistContext fast = context_of(world);
-      Part expected(fast, config, shape);
+      Part expected(fast, config, shape, GetParam().links());
       expected.run();
       const std::shared_ptr<World> slow_world = world_of<SlowCommunicator>(world);
       for (std::int64_t seed = 0; seed < 2; ++seed) {
         const DistContext slow = context_of(*slow_world);
-        Part part(slow, config, shape, /*num_slots=*/1 + seed);
+        Part part(slow, config, shape, GetParam().links(/*num_slots=*/1 + seed));
         for (const auto& stage : part.stages) {
           stage->on_forward = [=](StageIndex s, MicrobatchIndex m) { pause(seed * 100 + s.value * 10 + m.value); };
           stage->on_backward = [=](StageIndex s, MicrobatchIndex m) { pause(seed * 99 + s.value * 11 + m.value); };
@@ -247,14 +262,15 @@ std::vector<std::string> errors_of(const Setting& setting, const std::function<v
 class ExecutorFaults : public ::testing::TestWithParam<Setting> {};
 INSTANTIATE_TEST_SUITE_P(Threads, ExecutorFaults, ::testing::Values(Setting{RankBackend::kThreads, 2}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
-INSTANTIATE_TEST_SUITE_P(Gloo, ExecutorFaults, ::testing::Values(Setting{RankBackend::kGloo, 2}),
+INSTANTIATE_TEST_SUITE_P(Gloo, ExecutorFaults,
+                         ::testing::Values(Setting{RankBackend::kGloo, 2, ExchangeMethod::kCommunicator}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
 
 TEST_P(ExecutorFaults, A_stage_that_throws_ends_all_ranks) {
   for (const bool in_forward : {true, false}) {
     const auto errors = errors_of(GetParam(), [&](World& world) {
       const DistContext context = context_of(world);
-      Part part(context, OneFOneBScheduleConfig{}, {.num_microbatches = 6});
+      Part part(context, OneFOneBScheduleConfig{}, {.num_microbatches = 6}, GetParam().links());
       const auto fail = [](StageIndex stage, MicrobatchIndex microbatch) {
         D9D_CHECK(stage.value != 1 || microbatch.value != 2, StateError, "the toy breaks");
       };
@@ -279,7 +295,7 @@ struct OtherTransfer : ToyStage {
 TEST_P(ExecutorFaults, Neighbours_that_expect_different_transfers_are_refused_on_all_ranks) {
   const auto errors = errors_of(GetParam(), [&](World& world) {
     const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false});
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false}, GetParam().links());
     if (world.rank() == 1) part.stages.front() = std::make_unique<OtherTransfer>(part.network, StageIndex{1});
     part.run();
   });
@@ -294,7 +310,7 @@ TEST_P(ExecutorFaults, Neighbours_that_expect_different_transfers_are_refused_on
 TEST_P(ExecutorFaults, A_stage_that_hands_on_something_else_than_announced_is_named) {
   const auto errors = errors_of(GetParam(), [&](World& world) {
     const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false});
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false}, GetParam().links());
     part.stages.front() = std::make_unique<OtherTransfer>(part.network, part.executor.stages().front());
     part.run();
   });
@@ -306,7 +322,7 @@ TEST_P(ExecutorFaults, A_stage_that_hands_on_something_else_than_announced_is_na
 TEST_P(ExecutorFaults, Different_numbers_of_microbatches_are_refused_on_all_ranks) {
   const auto errors = errors_of(GetParam(), [&](World& world) {
     const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 3 + world.rank()});
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 3 + world.rank()}, GetParam().links());
     part.run();
   });
   for (const std::string& error : errors) {
@@ -314,10 +330,43 @@ TEST_P(ExecutorFaults, Different_numbers_of_microbatches_are_refused_on_all_rank
   }
 }
 
+TEST_P(ExecutorFaults, A_rank_that_does_not_come_is_named_with_what_is_waited_for) {
+  std::promise<void> has_failed;
+  const std::shared_future<void> failure = has_failed.get_future().share();
+  const auto errors = errors_of(GetParam(), [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2}, GetParam().links());
+    part.run();
+    world.set_timeout(std::chrono::milliseconds(300));
+    if (world.rank() == 0) part.stages.front()->on_forward = [&](StageIndex, MicrobatchIndex) { failure.wait(); };
+    try {
+      part.run();
+    } catch (const std::exception&) {
+      if (world.rank() == 1) has_failed.set_value();
+      throw;
+    }
+  });
+  EXPECT_THAT(errors[1], HasSubstr("receiving the output of stage 0, microbatch 0"));
+  if (GetParam().messages == ExchangeMethod::kCopyEngine) {
+    EXPECT_THAT(errors[1], HasSubstr("rank 1 has waited 0.3 s for the output of stage 0, microbatch 0 from rank 0"));
+  }
+}
+
+TEST_P(ExecutorFaults, A_rank_whose_program_has_returned_is_named) {
+  if (GetParam().backend == RankBackend::kGloo) GTEST_SKIP() << "a matter of threads here";
+  const auto errors = errors_of(GetParam(), [&](World& world) {
+    const DistContext context = context_of(world);
+    StageLinks links(context, StagePlacement::loop(2, 1), GetParam().links());
+    if (world.rank() == 0) return world.leave();
+    (void)links.receive({.source = {0}, .target = {1}, .microbatch = {0}}, {at::empty({1}, at::kDouble)});
+  });
+  EXPECT_THAT(errors[1], HasSubstr("whose program has returned"));
+}
+
 TEST_P(ExecutorFaults, Too_few_microbatches_for_a_schedule_are_refused_on_all_ranks) {
   const auto errors = errors_of(GetParam(), [&](World& world) {
     const DistContext context = context_of(world);
-    Part part(context, DualPipeVScheduleConfig{}, {.num_microbatches = 3});
+    Part part(context, DualPipeVScheduleConfig{}, {.num_microbatches = 3}, GetParam().links());
     part.run();
   });
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("dual_pipe_v"));

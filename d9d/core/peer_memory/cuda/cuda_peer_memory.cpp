@@ -57,13 +57,19 @@ class CudaPeerMemory final : public PeerMemory {
   [[nodiscard]] const at::Tensor& own() const override { return own_; }
 
   void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const override {
-    D9D_CHECK(!addresses_.empty(), StateError, "[core::peer_memory] expected a read before close(), got one after it.");
-    const char* const source = static_cast<const char*>(addresses_[static_cast<std::size_t>(rank)]) + offset;
-    const char* const error =
-        cuda_.copy(target.mutable_data_ptr(), source, target.nbytes(), current_cuda_stream(ranks_->device()));
-    D9D_CHECK(error == nullptr, StateError, "[core::peer_memory] expected CUDA to copy ", target.nbytes(),
-              " bytes of rank ", ranks_->group().ranks[static_cast<std::size_t>(rank)], ", got its error: ", error,
-              ". Has that rank ended?");
+    check(cuda_.copy(target.mutable_data_ptr(), address(rank, offset), target.nbytes(), stream()), "read", rank);
+  }
+
+  void write(const at::Tensor& source, std::int64_t rank, std::int64_t offset) const override {
+    check(cuda_.copy(address(rank, offset), source.const_data_ptr(), source.nbytes(), stream()), "write", rank);
+  }
+
+  void raise(std::int64_t rank, std::int64_t offset, std::uint32_t value) const override {
+    check(cuda_.write_word(address(rank, offset), value, stream()), "write a word of", rank);
+  }
+
+  void wait_for(std::int64_t offset, std::uint32_t value) const override {
+    check(cuda_.wait_for_word(address(ranks_->rank(), offset), value, stream()), "wait for a word of", ranks_->rank());
   }
 
   void close() override {
@@ -78,6 +84,17 @@ class CudaPeerMemory final : public PeerMemory {
   }
 
  private:
+  [[nodiscard]] CUstream_st* stream() const { return current_cuda_stream(ranks_->device()); }
+  [[nodiscard]] char* address(std::int64_t rank, std::int64_t offset) const {
+    D9D_CHECK(!addresses_.empty(), StateError, "[core::peer_memory] expected a call before close(), got one after it.");
+    return static_cast<char*>(addresses_[static_cast<std::size_t>(rank)]) + offset;
+  }
+  void check(const char* error, const char* what, std::int64_t rank) const {
+    D9D_CHECK(error == nullptr, StateError, "[core::peer_memory] expected CUDA to ", what, " the block of rank ",
+              ranks_->group().ranks[static_cast<std::size_t>(rank)], ", got its error: ", error,
+              ". Has that rank ended?");
+  }
+
   CudaIpc cuda_;
   std::shared_ptr<Communicator> ranks_;
   std::shared_ptr<Allocation> allocation_;
@@ -126,9 +143,10 @@ PeerMemoryResult open_cuda_peer_memory(const std::shared_ptr<Communicator>& rank
     }
     addresses.push_back(address);
   }
-  const Answers opened = ask_all(*ranks, nullptr, error);
+  // Sets its block to zeros, which all ranks see once all have answered.
   auto result = std::make_shared<CudaPeerMemory>(cuda, ranks, std::make_shared<Allocation>(cuda, device, memory),
                                                  std::move(addresses), num_bytes);
+  const Answers opened = ask_all(*ranks, nullptr, error);
   if (opened.error.empty()) return {.memory = std::move(result), .reason = ""};
   result->close();
   return {.memory = nullptr, .reason = opened.error};

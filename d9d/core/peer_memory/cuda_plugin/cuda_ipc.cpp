@@ -1,6 +1,8 @@
-// IPC of CUDA's runtime. https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__DEVICE.html
+// IPC of CUDA's runtime: https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__DEVICE.html
+// Words that streams write and wait for: https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__MEMOP.html
 #include "d9d/core/peer_memory/cuda_ipc.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstring>
@@ -56,10 +58,40 @@ const char* copy(void* target, const void* source, std::size_t num_bytes, CUstre
   return text_of(cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDefault, stream));
 }
 
+// The driver is not linked: it is there only where a device is.
+using WordOperation = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+WordOperation word_operation(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult status = cudaDriverEntryPointSymbolNotFound;
+  (void)cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &status);
+  return status == cudaDriverEntryPointSuccess ? reinterpret_cast<WordOperation>(function) : nullptr;
+}
+
+const char* run(WordOperation operation, void* word, std::uint32_t value, unsigned int flags, CUstream_st* stream) {
+  if (operation == nullptr) return "the driver has no operations of streams on words";
+  const CUresult result = operation(stream, reinterpret_cast<CUdeviceptr>(word), value, flags);
+  return result == CUDA_SUCCESS ? nullptr : "the driver refuses an operation of a stream on a word";
+}
+
+const char* write_word(void* word, std::uint32_t value, CUstream_st* stream) {
+  static const WordOperation operation = word_operation("cuStreamWriteValue32");
+  return run(operation, word, value, CU_STREAM_WRITE_VALUE_DEFAULT, stream);
+}
+
+const char* wait_for_word(void* word, std::uint32_t value, CUstream_st* stream) {
+  static const WordOperation operation = word_operation("cuStreamWaitValue32");
+  return run(operation, word, value, CU_STREAM_WAIT_VALUE_GEQ, stream);
+}
+
 }  // namespace
 }  // namespace d9d
 
 extern "C" __attribute__((visibility("default"))) d9d::CudaIpc d9d_cuda_ipc() {
-  return {
-      .allocate = d9d::allocate, .free = d9d::free_memory, .open = d9d::open, .close = d9d::close, .copy = d9d::copy};
+  return {.allocate = d9d::allocate,
+          .free = d9d::free_memory,
+          .open = d9d::open,
+          .close = d9d::close,
+          .copy = d9d::copy,
+          .write_word = d9d::write_word,
+          .wait_for_word = d9d::wait_for_word};
 }

@@ -1,0 +1,39 @@
+// A link by Communicator::exchange. A message is one tensor: the only one of a transfer, or all of them packed. It is
+// received when it is used.
+#pragma once
+
+#include <deque>
+#include <memory>
+
+#include "d9d/core/communicator/communicator.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/pipelining/executor/neighbour_link.h"
+
+namespace d9d {
+
+class ExchangeLink final : public NeighbourLink {
+ public:
+  // to_send, to_receive: communicators of {sender, receiver}, one a direction, so that neither waits for the other.
+  ExchangeLink(std::shared_ptr<Communicator> to_send, std::shared_ptr<Communicator> to_receive,
+               std::int64_t num_inbox_slots);
+
+  void reserve(std::int64_t /*num_bytes*/) override {}
+  void send(const std::string& what, const std::vector<at::Tensor>& leaves) override;
+  [[nodiscard]] std::vector<at::Tensor> receive(const std::string& what, const std::vector<at::Tensor>& like) override;
+  void finish() override;
+
+ private:
+  struct Sent {
+    at::Tensor message;
+    Work work;
+  };
+  std::shared_ptr<Communicator> to_send_;
+  std::shared_ptr<Communicator> to_receive_;
+  c10::Device device_;
+  std::int64_t num_inbox_slots_;
+  SideStream sends_;
+  SideStream receives_;
+  std::deque<Sent> on_the_way_;  // on CPUs
+};
+
+}  // namespace d9d

@@ -1,0 +1,80 @@
+#include "d9d/pipelining/executor/link_watch.h"
+
+#include <utility>
+
+#include "d9d/base/check.h"
+
+namespace d9d {
+namespace {
+
+constexpr std::chrono::milliseconds kPeriod{500};  // between two looks
+
+bool has_failed(Communicator& ranks) {
+  try {
+    ranks.throw_if_failed();
+    return false;
+  } catch (const CommunicationError&) {
+    return true;
+  }
+}
+
+}  // namespace
+
+LinkWatch::LinkWatch(std::shared_ptr<World> world) : world_(std::move(world)), thread_([this] { run(); }) {}
+
+LinkWatch::~LinkWatch() {
+  {
+    const std::lock_guard lock(mutex_);
+    must_stop_ = true;
+    stop_.notify_all();
+  }
+  thread_.join();
+}
+
+void LinkWatch::add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits) {
+  const std::lock_guard lock(mutex_);
+  links_.insert_or_assign(link, Link{.ranks = std::move(ranks), .end_waits = std::move(end_waits)});
+}
+
+void LinkWatch::remove_link(const void* link) {
+  const std::lock_guard lock(mutex_);
+  links_.erase(link);
+}
+
+LinkWatch::Wait LinkWatch::begin(const std::string& what, const Communicator& ranks) {
+  std::string text = cat("rank ", ranks.group().ranks[static_cast<std::size_t>(ranks.rank())], " has waited ",
+                         static_cast<double>(world_->timeout().count()) / 1e3, " s for ", what, " rank ",
+                         ranks.group().ranks[static_cast<std::size_t>(1 - ranks.rank())], ".");
+  const std::lock_guard lock(mutex_);
+  waits_.emplace(next_, UnderWay{.text = std::move(text), .timeout = world_->timeout(), .since = Clock::now()});
+  return next_++;
+}
+
+void LinkWatch::end(Wait wait, const StreamEvent& done) {
+  const std::lock_guard lock(mutex_);
+  waits_.at(wait).done = done;
+  // In the order of streams, mostly: what is complete is at the front.
+  while (!waits_.empty() && waits_.begin()->second.done && waits_.begin()->second.done->is_complete()) {
+    waits_.erase(waits_.begin());
+  }
+}
+
+void LinkWatch::look() {
+  for (const auto& [key, link] : links_) {
+    if (has_failed(*link.ranks)) link.end_waits();
+  }
+  std::erase_if(waits_, [](const auto& wait) { return wait.second.done && wait.second.done->is_complete(); });
+  for (const auto& [number, wait] : waits_) {
+    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - wait.since);
+    if (has_aborted_ || waited < wait.timeout) continue;
+    has_aborted_ = true;
+    world_->abort(cat("[pipelining::executor] ", wait.text));
+  }
+}
+
+void LinkWatch::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_.wait_for(lock, kPeriod, [&] { return must_stop_; })) look();
+}
+
+}  // namespace d9d

@@ -1,0 +1,57 @@
+// A link by memory of ranks on one machine. The sender copies into a slot of the receiver's inbox and raises a word
+// there; the receiver waits for the word when it uses the message, copies it out and gives the slot back by a word of
+// the sender. On CUDA copy engines move the bytes and streams wait: nothing is posted, and neither host waits.
+//
+// Block of each rank (PeerMemory):
+//
+//   0       number of messages that have arrived from the other rank
+//   64      number of this rank's messages that the other has taken out
+//   256     slots for messages of the other rank
+//
+// A stream that waits for a word waits for ever if its writer is gone: LinkWatch ends such waits, and says for what.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "d9d/core/communicator/communicator.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/core/peer_memory/peer_memory.h"
+#include "d9d/pipelining/executor/link_watch.h"
+#include "d9d/pipelining/executor/neighbour_link.h"
+
+namespace d9d {
+
+class PeerLink final : public NeighbourLink {
+ public:
+  static constexpr std::int64_t kHeaderBytes = 256;
+
+  // memory: of the two ranks, kHeaderBytes or more, with words that are zero. watch: borrowed.
+  PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> memory, std::int64_t num_inbox_slots,
+           LinkWatch& watch);
+  ~PeerLink() override;
+
+  void reserve(std::int64_t num_bytes) override;
+  void send(const std::string& what, const std::vector<at::Tensor>& leaves) override;
+  [[nodiscard]] std::vector<at::Tensor> receive(const std::string& what, const std::vector<at::Tensor>& like) override;
+  void finish() override {}
+
+ private:
+  [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // offset of message 1, 2, ...
+  void watch_streams();
+  void end_waits() const;  // of this rank's streams; from any thread
+
+  std::shared_ptr<Communicator> ranks_;
+  std::shared_ptr<PeerMemory> memory_;
+  std::int64_t num_slots_;
+  std::int64_t slot_bytes_ = 0;
+  LinkWatch& watch_;
+  SideStream sends_;
+  SideStream ends_;  // of waits
+  StreamEvent last_sent_;
+  std::atomic<std::uint32_t> num_sent_ = 0;
+  std::atomic<std::uint32_t> num_received_ = 0;
+};
+
+}  // namespace d9d
