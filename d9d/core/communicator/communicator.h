@@ -91,8 +91,8 @@ class Communicator {
   // (core/communicator/to_host.h and core/device/host_copy.h do): a failed CUDA operation leaves arbitrary values in
   // its results and is reported only here. CPU operations report failures in Work::wait().
   virtual void throw_if_failed() {}
-  // Local. For one who waits for a rank of the group by other means than an operation: throws CommunicationError also
-  // where ranks are threads and the program of one has returned.
+  // Local. For one who waits for a rank of the group by other means than an operation: throws CommunicationError if the
+  // group has failed, and where ranks are threads also if the program of one has returned.
   virtual void throw_if_rank_is_gone() { throw_if_failed(); }
 
   // How long an operation that starts from now on may wait for other ranks.

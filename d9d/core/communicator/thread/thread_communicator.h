@@ -26,7 +26,6 @@ class ThreadCommunicator final : public Communicator {
                              std::int64_t root) override;
   [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override;
   void barrier() override;
-  void throw_if_failed() override { rendezvous_->check_alive(); }
   void throw_if_rank_is_gone() override { rendezvous_->check_nobody_left(rank()); }
   void set_timeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   void abort(const std::string& reason) override { rendezvous_->abort(reason); }

@@ -24,7 +24,7 @@ const std::vector<Contribution>& ThreadRendezvous::arrive(std::int64_t index, Co
   wait_for_all(lock, index, timeout);
   const std::string difference = who_differs();  // the same on all ranks: contributions stay until all have left
   if (!difference.empty()) failure_ = difference;
-  throw_failure();
+  check_alive();
   return contributions_;
 }
 
@@ -42,7 +42,7 @@ void ThreadRendezvous::synchronize(std::int64_t index, std::chrono::milliseconds
 
 void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index,
                                     std::chrono::milliseconds timeout) {
-  throw_failure();
+  check_alive();
   const std::int64_t gate = gate_;
   has_arrived_[index] = true;
   if (++num_arrived_ == std::ssize(ranks_)) {
@@ -60,7 +60,7 @@ void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int
     has_changed = changed_.wait_for(lock, timeout - long_wait(timeout), has_news);
   }
   if (gate_ != gate) return;
-  throw_failure();
+  check_alive();
   if (const auto ended = who_ended()) {
     failure_ = cat("[core::communicator] ", describe(index), " waits in group '", name_, "' for ", describe(*ended),
                    ", whose program has returned. All ranks must call the same collectives in the same order.");
@@ -69,7 +69,7 @@ void ThreadRendezvous::wait_for_all(std::unique_lock<std::mutex>& lock, std::int
     failure_ = missing_at(index, timeout);
     changed_.notify_all();
   }
-  throw_failure();
+  check_alive();
 }
 
 std::string ThreadRendezvous::missing_at(std::int64_t index, std::chrono::milliseconds waited) const {
@@ -96,11 +96,6 @@ void ThreadRendezvous::end(std::int64_t job_rank) {
   changed_.notify_all();
 }
 
-void ThreadRendezvous::check_alive() {
-  const std::lock_guard lock(mutex_);
-  throw_failure();
-}
-
 void ThreadRendezvous::check_nobody_left(std::int64_t index) {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -109,10 +104,10 @@ void ThreadRendezvous::check_nobody_left(std::int64_t index) {
                    "' for rank ", ranks_[i], ", whose program has returned.");
     changed_.notify_all();
   }
-  throw_failure();
+  check_alive();
 }
 
-void ThreadRendezvous::throw_failure() const { D9D_CHECK(failure_.empty(), CommunicationError, failure_); }
+void ThreadRendezvous::check_alive() const { D9D_CHECK(failure_.empty(), CommunicationError, failure_); }
 
 std::string ThreadRendezvous::describe(std::int64_t index) const {
   const std::int64_t number = num_operations_[index];
@@ -132,7 +127,7 @@ std::string ThreadRendezvous::who_differs() const {
 
 void ThreadRendezvous::send(std::int64_t source, std::int64_t destination, at::Tensor message) {
   const std::lock_guard lock(mutex_);
-  throw_failure();
+  check_alive();
   mailboxes_[{source, destination}].push_back(std::move(message));
   changed_.notify_all();
 }
@@ -153,7 +148,7 @@ at::Tensor ThreadRendezvous::receive(std::int64_t source, std::int64_t destinati
                    static_cast<double>(timeout.count()) / 1e3, " s in group '", name_, "' for ", operation, ".");
     changed_.notify_all();
   }
-  if (mailbox.empty()) throw_failure();
+  if (mailbox.empty()) check_alive();
   at::Tensor message = std::move(mailbox.front());
   mailbox.pop_front();
   return message;

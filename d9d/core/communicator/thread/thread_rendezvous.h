@@ -48,9 +48,7 @@ class ThreadRendezvous {
   [[nodiscard]] at::Tensor receive(std::int64_t source, std::int64_t destination, const std::string& operation,
                                    std::chrono::milliseconds timeout);
 
-  // Throws CommunicationError if the group has failed.
-  void check_alive();
-  // Also fails the group, and throws, if the program of another rank has returned.
+  // Throws CommunicationError if the group has failed; also fails it if the program of another rank has returned.
   void check_nobody_left(std::int64_t index);
 
   void abort(const std::string& reason);
@@ -62,7 +60,7 @@ class ThreadRendezvous {
   [[nodiscard]] std::optional<std::int64_t> who_ended() const;  // before it arrived at the current gate
   [[nodiscard]] std::string missing_at(std::int64_t index, std::chrono::milliseconds waited) const;
   void wait_for_all(std::unique_lock<std::mutex>& lock, std::int64_t index, std::chrono::milliseconds timeout);
-  void throw_failure() const;
+  void check_alive() const;
   [[nodiscard]] std::string who_differs() const;
   [[nodiscard]] std::string describe(std::int64_t index) const;
 
