@@ -34,6 +34,9 @@ constexpr std::int64_t kNumMicrobatches = 8;  // of a step, over all ranks
 constexpr std::int64_t kNumSteps = 3;
 constexpr double kRounding = 1e-9;  // of sums in another order, which AdamW divides by their size
 
+// Of a microbatch: a sequence, or several documents, one a row or packed into one.
+enum class Rows : std::uint8_t { kSequence, kDocuments, kPacked };
+
 struct PipelineJob {
   DeviceMeshParameters mesh = {};
   PipelineScheduleConfig schedule = {};
@@ -42,6 +45,7 @@ struct PipelineJob {
   bool has_experts = false;
   bool ties_embeddings = false;
   bool freezes_first = false;  // embedding and the first two layers
+  Rows rows = Rows::kSequence;
   std::int64_t num_steps = kNumSteps;
   std::string save_dir = {};  // saves after each step, and continues from there
   std::string export_to = {};
@@ -59,11 +63,33 @@ TokenBatch microbatch(std::int64_t step, std::int64_t number) {
           .position_ids = position.unsqueeze(0)};
 }
 
+// Two or three documents of 3 to 6 positions; without padding, which an auxiliary loss would count.
+TokenBatch documents(std::int64_t step, std::int64_t number, bool are_packed) {
+  std::vector<TokenSample> samples;
+  for (std::int64_t i = 0; i < 2 + number % 2; ++i) {
+    const at::Tensor position = at::arange(4 + (step + number) % 4);
+    samples.push_back(next_token_sample((position * position * 3 + 5 * step + 7 * number + 11 * i).remainder(20)));
+  }
+  if (!are_packed) return collate_padded(samples);
+  const auto joined = [&](at::Tensor TokenSample::*member) {
+    std::vector<at::Tensor> parts;
+    for (const TokenSample& sample : samples) parts.push_back(sample.*member);
+    return at::cat(parts);
+  };
+  TokenSample packed{.input_ids = joined(&TokenSample::input_ids),
+                     .labels = joined(&TokenSample::labels),
+                     .position_ids = joined(&TokenSample::position_ids)};
+  for (const TokenSample& sample : samples) packed.packed_lengths.push_back(sample.input_ids.size(0));
+  return collate_fixed(std::vector{packed});
+}
+
 struct Stream {
   std::optional<std::vector<TokenBatch>> next() {
     std::vector<TokenBatch> pack;
     const std::int64_t share = kNumMicrobatches / num_ranks;
-    for (std::int64_t i = rank * share; i < (rank + 1) * share; ++i) pack.push_back(microbatch(step, i));
+    for (std::int64_t i = rank * share; i < (rank + 1) * share; ++i) {
+      pack.push_back(rows == Rows::kSequence ? microbatch(step, i) : documents(step, i, rows == Rows::kPacked));
+    }
     ++step;
     return pack;
   }
@@ -72,6 +98,7 @@ struct Stream {
   void load_state(const nlohmann::json& state) { step = state; }
 
   std::int64_t rank = 0, num_ranks = 1, step = 0;
+  Rows rows = Rows::kSequence;
 };
 
 struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
@@ -101,7 +128,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
   std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
                                                             std::optional<std::int64_t>) override {
     return as_pack_stream<TokenBatch>(
-        Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size()});
+        Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size(), .rows = job.rows});
   }
 
   ModelExport prepare_export(const Module& module) override {
@@ -266,6 +293,23 @@ TEST(PipelineTraining, Stages_with_experts_and_an_auxiliary_loss_train_as_one_pi
        {DeviceMeshParameters{.pipeline_parallel = 2},
         DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2}}) {
     expect_same(train({.mesh = mesh, .schedule = ZeroBubbleVScheduleConfig{}, .has_experts = true}), expected);
+  }
+}
+
+// Every stage has the ends of the documents.
+TEST(PipelineTraining, Stages_of_packed_documents_train_as_one_piece_on_one_document_a_row_does) {
+  for (const bool has_experts : {false, true}) {
+    const Trained expected = train({.has_experts = has_experts, .rows = Rows::kDocuments});
+    const auto expect_with = [&](const DeviceMeshParameters& mesh, const PipelineScheduleConfig& schedule) {
+      SCOPED_TRACE(cat(schedule_of(schedule).name, has_experts ? ", experts" : ""));
+      expect_same(train({.mesh = mesh, .schedule = schedule, .has_experts = has_experts, .rows = Rows::kPacked}),
+                  expected);
+    };
+    expect_with({}, {});
+    expect_with({.data_parallel_shard = 2}, {});
+    expect_with({.pipeline_parallel = 4}, OneFOneBScheduleConfig{});
+    expect_with({.pipeline_parallel = 2}, OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true});
+    expect_with({.pipeline_parallel = 2, .data_parallel_shard = 2}, ZeroBubbleVScheduleConfig{});
   }
 }
 
