@@ -52,11 +52,12 @@ AREAS = {
     "checkpoint": Area(("core", "model_state"), TORCH + JSON),
     "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),
     "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
-    "models": Area(("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core"), TORCH + JSON),
+    "models": Area(
+        ("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core", "tokenizer"), TORCH + JSON),
     "loop": Area(
         ("core", "kernels", "modules", "blocks", "models", "parallelism", "internals")
         + ("pipelining/api", "pipelining/executor", "pipelining/program", "pipelining/schedules")
-        + ("checkpoint", "model_state", "data", "metrics", "optim", "tracker", "lr_scheduler"),
+        + ("checkpoint", "model_state", "data", "metrics", "optim", "tokenizer", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),
 }

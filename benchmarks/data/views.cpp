@@ -1,6 +1,6 @@
 // Tokens a second that one thread reads from the cache of tokenised text, in each view, as whole microbatches.
 //   build/release/bin/data_benchmark
-// benchmarks/data/peer.py reads the same documents with torch.utils.data and datasets.
+// benchmarks/data/beside_peer.py reads the same documents with torch.utils.data and datasets.
 #include <filesystem>
 #include <memory>
 #include <random>

@@ -74,6 +74,7 @@ def configuration(case, dtype, folder, options, num_ranks):
                                           "max_position_ids": case.sequence, "split_vocab_size": {"all": case.vocabulary},
                                           "split_vocab_order": ["all"]},
                                 "checkpointing": False, "dtype": dtype, "fsdp": {"gradient_dtype": "float32"}}
+    del config["sample"]
     config["launch"] = {"device": options.device, "num_threads": 1 if options.device == "cpu" else None}
     config["mesh"] = {"data_parallel_shard": num_ranks}
     config["data"] = {"kind": "tokens", "path": str(folder / "tokens.bin"), "dtype": "uint32", "sequence_length": case.sequence,

@@ -76,7 +76,7 @@ def configuration(model, folder, *, steps, warm_up, optimizer="adamw", device="c
     if not tokens.exists():
         write_random_tokens(tokens, model)
     config = json.loads((REPOSITORY / f"examples/qwen3_{model.family}/pretrain/pretrain.json").read_text())
-    del config["export_to"]
+    del config["export_to"], config["sample"]
     config["launch"] = {"device": device, "num_threads": 1 if device == "cpu" else None}
     config["data"] = {"kind": "tokens", "path": str(tokens), "dtype": "uint32", "sequence_length": model.sequence,
                       "shuffle": True, "global_batch_size": model.microbatch * microbatches * num_ranks,

@@ -15,8 +15,8 @@
 #include "d9d/data/text/text_file_rows.h"
 #include "d9d/data/text/token_cache.h"
 #include "d9d/data/text/tokenizer_encoder.h"
+#include "d9d/data/text_form.h"
 #include "d9d/data/view/token_dataset.h"
-#include "d9d/tokenizer/chat/find_chat_family.h"
 
 namespace d9d {
 
@@ -44,9 +44,7 @@ requires requires(const Source& source) { source.columns; }
 Encoder row_encoder(const Source& source) {
   const ColumnsConfig& columns = source.columns;
   if (!columns.messages_column) return text_encoder(columns.tokenization);
-  const std::filesystem::path& tokenizer = *columns.tokenization.tokenizer;
-  const ChatFamily family = columns.chat_template ? *columns.chat_template : chat_family_beside(tokenizer);
-  return std::make_shared<const ChatEncoder>(tokenizer, family);
+  return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_family(columns));
 }
 
 // `encoder` if the model has its tokens.

@@ -6,7 +6,6 @@
 //                                            the functions of its huggingface.h
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -19,10 +18,10 @@
 #include "d9d/loop/auto/auto_data_provider.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
+#include "d9d/loop/auto/text_samples.h"
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
-#include "d9d/models/decoder/generate.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/huggingface/model_sizes.h"
 #include "d9d/modules/initial_values.h"
@@ -57,6 +56,7 @@ struct PretrainConfig {
   d9d::OptimizerConfig optimizer = {};
   d9d::LRSchedulerConfig lr_scheduler = {};
   std::filesystem::path export_to = {};
+  std::optional<d9d::TextSamplesConfig> sample = {};  // what the trained model writes
 
   static constexpr auto fields() {
     using Config = PretrainConfig;
@@ -64,7 +64,8 @@ struct PretrainConfig {
         d9d::defaulted("launch", &Config::launch), d9d::required("mesh", &Config::mesh),
         d9d::required("data", &Config::data), d9d::required("model_provider", &Config::model_provider),
         d9d::required("trainer", &Config::trainer), d9d::required("optimizer", &Config::optimizer),
-        d9d::required("lr_scheduler", &Config::lr_scheduler), d9d::required("export_to", &Config::export_to));
+        d9d::required("lr_scheduler", &Config::lr_scheduler), d9d::required("export_to", &Config::export_to),
+        d9d::defaulted("sample", &Config::sample));
   }
 };
 
@@ -119,7 +120,7 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
       .files = {{"config.json", Family::huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n"}}};
 };
 
-// Trains, exports, and prints a sample of what the model writes.
+// Trains, exports, and prints samples of what the model writes.
 template <class Family>
 void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::DistContext& context) {
   d9d::check_huggingface_target(config.export_to);
@@ -130,9 +131,10 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   CausalLMProvider<Family> model(config.model_provider, sizes,
                                  config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
-  auto data = d9d::token_data_provider(config.data,
-                                       {.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids},
-                                       config.trainer.determinism.base_seed);
+  const d9d::TokenLimits limits{.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids};
+  std::optional<d9d::TextSamples> samples;  // made before training: what is wrong with it is refused now
+  if (config.sample) samples.emplace(*config.sample, config.data, limits);
+  auto data = d9d::token_data_provider(config.data, limits, config.trainer.determinism.base_seed);
   d9d::AutoOptimizerProvider optimizer(config.optimizer);
   d9d::AutoLRSchedulerProvider lr_scheduler(config.lr_scheduler);
 
@@ -142,15 +144,12 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
   if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());
-  if (model.model->model->stage().num_stages > 1) return;  // generate() runs a model in one piece
-  const std::string prompt = "#include <";
-  const std::int64_t num_tokens = std::min<std::int64_t>(200, sizes.max_position_ids - std::ssize(prompt));
-  if (num_tokens <= 0) return;
-  const d9d::DeviceMesh sequence_ranks = context.mesh(d9d::MeshDomain::kBatch).slice({"cp", "tp"});
-  const std::string sample = d9d::generate_bytes(
-      model.model, prompt, {.num_tokens = num_tokens, .temperature = 0.7, .sequence_ranks = sequence_ranks});
-  if (!context.is_main_process()) return;
-  std::cout << "--- a sample ---\n" << prompt << sample << '\n';
+  if (!samples) return;
+  if (model.model->model->stage().num_stages > 1) {
+    if (context.is_main_process()) context.log().info("no sample: a model of several stages does not generate text");
+    return;
+  }
+  samples->write(context, model.model, std::cout);
 }
 
 // The program of a family: reads the configuration that the command line names, and trains.

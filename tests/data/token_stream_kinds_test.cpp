@@ -1,155 +1,33 @@
 // Every kind of data in every view: the same samples on any number of ranks and workers, and after any interruption.
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <optional>
-#include <set>
-#include <utility>
+#include <malloc.h>
 
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/record_json.h"
-#include "d9d/data/token_stream.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/data/make_pack_stream.h"
 
-#include "tests/data/view/sample_values.h"
-#include "tests/support/byte_tokenizer.h"
+#include "tests/data/kinds.h"
 #include "tests/support/io_faults.h"
-#include "tests/support/python.h"
+#include "tests/support/ranks.h"
 
 namespace d9d::token_stream_kinds_test {
 namespace {
 
+using test::Ahead;
+using test::Kinds;
+using test::name_of_kind;
+using test::Numbers;
+using test::numbers_of;
+using test::Ranks;
 using test::values;
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A microbatch as numbers: ids, labels, positions and boundaries.
-using Numbers = std::vector<std::vector<std::int64_t>>;
-// The packs of a rank, each a list of microbatches.
-using Packs = std::vector<std::vector<Numbers>>;
-
-Numbers numbers_of(const TokenBatch& batch) {
-  Numbers numbers{values(batch.input_ids),
-                  values(batch.labels),
-                  values(batch.position_ids),
-                  {batch.input_ids.sizes().begin(), batch.input_ids.sizes().end()}};
-  if (batch.packed) numbers.push_back(values(batch.packed->cu_seqlens));
-  return numbers;
-}
-
-std::vector<Numbers> numbers_of(const std::vector<TokenBatch>& pack) {
-  std::vector<Numbers> numbers;
-  for (const TokenBatch& batch : pack) numbers.push_back(numbers_of(batch));
-  return numbers;
-}
-
-// Text of several lengths as files of every kind; tokens are its bytes.
-class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char*, bool>> {
- protected:
-  static void SetUpTestSuite() {
-    static bool is_done = false;  // once for all suites
-    if (std::exchange(is_done, true)) return;
-    const auto folder = root();
-    std::filesystem::remove_all(folder);
-    std::filesystem::create_directories(folder / "text");
-    std::string jsonl, tokens, chats;
-    for (int i = 0; i < 90; ++i) {
-      const std::string text = std::string(2 + i * 7 % 13, static_cast<char>('a' + i % 26)) + std::to_string(i);
-      jsonl += "{\"text\": \"" + text + "\", \"prompt\": \"" + std::string(i % 3, '?') + "\"}\n";
-      tokens += text + ".";
-      const nlohmann::json question = {{"role", "user"}, {"content", std::to_string(i)}};
-      const nlohmann::json answer = {{"role", "assistant"}, {"content", std::string(i % 5, 'a')}};
-      chats += nlohmann::json{{"messages", {question, answer}}}.dump() + "\n";
-      if (i < 30) std::ofstream(folder / "text" / (std::to_string(100 + i) + ".txt")) << text << text;
-    }
-    std::ofstream(folder / "a.jsonl") << jsonl;
-    std::ofstream(folder / "chats.jsonl") << chats;
-    std::ofstream(folder / "tokenizer.json") << test::byte_tokenizer({"<|im_start|>", "<|im_end|>"});
-    std::ofstream(folder / "tokens.bin") << tokens;
-    test::run_python("tests/data/make_column_files.py", {(folder / "a.jsonl").string(), folder.string()});
-  }
-  static std::filesystem::path root() { return std::filesystem::path(::testing::TempDir()) / "d9d" / "kinds"; }
-
-  // The source of a kind, without its view.
-  static nlohmann::json source(const std::string& kind) {
-    const auto path = [](const char* name) { return (root() / name).string(); };
-    nlohmann::json json = {{"kind", kind}};
-    if (kind == "tokens") {
-      json.update({{"path", path("tokens.bin")}, {"dtype", "uint8"}, {"end_of_document", '.'}});
-    } else if (kind == "chats") {
-      json.update({{"kind", "jsonl"},
-                   {"paths", {path("chats.jsonl")}},
-                   {"cache", path("cache")},
-                   {"messages_column", "messages"},
-                   {"chat_template", "chatml"},
-                   {"tokenizer", path("tokenizer.json")}});
-    } else if (kind == "megatron") {
-      json.update({{"paths", {D9D_SOURCE_DIR "/tests/data/source/megatron/uint16.idx"}}});
-    } else {
-      const std::map<std::string, const char*> files{
-          {"text", "text/*.txt"}, {"jsonl", "a.jsonl"}, {"parquet", "a.parquet"}, {"arrow", "a-*.arrow"}};
-      json.update({{"paths", {path(files.at(kind))}}, {"cache", path("cache")}, {"num_proc", 2}});
-      if (kind == "jsonl") json["prompt_column"] = "prompt";
-      if (kind != "text") json["end_of_document"] = ".";
-    }
-    return json;
-  }
-  static void add_view(nlohmann::json& json, const std::string& view) {
-    json["sequence_length"] = view == "concatenated" ? 6 : 48;
-    json["view"] = {{"kind", view == "sorted" ? "documents" : view}};
-    if (view == "sorted") json["view"]["sort_buffer_size"] = 16;
-    if (view == "packed") json["view"]["buffer_size"] = 40;
-  }
-  static nlohmann::json job() {
-    const auto& [kind, view, shuffle] = GetParam();
-    nlohmann::json json = {{"kind", kind}};
-    if (kind == std::string("mixture")) {
-      for (const auto& [of, weight] : {std::pair{"parquet", 2.0}, std::pair{"tokens", 1.0}}) {
-        nlohmann::json one = source(of);
-        add_view(one, view);
-        json["sources"].push_back({{"weight", weight}, {"source", one}});
-      }
-    } else {
-      json = source(kind);
-      add_view(json, view);
-    }
-    json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"num_workers", 0}, {"shuffle", shuffle}});
-    return json;
-  }
-  // The vocabulary is that of the Megatron file; others have less.
-  static std::unique_ptr<PackStream<TokenBatch>> build(const nlohmann::json& json, DataParallelRank rank,
-                                                       std::int64_t num_workers,
-                                                       std::optional<std::int64_t> prefetch_factor = {},
-                                                       bool repeat = true) {
-    nlohmann::json own = json;
-    own["num_workers"] = num_workers;
-    if (prefetch_factor) own["prefetch_factor"] = *prefetch_factor;
-    return build_token_stream(parse_record<DataConfig>(own, {.keys = "data"}),
-                              {.vocabulary_size = 50257, .stream = {.rank = rank, .seed = 5, .repeat = repeat}});
-  }
-  // Microbatches have one sample, so those of a step are the same on any number of ranks.
-  static std::multiset<Numbers> step_of(const std::vector<std::unique_ptr<PackStream<TokenBatch>>>& ranks) {
-    std::multiset<Numbers> step;
-    for (const auto& rank : ranks) {
-      for (Numbers& numbers : numbers_of(rank->next().value())) step.insert(std::move(numbers));
-    }
-    return step;
-  }
-  static std::vector<std::unique_ptr<PackStream<TokenBatch>>> ranks_of(const nlohmann::json& json, std::int64_t size,
-                                                                       std::int64_t num_workers,
-                                                                       std::optional<std::int64_t> prefetch = {}) {
-    std::vector<std::unique_ptr<PackStream<TokenBatch>>> ranks;
-    for (std::int64_t rank = 0; rank < size; ++rank) ranks.push_back(build(json, {rank, size}, num_workers, prefetch));
-    return ranks;
-  }
-};
-
 TEST_P(Kinds, Have_the_same_samples_in_a_step_on_any_number_of_ranks_and_workers) {
-  const auto one = ranks_of(job(), 1, 0);
-  const auto workers = ranks_of(job(), 1, 4), two = ranks_of(job(), 2, 1, 3), four = ranks_of(job(), 4, 3, 1);
+  const Ranks one = ranks_of(job(), 1), workers = ranks_of(job(), 1, {.num_workers = 4, .packs = 3});
+  const Ranks two = ranks_of(job(), 2, {.num_workers = 1, .packs = 1, .prefetch_factor = 3});
+  const Ranks four = ranks_of(job(), 4, {.num_workers = 3, .packs = 2, .prefetch_factor = 1});
   for (int step = 0; step < 12; ++step) {  // several epochs of the smaller ones
     const auto expected = step_of(one);
     EXPECT_EQ(step_of(workers), expected) << step;
@@ -158,38 +36,62 @@ TEST_P(Kinds, Have_the_same_samples_in_a_step_on_any_number_of_ranks_and_workers
   }
 }
 
+TEST_P(Kinds, Are_the_same_on_all_stages_of_a_pipeline) {
+  const DeviceMeshParameters mesh{.pipeline_parallel = 2, .data_parallel_replicate = 2};
+  std::map<std::int64_t, Ranks> stages;  // by their data-parallel rank
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    const DistContext context({.mesh = mesh, .world = test::lone_rank(rank, 4)});
+    stages[context.data_parallel_rank()].push_back(build(job(), on_rank_of(context, endless({}))));
+  }
+  const Ranks one = ranks_of(job(), 1);
+  ASSERT_EQ(stages.size(), 2U);
+  for (int step = 0; step < 6; ++step) {
+    std::multiset<Numbers> found;
+    for (const auto& [rank, streams] : stages) {
+      ASSERT_EQ(streams.size(), 2U);
+      const auto first = numbers_of(streams[0]->next().value());
+      EXPECT_EQ(numbers_of(streams[1]->next().value()), first) << step;
+      EXPECT_EQ(streams[1]->microbatch_numbers(), streams[0]->microbatch_numbers());
+      found.insert(first.begin(), first.end());
+    }
+    EXPECT_EQ(found, step_of(one)) << step;
+  }
+}
+
+// A job of two ranks is killed after each step and goes on with one, then four, and reads ahead in another way each
+// time: each number of ranks has each number of workers and of packs.
 TEST_P(Kinds, Resume_at_any_pack_on_other_ranks_and_workers) {
-  std::vector<std::multiset<Numbers>> expected;
-  std::vector<nlohmann::json> states;
-  const auto uninterrupted = ranks_of(job(), 1, 0);
-  for (int step = 0; step < 9; ++step) {
-    states.push_back(uninterrupted.front()->state());
-    expected.push_back(step_of(uninterrupted));
+  const std::int64_t sizes[] = {2, 1, 4}, num_workers[] = {0, 1, 4};
+  const Ranks uninterrupted = ranks_of(job(), 1);
+  nlohmann::json position = uninterrupted.front()->state();
+  const nlohmann::json first = position;
+  for (std::int64_t step = 0; step < 36; ++step) {
+    Ahead ahead{.num_workers = num_workers[step % 3], .packs = step / 3 % 4};
+    if (ahead.num_workers > 0 && ahead.packs > 0) ahead.prefetch_factor = ahead.packs;
+    const Ranks ranks = ranks_of(job(), sizes[(step + step / 12) % 3], ahead);
+    for (const auto& rank : ranks) rank->load_state(position);
+    const auto expected = step_of(uninterrupted);
+    ASSERT_EQ(step_of(ranks), expected) << step;
+    for (const auto& rank : ranks) EXPECT_EQ(rank->state(), ranks.front()->state());
+    position = ranks.front()->state();
+    if (position.contains("layout")) position["layout"] = first.at("layout");
+    EXPECT_EQ(position, uninterrupted.front()->state()) << "the position is that of one rank";
   }
-  // A job of two ranks is killed after each step and goes on with one, then four; between them the tests of all kinds
-  // have every loader at every number of ranks.
-  const std::int64_t sizes[] = {2, 1, 4};
-  struct Loader {
-    std::int64_t num_workers;
-    std::optional<std::int64_t> prefetch = {};
+}
+
+TEST_P(Kinds, Use_no_more_memory_over_a_thousand_packs) {
+  const auto stream = build(job(), endless({}), {.num_workers = 1, .packs = 1});
+  const auto read = [&](int num_packs) {
+    for (int i = 0; i < num_packs; ++i) (void)stream->next();
+    return ::mallinfo2().uordblks;
   };
-  const std::vector<Loader> loaders{{0}, {1, 1}, {4, 1}, {1, 2}, {4, 2}, {1, 3}, {4, 3}};
-  static std::size_t next_loader = 0;
-  nlohmann::json position = states.front();
-  for (int step = 0; step < 9; ++step) {
-    EXPECT_EQ(position, states[step]) << "the position is that of one rank";
-    const Loader& loader = loaders[next_loader++ % loaders.size()];
-    const auto ranks = ranks_of(job(), sizes[step % 3], loader.num_workers, loader.prefetch);
-    for (const auto& rank : ranks) rank->load_state(states[step]);
-    EXPECT_EQ(step_of(ranks), expected[step]) << step;
-    position = ranks.back()->state();
-    position["layout"] = states.front().at("layout");
-  }
+  const auto after_hundred = read(100);
+  EXPECT_LE(read(1000), after_hundred + (128 << 10)) << "some 2 KiB a pack would be 2 MiB";
 }
 
 TEST_P(Kinds, Refuse_the_position_of_another_order) {
   const auto& [kind, view, shuffle] = GetParam();
-  const auto saved = build(job(), {0, 1}, 0)->state();
+  const auto saved = build(job(), endless({}))->state();
   nlohmann::json other = job();
   if (other.contains("sources")) {
     other["sources"][0]["weight"] = 3.0;
@@ -200,23 +102,23 @@ TEST_P(Kinds, Refuse_the_position_of_another_order) {
   } else {
     other["shuffle"] = !shuffle;
   }
-  EXPECT_THROW(build(other, {0, 1}, 0)->load_state(saved), StateError);
+  EXPECT_THROW(build(other, endless({}))->load_state(saved), StateError);
 }
 
-std::string name_of(const ::testing::TestParamInfo<std::tuple<const char*, const char*, bool>>& info) {
-  return std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param) +
-         (std::get<2>(info.param) ? "_shuffled" : "");
-}
 INSTANTIATE_TEST_SUITE_P(Documents, Kinds,
                          ::testing::Combine(::testing::Values("text", "jsonl", "chats", "parquet", "arrow", "tokens",
                                                               "megatron", "mixture"),
                                             ::testing::Values("documents", "sorted", "packed"), ::testing::Bool()),
-                         name_of);
+                         name_of_kind);
 INSTANTIATE_TEST_SUITE_P(Concatenated, Kinds,
                          ::testing::Combine(::testing::Values("text", "parquet", "arrow", "tokens", "megatron",
                                                               "mixture"),
                                             ::testing::Values("concatenated"), ::testing::Bool()),
-                         name_of);
+                         name_of_kind);
+INSTANTIATE_TEST_SUITE_P(Streamed, Kinds,
+                         ::testing::Combine(::testing::Values("text", "jsonl", "chats", "parquet", "arrow"),
+                                            ::testing::Values("streamed"), ::testing::Bool()),
+                         name_of_kind);
 
 class KindsOnce : public Kinds {};
 
@@ -224,7 +126,7 @@ TEST_P(KindsOnce, Have_every_document_once_in_a_pass) {
   nlohmann::json json = job();
   json["drop_last"] = false;
   json["global_batch_size"] = 1;
-  const auto stream = build(json, {0, 1}, 2, {}, /*repeat=*/false);
+  const auto stream = build(json, {}, {.num_workers = 2});
   std::multiset<std::string> seen;
   while (auto pack = stream->next()) {
     for (const TokenBatch& batch : *pack) {
@@ -249,7 +151,7 @@ TEST_P(KindsOnce, Have_every_document_once_in_a_pass) {
 INSTANTIATE_TEST_SUITE_P(Documents, KindsOnce,
                          ::testing::Combine(::testing::Values("parquet", "arrow", "tokens"),
                                             ::testing::Values("documents", "packed"), ::testing::Bool()),
-                         name_of);
+                         name_of_kind);
 
 class KindsOfOneJob : public Kinds {};
 
@@ -257,7 +159,7 @@ TEST_F(KindsOfOneJob, Refuse_pairs_in_the_concatenated_view) {
   nlohmann::json json = source("jsonl");
   add_view(json, "concatenated");
   json.update({{"global_batch_size", 4}, {"microbatch_size", 1}});
-  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, {0, 1}, 0); }), HasSubstr("prompt_column"));
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, endless({})); }), HasSubstr("prompt_column"));
 }
 
 TEST_F(KindsOfOneJob, Refuse_mixtures_of_packed_sources_and_others) {
@@ -268,14 +170,15 @@ TEST_F(KindsOfOneJob, Refuse_mixtures_of_packed_sources_and_others) {
                                {"sources", {{{"weight", 1}, {"source", packed}}, {{"weight", 1}, {"source", cut}}}},
                                {"global_batch_size", 4},
                                {"microbatch_size", 1}};
-  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, {0, 1}, 0); }), HasSubstr("all packed or all not"));
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, endless({})); }),
+              HasSubstr("all packed or all not"));
 }
 
 TEST_F(KindsOfOneJob, Refuse_ends_of_documents_that_are_no_token) {
   nlohmann::json json = source("parquet");
   add_view(json, "packed");
   json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"end_of_document", "<|end|>"}});
-  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, {0, 1}, 0); }), HasSubstr("'<|end|>'"));
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, endless({})); }), HasSubstr("'<|end|>'"));
 }
 
 TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence) {
@@ -283,13 +186,11 @@ TEST_F(KindsOfOneJob, Refuse_or_cut_documents_longer_than_a_sequence) {
     nlohmann::json json = source("tokens");
     add_view(json, view);
     json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", 10}});
-    EXPECT_THAT(test::message_of<IoError>([&] {
-                  (void)build(json, {0, 1}, 0);
-                }),
+    EXPECT_THAT(test::message_of<IoError>([&] { (void)build(json, endless({})); }),
                 AllOf(HasSubstr("at most 10 positions"), HasSubstr("tokens.bin")));
     for (const auto* rule : {"truncate", "split", "skip"}) {
       json["view"]["long_documents"] = rule;
-      EXPECT_NO_THROW((void)build(json, {0, 1}, 0)->next()) << rule;
+      EXPECT_NO_THROW((void)build(json, endless({}))->next()) << rule;
     }
   }
 }
@@ -299,7 +200,7 @@ TEST_F(KindsOfOneJob, Do_not_predict_the_prompts_of_pairs) {
   nlohmann::json json = source("jsonl");
   add_view(json, "documents");
   json.update({{"global_batch_size", 1}, {"microbatch_size", 1}});
-  const auto stream = build(json, {0, 1}, 0);
+  const auto stream = build(json, endless({}));
   (void)stream->next();
   (void)stream->next();
   const auto pack = stream->next().value();  // "??" and "ccc...2."
@@ -317,7 +218,7 @@ TEST_F(KindsOfOneJob, Predict_what_the_assistant_of_a_conversation_says) {
     nlohmann::json json = source("chats");
     json.update(
         {{"sequence_length", 64}, {"view", {{"kind", view}}}, {"global_batch_size", 1}, {"microbatch_size", 1}});
-    const auto stream = build(json, {0, 1}, 0, {}, /*repeat=*/false);
+    const auto stream = build(json, {});
     std::int64_t num_letters = 0, num_ends = 0;
     while (auto pack = stream->next()) {
       for (const TokenBatch& batch : *pack) {
@@ -335,12 +236,10 @@ TEST_F(KindsOfOneJob, Predict_what_the_assistant_of_a_conversation_says) {
   json.erase("chat_template");
   json.update(
       {{"sequence_length", 64}, {"view", {{"kind", "packed"}}}, {"global_batch_size", 1}, {"microbatch_size", 1}});
-  EXPECT_THAT(test::message_of<ConfigError>([&] {
-                (void)build(json, {0, 1}, 0);
-              }),
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, endless({})); }),
               HasSubstr("expected chat_template.jinja"));
   add_view(json, "concatenated");
-  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, {0, 1}, 0); }), HasSubstr("messages_column"));
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, endless({})); }), HasSubstr("messages_column"));
 }
 
 }  // namespace

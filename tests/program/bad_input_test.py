@@ -113,6 +113,7 @@ class BadInput(ProgramTest):
     def tokens(self, job):
         data = copy.deepcopy(job.config["data"])
         del data["paths"]
+        job.config["sample"] = None  # which would need a tokenizer
         return {**data, "kind": "tokens", "dtype": "uint16", "path": str(job.folder / "tokens.bin")}
 
     def test_places_that_cannot_be_written_are_refused_before_training(self):

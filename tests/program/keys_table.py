@@ -119,6 +119,19 @@ def data_rows():
     }
 
 
+def sample_rows():
+    of = "tests/loop/auto/text_samples_test.cpp"
+    encoded = tests(of, "Text_are_encoded_and_end_as_the_data_is")
+    return {
+        "sample": tests("tests/program/run_test.py", "test_samples_are_written_in_the_form_of_the_data"),
+        "sample.prompts": tests(of, "Bytes_are_what_a_model_of_bytes_generates"),
+        "sample.tokenizer": tests(of, "Token_ids_have_the_tokenizer_that_is_named"),
+        "sample.stop_at": encoded,
+        "sample.num_tokens": tests(of, "Bytes_are_what_a_model_of_bytes_generates"),
+        "sample.temperature": encoded,
+    }
+
+
 def schedule_rows():
     curve = "lr_scheduler[piecewise].scheduler"
     phases = "lr_scheduler.scheduler.phases"
@@ -298,18 +311,19 @@ def rows():
                "num_proc": 1, "presort_buffer_size": 1, "global_batch_size": 8, "microbatch_size": 4, "num_workers": 0}
     tokens = {"kind": "tokens", "path": "tokens.bin", "dtype": "uint8", "sequence_length": 32, "global_batch_size": 8,
               "microbatch_size": 4, "num_workers": 0, "shuffle": True}
+    no_sample = {"sample": None}  # it would need a tokenizer
     table = {
         "launch.device": Row("cuda", look=lambda without, with_it: "cuda" in with_it.error + with_it.log),
         "launch.ranks": tests("tests/program/layouts_test.py", "test_a_killed_rank_ends_the_job_and_is_named"),
         "launch.deterministic": tests("tests/program/learning_test.py", "test_a_deterministic_run_repeats_every_bit"),
         "launch.num_threads": Row(3, look="threads"),
         "launch.log_level": Row("error", look=less_log),
-        "data": Row(dataset, look=refused("save_to_disk")),
+        "data": Row(dataset, look=refused("save_to_disk"), given=no_sample),
         "data[-]": tests("tests/data/reference_example_test.cpp", "Has_the_batches_of_the_reference_on_one_and_two_ranks"),
         "data[text].paths": Row(["other.txt"], look=numbers),
         "data[text].sequence_length": Row(16, look=numbers),
-        "data[tokens].path": Row("other.txt", look=numbers, given={"data": tokens}),
-        "data[tokens].dtype": Row("uint16", look=refused("tokens of 2 bytes"), given={"data": tokens}),
+        "data[tokens].path": Row("other.txt", look=numbers, given=no_sample | {"data": tokens}),
+        "data[tokens].dtype": Row("uint16", look=refused("tokens of 2 bytes"), given=no_sample | {"data": tokens}),
         f"{model}.num_hidden_layers": Row(2, look=numbers),
         f"{model}.rope_base": Row(100, look=numbers),
         f"{model}.max_position_ids": Row(16, look=refused("max_position_ids")),
@@ -329,6 +343,7 @@ def rows():
         "export_to": Row("elsewhere", look=file("elsewhere/model.safetensors")),
     }
     table |= {f"data[text].{name}": row for name, row in loader_rows().items()}
-    for part in (data_rows, layer_rows, mesh_rows, fsdp_rows, rope_rows, trainer_rows, optimizer_rows, schedule_rows):
+    for part in (data_rows, layer_rows, mesh_rows, fsdp_rows, rope_rows, sample_rows, trainer_rows, optimizer_rows,
+                 schedule_rows):
         table |= part()
     return table

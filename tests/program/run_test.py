@@ -169,6 +169,49 @@ class Run(ProgramTest):
                 auxiliary = 0.01 if model == "moe" else 2e-6  # this library's loss includes the router's auxiliary loss
                 self.assertAlmostEqual(job.losses()[0], loss, delta=auxiliary * loss)
 
+    @needs("transformers")
+    def test_samples_are_written_in_the_form_of_the_data(self):
+        """A model that was trained on conversations answers as transformers does with its export."""
+        import tokenizers
+        import torch
+        import transformers
+
+        job = self.job()
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+        tokenizer.train_from_iterator(["user assistant how many sheep there are 日本"] * 4, tokenizers.trainers.BpeTrainer(
+            vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+            special_tokens=["<|im_start|>", "<|im_end|>"]))
+        tokenizer.save(str(job.folder / "tokenizer.json"))
+        rows = [[{"role": "user", "content": f"how many {i}"}, {"role": "assistant", "content": "日本 " * (i % 4 + 1)}]
+                for i in range(100)]
+        (job.folder / "chats.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+        loader = {key: job.config["data"][key] for key in ("global_batch_size", "microbatch_size", "num_workers", "shuffle")}
+        job.config["data"] = loader | {
+            "kind": "jsonl", "paths": ["chats.jsonl"], "messages_column": "messages", "chat_template": "chatml",
+            "tokenizer": "tokenizer.json", "cache": "cache", "sequence_length": 64, "view": {"kind": "packed"}}
+        job.config["model_provider"]["model"]["split_vocab_size"] = {"bytes": tokenizer.get_vocab_size() + 4}
+        job.config["sample"] = {"prompts": ["how many sheep"], "num_tokens": 12, "temperature": 0}
+        result = job.run("trainer.schedule.total_steps=20")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        model = transformers.AutoModelForCausalLM.from_pretrained(job.export, dtype=torch.float32)
+        prompt = "<|im_start|>user\nhow many sheep<|im_end|>\n<|im_start|>assistant\n"
+        ids = torch.tensor([tokenizer.encode(prompt).ids])
+        answer = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, pad_token_id=0,
+                                eos_token_id=tokenizer.token_to_id("<|im_end|>"))[0, ids.shape[1]:].tolist()
+        self.assertEqual(result.stdout, f"--- a sample ---\nhow many sheep\n{tokenizer.decode(answer)}\n")
+
+        for changes, words in ((['sample.stop_at=["<|end|>"]'], ["<|end|>", "sample.stop_at"]),
+                               (['data={"kind": "tokens", "path": "a", "dtype": "uint16", "sequence_length": 8}',
+                                 "data.global_batch_size=8", "data.microbatch_size=8"], ["sample.tokenizer"]),
+                               (["sample.tokenizer=nowhere.json"], ["nowhere.json"])):
+            with self.subTest(changes):
+                other = self.job()
+                self.assert_refused(other, other.run(*changes), *words)
+        del job.config["sample"]
+        self.assertEqual(job.run().stdout, "")
+
     def test_a_configuration_of_0_16_runs_and_says_what_it_became(self):
         job = self.job()
         data, trainer = job.config["data"], job.config["trainer"]

@@ -1,6 +1,7 @@
 #include "d9d/data/source/token_dtype.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -11,6 +12,8 @@ namespace d9d {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "token files are little-endian and read as they are");
+
+constexpr std::size_t kBlock = 32;  // tokens; -O2 makes vectors of loops of a known length alone
 
 // Calls visit(Stored{}) with the integer that `dtype` names.
 template <class Visit>
@@ -42,6 +45,11 @@ std::int64_t bytes_per_token(TokenDtype dtype) {
 
 void read_tokens(const std::byte* source, TokenDtype dtype, std::span<std::int64_t> tokens) {
   with_stored(dtype, [&](auto stored) {
+    std::array<decltype(stored), kBlock> block;
+    for (; tokens.size() >= kBlock; tokens = tokens.subspan(kBlock), source += sizeof(block)) {
+      std::memcpy(block.data(), source, sizeof(block));
+      for (std::size_t i = 0; i < kBlock; ++i) tokens[i] = block[i];
+    }
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       std::memcpy(&stored, source + i * sizeof(stored), sizeof(stored));
       tokens[i] = stored;
@@ -50,12 +58,20 @@ void read_tokens(const std::byte* source, TokenDtype dtype, std::span<std::int64
 }
 
 std::optional<std::int64_t> first_outside(std::span<const std::int64_t> tokens, std::int64_t vocabulary_size) {
-  const auto end = static_cast<std::uint64_t>(vocabulary_size);
-  const auto is_outside = [end](std::int64_t token) { return static_cast<std::uint64_t>(token) >= end; };
-  bool is_any_outside = false;  // without an early end the loop is one of vectors
-  for (const std::int64_t token : tokens) is_any_outside |= is_outside(token);
-  if (!is_any_outside) return std::nullopt;
-  return std::ranges::find_if(tokens, is_outside) - tokens.begin();
+  const auto last = static_cast<std::uint64_t>(vocabulary_size - 1);
+  const auto sign = [last](std::int64_t token) {  // its highest bit is set for a token outside
+    const auto id = static_cast<std::uint64_t>(token);
+    return id | (last - id);
+  };
+  std::uint64_t signs = 0;
+  auto rest = tokens;
+  for (; rest.size() >= kBlock; rest = rest.subspan(kBlock)) {
+    for (std::size_t i = 0; i < kBlock; ++i) signs |= sign(rest[i]);
+  }
+  for (const std::int64_t token : rest) signs |= sign(token);
+  const auto is_outside = [](std::uint64_t bits) { return static_cast<std::int64_t>(bits) < 0; };
+  if (!is_outside(signs)) return std::nullopt;
+  return std::ranges::find_if(tokens, [&](std::int64_t token) { return is_outside(sign(token)); }) - tokens.begin();
 }
 
 }  // namespace d9d

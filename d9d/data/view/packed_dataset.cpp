@@ -22,11 +22,13 @@ TokenSample PackedDataset::get_in_epoch(std::int64_t index, std::int64_t epoch) 
                      .position_ids = at::zeros({length}, at::kLong)};
   std::int64_t end = 0;
   for (const std::int64_t document : order_(index, epoch)) {
-    const TokenSample sample = documents_.sample(document);
-    const std::int64_t count = sample.input_ids.size(0);
-    packed.input_ids.narrow(0, end, count).copy_(sample.input_ids);
-    packed.labels.narrow(0, end, count).copy_(sample.labels);
-    packed.position_ids.narrow(0, end, count).copy_(sample.position_ids);
+    const std::int64_t count = documents_.num_positions(document);
+    const auto span_of = [end, count](const at::Tensor& tensor) {
+      return std::span(tensor.mutable_data_ptr<std::int64_t>() + end, static_cast<std::size_t>(count));
+    };
+    documents_.read(document, {.input_ids = span_of(packed.input_ids),
+                               .labels = span_of(packed.labels),
+                               .position_ids = span_of(packed.position_ids)});
     packed.packed_lengths.push_back(count);
     end += count;
   }

@@ -1,6 +1,7 @@
 #include "d9d/data/view/usable_documents.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ATen/ATen.h>
 
@@ -65,24 +66,30 @@ std::int64_t UsableDocuments::num_positions(std::int64_t item) const {
 }
 
 TokenSample UsableDocuments::sample(std::int64_t item) const {
-  const auto [document, start] = item_at(item);
   const std::int64_t count = num_positions(item);
-  if (count == 0) {
-    const at::Tensor none = at::empty({0}, at::kLong);
-    return {.input_ids = none, .labels = none, .position_ids = none};
-  }
-  const at::Tensor tokens = at::empty({count + 1}, at::kLong);
-  documents_->read(document, start, {tokens.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(count + 1)});
-  TokenSample sample = next_token_sample(tokens);
+  const auto positions = [count] { return at::empty({count}, at::kLong); };
+  TokenSample sample{.input_ids = positions(), .labels = positions(), .position_ids = positions()};
+  const auto span_of = [count](const at::Tensor& tensor) {
+    return std::span(tensor.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(count));
+  };
+  read(item, {.input_ids = span_of(sample.input_ids),
+              .labels = span_of(sample.labels),
+              .position_ids = span_of(sample.position_ids)});
+  return sample;
+}
+
+void UsableDocuments::read(std::int64_t item, const SampleSpans& sample) const {
+  const std::span<std::int64_t> inputs = sample.input_ids, labels = sample.labels;
+  if (inputs.empty()) return;
+  const auto [document, start] = item_at(item);
+  documents_->read(document, start, inputs);
+  std::ranges::copy(inputs.subspan(1), labels.begin());
+  documents_->read(document, start + std::ssize(inputs), labels.last(1));
+  std::iota(sample.position_ids.begin(), sample.position_ids.end(), 0);
   const std::vector<TokenRange> targets = documents_->targets(document);
   const bool has_prompt =
       targets.size() != 1 || targets.front().begin > 0 || targets.front().end < documents_->length(document);
-  if (has_prompt) {
-    sample.labels = sample.labels.clone();  // they share memory with the inputs
-    ignore_labels_outside(targets, start,
-                          {sample.labels.mutable_data_ptr<std::int64_t>(), static_cast<std::size_t>(count)});
-  }
-  return sample;
+  if (has_prompt) ignore_labels_outside(targets, start, labels);
 }
 
 }  // namespace d9d

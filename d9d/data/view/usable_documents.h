@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "d9d/data/source/token_documents.h"
@@ -30,6 +31,13 @@ struct DocumentRules {
   ShortDocuments too_short = ShortDocuments::kSkip;
 };
 
+// Memory of a sample: as many inputs, labels and positions.
+struct SampleSpans {
+  std::span<std::int64_t> input_ids;
+  std::span<std::int64_t> labels;
+  std::span<std::int64_t> position_ids;
+};
+
 class UsableDocuments {
  public:
   struct Counts {
@@ -48,6 +56,8 @@ class UsableDocuments {
   [[nodiscard]] std::int64_t num_positions(std::int64_t item) const;
   // Throws IoError as TokenDocuments::read(). Thread-safe.
   [[nodiscard]] TokenSample sample(std::int64_t item) const;
+  // The same into memory of num_positions(item).
+  void read(std::int64_t item, const SampleSpans& sample) const;
 
  private:
   struct Item {

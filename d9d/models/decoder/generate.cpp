@@ -68,6 +68,8 @@ std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model, s
     const RandomStream stream{.key = philox_key(options.seed, "generate", ""), .step = static_cast<std::uint64_t>(i)};
     tokens.push_back(sample(logits, options.temperature, stream));
     generated.push_back(tokens.back());
+    if (options.on_token) options.on_token(tokens.back());
+    if (std::ranges::find(options.stop_ids, tokens.back()) != options.stop_ids.end()) break;
   }
   return generated;
 }

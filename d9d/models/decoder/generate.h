@@ -3,9 +3,11 @@
 //
 // Example
 //   std::string text = generate_bytes(model, "#include <", {.num_tokens = 200, .temperature = 0.7});
+// Text of a tokenizer.json: generate_text.h.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,15 +18,18 @@ namespace d9d {
 
 struct GenerateOptions {
   std::int64_t num_tokens = 100;
-  double temperature = 0.0;         // 0: always the likeliest token
-  std::int64_t max_sequence = 512;  // the model sees at most this number of latest tokens
-  std::uint64_t seed = 0;           // of the sampling
+  double temperature = 0.0;                            // 0: always the likeliest token
+  std::int64_t max_sequence = 512;                     // the model sees at most this number of latest tokens
+  std::uint64_t seed = 0;                              // of the sampling
+  std::vector<std::int64_t> stop_ids = {};             // the first of these is the last token
+  std::function<void(std::int64_t id)> on_token = {};  // called with each token as it comes, on each rank
   // The axes cp and tp over which the model divides positions: context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).
   DeviceMesh sequence_ranks = {};
 };
 
-// Collective over all ranks of the model, with the same arguments. Appends num_tokens ids to `prompt`, which must not
-// be empty. Runs in eval mode without gradients and restores the mode. The model must have a single stage.
+// Collective over all ranks of the model, with the same arguments. Returns the ids that follow `prompt`, which must not
+// be empty: num_tokens, or fewer that end with one of stop_ids. Runs in eval mode without gradients and restores the
+// mode. The model must have a single stage.
 [[nodiscard]] std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model,
                                                  std::vector<std::int64_t> prompt, const GenerateOptions& options);
 

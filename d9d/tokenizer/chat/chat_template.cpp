@@ -59,6 +59,8 @@ std::span<const std::string_view> special_tokens(ChatFamily family) {
   return kOfChatMl;
 }
 
+std::string_view end_of_message(ChatFamily family) { return special_tokens(family).back(); }
+
 ChatFamily chat_family_of(std::string_view text, const std::string& where) {
   text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
   const std::uint64_t hash = fnv1a(text);

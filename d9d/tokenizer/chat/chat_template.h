@@ -40,6 +40,8 @@ constexpr auto enum_names(ChatFamily) {
 
 // The tokens that a template writes around messages. A tokenizer that lacks one was not made for the template.
 [[nodiscard]] std::span<const std::string_view> special_tokens(ChatFamily family);
+// The one of these that ends a message: where the assistant's answer is over.
+[[nodiscard]] std::string_view end_of_message(ChatFamily family);
 
 // The family whose published template, in Jinja, `text` is, letter by letter but for white space at its end. Another
 // one is refused with ConfigError, which begins with `where`: name the family instead.

@@ -1,16 +1,23 @@
 #include "d9d/data/pack/prefetched_packs.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <iostream>
 #include <semaphore>
+#include <thread>
 
 #include <ATen/ATen.h>
 #include <ATen/DeviceAccelerator.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/cuda_stream.h"
 #include "d9d/data/pack/as_pack_stream.h"
 
 #include "tests/support/gpu_test.h"
@@ -204,6 +211,71 @@ TEST_F(PrefetchedPacksCuda, Are_on_the_device) {
     for (const Step& step : found) EXPECT_TRUE(step.pack.front().is_cuda());
     expect_equal(found, all(*as_pack_stream<at::Tensor>(Numbers())));
   }
+}
+
+// Holds the current stream of a device: what is queued behind it runs when it is opened. It must be opened, and that
+// work awaited, before it ends.
+class Gate {
+ public:
+  explicit Gate(at::Device device) {
+    using LaunchHostFunction = int (*)(CUstream_st*, void (*)(void*), void*);
+    const auto launch =
+        reinterpret_cast<LaunchHostFunction>(dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuLaunchHostFunc"));
+    const auto wait = [](void* gate) { static_cast<Gate*>(gate)->opened_.acquire(); };
+    EXPECT_EQ(launch(current_cuda_stream(device), wait, this), 0);
+  }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void open() { opened_.release(); }
+
+ private:
+  std::binary_semaphore opened_{0};
+};
+
+// The work of a step is held until the device has copied the pack of the next one: were the copies to wait for that
+// work, neither would go on.
+TEST_F(PrefetchedPacksCuda, Are_copied_before_the_work_of_the_step_before_them_ends) {
+  struct Pinned : Numbers {
+    std::optional<std::vector<at::Tensor>> next() {
+      if (position == 2) may_read->acquire();
+      return std::vector{values[static_cast<std::size_t>(position++)]};
+    }
+    std::shared_ptr<std::binary_semaphore> may_read = std::make_shared<std::binary_semaphore>(0);
+    std::vector<at::Tensor> values = {};
+  };
+  const at::Device device(at::kCUDA, 0);
+  Pinned numbers;
+  for (int i = 0; i < 4; ++i) numbers.values.push_back(at::full({1 << 14}, i + 1, at::kFloat).pin_memory());
+  numbers.size = 4;
+  PrefetchedPacks<at::Tensor> packs(as_pack_stream<at::Tensor>(numbers), {.device = device, .prefetch_factor = 1});
+  // All memory is there and the kernel is loaded, for which the device might wait.
+  const std::vector<at::Tensor> first = packs.next().value(), step = packs.next().value();
+  at::Tensor result = first.front() * first.front();
+  const c10::Stream current = at::accelerator::getCurrentStream(0);
+  const c10::Stream other = c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(device);
+  at::accelerator::synchronizeDevice(0);
+
+  c10::Event ended(at::kCUDA), copied(at::kCUDA);
+  Gate gate(device);
+  at::mul_out(result, step.front(), result);
+  ended.record(current);
+  numbers.may_read->release();  // the pack of the next step is read, after the work of this one was queued
+  std::vector<at::Tensor> next;
+  {
+    const c10::StreamGuard guard(other);  // waits for the copies, and for nothing else
+    next = packs.next().value();
+    copied.record(other);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!copied.query() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  const bool is_copied = copied.query(), is_over = ended.query();
+  gate.open();
+  ended.synchronize();
+  EXPECT_TRUE(is_copied) << "the copies wait for the step's work";
+  EXPECT_FALSE(is_over);
+  at::accelerator::synchronizeDevice(0);
+  EXPECT_TRUE(at::equal(next.front().cpu(), numbers.values[2]));
+  EXPECT_TRUE(at::equal(result.cpu(), numbers.values[1]));
 }
 
 // Packs of 512 MiB in pinned memory, and steps that compute about as long as one is copied.

@@ -41,6 +41,9 @@ namespace d9d::test::pipeline {
 inline constexpr std::int64_t kNumMicrobatches = 8;  // of a step, over all ranks
 inline constexpr std::int64_t kNumSteps = 3;
 
+// Of a microbatch: a sequence, or several documents, one a row or packed into one.
+enum class Rows : std::uint8_t { kSequence, kDocuments, kPacked };
+
 struct PipelineJob {
   DeviceMeshParameters mesh = {};
   PipelineScheduleConfig schedule = {};
@@ -49,6 +52,7 @@ struct PipelineJob {
   bool has_experts = false;
   bool ties_embeddings = false;
   bool freezes_first = false;  // embedding and the first two layers
+  Rows rows = Rows::kSequence;
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
   std::string save_dir = {};  // in folder(); empty: nothing is saved
@@ -69,11 +73,33 @@ inline TokenBatch microbatch(std::int64_t step, std::int64_t number) {
           .position_ids = position.unsqueeze(0)};
 }
 
+// Two or three documents of 3 to 6 positions; without padding, which an auxiliary loss would count.
+inline TokenBatch documents(std::int64_t step, std::int64_t number, bool are_packed) {
+  std::vector<TokenSample> samples;
+  for (std::int64_t i = 0; i < 2 + number % 2; ++i) {
+    const at::Tensor position = at::arange(4 + (step + number) % 4);
+    samples.push_back(next_token_sample((position * position * 3 + 5 * step + 7 * number + 11 * i).remainder(20)));
+  }
+  if (!are_packed) return collate_padded(samples);
+  const auto joined = [&](at::Tensor TokenSample::*member) {
+    std::vector<at::Tensor> parts;
+    for (const TokenSample& sample : samples) parts.push_back(sample.*member);
+    return at::cat(parts);
+  };
+  TokenSample packed{.input_ids = joined(&TokenSample::input_ids),
+                     .labels = joined(&TokenSample::labels),
+                     .position_ids = joined(&TokenSample::position_ids)};
+  for (const TokenSample& sample : samples) packed.packed_lengths.push_back(sample.input_ids.size(0));
+  return collate_fixed(std::vector{packed});
+}
+
 struct Stream {
   std::optional<std::vector<TokenBatch>> next() {
     std::vector<TokenBatch> pack;
     const std::int64_t share = kNumMicrobatches / num_ranks;
-    for (std::int64_t i = rank * share; i < (rank + 1) * share; ++i) pack.push_back(microbatch(step, i));
+    for (std::int64_t i = rank * share; i < (rank + 1) * share; ++i) {
+      pack.push_back(rows == Rows::kSequence ? microbatch(step, i) : documents(step, i, rows == Rows::kPacked));
+    }
     ++step;
     return pack;
   }
@@ -82,6 +108,7 @@ struct Stream {
   void load_state(const nlohmann::json& state) { step = state; }
 
   std::int64_t rank = 0, num_ranks = 1, step = 0;
+  Rows rows = Rows::kSequence;
 };
 
 // Counts what the losses of this rank have seen.
@@ -131,7 +158,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
   std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
                                                             std::optional<std::int64_t>) override {
     return as_pack_stream<TokenBatch>(
-        Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size()});
+        Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size(), .rows = job.rows});
   }
 
   ModelExport prepare_export(const Module& module) override {

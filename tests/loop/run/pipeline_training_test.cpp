@@ -15,6 +15,7 @@ using pipeline::expect_same;
 using pipeline::folder;
 using pipeline::in_one_piece;
 using pipeline::PipelineJob;
+using pipeline::Rows;
 using pipeline::schedules;
 using pipeline::train;
 using pipeline::Trained;
@@ -64,6 +65,23 @@ TEST(PipelineTraining, Stages_with_experts_and_an_auxiliary_loss_train_as_one_pi
        {DeviceMeshParameters{.pipeline_parallel = 2},
         DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2}}) {
     expect_same(train({.mesh = mesh, .schedule = ZeroBubbleVScheduleConfig{}, .has_experts = true}), expected);
+  }
+}
+
+// Every stage has the ends of the documents.
+TEST(PipelineTraining, Stages_of_packed_documents_train_as_one_piece_on_one_document_a_row_does) {
+  for (const bool has_experts : {false, true}) {
+    const Trained expected = train({.has_experts = has_experts, .rows = Rows::kDocuments});
+    const auto expect_with = [&](const DeviceMeshParameters& mesh, const PipelineScheduleConfig& schedule) {
+      SCOPED_TRACE(cat(schedule_of(schedule).name, has_experts ? ", experts" : ""));
+      expect_same(train({.mesh = mesh, .schedule = schedule, .has_experts = has_experts, .rows = Rows::kPacked}),
+                  expected);
+    };
+    expect_with({}, {});
+    expect_with({.data_parallel_shard = 2}, {});
+    expect_with({.pipeline_parallel = 4}, OneFOneBScheduleConfig{});
+    expect_with({.pipeline_parallel = 2}, OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true});
+    expect_with({.pipeline_parallel = 2, .data_parallel_shard = 2}, ZeroBubbleVScheduleConfig{});
   }
 }
 

@@ -1,14 +1,9 @@
-// Compares several heads on one backbone with one model for each head, and whole models with transformers.
+// Compares several heads on one backbone with one model for each head.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/models/decoder/decoder_with_heads.h"
-#include "d9d/models/decoder/generate.h"
-#include "d9d/models/huggingface/module_weights.h"
-#include "d9d/models/qwen3_dense/huggingface.h"
 
 #include "tests/support/block_oracle.h"
 #include "tests/support/compare.h"
@@ -20,7 +15,6 @@ namespace {
 using test::Tensors;
 using test::tolerance;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 const std::map<std::string, HeadConfig> kHeads = {{"lm", CausalLMHeadConfig{}},
@@ -113,37 +107,6 @@ TEST(DecoderWithHeads, Names_the_head_whose_shared_input_does_not_fit) {
   for (const SequenceHeadsShared& heads_shared : {missing, wrong}) {
     EXPECT_THAT(test::message_of<ConfigError>([&] { (void)model(ids(), heads_shared); }), HasSubstr("'intent'"));
   }
-}
-
-// The model that the oracle has saved.
-ModulePtr<DecoderForCausalLM> load_model() {
-  const HuggingFaceDirectory directory(test::oracle_folder() / "causal_lm");
-  const auto parameters = qwen3_dense_parameters_from_huggingface(directory.read_config());
-  auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(parameters)));
-  const StateMapper mapper = qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
-  EXPECT_THAT(load_weights(*model, mapper, directory).unused, IsEmpty());
-  return model;
-}
-
-std::vector<std::int64_t> integers(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<std::int64_t>(), tensor.const_data_ptr<std::int64_t>() + tensor.numel()};
-}
-
-TEST(Generate, Continues_greedily_as_transformers) {
-  const auto model = load_model();
-  const std::vector<std::int64_t> expected = integers(test::oracle_tensor("causal_lm/generated"));
-  EXPECT_EQ(generate(model, integers(test::oracle_tensor("causal_lm/prompt")), {.num_tokens = std::ssize(expected)}),
-            expected);
-}
-
-TEST(Generate, Samples_the_same_tokens_for_the_same_seed) {
-  const auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())));
-  const auto sample = [&](std::uint64_t seed) {
-    return generate(model, {1, 2}, {.num_tokens = 12, .temperature = 3.0, .max_sequence = 8, .seed = seed});
-  };
-  EXPECT_EQ(sample(1), sample(1));
-  EXPECT_NE(sample(1), sample(2));
-  EXPECT_TRUE(model->is_training());
 }
 
 }  // namespace

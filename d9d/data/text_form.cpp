@@ -1,0 +1,56 @@
+#include "d9d/data/text_form.h"
+
+#include "d9d/tokenizer/chat/find_chat_family.h"
+
+namespace d9d {
+
+namespace {
+
+TextForm form_of(const TokenizationConfig& config) {
+  return {.tokenizer = config.tokenizer,
+          .add_special_tokens = config.add_special_tokens,
+          .end_of_document = config.end_of_document};
+}
+
+std::optional<TextForm> form_of_source(const TextSource& source) { return form_of(source.tokenization); }
+std::optional<TextForm> form_of_source(const TokensSource&) { return std::nullopt; }
+std::optional<TextForm> form_of_source(const MegatronSource&) { return std::nullopt; }
+template <class Source>
+requires requires(const Source& source) { source.columns; }
+std::optional<TextForm> form_of_source(const Source& source) {
+  TextForm form = form_of(source.columns.tokenization);
+  if (source.columns.messages_column) form.chat = chat_family(source.columns);
+  return form;
+}
+
+template <class Source>
+std::optional<TextForm> form_of_data(const DataOf<Source>& data) {
+  return form_of_source(data.source);
+}
+
+std::optional<TextForm> form_of_data(const MixtureDataConfig& data) {
+  std::optional<TextForm> common;
+  for (const MixedSourceConfig& mixed : data.sources) {
+    const auto form = std::visit([](const auto& source) { return form_of_source(source); }, mixed.source);
+    if (!form || (common && *common != *form)) return std::nullopt;
+    common = form;
+  }
+  return common;
+}
+
+std::optional<TextForm> form_of_data(const DatasetDataConfig& data) {
+  return TextForm{.tokenizer = data.tokenizer, .add_special_tokens = true};
+}
+
+}  // namespace
+
+std::optional<TextForm> text_form(const DataConfig& config) {
+  return std::visit([](const auto& data) { return form_of_data(data); }, config);
+}
+
+ChatFamily chat_family(const ColumnsConfig& conversations) {
+  return conversations.chat_template ? *conversations.chat_template
+                                     : chat_family_beside(*conversations.tokenization.tokenizer);
+}
+
+}  // namespace d9d

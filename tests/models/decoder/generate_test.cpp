@@ -1,0 +1,127 @@
+#include "d9d/models/decoder/generate.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/models/decoder/generate_text.h"
+#include "d9d/models/huggingface/module_weights.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
+#include "d9d/tokenizer/chat/encode_chat.h"
+#include "d9d/tokenizer/unicode/utf8.h"
+
+#include "tests/support/block_oracle.h"
+#include "tests/support/byte_tokenizer.h"
+#include "tests/support/io_faults.h"
+#include "tests/support/python.h"
+#include "tests/support/tiny_blocks.h"
+
+namespace d9d::generate_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A model that transformers has saved.
+ModulePtr<DecoderForCausalLM> load_model(const std::filesystem::path& folder) {
+  const HuggingFaceDirectory directory(folder);
+  const auto parameters = qwen3_dense_parameters_from_huggingface(directory.read_config());
+  auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(parameters)));
+  const StateMapper mapper = qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
+  EXPECT_THAT(load_weights(*model, mapper, directory).unused, IsEmpty());
+  return model;
+}
+
+std::vector<std::int64_t> integers(const at::Tensor& tensor) {
+  return {tensor.const_data_ptr<std::int64_t>(), tensor.const_data_ptr<std::int64_t>() + tensor.numel()};
+}
+
+TEST(Generate, Continues_greedily_as_transformers) {
+  const auto model = load_model(test::oracle_folder() / "causal_lm");
+  const std::vector<std::int64_t> expected = integers(test::oracle_tensor("causal_lm/generated"));
+  EXPECT_EQ(generate(model, integers(test::oracle_tensor("causal_lm/prompt")), {.num_tokens = std::ssize(expected)}),
+            expected);
+}
+
+TEST(Generate, Samples_the_same_tokens_for_the_same_seed) {
+  const auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())));
+  const auto sample = [&](std::uint64_t seed) {
+    return generate(model, {1, 2}, {.num_tokens = 12, .temperature = 3.0, .max_sequence = 8, .seed = seed});
+  };
+  EXPECT_EQ(sample(1), sample(1));
+  EXPECT_NE(sample(1), sample(2));
+  EXPECT_TRUE(model->is_training());
+}
+
+TEST(Generate, Ends_with_the_first_token_that_stops_it) {
+  const auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())));
+  GenerateOptions options{.num_tokens = 12, .temperature = 3.0, .seed = 1};
+  const auto all = generate(model, {1, 2}, options);
+  std::vector<std::int64_t> seen;
+  options.on_token = [&seen](std::int64_t id) { seen.push_back(id); };
+  options.stop_ids = {all[5], all[7]};
+  const auto end = std::ranges::find_first_of(all, options.stop_ids) + 1;
+  EXPECT_EQ(generate(model, {1, 2}, options), std::vector<std::int64_t>(all.begin(), end));
+  EXPECT_EQ(seen, std::vector<std::int64_t>(all.begin(), end));
+  EXPECT_LE(seen.size(), 6U);
+}
+
+// What generate_oracle.py has written, once.
+const std::filesystem::path& text_oracle() {
+  static const std::filesystem::path folder = [] {
+    std::filesystem::path path = std::filesystem::path(::testing::TempDir()) / "d9d" / "generate_oracle";
+    std::filesystem::remove_all(path);
+    test::run_python("tests/models/decoder/generate_oracle.py", {path.string()});
+    return path;
+  }();
+  return folder;
+}
+
+TEST(GenerateText, Writes_what_transformers_does_after_texts_and_questions_in_whole_characters) {
+  const auto model = load_model(text_oracle() / "model");
+  const auto tokenizer = Tokenizer::from_file(text_oracle() / "tokenizer.json");
+  std::ifstream file(text_oracle() / "cases.json");
+  for (const auto& expected : nlohmann::json::parse(file)) {
+    const auto prompt = expected.at("prompt").get<std::string>();
+    GenerateOptions options{.num_tokens = expected.at("num_tokens")};
+    if (!expected.at("stop").is_null()) options.stop_ids = {expected.at("stop")};
+    const std::vector<ChatMessage> question = {{.role = "user", .content = prompt}};
+    const auto chat = render_chat(ChatFamily::kChatMl, question, {.add_generation_prompt = true});
+    const auto ids = expected.at("is_chat") ? encode_chat(tokenizer, chat).ids : tokenizer.encode(prompt).ids;
+    std::vector<std::string> pieces;
+    const std::string text =
+        generate_text(model, tokenizer, ids, options, [&](std::string_view piece) { pieces.emplace_back(piece); });
+    EXPECT_EQ(text, expected.at("text").get<std::string>()) << expected;
+    std::string joined;
+    for (const std::string& piece : pieces) {
+      EXPECT_EQ(invalid_utf8_at(piece), std::nullopt) << "a part of a character";
+      EXPECT_FALSE(piece.empty());
+      joined += piece;
+    }
+    EXPECT_EQ(joined, text);
+    EXPECT_GE(pieces.size(), std::min<std::size_t>(text.size() / 12, 5)) << "it comes while it is generated";
+  }
+}
+
+TEST(GenerateText, Is_refused_with_a_tokenizer_of_ids_beyond_the_vocabulary) {
+  const auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())));
+  const auto tokenizer = Tokenizer::from_json(test::byte_tokenizer(), "tokenizer.json");
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)generate_text(model, tokenizer, {}, {}); }),
+              AllOf(HasSubstr("ids below the model's vocabulary"), HasSubstr("up to 256")));
+}
+
+TEST(GenerateText, Is_refused_without_a_prompt) {
+  const auto model = load_model(text_oracle() / "model");
+  const auto tokenizer = Tokenizer::from_file(text_oracle() / "tokenizer.json");
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)generate_text(model, tokenizer, {}, {}); }),
+              HasSubstr("a prompt of at least one token"));
+}
+
+}  // namespace
+}  // namespace d9d::generate_test
