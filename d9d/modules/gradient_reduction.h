@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "d9d/base/dtype.h"
+#include "d9d/core/autograd/backward_part.h"
 #include "d9d/modules/module.h"
 
 namespace d9d {
@@ -36,12 +37,14 @@ class GradientReduction {
   // on all ranks.
   virtual void end_microbatch() = 0;
   // A pipeline stage runs forwards of other microbatches between a microbatch's forward and its backward. It calls the
-  // following instead of the two above, around forward and around backward; one pass runs at a time. is_last: the
-  // backward is the stage's last of the step, whichever microbatch it is of; it may be one without a forward and
-  // without gradients, which only says so.
+  // following instead of the two above, around forward and around backward; one pass runs at a time. A split backward
+  // is two passes: gradients arrive in the second, and the first may only write to their places. is_last: the pass is
+  // the stage's last of the step, whichever microbatch it is of, and no first half.
   virtual void begin_forward_pass(std::int64_t /*microbatch*/) {}
   virtual void end_forward_pass(std::int64_t /*microbatch*/) {}
-  virtual void begin_backward_pass(std::int64_t /*microbatch*/, bool is_last) { begin_microbatch(is_last); }
+  virtual void begin_backward_pass(std::int64_t /*microbatch*/, BackwardPart /*part*/, bool is_last) {
+    begin_microbatch(is_last);
+  }
   virtual void end_backward_pass() { end_microbatch(); }
   // Collective. Called after the last microbatch: the current stream waits for the sums, and stored().grad() holds
   // them.

@@ -1,5 +1,7 @@
 #include "d9d/kernels/embedding/embedding.h"
 
+#include <array>
+
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -42,6 +44,20 @@ at::Tensor dense_gradient(const at::Tensor& ids, const at::Tensor& rows, std::in
   return sums;
 }
 
+// Undefined if it went to the place.
+at::Tensor table_gradient(const at::Tensor& ids, const at::Tensor& rows, std::int64_t num_rows,
+                          const std::optional<GradientPlace>& place) {
+  if (!place) return dense_gradient(ids, rows, num_rows).to(rows.scalar_type());
+  const bool is_wide = at::toOpMathType(place->tensor.scalar_type()) == place->tensor.scalar_type();
+  if (!rows.is_cpu() || !is_wide) {
+    place->put(dense_gradient(ids, rows, num_rows));
+    return {};
+  }
+  if (!place->has_values) place->tensor.zero_();
+  add_rows(place->tensor, ids, rows);
+  return {};
+}
+
 struct Embedding : torch::autograd::Function<Embedding> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& table, const at::Tensor& ids) {
     context->save_for_backward({ids});
@@ -53,16 +69,11 @@ struct Embedding : torch::autograd::Function<Embedding> {
     detail::check_first_order("embedding_rows");
     const at::Tensor ids = context->get_saved_variables().front(), &rows = grads.front();
     const std::int64_t num_rows = context->saved_data["num_rows"].toInt();
-    const auto place = gradient_place(/*index=*/0);
-    if (!place) return {dense_gradient(ids, rows, num_rows).to(rows.scalar_type()), at::Tensor()};
-    const bool is_wide = at::toOpMathType(place->tensor.scalar_type()) == place->tensor.scalar_type();
-    if (!rows.is_cpu() || !is_wide) {
-      place->put(dense_gradient(ids, rows, num_rows));
-      return {at::Tensor(), at::Tensor()};
-    }
-    if (!place->has_values) place->tensor.zero_();
-    add_rows(place->tensor, ids, rows);
-    return {at::Tensor(), at::Tensor()};
+    const std::array reads = {ids, rows};
+    const auto product = [num_rows](auto tensors, const auto& place) {
+      return table_gradient(tensors[0], tensors[1], num_rows, place);
+    };
+    return {make_gradient(/*input=*/0, reads, product), at::Tensor()};
   }
 };
 

@@ -1,5 +1,6 @@
 #include "d9d/kernels/grouped_mm/grouped_mm.h"
 
+#include <array>
 #include <numeric>
 
 #include <ATen/ATen.h>
@@ -51,6 +52,12 @@ const std::vector<std::int64_t>& counts_adding_up_to(std::int64_t num_rows, cons
   return counts;
 }
 
+at::Tensor put_or_return(at::Tensor gradient, const std::optional<GradientPlace>& place) {
+  if (!place) return gradient;
+  place->put(gradient);
+  return {};
+}
+
 struct GroupedMMLoop : torch::autograd::Function<GroupedMMLoop> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& w,
                             const std::vector<std::int64_t>& counts) {
@@ -69,7 +76,11 @@ struct GroupedMMLoop : torch::autograd::Function<GroupedMMLoop> {
     if (context->needs_input_grad(0)) {
       inputs[0] = detail::grouped_gemm_loop(grads[0], saved[1].transpose(1, 2), counts);
     }
-    if (context->needs_input_grad(1)) inputs[1] = detail::grouped_gemm_wgrad_loop(saved[0], grads[0], counts);
+    if (!context->needs_input_grad(1)) return inputs;
+    const std::array reads = {saved[0], grads[0]};
+    inputs[1] = make_gradient(/*input=*/1, reads, [counts](auto tensors, const auto& place) {
+      return put_or_return(detail::grouped_gemm_wgrad_loop(tensors[0], tensors[1], counts), place);
+    });
     return inputs;
   }
 };
@@ -95,20 +106,17 @@ struct OwnProducts {
 
 template <class Products>
 struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>> {
-  // The gradient of the weight that is input `index`; undefined if it was written to the weight's gradient place. Our
-  // kernel writes to the place directly if it needs neither to add nor to convert the dtype.
+  // The gradient of a weight; undefined if it was written to the weight's gradient place. Our kernel writes to the
+  // place directly if it needs neither to add nor to convert the dtype.
   static at::Tensor weight_gradient(const at::Tensor& x, const at::Tensor& grad, const at::Tensor& where,
-                                    std::size_t index) {
-    const auto place = gradient_place(index);
-    if (!place) return Products::outer_rows(x, grad, where);
+                                    const std::optional<GradientPlace>& place) {
     if constexpr (std::is_same_v<Products, OwnProducts>) {
-      if (!place->has_values && place->tensor.scalar_type() == x.scalar_type()) {
+      if (place && !place->has_values && place->tensor.scalar_type() == x.scalar_type()) {
         detail::write_grouped_gemm_wgrad_cuda(place->tensor, x, grad, where, GradientWrite::kReplace);
         return {};
       }
     }
-    place->put(Products::outer_rows(x, grad, where));
-    return {};
+    return put_or_return(Products::outer_rows(x, grad, where), place);
   }
 
   // Saves x if a weight needs a gradient, the weights if x does, and `where`.
@@ -138,7 +146,11 @@ struct GroupedMMOnDevice : torch::autograd::Function<GroupedMMOnDevice<Products>
       if (!grads[i].defined()) continue;
       defined.push_back(grads[i]);
       if (context->needs_input_grad(0)) weights.push_back(saved[1 + i].transpose(1, 2));
-      if (context->needs_input_grad(1 + i)) inputs[1 + i] = weight_gradient(saved[0], grads[i], where, 1 + i);
+      if (!context->needs_input_grad(1 + i)) continue;
+      const std::array reads = {saved[0], grads[i], where};
+      inputs[1 + i] = make_gradient(1 + i, reads, [](auto tensors, const auto& place) {
+        return weight_gradient(tensors[0], tensors[1], tensors[2], place);
+      });
     }
     if (!weights.empty()) inputs[0] = Products::times_weights(defined, weights, where);
     return inputs;

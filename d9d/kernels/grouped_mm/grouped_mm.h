@@ -48,8 +48,8 @@ enum class GradientWrite : std::uint8_t { kReplace, kAdd };
 
 // Writes the gradient of w to given memory: gradient[g] (+)= x[rows of g]^T @ grad[rows of g]. For a group without rows
 // kReplace writes zero and kAdd changes nothing. x: [N, in], grad: [N, out] of the same dtype; gradient: [G, in, out]
-// in that dtype or in float, which is better for accumulating over many calls, as the split backward of pipelines will.
-// Without autograd. Throws ConfigError for shapes or dtypes that do not fit.
+// in that dtype or in float, which is better for accumulating over many calls. Without autograd. Throws ConfigError for
+// shapes or dtypes that do not fit.
 void write_grouped_mm_weight_gradient(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& grad,
                                       const ExpertTokenGroups& groups, GroupedMMBackend backend, GradientWrite write);
 

@@ -62,17 +62,18 @@ struct Linears : torch::autograd::Function<Linears> {
       results[0] = detail::linears_input_gradient(grads, weights).view(shape);
     }
     std::vector<std::size_t> wanted;
-    std::vector<at::Tensor> of_wanted;
-    std::vector<std::optional<GradientPlace>> places;
+    std::vector<at::Tensor> reads = {};  // gradients of outputs, then x
     for (std::size_t i = 0; i < grads.size(); ++i) {
       if (!grads[i].defined() || !context->needs_input_grad(1 + i)) continue;
-      wanted.push_back(i);
-      of_wanted.push_back(grads[i]);
-      places.push_back(gradient_place(1 + i));
+      wanted.push_back(1 + i);
+      reads.push_back(grads[i]);
     }
     if (wanted.empty()) return results;
-    const std::vector<at::Tensor> of_weights = detail::linears_weight_gradients(of_wanted, as_matrix(saved[0]), places);
-    for (std::size_t i = 0; i < wanted.size(); ++i) results[1 + wanted[i]] = of_weights[i];
+    reads.push_back(as_matrix(saved[0]));
+    std::vector<at::Tensor> of_weights = make_gradients(wanted, reads, [](auto tensors, const GradientPlaces& places) {
+      return detail::linears_weight_gradients(tensors.first(tensors.size() - 1), tensors.back(), places);
+    });
+    for (std::size_t i = 0; i < wanted.size(); ++i) results[wanted[i]] = std::move(of_weights[i]);
     return results;
   }
 };

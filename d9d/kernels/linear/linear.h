@@ -5,7 +5,8 @@
 //   const std::vector<at::Tensor> qkv = d9d::kernels::linears(x, {q_weight, k_weight, v_weight});
 //
 // Backward writes or adds the gradient of a weight to its gradient place if it has one (core/autograd/leaf_gradient.h),
-// in the place's dtype. With several weights it accumulates the gradient of x within the matrix products.
+// in the place's dtype; in a split backward this product waits, and keeps x and the gradient of y. With several weights
+// backward accumulates the gradient of x within the matrix products.
 //
 // On a GPU weights that are contiguous to each other in memory are multiplied in one product: their outputs are then
 // column slices of one buffer, with strided rows. Backward joins products too, if the gradients of the outputs are such

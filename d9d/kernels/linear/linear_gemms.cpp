@@ -52,8 +52,8 @@ at::Tensor linears_input_gradient(const std::vector<at::Tensor>& grads, const st
   return sum;
 }
 
-std::vector<at::Tensor> linears_weight_gradients(const std::vector<at::Tensor>& grads, const at::Tensor& x,
-                                                 const std::vector<std::optional<GradientPlace>>& places) {
+std::vector<at::Tensor> linears_weight_gradients(std::span<const at::Tensor> grads, const at::Tensor& x,
+                                                 const GradientPlaces& places) {
   std::vector<at::Tensor> results(grads.size());
   const auto joined = [&](std::size_t i) {
     if (!follows_in_columns(grads[i], grads[i + 1]) || places[i].has_value() != places[i + 1].has_value()) return false;
@@ -61,7 +61,7 @@ std::vector<at::Tensor> linears_weight_gradients(const std::vector<at::Tensor>& 
                           follows_in_rows(places[i]->tensor, places[i + 1]->tensor));
   };
   for (const Run run : runs(grads.size(), joined)) {
-    const at::Tensor grad = joined_columns(part(grads, run)).t();
+    const at::Tensor grad = joined_columns(grads.subspan(run.first, run.count)).t();
     if (!places[run.first]) {
       const at::Tensor whole = at::mm(grad, x);
       std::int64_t row = 0;

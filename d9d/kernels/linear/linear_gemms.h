@@ -3,7 +3,7 @@
 // Legend   T rows, H width of the input, N_i widths of the outputs; all tensors of one floating dtype and device
 #pragma once
 
-#include <optional>
+#include <span>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -24,8 +24,7 @@ namespace d9d::kernels::detail {
 
 // The gradients [N_i, H] of the weights, one for each of `grads` [T, N_i]; undefined for a weight with a place, to
 // which the gradient was written or added.
-[[nodiscard]] std::vector<at::Tensor> linears_weight_gradients(const std::vector<at::Tensor>& grads,
-                                                               const at::Tensor& x,
-                                                               const std::vector<std::optional<GradientPlace>>& places);
+[[nodiscard]] std::vector<at::Tensor> linears_weight_gradients(std::span<const at::Tensor> grads, const at::Tensor& x,
+                                                               const GradientPlaces& places);
 
 }  // namespace d9d::kernels::detail

@@ -1,5 +1,7 @@
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear.h"
 
+#include <array>
+
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -37,8 +39,10 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
     std::tie(results[0], results[1]) =
         detail::silu_mul_linear_backward_cuda(grad_out, saved[0], saved[1], /*weight=*/saved[2]);
     if (context->needs_input_grad(2)) {
-      const at::Tensor activated = as_matrix(saved[3]);
-      results[2] = detail::linears_weight_gradients({grad_out}, activated, {gradient_place(/*index=*/2)}).front();
+      const std::array reads = {grad_out, /*activated*/ as_matrix(saved[3])};
+      results[2] = make_gradient(/*input=*/2, reads, [](auto tensors, const auto& place) {
+        return detail::linears_weight_gradients(tensors.first(1), tensors[1], {place}).front();
+      });
     }
     return results;
   }

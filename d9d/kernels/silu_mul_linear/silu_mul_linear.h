@@ -17,7 +17,7 @@ namespace d9d::kernels {
 // weight    [out, in]; all three of one floating dtype and device
 // Returns   [..., out]. Differentiable once in all three; saves gate, up and, for the weight's gradient, their product.
 // The gradients are those of silu_mul and linear (../silu_mul/silu_mul.h, ../linear/linear.h), in their layouts; the
-// weight's gradient is written or added to its place if it has one (gradient_place). Local. Throws ConfigError for
+// weight's gradient is written or added to its place if it has one (make_gradient). Local. Throws ConfigError for
 // arguments that silu_mul or linear refuse.
 [[nodiscard]] at::Tensor silu_mul_linear(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight);
 

@@ -75,8 +75,8 @@ void GradientManager::end_forward(std::size_t stage, std::int64_t microbatch) {
   for (const auto& reduction : stages_[stage].all) reduction->end_forward_pass(microbatch);
 }
 
-void GradientManager::begin_backward(std::size_t stage, std::int64_t microbatch, bool is_last) {
-  for (const auto& reduction : stages_[stage].all) reduction->begin_backward_pass(microbatch, is_last);
+void GradientManager::begin_backward(std::size_t stage, std::int64_t microbatch, BackwardPart part, bool is_last) {
+  for (const auto& reduction : stages_[stage].all) reduction->begin_backward_pass(microbatch, part, is_last);
 }
 
 void GradientManager::end_backward(std::size_t stage) {

@@ -78,7 +78,7 @@ class GradientManager {
   // The calls of GradientReduction for the reductions of one stage.
   void begin_forward(std::size_t stage, std::int64_t microbatch);
   void end_forward(std::size_t stage, std::int64_t microbatch);
-  void begin_backward(std::size_t stage, std::int64_t microbatch, bool is_last);
+  void begin_backward(std::size_t stage, std::int64_t microbatch, BackwardPart part, bool is_last);
   void end_backward(std::size_t stage);
 
   // Called before a microbatch's forward.

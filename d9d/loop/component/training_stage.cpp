@@ -56,13 +56,20 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
   return weighted.loss.mul(weighted.weight.detach());
 }
 
+std::vector<at::Tensor> TrainingStage::weights() const {
+  std::vector<at::Tensor> weights;
+  for (const auto& [name, parameter] : job_.stages[place_.local]->named_parameters()) {
+    if (parameter->requires_grad()) weights.push_back(parameter->local());
+  }
+  return weights;
+}
+
 void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                              const std::function<void()>& compute) {
-  if (part == BackwardPart::kWeight && !is_last) return compute();  // which does nothing
   const auto index = static_cast<std::size_t>(microbatch.value);
   GradientManager& gradients = *step_.gradients;
   const bool is_one_stage = place_.num_stages == 1;
-  if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, is_last);
+  if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, part, is_last);
   in_microbatch(index, job_.schedule, place_text("in backward"), compute);
   is_one_stage ? gradients.end_microbatch() : gradients.end_backward(place_.local);
   if (!is_last_stage() || part == BackwardPart::kWeight) return;

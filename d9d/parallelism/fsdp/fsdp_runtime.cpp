@@ -108,7 +108,7 @@ UnitOrder::Call FsdpRuntime::enter(FsdpUnit& unit) {
             expected ? cat("next '", entries_[*expected].unit->name(), "'") : "none", ", got '", unit.name(),
             "'. A forward without backward needs NoGradGuard; a model whose order of layers changes cannot be "
             "gathered ahead.");
-  entries_[index].owes_reduction = true;
+  entries_[index].is_used = entries_[index].owes_reduction = true;
   step_.add(index, OrderPrint::What::kEntered);
   begin_reading();
   gather(index);
@@ -189,7 +189,7 @@ void FsdpRuntime::step_back() {
   entries_[index].in_backward = true;
   // A slot is taken here and not when a gradient arrives, so that all ranks take slots for the same units. The memory
   // of a gradient decides how it is reduced (ShardReduce), which must be the same on all ranks.
-  if (entries_[index].unit->gradient_bytes() > 0) gradient_slots_.take(index);
+  if (entries_[index].unit->gradient_bytes() > 0 && part_ != BackwardPart::kInput) gradient_slots_.take(index);
   gather(index);
   if (const auto ahead = order_.next_in_backward()) gather(*ahead);
 }
@@ -265,6 +265,7 @@ void FsdpRuntime::reduce(std::size_t index) {
 
 void FsdpRuntime::begin_microbatch(bool is_last) {
   is_last_microbatch_ = is_last;
+  part_ = BackwardPart::kWhole;
   order_.begin_microbatch();
 }
 
@@ -272,9 +273,35 @@ void FsdpRuntime::begin_forward_pass(std::int64_t /*microbatch*/) { order_.begin
 
 void FsdpRuntime::end_forward_pass(std::int64_t microbatch) { order_.put_aside(microbatch); }
 
-void FsdpRuntime::begin_backward_pass(std::int64_t microbatch, bool is_last) {
+void FsdpRuntime::begin_backward_pass(std::int64_t microbatch, BackwardPart part, bool is_last) {
   is_last_microbatch_ = is_last;
-  order_.take_up(microbatch);
+  part_ = part;
+  if (part != BackwardPart::kWeight) return order_.take_up(microbatch);
+  for (Entry& entry : entries_) {
+    entry.owes_reduction = entry.is_used;  // all microbatches use the same units
+    entry.unit->begin_arrivals();
+  }
+  num_waiting_ = entries_.size();
+}
+
+void FsdpRuntime::end_backward_pass() {
+  if (part_ != BackwardPart::kWeight) return end_microbatch();
+  reduce_waiting(/*all=*/true);
+  reduce_rest();
+}
+
+void FsdpRuntime::gradient_arrived() {
+  if (part_ == BackwardPart::kWeight) reduce_waiting(/*all=*/false);
+}
+
+// Products that waited run in the order of backward. All ranks reduce in this order, whatever arrives first.
+void FsdpRuntime::reduce_waiting(bool all) {
+  while (reduces_now() && num_waiting_ > 0) {
+    const Entry& entry = entries_[num_waiting_ - 1];
+    if (entry.owes_reduction && !all && !entry.unit->has_all_gradients()) return;
+    --num_waiting_;
+    if (entry.owes_reduction) reduce(num_waiting_);
+  }
 }
 
 void FsdpRuntime::end_microbatch() {
@@ -283,7 +310,14 @@ void FsdpRuntime::end_microbatch() {
   for (std::size_t index = 0; index < entries_.size(); ++index) {
     const Entry& entry = entries_[index];
     if (entry.arena_index || entry.unit->stays_gathered()) release(index);
-    if (reduces_now() && (entry.owes_reduction || entry.unit->has_gradients())) reduce(index);
+  }
+  reduce_rest();
+}
+
+void FsdpRuntime::reduce_rest() {
+  if (!reduces_now()) return;
+  for (std::size_t index = 0; index < entries_.size(); ++index) {
+    if (entries_[index].owes_reduction || entries_[index].unit->has_gradients()) reduce(index);
   }
   if (!is_last_microbatch_) return;
   reduced_ = reduce_stream_->run([&] {
@@ -312,7 +346,7 @@ void FsdpRuntime::finish() {
 void FsdpRuntime::clear() {
   for (Entry& entry : entries_) {
     entry.unit->clear_gradients();
-    entry.owes_reduction = false;
+    entry.is_used = entry.owes_reduction = false;
   }
   gradient_slots_.clear();
   step_.clear();

@@ -24,7 +24,8 @@
 // A model must have a single runtime: two would issue collectives in independent orders on the same communicators. The
 // pipeline stages of a rank have one each, since their passes follow one another in the order of the program. Between a
 // microbatch's forward and its backward a stage runs other microbatches: with kNever and reduce_on_last_microbatch it
-// gathers and reduces once a step, otherwise in each pass.
+// gathers and reduces once a step, otherwise in each pass. Of a split backward the first half gathers and the second
+// reduces: products that wait need no parameters.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +65,8 @@ class FsdpRuntime final : public GradientReduction,
   void end_microbatch() override;
   void begin_forward_pass(std::int64_t microbatch) override;
   void end_forward_pass(std::int64_t microbatch) override;
-  void begin_backward_pass(std::int64_t microbatch, bool is_last) override;
+  void begin_backward_pass(std::int64_t microbatch, BackwardPart part, bool is_last) override;
+  void end_backward_pass() override;
   void finish() override;
   void clear() override;
   void abandon() override;
@@ -98,6 +100,7 @@ class FsdpRuntime final : public GradientReduction,
   void begin_backward(const UnitOrder::Call& call);
   void end_backward(const UnitOrder::Call& call);
   void provide_gradients(FsdpUnit& unit);  // gives the unit memory for its full gradient
+  void gradient_arrived();                 // Collective. Called when the gradient of a unit's parameter is complete
 
  private:
   struct Entry {
@@ -106,7 +109,8 @@ class FsdpRuntime final : public GradientReduction,
     at::Tensor own_memory;
     StreamEvent ready;  // the end of the last gather
     bool in_backward = false;
-    bool owes_reduction = false;  // a forward with a backward used it after its last reduction
+    bool is_used = false;         // by a forward with a backward in this step
+    bool owes_reduction = false;  // such a forward, or the first half of a backward, came after its last reduction
   };
   // The communication between the ranks over which some groups are sharded.
   struct Exchange {
@@ -127,8 +131,12 @@ class FsdpRuntime final : public GradientReduction,
   void release(std::size_t index);
   void step_back();
   void finish_backward(std::size_t index);
-  [[nodiscard]] bool reduces_now() const { return is_last_microbatch_ || !config_.reduce_on_last_microbatch; }
+  [[nodiscard]] bool reduces_now() const {
+    return part_ != BackwardPart::kInput && (is_last_microbatch_ || !config_.reduce_on_last_microbatch);
+  }
   void reduce(std::size_t index);
+  void reduce_rest();
+  void reduce_waiting(bool all);
   void compare_ranks();
 
   FsdpConfig config_;
@@ -146,7 +154,9 @@ class FsdpRuntime final : public GradientReduction,
   OrderPrint last_;          // of the communication over replicas_, which happens in the last microbatch only
   at::Tensor disagreement_;  // of the step
   bool is_last_microbatch_ = true;
-  bool is_reading_ = false;  // ranks may read each other's slices
+  BackwardPart part_ = BackwardPart::kWhole;  // of the pass that runs, or of the last one
+  std::size_t num_waiting_ = 0;               // units that a second half has yet to reduce, the first of entries_
+  bool is_reading_ = false;                   // ranks may read each other's slices
 
   GradientSlots gradient_slots_;  // a unit has one from the begin of its backward to its reduction
   StreamEvent reduced_;           // the end of the last reduction

@@ -39,6 +39,8 @@ void FsdpUnit::materialized() {
                       {.arrived =
                            [this, group = group.get(), i](const at::Tensor& leaf) {
                              if (leaf.grad().defined()) gradient_group(*group).take_gradient(i);
+                             ++num_arrived_;
+                             runtime_.gradient_arrived();
                            },
                        .place = [this, group = group.get(), i] { return gradient_group(*group).gradient_place(i); }}));
     }

@@ -54,6 +54,9 @@ class FsdpUnit {
   void publish_gradients();
   void clear_gradients();
   [[nodiscard]] bool has_gradients() const;
+  // Whether the gradients of all trained parameters have arrived since begin_arrivals().
+  [[nodiscard]] bool has_all_gradients() const { return num_arrived_ == hooks_.size(); }
+  void begin_arrivals() { num_arrived_ = 0; }
   void abandon() { open_calls_.clear(); }  // drops forwards that an exception ended
 
  private:
@@ -69,6 +72,7 @@ class FsdpUnit {
   std::string name_;
   std::vector<std::unique_ptr<FlatGroup>> groups_;
   bool stays_gathered_;
+  std::size_t num_arrived_ = 0;            // gradients
   std::vector<OpenCall> open_calls_;       // the outermost first
   std::vector<GradientHookHandle> hooks_;  // of the parameters; last, because they use the members above
 };

@@ -6,10 +6,9 @@
 //   executor.run(own, /*num_microbatches=*/8);            // gradients of weights are those of the sum of the losses
 //
 // Of a microbatch a stage keeps, from its forward to its backward, what arrived and its graph: an output ends when it
-// is sent, a gradient when it is used. Without a backward nothing is kept. Stages of one rank hand transfers to each
-// other without a copy. Composed computations run one after the other.
-//
-// I runs the whole backward, gradients of weights included, and W nothing: right, but weight gradients fill no bubble.
+// is sent, a gradient when it is used. I is an ordinary backward that leaves the products of the stage's weights() to W
+// and keeps what they multiply (core/autograd/deferred_gradients.h). Without a backward nothing is kept. Stages of one
+// rank hand transfers to each other without a copy. Composed computations run one after the other.
 #pragma once
 
 #include <cstdint>

@@ -4,6 +4,8 @@ namespace d9d {
 
 PipelineStage::~PipelineStage() = default;
 
+std::vector<at::Tensor> PipelineStage::weights() const { return {}; }
+
 void PipelineStage::backward(MicrobatchIndex /*microbatch*/, BackwardPart /*part*/, bool /*is_last*/,
                              const std::function<void()>& compute) {
   compute();

@@ -17,17 +17,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "d9d/core/autograd/backward_part.h"
 #include "d9d/pipelining/api/stage_boundary.h"
 #include "d9d/pipelining/program/action.h"
 
 namespace d9d {
-
-// Which part of a microbatch's backward an action runs.
-enum class BackwardPart {
-  kWhole,   // B
-  kInput,   // I
-  kWeight,  // W
-};
 
 class PipelineStage {
  public:
@@ -43,8 +37,12 @@ class PipelineStage {
   [[nodiscard]] virtual std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
                                                         const std::vector<at::Tensor>& arrived) = 0;
 
-  // Calls compute() once: the backward of what forward returned. is_last: the stage's gradients of weights are complete
-  // afterwards.
+  // The leaves whose gradients I may leave to W (core/autograd/deferred_gradients.h). None: I makes all gradients, and
+  // W has nothing to do. Asked for once a run, where a program splits backwards.
+  [[nodiscard]] virtual std::vector<at::Tensor> weights() const;
+
+  // Calls compute() once: the backward of what forward returned, or the part of it. is_last: the stage's gradients of
+  // weights are complete afterwards.
   virtual void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                         const std::function<void()>& compute);
 };

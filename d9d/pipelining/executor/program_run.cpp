@@ -74,7 +74,10 @@ void ProgramRun::run_part(const PlannedCompute& part) {
   const BackwardPart which = holds<BackwardAction>(part.action)        ? BackwardPart::kWhole
                              : holds<BackwardInputAction>(part.action) ? BackwardPart::kInput
                                                                        : BackwardPart::kWeight;
-  backward(stage, microbatch, which, part.is_last);
+  with_error_place(place_of("backward", stage, microbatch), [&] {
+    which == BackwardPart::kWeight ? weight_backward(stage, microbatch, part.is_last)
+                                   : backward(stage, microbatch, which, part.is_last);
+  });
 }
 
 void ProgramRun::receive_through(const Transfer& transfer) {
@@ -128,20 +131,26 @@ void ProgramRun::forward(StageIndex stage, MicrobatchIndex microbatch) {
 }
 
 void ProgramRun::backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last) {
-  with_error_place(place_of("backward", stage, microbatch), [&] {
-    if (part == BackwardPart::kWeight) {  // I has computed them
-      return stages_.at(stage)->backward(microbatch, part, is_last, [] {});
-    }
-    const auto found = live_.extract(Key(stage, microbatch));
-    Live& live = found.mapped();
-    Leaves gradients = is_last_stage(stage)
-                           ? Leaves{at::ones({}, live.loss_options)}
-                           : take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
-    stages_.at(stage)->backward(microbatch, part, is_last, [&] { live.graph.backward(std::move(gradients)); });
-    if (is_first(stage)) return;
-    hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch},
-            input_gradients(stage, microbatch, live.arrived));
+  const auto found = live_.extract(Key(stage, microbatch));
+  Live& live = found.mapped();
+  Leaves gradients = is_last_stage(stage)
+                         ? Leaves{at::ones({}, live.loss_options)}
+                         : take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
+  const auto run_graph = [&] { live.graph.backward(std::move(gradients)); };
+  PipelineStage& of_index = *stages_.at(stage);
+  of_index.backward(microbatch, part, is_last, [&] {
+    if (part == BackwardPart::kWhole) return run_graph();
+    if (!deferred_.contains(stage)) deferred_.try_emplace(stage, of_index.weights());
+    of_weights_.emplace(Key(stage, microbatch), deferred_.at(stage).keep(run_graph));
   });
+  if (is_first(stage)) return;
+  hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch},
+          input_gradients(stage, microbatch, live.arrived));
+}
+
+void ProgramRun::weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last) {
+  WeightGradients of_weights = std::move(of_weights_.extract(Key(stage, microbatch)).mapped());
+  stages_.at(stage)->backward(microbatch, BackwardPart::kWeight, is_last, [&] { of_weights.run(); });
 }
 
 ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex microbatch,

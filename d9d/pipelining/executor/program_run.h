@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
+#include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/executor/stage_graph.h"
 #include "d9d/pipelining/executor/stage_links.h"
@@ -30,7 +31,7 @@ class ProgramRun {
 
  private:
   using Leaves = std::vector<at::Tensor>;
-  // Of a stage and a microbatch that has run F and not yet its backward.
+  // Of a stage and a microbatch that has run F, and neither B nor I.
   struct Live {
     Leaves arrived;
     Leaves gradients_like = {};  // on the meta device
@@ -43,6 +44,7 @@ class ProgramRun {
   void run_part(const PlannedCompute& part);
   void forward(StageIndex stage, MicrobatchIndex microbatch);
   void backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last);
+  void weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last);
   void receive_through(const Transfer& transfer);
   void receive_next();
   void hand_on(const Transfer& transfer, Leaves leaves);
@@ -59,9 +61,11 @@ class ProgramRun {
   StageLinks& links_;
   const bool has_backward_;
   std::map<Key, Live> live_;
-  std::map<Transfer, Leaves> outbox_;   // made, and not yet sent
-  std::map<Transfer, Leaves> arrived_;  // received or made on this rank, and not yet used
-  std::deque<Transfer> to_receive_;     // in the order of the program
+  std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I
+  std::map<Key, WeightGradients> of_weights_;         // from I to W
+  std::map<Transfer, Leaves> outbox_;                 // made, and not yet sent
+  std::map<Transfer, Leaves> arrived_;                // received or made on this rank, and not yet used
+  std::deque<Transfer> to_receive_;                   // in the order of the program
 };
 
 }  // namespace d9d

@@ -1,5 +1,7 @@
 #include "d9d/core/autograd/leaf_gradient.h"
 
+#include <array>
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -11,21 +13,25 @@ namespace {
 
 namespace ag = torch::autograd;
 
-// y = x w. In backward the gradient of w is written to its place if there is one.
-struct Product : ag::Function<Product> {
+// y = x w. In backward the gradient of w is written to its place if there is one, by itself or with that of x.
+template <bool is_made_alone>
+struct ProductOf : ag::Function<ProductOf<is_made_alone>> {
   static at::Tensor forward(ag::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
     context->save_for_backward({x, w});
     return x * w;
   }
   static ag::variable_list backward(ag::AutogradContext* context, ag::variable_list grads) {
     const ag::variable_list saved = context->get_saved_variables();
-    const at::Tensor grad = grads[0] * saved[0];
-    const auto place = gradient_place(1);
-    if (!place) return {grads[0] * saved[1], grad};
-    place->has_values ? place->tensor.add_(grad) : place->tensor.copy_(grad);
-    return {grads[0] * saved[1], at::Tensor()};
+    const std::array reads = {saved[0], grads[0]};
+    const auto write = [](std::span<const at::Tensor> tensors, const std::optional<GradientPlace>& place) {
+      if (!place) return tensors[0] * tensors[1];
+      place->put(tensors[0] * tensors[1]);
+      return at::Tensor();
+    };
+    return {grads[0] * saved[1], is_made_alone ? make_gradient(1, reads, write) : write(reads, gradient_place(1))};
   }
 };
+using Product = ProductOf<true>;
 
 struct LeafGradient : ::testing::Test {
   at::Tensor x = at::arange(1.0, 4.0);
@@ -57,6 +63,14 @@ TEST_F(LeafGradient, Goes_to_its_place_and_arrives_once_a_backward) {
   (Product::apply(x, w) + Product::apply(x, w)).sum().backward();
   EXPECT_EQ(numbers(buffer), (std::vector<double>{3, 6, 9}));
   EXPECT_EQ(num_arrivals, 2);
+}
+
+TEST_F(LeafGradient, Goes_to_its_place_if_it_is_made_together_with_others) {
+  keep_in_buffer();
+  ProductOf<false>::apply(x, w).sum().backward();
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_EQ(numbers(buffer), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(num_arrivals, 1);
 }
 
 TEST_F(LeafGradient, Is_returned_where_nothing_keeps_it) {

@@ -94,6 +94,40 @@ TEST(PipelineTraining, Checkpointed_layers_and_a_frozen_stage_train_as_one_piece
   }
 }
 
+// Schedules whose weights' gradients wait, with layers that are recomputed, shards, and experts.
+TEST(PipelineTraining, Split_backwards_train_as_one_piece_does) {
+  const Trained dense = in_one_piece(), with_experts = train({.has_experts = true});
+  const FsdpConfig once{.reshard_after_forward = ReshardAfterForward::kNever, .reduce_on_last_microbatch = true};
+  for (const PipelineScheduleConfig& schedule :
+       {PipelineScheduleConfig(OneFOneBScheduleConfig{.zero_bubble = true}),
+        PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true}),
+        PipelineScheduleConfig(ZeroBubbleVScheduleConfig{}), PipelineScheduleConfig(DualPipeVScheduleConfig{})}) {
+    for (const bool has_experts : {false, true}) {
+      SCOPED_TRACE(cat(schedule_of(schedule).name, has_experts ? " with experts" : ""));
+      const auto expect = [&](const DeviceMeshParameters& mesh, const FsdpConfig& fsdp) {
+        expect_same(
+            train({.mesh = mesh, .schedule = schedule, .fsdp = fsdp, .checkpoints = true, .has_experts = has_experts}),
+            has_experts ? with_experts : dense);
+      };
+      const std::int64_t expert_parallel = has_experts ? 2 : 1;
+      expect({.pipeline_parallel = 4}, {});
+      expect({.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = expert_parallel}, {});
+      expect({.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = expert_parallel}, once);
+      expect({.pipeline_parallel = 2, .data_parallel_replicate = 2}, {});
+    }
+  }
+}
+
+TEST(PipelineTraining, Split_backwards_past_frozen_layers_train_as_one_piece_does) {
+  const Trained expected = train({.freezes_first = true});
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.pipeline_parallel = 4},
+                                           DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
+    expect_same(
+        train({.mesh = mesh, .schedule = ZeroBubbleVScheduleConfig{}, .checkpoints = true, .freezes_first = true}),
+        expected);
+  }
+}
+
 TEST(PipelineTraining, Stages_over_sockets_train_as_one_piece_does) {
   expect_same(train({.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
                      .schedule = DualPipeVScheduleConfig{},

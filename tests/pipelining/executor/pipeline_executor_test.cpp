@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/pipelining/program/live_microbatches.h"
 
 #include "tests/pipelining/executor/toy_stages.h"
 #include "tests/support/forwarding_communicator.h"
@@ -178,6 +179,30 @@ TEST_P(Executor, Drops_an_output_when_it_is_sent) {
   });
 }
 
+// From F to I a stage keeps its input and its graph, from I to W its input and the gradient of its product.
+TEST_P(Executor, Keeps_as_many_microbatches_as_the_validator_says) {
+  for (const NamedSchedule& schedule : schedules()) {
+    run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
+      SCOPED_TRACE(schedule.name);
+      const DistContext context = context_of(world);
+      constexpr std::int64_t kNumMicrobatches = 12;
+      const PipelineProgram program = build_program(schedule_of(schedule.config), world.size(), kNumMicrobatches);
+      Part part(context, schedule.config, {.num_microbatches = kNumMicrobatches});
+      std::int64_t most = 0;
+      for (const auto& stage : part.stages) {
+        stage->on_forward = [&](StageIndex, MicrobatchIndex) {
+          std::int64_t num_live = 1;  // the one that begins
+          for (const auto& each : part.stages) num_live += each->num_live();
+          most = std::max(most, num_live);
+        };
+      }
+      part.run();
+      EXPECT_EQ(most, peak_live_microbatches(program)[static_cast<std::size_t>(world.rank())]);
+      for (const auto& stage : part.stages) EXPECT_EQ(stage->num_live(), 0);
+    });
+  }
+}
+
 // A schedule of one's own: backwards in the order of forwards.
 TEST_P(Executor, Runs_a_schedule_of_ones_own) {
   const PipelineSchedule schedule{
@@ -230,7 +255,9 @@ TEST_P(Executor, Gives_the_same_bits_whatever_takes_how_long) {
         Part part(slow, config, shape, GetParam().links(/*num_slots=*/1 + seed));
         for (const auto& stage : part.stages) {
           stage->on_forward = [=](StageIndex s, MicrobatchIndex m) { pause(seed * 100 + s.value * 10 + m.value); };
-          stage->on_backward = [=](StageIndex s, MicrobatchIndex m) { pause(seed * 99 + s.value * 11 + m.value); };
+          stage->on_backward = [=](StageIndex s, MicrobatchIndex m, BackwardPart) {
+            pause(seed * 99 + s.value * 11 + m.value);
+          };
         }
         part.run();
         for (const StageIndex stage : part.executor.stages()) {
@@ -274,7 +301,9 @@ TEST_P(ExecutorFaults, A_stage_that_throws_ends_all_ranks) {
       const auto fail = [](StageIndex stage, MicrobatchIndex microbatch) {
         D9D_CHECK(stage.value != 1 || microbatch.value != 2, StateError, "the toy breaks");
       };
-      (in_forward ? part.stages.front()->on_forward : part.stages.front()->on_backward) = fail;
+      ToyStage& stage = *part.stages.front();
+      if (in_forward) stage.on_forward = fail;
+      if (!in_forward) stage.on_backward = [=](StageIndex s, MicrobatchIndex m, BackwardPart) { fail(s, m); };
       part.run();
     });
     EXPECT_THAT(errors[1],
@@ -291,6 +320,45 @@ struct OtherTransfer : ToyStage {
     return leaves;
   }
 };
+
+// What an I has left, its weights' gradients do not get, in this step or the next.
+TEST(ExecutorSplitBackward, A_step_that_ends_between_the_halves_leaves_nothing_behind) {
+  run_ranks(RankBackend::kThreads, 1, [&](World& world) {
+    const PipelineSchedule schedule{
+        .name = "all F, then all I, then all W",
+        .placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 2); },
+        .order =
+            [](const StagePlacement&, std::int64_t, std::int64_t num_microbatches) {
+              RankProgram program;
+              for (std::int64_t i = 0; i < num_microbatches; ++i) {
+                const MicrobatchIndex microbatch{i};
+                for (const std::int64_t s : {0, 1}) program.push_back(ComputeAction(ForwardAction{{s}, microbatch}));
+              }
+              for (std::int64_t i = 0; i < num_microbatches; ++i) {
+                const MicrobatchIndex microbatch{i};
+                for (const std::int64_t s : {1, 0})
+                  program.push_back(ComputeAction(BackwardInputAction{{s}, microbatch}));
+              }
+              for (std::int64_t i = 0; i < num_microbatches; ++i) {
+                const MicrobatchIndex microbatch{i};
+                for (const std::int64_t s : {1, 0})
+                  program.push_back(ComputeAction(BackwardWeightAction{{s}, microbatch}));
+              }
+              return program;
+            }};
+    const DistContext context = context_of(world);
+    Part part(context, schedule, {.num_microbatches = 3});
+    part.stages.front()->on_backward = [](StageIndex, MicrobatchIndex microbatch, BackwardPart which) {
+      D9D_CHECK(which != BackwardPart::kWeight || microbatch.value != 1, StateError, "the toy breaks");
+    };
+    EXPECT_THROW(part.run(), StateError);
+    for (const auto& stage : part.stages) EXPECT_EQ(stage->num_live(), 0);
+    part.stages.front()->on_backward = nullptr;
+    for (const at::Tensor& weight : part.network.weights) weight.mutable_grad() = at::Tensor();
+    part.run();
+    expect_gradients_of_one_piece(part);
+  });
+}
 
 TEST_P(ExecutorFaults, Neighbours_that_expect_different_transfers_are_refused_on_all_ranks) {
   const auto errors = errors_of(GetParam(), [&](World& world) {

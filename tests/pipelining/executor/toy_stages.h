@@ -1,6 +1,7 @@
 // Stages of a small network in float64, and the same network in one piece: each layer y = tanh(x w) + x / 2, then the
 // mean of the squares, weighted. The second tensor of a transfer is the sum of a term of each layer (a scalar, as an
-// auxiliary loss), the third whole numbers.
+// auxiliary loss), the third whole numbers. Stages leave their weights' gradients to W; those of the network in one
+// piece are autograd's.
 //
 // Example
 //   ToyNetwork network({.num_stages = 4, .num_microbatches = 8});
@@ -8,13 +9,21 @@
 //   ToyStage stage(network, {2});
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <functional>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
+
+#include "tests/support/matrix_products.h"
 
 namespace d9d::test {
 
@@ -75,6 +84,29 @@ class ToyNetwork {
   std::vector<at::Tensor> weights;
 };
 
+// x w, whose gradient of w may wait.
+struct ToyProduct : torch::autograd::Function<ToyProduct> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
+    context->save_for_backward({x, w});
+    return x.mm(w);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = context->get_saved_variables();
+    torch::autograd::variable_list results(2);
+    if (context->needs_input_grad(0)) results[0] = grads[0].mm(saved[1].t());
+    const std::array reads = {saved[0], grads[0]};
+    const auto product = [](std::span<const at::Tensor> tensors, const std::optional<GradientPlace>& place) {
+      const at::Tensor gradient = tensors[0].t().mm(tensors[1]);
+      if (!place) return gradient;
+      place->put(gradient);
+      return at::Tensor();
+    };
+    if (context->needs_input_grad(1)) results[1] = make_gradient(1, reads, product);
+    return results;
+  }
+};
+
 class ToyStage : public PipelineStage {
  public:
   ToyStage(const ToyNetwork& network, StageIndex index) : network_(network), index_(index) {}
@@ -90,7 +122,12 @@ class ToyStage : public PipelineStage {
     if (on_forward) on_forward(index_, microbatch);
     for (const auto& each : made_) num_kept += each.expired() ? 0 : 1;
     const bool is_first = arrived.empty();
-    const at::Tensor x = network_.layer(index_.value, is_first ? network_.input(microbatch.value) : arrived[0]);
+    // Memory of the stage's own: Gloo keeps that of a message for longer.
+    const at::Tensor in = (is_first ? network_.input(microbatch.value) : arrived[0]) * 1;
+    const at::Tensor activated = at::tanh(ToyProduct::apply(in, weight()));
+    const at::Tensor x = activated + in / 2;
+    const bool trains = at::GradMode::is_enabled() && weight().requires_grad();
+    if (trains) inputs_[microbatch] = memory_of(in), activated_[microbatch] = memory_of(activated);
     at::Tensor term = network_.zero();
     if (network_.shape.has_more_tensors) {
       if (!is_first) term = arrived[1];
@@ -99,33 +136,58 @@ class ToyStage : public PipelineStage {
       D9D_CHECK(is_first || at::equal(arrived[2] + 1, expected), StateError, "whole numbers of another microbatch");
     }
     if (index_.value + 1 == network_.shape.num_stages) {
-      outputs.push_back(x.detach());
-      return at::GradMode::is_enabled() ? std::vector{network_.loss(x, term, microbatch.value)}
-                                        : std::vector<at::Tensor>();
+      if (at::GradMode::is_enabled()) return {network_.loss(x, term, microbatch.value)};
+      outputs.push_back(x);
+      return {};
     }
-    made_.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(x.storage().unsafeGetStorageImpl()));
+    made_.push_back(memory_of(x));
     if (!network_.shape.has_more_tensors) return {x};
     return {x, term, network_.whole_numbers(10 * microbatch.value + index_.value)};
   }
 
+  std::vector<at::Tensor> weights() const override { return {weight()}; }
+
+  // Weights' gradients are sums over rows, which are fewer than columns.
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                 const std::function<void()>& compute) override {
-    if (on_backward) on_backward(index_, microbatch);
+    if (on_backward) on_backward(index_, microbatch, part);
     if (part != BackwardPart::kInput) ++num_complete;
     is_complete = is_last;
+    const MatrixProducts products;
     compute();
+    D9D_CHECK(part == BackwardPart::kWeight || is_free(activated_[microbatch]), StateError, "a graph is kept");
+    D9D_CHECK(part != BackwardPart::kWeight || is_free(inputs_[microbatch]), StateError, "a product is kept");
+    if (!weight().is_cpu()) return;  // backward runs on another thread
+    const std::int64_t of_inputs = products.count(kToyWidth), of_weights = products.count() - of_inputs;
+    D9D_CHECK(of_weights == (part != BackwardPart::kInput && weight().requires_grad() ? 1 : 0), StateError, of_weights,
+              " products of weights");
+    D9D_CHECK(part != BackwardPart::kWeight || of_inputs == 0, StateError, of_inputs, " products of inputs in W");
   }
 
-  std::function<void(StageIndex, MicrobatchIndex)> on_forward, on_backward;
+  // Of how many microbatches the input is kept: of those that have run F, and not yet B or W.
+  [[nodiscard]] std::int64_t num_live() const {
+    return std::ranges::count_if(inputs_, [](const auto& each) { return !is_free(each.second); });
+  }
+
+  std::function<void(StageIndex, MicrobatchIndex)> on_forward;
+  std::function<void(StageIndex, MicrobatchIndex, BackwardPart)> on_backward;
   std::vector<at::Tensor> outputs = {};  // of the last stage
   std::int64_t num_kept = 0;             // outputs that were still there in later forwards
   std::int64_t num_complete = 0;         // B and W
   bool is_complete = false;              // whether the last of them was the step's
 
  private:
+  using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
+  [[nodiscard]] static Memory memory_of(const at::Tensor& tensor) {
+    return Memory(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
+  }
+  [[nodiscard]] static bool is_free(const std::optional<Memory>& memory) { return !memory || memory->expired(); }
+  [[nodiscard]] const at::Tensor& weight() const { return network_.weights[static_cast<std::size_t>(index_.value)]; }
+
   const ToyNetwork& network_;
   const StageIndex index_;
-  std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> made_ = {};  // outputs so far
+  std::vector<Memory> made_ = {};  // outputs so far
+  std::map<MicrobatchIndex, std::optional<Memory>> inputs_ = {}, activated_ = {};
 };
 
 }  // namespace d9d::test
