@@ -1,6 +1,7 @@
 // The record of 0.16's example gives the batches that the reference makes of the same rows and tokenizer.
 #include <filesystem>
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
