@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
@@ -20,6 +21,13 @@ std::int64_t sample(const at::Tensor& logits, double temperature, RandomStream s
   const PhiloxWords words = philox4x32({.low = 0, .high = stream.step}, stream.key);
   const at::Tensor point = at::full({1}, uniform_double(words[0], words[1]), at::kDouble);
   return std::min(at::searchsorted(cumulative, point).item<std::int64_t>(), cumulative.numel() - 1);
+}
+
+std::int64_t of_first_rank(std::int64_t token, const DeviceMesh& ranks, c10::Device device) {
+  if (ranks.num_ranks() == 1) return token;
+  const at::Tensor shared = at::full({1}, token, at::TensorOptions(device).dtype(at::kLong));
+  ranks.communicator()->broadcast(shared, 0).wait();
+  return shared.item<std::int64_t>();
 }
 
 // ids [1, length] -> logits [V] of the last position, on all ranks. The sequence is padded to equal shards at its end,
@@ -66,7 +74,7 @@ std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model, s
         at::from_blob(tokens.data() + std::ssize(tokens) - length, {1, length}, at::kLong).to(device);
     const at::Tensor logits = last_logits(*model, ids, options.sequence_ranks);
     const RandomStream stream{.key = philox_key(options.seed, "generate", ""), .step = static_cast<std::uint64_t>(i)};
-    tokens.push_back(sample(logits, options.temperature, stream));
+    tokens.push_back(of_first_rank(sample(logits, options.temperature, stream), options.ranks, device));
     generated.push_back(tokens.back());
     if (options.on_token) options.on_token(tokens.back());
     if (std::ranges::find(options.stop_ids, tokens.back()) != options.stop_ids.end()) break;

@@ -1,6 +1,7 @@
 #include "d9d/pipelining/executor/peer_link.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -31,12 +32,15 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
   watch_streams();
 }
 
+// What was sent leaves first. A rank that fails, or whose job has failed, does not wait for the other: a stream that waits
+// would outlive the failure.
 PeerLink::~PeerLink() {
-  watch_.remove_link(this);
   try {
-    end_waits();                     // a stream that waits would outlive this rank's failure
+    if (std::uncaught_exceptions() > num_exceptions_) end_waits();
+    last_sent_.synchronize();
   } catch (const std::exception&) {  // of CUDA: then nothing waits
   }
+  watch_.remove_link(this);
 }
 
 // A thread that waits learns of a failure itself.

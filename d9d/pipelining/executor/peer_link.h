@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 
 #include "d9d/core/communicator/communicator.h"
@@ -50,6 +51,7 @@ class PeerLink final : public NeighbourLink {
   SideStream sends_;
   SideStream ends_;  // of waits
   StreamEvent last_sent_;
+  int num_exceptions_ = std::uncaught_exceptions();  // when the link was made
   std::atomic<std::uint32_t> num_sent_ = 0;
   std::atomic<std::uint32_t> num_received_ = 0;
 };

@@ -26,7 +26,6 @@
 namespace d9d::prefetched_packs_test {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // What a stream that is moved into another shares with its test.
