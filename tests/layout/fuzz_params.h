@@ -11,7 +11,7 @@ namespace d9d::test {
 // Whether RC_PARAMS is in the environment.
 [[nodiscard]] bool is_long_run();
 
-// The cases of ci_fuzz_params(), or the values of RC_PARAMS in the environment; every four of its max_success give one case, because each
+// The cases of ci_fuzz_params(), or the values of RC_PARAMS; every four of its max_success give one case, because each
 // case trains a model.
 [[nodiscard]] rc::detail::TestParams fuzz_params();
 

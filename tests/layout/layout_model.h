@@ -26,7 +26,8 @@ constexpr std::int64_t kLayoutEmbedding = 5;
 // Names of the heads in DecoderWithHeads.
 [[nodiscard]] const char* name_of(Head head);
 
-// A decoder with heads, or one pipeline stage of it. Depending on the job and the layout its layers run twice, or are recomputed together.
+// A decoder with heads, or one pipeline stage of it. Depending on the job and the layout its layers run twice, or are
+// recomputed together.
 class LayoutModel : public Module {
  public:
   LayoutModel(const LayoutJob& job, Checkpoints checkpoints, const PipelineStageInfo& stage);
