@@ -23,7 +23,7 @@ constexpr const char* kDamaged = ". The file is damaged: remove the folder, and 
 
 std::string checksum_of(const nlohmann::ordered_json& json) {
   const std::string text = json.dump();
-  return block_checksums(std::as_bytes(std::span(text))).front();
+  return checksum(std::as_bytes(std::span(text)));
 }
 
 SavedBox read_box(const nlohmann::ordered_json& json) {

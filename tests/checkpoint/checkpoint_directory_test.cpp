@@ -340,6 +340,20 @@ TEST_F(CheckpointDirectoryTest, Refuses_any_damaged_manifest_without_a_crash) {
   EXPECT_THAT(complaint(state_alone()), HasSubstr("expected the file " + path.string()));
 }
 
+TEST_F(CheckpointDirectoryTest, Finds_a_changed_digit_anywhere_in_a_large_manifest) {
+  const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
+  CheckpointState state = state_alone();
+  state.values = {{"task", std::vector<int>(1 << 19, 1)}, {"step", 299999}};
+  CheckpointDirectory(folder_, alone).save(1, state, {});
+  EXPECT_EQ(complaint(state_alone()), "");
+  const fs::path path = folder_ / "save-1/manifest.json";
+  std::ifstream in(path);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  text.replace(text.find("299999"), 1, "7");
+  std::ofstream(path) << text;
+  EXPECT_THAT(complaint(state_alone()), AllOf(HasSubstr(path.string()), HasSubstr("whose checksum differs")));
+}
+
 TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_ranks_say_so) {
   save(layouts()[1], 1, 1);
   int num_told = 0;
