@@ -354,6 +354,28 @@ TEST_F(CheckpointDirectoryTest, Finds_a_changed_digit_anywhere_in_a_large_manife
   EXPECT_THAT(complaint(state_alone()), AllOf(HasSubstr(path.string()), HasSubstr("whose checksum differs")));
 }
 
+TEST_F(CheckpointDirectoryTest, Holds_the_values_of_conjugated_and_negated_views) {
+  const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
+  const at::Tensor z = at::complex(numbers({6}, 1), numbers({6}, 20)).to(at::kComplexFloat);
+  const auto state_of = [](const at::Tensor& conjugate, const at::Tensor& negative) {
+    CheckpointState state;
+    state.tensors.emplace("conjugate", whole_dtensor(conjugate));
+    state.tensors.emplace("negative", whole_dtensor(negative));
+    return state;
+  };
+  const CheckpointState saved = state_of(z.conj(), at::imag(z.conj()));
+  ASSERT_TRUE(saved.tensors.at("conjugate").local.is_conj() && saved.tensors.at("negative").local.is_neg());
+  const CheckpointDirectory directory(folder_, alone);
+  directory.save(1, saved, {});
+  const at::Tensor other = at::zeros({6}, at::kComplexFloat);
+  for (const CheckpointState& state : {state_of(at::zeros_like(other), at::zeros({6}, at::kFloat)),
+                                       state_of(other.conj(), at::imag(z.clone().conj()))}) {
+    directory.newest()->load(state, alone);
+    EXPECT_TRUE(at::equal(state.tensors.at("conjugate").local, z.conj().resolve_conj()));
+    EXPECT_TRUE(at::equal(state.tensors.at("negative").local, -at::imag(z)));
+  }
+}
+
 TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_ranks_say_so) {
   save(layouts()[1], 1, 1);
   int num_told = 0;

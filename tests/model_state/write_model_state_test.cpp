@@ -117,6 +117,19 @@ TEST(WriteModelState, Writes_what_the_mapper_makes) {
   EXPECT_TRUE(at::equal(directory.find("scale")->read(), tensors.at("scale") * 2));
 }
 
+TEST(WriteModelState, Writes_the_values_of_negated_views_from_any_rank) {
+  const fs::path folder = test::fresh_directory("d") / "m";
+  const at::Tensor real = at::arange(12, at::kDouble).view({4, 3});
+  test::run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DeviceMesh job("m", {{"r", 2}}, test::borrowed(world));
+    DTensor rows = by_dim(real, job, 0);
+    rows.local = at::imag(at::complex(rows.local, rows.local).conj());
+    ASSERT_TRUE(rows.local.is_neg());
+    (void)write_model_state(folder, mapper::identity("rows"), {{"rows", rows}}, job, {});
+  });
+  EXPECT_TRUE(at::equal(HuggingFaceDirectory(folder).find("rows")->read(), -real));
+}
+
 TEST(WriteModelState, Takes_tensors_that_only_some_ranks_have) {
   const Tensors tensors = whole();
   const fs::path folder = test::fresh_directory("d") / "m";
