@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ranges>
+#include <set>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -26,16 +27,27 @@ using BoxKey = std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>; 
 
 BoxKey key_of(const LocalBox& box) { return {box.start, box.sizes}; }
 
-// The ranks of the job that hold each box of a tensor.
-std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, const DeviceMesh& job) {
+// The ranks of a job at these coordinates of its axis "pp".
+std::set<std::int64_t> ranks_at(const std::vector<std::int64_t>& pipeline_ranks, const DeviceMesh& job) {
+  const std::vector<std::int64_t> ranks = job.ranks();
+  std::set<std::int64_t> result;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (std::ranges::binary_search(pipeline_ranks, pipeline_rank_at(i, job))) result.insert(ranks[i]);
+  }
+  return result;
+}
+
+// Those of `having` that hold each box of a tensor.
+std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, const std::set<std::int64_t>& having) {
   std::map<BoxKey, std::vector<std::int64_t>> holders;
   const LocalBox whole = whole_box(tensor.global_shape);
   if (tensor.mesh.axes().empty()) {
-    if (whole.numel() > 0) holders[key_of(whole)] = job.ranks();
+    if (whole.numel() > 0) holders[key_of(whole)] = {having.begin(), having.end()};
     return holders;
   }
   const std::vector<std::int64_t> ranks = tensor.mesh.ranks();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (!having.contains(ranks[i])) continue;
     const auto coordinate = coordinate_of(static_cast<std::int64_t>(i), tensor.mesh);
     for (const LocalBox& box : held_boxes(tensor.global_shape, tensor.mesh, tensor.placements, coordinate)) {
       if (box.numel() > 0) holders[key_of(box)].push_back(ranks[i]);
@@ -46,8 +58,14 @@ std::map<BoxKey, std::vector<std::int64_t>> holders_of(const DTensor& tensor, co
 
 }  // namespace
 
-std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job) {
-  std::map<std::int64_t, std::int64_t> bytes_of;  // by rank: what it writes so far
+std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensors, const JobTensors& all,
+                                    const DeviceMesh& job) {
+  // Of the tensors that the same stages have: what each rank writes so far. Of others not every rank knows it.
+  struct Shares {
+    std::set<std::int64_t> ranks;
+    std::map<std::int64_t, std::int64_t> bytes_of = {};
+  };
+  std::map<std::vector<std::int64_t>, Shares> shares_of;  // by JobTensor::pipeline_ranks
   const std::int64_t own_rank = job.ranks()[static_cast<std::size_t>(job.index())];
   std::vector<OwnedBox> owned;
   for (const auto& [name, tensor] : tensors) {
@@ -55,7 +73,11 @@ std::vector<OwnedBox> boxes_of_rank(const std::map<std::string, DTensor>& tensor
       D9D_CHECK(!std::holds_alternative<Partial>(placement), ConfigError, "[checkpoint] expected values in ", name,
                 ", got summands of ranks. Reduce it first.");
     }
-    for (const auto& [key, ranks] : holders_of(tensor, job)) {
+    const std::vector<std::int64_t>& having = all.at(name).pipeline_ranks;
+    const auto known = shares_of.find(having);
+    auto& [ranks_having, bytes_of] =
+        known != shares_of.end() ? known->second : shares_of[having] = {.ranks = ranks_at(having, job)};
+    for (const auto& [key, ranks] : holders_of(tensor, ranks_having)) {
       const std::int64_t owner =
           *std::ranges::min_element(ranks, {}, [&](std::int64_t rank) { return bytes_of[rank]; });
       const LocalBox box{.start = key.first, .sizes = key.second};

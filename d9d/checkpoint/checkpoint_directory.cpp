@@ -134,7 +134,7 @@ fs::path CheckpointDirectory::make_staging(std::int64_t step) const {
   return staging;
 }
 
-std::string CheckpointDirectory::complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
+std::string CheckpointDirectory::complete(std::int64_t step, const JobTensors& tensors,
                                           const nlohmann::ordered_json& values,
                                           std::optional<std::int64_t> num_to_keep) const {
   const fs::path folder = path_ / cat(kPrefix, step), staging = cat(folder.string(), kUnfinished);
@@ -169,14 +169,15 @@ bool CheckpointDirectory::has_all_files(std::int64_t step, std::chrono::millisec
 std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& state,
                                       std::optional<std::int64_t> num_to_keep) const {
   job_.throw_if_failed();  // values that crossed ranks are those that are written
+  const JobTensors all = job_tensors(state.tensors, job_);
   std::string not_removed;
   try {
     agreed(job_, [&] {
-      const RankFilePlan plan(state.tensors, job_);
+      const RankFilePlan plan(state.tensors, all, job_);
       write_rank_file(make_staging(step), job_.index(), plan, host_values_in(state.tensors),
                       state.rank_values ? state.rank_values() : nlohmann::json());
     });
-    on_first_rank(job_, [&] { not_removed = complete(step, described(state.tensors), state.values, num_to_keep); });
+    on_first_rank(job_, [&] { not_removed = complete(step, all, state.values, num_to_keep); });
   } catch (const std::exception&) {
     if (job_.index() == 0) discard(step);
     throw;
@@ -253,7 +254,7 @@ NamedTensors SavedCheckpoint::tensors(const std::string& prefix) const {
 
 BytesRead SavedCheckpoint::load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix) const {
   const auto& saved = contents_->manifest.tensors;
-  check_tensors(contents_->manifest, state.tensors, prefix, contents_->folder);  // the same on all ranks
+  check_tensors(contents_->manifest, job_tensors(state.tensors, job), prefix, contents_->folder);
   std::vector<BoxRead> reads;
   agreed(job, [&] {
     RankFiles files(contents_->folder);

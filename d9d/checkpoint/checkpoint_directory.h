@@ -26,7 +26,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/checkpoint/checkpoint_state.h"
-#include "d9d/checkpoint/manifest.h"
+#include "d9d/checkpoint/job_tensors.h"
 #include "d9d/model_state/io/box_reader.h"
 #include "d9d/model_state/mapped_sources.h"
 
@@ -54,9 +54,9 @@ class SavedCheckpoint {
 
   // Collective over `job`. Fills the tensors, all that the checkpoint has whose names begin with `prefix`, in place
   // with the parts that this rank holds, wherever ranks of another job wrote them, and checks the bytes that it reads.
-  // Throws on all ranks, before any value changes, StateError unless the checkpoint has exactly these tensors with
-  // their shapes and dtypes, and IoError for files that are missing or cut; IoError after some values have changed, for
-  // bytes that are not those that were written.
+  // Throws on all ranks, before any value changes, StateError unless the checkpoint has exactly the tensors that the
+  // ranks have together (job_tensors), with their shapes and dtypes, and IoError for files that are missing or cut;
+  // IoError after some values have changed, for bytes that are not those that were written.
   // Returns what this rank has read.
   BytesRead load(const CheckpointState& state, const DeviceMesh& job, const std::string& prefix = "") const;
 
@@ -71,7 +71,8 @@ class SavedCheckpoint {
 
 class CheckpointDirectory {
  public:
-  // `job`: all ranks, which see the same file system.
+  // `job`: all ranks, which see the same file system. Ranks along its axis "pp", if it has one, may hold other tensors
+  // (job_tensors).
   CheckpointDirectory(std::filesystem::path path, DeviceMesh job) : path_(std::move(path)), job_(std::move(job)) {}
 
   [[nodiscard]] const DeviceMesh& job() const { return job_; }
@@ -98,8 +99,8 @@ class CheckpointDirectory {
   // all have, the first rank completes the checkpoint, or discards what is there.
   [[nodiscard]] std::filesystem::path make_staging(std::int64_t step) const;
   // Returns which older checkpoints could not be removed and why; what it throws, there is no checkpoint of this step.
-  std::string complete(std::int64_t step, const std::map<std::string, SavedTensor>& tensors,
-                       const nlohmann::ordered_json& values, std::optional<std::int64_t> num_to_keep) const;
+  std::string complete(std::int64_t step, const JobTensors& tensors, const nlohmann::ordered_json& values,
+                       std::optional<std::int64_t> num_to_keep) const;
   void discard(std::int64_t step) const;  // does not throw
   // Whether all ranks have written their files, which is waited for.
   [[nodiscard]] bool has_all_files(std::int64_t step, std::chrono::milliseconds patience) const;

@@ -18,8 +18,8 @@
 namespace d9d {
 
 struct CheckpointState {
-  // By name, the same on all ranks. Saving reads the local parts, and loading fills them in place. A mesh without axes
-  // means that all ranks of the job hold the same whole tensor.
+  // By name, what this rank has a part of (job_tensors). Saving reads the local parts, and loading fills them in place.
+  // A mesh without axes means that all ranks which have the tensor hold the same whole one.
   std::map<std::string, DTensor> tensors = {};
   // Names of those that a model may change before the optimiser's next step, such as buffers.
   std::set<std::string> buffers = {};

@@ -45,7 +45,6 @@ struct CheckpointWriter::Save {
   std::int64_t step;
   std::chrono::steady_clock::time_point began;
   std::optional<std::int64_t> num_to_keep;
-  std::map<std::string, SavedTensor> tensors;
   nlohmann::ordered_json values;
   Phase phase = Phase::kFiles;
   std::shared_future<std::string> work = {};  // this rank's part of the phase: its error
@@ -60,7 +59,7 @@ CheckpointWriter::~CheckpointWriter() {
   const bool is_written = !save_->work.valid() || save_->work.get().empty();  // the thread reads memory of this object
   if (!is_written || save_->phase == Save::Phase::kManifest || directory_.job().index() != 0) return;
   if (!directory_.has_all_files(save_->step, kPatience)) return;
-  (void)error_of([this] { directory_.complete(save_->step, save_->tensors, save_->values, save_->num_to_keep); });
+  (void)error_of([this] { directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });
 }
 
 std::unique_ptr<PinnedMemory> CheckpointWriter::make_memory(std::int64_t num_bytes) const {
@@ -75,7 +74,8 @@ std::unique_ptr<PinnedMemory> CheckpointWriter::make_memory(std::int64_t num_byt
 
 void CheckpointWriter::prepare(const std::map<std::string, DTensor>& tensors) {
   D9D_ASSERT(save_ == nullptr, "memory of a save in flight is replaced");
-  plan_ = std::make_unique<RankFilePlan>(tensors, directory_.job());
+  tensors_ = job_tensors(tensors, directory_.job());
+  plan_ = std::make_unique<RankFilePlan>(tensors, tensors_, directory_.job());
   memory_.reset();
   writes_at_once_.reset();
   memory_in_the_making_ =
@@ -110,11 +110,8 @@ void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, st
   directory_.job().throw_if_failed();  // values that crossed ranks are those that are written
   if (plan_ == nullptr || !plan_->is_of(state.tensors)) prepare(state.tensors);
   if (memory_in_the_making_.valid()) receive_memory();
-  save_ = std::make_unique<Save>(Save{.step = step,
-                                      .began = std::chrono::steady_clock::now(),
-                                      .num_to_keep = num_to_keep,
-                                      .tensors = described(state.tensors),
-                                      .values = state.values});
+  save_ = std::make_unique<Save>(Save{
+      .step = step, .began = std::chrono::steady_clock::now(), .num_to_keep = num_to_keep, .values = state.values});
   const auto write = [this, step, rank_values = state.rank_values](const BoxValues& values) {
     const std::filesystem::path folder = directory_.make_staging(step);
     write_rank_file(folder, directory_.job().index(), *plan_, values, rank_values ? rank_values() : nlohmann::json());
@@ -141,9 +138,8 @@ void CheckpointWriter::start_commit() {
   save_->phase = Save::Phase::kManifest;
   save_->work = {};
   if (directory_.job().index() != 0) return;
-  save_->work = in_thread([this] {
-    save_->not_removed = directory_.complete(save_->step, save_->tensors, save_->values, save_->num_to_keep);
-  });
+  save_->work = in_thread(
+      [this] { save_->not_removed = directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });
 }
 
 EndedSave CheckpointWriter::ended(const std::string& error) {

@@ -56,7 +56,8 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Local. A thread makes the host memory for saves of these tensors; begin() waits for it.
+  // Collective. A thread makes the host memory for saves of these tensors; begin() waits for it. Throws as
+  // job_tensors().
   void prepare(const std::map<std::string, DTensor>& tensors);
 
   // Nothing may be in flight. Older checkpoints than the num_to_keep newest are removed when this one is there. Local,
@@ -88,6 +89,7 @@ class CheckpointWriter {
   c10::Device device_;
   std::int64_t ranks_of_host_;
   SideStream copies_;
+  JobTensors tensors_;  // of plan_
   std::unique_ptr<const RankFilePlan> plan_;
   std::future<std::unique_ptr<PinnedMemory>> memory_in_the_making_;
   std::unique_ptr<PinnedMemory> memory_;

@@ -59,17 +59,18 @@ std::string fault_of(const SavedTensor& tensor) {
 }
 
 // The tensors with the boxes that the ranks have written. Throws StateError unless these make up the tensors.
-std::map<std::string, SavedTensor> with_boxes(std::map<std::string, SavedTensor> tensors,
-                                              const std::vector<RankNote>& notes) {
+std::map<std::string, SavedTensor> with_boxes(const JobTensors& described, const std::vector<RankNote>& notes) {
   constexpr const char* kExpected = "[checkpoint] expected the same tensors to save on all ranks, got ";
   constexpr const char* kAdvice = ". Give all ranks the same names, shapes and dtypes.";
+  std::map<std::string, SavedTensor> tensors;
+  for (const auto& [name, tensor] : described) tensors[name] = {.dtype = tensor.dtype, .shape = tensor.shape};
   for (std::size_t rank = 0; rank < notes.size(); ++rank) {
     for (const nlohmann::json& each : notes[rank].boxes) {
       const auto name = each.at("tensor").get<std::string>(), dtype = each.at("dtype").get<std::string>();
       const auto found = tensors.find(name);
-      D9D_CHECK(found != tensors.end(), StateError, kExpected, name, " on rank ", rank, " and not on rank 0", kAdvice);
+      D9D_CHECK(found != tensors.end(), StateError, kExpected, name, " on rank ", rank, " alone", kAdvice);
       D9D_CHECK(found->second.dtype == dtype, StateError, kExpected, name, " as ", dtype, " on rank ", rank, " and ",
-                found->second.dtype, " on rank 0", kAdvice);
+                found->second.dtype, " elsewhere", kAdvice);
       found->second.boxes.push_back(read_box(each.at("box")));
     }
   }
@@ -89,15 +90,7 @@ std::string list_of(const std::vector<std::string>& names) {
 
 }  // namespace
 
-std::map<std::string, SavedTensor> described(const std::map<std::string, DTensor>& tensors) {
-  std::map<std::string, SavedTensor> all;
-  for (const auto& [name, tensor] : tensors) {
-    all[name] = {.dtype = at::toString(tensor.local.scalar_type()), .shape = tensor.global_shape, .boxes = {}};
-  }
-  return all;
-}
-
-void write_manifest(const fs::path& folder, std::int64_t step, const std::map<std::string, SavedTensor>& described,
+void write_manifest(const fs::path& folder, std::int64_t step, const JobTensors& described,
                     const nlohmann::ordered_json& values, const std::vector<RankNote>& notes) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::object();
   for (const auto& [name, tensor] : with_boxes(described, notes)) {
@@ -159,7 +152,7 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
   return manifest;
 }
 
-void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors, const std::string& prefix,
+void check_tensors(const Manifest& manifest, const JobTensors& tensors, const std::string& prefix,
                    const fs::path& folder) {
   std::vector<std::string> missing, unknown, different;
   for (const auto& [name, tensor] : tensors) {
@@ -168,10 +161,9 @@ void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor
       missing.push_back(name);
       continue;
     }
-    const char* const dtype = at::toString(tensor.local.scalar_type());
-    if (found->second.dtype == dtype && found->second.shape == tensor.global_shape) continue;
+    if (found->second.dtype == tensor.dtype && found->second.shape == tensor.shape) continue;
     different.push_back(cat(name, " (", found->second.dtype, " ", at::IntArrayRef(found->second.shape), " there, ",
-                            dtype, " ", at::IntArrayRef(tensor.global_shape), " here)"));
+                            tensor.dtype, " ", at::IntArrayRef(tensor.shape), " here)"));
   }
   for (const auto& [name, tensor] : manifest.tensors) {
     if (name.starts_with(prefix) && !tensors.contains(name)) unknown.push_back(name);

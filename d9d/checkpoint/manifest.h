@@ -17,7 +17,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "d9d/checkpoint/checkpoint_state.h"
+#include "d9d/checkpoint/job_tensors.h"
 #include "d9d/core/dtensor/layout.h"
 
 namespace d9d {
@@ -48,14 +48,10 @@ struct Manifest {
   std::map<std::string, SavedTensor> tensors;
 };
 
-// Without boxes.
-[[nodiscard]] std::map<std::string, SavedTensor> described(const std::map<std::string, DTensor>& tensors);
-
 // The boxes of `tensors` are those of `notes`, which are of all ranks, in their order. Throws StateError, before a file
 // is made, unless they make up the tensors: where ranks have saved different ones.
-void write_manifest(const std::filesystem::path& folder, std::int64_t step,
-                    const std::map<std::string, SavedTensor>& tensors, const nlohmann::ordered_json& values,
-                    const std::vector<RankNote>& notes);
+void write_manifest(const std::filesystem::path& folder, std::int64_t step, const JobTensors& tensors,
+                    const nlohmann::ordered_json& values, const std::vector<RankNote>& notes);
 
 // Throws IoError, naming the file, for what is no manifest: another format, boxes outside of their tensor or on top of
 // each other, files outside of the folder.
@@ -66,7 +62,7 @@ void write_manifest(const std::filesystem::path& folder, std::int64_t step,
 
 // Throws StateError that lists names unless the tensors of the manifest whose names begin with `prefix` are exactly
 // these, with their dtypes and shapes.
-void check_tensors(const Manifest& manifest, const std::map<std::string, DTensor>& tensors, const std::string& prefix,
+void check_tensors(const Manifest& manifest, const JobTensors& tensors, const std::string& prefix,
                    const std::filesystem::path& folder);
 
 }  // namespace d9d

@@ -45,10 +45,11 @@ DTensor without_values(const DTensor& tensor) {
 
 }  // namespace
 
-RankFilePlan::RankFilePlan(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job) {
+RankFilePlan::RankFilePlan(const std::map<std::string, DTensor>& tensors, const JobTensors& all,
+                           const DeviceMesh& job) {
   std::map<std::string, OwnedBox> owned;
   std::vector<TensorSource> sources;
-  for (OwnedBox& each : boxes_of_rank(tensors, job)) {
+  for (OwnedBox& each : boxes_of_rank(tensors, all, job)) {
     const std::string entry = entry_of(each);
     const at::ScalarType dtype = tensors.at(each.tensor).local.scalar_type();
     sources.push_back({.name = entry, .dtype = dtype, .shape = each.box.sizes, .read = {}});

@@ -2,7 +2,7 @@
 // it over, a note of which boxes these are.
 //
 // Example
-//   const RankFilePlan plan(state.tensors, job);
+//   const RankFilePlan plan(state.tensors, job_tensors(state.tensors, job), job);
 //   write_rank_file(folder, job.index(), plan, host_values_in(state.tensors), /*rank_values=*/nullptr);
 #pragma once
 
@@ -33,7 +33,7 @@ struct PlannedBox {
 class RankFilePlan {
  public:
   // Throws as boxes_of_rank(), and StateError for dtypes that safetensors files lack.
-  RankFilePlan(const std::map<std::string, DTensor>& tensors, const DeviceMesh& job);
+  RankFilePlan(const std::map<std::string, DTensor>& tensors, const JobTensors& all, const DeviceMesh& job);
 
   // Whether it is the plan of these tensors: the same names, shapes, dtypes and layouts.
   [[nodiscard]] bool is_of(const std::map<std::string, DTensor>& tensors) const;

@@ -246,10 +246,9 @@ TEST_F(CheckpointDirectoryTest, Of_ranks_that_disagree_is_refused_and_the_one_be
       on_ranks(layouts()[1], [&](const DeviceMesh& mesh) {
         CheckpointState state = state_on(mesh, layouts()[1], 2);
         if (mesh.index() == rank) change(state);
-        EXPECT_THAT(
-            [&] { CheckpointDirectory(folder_, mesh).save(2, state, 1); },
-            ::testing::Throws<Error>(::testing::Property(
-                &Error::what, AllOf(HasSubstr("expected the same tensors to save on all ranks"), HasSubstr(text)))));
+        EXPECT_THAT([&] { CheckpointDirectory(folder_, mesh).save(2, state, 1); },
+                    ::testing::Throws<Error>(::testing::Property(
+                        &Error::what, AllOf(HasSubstr("expected the same tensors on all ranks"), HasSubstr(text)))));
       });
       EXPECT_THAT(names(), ElementsAre("save-1"));
       expect_loads(layouts()[0], 1);

@@ -209,9 +209,10 @@ TEST_F(CheckpointWriterTest, Takes_nothing_of_a_job_that_was_killed_in_the_same_
   on_ranks(2, [&](const DeviceMesh& mesh) {
     const CheckpointDirectory directory(folder_, mesh);
     const fs::path staging = directory.make_staging(5);
+    const CheckpointState state = state_of(mesh, 1);
+    const JobTensors all = job_tensors(state.tensors, mesh);
     if (mesh.index() == 1) {
-      const CheckpointState state = state_of(mesh, 1);
-      write_rank_file(staging, 1, RankFilePlan(state.tensors, mesh), host_values_in(state.tensors), nullptr);
+      write_rank_file(staging, 1, RankFilePlan(state.tensors, all, mesh), host_values_in(state.tensors), nullptr);
       std::ofstream(staging / ".nfs0001") << "of the file system";
     }
     mesh.communicator()->barrier();

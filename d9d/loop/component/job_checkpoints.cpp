@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/model_state/mapper/compose.h"
@@ -53,8 +54,12 @@ std::map<std::string, DTensor> tensors_of_optimizer(const Module& module, const 
   return tensors;
 }
 
-bool has_frozen_parameters(const Module& module) {
-  return std::ranges::any_of(module.named_parameters(), [](const auto& each) { return !each.second->requires_grad(); });
+// Collective: whether any stage of the pipeline has them.
+bool has_frozen_parameters(const Module& module, const DistContext& context) {
+  const auto parameters = module.named_parameters();
+  const bool has = std::ranges::any_of(parameters, [](const auto& each) { return !each.second->requires_grad(); });
+  const auto all = all_gather_object(has, context.mesh(MeshDomain::kRegular).slice({"pp"}));
+  return std::ranges::find(all, nlohmann::json(true)) != all.end();
 }
 
 // Frozen parameters that are not in the checkpoint come from where they came from in the job that saved.
@@ -144,10 +149,6 @@ bool saves_checkpoints(const CheckpointingConfig& config) {
 
 std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {
   if (!saves_checkpoints(config)) return std::nullopt;
-  D9D_CHECK(!context.mesh_parameters().has_pipeline_parallel(), ConfigError,
-            "[loop::checkpoints] trainer.checkpointing with mesh.pipeline_parallel = ",
-            context.mesh_parameters().pipeline_parallel,
-            " is not built in this version. Set checkpointing.period_steps to \"disable\", or the degree to 1.");
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
   with_error_place("trainer.checkpointing.save_dir", [&] { directory.prepare(); });
   if (context.is_main_process()) {
@@ -199,7 +200,7 @@ void load_model(const SavedCheckpoint& saved, const DistContext& context, const 
   D9D_CHECK(saved_with == trainable_only, ConfigError, "[loop::checkpoints] expected trainer.model_stage_factory.",
             kTrainableOnly, " = ", saved_with.dump(), ", with which ", saved.folder().string(), " was saved, got ",
             trainable_only ? "true" : "false", ". Continue with the same, or begin in another folder.");
-  if (trainable_only && has_frozen_parameters(module)) check_frozen_source(saved, config);
+  if (trainable_only && has_frozen_parameters(module, context)) check_frozen_source(saved, config);
   saved.load({.tensors = tensors_of_model(module, trainable_only)}, context.mesh(MeshDomain::kBatch), kModel);
 }
 

@@ -1,8 +1,15 @@
 #include "d9d/loop/component/model_stage_factory.h"
 
+#include <map>
+#include <set>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
 #include "d9d/base/check.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/collectives/agreed.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/job_checkpoints.h"
@@ -32,8 +39,8 @@ void check_layouts(const DistContext& context, const Module& module) {
   }
 }
 
-void load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
-                            const std::function<StateMapper(const HuggingFaceDirectory&)>& map) {
+LoadReport load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
+                                  const std::function<StateMapper(const HuggingFaceDirectory&)>& map) {
   const std::filesystem::path& folder = config.source_checkpoint.value();
   LoadReport report;
   agreed(context.mesh(MeshDomain::kBatch), [&] {
@@ -47,10 +54,31 @@ void load_source_checkpoint(const DistContext& context, Module& module, const Mo
       }
     });
   });
+  return report;
+}
+
+void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
+                               const std::vector<LoadReport>& of_stages) {
+  nlohmann::json own = nlohmann::json::array();
+  for (const LoadReport& stage : of_stages) own.push_back({stage.unused, stage.missing});
+  const auto all = all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}));
   if (!context.is_main_process()) return;
-  for (const std::string& name : report.unused) context.log().warning("ignored ", name, " of ", folder.string());
-  for (const std::string& name : report.missing) {
-    context.log().warning("initial values stay in ", name, ", which ", folder.string(), " lacks");
+  const std::string folder = config.source_checkpoint.value().string();
+  std::map<std::string, std::size_t> num_unused;  // by how many stages
+  std::set<std::string> missing;
+  std::size_t num_stages = 0;
+  for (const nlohmann::json& of_rank : all) {
+    for (const nlohmann::json& stage : of_rank) {
+      ++num_stages;
+      for (const nlohmann::json& name : stage[0]) ++num_unused[name.get<std::string>()];
+      for (const nlohmann::json& name : stage[1]) missing.insert(name.get<std::string>());
+    }
+  }
+  for (const auto& [name, count] : num_unused) {
+    if (count == num_stages) context.log().warning("ignored ", name, " of ", folder);
+  }
+  for (const std::string& name : missing) {
+    context.log().warning("initial values stay in ", name, ", which ", folder, " lacks");
   }
 }
 
@@ -62,8 +90,9 @@ RandomClockPtr share_random_clock(const DistContext& context, Module& module, co
   return clock;
 }
 
-void build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
-                       const PipelineStageInfo& stage, const std::shared_ptr<Module>& shared, bool resumes) {
+std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
+                                            AnyModelProvider& provider, const PipelineStageInfo& stage,
+                                            const std::shared_ptr<Module>& shared, bool resumes) {
   Module& module = *shared;
   check_late_initialized(module);
   if (const auto& dtype = config.model_stage_factory.master_dtype) keep_parameters_in(shared, to_scalar_type(*dtype));
@@ -71,13 +100,15 @@ void build_model_stage(const DistContext& context, const TrainerConfig& config, 
   check_layouts(context, module);
   module.materialize(context.device());
   module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
+  std::optional<LoadReport> loaded;
   if (const auto& checkpoint = config.model_stage_factory.source_checkpoint;
       checkpoint && (!resumes || config.model_stage_factory.checkpoint_only_trainable_parameters)) {
-    load_source_checkpoint(context, module, config.model_stage_factory, [&](const HuggingFaceDirectory& source) {
-      return provider.map_source_checkpoint(source, module);
-    });
+    loaded = load_source_checkpoint(
+        context, module, config.model_stage_factory,
+        [&](const HuggingFaceDirectory& source) { return provider.map_source_checkpoint(source, module); });
   }
   module.check_initialized();
+  return loaded;
 }
 
 }  // namespace d9d

@@ -3,10 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/providers.h"
+#include "d9d/model_state/load_model_state.h"
 
 namespace d9d {
 
@@ -22,15 +25,20 @@ void check_layouts(const DistContext& context, const Module& module);
                                                 const TrainerConfig& config);
 
 // Collective over the job. Fills the module from the configured source_checkpoint: a folder of Hugging Face with the
-// mapper that `map` makes for it, a checkpoint of a job by its own names. On the main process, warns of tensors of the
-// folder that nothing takes, and of parameters that it lacks. A rank's error is all ranks' error.
-void load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
-                            const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
+// mapper that `map` makes for it, a checkpoint of a job by its own names. A rank's error is all ranks' error.
+[[nodiscard]] LoadReport load_source_checkpoint(const DistContext& context, Module& module,
+                                                const ModelStageFactoryConfig& config,
+                                                const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
+// Collective over the job. On the main process, warns of tensors of the source_checkpoint that no stage takes, and of
+// parameters that it lacks. of_stages: what the stages of this rank have loaded.
+void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
+                               const std::vector<LoadReport>& of_stages);
 
 // Collective. `module`: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
 // replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable
-// parameters alone.
-void build_model_stage(const DistContext& context, const TrainerConfig& config, AnyModelProvider& provider,
-                       const PipelineStageInfo& stage, const std::shared_ptr<Module>& module, bool resumes = false);
+// parameters alone. Returns what was loaded from there; none: it was not read.
+std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
+                                            AnyModelProvider& provider, const PipelineStageInfo& stage,
+                                            const std::shared_ptr<Module>& module, bool resumes = false);
 
 }  // namespace d9d

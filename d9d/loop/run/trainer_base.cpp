@@ -144,13 +144,17 @@ std::vector<std::shared_ptr<Module>> TrainerBase::build_stages(const DistContext
                                                                const TrainerConfig& config) {
   const StagePlacement placement = placement_of(context, config);
   std::vector<std::shared_ptr<Module>> stages;
+  std::vector<LoadReport> loaded;
   for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
     const PipelineStageInfo stage{.num_stages = placement.num_stages(), .current_stage = index.value};
     stages.push_back(binding_->initialize_model_stage(context, stage));
     check_equal_model(context, *stages.back());
-    build_model_stage(context, config, parts_.model, stage, stages.back(), /*resumes=*/saved_.has_value());
+    auto report =
+        build_model_stage(context, config, parts_.model, stage, stages.back(), /*resumes=*/saved_.has_value());
+    if (report) loaded.push_back(std::move(*report));
     if (config.detect_non_finite) detect_non_finite(*stages.back());
   }
+  if (!loaded.empty()) warn_of_source_checkpoint(context, config.model_stage_factory, loaded);
   return stages;
 }
 

@@ -1,0 +1,293 @@
+// A language model in pipeline stages, trained, saved and exported: what is logged, and all tensors, in float64.
+//
+// Example
+//   const Trained trained = train({.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}});
+//   expect_same(trained, train({}));                                  // of the model in one piece, on one rank
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/dtensor/redistribute.h"
+#include "d9d/data/pack/as_pack_stream.h"
+#include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/auto/language_model_task.h"
+#include "d9d/loop/component/job_checkpoints.h"
+#include "d9d/loop/run/trainer.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/model_state/write_model_state.h"
+#include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/qwen3_dense/model.h"
+#include "d9d/models/qwen3_moe/model.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
+
+#include "tests/support/decoder_families.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tolerances.h"
+
+namespace d9d::test::pipeline {
+
+inline constexpr std::int64_t kNumMicrobatches = 8;  // of a step, over all ranks
+inline constexpr std::int64_t kNumSteps = 3;
+
+struct PipelineJob {
+  DeviceMeshParameters mesh = {};
+  PipelineScheduleConfig schedule = {};
+  FsdpConfig fsdp = {};
+  bool checkpoints = false;
+  bool has_experts = false;
+  bool ties_embeddings = false;
+  bool freezes_first = false;  // embedding and the first two layers
+  std::int64_t num_steps = kNumSteps;
+  std::int64_t log_period = 1;
+  std::string save_dir = {};  // in folder(); empty: nothing is saved
+  std::int64_t save_period = 1;
+  ModelStageFactoryConfig model = {};
+  std::string export_to = {};           // in folder()
+  std::set<std::string> exported = {};  // empty: what the provider does by itself
+  RankBackend backend = RankBackend::kThreads;
+};
+
+// Of 4, 6 or 8 positions; a fifth of the labels do not count.
+inline TokenBatch microbatch(std::int64_t step, std::int64_t number) {
+  const std::int64_t length = 4 + 2 * ((step + number) % 3), seed = 1 + step * kNumMicrobatches + number;
+  const at::Tensor position = at::arange(length);
+  const at::Tensor labels = (position * position * 3 + 5 * seed).remainder(20).unsqueeze(0);
+  return {.input_ids = (position * 7 * seed + position + seed).remainder(20).unsqueeze(0),
+          .labels = labels.masked_fill(labels.remainder(5) == 0, kIgnoreIndex),
+          .position_ids = position.unsqueeze(0)};
+}
+
+struct Stream {
+  std::optional<std::vector<TokenBatch>> next() {
+    std::vector<TokenBatch> pack;
+    const std::int64_t share = kNumMicrobatches / num_ranks;
+    for (std::int64_t i = rank * share; i < (rank + 1) * share; ++i) pack.push_back(microbatch(step, i));
+    ++step;
+    return pack;
+  }
+  std::optional<std::int64_t> total_steps() const { return std::nullopt; }
+  nlohmann::json state() const { return step; }
+  void load_state(const nlohmann::json& state) { step = state; }
+
+  std::int64_t rank = 0, num_ranks = 1, step = 0;
+};
+
+// Counts what the losses of this rank have seen.
+struct Task : LanguageModelTask {
+  using LanguageModelTask::LanguageModelTask;
+  LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override {
+    ++num_losses;
+    return LanguageModelTask::compute_loss(output, state, schedule);
+  }
+  nlohmann::json state() const override { return num_losses; }
+  void load_state(const std::vector<nlohmann::json>& of_ranks) override {
+    for (const nlohmann::json& each : of_ranks) num_resumed += each.get<std::int64_t>();
+  }
+  std::int64_t num_losses = 0;
+  std::int64_t num_resumed = 0;  // of all ranks of the job that saved
+};
+
+// A copy.
+inline at::Tensor whole_of(const DTensor& tensor) {
+  return tensor.mesh.axes().empty() ? tensor.local.clone() : full_tensor(tensor).clone();
+}
+
+struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
+  explicit Provider(const PipelineJob& pipeline_job) : job(pipeline_job) {}
+
+  ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
+    const DecoderStageOptions options{.stage = stage, .enable_checkpointing = job.checkpoints};
+    const SmallDecoder sizes{
+        .num_layers = 8, .ties_embeddings = job.ties_embeddings, .auxiliary_loss_coefficient = 0.1};
+    if (job.has_experts) {
+      backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes), options);
+    } else {
+      backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes), options);
+    }
+    model = make_decoder_for_causal_lm(backbone);
+    model->to(at::kDouble);
+    for (const auto& [name, parameter] : model->named_parameters()) {
+      const bool is_early =
+          name.starts_with("model.embed") || name.starts_with("model.layers.0.") || name.starts_with("model.layers.1.");
+      if (job.freezes_first && is_early) parameter->set_requires_grad(false);
+    }
+    return as_model_stage<LanguageModelTypes>(model);
+  }
+  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
+    parallelize_decoder(context, *backbone, {model->head.shared()}, job.fsdp);
+  }
+  std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
+                                                            std::optional<std::int64_t>) override {
+    return as_pack_stream<TokenBatch>(
+        Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size()});
+  }
+
+  ModelExport prepare_export(const Module& module) override {
+    if (job.exported.empty()) return AnyModelProvider::prepare_export(module);
+    return {.mapper = mapper::identities(job.exported)};
+  }
+
+  // `note` gets all tensors of the stages as whole ones when the job is ready.
+  void register_events(const DistContext&, EventBus& events) override {
+    events.subscribe(kTrainModelStagesReady, [this](const ModelStagesReady& ready) {
+      for (Module& stage : ready.modules) stages.push_back(&stage);
+    });
+    events.subscribe(kTrainOptimizerReady, [this](const OptimizerReady& ready) {
+      for (const Module* stage : stages) {
+        for (const auto& [name, tensor] : state_of(*stage)) note("model." + name, whole_of(tensor));
+      }
+      for (const auto& [name, tensor] : ready.optimizer.state_dict()) {
+        note("optimizer." + name, whole_of(tensor));
+      }
+    });
+  }
+
+  const PipelineJob& job;
+  std::vector<Module*> stages;
+  std::function<void(const std::string& name, const at::Tensor& whole)> note;
+  ModulePtr<PreNormDecoder> backbone;
+  ModulePtr<DecoderForCausalLM> model;
+};
+
+struct Trained {
+  std::vector<nlohmann::json> logged = {};            // of each step
+  std::map<std::string, at::Tensor> parameters = {};  // of all stages
+  std::map<std::string, at::Tensor> at_start = {};    // of model and optimiser, after a checkpoint was loaded
+  std::int64_t num_losses = 0;                        // of all tasks, without those before a resume
+  std::int64_t num_resumed = 0;                       // of each task
+  std::string log = {};                               // of all ranks
+};
+
+inline std::filesystem::path folder() {
+  const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
+  return std::filesystem::path(::testing::TempDir()) / cat("d9d_", test->test_suite_name(), "_", test->name());
+}
+
+inline TrainerConfig config_of(const PipelineJob& job) {
+  TrainerConfig config;
+  config.run.name = "pipeline";
+  config.schedule.total_steps = job.num_steps;
+  config.pipelining.schedule = job.schedule;
+  config.logging.tracker = JsonlTrackerConfig{.path = folder() / "metrics.jsonl"};
+  config.logging.period_steps = {EverySteps{job.log_period}};
+  config.model_stage_factory = job.model;
+  config.gc.period_steps = {StepActionMode::kDisable};
+  config.checkpointing.period_steps = {StepActionMode::kDisable};
+  if (!job.save_dir.empty()) {
+    config.checkpointing = {.save_dir = folder() / job.save_dir, .period_steps = {EverySteps{job.save_period}}};
+  }
+  config.gradient_clipping.max_norm = 0.5;
+  return config;
+}
+
+inline Trained train(const PipelineJob& job) {
+  std::filesystem::create_directories(folder());
+  std::filesystem::remove(folder() / "metrics.jsonl");
+  Trained trained;
+  std::mutex mutex;
+  run_ranks(job.backend, job.mesh.world_size(), [&](World& world) {
+    const DistContext context({.mesh = job.mesh,
+                               .world = borrowed(world),
+                               .local_rank = world.rank(),
+                               .log_sink = [&](std::string_view line) {
+                                 const std::lock_guard lock(mutex);
+                                 trained.log += line;
+                               }});
+    Task task(context);
+    Provider provider(job);
+    provider.note = [&](const std::string& name, const at::Tensor& whole) {
+      const std::lock_guard lock(mutex);
+      trained.at_start.insert_or_assign(name, whole);
+    };
+    AutoOptimizerProvider optimizer(AdamWConfig{.lr = 1e-2});
+    AutoLRSchedulerProvider lr_scheduler(
+        PiecewiseConfig{.initial_multiplier = 1.0,
+                        .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
+    Trainer<LanguageModelTypes> trainer(context, config_of(job),
+                                        {.task = task,
+                                         .model = provider,
+                                         .data = provider,
+                                         .optimizer = optimizer,
+                                         .lr_scheduler = lr_scheduler,
+                                         .tracker = nullptr});
+    ASSERT_EQ(trainer.train(), TrainingOutcome::kFinished);
+    if (!job.export_to.empty()) trainer.export_to(folder() / job.export_to);
+    const auto whole = trainer.module().full_state_dict();
+    const std::lock_guard lock(mutex);
+    trained.num_losses += task.num_losses;
+    trained.num_resumed = task.num_resumed;
+    for (const auto& [name, tensor] : whole) trained.parameters.insert_or_assign(name, tensor.detach().clone());
+  });
+  std::ifstream file(folder() / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) trained.logged.push_back(nlohmann::json::parse(line));
+  return trained;
+}
+
+// Each key of a line is logged once.
+inline std::map<std::string, std::vector<double>> series_of(const Trained& trained) {
+  std::map<std::string, std::vector<double>> series;
+  for (const nlohmann::json& line : trained.logged) {
+    for (const auto& [key, value] : line.items()) {
+      if (value.is_number() && key != "step_seconds" && key != "time") series[key].push_back(value.get<double>());
+    }
+  }
+  return series;
+}
+
+inline void expect_same(const Trained& actual, const Trained& expected) {
+  const auto own = series_of(actual), others = series_of(expected);
+  for (const char* const name : {"loss", "grad_norm", "num_tokens", "num_predicted"})
+    EXPECT_TRUE(others.contains(name));
+  for (const auto& [name, values] : others) {
+    ASSERT_TRUE(own.contains(name)) << name;
+    ASSERT_EQ(own.at(name).size(), values.size()) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_NEAR(own.at(name)[i], values[i], tolerance("fp64").value * std::abs(values[i]))
+          << name << " of line " << i;
+    }
+  }
+  for (const auto& [name, tensor] : expected.parameters) {
+    ASSERT_TRUE(actual.parameters.contains(name)) << name;
+    const double scale = std::max(1e-3, tensor.to(at::kDouble).abs().max().item<double>());
+    const double error = (actual.parameters.at(name) - tensor).to(at::kDouble).abs().max().item<double>();
+    EXPECT_LE(error, tolerance("fp64").value * scale) << name;
+  }
+  EXPECT_EQ(actual.parameters.size(), expected.parameters.size());
+}
+
+inline const Trained& in_one_piece() {
+  static const Trained trained = train({});
+  return trained;
+}
+
+inline std::vector<PipelineScheduleConfig> schedules() {
+  return {GPipeScheduleConfig{},
+          OneFOneBScheduleConfig{},
+          OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true},
+          LoopedBfsScheduleConfig{.num_stages_per_rank = 2},
+          ZeroBubbleVScheduleConfig{},
+          DualPipeVScheduleConfig{}};
+}
+
+inline std::string error_of(const PipelineJob& job) {
+  try {
+    (void)train(job);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace d9d::test::pipeline

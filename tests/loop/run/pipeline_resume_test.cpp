@@ -1,0 +1,215 @@
+// Jobs whose models are cut into pipeline stages save themselves, and continue on any other cut.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+
+#include "tests/loop/run/pipeline_job.h"
+
+namespace d9d::test::pipeline_resume_test {
+namespace {
+
+namespace fs = std::filesystem;
+using pipeline::expect_same;
+using pipeline::folder;
+using pipeline::PipelineJob;
+using pipeline::train;
+using pipeline::Trained;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::int64_t kSaved = 3;
+constexpr std::int64_t kSteps = 5;
+
+// What is logged of the steps from `step` on.
+Trained since(Trained trained, std::int64_t step) {
+  std::erase_if(trained.logged, [&](const nlohmann::json& line) { return line.value("step", kSteps) < step; });
+  return trained;
+}
+
+class PipelineResume : public ::testing::Test {
+ protected:
+  void SetUp() override { fs::remove_all(folder()); }
+  void TearDown() override { fs::remove_all(folder()); }
+
+  // Trains all steps, and leaves of the checkpoints the one of step kSaved, in the folder `kept`.
+  static Trained save(PipelineJob job) {
+    fs::remove_all(folder() / "kept");
+    job.num_steps = kSteps;
+    job.save_dir = "kept";
+    job.save_period = kSaved;
+    Trained whole = train(job);
+    for (const auto& entry : fs::directory_iterator(folder() / "kept")) {
+      if (entry.path().filename() != cat("save-", kSaved)) fs::remove_all(entry.path());
+    }
+    return whole;
+  }
+  // Continues from what was kept, which stays as it is. What the job starts with is bit for bit what was saved.
+  static Trained resume(PipelineJob job) {
+    fs::remove_all(folder() / "run");
+    fs::copy(folder() / "kept", folder() / "run", fs::copy_options::recursive);
+    job.num_steps = kSteps;
+    job.save_dir = "run";
+    job.save_period = kSteps;
+    Trained rest = train(job);
+    const auto saved = checkpoint_at(folder() / "kept").value();
+    const NamedTensors tensors = saved.tensors("");
+    EXPECT_FALSE(tensors.names.empty());
+    for (const std::string& name : tensors.names) {
+      const auto found = rest.at_start.find(name);
+      EXPECT_TRUE(found != rest.at_start.end() && at::equal(found->second, tensors.find(name)->read())) << name;
+    }
+    const bool has_all = !job.model.checkpoint_only_trainable_parameters;
+    EXPECT_TRUE(!has_all || rest.at_start.size() == tensors.names.size());
+    return rest;
+  }
+};
+
+void expect_bit_equal(const Trained& actual, const Trained& expected) {
+  EXPECT_EQ(series_of(actual), series_of(expected));
+  ASSERT_EQ(actual.parameters.size(), expected.parameters.size());
+  for (const auto& [name, values] : expected.parameters) {
+    EXPECT_TRUE(at::equal(actual.parameters.at(name), values)) << name;
+  }
+}
+
+std::vector<PipelineJob> layouts() {
+  const FsdpConfig once{.reshard_after_forward = ReshardAfterForward::kNever, .reduce_on_last_microbatch = true};
+  return {
+      {},
+      {.mesh = {.data_parallel_shard = 2}},
+      {.mesh = {.pipeline_parallel = 2}, .schedule = OneFOneBScheduleConfig{}},
+      {.mesh = {.pipeline_parallel = 4}, .schedule = GPipeScheduleConfig{}},
+      {.mesh = {.pipeline_parallel = 2}, .schedule = LoopedBfsScheduleConfig{.num_stages_per_rank = 2}},
+      {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = DualPipeVScheduleConfig{}, .fsdp = once},
+      {.mesh = {.pipeline_parallel = 2, .data_parallel_replicate = 2}, .schedule = ZeroBubbleVScheduleConfig{}}};
+}
+
+TEST_F(PipelineResume, On_the_same_stages_continues_bit_for_bit) {
+  for (const PipelineJob& job : layouts()) {
+    SCOPED_TRACE(cat(schedule_of(job.schedule).name, " on ", job.mesh.world_size()));
+    const Trained whole = save(job);
+    const Trained rest = resume(job);
+    expect_bit_equal(rest, since(whole, kSaved));
+    EXPECT_EQ(rest.num_resumed, kSaved * pipeline::kNumMicrobatches);
+    EXPECT_EQ(rest.num_losses, (kSteps - kSaved) * pipeline::kNumMicrobatches);
+  }
+}
+
+TEST_F(PipelineResume, On_other_stages_continues_as_one_piece_would) {
+  const Trained whole = since(train({.num_steps = kSteps}), kSaved);
+  for (const PipelineJob& from : layouts()) {
+    (void)save(from);
+    for (const PipelineJob& to : layouts()) {
+      SCOPED_TRACE(cat("from ", schedule_of(from.schedule).name, " on ", from.mesh.world_size(), " to ",
+                       schedule_of(to.schedule).name, " on ", to.mesh.world_size()));
+      const Trained rest = resume(to);
+      expect_same(rest, whole);
+      EXPECT_EQ(rest.num_resumed, kSaved * pipeline::kNumMicrobatches);
+    }
+  }
+}
+
+TEST_F(PipelineResume, Of_stages_with_experts_continues_as_one_piece_would) {
+  const std::vector<PipelineJob> jobs = {
+      {.has_experts = true},
+      {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2},
+       .schedule = ZeroBubbleVScheduleConfig{},
+       .has_experts = true},
+      {.mesh = {.pipeline_parallel = 4, .data_parallel_replicate = 2, .expert_parallel = 2},
+       .schedule = OneFOneBScheduleConfig{},
+       .has_experts = true}};
+  const Trained whole = since(train({.has_experts = true, .num_steps = kSteps}), kSaved);
+  for (const PipelineJob& from : jobs) {
+    (void)save(from);
+    for (const PipelineJob& to : jobs) expect_same(resume(to), whole);
+  }
+}
+
+TEST_F(PipelineResume, Over_sockets_continues_as_one_piece_would) {
+  const PipelineJob job{.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
+                        .schedule = DualPipeVScheduleConfig{},
+                        .backend = RankBackend::kGloo};
+  const Trained whole = save(job);
+  expect_bit_equal(resume(job), since(whole, kSaved));
+}
+
+TEST_F(PipelineResume, Continues_sums_since_they_were_logged) {
+  const Trained whole = since(train({.num_steps = kSteps, .log_period = 2}), kSaved);
+  (void)save({.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}, .log_period = 2});
+  expect_same(resume({.mesh = {.pipeline_parallel = 4}, .schedule = OneFOneBScheduleConfig{}, .log_period = 2}), whole);
+}
+
+TEST_F(PipelineResume, With_a_frozen_stage_saves_the_others_alone) {
+  PipelineJob job{.mesh = {.pipeline_parallel = 4}, .schedule = OneFOneBScheduleConfig{}, .freezes_first = true};
+  job.model.checkpoint_only_trainable_parameters = true;
+  const Trained whole = save(job);
+  const std::vector<std::string> names = checkpoint_at(folder() / "kept").value().tensors("model.").names;
+  EXPECT_THAT(names, Not(::testing::Contains(::testing::ContainsRegex("embed|layers\\.[01]\\."))));
+  EXPECT_THAT(names, ::testing::Contains("model.layers.2.input_layernorm.weight"));
+  expect_bit_equal(resume(job), since(whole, kSaved));
+  for (const PipelineJob& to : layouts()) {
+    PipelineJob other = to;
+    other.freezes_first = true;
+    other.model = job.model;
+    expect_same(resume(other), since(whole, kSaved));
+  }
+  job.model.checkpoint_only_trainable_parameters = false;
+  job.num_steps = kSteps;
+  job.save_dir = "kept";
+  EXPECT_THAT(error_of(job), HasSubstr("checkpoint_only_trainable_parameters = true, with which"));
+}
+
+TEST_F(PipelineResume, Begins_with_the_weights_of_stages_of_another_job) {
+  const PipelineJob saving{.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}};
+  (void)save(saving);
+  const SavedCheckpoint saved = checkpoint_at(folder() / "kept").value();
+  const NamedTensors weights = saved.tensors("model.");
+  for (const PipelineJob& to : layouts()) {
+    PipelineJob job = to;
+    job.num_steps = 1;
+    job.model.source_checkpoint = folder() / "kept";
+    const Trained begun = train(job);
+    for (const std::string& name : weights.names) {
+      EXPECT_TRUE(at::equal(begun.at_start.at("model." + name), weights.find(name)->read())) << name;
+    }
+    EXPECT_THAT(begun.log, Not(HasSubstr("ignored")));
+  }
+}
+
+TEST_F(PipelineResume, Says_once_what_no_stage_takes_and_what_the_source_lacks) {
+  std::vector<TensorSource> tensors = {tensor_source("left_over", at::ones({2}))};
+  for (const auto& [name, tensor] : train({}).parameters) {
+    if (!name.starts_with("model.layers.7.")) tensors.push_back(tensor_source(name, tensor));
+  }
+  write_huggingface_directory(folder() / "source", nlohmann::json::object(), tensors);
+  PipelineJob job{.mesh = {.pipeline_parallel = 2}, .schedule = ZeroBubbleVScheduleConfig{}, .num_steps = 1};
+  job.model = {.source_checkpoint = folder() / "source", .source_may_lack = "model\\.layers\\.7\\..*"};
+  for (const std::int64_t num_ranks : {1, 2, 4}) {
+    job.mesh.pipeline_parallel = num_ranks;
+    const std::string log = train(job).log;
+    const auto num_of = [&](const std::string& text) {
+      std::int64_t count = 0;
+      for (auto at = log.find(text); at != std::string::npos; at = log.find(text, at + 1)) ++count;
+      return count;
+    };
+    EXPECT_EQ(num_of("ignored left_over of"), 1);
+    EXPECT_EQ(num_of("ignored "), 1);
+    EXPECT_EQ(num_of("initial values stay in model.layers.7.input_layernorm.weight"), 1);
+  }
+}
+
+TEST_F(PipelineResume, Of_another_model_is_refused_on_all_ranks_with_one_line) {
+  (void)save({.mesh = {.pipeline_parallel = 2}, .schedule = OneFOneBScheduleConfig{}});
+  PipelineJob other{.mesh = {.pipeline_parallel = 4}, .schedule = OneFOneBScheduleConfig{}, .has_experts = true};
+  other.save_dir = "kept";
+  other.num_steps = kSteps;
+  EXPECT_THAT(error_of(other), HasSubstr("expected the tensors of this job in"));
+  EXPECT_THAT(error_of(other), HasSubstr("it lacks model.model.layers.0.mlp."));
+}
+
+}  // namespace
+}  // namespace d9d::test::pipeline_resume_test
