@@ -185,6 +185,17 @@ TEST(WriteModelState, Fails_on_all_ranks_when_a_disk_is_full_and_keeps_the_earli
   if (!could_mount) GTEST_SKIP() << "the system forbids mounting";
 }
 
+TEST(WriteModelState, Refuses_to_write_nothing) {
+  const fs::path root = test::fresh_directory("d");
+  test::run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DeviceMesh job("m", {{"r", 2}}, test::borrowed(world));
+    EXPECT_THAT(
+        test::message_of<StateError>([&] { (void)write_model_state(root / "m", mapper::parallel({}), {}, job); }),
+        HasSubstr("expected at least one tensor to write"));
+  });
+  EXPECT_TRUE(fs::is_empty(root));
+}
+
 TEST(WriteModelState, Refuses_a_folder_with_other_files) {
   const fs::path root = test::fresh_directory("d");
   fs::create_directories(root / "m");
