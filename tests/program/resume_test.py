@@ -24,7 +24,8 @@ class Resume(ProgramTest):
         return job
 
     def names(self, job):
-        return sorted(path.name for path in job.saves.iterdir()) if job.saves.exists() else []
+        found = sorted(path.name for path in job.saves.iterdir()) if job.saves.exists() else []
+        return [name for name in found if name != ".lock"]
 
     def newest(self, job):
         """Step of the newest complete checkpoint; 0: none."""

@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/control/trainable_parameters.h"
@@ -147,16 +148,34 @@ bool saves_checkpoints(const CheckpointingConfig& config) {
   return !(config.period_steps == StepActionPeriod{StepActionMode::kDisable});
 }
 
+std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const CheckpointingConfig& config) {
+  if (!saves_checkpoints(config)) return nullptr;
+  const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
+  return with_error_place("trainer.checkpointing.save_dir", [&] { return directory.prepare(); });
+}
+
 std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {
   if (!saves_checkpoints(config)) return std::nullopt;
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
-  with_error_place("trainer.checkpointing.save_dir", [&] { directory.prepare(); });
   if (context.is_main_process()) {
-    for (const auto& path : directory.others()) {
+    for (const auto& [step, path] : directory.others()) {
       context.log().warning("[checkpoint] ", path.string(), " is no checkpoint of this library: it is not read");
     }
   }
   return directory.newest();
+}
+
+void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule) {
+  if (!saves_checkpoints(config)) return;
+  const DeviceMesh job = context.mesh(MeshDomain::kBatch);
+  on_first_rank(job, [&] {
+    const auto others = CheckpointDirectory(config.save_dir, job).others();
+    const auto next = others.upper_bound(schedule.current_step());
+    D9D_CHECK(next == others.end() || next->first > schedule.total_steps(), IoError,
+              "[loop::checkpoints] expected no other folder or file with the name of a save of this job, got ",
+              next->second.string(), " without a manifest.json, and steps ", schedule.current_step() + 1, " to ",
+              schedule.total_steps(), " to save. Move it away, or set another trainer.checkpointing.save_dir.");
+  });
 }
 
 void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer) {

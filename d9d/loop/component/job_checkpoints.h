@@ -1,6 +1,7 @@
 // What a checkpoint holds of a training job, and continuing from one. JobSaves (job_saves.h) writes them.
 //
 // Example
+//   const auto lock = prepare_saves(context, config.checkpointing);
 //   const auto saved = newest_checkpoint(context, config.checkpointing);
 //   if (saved) schedule.load_state(value_of(*saved, "schedule"));
 //   ...                                                              // model
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,9 +27,16 @@ namespace d9d {
 // Whether the job saves and resumes: unless trainer.checkpointing.period_steps is "disable".
 [[nodiscard]] bool saves_checkpoints(const CheckpointingConfig& config);
 
-// Collective. The checkpoint that the job continues from. Throws IoError if none could be written to the folder.
+// Collective. Makes the job's folder of checkpoints its own until the result, on the main process, is destroyed; null
+// where the job does not save. Throws IoError if none could be written to the folder, or if another job has it.
+[[nodiscard]] std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const CheckpointingConfig& config);
+
+// Collective. The checkpoint that the job continues from.
 [[nodiscard]] std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context,
                                                                const CheckpointingConfig& config);
+
+// Collective. IoError if what is no checkpoint has the name of one that the job comes to.
+void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule);
 
 // Local. Before an optimiser's state is saved or read into. StateError if state_dict() returns new tensors at each
 // call; the main process warns of an optimiser without state, of entries that belong to no parameter, and of

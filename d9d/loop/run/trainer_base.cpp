@@ -102,11 +102,13 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   stream_ = &binding_->build_pack_stream(context, config, *events);
   check_data_order(context, stream_->state());
   JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
+  saves_lock_ = prepare_saves(context, config.checkpointing);
   saved_ = newest_checkpoint(context, config.checkpointing);
   if (saved_) {
     schedule.load_state(value_of(*saved_, "schedule"));
     continue_at(*stream_, value_of(*saved_, "data"));
   }
+  check_names_of_saves(context, config.checkpointing, schedule);
   stream_->start();  // so that the first step's data is ready when the model is
 
   const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config);

@@ -59,8 +59,9 @@ class TrainerBase {
   const Parts parts_;
   const std::unique_ptr<TaskBinding> binding_;
   std::jthread warm_up_;
-  AnyPackStream* stream_ = nullptr;       // the binding's
-  std::optional<SavedCheckpoint> saved_;  // from which the job continues, until it has done so
+  AnyPackStream* stream_ = nullptr;         // the binding's
+  std::unique_ptr<FolderLock> saves_lock_;  // of the main process
+  std::optional<SavedCheckpoint> saved_;    // from which the job continues, until it has done so
   TrainingJob job_;
   GraphCounts graph_counts_;
 };
