@@ -38,6 +38,12 @@ namespace d9d {
 // Collective. IoError if what is no checkpoint has the name of one that the job comes to.
 void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule);
 
+// Collective. The configuration with the folder that its source_checkpoint means now, the same on all ranks: of a
+// folder of checkpoints the newest. A job that resumes and takes frozen parameters from there means the one that the
+// job before has read. Checkpoints name that folder.
+[[nodiscard]] TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
+                                              const std::optional<SavedCheckpoint>& resumed);
+
 // Local. Before an optimiser's state is saved or read into. StateError if state_dict() returns new tensors at each
 // call; the main process warns of an optimiser without state, of entries that belong to no parameter, and of
 // parameters without an entry where others have one.
@@ -45,9 +51,13 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
 
 // Collective. Parameters and persistent buffers, in place. With checkpoint_only_trainable_parameters frozen parameters
 // are not in the checkpoint and stay. ConfigError if it was written with another setting, or if frozen parameters now
-// come from elsewhere: from a source_checkpoint instead of the seed, the reverse, or another seed.
+// come from elsewhere: from another source_checkpoint, from one instead of the seed, the reverse, or another seed.
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
+
+// Local. On the main process, warns of what a model or a task says of itself (dump_hparams) and said otherwise in the
+// job that saved: such as a rope_base, which no tensor shows.
+void warn_of_other_hparams(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams);
 
 // Local. The weights of a checkpoint of a job, for another job that begins with them.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);

@@ -51,9 +51,10 @@ class TrainerBase {
               std::unique_ptr<TaskBinding> binding);
 
  private:
-  [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& config);
+  [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& given);
   [[nodiscard]] std::vector<std::shared_ptr<Module>> build_stages(const DistContext& context,
                                                                   const TrainerConfig& config);
+  [[nodiscard]] nlohmann::json hparams() const;  // of task and model
   void log_graph_counts() const;
 
   const Parts parts_;
