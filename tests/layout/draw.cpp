@@ -1,5 +1,6 @@
 #include "tests/layout/draw.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include <rapidcheck.h>
@@ -77,24 +78,42 @@ LayoutJob draw_job() {
   return job;
 }
 
-DeviceMeshParameters draw_mesh(const LayoutJob& job) {
+// Layouts that are refused are drawn occasionally, to test the refusal.
+bool may_have(const LayoutJob& job, const Layout& layout) {
+  return !refusal({.job = job, .layout = layout}).has_value() || one_in(20);
+}
+
+// Schedule and ranks of a pipeline with a layer or more in each stage; more than one stage in a third of the layouts
+// whose job can have them.
+Layout draw_pipeline(const LayoutJob& job) {
+  if (job.has_pairs || job.calls_layers_twice || !one_in(3)) return {};
+  using enum Schedule;
+  Layout layout{.mesh = {.pipeline_parallel = any_of<std::int64_t>({1, 2, 3, 4})},
+                .schedule = any_of<Schedule>(
+                    {kOneFOneB, kGPipe, kInterleaved, kZeroBubble, kLoopedBfs, kZeroBubbleV, kDualPipeV})};
+  while (num_stages(layout) > job.num_layers && layout.mesh.pipeline_parallel > 1) --layout.mesh.pipeline_parallel;
+  return num_stages(layout) <= job.num_layers && may_have(job, layout) ? layout : Layout();
+}
+
+DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
   using Mesh = DeviceMeshParameters;
   struct Axis {
     std::int64_t Mesh::*degree;
     std::vector<std::int64_t> sizes;
   };
   std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}}, {&Mesh::data_parallel_replicate, {1, 2, 3}}};
-  // Layouts that are refused are drawn occasionally, to test the refusal.
-  const auto may_have = [&](const Mesh& mesh) {
-    return !refusal({.job = job, .layout = {.mesh = mesh}}).has_value() || one_in(20);
+  const auto may_be_with = [&](std::int64_t Mesh::*degree) {
+    Layout layout = pipeline;
+    layout.mesh.*degree = 2;
+    return may_have(job, layout);
   };
-  if (may_have({.tensor_parallel = 2})) axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, {1, 2}});
-  if (may_have({.context_parallel_shard = 2})) {
+  if (may_be_with(&Mesh::tensor_parallel)) axes.insert(axes.begin() + 1, {&Mesh::tensor_parallel, {1, 2}});
+  if (may_be_with(&Mesh::context_parallel_shard)) {
     axes.push_back({&Mesh::context_parallel_shard, {1, 2, 4}});
     axes.push_back({&Mesh::context_parallel_replicate, {1, 2}});
   }
   const std::int64_t first = number(0, std::ssize(axes));  // so that each axis comes first sometimes
-  Mesh mesh;
+  Mesh mesh = pipeline.mesh;
   for (std::int64_t i = 0; i < std::ssize(axes); ++i) {
     const Axis& axis = axes[static_cast<std::size_t>((first + i) % std::ssize(axes))];
     const std::int64_t degree = any_of(axis.sizes);
@@ -102,7 +121,7 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job) {
   }
   if (has_experts(job)) {
     const auto degree = any_of<std::int64_t>({1, 2, 4, 8});
-    if (mesh.world_size() % degree == 0) mesh.expert_parallel = degree;
+    if (mesh.world_size() / mesh.pipeline_parallel % degree == 0) mesh.expert_parallel = degree;
   }
   return mesh;
 }
@@ -118,7 +137,8 @@ FsdpConfig draw_fsdp() {
 }
 
 Layout draw_layout(const LayoutJob& job) {
-  Layout layout{.mesh = draw_mesh(job)};
+  Layout layout = draw_pipeline(job);
+  layout.mesh = draw_mesh(job, layout);
   if (layout.mesh.tensor_parallel == 1) {
     layout.composition = any_of<Composition>(
         {Composition::kDefault, Composition::kDefault, Composition::kLayersByHand, Composition::kGroupsByHand});
@@ -131,8 +151,16 @@ Layout draw_layout(const LayoutJob& job) {
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;
   layout.bucket_size_mb = one_in(2) ? 0 : 32;
   layout.renews_manager = one_in(6);
-  layout.abandons = !job.balances_by_bias && !job.starves_experts && one_in(6);  // counts of tokens are not undone
+  const bool counts_tokens = job.balances_by_bias || job.starves_experts;  // which is not undone
+  layout.abandons = !counts_tokens && num_stages(layout) == 1 && one_in(6);
   return layout;
+}
+
+// What the schedule needs, over all ranks.
+std::int64_t least_microbatches(const Layout& layout) {
+  if (layout.schedule != Schedule::kDualPipeV) return 1;
+  const DeviceMeshParameters& mesh = layout.mesh;
+  return 2 * mesh.pipeline_parallel * mesh.data_parallel_replicate * mesh.data_parallel_shard;
 }
 
 }  // namespace
@@ -153,7 +181,8 @@ LayoutCase draw_case() {
       drawn.resumes_at = number(1, drawn.job.num_steps);
     }
   }
-  drawn.job.num_microbatches = number(1, 4) * share;
+  const std::int64_t least = std::max(least_microbatches(drawn.layout), least_microbatches(drawn.rest));
+  drawn.job.num_microbatches = std::max(number(1, 4), (least + share - 1) / share) * share;
   if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts

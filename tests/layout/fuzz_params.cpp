@@ -12,8 +12,10 @@ rc::detail::TestParams ci_fuzz_params() {
   return params;
 }
 
+bool is_long_run() { return std::getenv("RC_PARAMS") != nullptr; }
+
 rc::detail::TestParams fuzz_params() {
-  if (std::getenv("RC_PARAMS") == nullptr) return ci_fuzz_params();
+  if (!is_long_run()) return ci_fuzz_params();
   rc::detail::TestParams params = rc::detail::configuration().testParams;
   params.maxSuccess = std::max(1, params.maxSuccess / 4);
   return params;

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <mutex>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -12,12 +13,17 @@
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/job_checkpoints.h"
+#include "d9d/loop/component/local_stages.h"
+#include "d9d/loop/config/unsupported.h"
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/optim/adamw.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 #include "tests/layout/assembler.h"
 #include "tests/layout/layout_loss.h"
 #include "tests/layout/layout_model.h"
+#include "tests/layout/layout_stage.h"
 #include "tests/support/compare.h"
 
 namespace d9d::test {
@@ -58,6 +64,7 @@ struct Part {
 
 // The results that all ranks write to.
 struct Shared {
+  std::mutex mutex;
   LayoutResult result;
   Assembler gradients;
   Assembler parameters;
@@ -66,28 +73,26 @@ struct Shared {
 class RankJob {
  public:
   RankJob(const DistContext& context, const LayoutJob& job, const Layout& layout, Mutation mutation, PhaseOfRank& phase)
-      : context_(context),
-        job_(job),
-        layout_(layout),
-        mutation_(mutation),
-        phase_(phase),
-        model_(make_layout_model(job, layout.checkpoints)) {
-    if (layout.keeps_master_weights) keep_master_weights();
-    parallelize(context, *model_, layout);
-    mutate_placements(*model_, mutation);
-    model_->materialize(at::kCPU);
-    model_->reset_parameters(/*base_seed=*/11);
-    clock_->num_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
-    model_->set_random_clock(clock_);
+      : context_(context), job_(job), layout_(layout), mutation_(mutation), phase_(phase) {
+    refuse_unsupported(context.mesh_parameters());
+    const StagePlacement placement = schedule_of(config_of(layout.schedule)).placement(layout.mesh.pipeline_parallel);
+    std::vector<std::shared_ptr<Module>> stages;
+    for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
+      models_.push_back(make_stage({.num_stages = placement.num_stages(), .current_stage = index.value}));
+      stages.push_back(models_.back().shared());
+    }
+    module_ = local_stages(stages);
+    clock_->num_ranks = positions_and_slices().num_ranks();
+    module_->set_random_clock(clock_);
     if (job.starves_experts) starve_experts();
   }
 
   void train(Shared& shared, const Part& part) {
     std::optional<GradientManager> manager;
     const GradientManagerConfig config{.grad_dtype = layout_.grad_dtype, .bucket_size_mb = layout_.bucket_size_mb};
-    manager.emplace(context_, *model_, config, GradientClippingConfig{});
+    renew(manager, config);
     std::vector<NamedParameter> trained;
-    for (const auto& [name, parameter] : model_->named_parameters()) {
+    for (const auto& [name, parameter] : module_->named_parameters()) {
       if (!parameter->requires_grad()) continue;
       trained.push_back({.name = name,
                          .tensor = parameter->stored(),
@@ -97,7 +102,7 @@ class RankJob {
     }
     TestOptimizer optimizer(trained, job_.update_rule);
     const DeviceMesh& all = context_.mesh(MeshDomain::kBatch);
-    const CheckpointState state{.tensors = tensors_of(*model_, optimizer.adamw())};
+    const CheckpointState state{.tensors = tensors_of(*module_, optimizer.adamw())};
     if (part.begin > 0) CheckpointDirectory(part.folder, all).newest().value().load(state, all);
     for (std::int64_t step = part.begin; step < part.end; ++step) {
       if (layout_.abandons) abandon_microbatch(*manager, step);
@@ -109,36 +114,54 @@ class RankJob {
       }
       if (report.is_usable) optimizer.step(report.norm);
       phase_.begin(Phase::kFinish);
-      model_->finish_step(report.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
+      module_->finish_step(report.is_usable ? StepOutcome::kUpdated : StepOutcome::kSkipped);
       manager->reset();
-      if (!layout_.renews_manager) continue;
-      manager.reset();
-      manager.emplace(context_, *model_, config, GradientClippingConfig{});
+      if (layout_.renews_manager) renew(manager, config);
     }
     if (part.end < job_.num_steps) CheckpointDirectory(part.folder, all).save(part.end, state, std::nullopt);
-    for (const auto& [name, parameter] : model_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
-    const auto whole = model_->full_state_dict();
-    if (context_.is_main_process()) shared.result.buffers = whole;
+    for (const auto& [name, parameter] : module_->named_parameters()) shared.parameters.add(name, parameter->dtensor());
+    auto whole = module_->full_state_dict();
     manager->close();
+    const std::lock_guard lock(shared.mutex);
+    shared.result.buffers.merge(whole);
   }
 
  private:
+  ModulePtr<LayoutModel> make_stage(const PipelineStageInfo& stage) const {
+    auto model = make_layout_model(job_, layout_.checkpoints, stage);
+    if (layout_.keeps_master_weights) keep_master_weights(model);
+    parallelize(context_, *model, layout_);
+    mutate_placements(*model, mutation_);
+    model->materialize(at::kCPU);
+    model->reset_parameters(/*base_seed=*/11);
+    return model;
+  }
+
+  void renew(std::optional<GradientManager>& manager, const GradientManagerConfig& config) const {
+    manager.reset();
+    std::vector<std::shared_ptr<Module>> stages;
+    for (const auto& model : models_) stages.push_back(model.shared());
+    manager.emplace(context_, *module_, config, GradientClippingConfig{}, GradientMemory::kOfStep, stages);
+  }
+
+  DeviceMesh positions_and_slices() const { return context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}); }
+
   // In float64 also where layers compute in it: then the numbers are exactly those without.
-  void keep_master_weights() const {
-    for (const auto& [name, parameter] : model_->named_parameters()) {
+  static void keep_master_weights(const ModulePtr<LayoutModel>& model) {
+    for (const auto& [name, parameter] : model->named_parameters()) {
       if (parameter->requires_grad()) parameter->set_stored_dtype(at::kDouble);
     }
-    keep_parameters_in(model_.shared(), at::kDouble);
+    keep_parameters_in(model.shared(), at::kDouble);
   }
 
   void starve_experts() const {
-    for (const auto& [name, buffer] : model_->named_buffers()) {
+    for (const auto& [name, buffer] : module_->named_buffers()) {
       if (name.ends_with("expert_bias")) buffer->local.narrow(0, 0, 2).fill_(10.0);
     }
   }
 
   void add_gradients(Assembler& gradients, const std::string& prefix) const {
-    for (const auto& [name, parameter] : model_->named_parameters()) {
+    for (const auto& [name, parameter] : module_->named_parameters()) {
       DTensor part = parameter->dtensor();
       part.local = parameter->stored().grad();
       if (part.local.defined()) gradients.add(prefix + name, part);
@@ -151,17 +174,40 @@ class RankJob {
     return context_.data_parallel_rank() * share + i;
   }
 
-  // The forward of the i-th of this rank's microbatches.
-  LayoutLoss forward(std::int64_t step, std::int64_t i) {
-    const std::int64_t share = job_.num_microbatches / context_.data_parallel_size();
-    const std::int64_t number = number_in_step(i, share);
+  [[nodiscard]] std::int64_t share() const { return job_.num_microbatches / context_.data_parallel_size(); }
+
+  // Makes the i-th of this rank's microbatches the one that the model computes next. Returns its number, counted over
+  // the job.
+  std::int64_t begin_microbatch(LayoutModel& model, std::int64_t step, std::int64_t i) {
+    const std::int64_t number = number_in_step(i, share());
     clock_->base_seed = mutation_ == Mutation::kSeedOfRank ? 3 + static_cast<std::uint64_t>(context_.rank()) : 3;
     clock_->microbatch = {.step = static_cast<std::uint64_t>(step),
                           .number = static_cast<std::uint64_t>(mutation_ == Mutation::kLocalMicrobatch ? i : number)};
-    model_->begin_microbatch(step, number);
+    model.begin_microbatch(step, number);
     phase_.begin(Phase::kForward);
-    return microbatch_loss(model_, job_, step, step * job_.num_microbatches + number,
-                           context_.mesh(MeshDomain::kBatch).slice({"cp"}));
+    return step * job_.num_microbatches + number;
+  }
+
+  // The forward of a model in one piece.
+  LayoutLoss forward(std::int64_t step, std::int64_t i) {
+    const ModulePtr<LayoutModel>& model = models_.front();
+    return microbatch_loss(model, job_, step, begin_microbatch(*model, step, i), positions_);
+  }
+
+  void run_stages(GradientManager& manager, std::int64_t step) {
+    const StageStep shared{
+        .step = step,
+        .gradients = &manager,
+        .phase = &phase_,
+        .mutation = mutation_,
+        .begin = [&](LayoutModel& model, std::int64_t i) { return begin_microbatch(model, step, i); },
+        .number = [&](std::int64_t i) { return step * job_.num_microbatches + number_in_step(i, share()); }};
+    std::vector<LayoutStage> stages;
+    for (const auto& model : models_) stages.emplace_back(model, stages.size(), job_, positions_, shared);
+    std::vector<PipelineStage*> all;
+    for (LayoutStage& stage : stages) all.push_back(&stage);
+    if (!executor_) executor_.emplace(context_, schedule_of(config_of(layout_.schedule)));
+    executor_->run(all, share());
   }
 
   void abandon_microbatch(GradientManager& manager, std::int64_t step) {
@@ -175,9 +221,13 @@ class RankJob {
   }
 
   StepGradients run_step(GradientManager& manager, std::int64_t step) {
-    const std::int64_t share = job_.num_microbatches / context_.data_parallel_size();
-    for (std::int64_t i = 0; i < share; ++i) {
-      manager.begin_microbatch(/*is_last=*/i + 1 == share);
+    if (num_stages(layout_) > 1) {
+      run_stages(manager, step);
+      phase_.begin(Phase::kSum);
+      return manager.finish_step({.num_tokens = 1});
+    }
+    for (std::int64_t i = 0; i < share(); ++i) {
+      manager.begin_microbatch(/*is_last=*/i + 1 == share());
       const auto [loss, weight] = forward(step, i);
       manager.add_loss_with_weight(loss, weight);
       phase_.begin(Phase::kBackward);
@@ -194,7 +244,10 @@ class RankJob {
   const Mutation mutation_;
   PhaseOfRank& phase_;
   const RandomClockPtr clock_ = std::make_shared<RandomClock>();
-  const ModulePtr<LayoutModel> model_;
+  const DeviceMesh positions_ = context_.mesh(MeshDomain::kBatch).slice({"cp"});
+  std::vector<ModulePtr<LayoutModel>> models_;  // of the rank's stages
+  std::shared_ptr<Module> module_;              // of all of them
+  std::optional<PipelineExecutor> executor_;
 };
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }

@@ -8,6 +8,31 @@
 
 namespace d9d::test {
 
+PipelineScheduleConfig config_of(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::kOneFOneB:
+      return OneFOneBScheduleConfig{};
+    case Schedule::kGPipe:
+      return GPipeScheduleConfig{};
+    case Schedule::kInterleaved:
+      return OneFOneBScheduleConfig{.num_stages_per_rank = 2};
+    case Schedule::kZeroBubble:
+      return OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true};
+    case Schedule::kLoopedBfs:
+      return LoopedBfsScheduleConfig{.num_stages_per_rank = 2};
+    case Schedule::kZeroBubbleV:
+      return ZeroBubbleVScheduleConfig{};
+    case Schedule::kDualPipeV:
+      break;
+  }
+  return DualPipeVScheduleConfig{};
+}
+
+std::int64_t num_stages(const Layout& layout) {
+  const bool has_one_a_rank = layout.schedule == Schedule::kOneFOneB || layout.schedule == Schedule::kGPipe;
+  return layout.mesh.pipeline_parallel * (has_one_a_rank ? 1 : 2);
+}
+
 bool has_experts(const LayoutJob& job) {
   return job.family == kOwnLayers ? job.own.has_experts : decoder_family(job.family).has_experts;
 }
@@ -26,11 +51,17 @@ bool is_rounded_to_float(const LayoutCase& drawn) {
 
 namespace {
 
-std::optional<std::string> refusal(const LayoutJob& job, const DeviceMeshParameters& mesh) {
+std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
+  const DeviceMeshParameters& mesh = layout.mesh;
+  const bool is_cut = num_stages(layout) > 1;
+  const bool has_language_model = std::ranges::find(job.heads, Head::kCausalLM) != job.heads.end();
+  if (mesh.pipeline_parallel > 1 && mesh.tensor_parallel > 1) return "tensor parallelism of pipeline stages";
+  if (job.ties_embeddings && has_language_model && is_cut) return "tied embeddings";
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
+  if (mesh.tensor_parallel > 1 && is_cut) return "tensor parallelism of pipeline stages";
   if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
   return job.packs && splits_sequences ? std::optional<std::string>("packed sequences") : std::nullopt;
 }
@@ -38,8 +69,8 @@ std::optional<std::string> refusal(const LayoutJob& job, const DeviceMeshParamet
 }  // namespace
 
 std::optional<std::string> refusal(const LayoutCase& drawn) {
-  const auto of_first = refusal(drawn.job, drawn.layout.mesh);
-  return of_first || drawn.resumes_at == 0 ? of_first : refusal(drawn.job, drawn.rest.mesh);
+  const auto of_first = refusal(drawn.job, drawn.layout);
+  return of_first || drawn.resumes_at == 0 ? of_first : refusal(drawn.job, drawn.rest);
 }
 
 namespace {
@@ -71,6 +102,11 @@ std::string source(LeftOut value) {
 }
 std::string source(Checkpoints value) {
   return source_of("Checkpoints", {"kNone", "kLayers", "kNested", "kOuter", "kOuterNested"}, value);
+}
+std::string source(Schedule value) {
+  return source_of("Schedule",
+                   {"kOneFOneB", "kGPipe", "kInterleaved", "kZeroBubble", "kLoopedBfs", "kZeroBubbleV", "kDualPipeV"},
+                   value);
 }
 std::string source(Composition value) {
   return source_of("Composition", {"kDefault", "kLayersByHand", "kGroupsByHand"}, value);
@@ -155,6 +191,7 @@ std::string source(const LayoutJob& job) {
 std::string source(const DeviceMeshParameters& mesh) {
   using Mesh = DeviceMeshParameters;
   return Aggregate(mesh)
+      .member("pipeline_parallel", &Mesh::pipeline_parallel)
       .member("data_parallel_replicate", &Mesh::data_parallel_replicate)
       .member("data_parallel_shard", &Mesh::data_parallel_shard)
       .member("context_parallel_replicate", &Mesh::context_parallel_replicate)
@@ -177,6 +214,7 @@ std::string source(const FsdpConfig& fsdp) {
 std::string source(const Layout& layout) {
   return Aggregate(layout)
       .part("mesh", source(layout.mesh))
+      .member("schedule", &Layout::schedule)
       .member("composition", &Layout::composition)
       .member("checkpoints", &Layout::checkpoints)
       .member("keeps_master_weights", &Layout::keeps_master_weights)

@@ -16,6 +16,7 @@
 #include "d9d/base/dtype.h"
 #include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/parallelism/fsdp/fsdp_config.h"
+#include "d9d/pipelining/schedules/pipeline_schedule_config.h"
 
 namespace d9d::test {
 
@@ -103,9 +104,22 @@ enum class Composition : std::uint8_t {
   kGroupsByHand,  // the same with two layers a unit, and a unit a head
 };
 
+// Of the stages of a pipeline over mesh.pipeline_parallel ranks.
+enum class Schedule : std::uint8_t {
+  kOneFOneB,
+  kGPipe,
+  // Two stages a rank, also of one rank.
+  kInterleaved,  // 1F1B
+  kZeroBubble,   // 1F1B with split backwards
+  kLoopedBfs,
+  kZeroBubbleV,
+  kDualPipeV,  // needs two microbatches of a data-parallel rank for each rank of the pipeline
+};
+
 // Determines the distribution of the work over ranks, and its order.
 struct Layout {
   DeviceMeshParameters mesh = {};
+  Schedule schedule = Schedule::kOneFOneB;
   Composition composition = Composition::kDefault;
   Checkpoints checkpoints = Checkpoints::kNone;
   bool keeps_master_weights = false;  // parameters are stored in float64, beside those that layers compute with
@@ -126,6 +140,8 @@ struct LayoutCase {
   Layout rest = {};
 };
 
+[[nodiscard]] PipelineScheduleConfig config_of(Schedule schedule);
+[[nodiscard]] std::int64_t num_stages(const Layout& layout);  // of all ranks
 [[nodiscard]] bool has_experts(const LayoutJob& job);
 [[nodiscard]] bool has_dropout(const LayoutJob& job);
 

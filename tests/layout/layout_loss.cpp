@@ -103,19 +103,22 @@ double factor_of(Weights weights, std::int64_t number) {
   return weights == Weights::kSomeZero && number % 2 == 1 ? 0.0 : 1.0;
 }
 
+StageInputs forward_inputs(const LayoutJob& job, const Inputs& inputs) {
+  SequenceHeadsShared shared{
+      .sequence = {.position_ids = inputs.positions, .hidden_states_agg_mask = {}, .packed = inputs.packed},
+      .heads = {}};
+  for (const Head head : job.heads) {
+    AnyHeadShared& own = shared.heads[name_of(head)];
+    if (head == Head::kCausalLM) own = LanguageModellingShared{inputs.labels};
+    if (head != Head::kCausalLM) own = PoolingShared{inputs.mask};
+  }
+  return {.input = {inputs.ids}, .shared = std::move(shared)};
+}
+
 // One forward, and the sums over the positions that it predicts.
 struct Forward {
-  Forward(const ModulePtr<LayoutModel>& model, const LayoutJob& job, const Inputs& inputs,
-          const std::vector<Head>& used) {
-    SequenceHeadsShared shared{
-        .sequence = {.position_ids = inputs.positions, .hidden_states_agg_mask = {}, .packed = inputs.packed},
-        .heads = {}};
-    for (const Head head : job.heads) {
-      AnyHeadShared& own = shared.heads[name_of(head)];
-      if (head == Head::kCausalLM) own = LanguageModellingShared{inputs.labels};
-      if (head != Head::kCausalLM) own = PoolingShared{inputs.mask};
-    }
-    output = model(SequenceInput{inputs.ids}, shared);
+  Forward(DecoderHeadsOutput of_model, const Inputs& inputs, const std::vector<Head>& used)
+      : output(std::move(of_model)) {
     for (const Head head : used) {
       const Sum sum =
           std::visit([&](const auto& of_head) { return loss_of(of_head, inputs); }, output.heads.at(name_of(head)));
@@ -127,6 +130,12 @@ struct Forward {
   at::Tensor losses = at::zeros({}, at::kDouble);
   at::Tensor counts = at::zeros({}, at::kDouble);
 };
+
+Forward forward_of(const ModulePtr<LayoutModel>& model, const LayoutJob& job, const Inputs& inputs,
+                   const std::vector<Head>& used) {
+  const StageInputs built = forward_inputs(job, inputs);
+  return {std::get<DecoderHeadsOutput>(model(SequenceStageInput(built.input), built.shared)), inputs, used};
+}
 
 at::Tensor cross_entropy(const Forward& forward) {
   return std::get<LanguageModellingOutput>(forward.output.heads.at(name_of(Head::kCausalLM))).cross_entropy;
@@ -140,18 +149,35 @@ std::vector<Head> used_heads(const LayoutJob& job, std::int64_t step, std::int64
   return heads;
 }
 
+LayoutLoss weighted(const at::Tensor& losses, const at::Tensor& counts, const std::optional<at::Tensor>& auxiliary_loss,
+                    double factor) {
+  LayoutLoss result{.loss = losses / counts.clamp_min(1), .weight = counts * factor};
+  if (auxiliary_loss) result.loss = result.loss + *auxiliary_loss;
+  return result;
+}
+
 }  // namespace
+
+StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const DeviceMesh& positions) {
+  return forward_inputs(job, make_inputs(job, number, 0, positions));
+}
+
+LayoutLoss stage_loss(const DecoderHeadsOutput& output, const LayoutJob& job, std::int64_t step, std::int64_t number,
+                      const DeviceMesh& positions) {
+  const Forward only(output, make_inputs(job, number, 0, positions), used_heads(job, step, number));
+  return weighted(only.losses, only.counts, output.auxiliary_loss, factor_of(job.weights, number));
+}
 
 LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob& job, std::int64_t step,
                            std::int64_t number, const DeviceMesh& positions) {
   const std::vector<Head> used = used_heads(job, step, number);
-  const Forward first(model, job, make_inputs(job, number, 0, positions), used);
+  const Forward first = forward_of(model, job, make_inputs(job, number, 0, positions), used);
   at::Tensor losses = first.losses;
   std::optional<at::Tensor> auxiliary_loss = first.output.auxiliary_loss;
   if (job.has_pairs) {
     const Inputs inputs = make_inputs(job, number, 1, positions);
     const std::vector<Head> used_by_second = used_heads(job, step, number + 1);
-    const Forward second(model, job, inputs, used_by_second);
+    const Forward second = forward_of(model, job, inputs, used_by_second);
     losses = losses + 0.5 * second.losses;
     if (used.front() == Head::kCausalLM && used_by_second.front() == Head::kCausalLM) {
       const at::Tensor margins = (cross_entropy(first) - cross_entropy(second)).to(at::kDouble);
@@ -159,10 +185,7 @@ LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob&
     }
     if (auxiliary_loss) auxiliary_loss = *auxiliary_loss + *second.output.auxiliary_loss;
   }
-  LayoutLoss result{.loss = losses / first.counts.clamp_min(1),
-                    .weight = first.counts * factor_of(job.weights, number)};
-  if (auxiliary_loss) result.loss = result.loss + *auxiliary_loss;
-  return result;
+  return weighted(losses, first.counts, auxiliary_loss, factor_of(job.weights, number));
 }
 
 }  // namespace d9d::test

@@ -15,6 +15,16 @@ struct LayoutLoss {
   at::Tensor weight;
 };
 
+// What the stages of a pipeline get of microbatch `number`, counted over the job.
+struct StageInputs {
+  SequenceInput input;  // into the first one
+  SequenceHeadsShared shared;
+};
+[[nodiscard]] StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const DeviceMesh& positions);
+// Of what the last stage returns for it. Jobs without pairs.
+[[nodiscard]] LayoutLoss stage_loss(const DecoderHeadsOutput& output, const LayoutJob& job, std::int64_t step,
+                                    std::int64_t number, const DeviceMesh& positions);
+
 // Runs the forward passes of microbatch `number`, counted over the job. `positions`: the ranks over which sequences are
 // cut; this rank uses its part, and weights count only what it holds, as those of a task would.
 [[nodiscard]] LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob& job, std::int64_t step,

@@ -11,7 +11,7 @@
 namespace d9d::test {
 namespace {
 
-ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkpoints) {
+ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkpoints, const PipelineStageInfo& stage) {
   const SmallDecoder sizes{.num_layers = job.num_layers,
                            .hidden_size = 16,
                            .intermediate_size = 13,  // not divisible by any number of ranks
@@ -25,8 +25,8 @@ ModulePtr<PreNormDecoder> make_backbone(const LayoutJob& job, Checkpoints checkp
                            .experts_top_k = 2,
                            .auxiliary_loss_coefficient = job.balances_by_loss ? 0.1 : 0.0,
                            .bias_update_rate = job.balances_by_bias || job.starves_experts ? 1e-3 : 0.0};
-  const DecoderStageOptions options{.enable_checkpointing =
-                                        checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
+  const DecoderStageOptions options{
+      .stage = stage, .enable_checkpointing = checkpoints != Checkpoints::kNone && checkpoints != Checkpoints::kOuter};
   if (job.family == kOwnLayers) return make_own_decoder(job.own, sizes, options);
   return decoder_family(job.family).make_small(sizes, options);
 }
@@ -52,8 +52,9 @@ void checkpoint_blocks(Module& layer) {
 }
 
 void freeze_attention(const PreNormDecoder& decoder) {
-  decoder.embed_tokens->set_requires_grad(false);
-  for (std::size_t i = 0; i < decoder.layers().size(); i += 2) {
+  if (decoder.embed_tokens) decoder.embed_tokens->set_requires_grad(false);
+  for (std::size_t i = 0; i < decoder.layers().size(); ++i) {
+    if ((decoder.layer_range.begin + static_cast<std::int64_t>(i)) % 2 == 1) continue;
     for (const auto& [name, parameter] : decoder.layers()[i]->named_parameters()) {
       if (name.starts_with("self_attn")) parameter->set_requires_grad(false);
     }
@@ -67,8 +68,8 @@ const char* name_of(Head head) {
   return head == Head::kClassification ? "classification" : "embedding";
 }
 
-LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints)
-    : backbone(make_backbone(job, checkpoints)),
+LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints, const PipelineStageInfo& stage)
+    : backbone(make_backbone(job, checkpoints, stage)),
       decoder(register_module("decoder", make_module<DecoderWithHeads>(backbone, head_configs(job)))),
       num_passes_(job.calls_layers_twice ? 2 : 1),
       is_one_checkpoint_(checkpoints == Checkpoints::kOuter || checkpoints == Checkpoints::kOuterNested) {
@@ -92,19 +93,28 @@ DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, cons
   return state;
 }
 
-DecoderHeadsOutput LayoutModel::forward(const SequenceInput& input, const SequenceHeadsShared& shared) const {
-  if (num_passes_ == 1 && !is_one_checkpoint_) {
-    return std::get<DecoderHeadsOutput>(decoder(SequenceStageInput(input), shared));
-  }
+DecoderWithHeads::Output LayoutModel::forward(const SequenceStageInput& input,
+                                              const SequenceHeadsShared& shared) const {
+  if (num_passes_ == 1 && !is_one_checkpoint_) return decoder(input, shared);
   const RotaryTables tables = backbone->rope_provider(shared.sequence.position_ids);
-  const DecoderLayerOutput embedded{.hidden_states = backbone->embed_tokens(input.input_ids),
-                                    .auxiliary_loss = std::nullopt};
+  DecoderLayerOutput begin;
+  if (const auto* const ids = std::get_if<SequenceInput>(&input)) {
+    begin.hidden_states = backbone->embed_tokens(ids->input_ids);
+  } else {
+    const auto& arrived = std::get<SequenceTransfer>(input);
+    begin = {.hidden_states = arrived.hidden_states, .auxiliary_loss = arrived.auxiliary_loss};
+  }
   const auto layers = [this](const DecoderLayerOutput& state, const RotaryTables& rotary, const auto& packed) {
     return run_layers(state, rotary, packed);
   };
   const auto& packed = shared.sequence.packed;
   const DecoderLayerOutput state =
-      is_one_checkpoint_ ? checkpoint(layers, embedded, tables, packed) : layers(embedded, tables, packed);
+      is_one_checkpoint_ ? checkpoint(layers, begin, tables, packed) : layers(begin, tables, packed);
+  if (!backbone->stage().is_last()) {
+    return SequenceTransfer{.hidden_states = state.hidden_states,
+                            .hidden_states_snapshot = std::nullopt,
+                            .auxiliary_loss = state.auxiliary_loss};
+  }
   const at::Tensor hidden_states = backbone->norm(state.hidden_states);
   DecoderHeadsOutput output{.heads = {}, .hidden_states_snapshot = {}, .auxiliary_loss = state.auxiliary_loss};
   for (const auto& [name, any_head] : decoder->heads) {
@@ -132,8 +142,9 @@ std::vector<std::shared_ptr<Module>> LayoutModel::heads() const {
   return modules;
 }
 
-ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints checkpoints) {
-  auto model = make_module<LayoutModel>(job, checkpoints);
+ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints checkpoints,
+                                         const PipelineStageInfo& stage) {
+  auto model = make_module<LayoutModel>(job, checkpoints, stage);
   model->to(job.dtype);
   if (job.is_mixed) {
     for (const auto& [name, parameter] : model->named_parameters()) {

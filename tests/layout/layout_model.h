@@ -26,11 +26,13 @@ constexpr std::int64_t kLayoutEmbedding = 5;
 // Names of the heads in DecoderWithHeads.
 [[nodiscard]] const char* name_of(Head head);
 
-// A decoder with heads. Depending on the job and the layout its layers run twice, or are recomputed together.
+// A decoder with heads, or one pipeline stage of it. Depending on the job and the layout its layers run twice, or are
+// recomputed together.
 class LayoutModel : public Module {
  public:
-  LayoutModel(const LayoutJob& job, Checkpoints checkpoints);
-  [[nodiscard]] DecoderHeadsOutput forward(const SequenceInput& input, const SequenceHeadsShared& shared) const;
+  LayoutModel(const LayoutJob& job, Checkpoints checkpoints, const PipelineStageInfo& stage);
+  [[nodiscard]] DecoderWithHeads::Output forward(const SequenceStageInput& input,
+                                                 const SequenceHeadsShared& shared) const;
   void begin_microbatch(std::int64_t step, std::int64_t number);  // `number`: within the step
   [[nodiscard]] std::vector<std::shared_ptr<Module>> heads() const;
 
@@ -46,7 +48,8 @@ class LayoutModel : public Module {
 };
 
 // Built on the meta device, in its dtype, with frozen parameters already frozen.
-[[nodiscard]] ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints checkpoints);
+[[nodiscard]] ModulePtr<LayoutModel> make_layout_model(const LayoutJob& job, Checkpoints checkpoints,
+                                                       const PipelineStageInfo& stage = {});
 
 // To be called before materialize. Throws the library's error for a layout that it refuses.
 void parallelize(const DistContext& context, const LayoutModel& model, const Layout& layout);

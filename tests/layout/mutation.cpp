@@ -54,7 +54,17 @@ class MutatedCommunicator final : public Communicator {
                              std::int64_t root) override {
     return whole_->scatter(output, inputs, root);
   }
-  [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override { return whole_->exchange(messages); }
+  [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override {
+    if (mutation_ != Mutation::kMessageStale || !group().name.starts_with("pipeline ") ||
+        messages.front().direction != PointToPoint::Direction::kReceive) {
+      return whole_->exchange(messages);
+    }
+    whole_->exchange(messages).wait();
+    const at::Tensor& message = messages.front().tensor;
+    if (num_messages_++ == 1 && message.sizes() == first_message_.sizes()) message.copy_(first_message_);
+    if (num_messages_ == 1) first_message_ = message.clone();
+    return {};
+  }
   void barrier() override { whole_->barrier(); }
   void set_timeout(std::chrono::milliseconds timeout) override { whole_->set_timeout(timeout); }
   void abort(const std::string& reason) override { whole_->abort(reason); }
@@ -64,6 +74,8 @@ class MutatedCommunicator final : public Communicator {
   Mutation mutation_;
   PhaseOfRank& phase_;
   bool has_dropped_ = false;
+  int num_messages_ = 0;  // of a link
+  at::Tensor first_message_;
 };
 
 class MutatedBackend final : public CommunicatorBackend {
@@ -109,6 +121,8 @@ constexpr Description kDescriptions[] = {
     {Mutation::kTotalsMean, "totals_mean", "losses and weights are averaged over ranks"},
     {Mutation::kLocalMicrobatch, "local_microbatch", "dropout knows the number of a microbatch on its rank"},
     {Mutation::kSeedOfRank, "seed_of_rank", "dropout has another seed on each rank"},
+    {Mutation::kStageSumEarly, "stage_sum_early", "a stage's gradients are summed after its first microbatch"},
+    {Mutation::kMessageStale, "message_stale", "a stage gets the message before instead of the second"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
@@ -136,6 +150,8 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mesh.world_size() == 1 || refusal(drawn)) return false;
   if (mutation == Mutation::kAuxiliaryDropped) return has_context && has_experts(job) && job.balances_by_loss;
   if (mutation == Mutation::kBalanceDropped) return has_experts(job) && job.balances_by_bias;
+  if (mutation == Mutation::kStageSumEarly) return num_stages(layout) > 1;
+  if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kLocalMicrobatch || mutation == Mutation::kSeedOfRank) return has_dropout(job);
   return true;
 }

@@ -66,7 +66,7 @@ DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const Rota
     mixed = mlp(normed);
   }
   mixed = dropout(mixed);
-  if (branch && uses_branch_) mixed = mixed + branch(normed);
+  if (branch && replayed([this] { return uses_branch_; })) mixed = mixed + branch(normed);
   if (own.replays) mixed = mixed * replayed([this] { return 1.0 + 0.25 * (num_calls_++ % 5); });
   output.hidden_states = attended + mixed * scale->local();
   return output;

@@ -127,6 +127,28 @@ class Resume(ProgramTest):
                 for step in range(3, 6):
                     self.assertAlmostEqual(again[step], first[step], delta=2e-2)
 
+    def test_a_pipeline_continues_on_other_stages(self):
+        job = self.saving(period=3, steps=6)
+        model = job.config["model_provider"]["model"]
+        model.update(num_hidden_layers=4, tie_word_embeddings=False)
+        job.config["data"]["microbatch_size"] = 2
+        schedule = {"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": False}
+        job.config["trainer"]["pipelining"] = {"schedule": schedule}
+        result = job.run("mesh.pipeline_parallel=2", "launch.ranks=processes")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        first = self.losses_by_step(job)
+        exported = sorted(path.name for path in job.export.iterdir())
+        for arguments in (("mesh.pipeline_parallel=4",), ("mesh.pipeline_parallel=1",)):
+            with self.subTest(arguments):
+                shutil.rmtree(job.saves / "save-6")
+                result = job.run(*arguments)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("continues after step 3", result.stderr)
+                again = self.losses_by_step(job)
+                for step in range(6):
+                    self.assertAlmostEqual(again[step], first[step], delta=1e-4 * first[step])
+                self.assertEqual(sorted(path.name for path in job.export.iterdir()), exported)
+
     def test_a_checkpoint_of_another_model_is_refused(self):
         job = self.saving(steps=2)
         self.assertEqual(job.run().returncode, 0)

@@ -101,9 +101,12 @@ TEST_F(PipelineResume, On_the_same_stages_continues_bit_for_bit) {
 
 TEST_F(PipelineResume, On_other_stages_continues_as_one_piece_would) {
   const Trained whole = since(train({.num_steps = kSteps}), kSaved);
-  for (const PipelineJob& from : layouts()) {
+  const std::vector<PipelineJob> all = layouts();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const PipelineJob& from = all[i];
     (void)save(from);
-    for (const PipelineJob& to : layouts()) {
+    for (const std::size_t distance : {1, 2, 3}) {
+      const PipelineJob& to = all[(i + distance) % all.size()];
       SCOPED_TRACE(cat("from ", schedule_of(from.schedule).name, " on ", from.mesh.world_size(), " to ",
                        schedule_of(to.schedule).name, " on ", to.mesh.world_size()));
       const Trained rest = resume(to);
@@ -161,6 +164,23 @@ TEST_F(PipelineResume, With_a_frozen_stage_saves_the_others_alone) {
   job.num_steps = kSteps;
   job.save_dir = "kept";
   EXPECT_THAT(error_of(job), HasSubstr("checkpoint_only_trainable_parameters = true, with which"));
+}
+
+TEST_F(PipelineResume, With_a_frozen_stage_takes_it_from_the_source_again) {
+  std::vector<TensorSource> tensors;
+  for (const auto& [name, tensor] : train({}).parameters) tensors.push_back(tensor_source(name, tensor));
+  write_huggingface_directory(folder() / "source", nlohmann::json::object(), tensors);
+  PipelineJob job{.mesh = {.pipeline_parallel = 4}, .schedule = OneFOneBScheduleConfig{}, .freezes_first = true};
+  job.model = {.source_checkpoint = folder() / "source", .checkpoint_only_trainable_parameters = true};
+  const Trained whole = save(job);
+  expect_bit_equal(resume(job), since(whole, kSaved));
+  job.mesh.pipeline_parallel = 2;
+  job.schedule = DualPipeVScheduleConfig{};
+  expect_same(resume(job), since(whole, kSaved));
+  job.model.source_checkpoint.reset();
+  job.num_steps = kSteps;
+  job.save_dir = "kept";
+  EXPECT_THAT(error_of(job), HasSubstr("expected trainer.model_stage_factory.source_checkpoint = "));
 }
 
 TEST_F(PipelineResume, Begins_with_the_weights_of_stages_of_another_job) {

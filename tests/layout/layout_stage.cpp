@@ -1,0 +1,50 @@
+#include "tests/layout/layout_stage.h"
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/tree/tree.h"
+
+#include "tests/layout/layout_loss.h"
+
+namespace d9d::test {
+
+std::vector<at::Tensor> LayoutStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
+  const StageInputs inputs = stage_inputs(job_, step_.number(microbatch.value), positions_);
+  return tree_leaves(model_->decoder->stage_transfer(inputs.input, boundary));
+}
+
+std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) {
+  const std::int64_t number = step_.begin(*model_, microbatch.value);
+  const StageInputs inputs = stage_inputs(job_, number, positions_);
+  SequenceStageInput input = inputs.input;
+  if (!arrived.empty()) {
+    SequenceTransfer transfer = model_->decoder->stage_transfer(inputs.input, StageBoundary::kIncoming);
+    auto next = arrived.begin();
+    tree_for_each_leaf(transfer, [&](at::Tensor& leaf) { leaf = *next++; });
+    input = transfer;
+  }
+  step_.gradients->begin_forward(local_, microbatch.value);
+  const DecoderWithHeads::Output output = model_(input, inputs.shared);
+  std::vector<at::Tensor> made;
+  if (const auto* const transfer = std::get_if<SequenceTransfer>(&output)) {
+    made = tree_leaves(*transfer);
+  } else {
+    const auto [loss, weight] = stage_loss(std::get<DecoderHeadsOutput>(output), job_, step_.step, number, positions_);
+    step_.gradients->add_loss_with_weight(loss, weight);
+    made = {loss * weight};
+  }
+  step_.gradients->end_forward(local_, microbatch.value);
+  return made;
+}
+
+void LayoutStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
+                           const std::function<void()>& compute) {
+  if (part == BackwardPart::kWeight && !is_last) return compute();  // which does nothing
+  if (step_.mutation == Mutation::kStageSumEarly) is_last = microbatch.value == 0;
+  step_.phase->begin(Phase::kBackward);
+  step_.gradients->begin_backward(local_, microbatch.value, is_last);
+  compute();
+  step_.gradients->end_backward(local_);
+}
+
+}  // namespace d9d::test

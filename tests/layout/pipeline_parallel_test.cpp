@@ -1,0 +1,68 @@
+// Every schedule of a pipeline, alone and with data, sharded, context and expert parallelism, and jobs that are saved
+// on some stages and continue on others.
+#include <gtest/gtest.h>
+
+#include "tests/layout/fuzz_params.h"
+#include "tests/layout/layout_case.h"
+#include "tests/support/decoder_families.h"
+
+namespace d9d::test::pipeline_parallel_test {
+namespace {
+
+constexpr Schedule kSchedules[] = {Schedule::kOneFOneB,   Schedule::kGPipe,     Schedule::kInterleaved,
+                                   Schedule::kZeroBubble, Schedule::kLoopedBfs, Schedule::kZeroBubbleV,
+                                   Schedule::kDualPipeV};
+
+void expect_no_fault(const LayoutCase& drawn) {
+  const std::string fault = fault_of(drawn);
+  EXPECT_TRUE(fault.empty()) << to_source(drawn) << "\n" << fault;
+}
+
+// All combinations where RC_PARAMS is set, as by `make test-full`; otherwise one in nineteen.
+TEST(PipelineParallel, Trains_as_on_one_rank) {
+  const std::vector<DeviceMeshParameters> meshes = {
+      {},
+      {.pipeline_parallel = 2},
+      {.pipeline_parallel = 4},
+      {.pipeline_parallel = 2, .data_parallel_replicate = 2},
+      {.pipeline_parallel = 2, .data_parallel_shard = 2},
+      {.pipeline_parallel = 2, .data_parallel_replicate = 2, .data_parallel_shard = 2},
+      {.pipeline_parallel = 4, .data_parallel_shard = 2, .expert_parallel = 2},
+      {.pipeline_parallel = 2, .context_parallel_shard = 2}};
+  std::size_t number = 0;
+  for (const DeviceMeshParameters& mesh : meshes) {
+    for (const DecoderFamily& family : decoder_families()) {
+      if (mesh.expert_parallel > 1 && !family.has_experts) continue;
+      for (const Schedule schedule : kSchedules) {
+        if (!is_long_run() && number++ % 19 != 0) continue;
+        expect_no_fault({.job = {.family = family.name,
+                                 .num_layers = 8,
+                                 .balances_by_loss = family.has_experts,
+                                 .num_microbatches = 8 * mesh.data_parallel_replicate * mesh.data_parallel_shard,
+                                 .num_steps = 2},
+                         .layout = {.mesh = mesh, .schedule = schedule, .checkpoints = Checkpoints::kLayers}});
+      }
+    }
+  }
+}
+
+TEST(PipelineParallel, Continues_on_other_stages_as_one_rank_would) {
+  const std::vector<Layout> layouts = {
+      {},
+      {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = Schedule::kZeroBubbleV},
+      {.mesh = {.pipeline_parallel = 4}, .schedule = Schedule::kGPipe},
+      {.mesh = {.pipeline_parallel = 2, .data_parallel_replicate = 2}, .schedule = Schedule::kDualPipeV},
+      {.schedule = Schedule::kInterleaved}};
+  for (std::size_t first = 0; first < layouts.size(); ++first) {
+    for (std::size_t rest = 0; rest < layouts.size(); ++rest) {
+      if (!is_long_run() && rest != (first + 1) % layouts.size()) continue;
+      expect_no_fault({.job = {.num_layers = 4, .heads = {Head::kCausalLM, Head::kClassification}},
+                       .layout = layouts[first],
+                       .resumes_at = 1,
+                       .rest = layouts[rest]});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace d9d::test::pipeline_parallel_test
