@@ -1,6 +1,7 @@
 #include "d9d/checkpoint/checkpoint_directory.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include "d9d/checkpoint/rank_file.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/model_state/io/huggingface_directory.h"
 
 namespace d9d {
 namespace {
@@ -23,6 +25,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "save-";
 constexpr std::string_view kUnfinished = ".tmp";
 constexpr std::string_view kRemoved = ".gone";
+constexpr std::string_view kReplaced = ".old";  // complete, until another one of its step is in its place
 
 // The step of a folder called save-<step>; none for any other name.
 std::optional<std::int64_t> step_of(const fs::path& folder) {
@@ -36,14 +39,27 @@ std::optional<std::int64_t> step_of(const fs::path& folder) {
   return step;
 }
 
-std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
+bool has_manifest(const fs::path& folder) {
+  std::error_code error;
+  const bool has = fs::exists(folder / kManifestName, error);
+  D9D_CHECK(!error, IoError, "[checkpoint] expected to look into '", folder.string(), "', got ", error.message(),
+            ". Change its permissions or move it away.");
+  return has;
+}
+
+// What is called save-<step> in a folder, by step: checkpoints, or what is none.
+std::map<std::int64_t, fs::path> named_by_step(const fs::path& path, bool are_complete) {
   std::map<std::int64_t, fs::path> found;
   if (!fs::is_directory(path)) return found;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const auto step = step_of(entry.path());
-    if (step && fs::exists(entry.path() / kManifestName)) found.emplace(*step, entry.path());
+    if (step && has_manifest(entry.path()) == are_complete) found.emplace(*step, entry.path());
   }
   return found;
+}
+
+std::map<std::int64_t, fs::path> complete_ones(const fs::path& path) {
+  return named_by_step(path, /*are_complete=*/true);
 }
 
 // What a job may have left in a folder.
@@ -67,11 +83,18 @@ void remove_rest(const fs::path& folder) {
 void remove_unfinished(const fs::path& path) {
   std::vector<fs::path> rests;
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-    const fs::path name = entry.path().filename();
-    const bool is_rest = name.extension() == kUnfinished || name.extension() == kRemoved;
+    const fs::path name = entry.path().filename(), kind = name.extension();
+    const bool is_rest = kind == kUnfinished || kind == kRemoved || kind == kReplaced;
     if (is_rest && step_of(name.stem())) rests.push_back(entry.path());
   }
-  for (const fs::path& rest : rests) remove_rest(rest);
+  for (const fs::path& rest : rests) {
+    const fs::path folder = rest.parent_path() / rest.stem();
+    if (rest.extension() == kReplaced && !fs::exists(fs::symlink_status(folder))) {
+      fs::rename(rest, folder);
+    } else {
+      remove_rest(rest);
+    }
+  }
 }
 
 fs::path gone(const fs::path& folder) { return cat(folder.string(), kRemoved); }
@@ -87,14 +110,21 @@ void remove_checkpoint(const fs::path& folder) {
   fs::remove_all(gone(folder));
 }
 
-// Gives `staging` the name of `folder`. What has it already is removed afterwards.
+// Gives `staging` the name of `folder`. What has it already stays until then, and after an error.
 void put_in_place(const fs::path& staging, const fs::path& folder) {
+  const fs::path replaced = cat(folder.string(), kReplaced);
   const bool replaces = fs::exists(folder) && !fs::is_symlink(folder);
-  if (replaces) fs::rename(folder, gone(folder));
+  if (replaces) fs::rename(folder, replaced);
   if (fs::is_symlink(folder)) fs::remove(folder);
-  fs::rename(staging, folder);
+  std::error_code error;
+  fs::rename(staging, folder, error);
+  if (error) {
+    if (replaces) fs::rename(replaced, folder);
+    errno = error.value();
+    detail::throw_system_error("to rename into place", folder);
+  }
   detail::sync_directory(folder.parent_path());
-  if (replaces) remove_rest(gone(folder));
+  if (replaces) remove_rest(replaced);
 }
 
 // Returns which of the older checkpoints it could not remove, and why.
@@ -117,16 +147,19 @@ std::string rotate(const fs::path& path, std::int64_t newest, std::int64_t num_t
 
 }  // namespace
 
-void CheckpointDirectory::prepare() const {
+std::unique_ptr<FolderLock> CheckpointDirectory::prepare() const {
+  std::unique_ptr<FolderLock> lock;
   on_first_rank(job_, [&] {
     detail::make_writable_folder(path_);
+    lock = std::make_unique<FolderLock>(path_);
     remove_unfinished(path_);
   });
+  return lock;
 }
 
 fs::path CheckpointDirectory::make_staging(std::int64_t step) const {
   const fs::path folder = path_ / cat(kPrefix, step);
-  const bool is_ours = !fs::exists(folder) || fs::exists(folder / kManifestName);
+  const bool is_ours = !fs::exists(folder) || has_manifest(folder);
   D9D_CHECK(is_ours, IoError, "[checkpoint] expected no other folder or file ", folder.string(),
             ", got one without a manifest.json. Move it away, or save elsewhere.");
   const fs::path staging = cat(folder.string(), kUnfinished);
@@ -185,14 +218,8 @@ std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& 
   return not_removed;
 }
 
-std::vector<fs::path> CheckpointDirectory::others() const {
-  std::vector<fs::path> found;
-  if (!fs::is_directory(path_)) return found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
-    if (step_of(entry.path()) && !fs::exists(entry.path() / kManifestName)) found.push_back(entry.path());
-  }
-  std::ranges::sort(found);
-  return found;
+std::map<std::int64_t, fs::path> CheckpointDirectory::others() const {
+  return named_by_step(path_, /*are_complete=*/false);
 }
 
 std::optional<SavedCheckpoint> CheckpointDirectory::newest() const {
@@ -203,7 +230,9 @@ std::optional<SavedCheckpoint> CheckpointDirectory::newest() const {
   });
   found = all_gather_object(found, job_).front();
   if (found.is_null()) return std::nullopt;
-  return SavedCheckpoint(found.get<std::string>());
+  std::optional<SavedCheckpoint> saved;
+  agreed(job_, [&] { saved.emplace(found.get<std::string>()); });
+  return saved;
 }
 
 struct SavedCheckpoint::Contents {
@@ -229,7 +258,7 @@ const std::vector<nlohmann::ordered_json>& SavedCheckpoint::rank_values() const 
 }
 
 std::optional<SavedCheckpoint> checkpoint_at(const fs::path& path) {
-  if (fs::exists(path / kManifestName)) return SavedCheckpoint(path);
+  if (has_manifest(path) && !is_huggingface_directory(path)) return SavedCheckpoint(path);
   const auto complete = complete_ones(path);
   if (complete.empty()) return std::nullopt;
   return SavedCheckpoint(complete.rbegin()->second);

@@ -4,14 +4,14 @@
 //
 // Example
 //   CheckpointDirectory directory("checkpoints", context.mesh(MeshDomain::kBatch));
-//   directory.prepare();
+//   const auto lock = directory.prepare();
 //   directory.save(step, state, /*num_to_keep=*/3);
 //   ...                                                     // in another job
 //   if (const auto found = directory.newest()) found->load(state);
 //
 // A folder is complete if it is called save-<step>: it is written as save-<step>.tmp and renamed when the manifest is
 // on disk, and renamed to save-<step>.gone before it is removed. What a killed job left is ignored, and removed by
-// prepare(). One job at a time writes to a folder.
+// prepare(). One job at a time writes to a folder, which its lock sees to.
 #pragma once
 
 #include <chrono>
@@ -25,6 +25,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "d9d/base/io/folder_lock.h"
 #include "d9d/checkpoint/checkpoint_state.h"
 #include "d9d/checkpoint/job_tensors.h"
 #include "d9d/model_state/io/box_reader.h"
@@ -66,7 +67,7 @@ class SavedCheckpoint {
 };
 
 // Local. The checkpoint that a user means by a path: the folder of one, or the newest in a folder of several. None: the
-// path is neither.
+// path is neither. A manifest.json beside weights of Hugging Face is not one of ours.
 [[nodiscard]] std::optional<SavedCheckpoint> checkpoint_at(const std::filesystem::path& path);
 
 class CheckpointDirectory {
@@ -78,8 +79,9 @@ class CheckpointDirectory {
   [[nodiscard]] const DeviceMesh& job() const { return job_; }
 
   // Collective. Makes the folder, and removes what a killed job left in it; files of others, and what cannot be
-  // removed, stay. IoError on all ranks unless the first one can write to it.
-  void prepare() const;
+  // removed, stay. Returns, on the first rank, what keeps other jobs from preparing it until it is destroyed. IoError
+  // on all ranks unless the first one can write to it, or if another job has it.
+  [[nodiscard]] std::unique_ptr<FolderLock> prepare() const;
 
   // Collective. Waits until the checkpoint is on disk on all ranks. Older ones than the num_to_keep newest are
   // removed then; none: all are kept. Returns, on the first rank, which of them could not be removed and why. If a
@@ -89,7 +91,7 @@ class CheckpointDirectory {
   std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   // Local. What is called save-<step> and is no checkpoint: it is neither read nor removed.
-  [[nodiscard]] std::vector<std::filesystem::path> others() const;
+  [[nodiscard]] std::map<std::int64_t, std::filesystem::path> others() const;  // by step
 
   // Collective. The complete checkpoint of the highest step, the same on all ranks; none if there is no folder or none
   // in it.

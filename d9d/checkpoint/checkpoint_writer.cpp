@@ -56,7 +56,7 @@ CheckpointWriter::CheckpointWriter(CheckpointDirectory directory, c10::Device de
 
 CheckpointWriter::~CheckpointWriter() {
   if (save_ == nullptr) return;
-  const bool is_written = !save_->work.valid() || save_->work.get().empty();  // the thread reads memory of this object
+  const bool is_written = save_->work.valid() && save_->work.get().empty();  // the thread reads memory of this object
   if (!is_written || save_->phase == Save::Phase::kManifest || directory_.job().index() != 0) return;
   if (!directory_.has_all_files(save_->step, kPatience)) return;
   (void)error_of([this] { directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });

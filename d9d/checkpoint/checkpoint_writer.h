@@ -61,7 +61,8 @@ class CheckpointWriter {
   void prepare(const std::map<std::string, DTensor>& tensors);
 
   // Nothing may be in flight. Older checkpoints than the num_to_keep newest are removed when this one is there. Local,
-  // but for the first time after prepare(): Collective.
+  // but for the first time after prepare() and for other tensors than before, which all ranks must have then:
+  // Collective.
   void begin(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep);
   // Local. Later work of the current stream waits until the tensors have been copied; the host does not.
   void wait_for_copies() const { copied_.wait(); }

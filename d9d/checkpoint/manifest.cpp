@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_depth.h"
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/checkpoint/json_numbers.h"
 #include "d9d/core/dtensor/box_intersection.h"
@@ -23,7 +24,7 @@ constexpr const char* kDamaged = ". The file is damaged: remove the folder, and 
 
 std::string checksum_of(const nlohmann::ordered_json& json) {
   const std::string text = json.dump();
-  return block_checksums(std::as_bytes(std::span(text))).front();
+  return checksum(std::as_bytes(std::span(text)));
 }
 
 SavedBox read_box(const nlohmann::ordered_json& json) {
@@ -126,6 +127,8 @@ Manifest read_manifest(const fs::path& folder) {
 
 Manifest parse_manifest(const std::string& text, const fs::path& path) {
   Manifest manifest;
+  D9D_CHECK(json_depth(text) <= kMaxJsonDepth, IoError, "[checkpoint] expected at most ", kMaxJsonDepth,
+            " levels of objects and lists in ", path.string(), ", got more", kDamaged);
   try {
     auto json = nlohmann::ordered_json::parse(text);
     D9D_CHECK(json.at("format") == kFormat, IoError, "[checkpoint] expected ", path.string(), " of format ", kFormat,

@@ -76,7 +76,7 @@ bool RankFilePlan::is_of(const std::map<std::string, DTensor>& tensors) const {
 BoxValues host_values_in(const std::map<std::string, DTensor>& tensors) {
   return [&tensors](const PlannedBox& each) {
     const at::NoGradGuard no_grad;
-    return values_of(each.owned, tensors.at(each.owned.tensor)).cpu().contiguous();
+    return values_of(each.owned, tensors.at(each.owned.tensor)).cpu().resolve_conj().resolve_neg().contiguous();
   };
 }
 

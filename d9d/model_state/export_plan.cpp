@@ -28,6 +28,9 @@ TensorSource described(const std::string& name, const StateSpec& spec) {
 }  // namespace
 
 std::vector<ExportShard> plan_export(const std::vector<const MappedGroup*>& groups, std::int64_t max_shard_bytes) {
+  D9D_CHECK(!groups.empty(), StateError,
+            "[model_state::write] expected at least one tensor to write, got none: no folder of weights is without. ",
+            "Check the mapper and the source.");
   std::vector<ExportUnit> units;
   std::vector<std::int64_t> bytes;
   for (std::size_t group = 0; group < groups.size(); ++group) {
@@ -39,7 +42,7 @@ std::vector<ExportShard> plan_export(const std::vector<const MappedGroup*>& grou
       units.push_back(std::move(unit));
     }
   }
-  std::vector<ExportShard> shards(1);
+  std::vector<ExportShard> shards;
   const std::vector<std::size_t> shard_of_unit = shard_of_each(bytes, max_shard_bytes);
   for (std::size_t i = 0; i < units.size(); ++i) {
     shards.resize(shard_of_unit[i] + 1);

@@ -172,7 +172,8 @@ class Exchange {
       if (holder == writer) {
         into.copy_(values);
       } else {
-        messages_.push_back({PointToPoint::Direction::kSend, bytes_of(values.contiguous()), writer});
+        messages_.push_back(
+            {PointToPoint::Direction::kSend, bytes_of(values.resolve_conj().resolve_neg().contiguous()), writer});
       }
     } else if (job_.index() == writer) {
       const at::Tensor buffer = into.is_contiguous() ? into : at::empty(box.sizes, into.options());

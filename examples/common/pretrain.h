@@ -13,12 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/loop/auto/auto_data_provider.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
 #include "d9d/loop/auto/text_samples.h"
+#include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
@@ -120,13 +124,31 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
       .files = {{"config.json", Family::huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n"}}};
 };
 
+// What the model is built with. Of a checkpoint of a job of this program sizes are what
+// CausalLMProvider::dump_hparams() wrote into it.
+template <class Family>
+typename Family::Parameters model_sizes(const PretrainConfig<typename Family::Parameters>& config) {
+  using Parameters = typename Family::Parameters;
+  const d9d::ModelSizes<Parameters>& sizes = config.model_provider.model;
+  const auto& source = config.trainer.model_stage_factory.source_checkpoint;
+  const d9d::ConfigPath path{.keys = "model_provider.model"};
+  const auto saved = source ? d9d::checkpoint_at(*source) : std::nullopt;
+  if (!saved) return d9d::resolve_model_sizes(sizes, source, Family::parameters_from_huggingface, path);
+  const std::filesystem::path file = saved->folder() / "manifest.json";
+  const nlohmann::ordered_json hparams = d9d::value_of(*saved, "hparams").at("model");
+  if (sizes.written && !hparams.contains("model")) return *sizes.written;  // of a program that does not note them
+  D9D_CHECK(hparams.contains("model"), d9d::ConfigError, path, "expected the sizes of a model in ", file.string(),
+            ", got none. Write them here.");
+  const auto published = d9d::parse_record<Parameters>(hparams.at("model"),
+                                                       {.keys = "values.hparams.model.model", .source = file.string()});
+  return d9d::resolve_model_sizes(sizes, published, file, path);
+}
+
 // Trains, exports, and prints samples of what the model writes.
 template <class Family>
 void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::DistContext& context) {
   d9d::check_huggingface_target(config.export_to);
-  const auto sizes =
-      d9d::resolve_model_sizes(config.model_provider.model, config.trainer.model_stage_factory.source_checkpoint,
-                               Family::parameters_from_huggingface, {.keys = "model_provider.model"});
+  const auto sizes = model_sizes<Family>(config);
   d9d::LanguageModelTask task(context);
   CausalLMProvider<Family> model(config.model_provider, sizes,
                                  config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
@@ -141,6 +163,7 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   d9d::Trainer<d9d::LanguageModelTypes> trainer(
       context, config.trainer,
       {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
+  d9d::check_huggingface_target(config.export_to);  // the folder of checkpoints may lie within
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
   if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());

@@ -13,6 +13,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/core/dtensor/redistribute.h"
 
+#include "tests/support/io_faults.h"
 #include "tests/support/ranks.h"
 
 namespace d9d::test::checkpoint_directory_test {
@@ -23,6 +24,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::ThrowsMessage;
 
 // How a job lays out the tensors "matrix" [10, 7], "vector" [13] and "count" [].
@@ -172,7 +174,7 @@ TEST_F(CheckpointDirectoryTest, Ignores_and_removes_what_is_not_complete) {
   fs::copy(folder_ / "save-4", folder_ / "save-8.gone", fs::copy_options::recursive);
   fs::create_directory(folder_ / "save-x");
   expect_loads(layouts()[2], 4);
-  on_ranks(layouts()[1], [&](const DeviceMesh& mesh) { CheckpointDirectory(folder_, mesh).prepare(); });
+  on_ranks(layouts()[1], [&](const DeviceMesh& mesh) { (void)CheckpointDirectory(folder_, mesh).prepare(); });
   EXPECT_THAT(names(), ElementsAre("save-4", "save-x"));
   save(layouts()[1], 5, 5);
   expect_loads(layouts()[0], 5);
@@ -187,14 +189,72 @@ TEST_F(CheckpointDirectoryTest, Leaves_alone_what_others_wrote) {
   save(layouts()[1], 5, 5, 1);
   EXPECT_THAT(names(), ElementsAre("save-1000", "save-3", "save-5", "save-6", "save-7.tmp"));
   const CheckpointDirectory directory(folder_, DeviceMesh("job", {{"a", 1}}, lone_rank(0, 1)));
-  EXPECT_THAT(directory.others(), ElementsAre(folder_ / "save-1000", folder_ / "save-3", folder_ / "save-6"));
+  EXPECT_THAT(directory.others(),
+              ElementsAre(Pair(3, folder_ / "save-3"), Pair(6, folder_ / "save-6"), Pair(1000, folder_ / "save-1000")));
   EXPECT_THAT([&] { save(layouts()[0], 6, 6); },
               ThrowsMessage<IoError>(HasSubstr("save-6, got one without a manifest")));
   expect_loads(layouts()[0], 5);
   std::ofstream(folder_ / "save-7.tmp" / "rank-0.cbor") << "ours";
-  on_ranks(layouts()[0], [&](const DeviceMesh& mesh) { CheckpointDirectory(folder_, mesh).prepare(); });
+  on_ranks(layouts()[0], [&](const DeviceMesh& mesh) { (void)CheckpointDirectory(folder_, mesh).prepare(); });
   EXPECT_FALSE(fs::exists(folder_ / "save-7.tmp" / "rank-0.cbor"));
   EXPECT_TRUE(fs::exists(folder_ / "save-7.tmp" / "__0_0.distcp"));
+}
+
+TEST_F(CheckpointDirectoryTest, In_use_by_a_job_is_refused_to_another_on_all_its_ranks) {
+  const CheckpointDirectory first(folder_, DeviceMesh("job", {{"a", 1}}, lone_rank(0, 1)));
+  auto lock = first.prepare();
+  fs::create_directory(folder_ / "save-4.tmp");
+  on_ranks(layouts()[1], [&](const DeviceMesh& mesh) {
+    EXPECT_THAT([&] { (void)CheckpointDirectory(folder_, mesh).prepare(); },
+                ThrowsMessage<IoError>(HasSubstr("to be in use by no other job, got process ")));
+  });
+  EXPECT_TRUE(fs::exists(folder_ / "save-4.tmp"));
+  lock.reset();
+  on_ranks(layouts()[1], [&](const DeviceMesh& mesh) { (void)CheckpointDirectory(folder_, mesh).prepare(); });
+  EXPECT_THAT(names(), IsEmpty());
+}
+
+TEST_F(CheckpointDirectoryTest, Stays_where_it_is_if_another_one_of_its_step_cannot_take_its_place) {
+  save(layouts()[1], 4, 4);
+  fs::create_directory(folder_ / "save-4.tmp");
+  const bool could_mount = run_on_small_disk(folder_ / "save-4.tmp", [&] {  // a mount point cannot be renamed
+    const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
+    EXPECT_THAT([&] { CheckpointDirectory(folder_, alone).save(4, state_alone(5), {}); },
+                ThrowsMessage<IoError>(HasSubstr((folder_ / "save-4").string())));
+  });
+  EXPECT_THAT(names(), ElementsAre("save-4", "save-4.tmp"));
+  expect_loads(layouts()[0], 4);
+  if (!could_mount) GTEST_SKIP() << "the system forbids mounting";
+}
+
+TEST_F(CheckpointDirectoryTest, Of_a_kill_while_another_one_of_its_step_takes_its_place_is_there_again) {
+  save(layouts()[1], 4, 4);
+  fs::copy(folder_ / "save-4", folder_ / "save-4.tmp", fs::copy_options::recursive);
+  fs::rename(folder_ / "save-4", folder_ / "save-4.old");
+  const CheckpointDirectory directory(folder_, DeviceMesh("job", {{"a", 1}}, lone_rank(0, 1)));
+  (void)directory.prepare();
+  EXPECT_THAT(names(), ElementsAre("save-4"));
+  expect_loads(layouts()[0], 4);
+  fs::copy(folder_ / "save-4", folder_ / "save-4.old", fs::copy_options::recursive);
+  (void)directory.prepare();
+  EXPECT_THAT(names(), ElementsAre("save-4"));
+}
+
+TEST_F(CheckpointDirectoryTest, Names_a_folder_that_cannot_be_looked_into) {
+  save(layouts()[0], 2, 2);
+  fs::create_symlink("save-7", folder_ / "save-7");
+  EXPECT_THAT(complaint(state_alone()),
+              AllOf(HasSubstr("expected to look into '" + (folder_ / "save-7").string()), HasSubstr("or move it away")));
+}
+
+TEST_F(CheckpointDirectoryTest, Is_none_in_a_folder_of_hugging_face_that_has_a_manifest_of_its_own) {
+  save(layouts()[0], 2, 2);
+  EXPECT_TRUE(checkpoint_at(folder_ / "save-2").has_value());
+  fs::create_directories(folder_ / "theirs");
+  std::ofstream(folder_ / "theirs" / "manifest.json") << R"({"name": "mine"})";
+  EXPECT_THROW((void)checkpoint_at(folder_ / "theirs"), IoError);
+  std::ofstream(folder_ / "theirs" / "model.safetensors") << "weights";
+  EXPECT_FALSE(checkpoint_at(folder_ / "theirs").has_value());
 }
 
 TEST_F(CheckpointDirectoryTest, Of_a_link_removes_the_link_alone) {
@@ -221,7 +281,7 @@ TEST_F(CheckpointDirectoryTest, Says_before_any_work_that_a_folder_cannot_be_wri
   std::ofstream(folder_) << "a file";
   const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
   for (const fs::path& path : {folder_, folder_ / "below", fs::path("/proc/x"), fs::path("")}) {
-    EXPECT_THAT([&] { CheckpointDirectory(path, alone).prepare(); },
+    EXPECT_THAT([&] { (void)CheckpointDirectory(path, alone).prepare(); },
                 ThrowsMessage<IoError>(HasSubstr("expected a folder to write to, '" + path.string() + "', got")));
   }
 }
@@ -337,6 +397,42 @@ TEST_F(CheckpointDirectoryTest, Refuses_any_damaged_manifest_without_a_crash) {
   fs::remove(path);
   fs::create_directory(path);
   EXPECT_THAT(complaint(state_alone()), HasSubstr("expected the file " + path.string()));
+}
+
+TEST_F(CheckpointDirectoryTest, Finds_a_changed_digit_anywhere_in_a_large_manifest) {
+  const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
+  CheckpointState state = state_alone();
+  state.values = {{"task", std::vector<int>(1 << 19, 1)}, {"step", 299999}};
+  CheckpointDirectory(folder_, alone).save(1, state, {});
+  EXPECT_EQ(complaint(state_alone()), "");
+  const fs::path path = folder_ / "save-1/manifest.json";
+  std::ifstream in(path);
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  text.replace(text.find("299999"), 1, "7");
+  std::ofstream(path) << text;
+  EXPECT_THAT(complaint(state_alone()), AllOf(HasSubstr(path.string()), HasSubstr("whose checksum differs")));
+}
+
+TEST_F(CheckpointDirectoryTest, Holds_the_values_of_conjugated_and_negated_views) {
+  const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
+  const at::Tensor z = at::complex(numbers({6}, 1), numbers({6}, 20)).to(at::kComplexFloat);
+  const auto state_of = [](const at::Tensor& conjugate, const at::Tensor& negative) {
+    CheckpointState state;
+    state.tensors.emplace("conjugate", whole_dtensor(conjugate));
+    state.tensors.emplace("negative", whole_dtensor(negative));
+    return state;
+  };
+  const CheckpointState saved = state_of(z.conj(), at::imag(z.conj()));
+  ASSERT_TRUE(saved.tensors.at("conjugate").local.is_conj() && saved.tensors.at("negative").local.is_neg());
+  const CheckpointDirectory directory(folder_, alone);
+  directory.save(1, saved, {});
+  const at::Tensor other = at::zeros({6}, at::kComplexFloat);
+  for (const CheckpointState& state : {state_of(at::zeros_like(other), at::zeros({6}, at::kFloat)),
+                                       state_of(other.conj(), at::imag(z.clone().conj()))}) {
+    directory.newest()->load(state, alone);
+    EXPECT_TRUE(at::equal(state.tensors.at("conjugate").local, z.conj().resolve_conj()));
+    EXPECT_TRUE(at::equal(state.tensors.at("negative").local, -at::imag(z)));
+  }
 }
 
 TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_ranks_say_so) {

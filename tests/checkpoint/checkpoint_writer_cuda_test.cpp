@@ -24,7 +24,7 @@ class CheckpointWriterCuda : public GpuTest {
 TEST_F(CheckpointWriterCuda, Saves_the_values_at_the_call_while_the_device_changes_them) {
   const DeviceMesh alone("job", {{"a", 1}}, lone_rank(0, 1));
   const CheckpointDirectory directory(folder_, alone);
-  directory.prepare();
+  (void)directory.prepare();
   CheckpointState state;
   // 256 MiB, of which the copy takes far longer than the kernels that follow it; a transposed view; and a buffer.
   state.tensors.emplace("weight", whole_dtensor(at::zeros({64 << 20}, at::kCUDA)));

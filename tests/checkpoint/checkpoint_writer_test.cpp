@@ -63,7 +63,7 @@ class CheckpointWriterTest : public ::testing::Test {
   void on_ranks(std::int64_t num_ranks, const std::function<void(const DeviceMesh&)>& body) const {
     run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
       const DeviceMesh mesh("job", {{"a", num_ranks}}, borrowed(world));
-      CheckpointDirectory(folder_, mesh).prepare();
+      (void)CheckpointDirectory(folder_, mesh).prepare();
       body(mesh);
     });
   }
@@ -216,7 +216,7 @@ TEST_F(CheckpointWriterTest, Takes_nothing_of_a_job_that_was_killed_in_the_same_
       std::ofstream(staging / ".nfs0001") << "of the file system";
     }
     mesh.communicator()->barrier();
-    directory.prepare();
+    (void)directory.prepare();
     EXPECT_FALSE(fs::exists(staging / "rank-1.cbor"));
     mesh.communicator()->barrier();
     CheckpointWriter saves = writer(mesh);
@@ -240,10 +240,10 @@ TEST_F(CheckpointWriterTest, Says_which_older_checkpoints_stay) {
       EXPECT_EQ(ended.error, "");
       EXPECT_THAT(ended.not_removed, HasSubstr("save-1 (Permission denied)"));
       expect_newest(mesh, 2, 2);
-      EXPECT_NO_THROW(CheckpointDirectory(folder_, mesh).prepare());  // of the next job
+      EXPECT_NO_THROW((void)CheckpointDirectory(folder_, mesh).prepare());  // of the next job
       EXPECT_THAT(names(), ElementsAre("save-1.gone", "save-2"));
       fs::permissions(folder_ / "save-1.gone", fs::perms::owner_all);
-      CheckpointDirectory(folder_, mesh).prepare();
+      (void)CheckpointDirectory(folder_, mesh).prepare();
       EXPECT_THAT(names(), ElementsAre("save-2"));
     });
   });

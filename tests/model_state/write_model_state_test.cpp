@@ -117,6 +117,19 @@ TEST(WriteModelState, Writes_what_the_mapper_makes) {
   EXPECT_TRUE(at::equal(directory.find("scale")->read(), tensors.at("scale") * 2));
 }
 
+TEST(WriteModelState, Writes_the_values_of_negated_views_from_any_rank) {
+  const fs::path folder = test::fresh_directory("d") / "m";
+  const at::Tensor real = at::arange(12, at::kDouble).view({4, 3});
+  test::run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DeviceMesh job("m", {{"r", 2}}, test::borrowed(world));
+    DTensor rows = by_dim(real, job, 0);
+    rows.local = at::imag(at::complex(rows.local, rows.local).conj());
+    ASSERT_TRUE(rows.local.is_neg());
+    (void)write_model_state(folder, mapper::identity("rows"), {{"rows", rows}}, job, {});
+  });
+  EXPECT_TRUE(at::equal(HuggingFaceDirectory(folder).find("rows")->read(), -real));
+}
+
 TEST(WriteModelState, Takes_tensors_that_only_some_ranks_have) {
   const Tensors tensors = whole();
   const fs::path folder = test::fresh_directory("d") / "m";
@@ -170,6 +183,17 @@ TEST(WriteModelState, Fails_on_all_ranks_when_a_disk_is_full_and_keeps_the_earli
     EXPECT_EQ(std::distance(fs::directory_iterator(root), fs::directory_iterator()), 1);
   });
   if (!could_mount) GTEST_SKIP() << "the system forbids mounting";
+}
+
+TEST(WriteModelState, Refuses_to_write_nothing) {
+  const fs::path root = test::fresh_directory("d");
+  test::run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DeviceMesh job("m", {{"r", 2}}, test::borrowed(world));
+    EXPECT_THAT(
+        test::message_of<StateError>([&] { (void)write_model_state(root / "m", mapper::parallel({}), {}, job); }),
+        HasSubstr("expected at least one tensor to write"));
+  });
+  EXPECT_TRUE(fs::is_empty(root));
 }
 
 TEST(WriteModelState, Refuses_a_folder_with_other_files) {

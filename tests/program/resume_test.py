@@ -24,7 +24,8 @@ class Resume(ProgramTest):
         return job
 
     def names(self, job):
-        return sorted(path.name for path in job.saves.iterdir()) if job.saves.exists() else []
+        found = sorted(path.name for path in job.saves.iterdir()) if job.saves.exists() else []
+        return [name for name in found if name != ".lock"]
 
     def newest(self, job):
         """Step of the newest complete checkpoint; 0: none."""
@@ -155,6 +156,25 @@ class Resume(ProgramTest):
         self.assertEqual(result.returncode, 1)
         self.assertIn("[checkpoint] expected the tensors of this job", result.stderr)
         self.assertIn("gate_proj", result.stderr)
+
+    def test_a_change_of_the_model_that_no_tensor_shows_is_told(self):
+        job = self.saving(steps=2)
+        self.assertEqual(job.run().returncode, 0)
+        result = job.run("trainer.schedule.total_steps=3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertNotIn("goes on with what it is now", result.stderr)
+        result = job.run("trainer.schedule.total_steps=4", "model_provider.model.rope_base=500000")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        told = [line for line in result.stderr.splitlines() if "goes on with what it is now" in line]
+        self.assertEqual(len(told), 1, result.stderr)
+        self.assertRegex(told[0], r"/model/model/rope_base is 500000.*, and was .* in .*save-3")
+
+    def test_checkpoints_within_the_target_of_the_export_are_refused_before_a_step(self):
+        job = self.saving(steps=2)
+        job.config["trainer"]["checkpointing"]["save_dir"] = str(job.export / "checkpoints")
+        result = job.run()
+        self.assert_one_error(result, job.export, "absent or an empty folder")
+        self.assertFalse(job.metrics.exists() and job.metrics.read_text(), "a step was logged")
 
     def test_a_manifest_that_is_no_manifest_is_named(self):
         job = self.saving(steps=2)

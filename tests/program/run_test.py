@@ -120,6 +120,24 @@ class Run(ProgramTest):
                                         "trainer.determinism.base_seed=99", *frozen])
         self.assertEqual(again, job.losses())
 
+    def test_a_job_begins_with_weights_and_sizes_of_a_checkpoint_of_another_job(self):
+        first, whole = self.job(), ["trainer.schedule.total_steps=3", "data.shuffle=false", "optimizer.lr=0.0"]
+        saves = first.folder / "saves"
+        first.config["trainer"]["checkpointing"] = {"save_dir": str(saves), "period_steps": "last_step"}
+        result = first.run(*whole)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        for source in (saves, saves / "save-3"):
+            from_source = [*whole, f"trainer.model_stage_factory.source_checkpoint={source}",
+                           "trainer.determinism.base_seed=99"]
+            written, taken, wrong = self.job(), self.job(), self.job()
+            taken.config["model_provider"]["model"] = "from_checkpoint"
+            for job in (written, taken):
+                result = job.run(*from_source)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertEqual(job.losses(), first.losses())
+            result = wrong.run(*from_source, "model_provider.model.layer.intermediate_size=64")
+            self.assert_one_error(result, saves / "save-3" / "manifest.json", "intermediate_size", "got 64")
+
     def test_sizes_of_a_model_come_from_its_checkpoint(self):
         for model in ("dense", "moe"):
             with self.subTest(model):

@@ -124,6 +124,17 @@ class Convert(unittest.TestCase):
         self.assert_same(tensors(made), expected, "any")
         self.assertEqual(len(list(made.glob("model-*-of-00004.safetensors"))), 4)
 
+    def test_files_beside_the_weights_are_copied(self) -> None:
+        source = self.root / "beside"
+        shutil.copytree(self.root / "dense_causal_lm", source)
+        beside = {"qwen.tiktoken": b"IQ== 0\n", "vocab.bpe": b"a b\n", "tokenizer.model.v3": b"\x00\xff", "NOTICE": b"x",
+                  "modeling.py": b"pass\n"}  # fmt: skip
+        for name, text in {**beside, "pytorch_model.bin": b"weights", ".gitattributes": b"x"}.items():
+            (source / name).write_bytes(text)
+        made = content(self.convert(source, "--qkv=packed", name="beside"))
+        self.assertEqual({name: made.get(name) for name in beside}, beside)
+        self.assertFalse({"pytorch_model.bin", ".gitattributes"} & made.keys())
+
     def test_names_of_0_16(self) -> None:
         for case, present, former in (("dense_causal_lm", "head.lm_head.", "lm_head.lm_head."),
                                       ("moe_classification", "head.score.", "cls_head.score.")):  # fmt: skip
@@ -183,8 +194,22 @@ class Convert(unittest.TestCase):
         (broken / "config.json").write_text('{"model_type": "llama"}')
         shutil.copy(source / "model.safetensors", broken)
         self.assertIn("model_type", self.run_program(broken, never, "--to=d9d", code=1))
+        config = broken / "config.json"
+        for text in ('{"rope_theta": 1e400}', '{"x": ' + "[" * 100000 + "]" * 100000 + "}"):
+            config.write_text(text)
+            self.assertIn(str(config), self.run_program(broken, never, "--dtype=float32", code=1))
+        save_file({}, broken / "model.safetensors")
+        self.assertIn("at least one tensor", self.run_program(broken, never, code=1))
+        save_file({"x" * 400000: torch.ones(1)}, broken / "model.safetensors")
+        self.assertIn("at most 1024 characters", self.run_program(broken, never, "--rename=(x|y)+z=>k", code=1))
         own = self.convert(source, "--to=d9d", SPLITS, name="two_splits")
-        self.assertIn("'regular', 'special'", self.run_program(own, never, "--to=huggingface", code=2))
+        self.assertIn("regular=50,special=14", self.run_program(own, never, "--to=huggingface", code=2))
+        for wrong in ("regular=50", "regular=14,special=50", "regular=50,special=14,more=1", "regular=50,regular=50,special=14"):
+            text = self.run_program(own, never, "--to=huggingface", f"--vocabulary={wrong}", code=2)
+            self.assertIn("the splits of the folder, regular=50,special=14, got", text)
+        text = self.run_program(source, never, "--to=d9d", "--rename=^lm_head=>old_head", code=2)
+        self.assertIn("'lm_head.weight', which the model needs, got it renamed to 'old_head.weight'", text)
+        self.assertFalse(never.exists())
         self.assertIn("--dry-run", self.run_program("--help"))
 
 

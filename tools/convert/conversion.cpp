@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_depth.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
@@ -31,8 +32,12 @@ StateMapper behind_renaming(const StateMapper& mapper, const Names& names,
                             const std::function<std::string(const std::string&)>& rename) {
   const std::set<std::string> wanted = mapper.inputs();
   std::vector<StateMapper> renames;
+  std::set<std::string> all_renamed;
+  for (const std::string& name : names) all_renamed.insert(rename(name));
   for (const std::string& name : names) {
     const std::string renamed = rename(name);
+    D9D_CHECK(!wanted.contains(name) || all_renamed.contains(name), UsageError, "[convert] expected '", name,
+              "', which the model needs, got it renamed to '", renamed, "'. Change --rename.");
     if (renamed != name && wanted.contains(renamed)) renames.push_back(mapper::rename(name, renamed));
   }
   const StateMapper all = mapper::parallel(std::move(renames));
@@ -75,17 +80,20 @@ std::string read_text(const fs::path& path) {
 }
 
 std::map<std::string, std::string> files_beside_weights(const Options& options) {
-  const std::set<std::string> kinds = {".json", ".txt", ".model", ".jinja", ".md"};
+  const std::set<std::string> weights = {".safetensors", ".bin", ".pt",      ".pth", ".ckpt",
+                                         ".gguf",        ".h5",  ".msgpack", ".onnx"};
   std::map<std::string, std::string> files;
   for (const fs::directory_entry& entry : fs::directory_iterator(options.source)) {
     const std::string name = entry.path().filename();
-    const bool is_kept = kinds.contains(entry.path().extension()) || name == "LICENSE";
+    const bool is_kept = !weights.contains(entry.path().extension()) && !name.starts_with(".");
     if (entry.is_regular_file() && is_kept && !name.ends_with(".index.json")) files[name] = read_text(entry.path());
   }
   const auto config = files.find("config.json");
   if (options.dtype && config != files.end()) {
     auto json = nlohmann::ordered_json::parse(config->second, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object()) return files;
+    D9D_CHECK(json.is_object() && json_depth(config->second) <= kMaxJsonDepth, IoError,
+              "[convert] expected a JSON object in '", (options.source / "config.json").string(),
+              "' to write --dtype into, got something else. Mend it.");
     for (const char* const key : {"torch_dtype", "dtype"}) {
       if (json.contains(key)) json[key] = enum_name(*options.dtype);
     }

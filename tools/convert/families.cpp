@@ -1,6 +1,7 @@
 #include "tools/convert/families.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -9,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/name_list.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
 #include "d9d/models/huggingface/decoder_config.h"
@@ -51,22 +51,39 @@ HeadConfig head_of(const Names& names, Naming naming, const ShapeOf& shape_of) {
   return CausalLMHeadConfig{};
 }
 
-// The splits of the vocabulary: as the user says, or the only one.
-template <class Parameters>
-void set_vocabulary(Parameters& parameters, const Options& options, const Names& names) {
-  const std::int64_t rows = parameters.split_vocab_size.begin()->second;
-  std::set<std::string> found;
-  for (const std::string& name : names) {
-    const std::size_t at = name.find(kSplitEmbedding);
+using Splits = std::map<std::string, std::int64_t>;  // rows by name
+
+std::string text_of(const Splits& splits) {
+  std::string text;
+  for (const auto& [split, rows] : splits) text += cat(text.empty() ? "" : ",", split, "=", rows);
+  return text;
+}
+
+// Those of the folder; none with names of Hugging Face. `present`: the names, without those of 0.16.
+Splits splits_of_folder(const Names& folder_names, const Names& present, const ShapeOf& shape_of) {
+  Splits found;
+  for (std::size_t i = 0; i < present.size(); ++i) {
+    const std::size_t at = present[i].find(kSplitEmbedding);
     if (at == std::string::npos) continue;
     const std::size_t begin = at + kSplitEmbedding.size();
-    found.insert(name.substr(begin, name.rfind('.') - begin));
+    const std::vector<std::int64_t> shape = shape_of(folder_names[i]);
+    found[present[i].substr(begin, present[i].rfind('.') - begin)] = shape.empty() ? 0 : shape[0];
   }
+  return found;
+}
+
+// The splits of the vocabulary: as the user says, or the only one.
+template <class Parameters>
+void set_vocabulary(Parameters& parameters, const Options& options, const Splits& found) {
+  const std::int64_t rows = parameters.split_vocab_size.begin()->second;
   std::vector<std::pair<std::string, std::int64_t>> splits = parse_vocabulary(options.vocabulary);
-  D9D_CHECK(!splits.empty() || found.size() < 2, UsageError,
-            "[convert] expected --vocabulary with the order and the rows ", "of the splits ",
-            quoted_list(std::vector<std::string_view>(found.begin(), found.end())), ", got none. See --help.");
-  if (splits.empty()) splits = {{found.empty() ? "regular" : *found.begin(), rows}};
+  D9D_CHECK(!splits.empty() || found.size() < 2, UsageError, "[convert] expected --vocabulary with the order of the ",
+            "splits ", text_of(found), ", got none. See --help.");
+  if (splits.empty()) splits = {{found.empty() ? "regular" : found.begin()->first, rows}};
+  const Splits given(splits.begin(), splits.end());
+  D9D_CHECK(found.empty() || (given == found && given.size() == splits.size()), UsageError,
+            "[convert] expected --vocabulary with the splits of the folder, ", text_of(found), ", got '",
+            text_of(given), "'. See --help.");
   parameters.split_vocab_size.clear();
   parameters.split_vocab_order.clear();
   for (const auto& [split, size] : splits) {
@@ -119,7 +136,7 @@ StateMapper mapper_of(Family family, const Options& options, const Names& folder
   for (const std::string& name : folder_names) {
     present.push_back(naming == Naming::kD9d ? present_name(name) : name);
   }
-  set_vocabulary(family.parameters, options, present);
+  set_vocabulary(family.parameters, options, splits_of_folder(folder_names, present, shape_of));
   const DecoderSizes sizes = decoder_sizes(family.parameters);
   const Names names = separate_names(present);
   const HeadConfig head = head_of(present, naming, shape_of);

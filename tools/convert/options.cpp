@@ -17,7 +17,7 @@ constexpr std::string_view kHelp =
   d9d_convert SOURCE TARGET [--flag value | --flag=value]...
 
 SOURCE is a folder in the layout of the Hugging Face hub; TARGET becomes one. What a folder has beside its weights
-(config.json, tokenizer) is copied. TARGET appears completely or not at all.
+(config.json, tokenizer, any other file) is copied. TARGET appears completely or not at all.
 
 Any model:
   --dtype NAME              float64, float32, bfloat16 or float16, for tensors of these types

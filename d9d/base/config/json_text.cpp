@@ -9,11 +9,11 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
+#include "d9d/base/config/json_depth.h"
 
 namespace d9d {
 namespace {
 
-constexpr int kMaxDepth = 64;
 constexpr std::size_t kMaxExcerpt = 80;
 
 // Observes a parse: of two equal keys nlohmann's parser silently keeps the last.
@@ -25,7 +25,7 @@ class StructureCheck {
     switch (event) {
       case Json::parse_event_t::object_start:
       case Json::parse_event_t::array_start:
-        D9D_CHECK(depth < kMaxDepth, ConfigError, ConfigPath{.source = source_}, "expected at most ", kMaxDepth,
+        D9D_CHECK(depth < kMaxJsonDepth, ConfigError, ConfigPath{.source = source_}, "expected at most ", kMaxJsonDepth,
                   " levels of objects and lists, got more. Flatten the value.");
         keys_.emplace_back();
         names_.emplace_back();

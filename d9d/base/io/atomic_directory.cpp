@@ -1,5 +1,6 @@
 #include "d9d/base/io/atomic_directory.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -14,7 +15,22 @@ namespace fs = std::filesystem;
 
 namespace {
 
-fs::path without_trailing_slash(fs::path path) { return path.has_filename() ? path : path.parent_path(); }
+// Where the folder is: without links, dots and slashes at its end.
+fs::path place_of(const fs::path& path) {
+  std::error_code error;
+  fs::path place = fs::canonical(path, error);
+  if (error) place = path.has_filename() ? path : path.parent_path();
+  D9D_CHECK(!fs::is_symlink(fs::symlink_status(place, error)), IoError, "[base::io] expected '", path.string(),
+            "' to be absent or a folder, got a link that leads nowhere. Remove it or choose another name.");
+  return place;
+}
+
+// Such a folder cannot be renamed, nor another to its name.
+bool is_mount_point(const fs::path& path) {
+  struct statx status = {};
+  if (::statx(AT_FDCWD, path.c_str(), 0, STATX_BASIC_STATS, &status) != 0) return false;
+  return (status.stx_attributes & status.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0;
+}
 
 bool has_entries(const fs::path& path) {
   std::error_code error;
@@ -23,11 +39,13 @@ bool has_entries(const fs::path& path) {
 
 }  // namespace
 
-AtomicDirectory::AtomicDirectory(fs::path path, ExistingDirectory existing)
-    : path_(without_trailing_slash(std::move(path))), existing_(existing) {
+AtomicDirectory::AtomicDirectory(const fs::path& path, ExistingDirectory existing)
+    : path_(place_of(path)), existing_(existing) {
   D9D_CHECK(existing == ExistingDirectory::kReplace || !has_entries(path_), IoError, "[base::io] expected '",
             path_.string(),
             "' to be absent or an empty folder, got something there. Remove it or choose another name.");
+  D9D_CHECK(!is_mount_point(path_), IoError, "[base::io] expected '", path_.string(),
+            "' to be absent or a folder that can be replaced, got a mount point. Choose a name within it.");
   staging_ = detail::claim_temporary_name(
       path_, [](const fs::path& candidate) { return ::mkdir(candidate.c_str(), 0777) == 0; });
 }

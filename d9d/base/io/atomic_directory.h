@@ -22,8 +22,9 @@ enum class ExistingDirectory {
 
 class AtomicDirectory {
  public:
-  // The parent folder of `path` must exist.
-  explicit AtomicDirectory(std::filesystem::path path, ExistingDirectory existing = ExistingDirectory::kRefuse);
+  // The parent folder of `path` must exist. A link to a folder means that folder. IoError, beside what
+  // ExistingDirectory says, for what commit() could not replace: a file, a link that leads nowhere, a mount point.
+  explicit AtomicDirectory(const std::filesystem::path& path, ExistingDirectory existing = ExistingDirectory::kRefuse);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;

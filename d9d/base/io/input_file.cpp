@@ -13,7 +13,7 @@
 namespace d9d {
 
 InputFile::InputFile(std::filesystem::path path)
-    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
   if (descriptor_ < 0) detail::throw_system_error("to open", path_);
   struct stat status {};
   const bool is_inspected = ::fstat(descriptor_, &status) == 0;

@@ -98,8 +98,8 @@ nlohmann::json GlobalBatchSampler::state(std::int64_t num_consumed) const {
 std::int64_t GlobalBatchSampler::resume(const nlohmann::json& saved) const try {
   const nlohmann::json own = state(0);
   D9D_CHECK(saved.at("order") == own.at("order"), StateError,
-            "[data::GlobalBatchSampler::resume] expected the saved data order ", own.at("order"), ", got ",
-            saved.at("order"), ". Resume with the dataset and the seed of the saved run.");
+            "[data::GlobalBatchSampler::resume] expected the data order of the saved run, ", saved.at("order"),
+            ", got ", own.at("order"), ". Resume with the dataset and the seed of the saved run.");
   const auto num_samples = saved.at("num_samples").get<std::int64_t>();
   const auto saved_global_batch = saved.at("layout").at("global_batch_size").get<std::int64_t>();
   const bool between_steps =

@@ -143,8 +143,8 @@ nlohmann::json StreamedPacks::state() const {
 }
 
 void StreamedPacks::load_state(const nlohmann::json& state) try {
-  D9D_CHECK(state.at("order") == order_, StateError, "[data::StreamedPacks] expected the saved data order ", order_,
-            ", got ", state.at("order"), ". Resume with the data, the view and the seed of the saved run.");
+  D9D_CHECK(state.at("order") == order_, StateError, "[data::StreamedPacks] expected the data order of the saved run, ",
+            state.at("order"), ", got ", order_, ". Resume with the data, the view and the seed of the saved run.");
   const Position position = {.part = state.at("part").get<std::int64_t>(),
                              .sequence = state.at("sequence").get<std::int64_t>()};
   D9D_CHECK(position.part >= 0 && position.sequence >= 0, StateError,

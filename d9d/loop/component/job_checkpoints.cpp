@@ -1,6 +1,7 @@
 #include "d9d/loop/component/job_checkpoints.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <ranges>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/control/trainable_parameters.h"
@@ -16,6 +18,8 @@
 
 namespace d9d {
 namespace {
+
+namespace fs = std::filesystem;
 
 const std::string kModel = "model.", kOptimizer = "optimizer.";  // what names begin with
 constexpr const char* kTrainableOnly = "checkpoint_only_trainable_parameters";
@@ -62,17 +66,26 @@ bool has_frozen_parameters(const Module& module, const DistContext& context) {
   return std::ranges::find(all, nlohmann::json(true)) != all.end();
 }
 
+// The folder that was read as the source_checkpoint of the job that saved; none: it had none.
+std::optional<fs::path> source_of(const SavedCheckpoint& saved) {
+  const auto& source = value_of(saved, "trainer").at("model_stage_factory").at("source_checkpoint");
+  return source.is_null() ? std::nullopt : std::optional<fs::path>(source.get<std::string>());
+}
+
 // Frozen parameters that are not in the checkpoint come from where they came from in the job that saved.
 void check_frozen_source(const SavedCheckpoint& saved, const TrainerConfig& config) {
   constexpr const char* kAdvice = ": frozen parameters are not in it. Continue with the same.";
   const ModelStageFactoryConfig& factory = config.model_stage_factory;
-  const auto& saved_factory = value_of(saved, "trainer").at("model_stage_factory");
-  const auto& source = saved_factory.at("source_checkpoint");
-  D9D_CHECK(source.is_null() == !factory.source_checkpoint.has_value(), ConfigError,
-            "[loop::checkpoints] expected trainer.model_stage_factory.source_checkpoint = ", source.dump(),
-            ", with which ", saved.folder().string(), " was saved, got ",
-            factory.source_checkpoint ? factory.source_checkpoint->string() : "null", kAdvice);
-  const bool come_from_seed = source.is_null() || factory.source_may_lack.has_value();
+  const auto source = source_of(saved);
+  const auto text = [](const std::optional<fs::path>& path) { return path ? path->string() : "null"; };
+  std::error_code ignored;  // a link in its place is the same folder
+  const bool is_same = source && factory.source_checkpoint
+                           ? fs::equivalent(*source, *factory.source_checkpoint, ignored)
+                           : source == factory.source_checkpoint;
+  D9D_CHECK(is_same, ConfigError,
+            "[loop::checkpoints] expected trainer.model_stage_factory.source_checkpoint = ", text(source),
+            ", with which ", saved.folder().string(), " was saved, got ", text(factory.source_checkpoint), kAdvice);
+  const bool come_from_seed = !source || factory.source_may_lack.has_value();
   const auto& seed = value_of(saved, "base_seed");
   D9D_CHECK(!come_from_seed || seed == config.determinism.base_seed, ConfigError,
             "[loop::checkpoints] expected trainer.determinism.base_seed = ", seed.dump(), ", with which ",
@@ -147,16 +160,59 @@ bool saves_checkpoints(const CheckpointingConfig& config) {
   return !(config.period_steps == StepActionPeriod{StepActionMode::kDisable});
 }
 
+std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const CheckpointingConfig& config) {
+  if (!saves_checkpoints(config)) return nullptr;
+  const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
+  return with_error_place("trainer.checkpointing.save_dir", [&] { return directory.prepare(); });
+}
+
 std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {
   if (!saves_checkpoints(config)) return std::nullopt;
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
-  with_error_place("trainer.checkpointing.save_dir", [&] { directory.prepare(); });
   if (context.is_main_process()) {
-    for (const auto& path : directory.others()) {
+    for (const auto& [step, path] : directory.others()) {
       context.log().warning("[checkpoint] ", path.string(), " is no checkpoint of this library: it is not read");
     }
   }
   return directory.newest();
+}
+
+void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule) {
+  if (!saves_checkpoints(config)) return;
+  const DeviceMesh job = context.mesh(MeshDomain::kBatch);
+  on_first_rank(job, [&] {
+    const auto others = CheckpointDirectory(config.save_dir, job).others();
+    const auto next = others.upper_bound(schedule.current_step());
+    D9D_CHECK(next == others.end() || next->first > schedule.total_steps(), IoError,
+              "[loop::checkpoints] expected no other folder or file with the name of a save of this job, got ",
+              next->second.string(), " without a manifest.json, and steps ", schedule.current_step() + 1, " to ",
+              schedule.total_steps(), " to save. Move it away, or set another trainer.checkpointing.save_dir.");
+  });
+}
+
+TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
+                                const std::optional<SavedCheckpoint>& resumed) {
+  const ModelStageFactoryConfig& factory = config.model_stage_factory;
+  if (!factory.source_checkpoint || (resumed && !factory.checkpoint_only_trainable_parameters)) return config;
+  const DeviceMesh job = context.mesh(MeshDomain::kBatch);
+  nlohmann::json found;
+  on_first_rank(job, [&] {
+    with_error_place("in trainer.model_stage_factory.source_checkpoint", [&] {
+      std::error_code error;
+      fs::path folder = fs::canonical(*factory.source_checkpoint, error);
+      if (error) folder = *factory.source_checkpoint;  // who reads it says so
+      const auto before = resumed ? source_of(*resumed) : std::nullopt;
+      if (before && before->parent_path() == folder && checkpoint_at(*before)) {
+        folder = *before;
+      } else if (const auto newest = checkpoint_at(folder)) {
+        folder = newest->folder();
+      }
+      found = folder.string();
+    });
+  });
+  TrainerConfig result = config;
+  result.model_stage_factory.source_checkpoint = all_gather_object(found, job).front().get<std::string>();
+  return result;
 }
 
 void check_optimizer_state(const DistContext& context, const Module& module, const Optimizer& optimizer) {
@@ -202,6 +258,19 @@ void load_model(const SavedCheckpoint& saved, const DistContext& context, const 
             trainable_only ? "true" : "false", ". Continue with the same, or begin in another folder.");
   if (trainable_only && has_frozen_parameters(module, context)) check_frozen_source(saved, config);
   saved.load({.tensors = tensors_of_model(module, trainable_only)}, context.mesh(MeshDomain::kBatch), kModel);
+}
+
+void warn_of_other_hparams(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams) {
+  constexpr std::size_t kMost = 5;
+  if (!context.is_main_process()) return;
+  const nlohmann::json before = value_of(saved, "hparams");
+  const nlohmann::json changes = nlohmann::json::diff(before, hparams);
+  for (std::size_t i = 0; i < std::min(kMost, changes.size()); ++i) {
+    const nlohmann::json::json_pointer key(changes[i].at("path").get<std::string>());
+    const auto text = [&](const nlohmann::json& all) { return all.contains(key) ? all.at(key).dump() : "none"; };
+    context.log().warning("the model's or the task's ", key.to_string(), " is ", text(hparams), ", and was ",
+                          text(before), " in ", saved.folder().string(), ": the job goes on with what it is now");
+  }
 }
 
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options) {

@@ -1,6 +1,7 @@
 // What a checkpoint holds of a training job, and continuing from one. JobSaves (job_saves.h) writes them.
 //
 // Example
+//   const auto lock = prepare_saves(context, config.checkpointing);
 //   const auto saved = newest_checkpoint(context, config.checkpointing);
 //   if (saved) schedule.load_state(value_of(*saved, "schedule"));
 //   ...                                                              // model
@@ -10,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,9 +27,22 @@ namespace d9d {
 // Whether the job saves and resumes: unless trainer.checkpointing.period_steps is "disable".
 [[nodiscard]] bool saves_checkpoints(const CheckpointingConfig& config);
 
-// Collective. The checkpoint that the job continues from. Throws IoError if none could be written to the folder.
+// Collective. Makes the job's folder of checkpoints its own until the result, on the main process, is destroyed; null
+// where the job does not save. Throws IoError if none could be written to the folder, or if another job has it.
+[[nodiscard]] std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const CheckpointingConfig& config);
+
+// Collective. The checkpoint that the job continues from.
 [[nodiscard]] std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context,
                                                                const CheckpointingConfig& config);
+
+// Collective. IoError if what is no checkpoint has the name of one that the job comes to.
+void check_names_of_saves(const DistContext& context, const CheckpointingConfig& config, const JobSchedule& schedule);
+
+// Collective. The configuration with the folder that its source_checkpoint means now, the same on all ranks: of a
+// folder of checkpoints the newest. A job that resumes and takes frozen parameters from there means the one that the
+// job before has read. Checkpoints name that folder.
+[[nodiscard]] TrainerConfig with_found_source(const DistContext& context, const TrainerConfig& config,
+                                              const std::optional<SavedCheckpoint>& resumed);
 
 // Local. Before an optimiser's state is saved or read into. StateError if state_dict() returns new tensors at each
 // call; the main process warns of an optimiser without state, of entries that belong to no parameter, and of
@@ -36,9 +51,13 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
 
 // Collective. Parameters and persistent buffers, in place. With checkpoint_only_trainable_parameters frozen parameters
 // are not in the checkpoint and stay. ConfigError if it was written with another setting, or if frozen parameters now
-// come from elsewhere: from a source_checkpoint instead of the seed, the reverse, or another seed.
+// come from elsewhere: from another source_checkpoint, from one instead of the seed, the reverse, or another seed.
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
+
+// Local. On the main process, warns of what a model or a task says of itself (dump_hparams) and said otherwise in the
+// job that saved: such as a rope_base, which no tensor shows.
+void warn_of_other_hparams(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams);
 
 // Local. The weights of a checkpoint of a job, for another job that begins with them.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);

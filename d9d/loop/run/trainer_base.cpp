@@ -61,6 +61,7 @@ TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config
     : parts_(parts), binding_(std::move(binding)), job_(build_job(context, config)) {
   if (saved_) {
     load(*saved_, job_);
+    warn_of_other_hparams(context, *saved_, hparams());
     if (const auto states = task_states(*saved_); !states.empty()) parts_.task.load_state(states);
   }
   saved_.reset();
@@ -71,7 +72,7 @@ TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config
 TrainerBase::~TrainerBase() = default;
 
 TrainingOutcome TrainerBase::train() {
-  job_.hparams = {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}};
+  job_.hparams = hparams();
   MicrobatchRunner runner(job_, parts_.task, *stream_, *binding_);
   const TrainingOutcome outcome = run_training(job_, runner);
   graph_counts_ = runner.graph_counts();
@@ -81,17 +82,21 @@ TrainingOutcome TrainerBase::train() {
   return outcome;
 }
 
+nlohmann::json TrainerBase::hparams() const {
+  return {{"task", parts_.task.dump_hparams()}, {"model", parts_.model.dump_hparams()}};
+}
+
 void TrainerBase::export_to(const std::filesystem::path& directory) {
   export_model(job_, parts_.model.prepare_export(*job_.module), directory);
 }
 
-TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConfig& config) {
+TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConfig& given) {
   refuse_unsupported(context.mesh_parameters());
-  refuse_unsupported(config);
-  context.set_timeout(std::chrono::seconds(config.timeout.init_timeout));
-  check_equal_config(context, config);
-  check_cuda_graph(context, config);
-  check_cuda_graph(config, binding_->has_key());
+  refuse_unsupported(given);
+  context.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
+  check_equal_config(context, given);
+  check_cuda_graph(context, given);
+  check_cuda_graph(given, binding_->has_key());
   warm_up_ = start_warm_up(context.device());
 
   auto events = std::make_unique<EventBus>();
@@ -99,14 +104,17 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   parts_.model.register_events(context, *events);
   events->trigger(kTrainConfigStarted, {.dist_context = context});
 
-  stream_ = &binding_->build_pack_stream(context, config, *events);
+  stream_ = &binding_->build_pack_stream(context, given, *events);
   check_data_order(context, stream_->state());
-  JobSchedule schedule(total_steps_of(config.schedule.total_steps, stream_->total_steps()));
-  saved_ = newest_checkpoint(context, config.checkpointing);
+  JobSchedule schedule(total_steps_of(given.schedule.total_steps, stream_->total_steps()));
+  saves_lock_ = prepare_saves(context, given.checkpointing);
+  saved_ = newest_checkpoint(context, given.checkpointing);
+  const TrainerConfig config = with_found_source(context, given, saved_);
   if (saved_) {
     schedule.load_state(value_of(*saved_, "schedule"));
     continue_at(*stream_, value_of(*saved_, "data"));
   }
+  check_names_of_saves(context, config.checkpointing, schedule);
   stream_->start();  // so that the first step's data is ready when the model is
 
   const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config);

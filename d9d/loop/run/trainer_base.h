@@ -51,16 +51,18 @@ class TrainerBase {
               std::unique_ptr<TaskBinding> binding);
 
  private:
-  [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& config);
+  [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& given);
   [[nodiscard]] std::vector<std::shared_ptr<Module>> build_stages(const DistContext& context,
                                                                   const TrainerConfig& config);
+  [[nodiscard]] nlohmann::json hparams() const;  // of task and model
   void log_graph_counts() const;
 
   const Parts parts_;
   const std::unique_ptr<TaskBinding> binding_;
   std::jthread warm_up_;
-  AnyPackStream* stream_ = nullptr;       // the binding's
-  std::optional<SavedCheckpoint> saved_;  // from which the job continues, until it has done so
+  AnyPackStream* stream_ = nullptr;         // the binding's
+  std::unique_ptr<FolderLock> saves_lock_;  // of the main process
+  std::optional<SavedCheckpoint> saved_;    // from which the job continues, until it has done so
   TrainingJob job_;
   GraphCounts graph_counts_;
 };

@@ -11,13 +11,6 @@
 namespace d9d {
 namespace {
 
-std::string checksum(std::span<const std::byte> bytes) {
-  char digits[17];
-  std::snprintf(digits, sizeof digits, "%016llx",
-                static_cast<unsigned long long>(XXH3_64bits(bytes.data(), bytes.size())));
-  return digits;
-}
-
 std::int64_t num_blocks(std::span<const std::byte> bytes) {
   return (static_cast<std::int64_t>(bytes.size()) + kChecksumBlock - 1) / kChecksumBlock;
 }
@@ -29,6 +22,13 @@ std::span<const std::byte> block(std::span<const std::byte> bytes, std::int64_t 
 }
 
 }  // namespace
+
+std::string checksum(std::span<const std::byte> bytes) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx",
+                static_cast<unsigned long long>(XXH3_64bits(bytes.data(), bytes.size())));
+  return digits;
+}
 
 std::vector<std::string> block_checksums(std::span<const std::byte> bytes) {
   std::vector<std::string> sums;

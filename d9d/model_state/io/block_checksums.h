@@ -22,7 +22,10 @@ struct BlockChecksums {
   std::vector<std::string> sums;  // block_checksums() of its bytes
 };
 
-// One for each block: 16 hexadecimal digits.
+// Of all bytes as one block, however many: 16 hexadecimal digits.
+[[nodiscard]] std::string checksum(std::span<const std::byte> bytes);
+
+// One for each block.
 [[nodiscard]] std::vector<std::string> block_checksums(std::span<const std::byte> bytes);
 
 // `bytes` begins with block `first` of the tensor. The first of its blocks whose checksum is not that of `sums`; none

@@ -117,7 +117,8 @@ std::vector<Request> requests_of(std::vector<Piece> pieces, const std::map<std::
 // Whether the piece's bytes are those that its target holds in memory.
 bool is_direct(const Piece& piece, const at::Tensor& target) {
   return target.is_cpu() && target.scalar_type() == piece.read->from.dtype && piece.read->casts.empty() &&
-         target.is_contiguous() && piece.bytes.numel() == static_cast<std::int64_t>(target.nbytes());
+         target.is_contiguous() && !target.is_conj() && !target.is_neg() &&
+         piece.bytes.numel() == static_cast<std::int64_t>(target.nbytes());
 }
 
 void copy_piece(const Piece& piece, const at::Tensor& target, std::byte* bytes) {

@@ -1,12 +1,16 @@
 #include "d9d/model_state/io/huggingface_directory.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
+#include <string_view>
 #include <system_error>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_depth.h"
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/core/dtensor/held_parts.h"
 #include "d9d/model_state/io/safetensors.h"
@@ -24,7 +28,11 @@ json read_object(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   D9D_CHECK(stream.is_open(), IoError, "[model_state::huggingface] expected a readable file '", path.string(),
             "', got none. Check the folder.");
-  json object = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  D9D_CHECK(json_depth(text) <= kMaxJsonDepth, IoError, "[model_state::huggingface] expected at most ", kMaxJsonDepth,
+            " levels of objects and lists in '", path.string(),
+            "', got more. The file is damaged; write or download it again.");
+  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(object.is_object(), IoError, "[model_state::huggingface] expected a JSON object in '", path.string(),
             "', got something else. The file is damaged; write or download it again.");
   return object;
@@ -71,20 +79,31 @@ json index_of(const std::vector<std::vector<TensorSource>>& shards) {
   return {{"metadata", {{"total_size", total_size}}}, {"weight_map", weight_map}};
 }
 
+// Whether huggingface_shard_name() gives such names: model-00001-of-00003.safetensors.
+bool is_shard(const std::string& name) {
+  constexpr std::string_view kPattern = "model-#####-of-#####.safetensors";
+  const auto fits = [](char pattern, char c) { return pattern == '#' ? c >= '0' && c <= '9' : pattern == c; };
+  return std::ranges::equal(kPattern, name, fits);
+}
+
 // Whether every entry of the folder has a name that an export with these files uses.
 bool is_export(const fs::path& directory, const std::map<std::string, std::string>& files) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) return false;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
-    const bool is_shard = name.starts_with("model-") && name.ends_with(".safetensors");
     const bool is_known = name == kConfigFileName || name == kSingleFileName || name == kIndexFileName;
-    if (!is_shard && !is_known && !files.contains(name)) return false;
+    if (!is_shard(name) && !is_known && !files.contains(name)) return false;
   }
   return !error;
 }
 
 }  // namespace
+
+bool is_huggingface_directory(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path / kSingleFileName, ignored) || fs::exists(path / kIndexFileName, ignored);
+}
 
 HuggingFaceDirectory::HuggingFaceDirectory(fs::path path) : path_(std::move(path)) {
   std::error_code error;
@@ -127,8 +146,15 @@ std::optional<TensorSource> HuggingFaceDirectory::find(const std::string& name) 
 
 const std::shared_ptr<SafetensorsFile>& HuggingFaceDirectory::open(const std::string& file) const {
   std::shared_ptr<SafetensorsFile>& opened = open_files_[file];
-  if (!opened) opened = std::make_shared<SafetensorsFile>(path_ / file);
-  return opened;
+  if (opened) return opened;
+  const auto shard = std::make_shared<SafetensorsFile>(path_ / file);
+  for (const auto& [name, entry] : shard->entries()) {
+    D9D_CHECK(file == kSingleFileName || file_of_tensor_.contains(name), IoError,
+              "[model_state::huggingface] expected ", kIndexFileName, " in '", path_.string(),
+              "' to list all tensors of its files, got none of the name '", name, "', which '", file,
+              "' has. Write or download the folder again.");
+  }
+  return opened = shard;
 }
 
 namespace {

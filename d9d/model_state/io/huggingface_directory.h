@@ -27,6 +27,9 @@ namespace d9d {
 
 class SafetensorsFile;
 
+// Whether the folder has weights or an index of such names.
+[[nodiscard]] bool is_huggingface_directory(const std::filesystem::path& path);
+
 class HuggingFaceDirectory {
  public:
   // Reads the index, or the header of a single file (which takes precedence, as in transformers). Throws IoError if
@@ -41,7 +44,8 @@ class HuggingFaceDirectory {
   [[nodiscard]] std::vector<std::string> names() const;
 
   // A source that reads the tensor as a view of the mapped file; none if no file has a tensor of that name. Throws
-  // IoError if the shard is missing or damaged, or does not hold a tensor that the index assigns to it.
+  // IoError if the shard is missing or damaged, does not hold a tensor that the index assigns to it, or holds one that
+  // the index lacks.
   [[nodiscard]] std::optional<TensorSource> find(const std::string& name) const;
 
  private:

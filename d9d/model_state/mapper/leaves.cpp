@@ -123,8 +123,12 @@ StateMapper rename(const std::string& from, const std::string& to) {
 StateMapper rename_matching(const Names& names, const std::string& pattern, const std::string& replacement) {
   std::vector<StateMapper> renames;
   try {
+    constexpr std::size_t kMostCharacters = 1024;  // std::regex takes stack for each
     const std::regex expression(pattern);
     for (const std::string& name : names) {
+      D9D_CHECK(name.size() <= kMostCharacters, StateError, "[model_state::mapper] expected names of at most ",
+                kMostCharacters, " characters to rename by a regular expression, got ", name.size(), " in '",
+                name.substr(0, 40), "...'. Rename it by mapper::rename().");
       renames.push_back(rename(name, std::regex_replace(name, expression, replacement)));
     }
   } catch (const std::regex_error& error) {

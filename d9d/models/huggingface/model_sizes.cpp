@@ -21,22 +21,21 @@ constexpr std::array<std::string_view, 9> kNotOfCheckpoint = {"max_position_ids"
                                                               "router_auxiliary_loss_coefficient",
                                                               "router_bias_update_rate"};
 
-void check_same(const nlohmann::json& written, const nlohmann::json& published, const std::filesystem::path& checkpoint,
+void check_same(const nlohmann::json& written, const nlohmann::json& published, const std::filesystem::path& file,
                 const ConfigPath& path) {
-  D9D_CHECK(written == published, ConfigError, path, "expected ", published.dump(), " as in ",
-            (checkpoint / "config.json").string(), ", got ", written.dump(),
-            ". Change it, or take all sizes from there: \"model\": \"from_checkpoint\".");
+  D9D_CHECK(written == published, ConfigError, path, "expected ", published.dump(), " as in ", file.string(), ", got ",
+            written.dump(), ". Change it, or take all sizes from there: \"model\": \"from_checkpoint\".");
 }
 
-void check_record(const nlohmann::json& written, const nlohmann::json& published,
-                  const std::filesystem::path& checkpoint, const ConfigPath& path) {
+void check_record(const nlohmann::json& written, const nlohmann::json& published, const std::filesystem::path& file,
+                  const ConfigPath& path) {
   for (const auto& [key, value] : written.items()) {
     if (std::ranges::find(kNotOfCheckpoint, key) != kNotOfCheckpoint.end()) continue;
     const nlohmann::json& there = published.at(key);
     if (key == "layer") {
-      check_record(value, there, checkpoint, path / key);
+      check_record(value, there, file, path / key);
     } else {
-      check_same(value, there, checkpoint, path / key);
+      check_same(value, there, file, path / key);
     }
   }
 }
@@ -68,9 +67,9 @@ nlohmann::json read_checkpoint_config(const std::optional<std::filesystem::path>
 }
 
 void check_model_sizes(const nlohmann::json& written, const nlohmann::json& published,
-                       const std::filesystem::path& checkpoint, const ConfigPath& path) {
-  check_record(written, published, checkpoint, path);
-  check_same(vocabulary_size(written), vocabulary_size(published), checkpoint, path / "split_vocab_size");
+                       const std::filesystem::path& file, const ConfigPath& path) {
+  check_record(written, published, file, path);
+  check_same(vocabulary_size(written), vocabulary_size(published), file, path / "split_vocab_size");
 }
 
 }  // namespace d9d

@@ -41,13 +41,26 @@ struct ModelSizes {
                                                     const ConfigPath& path);
 
 // Compares parameter records of decoders key by key; ConfigError that names the first key that differs, both values and
-// the folder. Left out is what config.json does not decide: how many positions are used, how the vocabulary is split,
+// the file. Left out is what config.json does not decide: how many positions are used, how the vocabulary is split,
 // which kernels run, how experts are balanced and how layers are spread over stages.
 void check_model_sizes(const nlohmann::json& written, const nlohmann::json& published,
-                       const std::filesystem::path& checkpoint, const ConfigPath& path);
+                       const std::filesystem::path& file, const ConfigPath& path);
 
-// What the model is built with. Local; reads config.json of the checkpoint, if there is one. ConfigError where written
-// sizes are not the checkpoint's.
+// What the model is built with, where `file` of the checkpoint says `published`. Local. ConfigError where written sizes
+// are not the checkpoint's.
+template <class Parameters>
+[[nodiscard]] Parameters resolve_model_sizes(const ModelSizes<Parameters>& sizes, const Parameters& published,
+                                             const std::filesystem::path& file, const ConfigPath& path) {
+  const nlohmann::json there = write_record(published);
+  nlohmann::json chosen = sizes.written ? nlohmann::json(write_record(*sizes.written)) : there;
+  const ConfigPath where = sizes.written || sizes.changes.empty() ? path : path / detail::kFromCheckpoint;
+  chosen.merge_patch(sizes.changes);
+  const auto parameters = parse_record<Parameters>(chosen, where);
+  check_model_sizes(write_record(parameters), there, file, where);
+  return parameters;
+}
+
+// The same for a checkpoint of Hugging Face; reads its config.json, if there is one.
 template <class Parameters, class FromHuggingFace>
 [[nodiscard]] Parameters resolve_model_sizes(const ModelSizes<Parameters>& sizes,
                                              const std::optional<std::filesystem::path>& checkpoint,
@@ -55,15 +68,9 @@ template <class Parameters, class FromHuggingFace>
                                              const ConfigPath& path) {
   if (sizes.written && !checkpoint) return *sizes.written;
   const nlohmann::json config = read_checkpoint_config(checkpoint, path);
-  const nlohmann::json published = write_record(
-      with_error_place(cat("in ", checkpoint->string()), [&] { return parameters_from_huggingface(config); }));
-  nlohmann::json chosen = published;
-  if (sizes.written) chosen = write_record(*sizes.written);
-  const ConfigPath where = sizes.written || sizes.changes.empty() ? path : path / detail::kFromCheckpoint;
-  chosen.merge_patch(sizes.changes);
-  const auto parameters = parse_record<Parameters>(chosen, where);
-  check_model_sizes(write_record(parameters), published, *checkpoint, where);
-  return parameters;
+  const Parameters published =
+      with_error_place(cat("in ", checkpoint->string()), [&] { return parameters_from_huggingface(config); });
+  return resolve_model_sizes(sizes, published, *checkpoint / "config.json", path);
 }
 
 namespace detail {

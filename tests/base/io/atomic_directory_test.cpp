@@ -65,6 +65,32 @@ TEST(AtomicDirectory, Refuses_a_folder_with_entries_before_anything_is_written) 
   EXPECT_THAT(names_in(parent), ::testing::ElementsAre("export"));
 }
 
+TEST(AtomicDirectory, Takes_the_place_of_the_folder_that_a_link_leads_to) {
+  const fs::path parent = test::fresh_directory("d");
+  fs::create_directories(parent / "disk" / "runs");
+  fs::create_directory_symlink(parent / "disk" / "runs", parent / "export");
+  AtomicDirectory directory(parent / "export");
+  write_file_atomically(directory.staging() / "a.txt", "a");
+  directory.commit();
+  EXPECT_TRUE(fs::is_symlink(parent / "export"));
+  EXPECT_THAT(names_in(parent / "disk"), ::testing::ElementsAre("runs"));
+  EXPECT_THAT(names_in(parent / "export"), ::testing::ElementsAre("a.txt"));
+}
+
+TEST(AtomicDirectory, Refuses_at_once_what_a_rename_could_not_replace) {
+  const fs::path parent = test::fresh_directory("d");
+  fs::create_directory_symlink(parent / "nowhere", parent / "export");
+  EXPECT_THAT(test::message_of<IoError>([&] { AtomicDirectory directory(parent / "export"); }),
+              AllOf(HasSubstr((parent / "export").string()), HasSubstr("a link that leads nowhere")));
+  fs::create_directory(parent / "disk");
+  const bool could_mount = test::run_on_small_disk(parent / "disk", [&] {
+    EXPECT_THAT(test::message_of<IoError>([&] { AtomicDirectory directory(parent / "disk"); }),
+                AllOf(HasSubstr((parent / "disk").string()), HasSubstr("a mount point")));
+  });
+  EXPECT_THAT(names_in(parent), ::testing::UnorderedElementsAre("disk", "export"));
+  if (!could_mount) GTEST_SKIP() << "the system forbids mounting";
+}
+
 TEST(AtomicDirectory, Refuses_a_file_of_that_name) {
   const fs::path parent = test::fresh_directory("d");
   write_file_atomically(parent / "export", "a file");

@@ -15,6 +15,7 @@ namespace d9d::test::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -360,6 +361,67 @@ TEST_F(Resume, With_frozen_parameters_from_elsewhere_is_refused) {
     }
     EXPECT_EQ(train(plan).losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
   }
+}
+
+// The frozen weights of a job that continues are those of the checkpoint with which it began, also where newer ones of
+// the other job have come since.
+TEST_F(Resume, Takes_frozen_parameters_from_the_checkpoint_that_the_job_before_took_them_from) {
+  const fs::path other = folder_.string() + "_other";
+  fs::remove_all(other);
+  train({.folder = other, .total_steps = 6});
+  Plan plan{.freezes_first = true, .saves_trainable_only = true, .source = other};
+  const Result whole = train(plan);
+  break_off(plan);
+  train({.folder = other});
+  ASSERT_TRUE(fs::exists(other / "save-8"));
+  plan.folder = folder_;
+  fs::copy(folder_, other / "kept", fs::copy_options::recursive);
+  EXPECT_EQ(train(plan).losses, std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+  const auto again = [&](const fs::path& source) {
+    fs::remove_all(folder_);
+    fs::copy(other / "kept", folder_, fs::copy_options::recursive);
+    plan.source = source;
+    return train(plan).losses;
+  };
+  EXPECT_THAT(
+      [&] { again(other / "save-8"); },
+      ThrowsMessage<ConfigError>(AllOf(HasSubstr("source_checkpoint = " + (other / "save-6").string() + ", with which"),
+                                       HasSubstr("got " + (other / "save-8").string()))));
+  fs::rename(other / "save-6", other / "moved");
+  EXPECT_THAT([&] { again(other); }, ThrowsMessage<ConfigError>(HasSubstr((other / "save-6").string())));
+  fs::create_directory_symlink(other / "moved", other / "save-6");
+  EXPECT_EQ(again(other / "save-6"), std::vector<double>(whole.losses.begin() + 3, whole.losses.end()));
+  fs::remove_all(other);
+}
+
+TEST_F(Resume, Refuses_at_its_start_what_is_in_the_way_of_a_save) {
+  for (const char* const name : {"save-5", "save-8", "save-9"}) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ / name);
+    std::int64_t num_steps = 0;
+    const auto run = [&] { train({.folder = folder_, .after_step = [&](std::int64_t) { ++num_steps; }}); };
+    if (name == std::string("save-9")) {  // beyond its last step
+      EXPECT_NO_THROW(run());
+      continue;
+    }
+    EXPECT_THAT(run, ThrowsMessage<IoError>(HasSubstr("got " + (folder_ / name).string() + " without a manifest")));
+    EXPECT_EQ(num_steps, 0);
+  }
+}
+
+TEST_F(Resume, Is_refused_while_another_job_saves_in_the_same_folder) {
+  std::string refused;
+  const auto second = [&](std::int64_t step) {
+    if (step != 4) return;
+    try {
+      train({.folder = folder_});
+    } catch (const Error& error) {
+      refused = error.what();
+    }
+  };
+  EXPECT_EQ(train({.folder = folder_, .after_step = second}).losses.size(), kSteps);
+  EXPECT_THAT(refused, AllOf(HasSubstr(folder_.string()), HasSubstr("in use by no other job")));
+  EXPECT_THAT(saved(), ElementsAre("save-3", "save-6", "save-8"));
 }
 
 TEST_F(Resume, Begins_with_the_weights_of_a_checkpoint_of_another_job) {

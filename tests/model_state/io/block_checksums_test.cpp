@@ -14,6 +14,15 @@ TEST(BlockChecksums, Are_those_of_xxh3) {
   EXPECT_EQ(block_checksums(std::as_bytes(std::span(text))), std::vector<std::string>{"78af5f94892f3950"});
 }
 
+TEST(BlockChecksums, Of_all_bytes_is_that_of_one_block_and_covers_what_is_behind_it) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(kChecksumBlock));
+  EXPECT_EQ(checksum(bytes), block_checksums(bytes).front());
+  bytes.push_back(std::byte{0});
+  const std::string before = checksum(bytes);
+  bytes.back() = std::byte{1};
+  EXPECT_NE(checksum(bytes), before);
+}
+
 TEST(BlockChecksums, Find_a_change_in_the_blocks_that_are_read_alone) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(2 * kChecksumBlock + 5));
   const auto sums = block_checksums(bytes);

@@ -63,6 +63,18 @@ TEST(BoxReader, Reads_any_boxes_into_any_strides_and_dtypes) {
   }));
 }
 
+TEST(BoxReader, Reads_values_into_conjugated_and_negated_views) {
+  const fs::path folder = test::fresh_directory("d");
+  const at::Tensor real = at::arange(5, at::kDouble), z = at::complex(real, real + 1);
+  const at::Tensor conjugate = at::zeros_like(z).conj(), negative = at::imag(at::zeros_like(z).conj());
+  ASSERT_TRUE(conjugate.is_conj() && negative.is_neg());
+  const LocalBox whole = whole_box({5});
+  (void)read_boxes({{.from = write(folder / "z", z, 0), .box = whole, .into = conjugate},
+                    {.from = write(folder / "real", real, 0), .box = whole, .into = negative}});
+  EXPECT_TRUE(at::equal(conjugate.resolve_conj(), z));
+  EXPECT_TRUE(at::equal(negative.resolve_neg(), real));
+}
+
 TEST(BoxReader, Reads_large_tensors_in_pieces_on_several_threads) {
   const fs::path folder = test::fresh_directory("d");
   const at::Tensor whole = at::randn({3, 2048, 1536});  // 36 MiB

@@ -126,6 +126,16 @@ TEST(HuggingFaceDirectory, Names_file_and_tensor_when_the_index_lies) {
               AllOf(HasSubstr("'c'"), HasSubstr((path / "model-00001-of-00002.safetensors").string())));
 }
 
+TEST(HuggingFaceDirectory, Names_a_tensor_of_a_file_that_the_index_lacks) {
+  const fs::path path = three_tensors_in_two_shards();
+  json index = json::parse(content_of(path / "model.safetensors.index.json"));
+  index["weight_map"].erase("a");
+  write_file_atomically(path / "model.safetensors.index.json", index.dump());
+  const HuggingFaceDirectory directory(path);
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)directory.find("b"); }),
+              AllOf(HasSubstr("'a'"), HasSubstr("'model-00001-of-00002.safetensors'"), HasSubstr(path.string())));
+}
+
 TEST(HuggingFaceDirectory, Refuses_an_index_that_points_out_of_the_folder) {
   const fs::path path = test::fresh_directory("d");
   for (const char* file : {"\"../other.safetensors\"", "\"/etc/passwd\"", "\"\"", "7"}) {
@@ -137,7 +147,9 @@ TEST(HuggingFaceDirectory, Refuses_an_index_that_points_out_of_the_folder) {
 
 TEST(HuggingFaceDirectory, Refuses_a_damaged_index_and_config) {
   const fs::path path = test::fresh_directory("d");
-  for (const char* text : {"{\"weight_map\": {", "[]", "{}", "{\"weight_map\": []}"}) {
+  const std::string deep = R"({"weight_map": )" + std::string(200000, '[') + std::string(200000, ']') + "}";
+  for (const std::string& text : {std::string("{\"weight_map\": {"), std::string("[]"), std::string("{}"),
+                                 std::string("{\"weight_map\": []}"), deep}) {
     write_file_atomically(path / "model.safetensors.index.json", text);
     EXPECT_THAT(test::message_of<IoError>([&] { HuggingFaceDirectory directory(path); }),
                 HasSubstr("model.safetensors.index.json"));
@@ -172,6 +184,17 @@ TEST(HuggingFaceDirectory, Refuses_to_replace_a_folder_with_other_files_before_a
   EXPECT_THAT(test::message_of<IoError>([&] { write_huggingface_directory(path, json::object(), {unread}); }),
               HasSubstr(path.string()));
   EXPECT_EQ(content_of(path / "tokenizer.json"), "mine");
+}
+
+TEST(HuggingFaceDirectory, Refuses_to_replace_a_folder_with_weights_that_are_no_shards) {
+  for (const char* const name : {"model-best.safetensors", "model-00001-of-2.safetensors"}) {
+    const fs::path path = test::fresh_directory("d");
+    write_file_atomically(path / "config.json", "{}");
+    write_file_atomically(path / name, "mine");
+    EXPECT_THROW(check_huggingface_target(path), IoError);
+    EXPECT_THROW(write_huggingface_directory(path, json::object(), {floats("a", 1)}), IoError);
+    EXPECT_THAT(names_in(path), ElementsAre("config.json", name));
+  }
 }
 
 TEST(HuggingFaceDirectory, Refuses_two_tensors_of_one_name_in_different_shards) {

@@ -1,0 +1,56 @@
+#include "d9d/base/io/folder_lock.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+#include "tests/support/io_faults.h"
+
+namespace d9d::folder_lock_test {
+namespace {
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(FolderLock, Of_a_folder_in_use_is_refused_and_names_who_has_it) {
+  const fs::path folder = test::fresh_directory("d");
+  std::optional<FolderLock> lock(folder);
+  EXPECT_THAT(test::message_of<IoError>([&] { FolderLock second(folder); }),
+              AllOf(HasSubstr(folder.string()), HasSubstr(cat("process ", ::getpid(), " on "))));
+  lock.reset();
+  EXPECT_TRUE(fs::is_empty(folder));
+  EXPECT_NO_THROW(FolderLock{folder});
+}
+
+TEST(FolderLock, Ends_with_a_process_that_is_killed) {
+  const fs::path folder = test::fresh_directory("d");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const FolderLock lock(folder);
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(fs::exists(folder / ".lock"));
+  EXPECT_NO_THROW(FolderLock{folder});
+}
+
+TEST(FolderLock, Of_a_folder_that_was_removed_and_made_again_leaves_the_new_one_alone) {
+  const fs::path folder = test::fresh_directory("d");
+  std::optional<FolderLock> lock(folder);
+  fs::remove_all(folder);
+  fs::create_directory(folder);
+  const FolderLock second(folder);
+  lock.reset();
+  EXPECT_THROW(FolderLock{folder}, IoError);
+}
+
+}  // namespace
+}  // namespace d9d::folder_lock_test
