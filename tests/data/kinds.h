@@ -17,6 +17,7 @@
 #include "d9d/data/pack/prefetched_packs.h"
 #include "d9d/data/token_stream.h"
 
+#include "tests/data/cache_home.h"
 #include "tests/data/view/sample_values.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/python.h"
@@ -60,6 +61,7 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     const auto folder = root();
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder / "text");
+    std::filesystem::create_directories(folder / "hub");
     std::string jsonl, tokens, chats;
     for (int i = 0; i < 90; ++i) {
       const std::string text = std::string(2 + i * 7 % 13, static_cast<char>('a' + i % 26)) + std::to_string(i);
@@ -71,6 +73,7 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
       if (i < 30) std::ofstream(folder / "text" / (std::to_string(100 + i) + ".txt")) << text << text;
     }
     std::ofstream(folder / "a.jsonl") << jsonl;
+    std::ofstream(folder / "hub" / "train.jsonl") << jsonl;
     std::ofstream(folder / "chats.jsonl") << chats;
     std::ofstream(folder / "tokenizer.json") << byte_tokenizer({"<|im_start|>", "<|im_end|>"});
     std::ofstream(folder / "tokens.bin") << tokens;
@@ -112,7 +115,16 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
   static nlohmann::json job() {
     const auto& [kind, view, shuffle] = GetParam();
     nlohmann::json json = {{"kind", kind}};
-    if (kind == std::string("mixture")) {
+    if (kind == std::string("dataset")) {  // the record of 0.16, which has its own view
+      json = {{"dataset", (root() / "hub").string()},
+              {"split", "train"},
+              {"text_column", "text"},
+              {"use_samples", 70},
+              {"shuffle_seed", 3},
+              {"tokenizer", (root() / "tokenizer.json").string()},
+              {"num_proc", 2},
+              {"presort_buffer_size", 16}};
+    } else if (kind == std::string("mixture")) {
       for (const auto& [of, weight] : {std::pair{"parquet", 2.0}, std::pair{"tokens", 1.0}}) {
         nlohmann::json one = source(of);
         add_view(one, view);
@@ -151,6 +163,8 @@ class Kinds : public ::testing::TestWithParam<std::tuple<const char*, const char
     for (std::int64_t rank = 0; rank < size; ++rank) ranks.push_back(build(json, endless({rank, size}), ahead));
     return ranks;
   }
+
+  const CacheHome cache_home{root() / "home"};
 };
 
 [[nodiscard]] inline std::string name_of_kind(

@@ -7,6 +7,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/data/token_stream.h"
 
+#include "tests/data/cache_home.h"
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
 
@@ -22,15 +23,6 @@ std::vector<std::vector<std::int64_t>> rows_of(const at::Tensor& tensor) {
   return rows;
 }
 
-// XDG_CACHE_HOME of this process, whose tests run one after the other.
-class CacheHome {
- public:
-  explicit CacheHome(const std::filesystem::path& folder) { ::setenv("XDG_CACHE_HOME", folder.c_str(), 1); }
-  ~CacheHome() { ::unsetenv("XDG_CACHE_HOME"); }
-  CacheHome(const CacheHome&) = delete;
-  CacheHome& operator=(const CacheHome&) = delete;
-};
-
 TEST(ReferenceExample, Has_the_batches_of_the_reference_on_one_and_two_ranks) {
   const auto folder = test::fresh_directory("example");
   std::filesystem::create_directories(folder / "data");
@@ -38,7 +30,7 @@ TEST(ReferenceExample, Has_the_batches_of_the_reference_on_one_and_two_ranks) {
   const auto begin = printed.find("RESULT ");
   ASSERT_NE(begin, std::string::npos);
   const auto expected = nlohmann::json::parse(printed.substr(begin + 7));
-  const CacheHome cache(folder / "home");
+  const test::CacheHome cache(folder / "home");
   const auto config = parse_record<DataConfig>({{"dataset", folder.string()},
                                                 {"split", "train"},
                                                 {"text_column", "body"},

@@ -93,7 +93,9 @@ TEST_P(Kinds, Refuse_the_position_of_another_order) {
   const auto& [kind, view, shuffle] = GetParam();
   const auto saved = build(job(), endless({}))->state();
   nlohmann::json other = job();
-  if (other.contains("sources")) {
+  if (other.contains("dataset")) {
+    other["presort_buffer_size"] = 20;
+  } else if (other.contains("sources")) {
     other["sources"][0]["weight"] = 3.0;
   } else if (view == std::string("packed")) {
     other["view"]["buffer_size"] = 39;
@@ -114,6 +116,10 @@ INSTANTIATE_TEST_SUITE_P(Concatenated, Kinds,
                          ::testing::Combine(::testing::Values("text", "parquet", "arrow", "tokens", "megatron",
                                                               "mixture"),
                                             ::testing::Values("concatenated"), ::testing::Bool()),
+                         name_of_kind);
+INSTANTIATE_TEST_SUITE_P(Of016, Kinds,
+                         ::testing::Combine(::testing::Values("dataset"), ::testing::Values("presorted"),
+                                            ::testing::Bool()),
                          name_of_kind);
 INSTANTIATE_TEST_SUITE_P(Streamed, Kinds,
                          ::testing::Combine(::testing::Values("text", "jsonl", "chats", "parquet", "arrow"),

@@ -26,6 +26,7 @@ at::Tensor pad_stack_1d(const std::vector<at::Tensor>& items, PadOptions options
   const at::Tensor stacked = at::full({std::ssize(items), length}, options.pad_value, items.front().options());
   for (std::int64_t row = 0; row < std::ssize(items); ++row) {
     const std::int64_t count = items[row].size(0);
+    if (count == 0) continue;
     const std::int64_t start = options.side == PaddingSide::kRight ? 0 : length - count;
     if (items[row].is_cpu() && items[row].is_contiguous()) {  // a fifth of the time of views
       const auto item_bytes = static_cast<std::int64_t>(stacked.element_size());

@@ -78,7 +78,8 @@ void TextSamples::write(const DistContext& context, const ModulePtr<DecoderForCa
                                 .temperature = config_.temperature,
                                 .max_sequence = max_positions_,
                                 .stop_ids = stop_ids_,
-                                .sequence_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"})};
+                                .sequence_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}),
+                                .ranks = context.mesh(MeshDomain::kFlat)};
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     print("--- a sample ---\n");
     print(config_.prompts[i]);

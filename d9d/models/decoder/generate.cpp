@@ -22,6 +22,13 @@ std::int64_t sample(const at::Tensor& logits, double temperature, RandomStream s
   return std::min(at::searchsorted(cumulative, point).item<std::int64_t>(), cumulative.numel() - 1);
 }
 
+std::int64_t of_first_rank(std::int64_t token, const DeviceMesh& ranks, c10::Device device) {
+  if (ranks.num_ranks() == 1) return token;
+  const at::Tensor shared = at::full({1}, token, at::TensorOptions(device).dtype(at::kLong));
+  ranks.communicator()->broadcast(shared, 0).wait();
+  return shared.item<std::int64_t>();
+}
+
 // ids [1, length] -> logits [V] of the last position, on all ranks. The sequence is padded to equal shards at its end,
 // where causal attention does not see the padding.
 at::Tensor last_logits(const DecoderForCausalLM& model, const at::Tensor& ids, const DeviceMesh& ranks) {
@@ -66,7 +73,7 @@ std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model, s
         at::from_blob(tokens.data() + std::ssize(tokens) - length, {1, length}, at::kLong).to(device);
     const at::Tensor logits = last_logits(*model, ids, options.sequence_ranks);
     const RandomStream stream{.key = philox_key(options.seed, "generate", ""), .step = static_cast<std::uint64_t>(i)};
-    tokens.push_back(sample(logits, options.temperature, stream));
+    tokens.push_back(of_first_rank(sample(logits, options.temperature, stream), options.ranks, device));
     generated.push_back(tokens.back());
     if (options.on_token) options.on_token(tokens.back());
     if (std::ranges::find(options.stop_ids, tokens.back()) != options.stop_ids.end()) break;

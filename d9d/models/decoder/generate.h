@@ -25,6 +25,9 @@ struct GenerateOptions {
   std::function<void(std::int64_t id)> on_token = {};  // called with each token as it comes, on each rank
   // The axes cp and tp over which the model divides positions: context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).
   DeviceMesh sequence_ranks = {};
+  // All ranks of a model over several: each token is that of the first rank, so that all stop together though their
+  // logits are not equal bit by bit. Without it the ranks must compute alike.
+  DeviceMesh ranks = {};
 };
 
 // Collective over all ranks of the model, with the same arguments. Returns the ids that follow `prompt`, which must not

@@ -19,6 +19,7 @@
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/io_faults.h"
 #include "tests/support/python.h"
+#include "tests/support/ranks.h"
 #include "tests/support/tiny_blocks.h"
 
 namespace d9d::generate_test {
@@ -70,6 +71,19 @@ TEST(Generate, Ends_with_the_first_token_that_stops_it) {
   EXPECT_EQ(generate(model, {1, 2}, options), std::vector<std::int64_t>(all.begin(), end));
   EXPECT_EQ(seen, std::vector<std::int64_t>(all.begin(), end));
   EXPECT_LE(seen.size(), 6U);
+}
+
+// Ranks whose logits differ would stop at other tokens, and those that share a model would wait for each other.
+TEST(Generate, Takes_the_tokens_of_the_first_rank) {
+  std::vector<std::vector<std::int64_t>> of_ranks(2);
+  test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+    const DeviceMesh ranks("ranks", {{"all", 2}}, test::borrowed(world));
+    auto model = make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense()));
+    test::initialized(model, at::kDouble, /*base_seed=*/static_cast<std::uint64_t>(world.rank()));
+    of_ranks[static_cast<std::size_t>(world.rank())] =
+        generate(model, {1, 2}, {.num_tokens = 12, .temperature = 3.0, .stop_ids = {0}, .ranks = ranks});
+  });
+  EXPECT_EQ(of_ranks[0], of_ranks[1]);
 }
 
 // What generate_oracle.py has written, once.

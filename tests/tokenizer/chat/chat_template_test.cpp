@@ -48,6 +48,7 @@ void expect_equal(const nlohmann::json& line) {
   ASSERT_EQ(std::ssize(chat.assistant), std::ranges::count_if(messages, by_assistant));
   std::vector<std::size_t> begins;
   const std::string end_token = is_llama(family) ? "<|eot_id|>" : "<|im_end|>";
+  EXPECT_EQ(end_of_message(family), end_token);
   for (const auto& [begin, end] : chat.assistant) {
     begins.push_back(begin);
     EXPECT_EQ(chat.text.find(end_token, begin) + end_token.size(), end) << line;
