@@ -22,10 +22,14 @@ std::vector<TokenText> texts_of(const BpeModel& model, const std::vector<AddedTo
   StringMap<bool> special;
   const auto set = [&](TokenId id, std::string token) {
     if (id >= texts.size()) texts.resize(std::size_t{id} + 1);
-    std::string bytes = from_byte_alphabet(token).value_or(token);
-    texts[id] = {.token = std::move(token), .bytes = std::move(bytes), .exists = true};
+    texts[id].bytes = from_byte_alphabet(token).value_or(token);
+    texts[id].token = std::move(token);
+    texts[id].exists = true;
   };
-  for (const auto& [token, id] : model.vocabulary()) set(id, token);
+  for (const auto& [token, id] : model.vocabulary()) {
+    set(id, token);
+    texts[id].bytes_in_words = texts[id].bytes;
+  }
   for (const AddedToken& token : added) {
     set(token.id, token.normalized ? normalized(forms, token.content) : token.content);
     if (token.special) special.emplace(token.content, true);
