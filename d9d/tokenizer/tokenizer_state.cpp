@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "d9d/base/check.h"
 #include "d9d/tokenizer/bpe/byte_alphabet.h"
 
 namespace d9d::detail {
@@ -95,6 +96,13 @@ TokenizerState::TokenizerState(const JsonNode& file)
   added_in_normalized_text = matcher_of(added, true, normal_forms, file);
   tokens = texts_of(*model, added, normal_forms);
   for (const AddedToken& token : added) added_ids.emplace(token.content, token.id);
+  for (const auto& ids : {post_processor.before, post_processor.after}) {
+    for (const TokenId id : ids) {
+      if (id >= tokens.size() || !tokens[id].exists) {
+        file.at("post_processor").refuse("a template of tokens that exist", cat("There is no token ", id, "."));
+      }
+    }
+  }
   num_tokens = static_cast<std::size_t>(std::ranges::count(tokens, true, &TokenText::exists));
 }
 
