@@ -82,6 +82,20 @@ TEST_F(TokenCache, Has_another_key_for_other_files_options_and_encoders) {
   EXPECT_FALSE(keys.contains(token_cache_key(JsonlRows({path}, {"text"}), encoder, {})));
 }
 
+TEST_F(TokenCache, Has_another_key_for_an_edit_that_keeps_size_and_time_where_the_samples_see_it) {
+  const std::string text = "{\"text\": \"" + std::string(20000, 'a') + "\"}\n";
+  const auto key_of = [&](std::size_t edited) {
+    std::string other = text;
+    other[edited] = 'b';
+    const std::filesystem::path path = write("a.jsonl", other);
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type());
+    return token_cache_key(JsonlRows({path}, {"text"}), encoder, {});
+  };
+  EXPECT_EQ(key_of(12), key_of(12));
+  const std::set<std::string> keys{key_of(12), key_of(13), key_of(text.size() / 2), key_of(text.size() - 5)};
+  EXPECT_EQ(keys.size(), 4U);
+}
+
 TEST_F(TokenCache, Is_the_same_for_any_number_of_threads) {
   std::string text;
   for (int i = 0; i < 500; ++i) text += "{\"text\": \"" + std::string(i * 31 % 97, 'a' + i % 26) + "\"}\n";
