@@ -1,6 +1,9 @@
 #include "d9d/data/build_documents.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "d9d/base/check.h"
 #include "d9d/data/order/numpy_permutation.h"
@@ -135,6 +138,15 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 const TokenizationConfig& tokenization_of(const Source& config) { return config.columns.tokenization; }
 
+// Leaves one, which is refused, if all are.
+void skip_empty(std::vector<std::filesystem::path>& files, const Logger& log) {
+  const auto has_bytes = [](const std::filesystem::path& file) { return std::filesystem::file_size(file) > 0; };
+  const auto empty = std::ranges::stable_partition(files, has_bytes);
+  if (empty.empty() || std::ssize(empty) == std::ssize(files)) return;
+  log.warning("data: skipped ", empty.size(), " bad rows, the first: no bytes in '", empty.front().string(), "'");
+  files.erase(empty.begin(), empty.end());
+}
+
 bool is_bytes(const TextSource& config) {
   return !config.tokenization.tokenizer && !config.tokenization.end_of_document;
 }
@@ -155,7 +167,9 @@ Documents documents_of(const TextSource& config, const DocumentOptions& options)
   check_vocabulary(kByteVocabularySize, "data of kind 'text' without a tokenizer (tokens are bytes)",
                    options.vocabulary_size);
   const TokenFormat bytes{.dtype = TokenDtype::kUint8, .vocabulary_size = options.vocabulary_size};
-  return std::make_shared<const TokenCorpus>(match_files(config.paths), bytes);
+  std::vector<std::filesystem::path> files = match_files(config.paths);
+  if (config.tokenization.bad_rows == BadRows::kSkip) skip_empty(files, options.log);
+  return std::make_shared<const TokenCorpus>(files, bytes);
 }
 
 Documents documents_of(const TokensSource& config, const DocumentOptions& options) {

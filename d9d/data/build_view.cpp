@@ -46,8 +46,9 @@ TokenView view_of(const DocumentsViewConfig& config, Documents documents, std::i
                                          .seed = options.seed,
                                          .shuffle = options.shuffle};
   return {.dataset = std::make_shared<const BufferSortedDataset<DocumentDataset>>(std::move(dataset), order),
-          .order = cat("sorted in buffers of ", order.buffer_size, ", packs of ", order.pack_size, ", seed ",
-                       order.seed, order.shuffle ? ", shuffled" : ""),
+          .order = cat("sorted by lengths of at most ", length, " (", enum_name(config.long_documents),
+                       ") in buffers of ", order.buffer_size, ", packs of ", order.pack_size, ", seed ", order.seed,
+                       order.shuffle ? ", shuffled" : ""),
           .shuffles_itself = true};
 }
 
@@ -57,8 +58,8 @@ TokenView view_of(const PackedViewConfig& config, Documents documents, std::int6
   return {.dataset = std::make_shared<const PackedDataset>(
               usable(std::move(documents), {.max_positions = length, .too_long = config.long_documents}, options.log),
               packing),
-          .order = cat("packed to ", length, " in buffers of ", packing.buffer_size,
-                       packing.shuffle ? cat(", seed ", packing.seed) : ""),
+          .order = cat("packed to ", length, " (", enum_name(config.long_documents), ") in buffers of ",
+                       packing.buffer_size, packing.shuffle ? cat(", seed ", packing.seed) : ""),
           .shuffles_itself = true,
           .is_packed = true};
 }

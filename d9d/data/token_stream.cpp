@@ -87,6 +87,11 @@ TokenView view_of(const MixtureDataConfig& config, const Job& job) {
         "[data::build_token_stream] expected sources of a mixture that are all packed or all not, got both. Change "
         "their views.");
     is_packed = view.is_packed;
+    const std::int64_t length = sequence_of(config.sources[i].source).sequence_length;
+    const std::int64_t first_length = sequence_of(config.sources.front().source).sequence_length;
+    D9D_CHECK(!is_packed || length == first_length, ConfigError,
+              "[data::build_token_stream] expected one sequence_length in all packed sources of a mixture, got ",
+              first_length, " and, in source ", i, ", ", length, ". Make them equal.");
     const bool shuffles = job.loader.shuffle && !view.shuffles_itself;
     order += cat(" (", config.sources[i].weight, " of ", view.dataset->size(), " ", view.order,
                  shuffles ? cat(", seed ", seed) : "", ")");

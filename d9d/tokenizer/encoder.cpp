@@ -127,7 +127,7 @@ void Encoder::encode_words_without_prefix(const Piece& piece) {
     if (!options_.with_offsets) continue;
     std::size_t begin = span.begin;
     for (const TokenId id : ids) {
-      const std::string_view bytes = state_.tokens[id].bytes;
+      const std::string_view bytes = state_.tokens[id].bytes_in_words;
       const std::size_t end = begin + bytes.size();
       sources_.push_back(
           {piece.origin(begin), piece.origin(end - 1), space_bytes_before(bytes), space_bytes_behind(bytes)});

@@ -80,6 +80,9 @@ void Tokenizer::append_ids(std::string_view text, const EncodeOptions& options, 
   detail::Encoder(*state_, *scratch, text, without_offsets, ids).run();
 }
 
+std::span<const std::uint32_t> Tokenizer::tokens_before_text() const { return state_->post_processor.before; }
+std::span<const std::uint32_t> Tokenizer::tokens_behind_text() const { return state_->post_processor.after; }
+
 std::string Tokenizer::decode(std::span<const std::uint32_t> ids, const DecodeOptions& options) const {
   std::string bytes;
   for (const std::uint32_t id : ids) {

@@ -57,6 +57,10 @@ class Tokenizer {
   // Adds the ids to `ids`.
   void append_ids(std::string_view text, const EncodeOptions& options, std::vector<std::uint32_t>& ids) const;
 
+  // What stands around the text where special tokens are added: for a text that is encoded in pieces.
+  [[nodiscard]] std::span<const std::uint32_t> tokens_before_text() const;
+  [[nodiscard]] std::span<const std::uint32_t> tokens_behind_text() const;
+
   // Ids without a token are left out. Bytes that are no UTF-8, such as a part of a character, become U+FFFD.
   [[nodiscard]] std::string decode(std::span<const std::uint32_t> ids, const DecodeOptions& options = {}) const;
   // The bytes of one token, which may be a part of a character; empty without such a token.

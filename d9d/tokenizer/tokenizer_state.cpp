@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "d9d/base/check.h"
 #include "d9d/tokenizer/bpe/byte_alphabet.h"
 
 namespace d9d::detail {
@@ -22,10 +23,14 @@ std::vector<TokenText> texts_of(const BpeModel& model, const std::vector<AddedTo
   StringMap<bool> special;
   const auto set = [&](TokenId id, std::string token) {
     if (id >= texts.size()) texts.resize(std::size_t{id} + 1);
-    std::string bytes = from_byte_alphabet(token).value_or(token);
-    texts[id] = {.token = std::move(token), .bytes = std::move(bytes), .exists = true};
+    texts[id].bytes = from_byte_alphabet(token).value_or(token);
+    texts[id].token = std::move(token);
+    texts[id].exists = true;
   };
-  for (const auto& [token, id] : model.vocabulary()) set(id, token);
+  for (const auto& [token, id] : model.vocabulary()) {
+    set(id, token);
+    texts[id].bytes_in_words = texts[id].bytes;
+  }
   for (const AddedToken& token : added) {
     set(token.id, token.normalized ? normalized(forms, token.content) : token.content);
     if (token.special) special.emplace(token.content, true);
@@ -91,6 +96,13 @@ TokenizerState::TokenizerState(const JsonNode& file)
   added_in_normalized_text = matcher_of(added, true, normal_forms, file);
   tokens = texts_of(*model, added, normal_forms);
   for (const AddedToken& token : added) added_ids.emplace(token.content, token.id);
+  for (const auto& ids : {post_processor.before, post_processor.after}) {
+    for (const TokenId id : ids) {
+      if (id >= tokens.size() || !tokens[id].exists) {
+        file.at("post_processor").refuse("a template of tokens that exist", cat("There is no token ", id, "."));
+      }
+    }
+  }
   num_tokens = static_cast<std::size_t>(std::ranges::count(tokens, true, &TokenText::exists));
 }
 

@@ -40,6 +40,7 @@ class ScratchPool {
 struct TokenText {
   std::string token;  // as id_to_token gives it: in the byte alphabet, of added tokens the normalised content
   std::string bytes;
+  std::string bytes_in_words;  // those of the vocabulary, also where an added token of the same id decodes to others
   bool exists = false;
   bool is_special = false;
 };

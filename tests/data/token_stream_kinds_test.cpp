@@ -180,6 +180,36 @@ TEST_F(KindsOfOneJob, Refuse_mixtures_of_packed_sources_and_others) {
               HasSubstr("all packed or all not"));
 }
 
+TEST_F(KindsOfOneJob, Refuse_mixtures_of_packed_sources_of_different_lengths) {
+  nlohmann::json one = source("tokens");
+  add_view(one, "packed");
+  nlohmann::json other = one;
+  other["sequence_length"] = 1 + one["sequence_length"].get<int>();
+  const nlohmann::json json = {{"kind", "mixture"},
+                               {"sources", {{{"weight", 1}, {"source", one}}, {{"weight", 1}, {"source", other}}}},
+                               {"global_batch_size", 4},
+                               {"microbatch_size", 1}};
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(json, endless({})); }),
+              AllOf(HasSubstr("one sequence_length in all packed sources"), HasSubstr("in source 1")));
+}
+
+TEST_F(KindsOfOneJob, Refuse_positions_of_an_order_that_depends_on_other_lengths) {
+  const auto job = [&](const char* view, int length, const char* rule) {
+    nlohmann::json json = source("tokens");
+    add_view(json, view);
+    json.update({{"global_batch_size", 4}, {"microbatch_size", 1}, {"sequence_length", length}});
+    json["view"]["long_documents"] = rule;
+    if (view == std::string("documents")) json["view"]["sort_buffer_size"] = 16;
+    return build(json, endless({}));
+  };
+  for (const auto* view : {"documents", "packed"}) {
+    const auto saved = job(view, 10, "truncate")->state();
+    EXPECT_NO_THROW(job(view, 10, "truncate")->load_state(saved));
+    EXPECT_THROW(job(view, 12, "truncate")->load_state(saved), StateError) << view;
+    EXPECT_THROW(job(view, 10, "skip")->load_state(saved), StateError) << view;
+  }
+}
+
 TEST_F(KindsOfOneJob, Refuse_ends_of_documents_that_are_no_token) {
   nlohmann::json json = source("parquet");
   add_view(json, "packed");

@@ -19,6 +19,7 @@ namespace {
 
 using test::Ids;
 using test::values;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -68,6 +69,19 @@ TEST_F(TextOfAJob, Is_tokenised_as_the_keys_say) {
   json["prompt_column"] = "text";
   json["add_special_tokens"] = false;
   EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b', 'c', 'd', 256}));
+}
+
+TEST_F(TextOfAJob, Of_bytes_is_without_empty_files_where_the_policy_says_so) {
+  nlohmann::json json = documents("text", {write("a.txt", "ab"), write("b.txt", ""), write("c.txt", "cd")});
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)read(json); }), HasSubstr("b.txt"));
+  json["bad_rows"] = "skip";
+  std::string log;
+  const Logger logger = Logger().with_sink([&](std::string_view line) { log += line; });
+  EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}, Ids{'c', 'd'}));
+  (void)build(json, {.log = logger});
+  EXPECT_THAT(log, AllOf(HasSubstr("skipped 1 bad rows"), HasSubstr("b.txt")));
+  json["paths"] = {(folder / "b.txt").string()};
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)read(json); }), HasSubstr("b.txt"));
 }
 
 TEST_F(TextOfAJob, Is_kept_where_the_cache_is) {

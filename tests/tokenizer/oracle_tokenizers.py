@@ -97,7 +97,8 @@ def awkward_added_tokens(tokenizer):
         AddedToken("word", single_word=True), AddedToken("ord", single_word=True, normalized=False),
         AddedToken("both", lstrip=True, rstrip=True), AddedToken("  ", normalized=False), AddedToken("    ", normalized=True),
         AddedToken("\u00e9\ufb01", normalized=True), AddedToken("\u00e9\ufb01", normalized=True), AddedToken("e\u0301", normalized=False),
-        AddedToken("\u1100\u1161", normalized=True), AddedToken("the", normalized=False), "<|x|>", AddedToken("\u0120the", normalized=True)])
+        AddedToken("\u1100\u1161", normalized=True), AddedToken("the", normalized=False), "<|x|>", AddedToken("\u0120the", normalized=True),
+        AddedToken("\u00e9", normalized=True), AddedToken("   ", normalized=False, lstrip=True)])
 
 
 def all_tokenizers(texts, tiktoken_file):

@@ -51,6 +51,17 @@ def code_points(part, num_parts):
     return texts
 
 
+def has_answer(tokenizer, text):
+    """The wheel panics where a token took more white space than the one of white space that follows it has."""
+    try:
+        tokenizer.encode(text)
+    except BaseException as error:  # PanicException is no Exception
+        if "bad split" not in str(error):
+            raise
+        return False
+    return True
+
+
 def awkward(tokenizer, count, seed):
     """Short texts of added tokens, spaces, endings, marks and letters."""
     draw = random.Random(seed)
@@ -58,7 +69,8 @@ def awkward(tokenizer, count, seed):
     parts += ["word", "both", "<s", "x", "_", "é", "e\u0301", "fi", "\ufb01", "\u1100", "\u1161", "\u11a8", "\u0323", "\u0344", "\u2126", "1", "²",
               "the", "The", "THE", "'", "/", ".", "\u200d", "\u4e00", "\U0001f600", "\u0120", "\u0e33", "\u0f73", "\u1e9b\u0323"]
     parts += corpus.ENDINGS + list(corpus.SPACES) + [" "] * 8
-    return ["".join(draw.choice(parts) for _ in range(draw.randint(1, 14))) for _ in range(count)]
+    texts = ["".join(draw.choice(parts) for _ in range(draw.randint(1, 14))) for _ in range(count)]
+    return [text for text in texts if has_answer(tokenizer, text)]
 
 
 def main():

@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/to_host.h"
 #include "d9d/core/device/vector_math.h"
 
@@ -101,7 +102,7 @@ void DistContext::first(bool is_first, const std::function<void()>& body) const 
     world->all_reduce(failed_rank, ReduceOp::kMax).wait();
     if (failure) std::rethrow_exception(failure);
     const auto failed = to_host(failed_rank, *world).item<std::int64_t>();
-    D9D_CHECK(failed < 0, CommunicationError, "[core::dist_context] rank ", failed,
+    D9D_CHECK(failed < 0, PeerFailedError, "[core::dist_context] rank ", failed,
               " failed in main_process_first. Its own message says why.");
   };
   take_turn(is_first);

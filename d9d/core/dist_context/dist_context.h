@@ -84,7 +84,7 @@ class DistContext {
   // Collective. Blocks the host until all ranks have called it. Does not wait for devices.
   void wait_world() const;
   // Collective. Runs body() on the main process, then on the other ranks. If it throws on the main process, the others
-  // throw CommunicationError immediately.
+  // throw PeerFailedError immediately.
   void main_process_first(const std::function<void()>& body) const;
   // Collective. Does the same with the first rank of each machine.
   void local_main_process_first(const std::function<void()>& body) const;

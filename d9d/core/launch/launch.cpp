@@ -11,7 +11,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
 #include "d9d/core/autograd/checkpoint.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/device/start_cudnn.h"

@@ -8,10 +8,10 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/closed_connections.h"
 #include "d9d/core/communicator/process_group/gloo_group.h"
 #include "d9d/core/communicator/process_group/nccl_group.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/process_group_backend.h"
 #include "d9d/core/communicator/process_group/store_barrier.h"
 #include "d9d/core/communicator/process_group/watchdog.h"

@@ -13,6 +13,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/log.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/device/vector_math.h"
 #include "d9d/core/error/error_place.h"
@@ -28,6 +29,22 @@ struct Progress {
   std::int64_t failed_rank = -1;
   std::exception_ptr failure;
 };
+
+template <class ErrorType>
+bool is_a(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const ErrorType&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// The first failure, but the cause rather than that of a rank that was told of it and ended first.
+bool goes_before(const std::exception_ptr& failure, const std::exception_ptr& reported) {
+  return !reported || (is_a<PeerFailedError>(reported) && !is_a<CommunicationError>(failure));
+}
 
 std::string text_of(const std::exception_ptr& failure) {
   try {
@@ -99,7 +116,7 @@ void run_thread_ranks(std::int64_t num_ranks, const std::function<void(const std
     }
     --num_running_ranks;
     const std::lock_guard lock(progress->mutex);
-    if (failure && !progress->failure) {
+    if (failure && goes_before(failure, progress->failure)) {
       progress->failure = failure;
       progress->failed_rank = rank;
       job->abort(cat("[core::communicator] stopped because rank ", rank, " failed: ", text_of(failure)));

@@ -14,8 +14,8 @@
 namespace d9d {
 
 // Runs body(world of the rank) on one thread for each rank and returns when all have ended. When one throws, the
-// pending communication of the others fails; then the first exception is thrown again, with "rank <r>: " before its
-// text.
+// pending communication of the others fails; then the first exception, or else the first that is no consequence of
+// another (PeerFailedError), is thrown again with "rank <r>: " before its text.
 // A rank that has not ended `grace` later is stuck outside of communication. Threads cannot be ended from outside, so
 // the process then ends with that text on standard error and exit code 1.
 void run_thread_ranks(std::int64_t num_ranks, const std::function<void(const std::shared_ptr<World>& world)>& body,

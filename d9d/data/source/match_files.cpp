@@ -2,7 +2,9 @@
 
 #include <glob.h>
 
+#include <map>
 #include <set>
+#include <system_error>
 
 #include "d9d/base/check.h"
 
@@ -18,10 +20,17 @@ struct GlobResult : glob_t {
   int status = 0;
 };
 
+// Absolute, and without "." and ".." unless a link makes them mean something else.
+std::filesystem::path name_of(const std::filesystem::path& path) {
+  const std::filesystem::path name = std::filesystem::absolute(path), normal = name.lexically_normal();
+  std::error_code error;
+  return std::filesystem::equivalent(normal, name, error) ? normal : name;
+}
+
 }  // namespace
 
 std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns) {
-  std::set<std::filesystem::path> files;
+  std::map<std::filesystem::path, std::filesystem::path> files;  // name: the file that it leads to
   for (const std::string& pattern : patterns) {
     const GlobResult matches(pattern);
     D9D_CHECK(matches.status == 0 || matches.status == GLOB_NOMATCH, IoError, "[data::match_files] expected '", pattern,
@@ -30,7 +39,7 @@ std::vector<std::filesystem::path> match_files(const std::vector<std::string>& p
     for (std::size_t i = 0; i < matches.gl_pathc; ++i) {
       const std::filesystem::path path(matches.gl_pathv[i]);
       if (!std::filesystem::is_regular_file(path)) continue;
-      files.insert(std::filesystem::canonical(path));
+      files.emplace(name_of(path), std::filesystem::canonical(path));
       found = true;
     }
     D9D_CHECK(found, ConfigError, "[data::match_files] expected '", pattern, "' to match a file, got none in '",
@@ -38,7 +47,12 @@ std::vector<std::filesystem::path> match_files(const std::vector<std::string>& p
   }
   D9D_CHECK(!files.empty(), ConfigError,
             "[data::match_files] expected at least one path, got an empty list. Name the files to read.");
-  return {files.begin(), files.end()};
+  std::vector<std::filesystem::path> names;
+  std::set<std::filesystem::path> known;
+  for (const auto& [name, file] : files) {
+    if (known.insert(file).second) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace d9d

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
+#include <regex>
 #include <string_view>
 
 #include <nlohmann/json.hpp>
@@ -44,18 +44,48 @@ DatasetFiles saved_files(const nlohmann::json& state, const fs::path& folder, co
   return files;
 }
 
-bool has_word(std::string_view name, std::string_view word) {
-  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; };
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
+
+// What separates words of a name. datasets' own names of splits may have "_" and digits ("train_sft"); in other names
+// those separate too ("train_1"), but not a digit from a digit.
+enum class Words { kOfDatasets, kOfOthers };
+
+bool separates(char c, char of_word, Words words) {
+  if (words == Words::kOfDatasets) return !is_letter(c) && !is_digit(c) && c != '_';
+  return !is_letter(c) && !(is_digit(c) && is_digit(of_word));
+}
+
+bool has_word(std::string_view name, std::string_view word, Words words) {
   for (std::size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1)) {
     const std::size_t end = at + word.size();
-    if ((at == 0 || !is_part(name[at - 1])) && (end == name.size() || !is_part(name[end]))) return true;
+    const bool begins = at == 0 || separates(name[at - 1], word.front(), words);
+    if (begins && (end == name.size() || separates(name[end], word.back(), words))) return true;
   }
   return false;
 }
 
+// What datasets looks for in names that it did not write.
+std::vector<std::string> words_of_split(const std::string& split) {
+  if (split == "train") return {"train", "training"};
+  if (split == "validation") return {"validation", "valid", "dev", "val"};
+  if (split == "test") return {"test", "testing", "eval", "evaluation"};
+  return {split};
+}
+
+bool is_of_split(std::string_view name, const std::string& split) {
+  return std::ranges::any_of(words_of_split(split),
+                             [&](const std::string& word) { return has_word(name, word, Words::kOfOthers); });
+}
+
 bool has_any_split(std::string_view name) {
-  constexpr std::array<std::string_view, 6> kSplits{"train", "test", "validation", "valid", "dev", "eval"};
-  return std::ranges::any_of(kSplits, [&](std::string_view split) { return has_word(name, split); });
+  return is_of_split(name, "train") || is_of_split(name, "validation") || is_of_split(name, "test");
+}
+
+// "train-00000-of-00002": that of one of a split's files.
+bool is_shard(const std::string& name) {
+  static const std::regex shard("-[0-9]{5}-of-[0-9]{5}");
+  return std::regex_search(name, shard);
 }
 
 std::vector<fs::path> files_of(const fs::path& folder, std::string_view extension, const std::string& split) {
@@ -68,7 +98,9 @@ std::vector<fs::path> files_of(const fs::path& folder, std::string_view extensio
   for (const fs::path& path : all) {
     // An Arrow file of the cache may be the result of a map() or an index: not the rows of the split.
     const std::string name = path.stem().string();
-    if (!name.starts_with("cache-") && has_word(name, split)) of_split.push_back(path);
+    const bool is_of_datasets = extension == ".arrow" || is_shard(name);
+    const bool matches = is_of_datasets ? has_word(name, split, Words::kOfDatasets) : is_of_split(name, split);
+    if (!name.starts_with("cache-") && matches) of_split.push_back(path);
   }
   const bool names_no_split =
       std::ranges::none_of(all, [](const fs::path& path) { return has_any_split(path.stem().string()); });

@@ -20,8 +20,9 @@ struct DatasetFiles {
 
 // Looks, in this order, for `dataset_dict.json` (the folder of the split is taken), `state.json` (files in its order),
 // and files *.arrow, *.parquet, *.jsonl and *.json of the split, in the folder or in its folder `data`: those whose
-// name has the split as a word ("train-00000-of-00002.parquet", "wikitext-train.arrow"), or, of split "train", all if
-// no name has a split. Throws ConfigError, with the remedy, for a name of the hub (no such folder), IoError for a
+// name has the split as a word ("train-00000-of-00002.parquet", "wikitext-train.arrow", "train_1.jsonl"; but
+// "train_sft-00000-of-00001.parquet" is of the split "train_sft" alone), or, of split "train", all if no name has a
+// split. Throws ConfigError, with the remedy, for a name of the hub (no such folder), IoError for a
 // folder without files of the split, or whose rows are selected by indices.
 [[nodiscard]] DatasetFiles dataset_files(const std::filesystem::path& dataset, const std::string& split);
 

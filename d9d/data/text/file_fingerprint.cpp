@@ -1,10 +1,33 @@
 #include "d9d/data/text/file_fingerprint.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <span>
 #include <system_error>
 
 #include "d9d/base/check.h"
+#include "d9d/base/fnv1a.h"
+#include "d9d/base/io/input_file.h"
 
 namespace d9d {
+
+namespace {
+
+// A hash of the first, the middle and the last block: edits that keep size and time change most often one of them.
+std::uint64_t hash_of_samples(const std::filesystem::path& path) {
+  constexpr std::int64_t kBlock = 4096;
+  const InputFile file(path);
+  std::string block(static_cast<std::size_t>(std::min(kBlock, file.size())), '\0');
+  const std::int64_t last = file.size() - std::ssize(block);
+  std::uint64_t hash = fnv1a("");
+  for (const std::int64_t begin : {std::int64_t{0}, last / 2, last}) {
+    file.read(begin, std::as_writable_bytes(std::span(block)));
+    hash = fnv1a(block, hash);
+  }
+  return hash;
+}
+
+}  // namespace
 
 std::string file_fingerprint(const std::vector<std::filesystem::path>& files) {
   std::string text;
@@ -14,7 +37,7 @@ std::string file_fingerprint(const std::vector<std::filesystem::path>& files) {
     D9D_CHECK(!error, IoError, "[data::file_fingerprint] expected the file '", path.string(), "', got ",
               error.message(), ". Check the path.");
     const auto changed = std::filesystem::last_write_time(path, error).time_since_epoch().count();
-    text += cat(std::filesystem::absolute(path).string(), " ", size, " ", changed, "\n");
+    text += cat(std::filesystem::absolute(path).string(), " ", size, " ", changed, " ", hash_of_samples(path), "\n");
   }
   return text;
 }

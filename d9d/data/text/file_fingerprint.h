@@ -1,4 +1,4 @@
-// Tells whether files are still the same, without reading them.
+// Tells whether files are still the same, without reading all of them.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,8 @@
 
 namespace d9d {
 
-// A line for each file: its absolute path, size and time of last change. Throws IoError for a file that is not there.
+// A line for each file: its absolute path, size, time of last change, and a hash of 4 KiB each at its beginning, middle
+// and end. Throws IoError for a file that cannot be read.
 [[nodiscard]] std::string file_fingerprint(const std::vector<std::filesystem::path>& files);
 
 }  // namespace d9d

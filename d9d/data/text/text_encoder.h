@@ -26,8 +26,11 @@ class TextEncoder {
 
   // Appends the ids of `text`, which is UTF-8, without tokens around it. Thread-safe.
   virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
-  // A row's columns as a document, with `end` as its last token. Here one column after the other, of which only the
-  // last is a target. Thread-safe.
+  // What stands in front of a row's first column, and behind its last.
+  [[nodiscard]] virtual std::span<const std::int64_t> tokens_before() const { return {}; }
+  [[nodiscard]] virtual std::span<const std::int64_t> tokens_behind() const { return {}; }
+  // A row's columns as a document, with `end` as its last token. Here one column after the other between
+  // tokens_before() and tokens_behind(); of several only the last, with what follows, is a target. Thread-safe.
   [[nodiscard]] virtual EncodedRow encode_row(std::span<const std::string_view> columns,
                                               std::optional<std::int64_t> end) const;
   // Ids are 0..vocabulary_size-1.

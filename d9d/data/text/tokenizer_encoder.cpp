@@ -19,7 +19,13 @@ std::string fingerprint_of(const std::filesystem::path& file, const EncodeOption
 }  // namespace
 
 TokenizerEncoder::TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options)
-    : tokenizer_(Tokenizer::from_file(file)), options_(options), fingerprint_(fingerprint_of(file, options)) {}
+    : tokenizer_(Tokenizer::from_file(file)), options_(options), fingerprint_(fingerprint_of(file, options)) {
+  options_.add_special_tokens = false;
+  if (!options.add_special_tokens) return;
+  const auto before = tokenizer_.tokens_before_text(), behind = tokenizer_.tokens_behind_text();
+  before_.assign(before.begin(), before.end());
+  behind_.assign(behind.begin(), behind.end());
+}
 
 void TokenizerEncoder::encode(std::string_view text, std::vector<std::int64_t>& ids) const {
   std::vector<std::uint32_t> encoded;

@@ -4,8 +4,11 @@
 //   const TokenizerEncoder encoder("Qwen3-0.6B/tokenizer.json", {.add_special_tokens = false});
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "d9d/data/text/text_encoder.h"
 #include "d9d/tokenizer/tokenizer.h"
@@ -18,6 +21,8 @@ class TokenizerEncoder : public TextEncoder {
   TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options);
 
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override;
+  [[nodiscard]] std::span<const std::int64_t> tokens_before() const override { return before_; }
+  [[nodiscard]] std::span<const std::int64_t> tokens_behind() const override { return behind_; }
   [[nodiscard]] std::int64_t vocabulary_size() const override { return std::int64_t{tokenizer_.highest_id()} + 1; }
   [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override;
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
@@ -27,7 +32,9 @@ class TokenizerEncoder : public TextEncoder {
 
  private:
   Tokenizer tokenizer_;
-  EncodeOptions options_;
+  EncodeOptions options_;                  // of encode()
+  std::vector<std::int64_t> before_ = {};  // tokens of the template, where special tokens are added
+  std::vector<std::int64_t> behind_ = {};
   std::string fingerprint_;
 };
 

@@ -90,7 +90,7 @@ void AddedTokenMatcher::find(std::string_view text, SpecialTokens special_tokens
     if (token.single_word && !is_single_word(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(begin_of_spaces(text, begin), covered);
     if (token.rstrip) end = ClassifiedText(text).skip(end, kSpace);
-    if (begin > end) continue;  // wholly within the white space that the token before took
+    if (begin >= end) continue;  // wholly within the white space that the token before took
     matches.push_back({token.id, begin, end});
     covered = end;
   }

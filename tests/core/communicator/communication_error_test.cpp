@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 
 #include "tests/support/ranks.h"
 

@@ -10,7 +10,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/environment.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/launch/child_processes.h"
 #include "d9d/core/launch/rendezvous.h"
 

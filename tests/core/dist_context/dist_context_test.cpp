@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/launch/thread_ranks.h"
 
 #include "tests/support/ranks.h"
@@ -134,7 +135,7 @@ TEST(DistContext, Tells_the_others_when_the_main_process_failed) {
               D9D_CHECK(!context.is_main_process(), IoError, "no space left");
               ADD_FAILURE() << "ran after the failure";
             });
-          } catch (const CommunicationError& error) {
+          } catch (const PeerFailedError& error) {
             EXPECT_THAT(error.what(), HasSubstr("rank 0 failed"));
             ++num_told;
           }
@@ -184,7 +185,7 @@ TEST(DistContext, Tells_all_machines_when_the_first_process_of_one_failed) {
               D9D_CHECK(context.rank() != 2, IoError, "no space left");
               if (!context.is_local_main_process()) ADD_FAILURE() << "ran after the failure";
             });
-          } catch (const CommunicationError& error) {
+          } catch (const PeerFailedError& error) {
             EXPECT_THAT(error.what(), HasSubstr("rank 2 failed"));
             ++num_told;
           }

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 
 namespace d9d::thread_ranks_test {
 namespace {
@@ -30,6 +31,19 @@ TEST(ThreadRanks, Throw_the_first_failure_with_its_rank_while_others_wait) {
         });
       },
       ThrowsMessage<IoError>("rank 2: cannot read tokens.bin"));
+}
+
+TEST(ThreadRanks, Throw_the_cause_though_who_was_told_of_it_ended_first) {
+  EXPECT_THAT(
+      [] {
+        run_thread_ranks(3, [](const std::shared_ptr<World>& world) {
+          if (world->rank() == 2) throw PeerFailedError("rank 0 failed");
+          EXPECT_THROW(everybody(world)->barrier(), CommunicationError);  // because rank 2 has ended
+          if (world->rank() == 1) throw CommunicationError("rank 2 failed");
+          throw IoError("cannot read tokens.bin");
+        });
+      },
+      ThrowsMessage<IoError>("rank 0: cannot read tokens.bin"));
 }
 
 TEST(ThreadRanks, Name_who_called_something_else) {

@@ -41,6 +41,13 @@ TEST_F(MatchFiles, Lists_a_file_once_though_two_patterns_or_a_link_reach_it) {
   EXPECT_THAT(names({"c.md", "*.txt", "a.txt", "./b.txt"}), ElementsAre("a.txt", "b.txt", "c.md"));
 }
 
+TEST_F(MatchFiles, Sorts_links_by_their_own_names_and_keeps_them) {
+  std::filesystem::create_directory(folder / "links");
+  std::filesystem::create_symlink(folder / "b.txt", folder / "links" / "0");
+  std::filesystem::create_symlink(folder / "a.txt", folder / "links" / "1");
+  EXPECT_THAT(match_files({folder / "links" / "*"}), ElementsAre(folder / "links" / "0", folder / "links" / "1"));
+}
+
 TEST_F(MatchFiles, Names_the_pattern_that_matches_no_file) {
   try {
     (void)names({"*.txt", "*.bin"});

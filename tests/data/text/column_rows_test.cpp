@@ -157,6 +157,30 @@ TEST_F(ColumnFiles, Of_the_hub_and_of_the_cache_of_load_dataset_are_found_by_spl
   EXPECT_EQ(split_of(cached, "test"), texts(20, 30));
 }
 
+// The rules of datasets: data_files.py.
+TEST_F(ColumnFiles, Are_of_the_split_that_datasets_finds_in_their_names) {
+  const auto names_of = [](const std::vector<std::string>& there, const std::string& split) {
+    const auto dataset = test::fresh_directory("names");
+    for (const std::string& name : there) std::ofstream(dataset / name) << "rows";
+    Texts names;
+    for (const auto& path : dataset_files(dataset, split).paths) names.push_back(path.filename());
+    return names;
+  };
+  const auto shard = [](const std::string& split) { return split + "-00000-of-00001.parquet"; };
+  const std::vector<std::string> chats{shard("train_sft"), shard("train_gen"), shard("test_sft")};
+  EXPECT_THAT(names_of(chats, "train_sft"), ElementsAre(shard("train_sft")));
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)names_of(chats, "train"); }), HasSubstr("of split 'train'"));
+  const std::vector<std::string> cached{"chats_200k-train_sft.arrow", "chats_200k-train.arrow"};
+  EXPECT_THAT(names_of(cached, "train"), ElementsAre("chats_200k-train.arrow"));
+  const std::vector<std::string> others{"train_1.jsonl", "train2.jsonl", "training.jsonl", "test3.jsonl",
+                                        "my_val.jsonl"};
+  EXPECT_THAT(names_of(others, "train"), ElementsAre("train2.jsonl", "train_1.jsonl", "training.jsonl"));
+  EXPECT_THAT(names_of(others, "test"), ElementsAre("test3.jsonl"));
+  EXPECT_THAT(names_of(others, "validation"), ElementsAre("my_val.jsonl"));
+  EXPECT_THAT(names_of({"v1.jsonl", "v10.jsonl"}, "v1"), ElementsAre("v1.jsonl"));
+  EXPECT_THAT(names_of({"b.jsonl", "a.jsonl"}, "train"), ElementsAre("a.jsonl", "b.jsonl"));
+}
+
 TEST_F(ColumnFiles, Of_datasets_that_are_not_here_are_refused_with_the_remedy) {
   EXPECT_THAT(test::message_of<ConfigError>([] { (void)dataset_files("wikitext", "train"); }),
               AllOf(HasSubstr("'wikitext'"), HasSubstr("save_to_disk")));

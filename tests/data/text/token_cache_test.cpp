@@ -82,6 +82,20 @@ TEST_F(TokenCache, Has_another_key_for_other_files_options_and_encoders) {
   EXPECT_FALSE(keys.contains(token_cache_key(JsonlRows({path}, {"text"}), encoder, {})));
 }
 
+TEST_F(TokenCache, Has_another_key_for_an_edit_that_keeps_size_and_time_where_the_samples_see_it) {
+  const std::string text = "{\"text\": \"" + std::string(20000, 'a') + "\"}\n";
+  const auto key_of = [&](std::size_t edited) {
+    std::string other = text;
+    other[edited] = 'b';
+    const std::filesystem::path path = write("a.jsonl", other);
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type());
+    return token_cache_key(JsonlRows({path}, {"text"}), encoder, {});
+  };
+  EXPECT_EQ(key_of(12), key_of(12));
+  const std::set<std::string> keys{key_of(12), key_of(13), key_of(text.size() / 2), key_of(text.size() - 5)};
+  EXPECT_EQ(keys.size(), 4U);
+}
+
 TEST_F(TokenCache, Is_the_same_for_any_number_of_threads) {
   std::string text;
   for (int i = 0; i < 500; ++i) text += "{\"text\": \"" + std::string(i * 31 % 97, 'a' + i % 26) + "\"}\n";
@@ -181,7 +195,7 @@ TEST_F(TokenCache, Refuses_damaged_folders_by_name) {
       .write(reinterpret_cast<const char*>(&far), 8);
   EXPECT_THAT(error(), AllOf(HasSubstr("offsets.bin"), HasSubstr("got 0 and 5 at document 0")));
   std::ofstream(entry / kManifestFile) << "{\"format\": 1}";
-  EXPECT_THAT(error(), AllOf(HasSubstr("manifest.json"), HasSubstr("format 2")));
+  EXPECT_THAT(error(), AllOf(HasSubstr("manifest.json"), HasSubstr("format 3")));
   std::ofstream(entry / kManifestFile) << "{";
   EXPECT_THAT(error(), HasSubstr("manifest.json"));
 }

@@ -1,5 +1,8 @@
 #include "d9d/data/text/tokenizer_encoder.h"
 
+#include <array>
+#include <string_view>
+
 #include <gmock/gmock.h>
 
 #include "tests/data/source/source_test.h"
@@ -17,11 +20,31 @@ class EncoderOfAFile : public test::SourceTest {
 
 TEST_F(EncoderOfAFile, Adds_the_tokens_of_the_template_where_it_is_asked_to) {
   const auto path = write_tokenizer("tokenizer.json");
-  test::Ids plain{7}, with;
-  TokenizerEncoder(path, {.add_special_tokens = false}).encode("ab", plain);
-  TokenizerEncoder(path, {.add_special_tokens = true}).encode("ab", with);
-  EXPECT_THAT(plain, ElementsAre(7, 'a', 'b'));  // ids are added
-  EXPECT_THAT(with, ElementsAre(256, 'a', 'b'));
+  const std::array<std::string_view, 1> columns{"ab"};
+  EXPECT_THAT(TokenizerEncoder(path, {.add_special_tokens = false}).encode_row(columns, {}).tokens,
+              ElementsAre('a', 'b'));
+  EXPECT_THAT(TokenizerEncoder(path, {.add_special_tokens = true}).encode_row(columns, 7).tokens,
+              ElementsAre(256, 'a', 'b', 7));
+  test::Ids ids{7};
+  TokenizerEncoder(path, {.add_special_tokens = true}).encode("ab", ids);
+  EXPECT_THAT(ids, ElementsAre(7, 'a', 'b'));  // ids are added, and those of the text alone
+}
+
+TEST_F(EncoderOfAFile, Adds_them_once_around_a_prompt_and_what_answers_it) {
+  nlohmann::json file = nlohmann::json::parse(test::byte_tokenizer());
+  nlohmann::json& single = file["post_processor"]["single"];
+  single.push_back(single[0]);  // <s> behind the text, too
+  const TokenizerEncoder encoder(write("tokenizer.json", file.dump()), {.add_special_tokens = true});
+  const std::array<std::string_view, 2> columns{"ab", "c"};
+  const EncodedRow row = encoder.encode_row(columns, 7);
+  const std::string whole = "abc";
+  const auto expected = Tokenizer::from_json(file.dump(), "file").encode(whole).ids;
+  ASSERT_EQ(row.tokens.size(), expected.size() + 1);
+  EXPECT_TRUE(std::equal(expected.begin(), expected.end(), row.tokens.begin()));
+  EXPECT_EQ(row.tokens.back(), 7);
+  ASSERT_EQ(row.targets.value().size(), 1U);
+  EXPECT_EQ(row.targets->front().begin, 3);
+  EXPECT_EQ(row.targets->front().end, 6);
 }
 
 TEST_F(EncoderOfAFile, Knows_its_tokens_and_how_many_ids_there_are) {

@@ -87,6 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "post_processor.single.0.Sequence.id: ", "expected the text once"},
         Refusal{"/post_processor/single", "[]", "post_processor.single: ", "expected the text"},
         Refusal{"/post_processor/special_tokens", "{}", "post_processor.special_tokens: ", "expected the key '<s>'"},
+        Refusal{"/post_processor/special_tokens/<s>/ids/0", "70000", "post_processor: ", "There is no token 70000"},
         Refusal{"/added_tokens/0/id", "300", "added_tokens.0.id: ", "expected id 256 for '<s>'"},
         Refusal{"/added_tokens/0/content", R"("")", "added_tokens.0.content: ", "a text that no other"},
         Refusal{"/added_tokens/0/special", "", "added_tokens.0: ", "expected the key 'special'"}),

@@ -8,8 +8,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/fnv1a.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/closed_connections.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/process_group_communicator.h"
 #include "d9d/core/communicator/process_group/store_barrier.h"
 

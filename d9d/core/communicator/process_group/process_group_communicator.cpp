@@ -11,7 +11,7 @@
 #include "d9d/base/fnv1a.h"
 #include "d9d/core/communicator/long_wait.h"
 #include "d9d/core/communicator/operation.h"
-#include "d9d/core/communicator/process_group/peer_failed_error.h"
+#include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/process_group/start_lock.h"
 
 namespace d9d {
