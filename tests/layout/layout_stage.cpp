@@ -37,12 +37,19 @@ std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const s
   return made;
 }
 
+std::vector<at::Tensor> LayoutStage::weights() const {
+  std::vector<at::Tensor> weights;
+  for (const auto& [name, parameter] : model_->named_parameters()) {
+    if (parameter->requires_grad()) weights.push_back(parameter->local());
+  }
+  return weights;
+}
+
 void LayoutStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                            const std::function<void()>& compute) {
-  if (part == BackwardPart::kWeight && !is_last) return compute();  // which does nothing
   if (step_.mutation == Mutation::kStageSumEarly) is_last = microbatch.value == 0;
   step_.phase->begin(Phase::kBackward);
-  step_.gradients->begin_backward(local_, microbatch.value, is_last);
+  step_.gradients->begin_backward(local_, microbatch.value, part, is_last);
   compute();
   step_.gradients->end_backward(local_);
 }
