@@ -89,7 +89,7 @@ struct InstalledHook final : ag::PostAccumulateGradHook {
     const at::NoGradGuard no_grad;
     if (hook.owner.place) {
       hook.owner.place().put(std::exchange(grad, at::Tensor()));
-    } else if (grad.storage().use_count() > 1) {
+    } else if (grad.has_storage() && grad.storage().use_count() > 1) {
       grad = grad.clone();  // autograd took it over from an operator, and a product that waits may still read it
     }
   }

@@ -62,7 +62,8 @@ struct Linears : torch::autograd::Function<Linears> {
       results[0] = detail::linears_input_gradient(grads, weights).view(shape);
     }
     std::vector<std::size_t> wanted;
-    std::vector<at::Tensor> reads = {};  // gradients of outputs, then x
+    std::vector<at::Tensor> reads;  // gradients of outputs, then x
+    reads.reserve(grads.size() + 1);
     for (std::size_t i = 0; i < grads.size(); ++i) {
       if (!grads[i].defined() || !context->needs_input_grad(1 + i)) continue;
       wanted.push_back(1 + i);

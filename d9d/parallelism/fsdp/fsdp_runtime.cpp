@@ -269,10 +269,6 @@ void FsdpRuntime::begin_microbatch(bool is_last) {
   order_.begin_microbatch();
 }
 
-void FsdpRuntime::begin_forward_pass(std::int64_t /*microbatch*/) { order_.begin_microbatch(); }
-
-void FsdpRuntime::end_forward_pass(std::int64_t microbatch) { order_.put_aside(microbatch); }
-
 void FsdpRuntime::begin_backward_pass(std::int64_t microbatch, BackwardPart part, bool is_last) {
   is_last_microbatch_ = is_last;
   part_ = part;
@@ -288,10 +284,6 @@ void FsdpRuntime::end_backward_pass() {
   if (part_ != BackwardPart::kWeight) return end_microbatch();
   reduce_waiting(/*all=*/true);
   reduce_rest();
-}
-
-void FsdpRuntime::gradient_arrived() {
-  if (part_ == BackwardPart::kWeight) reduce_waiting(/*all=*/false);
 }
 
 // Products that waited run in the order of backward. All ranks reduce in this order, whatever arrives first.

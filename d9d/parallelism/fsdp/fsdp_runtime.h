@@ -63,8 +63,8 @@ class FsdpRuntime final : public GradientReduction,
   void set_gradient_dtype(std::optional<Dtype> dtype) override;
   void begin_microbatch(bool is_last) override;
   void end_microbatch() override;
-  void begin_forward_pass(std::int64_t microbatch) override;
-  void end_forward_pass(std::int64_t microbatch) override;
+  void begin_forward_pass(std::int64_t /*microbatch*/) override { order_.begin_microbatch(); }
+  void end_forward_pass(std::int64_t microbatch) override { order_.put_aside(microbatch); }
   void begin_backward_pass(std::int64_t microbatch, BackwardPart part, bool is_last) override;
   void end_backward_pass() override;
   void finish() override;
@@ -100,7 +100,10 @@ class FsdpRuntime final : public GradientReduction,
   void begin_backward(const UnitOrder::Call& call);
   void end_backward(const UnitOrder::Call& call);
   void provide_gradients(FsdpUnit& unit);  // gives the unit memory for its full gradient
-  void gradient_arrived();                 // Collective. Called when the gradient of a unit's parameter is complete
+  // Collective. Called when the gradient of a unit's parameter is complete.
+  void gradient_arrived() {
+    if (part_ == BackwardPart::kWeight) reduce_waiting(/*all=*/false);
+  }
 
  private:
   struct Entry {

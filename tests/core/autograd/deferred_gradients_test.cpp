@@ -166,6 +166,16 @@ TEST(DeferredGradients, Multiply_what_they_kept_even_if_autograd_took_it_over) {
   EXPECT_TRUE(at::equal(run(true), whole));
 }
 
+TEST(DeferredGradients, Of_an_operator_that_returns_a_sparse_one_are_autograds) {
+  const at::Tensor weight = weight_of(1), ids = at::tensor({3, 0, 3}, at::kLong);
+  DeferredGradients deferred({weight});
+  const auto lookup = [&] { return at::embedding(weight, ids, -1, /*scale_grad_by_freq=*/false, /*sparse=*/true); };
+  WeightGradients of_weights = deferred.keep([&] { lookup().sum().backward(); });
+  of_weights.run();
+  EXPECT_EQ(of_weights.num_products(), 0);
+  EXPECT_TRUE(at::equal(weight.grad().to_dense().sum(1), at::tensor({1, 0, 0, 2, 0}, at::kDouble) * kWidth));
+}
+
 TEST(DeferredGradients, Of_something_that_was_modified_meanwhile_are_refused) {
   const at::Tensor weight = weight_of(1), x = numbers({kRows, kWidth}, 2);
   DeferredGradients deferred({weight});
