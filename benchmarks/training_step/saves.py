@@ -1,6 +1,7 @@
 """What a checkpoint beside training costs: the step after it, the next five steps, GB/s, beside torch.distributed.checkpoint.
 
-usage: saves.py [--model qwen3-1.7b] [--ranks N] [--steps N] [--folder FOLDER] [--rows ours,dcp,dcp_pinned] [--device cuda|cpu]
+usage: saves.py [--model qwen3-1.7b] [--ranks N] [--steps N] [--folder FOLDER] [--rows ours,dcp,dcp_pinned]
+                [--device cuda|cpu] [--threads N]
 
 Random weights and tokens as in layouts.py; parameters in bfloat16 (--masters float32), moments in float32. A job saves at one third
 and at two thirds of its steps and at its end, where it waits. A stall is what the step after a save takes longer than the median of
@@ -52,7 +53,7 @@ def run_ours(model, options, folder):
     config["trainer"]["model_stage_factory"] = {"master_dtype": options.masters}
     config["trainer"]["checkpointing"] = {"save_dir": str(saves), "period_steps": options.steps // 3, "num_to_keep": 1}
     if options.device == "cpu":
-        config["launch"]["num_threads"] = 2
+        config["launch"]["num_threads"] = options.threads
     (folder / "config.json").write_text(json.dumps(config))
     result = subprocess.run([options.programs / model.program, folder / "config.json"], stdout=subprocess.DEVNULL,
                             stderr=subprocess.PIPE, text=True,
@@ -169,7 +170,7 @@ def run_peer(title, model, options, folder, pinned):
     path.write_text(json.dumps(arguments))
     run = subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks), __file__,
                           "--peer", path], capture_output=True, text=True, errors="replace",
-                         env={"OMP_NUM_THREADS": "2" if options.device == "cpu" else "1", **os.environ})
+                         env={"OMP_NUM_THREADS": str(options.threads) if options.device == "cpu" else "1", **os.environ})
     if run.returncode:
         raise RuntimeError(f"torch's ended with exit code {run.returncode}: {run.stderr[-4000:]}")
     numbers = json.loads(result.read_text())
@@ -186,6 +187,7 @@ def main():
     parser.add_argument("--rows", default="ours,dcp,dcp_pinned")
     parser.add_argument("--masters", choices=["bfloat16", "float32"], default="bfloat16", help="dtype of parameters")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--threads", type=int, default=2, help="of a rank on CPUs; they also copy what is saved")
     parser.add_argument("--layers", type=int, help="fewer than the model has")
     parser.add_argument("--vocabulary", type=int, help="smaller than the model's")
     parser.add_argument("--sequence", type=int, help="tokens of a sequence, other than the model's")
