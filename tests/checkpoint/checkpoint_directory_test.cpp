@@ -243,8 +243,8 @@ TEST_F(CheckpointDirectoryTest, Of_a_kill_while_another_one_of_its_step_takes_it
 TEST_F(CheckpointDirectoryTest, Names_a_folder_that_cannot_be_looked_into) {
   save(layouts()[0], 2, 2);
   fs::create_symlink("save-7", folder_ / "save-7");
-  EXPECT_THAT(complaint(state_alone()),
-              AllOf(HasSubstr("expected to look into '" + (folder_ / "save-7").string()), HasSubstr("or move it away")));
+  EXPECT_THAT(complaint(state_alone()), AllOf(HasSubstr("expected to look into '" + (folder_ / "save-7").string()),
+                                              HasSubstr("or move it away")));
 }
 
 TEST_F(CheckpointDirectoryTest, Is_none_in_a_folder_of_hugging_face_that_has_a_manifest_of_its_own) {
