@@ -213,6 +213,25 @@ TEST_F(StreamedTextOfAJob, Is_the_same_with_workers_and_without_bad_rows) {
   EXPECT_EQ(of_json(json), of_options(options()));
 }
 
+TEST_F(StreamedTextOfAJob, Goes_on_without_the_bad_rows_at_which_it_ended) {
+  nlohmann::json json = job();
+  json.update({{"shuffle", false}, {"paths", {path, bad_path}}});
+  const auto refusing = build(json, {.rank = kRank});
+  int num_packs = 0;
+  EXPECT_THAT(test::message_of<IoError>([&] {
+                while (refusing->next()) ++num_packs;
+              }),
+              HasSubstr("line 61 of"));
+  ASSERT_GT(num_packs, 0);
+  json["bad_rows"] = "skip";
+  const auto whole = build(json, {.rank = kRank}), resumed = build(json, {.rank = kRank});
+  for (int i = 0; i < num_packs; ++i) (void)whole->next();
+  resumed->load_state(refusing->state());
+  EXPECT_EQ(values(resumed->next().value().front().labels), values(whole->next().value().front().labels));
+  EXPECT_EQ(resumed->state(), whole->state());
+  EXPECT_THROW(refusing->load_state(whole->state()), StateError);
+}
+
 TEST_F(StreamedTextOfAJob, Is_refused_with_keys_that_have_no_effect_and_for_other_sources) {
   for (const nlohmann::json& keys :
        {nlohmann::json{{"num_workers", 1}, {"timeout", 1.0}}, nlohmann::json{{"drop_last", false}},

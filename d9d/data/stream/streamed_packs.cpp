@@ -14,14 +14,23 @@ namespace d9d {
 namespace {
 
 nlohmann::json order_of(const TextRows& rows, const TextEncoder& encoder, const StreamedPartOptions& part) {
-  const std::string tokenised = cat(rows.fingerprint(), "\n", encoder.fingerprint(), "\n",
-                                    part.tokenize.end_of_document.value_or(-1), enum_name(part.tokenize.bad_rows));
+  const std::string tokenised =
+      cat(rows.fingerprint(), "\n", encoder.fingerprint(), "\n", part.tokenize.end_of_document.value_or(-1));
   return {{"rows", fnv1a(tokenised)},
           {"num_parts", rows.num_parts()},
           {"max_positions", part.max_positions},
+          {"bad_rows", enum_name(part.tokenize.bad_rows)},
           {"long_documents", enum_name(part.long_documents)},
           {"buffer_size", part.buffer_size},
           {"shuffle_seed", part.shuffle ? nlohmann::json(part.seed) : nlohmann::json(nullptr)}};
+}
+
+// What refused nothing until the saved position has the same samples up to there under any other rule.
+nlohmann::json with_rules_of(nlohmann::json saved, const nlohmann::json& order) {
+  for (const char* rule : {"bad_rows", "long_documents"}) {
+    if (saved.at(rule) == "refuse") saved[rule] = order.at(rule);
+  }
+  return saved;
 }
 
 }  // namespace
@@ -143,8 +152,9 @@ nlohmann::json StreamedPacks::state() const {
 }
 
 void StreamedPacks::load_state(const nlohmann::json& state) try {
-  D9D_CHECK(state.at("order") == order_, StateError, "[data::StreamedPacks] expected the data order of the saved run, ",
-            state.at("order"), ", got ", order_, ". Resume with the data, the view and the seed of the saved run.");
+  D9D_CHECK(with_rules_of(state.at("order"), order_) == order_, StateError,
+            "[data::StreamedPacks] expected the data order of the saved run, ", state.at("order"), ", got ", order_,
+            ". Resume with the data, the view and the seed of the saved run.");
   const Position position = {.part = state.at("part").get<std::int64_t>(),
                              .sequence = state.at("sequence").get<std::int64_t>()};
   D9D_CHECK(position.part >= 0 && position.sequence >= 0, StateError,

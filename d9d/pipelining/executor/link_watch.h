@@ -1,7 +1,7 @@
-// Ends waits that nothing else would end: streams, and ranks that are threads, wait for words of memory without a limit.
-// A thread looks twice a second. Where a group has failed it lets the waits of its link pass, so that the host reaches the
-// next operation, which throws. Where a wait is longer than the job's timeout it aborts the job, with what the rank waits
-// for.
+// Ends waits that nothing else would end: streams, and ranks that are threads, wait for words of memory without a
+// limit. A thread looks twice a second. Where a group has failed it lets the waits of its link pass, so that the host
+// reaches the next operation, which throws. Where a wait is longer than the job's timeout it aborts the job, with what
+// the rank waits for.
 //
 // Example
 //   LinkWatch watch(world);
