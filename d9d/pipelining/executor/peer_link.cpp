@@ -32,8 +32,8 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
   watch_streams();
 }
 
-// What was sent leaves first. A rank that fails, or whose job has failed, does not wait for the other: a stream that waits
-// would outlive the failure.
+// What was sent leaves first. A rank that fails, or whose job has failed, does not wait for the other: a stream that
+// waits would outlive the failure.
 PeerLink::~PeerLink() {
   try {
     if (std::uncaught_exceptions() > num_exceptions_) end_waits();
