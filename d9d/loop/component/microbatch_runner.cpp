@@ -18,8 +18,7 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
       task_(task),
       stream_(stream),
       binding_(binding),
-      executor_(job.context, schedule_of(job.config.pipelining.schedule),
-                {.method = job.config.pipelining.messages}) {
+      executor_(job.context, schedule_of(job.config.pipelining.schedule), {.method = job.config.pipelining.messages}) {
   const auto& own = executor_.stages();
   for (std::size_t i = 0; i < own.size(); ++i) {
     stages_.emplace_back(job_, binding_,

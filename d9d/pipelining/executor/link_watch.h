@@ -41,8 +41,8 @@ class LinkWatch {
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
   void remove_link(const void* link);
 
-  // what: "the output of stage 0, microbatch 3, from"; the other of the two `ranks` follows in the text. Between begin()
-  // and end() a wait is under way; afterwards it is until `done` has passed.
+  // what: "the output of stage 0, microbatch 3, from"; the other of the two `ranks` follows in the text. Between
+  // begin() and end() a wait is under way; afterwards it is until `done` has passed.
   [[nodiscard]] Wait begin(const std::string& what, const Communicator& ranks);
   void end(Wait wait, const StreamEvent& done);
 

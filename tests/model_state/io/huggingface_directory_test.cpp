@@ -149,7 +149,7 @@ TEST(HuggingFaceDirectory, Refuses_a_damaged_index_and_config) {
   const fs::path path = test::fresh_directory("d");
   const std::string deep = R"({"weight_map": )" + std::string(200000, '[') + std::string(200000, ']') + "}";
   for (const std::string& text : {std::string("{\"weight_map\": {"), std::string("[]"), std::string("{}"),
-                                 std::string("{\"weight_map\": []}"), deep}) {
+                                  std::string("{\"weight_map\": []}"), deep}) {
     write_file_atomically(path / "model.safetensors.index.json", text);
     EXPECT_THAT(test::message_of<IoError>([&] { HuggingFaceDirectory directory(path); }),
                 HasSubstr("model.safetensors.index.json"));
