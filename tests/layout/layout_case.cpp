@@ -206,7 +206,11 @@ class RankJob {
     for (const auto& model : models_) stages.emplace_back(model, stages.size(), job_, positions_, shared);
     std::vector<PipelineStage*> all;
     for (LayoutStage& stage : stages) all.push_back(&stage);
-    if (!executor_) executor_.emplace(context_, schedule_of(config_of(layout_.schedule)));
+    // A stale message is one of exchange().
+    const auto method = mutation_ == Mutation::kMessageStale ? ExchangeMethod::kCommunicator : ExchangeMethod::kAuto;
+    if (!executor_) {
+      executor_.emplace(context_, schedule_of(config_of(layout_.schedule)), StageLinksConfig{.method = method});
+    }
     executor_->run(all, share());
   }
 

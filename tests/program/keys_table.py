@@ -248,6 +248,8 @@ def trainer_rows():
         f"{tracker}[multi].trackers": Row([{"provider": "jsonl", "path": "c.jsonl"}], look=file("c.jsonl")),
         "trainer.logging.max_pending_steps": Row(3, look=unbuilt("trainer.logging.max_pending_steps")),
         "trainer.pipelining.schedule": Row({"schedule": "inference"}, look=unbuilt("trainer.pipelining.schedule")),
+        "trainer.pipelining.messages": Row("copy_engine", look=refused("messages = copy_engine"), given={
+            "mesh.pipeline_parallel": 2, "launch.ranks": "processes", "model_provider.model.num_hidden_layers": 2}),
         "trainer.model_stage_factory.source_checkpoint": Row(
             "nowhere", look=refused("nowhere")),
         "trainer.model_stage_factory.source_may_lack": tests(

@@ -84,7 +84,7 @@ bool has_any_split(std::string_view name) {
 
 // "train-00000-of-00002": that of one of a split's files.
 bool is_shard(const std::string& name) {
-  static const std::regex shard("-[0-9]{5}-of-[0-9]{5}");
+  const std::regex shard("-[0-9]{5}-of-[0-9]{5}");
   return std::regex_search(name, shard);
 }
 
