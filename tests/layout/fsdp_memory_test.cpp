@@ -31,6 +31,7 @@ Qwen3DenseParameters wide_decoder() {
 }
 
 struct Bytes {
+  std::int64_t building = 0;  // the peak until all values are there
   std::int64_t peak = 0;
   std::int64_t stage = 0;          // of all parameters
   std::int64_t largest_layer = 0;  // of a unit
@@ -49,6 +50,7 @@ Bytes measure(World& world, const FsdpConfig& config) {
   const MemoryPeak memory;
   model->materialize(at::kCPU);
   model->reset_parameters(/*base_seed=*/3);
+  bytes.building = memory.peak_bytes();
   GradientManager gradients(context, *model, {}, {});
   const at::Tensor ids = at::arange(4).unsqueeze(0);
   for (int step = 0; step < 2; ++step) {
@@ -83,6 +85,13 @@ class FsdpMemory : public ::testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, FsdpMemory, ::testing::Values(2, 4));
 
 constexpr double kTolerance = 0.05;  // activations, padding, and the gradient of one parameter that is being reduced
+
+// No rank ever holds the model, or a whole layer, to make its values.
+TEST_P(FsdpMemory, Is_that_of_its_slices_while_the_model_is_built) {
+  const Bytes bytes = measure_on(GetParam(), {});
+  const double slices = static_cast<double>(bytes.stage) / static_cast<double>(GetParam());
+  EXPECT_LE(static_cast<double>(bytes.building), (1 + kTolerance) * slices);
+}
 
 TEST_P(FsdpMemory, Is_slices_and_two_gathered_units_and_one_full_gradient) {
   for (const ExchangeMethod gather : {ExchangeMethod::kCommunicator, ExchangeMethod::kCopyEngine}) {
