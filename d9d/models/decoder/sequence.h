@@ -27,10 +27,10 @@ struct SequenceTransfer {
   std::optional<at::Tensor> hidden_states_snapshot;  // [n, B, H]
   std::optional<at::Tensor> auxiliary_loss;          // scalar: the sum over the layers so far
   static constexpr auto fields() {
-    using Transfer = SequenceTransfer;
-    return record<Transfer>(field("hidden_states", &Transfer::hidden_states),
-                            field("hidden_states_snapshot", &Transfer::hidden_states_snapshot),
-                            field("auxiliary_loss", &Transfer::auxiliary_loss));
+    using Sequence = SequenceTransfer;
+    return record<Sequence>(field("hidden_states", &Sequence::hidden_states),
+                            field("hidden_states_snapshot", &Sequence::hidden_states_snapshot),
+                            field("auxiliary_loss", &Sequence::auxiliary_loss));
   }
 };
 
