@@ -53,12 +53,13 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
             this->stages().size(), " stages of rank ", rank_, " of the pipeline, got ", stages.size(), ".");
   std::map<StageIndex, PipelineStage*> by_index;
   for (std::size_t i = 0; i < stages.size(); ++i) by_index.emplace(this->stages()[i], stages[i]);
-  if (placement_.num_ranks() > 1 && (context_.device().is_cpu() || !has_compared_)) {
+  const bool has_links = placement_.num_ranks() > 1;
+  if (has_links && (context_.device().is_cpu() || !has_compared_)) {
     compare_transfers(context_, placement_, by_index, num_microbatches);
     has_compared_ = true;
   }
   const Planned& planned = plan_for(num_microbatches);
-  links_.reserve(largest_messages(by_index, num_microbatches));
+  if (has_links) links_.reserve(largest_messages(by_index, num_microbatches));
   ProgramRun(placement_, by_index, links_, planned.has_backward).run(planned.plan);
   links_.finish();
 }
