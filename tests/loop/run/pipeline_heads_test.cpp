@@ -17,6 +17,7 @@
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
+#include "tests/loop/run/pipeline_job.h"
 #include "tests/support/compare.h"
 #include "tests/support/decoder_families.h"
 #include "tests/support/io_faults.h"
@@ -26,12 +27,12 @@ namespace d9d::test::pipeline_heads_test {
 namespace {
 
 namespace fs = std::filesystem;
+using pipeline::kNumMicrobatches;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr std::int64_t kNumLabels = 3;
-constexpr std::int64_t kNumMicrobatches = 8;  // of a step, over all ranks
 
 const Qwen3DenseParameters& parameters() {
   static const auto all = small_parameters<Qwen3DenseParameters>({.num_layers = 8});
@@ -94,12 +95,10 @@ struct Stream {
     std::vector<Batch> pack;
     const std::int64_t share = kNumMicrobatches / num_ranks;
     for (std::int64_t i = rank * share; i < (rank + 1) * share; ++i) {
-      const std::int64_t seed = 1 + step * kNumMicrobatches + i, length = 4 + i % 3;
-      const at::Tensor position = at::arange(length);
-      const at::Tensor labels = (position * position * 3 + 5 * seed).remainder(20).unsqueeze(0);
-      pack.push_back({.ids = (position * 7 * seed + position + seed).remainder(20).unsqueeze(0),
-                      .labels = labels.masked_fill(labels.remainder(5) == 0, kIgnoreIndex),
-                      .intent = at::full({1}, seed % kNumLabels)});
+      const TokenBatch tokens = pipeline::microbatch(step, i);
+      pack.push_back({.ids = tokens.input_ids,
+                      .labels = tokens.labels,
+                      .intent = at::full({1}, (1 + step * kNumMicrobatches + i) % kNumLabels)});
     }
     ++step;
     return pack;
