@@ -41,9 +41,10 @@ function(d9d_unity target)
   set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-set(CMAKE_CXX_FLAGS_DEV "-O1 -g1")
+# NDEBUG: without it LibTorch's headers declare members (of RecordFunction) that its library does not have.
+set(CMAKE_CXX_FLAGS_DEV "-O1 -g1 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
-set(CMAKE_CUDA_FLAGS_DEV "-O2")
+set(CMAKE_CUDA_FLAGS_DEV "-O2 -DNDEBUG")
 set(CMAKE_CUDA_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 find_program(D9D_CCACHE ccache)
