@@ -22,6 +22,8 @@ c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardI
 
 }  // namespace
 
+std::int64_t current_stream_id(c10::Device device) { return device.is_cpu() ? 0 : current_stream(device).id(); }
+
 StreamEvent StreamEvent::of_current_stream(c10::Device device) {
   StreamEvent reached;
   if (device.is_cpu()) return reached;
@@ -55,13 +57,16 @@ SideStream::~SideStream() = default;
 SideStream::SideStream(SideStream&&) noexcept = default;
 
 StreamEvent SideStream::run(const std::function<void()>& work) const {
-  if (stream_ != nullptr) {
-    const c10::Device device = stream_->value.device();
-    c10::Event before(device.type());
-    before.record(current_stream(device));
-    before.block(stream_->value);
-  }
+  wait_for_current_stream();
   return run_at_once(work);
+}
+
+void SideStream::wait_for_current_stream() const {
+  if (stream_ == nullptr) return;
+  const c10::Device device = stream_->value.device();
+  c10::Event before(device.type());
+  before.record(current_stream(device));
+  before.block(stream_->value);
 }
 
 StreamEvent SideStream::run_at_once(const std::function<void()>& work) const {

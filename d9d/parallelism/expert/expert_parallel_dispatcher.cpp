@@ -5,6 +5,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/communicator/to_host.h"
+#include "d9d/core/device/side_stream.h"
 
 namespace d9d {
 namespace {
@@ -53,11 +54,17 @@ ExpertParallelTokenDispatcher::ExpertParallelTokenDispatcher(std::int64_t num_ex
             ranks_.num_ranks(), " ranks of expert parallelism. Change mesh.expert_parallel.");
 }
 
+std::shared_ptr<Communicator> ExpertParallelTokenDispatcher::communicator(c10::Device device) const {
+  const std::int64_t stream = current_stream_id(device);
+  if (!first_stream_) first_stream_ = stream;
+  return ranks_.communicator(stream == *first_stream_ ? Traffic::kCompute : Traffic::kBeside);
+}
+
 std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const at::Tensor& x,
                                                                           const at::Tensor& expert_ids,
                                                                           const at::Tensor& probs) const {
   const std::int64_t num_ranks = ranks_.num_ranks();
-  Exchange exchange{.communicator = ranks_.communicator(), .sent = {}, .received = {}};
+  Exchange exchange{.communicator = communicator(x.device()), .sent = {}, .received = {}};
   kernels::TokenPermutation here = kernels::build_token_permutation(
       {.expert_ids = expert_ids, .num_experts = num_experts_, .num_rows = expert_ids.numel()});
   const kernels::PermutedTokens ours = kernels::permute(x, probs, here);

@@ -180,6 +180,20 @@ TEST_P(Executor, Drops_an_output_when_it_is_sent) {
 }
 
 // From F to I a stage keeps its input and its graph, from I to W its input and the gradient of its product.
+// Composed computations as a host issues them: the backward first, whose microbatch is gone when the forward begins.
+PipelineProgram as_issued(PipelineProgram program) {
+  for (RankProgram& rank : program.ranks) {
+    RankProgram issued;
+    for (const Action& action : rank) {
+      const auto parts = compute_parts(action);
+      if (parts.empty()) issued.push_back(action);
+      issued.insert(issued.end(), parts.rbegin(), parts.rend());
+    }
+    rank = std::move(issued);
+  }
+  return program;
+}
+
 TEST_P(Executor, Keeps_as_many_microbatches_as_the_validator_says) {
   for (const NamedSchedule& schedule : schedules()) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
@@ -197,7 +211,7 @@ TEST_P(Executor, Keeps_as_many_microbatches_as_the_validator_says) {
         };
       }
       part.run();
-      EXPECT_EQ(most, peak_live_microbatches(program)[static_cast<std::size_t>(world.rank())]);
+      EXPECT_EQ(most, peak_live_microbatches(as_issued(program))[static_cast<std::size_t>(world.rank())]);
       for (const auto& stage : part.stages) EXPECT_EQ(stage->num_live(), 0);
     });
   }
