@@ -82,7 +82,6 @@ std::string source(const std::string& value) {
 }
 std::string source(at::ScalarType value) { return value == at::kFloat ? "at::kFloat" : "at::kDouble"; }
 std::string source(Dtype value) { return value == Dtype::kFloat32 ? "Dtype::kFloat32" : "Dtype::kFloat64"; }
-std::string source(const std::optional<Dtype>& value) { return value ? source(*value) : std::string("std::nullopt"); }
 
 template <class Enum, std::size_t kSize>
 std::string source_of(const char* type, const char* const (&names)[kSize], Enum value) {
@@ -115,6 +114,10 @@ std::string source(ReshardAfterForward value) {
 }
 std::string source(ExchangeMethod value) {
   return source_of("ExchangeMethod", {"kAuto", "kCommunicator", "kCopyEngine"}, value);
+}
+template <class Value>
+std::string source(const std::optional<Value>& value) {
+  return value ? source(*value) : "std::nullopt";
 }
 std::string source(const std::vector<Head>& heads) {
   std::string text;

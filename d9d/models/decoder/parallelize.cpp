@@ -70,7 +70,8 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
 void shard(const DistContext& context, PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
            const FsdpConfig& config) {
   const auto runtime =
-      std::make_shared<FsdpRuntime>(config, context.is_main_process() ? std::optional(context.log()) : std::nullopt);
+      std::make_shared<FsdpRuntime>(resolve_fsdp(config, context.mesh_parameters().pipeline_parallel),
+                                    context.is_main_process() ? std::optional(context.log()) : std::nullopt);
   const std::vector<FsdpAxes> axes = {{.mesh = context.mesh(MeshDomain::kDense),
                                        .shard_axis = "dp_cp_shard",
                                        .replicate_axes = {"dp_replicate", "cp_replicate"}},
