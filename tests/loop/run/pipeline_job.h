@@ -137,8 +137,11 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
     const DecoderStageOptions options{.stage = stage, .enable_checkpointing = job.checkpoints};
-    const SmallDecoder sizes{
-        .num_layers = 8, .ties_embeddings = job.ties_embeddings, .auxiliary_loss_coefficient = 0.1};
+    const SmallDecoder sizes{.num_layers = 8,
+                             .num_attention_heads = 4,
+                             .num_key_value_heads = 2,
+                             .ties_embeddings = job.ties_embeddings,
+                             .auxiliary_loss_coefficient = 0.1};
     if (job.has_experts) {
       backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes), options);
     } else {
