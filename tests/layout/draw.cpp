@@ -129,9 +129,10 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
 FsdpConfig draw_fsdp() {
   using enum ReshardAfterForward;
   using enum ExchangeMethod;
-  return {.reshard_after_forward = any_of<ReshardAfterForward>({kExceptLast, kAlways, kNever}),
+  using Reshard = std::optional<ReshardAfterForward>;
+  return {.reshard_after_forward = any_of<Reshard>({std::nullopt, kExceptLast, kAlways, kNever}),
           .gradient_dtype = one_in(12) ? std::optional(Dtype::kFloat32) : std::nullopt,
-          .reduce_on_last_microbatch = one_in(3),
+          .reduce_on_last_microbatch = any_of<std::optional<bool>>({std::nullopt, false, true}),
           .gather = any_of<ExchangeMethod>({kAuto, kCommunicator, kCopyEngine}),
           .reduce = any_of<ExchangeMethod>({kAuto, kCommunicator, kCopyEngine})};
 }

@@ -59,7 +59,7 @@ const std::vector<Found> kFound = {
               .num_microbatches = 2,
               .num_steps = 1},
       .layout = {.mesh = {.data_parallel_replicate = 2, .expert_parallel = 2}, .bucket_size_mb = 0}}},
-    {"tensor_parallelism_of_two_stages_on_each_rank",  // which is refused
+    {"tensor_parallelism_of_two_stages_on_each_rank",
      {.job = {.num_layers = 2}, .layout = {.mesh = {.tensor_parallel = 2}, .schedule = Schedule::kInterleaved}}},
 };
 

@@ -14,7 +14,6 @@
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/component/local_stages.h"
-#include "d9d/loop/config/unsupported.h"
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/optim/adamw.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
@@ -74,7 +73,6 @@ class RankJob {
  public:
   RankJob(const DistContext& context, const LayoutJob& job, const Layout& layout, Mutation mutation, PhaseOfRank& phase)
       : context_(context), job_(job), layout_(layout), mutation_(mutation), phase_(phase) {
-    refuse_unsupported(context.mesh_parameters());
     const StagePlacement placement = schedule_of(config_of(layout.schedule)).placement(layout.mesh.pipeline_parallel);
     std::vector<std::shared_ptr<Module>> stages;
     for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {

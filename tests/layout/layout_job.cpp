@@ -55,7 +55,6 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool is_cut = num_stages(layout) > 1;
   const bool has_language_model = std::ranges::find(job.heads, Head::kCausalLM) != job.heads.end();
-  if (is_cut && mesh.tensor_parallel > 1) return "tensor parallelism of pipeline stages";
   if (job.ties_embeddings && has_language_model && is_cut) return "tied embeddings";
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
@@ -82,7 +81,6 @@ std::string source(const std::string& value) {
 }
 std::string source(at::ScalarType value) { return value == at::kFloat ? "at::kFloat" : "at::kDouble"; }
 std::string source(Dtype value) { return value == Dtype::kFloat32 ? "Dtype::kFloat32" : "Dtype::kFloat64"; }
-std::string source(const std::optional<Dtype>& value) { return value ? source(*value) : std::string("std::nullopt"); }
 
 template <class Enum, std::size_t kSize>
 std::string source_of(const char* type, const char* const (&names)[kSize], Enum value) {
@@ -115,6 +113,10 @@ std::string source(ReshardAfterForward value) {
 }
 std::string source(ExchangeMethod value) {
   return source_of("ExchangeMethod", {"kAuto", "kCommunicator", "kCopyEngine"}, value);
+}
+template <class Value>
+std::string source(const std::optional<Value>& value) {
+  return value ? source(*value) : "std::nullopt";
 }
 std::string source(const std::vector<Head>& heads) {
   std::string text;

@@ -1,5 +1,5 @@
-// Every schedule of a pipeline, alone and with data, sharded, context and expert parallelism, and jobs that are saved
-// on some stages and continue on others.
+// Every schedule of a pipeline, alone and with data, sharded, tensor, context and expert parallelism, and jobs that are
+// saved on some stages and continue on others.
 #include <gtest/gtest.h>
 
 #include "tests/layout/fuzz_params.h"
@@ -42,6 +42,25 @@ TEST(PipelineParallel, Trains_as_on_one_rank) {
                                  .num_steps = 2},
                          .layout = {.mesh = mesh, .schedule = schedule, .checkpoints = Checkpoints::kLayers}});
       }
+    }
+  }
+}
+
+// Each rank hands on its positions.
+TEST(PipelineParallel, Trains_tensor_parallel_stages_of_each_schedule_as_on_one_rank) {
+  const std::vector<DeviceMeshParameters> meshes = {
+      {.tensor_parallel = 2},
+      {.pipeline_parallel = 2, .tensor_parallel = 2},
+      {.pipeline_parallel = 2, .data_parallel_replicate = 2, .tensor_parallel = 2},
+      {.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2},
+      {.pipeline_parallel = 2, .context_parallel_shard = 2, .tensor_parallel = 2},
+      {.pipeline_parallel = 2, .context_parallel_replicate = 2, .tensor_parallel = 2}};
+  for (const DeviceMeshParameters& mesh : meshes) {
+    for (const Schedule schedule : kSchedules) {
+      expect_no_fault({.job = {.num_layers = 4,
+                               .num_microbatches = 8 * mesh.data_parallel_replicate * mesh.data_parallel_shard,
+                               .num_steps = 2},
+                       .layout = {.mesh = mesh, .schedule = schedule, .checkpoints = Checkpoints::kLayers}});
     }
   }
 }

@@ -38,13 +38,6 @@ void refuse_tracker(const auto& tracker) {
 
 }  // namespace
 
-void refuse_unsupported(const DeviceMeshParameters& mesh) {
-  if (mesh.has_pipeline_parallel() && mesh.has_tensor_parallel()) {
-    refuse("mesh.tensor_parallel", mesh.tensor_parallel, "tensor parallelism of pipeline stages is",
-           "Set it or mesh.pipeline_parallel to 1.");
-  }
-}
-
 void refuse_unsupported(const TrainerConfig& trainer) {
   refuse_schedule(trainer.pipelining.schedule);
   refuse_tracker(trainer.logging.tracker);

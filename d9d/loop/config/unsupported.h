@@ -1,21 +1,18 @@
 // Settings that a configuration may contain but this version does not support. They are refused by name, never ignored.
 //
 // Example
-//   refuse_unsupported(context.mesh_parameters());
 //   refuse_unsupported(config.trainer);
 //   refuse_unsupported(config.optimizer);
 //   // [config] trainer.profiling = {...}: profiling is not built in this version. Set it to null.
 #pragma once
 
-#include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/optim/config.h"
 
 namespace d9d {
 
-// Each throws ConfigError for the first setting that is not built. Messages name keys below `mesh`, `trainer` and
+// Each throws ConfigError for the first setting that is not built. Messages name keys below `trainer` and
 // `optimizer`. (Data sources are refused where they are read: data/token_stream.h.)
-void refuse_unsupported(const DeviceMeshParameters& mesh);
 void refuse_unsupported(const TrainerConfig& trainer);
 void refuse_unsupported(const OptimizerConfig& optimizer);
 

@@ -19,7 +19,8 @@ void shard_over_data(const DistContext& context, const std::shared_ptr<Module>& 
     return;
   }
   const auto runtime =
-      std::make_shared<FsdpRuntime>(config, context.is_main_process() ? std::optional(context.log()) : std::nullopt);
+      std::make_shared<FsdpRuntime>(resolve_fsdp(config, context.mesh_parameters().pipeline_parallel),
+                                    context.is_main_process() ? std::optional(context.log()) : std::nullopt);
   const std::vector<FsdpAxes> axes = {
       {.mesh = dense, .shard_axis = "dp_cp_shard", .replicate_axes = {"dp_replicate", "cp_replicate"}}};
   std::map<const Module*, std::string> names;

@@ -91,7 +91,6 @@ void TrainerBase::export_to(const std::filesystem::path& directory) {
 }
 
 TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConfig& given) {
-  refuse_unsupported(context.mesh_parameters());
   refuse_unsupported(given);
   context.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
   check_equal_config(context, given);

@@ -41,10 +41,6 @@ void check_tensor_parallel(const Module& module, std::int64_t degree) {
 void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
                      const DeviceMesh& dense) {
   const std::int64_t degree = dense.axis_size("tp");
-  D9D_CHECK(decoder.stage().num_stages == 1, ConfigError,
-            "[models::parallelize_decoder] mesh.tensor_parallel = ", degree,
-            ": tensor parallelism of pipeline stages is not built in this version. Set it to 1, or choose a ",
-            "schedule with one stage.");
   check_no_snapshots(decoder, "tensor_parallel", degree);
   decoder.for_each_module([&](const std::string&, Module& each) {
     if (auto* const norm = dynamic_cast<RMSNorm*>(&each)) parallelize_sequence_parallel(*norm, dense);
@@ -58,6 +54,7 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
     }
   });
   check_tensor_parallel(decoder, degree);
+  decoder.set_num_position_shards(degree);
   for (const auto& head : heads) {
     auto* const language_modelling = dynamic_cast<LanguageModellingHead*>(head.get());
     D9D_CHECK(language_modelling != nullptr, ConfigError,
@@ -70,7 +67,8 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
 void shard(const DistContext& context, PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
            const FsdpConfig& config) {
   const auto runtime =
-      std::make_shared<FsdpRuntime>(config, context.is_main_process() ? std::optional(context.log()) : std::nullopt);
+      std::make_shared<FsdpRuntime>(resolve_fsdp(config, context.mesh_parameters().pipeline_parallel),
+                                    context.is_main_process() ? std::optional(context.log()) : std::nullopt);
   const std::vector<FsdpAxes> axes = {{.mesh = context.mesh(MeshDomain::kDense),
                                        .shard_axis = "dp_cp_shard",
                                        .replicate_axes = {"dp_replicate", "cp_replicate"}},

@@ -75,11 +75,15 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
 SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_input, StageBoundary boundary) const {
   const std::int64_t batch = pipeline_input.input_ids.size(0);
   const std::int64_t sequence = pipeline_input.input_ids.size(1);
+  D9D_CHECK(sequence % num_position_shards_ == 0, ConfigError,
+            "[models::decoder] expected positions in a multiple of the tensor-parallel ranks = ", num_position_shards_,
+            ", got ids ", pipeline_input.input_ids.sizes(), ". Choose such a sequence length, or pad.");
   const at::ScalarType dtype = layers_.front()->named_parameters().front().second->local().scalar_type();
   const at::TensorOptions meta(at::kMeta);
-  SequenceTransfer transfer{.hidden_states = at::empty({batch, sequence, config.hidden_size}, meta.dtype(dtype)),
-                            .hidden_states_snapshot = std::nullopt,
-                            .auxiliary_loss = std::nullopt};
+  SequenceTransfer transfer{
+      .hidden_states = at::empty({batch, sequence / num_position_shards_, config.hidden_size}, meta.dtype(dtype)),
+      .hidden_states_snapshot = std::nullopt,
+      .auxiliary_loss = std::nullopt};
   const std::int64_t layers_done = boundary == StageBoundary::kIncoming ? layer_range.begin : layer_range.end;
   if (options.snapshot_mode != HiddenStatesAggregationMode::kNo) {
     transfer.hidden_states_snapshot = at::empty({layers_done + 1, batch, config.hidden_size}, meta.dtype(dtype));

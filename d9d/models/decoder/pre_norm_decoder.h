@@ -92,6 +92,10 @@ class PreNormDecoder : public DecoderBackbone {
   // For example to set activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
   [[nodiscard]] const std::vector<ModulePtr<DecoderLayer>>& layers() const { return layers_; }
 
+  // Tensor parallelism: over how many ranks hidden states between layers are shards of the positions, [B, S / W, H].
+  // Stages hand on shards: each rank sends its own to the rank of the next stage with the same positions.
+  void set_num_position_shards(std::int64_t count) { num_position_shards_ = count; }
+
   const PreNormDecoderConfig config;
   const DecoderStageOptions options;
   const LayerRange layer_range;
@@ -101,6 +105,7 @@ class PreNormDecoder : public DecoderBackbone {
 
  private:
   std::vector<ModulePtr<DecoderLayer>> layers_;
+  std::int64_t num_position_shards_ = 1;
 };
 
 }  // namespace d9d

@@ -1,6 +1,7 @@
 // The configuration of FSDP: when parameters are resharded, and how gathers and reductions are done.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "d9d/base/dtype.h"
@@ -22,14 +23,14 @@ constexpr auto enum_names(ReshardAfterForward) {
 }
 
 struct FsdpConfig {
-  ReshardAfterForward reshard_after_forward = ReshardAfterForward::kExceptLast;
+  std::optional<ReshardAfterForward> reshard_after_forward = {};  // unset: resolve_fsdp() chooses
   // The dtype in which gradients of sharded parameters are stored and communicated. Unset: GradientManagerConfig::
   // grad_dtype of the loop, as for other parameters; in a loop without GradientManager float32, or float64 for float64
   // parameters.
   std::optional<Dtype> gradient_dtype = {};
-  // Keeps the full gradients of all units until the last microbatch of the step, and reduces once. By default each
-  // microbatch reduces, and only the full gradients of the units in work are kept.
-  bool reduce_on_last_microbatch = false;
+  // True: keeps the full gradients of all units until the last microbatch of the step, and reduces once. False: each
+  // microbatch reduces, and only the full gradients of the units in work are kept. Unset: resolve_fsdp() chooses.
+  std::optional<bool> reduce_on_last_microbatch = {};
   ExchangeMethod gather = ExchangeMethod::kAuto;  // of parameters
   // Of gradients that are reduced in each microbatch; with reduce_on_last_microbatch the communicator reduces them.
   ExchangeMethod reduce = ExchangeMethod::kAuto;
@@ -42,5 +43,17 @@ struct FsdpConfig {
                         defaulted("gather", &Fsdp::gather), defaulted("reduce", &Fsdp::reduce));
   }
 };
+
+// Sets what is unset. On several pipeline ranks a stage runs other microbatches between a forward and its backward, so
+// that it would gather and reduce in every pass: kNever and true, which keep a rank's whole stages gathered, and their
+// full gradients. On one: kExceptLast and false.
+[[nodiscard]] constexpr FsdpConfig resolve_fsdp(FsdpConfig config, std::int64_t num_pipeline_ranks) {
+  const bool is_pipeline = num_pipeline_ranks > 1;
+  if (!config.reshard_after_forward) {
+    config.reshard_after_forward = is_pipeline ? ReshardAfterForward::kNever : ReshardAfterForward::kExceptLast;
+  }
+  if (!config.reduce_on_last_microbatch) config.reduce_on_last_microbatch = is_pipeline;
+  return config;
+}
 
 }  // namespace d9d

@@ -55,12 +55,13 @@ void FsdpRuntime::make_exchanges() {
     exchange.gather = make_shard_gather(config_.gather, exchange.ranks, exchange.slice_bytes);
     exchange.reduce = std::make_shared<ShardReduce>(config_.reduce, exchange.ranks);
     if (log_) {
+      const bool is_once = config_.reshard_after_forward == ReshardAfterForward::kNever;
       log_->info("sharded parameters of group '", exchange.ranks->group().name, "' are gathered ",
-                 exchange.gather->description());
+                 is_once ? "once a step " : "", exchange.gather->description());
     }
   }
   // On a GPU there are two slots, because the next unit fills one while the reduction of the other overlaps backward.
-  if (!config_.reduce_on_last_microbatch) gradient_slots_ = GradientSlots(device_.is_cpu() ? 1 : 2);
+  if (!*config_.reduce_on_last_microbatch) gradient_slots_ = GradientSlots(device_.is_cpu() ? 1 : 2);
 }
 
 FsdpRuntime::Exchange& FsdpRuntime::exchange_of(const FlatGroup& group) {

@@ -23,9 +23,9 @@
 //
 // A model must have a single runtime: two would issue collectives in independent orders on the same communicators. The
 // pipeline stages of a rank have one each, since their passes follow one another in the order of the program. Between a
-// microbatch's forward and its backward a stage runs other microbatches: with kNever and reduce_on_last_microbatch it
-// gathers and reduces once a step, otherwise in each pass. Of a split backward the first half gathers and the second
-// reduces: products that wait need no parameters.
+// microbatch's forward and its backward a stage runs other microbatches: with kNever and reduce_on_last_microbatch,
+// the default of pipelines (resolve_fsdp()), it gathers and reduces once a step, otherwise in each pass. Of a split
+// backward the first half gathers and the second reduces: products that wait need no parameters.
 #pragma once
 
 #include <cstdint>
@@ -53,10 +53,10 @@ class FsdpRuntime final : public GradientReduction,
                           public Offloadable,
                           public std::enable_shared_from_this<FsdpRuntime> {
  public:
-  // log: gets one line per group of ranks about the way in which slices are gathered and gradients summed. Unset: no
-  // log.
+  // config: what is unset is that of a model that is no pipeline; resolve_fsdp() otherwise. log: gets one line per
+  // group of ranks about the way in which slices are gathered and gradients summed. Unset: no log.
   explicit FsdpRuntime(FsdpConfig config, std::optional<Logger> log = std::nullopt)
-      : config_(config), log_(std::move(log)) {}
+      : config_(resolve_fsdp(config, /*num_pipeline_ranks=*/1)), log_(std::move(log)) {}
 
   // Has no effect if FsdpConfig::gradient_dtype is set. Throws StateError if memory for gradients of another dtype is
   // allocated.
@@ -135,7 +135,7 @@ class FsdpRuntime final : public GradientReduction,
   void step_back();
   void finish_backward(std::size_t index);
   [[nodiscard]] bool reduces_now() const {
-    return part_ != BackwardPart::kInput && (is_last_microbatch_ || !config_.reduce_on_last_microbatch);
+    return part_ != BackwardPart::kInput && (is_last_microbatch_ || !*config_.reduce_on_last_microbatch);
   }
   void reduce(std::size_t index);
   void reduce_rest();

@@ -70,14 +70,6 @@ TEST(RefuseUnbuilt, Names_a_tracker_inside_several) {
       expected);
 }
 
-TEST(RefuseUnbuilt, Names_the_degree_of_the_mesh) {
-  EXPECT_EQ(
-      config_error_of([] { refuse_unsupported(DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 4}); }),
-      "[config] mesh.tensor_parallel = 4: tensor parallelism of pipeline stages is not built in this version. Set "
-      "it or mesh.pipeline_parallel to 1.");
-  EXPECT_NO_THROW(refuse_unsupported(DeviceMeshParameters{.data_parallel_shard = 2, .tensor_parallel = 2}));
-}
-
 TEST(RefuseUnbuilt, Names_the_optimiser) {
   EXPECT_EQ(config_error_of([] { refuse_unsupported(OptimizerConfig{SgdConfig{}}); }),
             "[config] optimizer.name = \"sgd\": this optimiser is not built in this version. Use 'adamw' or "

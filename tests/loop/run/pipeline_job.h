@@ -30,6 +30,7 @@
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/models/qwen3_moe/model.h"
+#include "d9d/parallelism/fsdp/fsdp_runtime.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 #include "tests/support/decoder_families.h"
@@ -136,8 +137,11 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
     const DecoderStageOptions options{.stage = stage, .enable_checkpointing = job.checkpoints};
-    const SmallDecoder sizes{
-        .num_layers = 8, .ties_embeddings = job.ties_embeddings, .auxiliary_loss_coefficient = 0.1};
+    const SmallDecoder sizes{.num_layers = 8,
+                             .num_attention_heads = 4,
+                             .num_key_value_heads = 2,
+                             .ties_embeddings = job.ties_embeddings,
+                             .auxiliary_loss_coefficient = 0.1};
     if (job.has_experts) {
       backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes), options);
     } else {
@@ -195,6 +199,8 @@ struct Trained {
   std::int64_t num_losses = 0;                        // of all tasks, without those before a resume
   std::int64_t num_resumed = 0;                       // of each task
   std::string log = {};                               // of all ranks
+  std::int64_t num_gathers = 0;                       // of sharded units, on all ranks
+  std::int64_t num_reductions = 0;                    // likewise
 };
 
 inline std::filesystem::path folder() {
@@ -255,6 +261,12 @@ inline Trained train(const PipelineJob& job) {
     const std::lock_guard lock(mutex);
     trained.num_losses += task.num_losses;
     trained.num_resumed = task.num_resumed;
+    for (const auto& reduction : gradient_reductions(trainer.module())) {
+      const auto* const shards = dynamic_cast<const FsdpRuntime*>(reduction.get());
+      if (shards == nullptr) continue;
+      trained.num_gathers += shards->num_gathers();
+      trained.num_reductions += shards->num_reductions();
+    }
     for (const auto& [name, tensor] : whole) trained.parameters.insert_or_assign(name, tensor.detach().clone());
   });
   std::ifstream file(folder() / "metrics.jsonl");

@@ -59,6 +59,24 @@ TEST(PipelineTraining, Stages_with_shared_sequences_train_as_one_piece_does) {
   }
 }
 
+TEST(PipelineTraining, Tensor_parallel_stages_of_each_schedule_train_as_one_piece_does) {
+  for (const PipelineScheduleConfig& schedule : schedules()) {
+    for (const DeviceMeshParameters& mesh :
+         {DeviceMeshParameters{.tensor_parallel = 2},
+          DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 2},
+          DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2}}) {
+      SCOPED_TRACE(cat(schedule_of(schedule).name, " on ", mesh.world_size()));
+      expect_same(train({.mesh = mesh, .schedule = schedule}), in_one_piece());
+      expect_same(train({.mesh = mesh, .schedule = schedule, .checkpoints = true}), in_one_piece());
+    }
+  }
+}
+
+TEST(PipelineTraining, Refuses_positions_that_tensor_parallel_ranks_cannot_share) {
+  EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}, .rows = Rows::kDocuments}),
+              HasSubstr("expected positions in a multiple of the tensor-parallel ranks = 2"));
+}
+
 TEST(PipelineTraining, Stages_with_experts_and_an_auxiliary_loss_train_as_one_piece_does) {
   const Trained expected = train({.has_experts = true});
   for (const DeviceMeshParameters& mesh :
@@ -149,8 +167,8 @@ TEST(PipelineTraining, Stages_are_exported_as_the_model_in_one_piece_is) {
 
 TEST(PipelineTraining, Says_what_is_not_built) {
   EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2}, .ties_embeddings = true}), HasSubstr("tied embeddings"));
-  EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}}),
-              HasSubstr("tensor parallelism of pipeline stages is not built"));
+  EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}, .has_experts = true}),
+              HasSubstr("mesh.tensor_parallel = 2 is not built in this version for the block"));
   EXPECT_THAT(error_of({.schedule = InferenceScheduleConfig{}}), HasSubstr("training without a backward pass"));
   EXPECT_THAT(
       error_of({.mesh = {.pipeline_parallel = 4, .data_parallel_replicate = 2}, .schedule = DualPipeVScheduleConfig{}}),

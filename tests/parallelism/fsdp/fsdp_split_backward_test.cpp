@@ -110,7 +110,7 @@ Counts run_step(const Blocks& model, FsdpRuntime& runtime, const Case& one, cons
     if (what == 'W') {
       waiting.extract(microbatch).mapped().run();
       const std::int64_t num_beside = runtime.num_reductions() - num_reductions;  // products
-      const bool reduces = is_last || !one.fsdp.reduce_on_last_microbatch;
+      const bool reduces = is_last || !one.fsdp.reduce_on_last_microbatch.value_or(false);
       EXPECT_TRUE(one.leaves_out_one || one.freezes || num_beside == (reduces ? kNumBlocks : 0)) << num_beside;
     } else {
       const at::Tensor loss = losses.extract(microbatch).mapped();
@@ -196,7 +196,7 @@ const std::vector<std::string>& programs() {
 }
 
 std::string text_of(const FsdpConfig& config) {
-  return cat(enum_name(config.reshard_after_forward), ", reduce on last ", config.reduce_on_last_microbatch);
+  return cat(enum_name(*config.reshard_after_forward), ", reduce on last ", *config.reduce_on_last_microbatch);
 }
 
 std::vector<FsdpConfig> configs() {
@@ -226,7 +226,7 @@ TEST(FsdpSplitBackward, Gathers_as_a_whole_backward_does_and_reduces_after_produ
         EXPECT_EQ(split.num_gathers, expected.num_gathers);
         EXPECT_EQ(split.num_products, expected.num_products);
         EXPECT_EQ(split.num_products, 2 * kNumBlocks * count_of(program, "BW"));
-        EXPECT_EQ(split.num_reductions, kNumBlocks * (config.reduce_on_last_microbatch ? 1 : count_of(program, "BW")));
+        EXPECT_EQ(split.num_reductions, kNumBlocks * (*config.reduce_on_last_microbatch ? 1 : count_of(program, "BW")));
       }
     }
   }
