@@ -14,6 +14,7 @@
 #include "d9d/base/config/record_json.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/core/device/allocated_bytes.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/component/gradient_manager.h"
@@ -54,10 +55,21 @@ class KeptGenerators {
   Leaves states_;
 };
 
+// Errors of `work` name the stage.
+decltype(auto) in_stage(StageIndex index, const auto& work) {
+  try {
+    return work();
+  } catch (const std::exception&) {
+    add_error_place(cat("of stage ", index.value));
+    throw;
+  }
+}
+
 // Passes the first microbatch through a stage, without gradients, and keeps what arrives.
 class Relay final : public PipelineStage {
  public:
-  Relay(TaskBinding& binding, std::size_t local, bool is_last) : binding_(binding), local_(local), is_last_(is_last) {}
+  Relay(TaskBinding& binding, std::size_t local, StageIndex index, bool is_last)
+      : binding_(binding), local_(local), index_(index), is_last_(is_last) {}
 
   [[nodiscard]] Leaves transfer(MicrobatchIndex, StageBoundary boundary) const override {
     return binding_.transfer(local_, 0, boundary);
@@ -65,7 +77,8 @@ class Relay final : public PipelineStage {
   [[nodiscard]] Leaves forward(MicrobatchIndex, const Leaves& leaves) override {
     arrived.clear();
     for (const at::Tensor& leaf : leaves) arrived.push_back(leaf.clone());
-    return is_last_ ? Leaves() : binding_.forward(local_, 0, leaves);
+    if (is_last_) return {};
+    return in_stage(index_, [&] { return binding_.forward(local_, 0, leaves); });
   }
 
   Leaves arrived = {};
@@ -73,6 +86,7 @@ class Relay final : public PipelineStage {
  private:
   TaskBinding& binding_;
   const std::size_t local_;
+  const StageIndex index_;
   const bool is_last_;
 };
 
@@ -112,6 +126,8 @@ class Cut {
   }
 
   void measure(RankMeasurement& measurement) {
+    // LibTorch warns where memory is released under observation that was not allocated so, and measure_stage() observes.
+    const AllocatedBytes observed(job_.context.device());
     const RandomClockPtr clock = share_random_clock(job_.context, *module_, job_.config);
     const MetricMap metrics = job_.task.create_metrics();
     MetricMap loss_means;
@@ -137,12 +153,11 @@ class Cut {
                            .is_last_of_rank = false},  // the inputs stay until they are built anew
                           step);
       wait_for_all(job_.context);  // all ranks compute while one is measured
+      StageSample sample{
+          .arrived = arrived[i], .is_last = is_last(own_[i]), .device = job_.context.device(), .before_forward = build};
       measurement.stages.push_back({.num_stages = placement_.num_stages(),
                                     .stage = own_[i].value,
-                                    .costs = measure_stage(stage, {.arrived = arrived[i],
-                                                                   .is_last = is_last(own_[i]),
-                                                                   .device = job_.context.device(),
-                                                                   .before_forward = build})});
+                                    .costs = in_stage(own_[i], [&] { return measure_stage(stage, sample); })});
     }
     note_free_bytes(measurement);
     for (const auto& [name, metric] : metrics) metric->reset();
@@ -162,7 +177,7 @@ class Cut {
     PipelineExecutor executor(job_.context, {.name = "measuring", .placement = place, .order = forward_order},
                               {.method = job_.config.pipelining.messages});
     std::vector<Relay> relays;
-    for (std::size_t i = 0; i < own_.size(); ++i) relays.emplace_back(job_.binding, i, is_last(own_[i]));
+    for (std::size_t i = 0; i < own_.size(); ++i) relays.emplace_back(job_.binding, i, own_[i], is_last(own_[i]));
     std::vector<PipelineStage*> borrowed;
     for (Relay& each : relays) borrowed.push_back(&each);
     executor.run(borrowed, /*num_microbatches=*/1);
