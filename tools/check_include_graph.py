@@ -56,7 +56,7 @@ AREAS = {
         ("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core", "tokenizer"), TORCH + JSON),
     "loop": Area(
         ("core", "kernels", "modules", "blocks", "models", "parallelism", "internals")
-        + ("pipelining/api", "pipelining/executor", "pipelining/program", "pipelining/schedules")
+        + ("pipelining/api", "pipelining/executor", "pipelining/program", "pipelining/schedules", "pipelining/simulator")
         + ("checkpoint", "model_state", "data", "metrics", "optim", "tokenizer", "tracker", "lr_scheduler"),
         TORCH + JSON + POSIX,
     ),

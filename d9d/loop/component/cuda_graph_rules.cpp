@@ -17,11 +17,13 @@ void check_cuda_graph(const DistContext& context, const TrainerConfig& config) {
               field.name, " = ", degree,
               " is not built in this version with trainer.cuda_graph. Set the first to 1, or the second to null.");
   });
-  const PipelineSchedule schedule = schedule_of(config.pipelining.schedule);
-  D9D_CHECK(schedule.placement(1).num_stages() == 1, ConfigError,
-            "[loop::cuda_graph] trainer.pipelining.schedule = ", schedule.name,
-            ", of several stages a rank, is not built in this version with trainer.cuda_graph. Choose "
-            "one of one stage a rank, or set the second to null.");
+  if (!std::holds_alternative<AutoScheduleConfig>(config.pipelining.schedule)) {  // which takes one stage on one rank
+    const PipelineSchedule schedule = schedule_of(config.pipelining.schedule);
+    D9D_CHECK(schedule.placement(1).num_stages() == 1, ConfigError,
+              "[loop::cuda_graph] trainer.pipelining.schedule = ", schedule.name,
+              ", of several stages a rank, is not built in this version with trainer.cuda_graph. Choose "
+              "one of one stage a rank, or set the second to null.");
+  }
   D9D_CHECK(!config.detect_non_finite, ConfigError,
             "[loop::cuda_graph] expected trainer.detect_non_finite, which waits for the device, without "
             "trainer.cuda_graph. Set the first to false, or the second to null.");

@@ -72,6 +72,7 @@ CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
       {"metric_ranks", batch.slice({"pp", "dp", "cp"}).ranks()},
       {"mesh", write_record(job.context.mesh_parameters())},
       {"trainer", write_record(job.config)},
+      {"auto_schedule", job.auto_schedule},
       {"hparams", job.hparams}};
   return state;
 }

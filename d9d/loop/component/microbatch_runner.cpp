@@ -21,7 +21,7 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
       executor_(job.context, schedule_of(job.config.pipelining.schedule), {.method = job.config.pipelining.messages}) {
   const auto& own = executor_.stages();
   for (std::size_t i = 0; i < own.size(); ++i) {
-    stages_.emplace_back(job_, binding_,
+    stages_.emplace_back(stage_job_of(job_), binding_,
                          TrainingStagePlace{.local = i,
                                             .index = own[i],
                                             .num_stages = executor_.placement().num_stages(),
@@ -83,12 +83,7 @@ void MicrobatchRunner::build_all() {
     step_.weights.push_back(std::move(built.loss_weights));
   }
   step_.shares = loss_shares(job_.context, step_.weights);
-  for (const LossWeights& weights : step_.weights) {
-    for (const auto& [name, weight] : weights) {
-      auto& mean = (*job_.loss_means)["loss/" + name];
-      if (mean == nullptr) mean = std::make_shared<MeanMetric>();
-    }
-  }
+  for (const LossWeights& weights : step_.weights) name_loss_means(*job_.loss_means, weights);
 }
 
 FirstPack MicrobatchRunner::first_pack() const {
@@ -110,7 +105,7 @@ void MicrobatchRunner::train_by_graphs(std::size_t index) {
                           });
     });
     step_.gradients->add_loss_with_weight(loss.loss, loss.weight);
-    update_loss_means(job_, loss, step_.weights[index]);
+    update_loss_means(*job_.loss_means, loss, step_.weights[index]);
   });
   in_microbatch(index, job_.schedule, "in update_metrics", [&] { binding_.update_metrics(index, job_.metrics); });
 }

@@ -10,6 +10,12 @@ void check_built(bool is_built, const char* function, const char* what) {
   D9D_CHECK(is_built, StateError, "[loop::trainer] expected ", function, " to return ", what, ", got null.");
 }
 
+void refuse_copies() {
+  throw ConfigError(
+      "[loop::trainer] expected a Types::Batch that can be copied for trainer.pipelining.schedule = auto, which runs "
+      "the first microbatch several times, got one that cannot. Make it copyable, or name a schedule.");
+}
+
 void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is_part) {
   if (stage.num_stages == 1) return;
   D9D_CHECK(has_transfer, ConfigError, "[loop::trainer] expected a task with Types::Transfer for ", stage.num_stages,

@@ -8,6 +8,7 @@
 //   }
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -46,10 +47,20 @@ class TaskBinding {
   [[nodiscard]] virtual std::shared_ptr<Module> initialize_model_stage(const DistContext& context,
                                                                        const PipelineStageInfo& stage) = 0;
 
+  // What the model says of its layers; none where it does not.
+  [[nodiscard]] virtual std::optional<LayerDistribution> layer_distribution() const = 0;
+
   [[nodiscard]] virtual bool has_key() const = 0;  // Microbatch<Types>::kHasKey
 
   // PackStream::next(), on the device: the number of the pack's microbatches; none at the end of the data.
   [[nodiscard]] virtual std::optional<std::size_t> fetch() = 0;
+  // fetch() of a pack that the next call of fetch() returns again.
+  [[nodiscard]] virtual std::optional<std::size_t> peek() = 0;
+  // For measuring, between peek() and fetch(): builds the pack's first microbatch from a copy of it, anew at each call.
+  // ConfigError for batches that cannot be copied.
+  virtual BuiltMicrobatch build_copy() = 0;
+  // Drops what build_copy() has built, and all stages that were initialized.
+  virtual void end_measuring() = 0;
   // hash_of() the pack's first microbatch.
   [[nodiscard]] virtual std::optional<std::uint64_t> hash_of_first() const = 0;
   // Builds a microbatch's inputs and state, which are kept.
@@ -78,6 +89,7 @@ class TaskBinding {
 void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is_part);
 // StateError unless the program's function returned what it must: `what`.
 void check_built(bool is_built, const char* function, const char* what);
+[[noreturn]] void refuse_copies();
 
 template <class Types>
 class TypedTask final : public TaskBinding {
@@ -105,13 +117,43 @@ class TypedTask final : public TaskBinding {
     return stages_.back().module;
   }
 
+  std::optional<LayerDistribution> layer_distribution() const override {
+    return stages_.empty() ? std::nullopt : stages_.front().layers;
+  }
+
   bool has_key() const override { return Microbatch<Types>::kHasKey; }
 
   std::optional<std::size_t> fetch() override {
+    if (std::exchange(has_peeked_, false)) return pack_.size();
     auto pack = stream_->next();
     if (!pack) return std::nullopt;
     pack_ = std::move(*pack);
     return pack_.size();
+  }
+  std::optional<std::size_t> peek() override {
+    const auto size = fetch();
+    has_peeked_ = size.has_value();
+    return size;
+  }
+  BuiltMicrobatch build_copy() override {
+    inputs_.clear();
+    states_.reset();
+    if constexpr (std::copy_constructible<Batch>) {
+      Batch original = pack_.front();
+      tree_for_each_leaf(pack_.front(), [](at::Tensor& leaf) {
+        if (leaf.defined()) leaf = leaf.clone();
+      });
+      BuiltMicrobatch built = build(0);
+      pack_.front() = std::move(original);
+      return built;
+    } else {
+      refuse_copies();
+    }
+  }
+  void end_measuring() override {
+    inputs_.clear();
+    states_.reset();
+    stages_.clear();
   }
   std::optional<std::uint64_t> hash_of_first() const override {
     return pack_.empty() ? std::nullopt : hash_of(pack_.front());
@@ -200,6 +242,7 @@ class TypedTask final : public TaskBinding {
   std::unique_ptr<PrefetchedPacks<Batch>> stream_;
   std::vector<ModelStage<Types>> stages_;
   std::vector<Batch> pack_;
+  bool has_peeked_ = false;  // pack_ is that of the next step
   std::vector<std::optional<std::pair<InputOf<Types>, SharedOf<Types>>>> inputs_;
   MicrobatchStates<State> states_;
 };

@@ -34,6 +34,8 @@ struct TrainingJob {
   const std::shared_ptr<MetricMap> loss_means = std::make_shared<MetricMap>();
   Optimizer optimizer;
   LearningRateScheduler lr_scheduler;
+  // trainer.pipelining.schedule as it was given where that was auto, and null otherwise; `config` has what was chosen.
+  nlohmann::ordered_json auto_schedule = nullptr;
   nlohmann::json hparams;                          // of task and model, for the tracker
   nlohmann::ordered_json tracker_state = nullptr;  // of the run that this one continues
   const std::shared_ptr<const Tracker> tracker;    // the program's own, in addition to the configured one; null: none

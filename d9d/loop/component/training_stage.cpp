@@ -6,9 +6,24 @@
 
 namespace d9d {
 
-void update_loss_means(const TrainingJob& job, const WeightedLoss& loss, const LossWeights& weights) {
+StageJob stage_job_of(const TrainingJob& job) {
+  return {.schedule = job.schedule,
+          .stages = job.stages,
+          .clock = *job.clock,
+          .metrics = job.metrics,
+          .loss_means = *job.loss_means};
+}
+
+void name_loss_means(MetricMap& loss_means, const LossWeights& weights) {
+  for (const auto& [name, weight] : weights) {
+    auto& mean = loss_means["loss/" + name];
+    if (mean == nullptr) mean = std::make_shared<MeanMetric>();
+  }
+}
+
+void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, const LossWeights& weights) {
   for (const auto& [name, own] : loss.losses) {
-    static_cast<MeanMetric&>(*job.loss_means->at("loss/" + name)).update(own, weights.at(name));
+    static_cast<MeanMetric&>(*loss_means.at("loss/" + name)).update(own, weights.at(name));
   }
 }
 
@@ -23,8 +38,8 @@ std::string TrainingStage::place_text(const char* what) const {
 // A model in one stage runs each microbatch's backward right after its forward.
 std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) {
   const auto index = static_cast<std::size_t>(microbatch.value);
-  job_.clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
-                            .number = step_.numbers[index]};
+  job_.clock.microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
+                           .number = step_.numbers[index]};
   GradientManager& gradients = *step_.gradients;
   const bool is_one_stage = place_.num_stages == 1;
   is_one_stage ? gradients.begin_microbatch(index + 1 == step_.numbers.size())
@@ -52,7 +67,7 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
       with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.shares[microbatch]); });
   if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);
   step_.gradients->add_loss_with_weight(weighted.loss, weighted.weight);
-  update_loss_means(job_, weighted, step_.weights[microbatch]);
+  update_loss_means(job_.loss_means, weighted, step_.weights[microbatch]);
   return weighted.loss.mul(weighted.weight.detach());
 }
 

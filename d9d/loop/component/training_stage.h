@@ -2,13 +2,14 @@
 // that add up, errors that name step and microbatch.
 //
 // Example
-//   TrainingStage stage(job, binding, {.local = 0, .index = {2}, .num_stages = 4}, step);
+//   TrainingStage stage(stage_job_of(job), binding, {.local = 0, .index = {2}, .num_stages = 4}, step);
 //   executor.run({&stage}, num_microbatches);
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,16 @@
 #include "d9d/pipelining/executor/pipeline_stage.h"
 
 namespace d9d {
+
+// What of a job its stages use. All are borrowed.
+struct StageJob {
+  const JobSchedule& schedule;
+  const std::vector<std::shared_ptr<Module>>& stages;  // of the rank
+  RandomClock& clock;
+  const MetricMap& metrics;
+  const MetricMap& loss_means;  // as TrainingJob has them
+};
+[[nodiscard]] StageJob stage_job_of(const TrainingJob& job);
 
 // What the microbatches of a step share.
 struct StepMicrobatches {
@@ -62,13 +73,14 @@ auto without_backward(const Forward& forward) {
   return result;
 }
 
-// Adds the losses of a microbatch that a task with several of them has, to what is logged.
-void update_loss_means(const TrainingJob& job, const WeightedLoss& loss, const LossWeights& weights);
+// Of a task with several losses: has a mean of each in `loss_means`, and adds the losses of a microbatch to them.
+void name_loss_means(MetricMap& loss_means, const LossWeights& weights);
+void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, const LossWeights& weights);
 
 class TrainingStage final : public PipelineStage {
  public:
   // All are borrowed.
-  TrainingStage(const TrainingJob& job, TaskBinding& binding, TrainingStagePlace place, const StepMicrobatches& step)
+  TrainingStage(const StageJob& job, TaskBinding& binding, TrainingStagePlace place, const StepMicrobatches& step)
       : job_(job), binding_(binding), place_(place), step_(step) {}
 
   [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
@@ -84,7 +96,7 @@ class TrainingStage final : public PipelineStage {
   [[nodiscard]] std::vector<at::Tensor> inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
   [[nodiscard]] at::Tensor loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
 
-  const TrainingJob& job_;
+  const StageJob job_;
   TaskBinding& binding_;
   const TrainingStagePlace place_;
   const StepMicrobatches& step_;

@@ -7,11 +7,16 @@
 // returns a std::variant that holds Transfer and Output, and announces what stages hand on:
 //
 //   Transfer stage_transfer(const Input& input, StageBoundary boundary) const;   // on the meta device, from shapes
+//
+// and may say how its layers are distributed over stages, so that a job can say which virtual layers balance them:
+//
+//   std::optional<LayerDistribution> layer_distribution() const;
 #pragma once
 
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -19,6 +24,7 @@
 #include "d9d/loop/control/task_types.h"
 #include "d9d/modules/module.h"
 #include "d9d/pipelining/api/stage_boundary.h"
+#include "d9d/pipelining/api/stage_info.h"
 
 namespace d9d {
 
@@ -37,8 +43,9 @@ struct ModelPart {
 template <class Types>
 struct ModelStage {
   std::shared_ptr<Module> module;
-  ModelForward<Types> forward;  // of a model in one piece
-  ModelPart<Types> part = {};   // null functions: it cannot be cut
+  ModelForward<Types> forward;                   // of a model in one piece
+  ModelPart<Types> part = {};                    // null functions: it cannot be cut
+  std::optional<LayerDistribution> layers = {};  // of the whole model
 };
 
 namespace detail {
@@ -67,6 +74,11 @@ concept CanBeCut = kHasTransfer<Types> &&
   decltype(model(input, shared)) > ;
   requires kIsOrHolds < d9d::OutputOf<Types>,
   decltype(model(transfer, shared)) > ;
+};
+
+template <class Model>
+concept SaysLayers = requires(const ModulePtr<Model>& model) {
+  { model->layer_distribution() } -> std::convertible_to<std::optional<LayerDistribution>>;
 };
 
 template <class Types, class Model>
@@ -111,6 +123,7 @@ template <class Types, class Model>
                                 return detail::taken_as<Output>(model(input, shared));
                               }};
       if constexpr (detail::CanBeCut<Types, Model>) stage.part = detail::part_of<Types>(model);
+      if constexpr (detail::SaysLayers<Model>) stage.layers = model->layer_distribution();
       return stage;
     }
   }

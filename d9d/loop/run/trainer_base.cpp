@@ -7,6 +7,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/loop/component/auto_schedule.h"
 #include "d9d/loop/component/cuda_graph_rules.h"
 #include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/component/export_model.h"
@@ -108,14 +109,16 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   JobSchedule schedule(total_steps_of(given.schedule.total_steps, stream_->total_steps()));
   saves_lock_ = prepare_saves(context, given.checkpointing);
   saved_ = newest_checkpoint(context, given.checkpointing);
-  const TrainerConfig config = with_found_source(context, given, saved_);
+  const TrainerConfig found = with_found_source(context, given, saved_);
   if (saved_) {
     schedule.load_state(value_of(*saved_, "schedule"));
     continue_at(*stream_, value_of(*saved_, "data"));
   }
-  check_names_of_saves(context, config.checkpointing, schedule);
+  check_names_of_saves(context, found.checkpointing, schedule);
   stream_->start();  // so that the first step's data is ready when the model is
 
+  const TrainerConfig config =
+      with_chosen_schedule({context, found, *binding_, parts_.task, parts_.model, schedule}, saved_);
   const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config);
   const std::shared_ptr<Module> module = local_stages(stages);
   check_cuda_graph(config, *module);
@@ -142,6 +145,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .metrics = std::move(metrics),
           .optimizer = std::move(optimizer),
           .lr_scheduler = std::move(lr_scheduler),
+          .auto_schedule = auto_schedule_of(given),
           .hparams = {},
           .tracker_state = nullptr,
           .tracker = parts_.tracker};

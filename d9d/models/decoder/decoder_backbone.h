@@ -1,6 +1,8 @@
 // The interface of a decoder without a head, for heads and pipelines.
 #pragma once
 
+#include <optional>
+
 #include "d9d/blocks/embedding/vocabulary_splits.h"
 #include "d9d/models/decoder/sequence.h"
 #include "d9d/modules/module.h"
@@ -24,6 +26,8 @@ class DecoderBackbone : public Module {
   [[nodiscard]] virtual std::int64_t hidden_size() const = 0;
   [[nodiscard]] virtual const VocabularySplits& vocabulary() const = 0;
   [[nodiscard]] virtual const PipelineStageInfo& stage() const = 0;
+  // Of the whole model; none: it does not say.
+  [[nodiscard]] virtual std::optional<LayerDistribution> layer_distribution() const { return std::nullopt; }
   // The embedding matrices to which a head can be tied, in the order of the vocabulary. Empty if this stage has none.
   [[nodiscard]] virtual std::vector<ParameterPtr> embedding_weights() const = 0;
   [[nodiscard]] virtual bool ties_word_embeddings() const = 0;

@@ -7,6 +7,7 @@
 //   std::get<DecoderOutput<LanguageModellingHead>>(output).head.cross_entropy     // [B, S]
 #pragma once
 
+#include <optional>
 #include <variant>
 
 #include "d9d/blocks/head/classification_head.h"
@@ -50,6 +51,8 @@ class DecoderWithHead : public Module {
   [[nodiscard]] SequenceTransfer stage_transfer(const SequenceInput& pipeline_input, StageBoundary boundary) const {
     return model->stage_transfer(pipeline_input, boundary);
   }
+
+  [[nodiscard]] std::optional<LayerDistribution> layer_distribution() const { return model->layer_distribution(); }
 
   const ModulePtr<DecoderBackbone> model;
   const ModulePtr<Head> head;

@@ -86,6 +86,7 @@ class PreNormDecoder : public DecoderBackbone {
   [[nodiscard]] std::int64_t hidden_size() const override { return config.hidden_size; }
   [[nodiscard]] const VocabularySplits& vocabulary() const override { return config.vocabulary; }
   [[nodiscard]] const PipelineStageInfo& stage() const override { return options.stage; }
+  [[nodiscard]] std::optional<LayerDistribution> layer_distribution() const override { return config.layers; }
   [[nodiscard]] std::vector<ParameterPtr> embedding_weights() const override;
   [[nodiscard]] bool ties_word_embeddings() const override { return config.ties_word_embeddings; }
 

@@ -13,15 +13,6 @@
 namespace d9d {
 namespace {
 
-// The tensors of a transfer that have gradients, in their order.
-std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves) {
-  std::vector<at::Tensor> result;
-  for (const at::Tensor& leaf : leaves) {
-    if (leaf.is_floating_point()) result.push_back(leaf);
-  }
-  return result;
-}
-
 bool is_like(const at::Tensor& leaf, const at::Tensor& like) {
   return leaf.defined() && leaf.sizes() == like.sizes() && leaf.scalar_type() == like.scalar_type();
 }

@@ -13,6 +13,14 @@ struct StageGraph::Roots {
   std::vector<std::size_t> outputs = {};  // of each edge
 };
 
+std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& leaf : leaves) {
+    if (leaf.is_floating_point()) result.push_back(leaf);
+  }
+  return result;
+}
+
 StageGraph::StageGraph(const std::vector<at::Tensor>& outputs) : roots_(std::make_shared<Roots>()) {
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].requires_grad()) continue;

@@ -14,6 +14,9 @@
 
 namespace d9d {
 
+// The tensors of a transfer that have gradients, in their order.
+[[nodiscard]] std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves);
+
 class StageGraph {
  public:
   // Outputs without a graph are left out.

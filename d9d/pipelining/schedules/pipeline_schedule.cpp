@@ -49,6 +49,11 @@ PipelineSchedule schedule_for(const ZeroBubbleVScheduleConfig&) {
 PipelineSchedule schedule_for(const DualPipeVScheduleConfig&) {
   return {.name = "dual_pipe_v", .placement = v_of_two, .order = dual_pipe_v_order};
 }
+PipelineSchedule schedule_for(const AutoScheduleConfig&) {
+  throw ConfigError(
+      "[pipelining::schedule] expected a schedule, got auto, which a training job chooses when it has measured its "
+      "stages. Name a schedule, or use choose_schedule() with costs.");
+}
 
 }  // namespace
 

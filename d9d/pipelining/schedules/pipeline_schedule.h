@@ -25,6 +25,7 @@ struct PipelineSchedule {
 };
 
 // With one stage in all, every schedule that trains is F0 B0 F1 B1: it keeps one microbatch of activations.
+// ConfigError for auto, which stands for no schedule yet.
 [[nodiscard]] PipelineSchedule schedule_of(const PipelineScheduleConfig& config);
 
 // Computations only. Throws ConfigError for less than one rank or microbatch, and what order() throws.

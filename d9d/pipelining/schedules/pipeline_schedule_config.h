@@ -5,7 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <variant>
+#include <vector>
 
 #include "d9d/base/enum_names.h"
 #include "d9d/base/record.h"
@@ -71,7 +74,35 @@ struct DualPipeVScheduleConfig {
   static constexpr auto fields() { return record<DualPipeVScheduleConfig>(); }
 };
 
-using PipelineScheduleConfig = std::variant<GPipeScheduleConfig, InferenceScheduleConfig, LoopedBfsScheduleConfig,
-                                            OneFOneBScheduleConfig, ZeroBubbleVScheduleConfig, DualPipeVScheduleConfig>;
+enum class ScheduleKind { kGPipe, kLoopedBfs, kOneFOneB, kZeroBubbleV, kDualPipeV };
+constexpr auto enum_names(ScheduleKind) {
+  return std::to_array<EnumName<ScheduleKind>>({{ScheduleKind::kGPipe, GPipeScheduleConfig::kTag.value},
+                                                {ScheduleKind::kLoopedBfs, LoopedBfsScheduleConfig::kTag.value},
+                                                {ScheduleKind::kOneFOneB, OneFOneBScheduleConfig::kTag.value},
+                                                {ScheduleKind::kZeroBubbleV, ZeroBubbleVScheduleConfig::kTag.value},
+                                                {ScheduleKind::kDualPipeV, DualPipeVScheduleConfig::kTag.value}});
+}
+
+// A job measures its stages and chooses one of the others, with the shortest simulated step that fits.
+struct AutoScheduleConfig {
+  std::int64_t max_stages_per_rank = 4;
+  std::vector<ScheduleKind> schedules = {};  // to choose from; none: all
+  // What a rank may keep of its microbatches; null: on GPUs nine tenths of what parameters, gradients and two fp32
+  // moments leave free, on CPUs anything.
+  std::optional<std::int64_t> max_bytes = {};
+  std::optional<std::filesystem::path> costs_file = {};  // to write, for d9d_pipeline_plot --costs; null: none
+
+  static constexpr Tag kTag = {"schedule", "auto"};
+  static constexpr auto fields() {
+    using Auto = AutoScheduleConfig;
+    return record<Auto>(defaulted("max_stages_per_rank", &Auto::max_stages_per_rank, at_least(1)),
+                        defaulted("schedules", &Auto::schedules), defaulted("max_bytes", &Auto::max_bytes, at_least(0)),
+                        defaulted("costs_file", &Auto::costs_file));
+  }
+};
+
+using PipelineScheduleConfig =
+    std::variant<GPipeScheduleConfig, InferenceScheduleConfig, LoopedBfsScheduleConfig, OneFOneBScheduleConfig,
+                 ZeroBubbleVScheduleConfig, DualPipeVScheduleConfig, AutoScheduleConfig>;
 
 }  // namespace d9d

@@ -25,24 +25,6 @@ void add(StageCosts& sum, const StageCosts& more) {
   sum.deferred_bytes += more.deferred_bytes;
 }
 
-std::vector<PipelineScheduleConfig> all_schedules(std::int64_t max_stages_per_rank) {
-  std::vector<PipelineScheduleConfig> schedules = {GPipeScheduleConfig{}, ZeroBubbleVScheduleConfig{},
-                                                   DualPipeVScheduleConfig{},
-                                                   OneFOneBScheduleConfig{1, false, OneFOneBDepth::kClassic}};
-  if (max_stages_per_rank < 2) {
-    std::erase_if(schedules, [](const auto& one) {
-      return std::holds_alternative<ZeroBubbleVScheduleConfig>(one) ||
-             std::holds_alternative<DualPipeVScheduleConfig>(one);
-    });
-  }
-  for (std::int64_t v = 1; v <= max_stages_per_rank; ++v) {
-    schedules.emplace_back(OneFOneBScheduleConfig{v, false});
-    schedules.emplace_back(OneFOneBScheduleConfig{v, true});
-    if (v > 1) schedules.emplace_back(LoopedBfsScheduleConfig{v});
-  }
-  return schedules;
-}
-
 // A candidate before it is simulated.
 struct Draft {
   ScheduleCandidate candidate;
@@ -70,14 +52,13 @@ double least_makespan(const PipelineProgram& program, const PipelineCosts& costs
   return least;
 }
 
-// Nothing where the schedule cannot run with so many microbatches, or stages would have no layer.
+// Nothing where the schedule cannot run with so many microbatches, stages would have no layer, or none were measured.
 std::optional<Draft> draft(const ScheduleRequest& request, const MicrobatchOption& option,
                            const ScheduleCandidate& candidate) {
   Draft result{.candidate = candidate};
   try {
     result.computations = build_compute_program(schedule_of(candidate.schedule), request.num_ranks, option.count);
-    result.costs = {.stages = stage_costs(option.model, result.computations.stages.num_stages(),
-                                          candidate.num_virtual_layers_pre, candidate.num_virtual_layers_post),
+    result.costs = {.stages = stage_costs(option, candidate, result.computations.stages.num_stages()),
                     .link = request.link,
                     .composed_overlap = request.composed_overlap};
   } catch (const ConfigError&) {
@@ -123,7 +104,8 @@ std::vector<ScheduleCandidate> simulate_shortest(const ScheduleRequest& request,
 
 std::vector<Draft> drafts_of(const ScheduleRequest& request) {
   std::vector<Draft> drafts;
-  const auto schedules = request.schedules.empty() ? all_schedules(request.max_stages_per_rank) : request.schedules;
+  const auto schedules =
+      request.schedules.empty() ? training_schedules(request.max_stages_per_rank) : request.schedules;
   for (const auto& option : request.microbatches) {
     for (const auto& schedule : schedules) {
       const ScheduleCandidate candidate{.schedule = schedule,
@@ -136,8 +118,13 @@ std::vector<Draft> drafts_of(const ScheduleRequest& request) {
   return drafts;
 }
 
+// In the model of the layers; measured stages have the layers that they have.
 std::optional<ScheduleCandidate> balance(const ScheduleRequest& request, const ScheduleCandidate& best) {
-  const auto option = std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);
+  MicrobatchOption option = *std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);
+  option.stages.clear();
+  const auto unbalanced = draft(request, option, best);
+  if (!unbalanced) return std::nullopt;
+  const double makespan = simulated(request, *unbalanced).makespan;
   std::vector<Draft> drafts;
   for (std::int64_t pre = 0; pre <= kMostVirtualLayers; ++pre) {
     for (std::int64_t post = 0; post <= kMostVirtualLayers; ++post) {
@@ -145,16 +132,36 @@ std::optional<ScheduleCandidate> balance(const ScheduleRequest& request, const S
       candidate.peak_bytes = 0;
       candidate.num_virtual_layers_pre = pre;
       candidate.num_virtual_layers_post = post;
-      if (auto one = draft(request, *option, candidate)) drafts.push_back(std::move(*one));
+      if (auto one = draft(request, option, candidate)) drafts.push_back(std::move(*one));
     }
   }
-  for (const auto& candidate : simulate_shortest(request, std::move(drafts))) {
-    if (candidate.fits && candidate.makespan < best.makespan) return candidate;
+  for (auto& candidate : simulate_shortest(request, std::move(drafts))) {
+    if (!candidate.fits || candidate.makespan >= makespan) continue;
+    candidate.makespan *= best.makespan / makespan;
+    return candidate;
   }
   return std::nullopt;
 }
 
 }  // namespace
+
+std::vector<PipelineScheduleConfig> training_schedules(std::int64_t max_stages_per_rank) {
+  std::vector<PipelineScheduleConfig> schedules = {GPipeScheduleConfig{}, ZeroBubbleVScheduleConfig{},
+                                                   DualPipeVScheduleConfig{},
+                                                   OneFOneBScheduleConfig{1, false, OneFOneBDepth::kClassic}};
+  if (max_stages_per_rank < 2) {
+    std::erase_if(schedules, [](const auto& one) {
+      return std::holds_alternative<ZeroBubbleVScheduleConfig>(one) ||
+             std::holds_alternative<DualPipeVScheduleConfig>(one);
+    });
+  }
+  for (std::int64_t v = 1; v <= max_stages_per_rank; ++v) {
+    schedules.emplace_back(OneFOneBScheduleConfig{v, false});
+    schedules.emplace_back(OneFOneBScheduleConfig{v, true});
+    if (v > 1) schedules.emplace_back(LoopedBfsScheduleConfig{v});
+  }
+  return schedules;
+}
 
 std::vector<StageCosts> stage_costs(const ModelCosts& model, std::int64_t num_stages,
                                     std::int64_t num_virtual_layers_pre, std::int64_t num_virtual_layers_post) {
@@ -173,14 +180,25 @@ std::vector<StageCosts> stage_costs(const ModelCosts& model, std::int64_t num_st
   return result;
 }
 
+std::vector<StageCosts> stage_costs(const MicrobatchOption& option, const ScheduleCandidate& candidate,
+                                    std::int64_t num_stages) {
+  if (option.stages.empty()) {
+    return stage_costs(option.model, num_stages, candidate.num_virtual_layers_pre, candidate.num_virtual_layers_post);
+  }
+  const auto measured = option.stages.find(num_stages);
+  D9D_CHECK(measured != option.stages.end(), ConfigError, "[pipelining::choose] expected the costs of ", num_stages,
+            " stages, got none. Measure them, or choose among other schedules.");
+  return measured->second;
+}
+
 ScheduleChoice choose_schedule(const ScheduleRequest& request) {
   D9D_CHECK(request.num_ranks >= 1 && !request.microbatches.empty(), ConfigError,
             "[pipelining::choose] expected at least one rank and one number of microbatches, got ", request.num_ranks,
             " and ", request.microbatches.size(), ". Name them.");
   auto drafts = drafts_of(request);
-  D9D_CHECK(!drafts.empty(), ConfigError, "[pipelining::choose] expected a schedule that can run ",
-            request.microbatches[0].model.layers.size(), " layers on ", request.num_ranks,
-            " ranks, got none. Use fewer ranks, or other numbers of microbatches.");
+  D9D_CHECK(!drafts.empty(), ConfigError, "[pipelining::choose] expected a schedule that can run the model on ",
+            request.num_ranks, " ranks with ", request.microbatches.front().count,
+            " microbatches, got none. Use fewer ranks, other schedules, or other numbers of microbatches.");
   ScheduleChoice choice{.candidates = simulate_shortest(request, std::move(drafts))};
   const auto best = std::ranges::find_if(choice.candidates, &ScheduleCandidate::fits);
   if (best == choice.candidates.end()) {

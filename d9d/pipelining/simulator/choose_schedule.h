@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct ModelCosts {
 struct MicrobatchOption {
   std::int64_t count = 1;  // microbatches a step
   ModelCosts model = {};   // of a microbatch of that size
+  // Of models whose stages were measured: their costs, by the number of stages. Schedules with other numbers of stages
+  // cannot run then, and `model`, which may be empty, only serves to balance the stages.
+  std::map<std::int64_t, std::vector<StageCosts>> stages = {};
 };
 
 struct ScheduleRequest {
@@ -38,7 +42,7 @@ struct ScheduleRequest {
   std::vector<MicrobatchOption> microbatches = {};  // at least one
   LinkCosts link = {};
   double composed_overlap = 0;                         // as in PipelineCosts
-  std::vector<PipelineScheduleConfig> schedules = {};  // none: every one that trains, up to max_stages_per_rank
+  std::vector<PipelineScheduleConfig> schedules = {};  // none: training_schedules(max_stages_per_rank)
   std::int64_t max_stages_per_rank = 4;
   std::int64_t num_virtual_layers_pre = 0;  // by which the job moves layers away from the ends (LayerDistribution)
   std::int64_t num_virtual_layers_post = 0;
@@ -60,15 +64,23 @@ struct ScheduleChoice {
   ScheduleCandidate best;
   // Those that were simulated, the shortest first. Others cannot be shorter: what their ranks compute takes longer.
   std::vector<ScheduleCandidate> candidates;
-  // `best` with the virtual layers that shorten it most; nothing where none do.
+  // `best` with the virtual layers that shorten it most; nothing where none do. Of measured stages the makespan is that
+  // of `best`, less the share by which the virtual layers shorten the step of its model.
   std::optional<ScheduleCandidate> balanced;
   std::string explanation;
 };
+
+// Every schedule that trains, with up to so many stages a rank.
+[[nodiscard]] std::vector<PipelineScheduleConfig> training_schedules(std::int64_t max_stages_per_rank);
 
 // The costs of each of num_stages stages. Throws ConfigError if a stage would have no layer.
 [[nodiscard]] std::vector<StageCosts> stage_costs(const ModelCosts& model, std::int64_t num_stages,
                                                   std::int64_t num_virtual_layers_pre,
                                                   std::int64_t num_virtual_layers_post);
+
+// The measured costs, or those of the option's model.
+[[nodiscard]] std::vector<StageCosts> stage_costs(const MicrobatchOption& option, const ScheduleCandidate& candidate,
+                                                  std::int64_t num_stages);
 
 // Exact for what it is asked: no candidate that fits has a shorter simulated step. Throws ConfigError where none fits,
 // naming the one that keeps least.

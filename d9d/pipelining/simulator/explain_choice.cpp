@@ -22,7 +22,7 @@ void print_balance(std::ostream& out, const ScheduleRequest& request, const Sche
   const auto& best = choice.best;
   const auto option = std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);
   const auto num_stages = schedule_of(best.schedule).placement(request.num_ranks).num_stages();
-  const auto stages = stage_costs(option->model, num_stages, best.num_virtual_layers_pre, best.num_virtual_layers_post);
+  const auto stages = stage_costs(*option, best, num_stages);
   const auto time_of = [](const StageCosts& stage) { return stage.forward + stage.backward; };
   double sum = 0;
   for (const auto& stage : stages) sum += time_of(stage);
@@ -31,6 +31,7 @@ void print_balance(std::ostream& out, const ScheduleRequest& request, const Sche
     out << "Stage " << longest - stages.begin() << " of " << num_stages << " takes "
         << time_of(*longest) * static_cast<double>(num_stages) / sum << " times the mean.\n";
   }
+  if (option->model.layers.empty()) return;
   if (!choice.balanced) {
     out << "No other virtual layers that fit make the step shorter.\n";
     return;

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -62,6 +63,9 @@ struct PipelineJob {
   std::string export_to = {};           // in folder()
   std::set<std::string> exported = {};  // empty: what the provider does by itself
   RankBackend backend = RankBackend::kThreads;
+  // Called with each stage that the provider has built, those that are measured included; null: nothing.
+  std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
+  std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
 };
 
 // Of 4, 6 or 8 positions; a fifth of the labels do not count.
@@ -114,15 +118,18 @@ struct Stream {
 
 // Counts what the losses of this rank have seen.
 struct Task : LanguageModelTask {
-  using LanguageModelTask::LanguageModelTask;
+  Task(const DistContext& context, const PipelineJob& pipeline_job) : LanguageModelTask(context), job(pipeline_job) {}
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override {
     ++num_losses;
-    return LanguageModelTask::compute_loss(output, state, schedule);
+    LossResult result = LanguageModelTask::compute_loss(output, state, schedule);
+    if (job.on_loss) job.on_loss(result);
+    return result;
   }
   nlohmann::json state() const override { return num_losses; }
   void load_state(const std::vector<nlohmann::json>& of_ranks) override {
     for (const nlohmann::json& each : of_ranks) num_resumed += each.get<std::int64_t>();
   }
+  const PipelineJob& job;
   std::int64_t num_losses = 0;
   std::int64_t num_resumed = 0;  // of all ranks of the job that saved
 };
@@ -154,6 +161,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
           name.starts_with("model.embed") || name.starts_with("model.layers.0.") || name.starts_with("model.layers.1.");
       if (job.freezes_first && is_early) parameter->set_requires_grad(false);
     }
+    if (job.on_stage) job.on_stage(stage, *model);
     return as_model_stage<LanguageModelTypes>(model);
   }
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
@@ -238,7 +246,7 @@ inline Trained train(const PipelineJob& job) {
                                  const std::lock_guard lock(mutex);
                                  trained.log += line;
                                }});
-    Task task(context);
+    Task task(context, job);
     Provider provider(job);
     provider.note = [&](const std::string& name, const at::Tensor& whole) {
       const std::lock_guard lock(mutex);

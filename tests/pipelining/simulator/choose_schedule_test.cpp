@@ -110,6 +110,64 @@ TEST(ChooseSchedule, Is_as_short_as_the_best_of_all_on_uneven_models_with_and_wi
   EXPECT_GT(num_changed, 10);
 }
 
+// The request with the stages of its model as if they had been measured.
+ScheduleRequest with_measured_stages(ScheduleRequest request, const std::vector<std::int64_t>& nums_of_stages) {
+  for (auto& option : request.microbatches) {
+    for (const std::int64_t count : nums_of_stages) option.stages[count] = stage_costs(option.model, count, 0, 0);
+    option.model = {};
+  }
+  return request;
+}
+
+TEST(ChooseSchedule, Measured_stages_give_the_choice_of_the_model_that_they_are_of) {
+  for (std::uint32_t seed = 0; seed < 20; ++seed) {
+    auto request = uneven_request(seed, 2);
+    for (const bool is_bounded : {false, true}) {
+      const auto of_model = choose_schedule(request);
+      const auto of_stages = choose_schedule(with_measured_stages(request, {2, 4}));
+      EXPECT_EQ(name_of(of_stages.best), name_of(of_model.best)) << seed;
+      EXPECT_EQ(of_stages.best.num_microbatches, of_model.best.num_microbatches) << seed;
+      EXPECT_EQ(of_stages.best.makespan, of_model.best.makespan) << seed;
+      EXPECT_EQ(of_stages.candidates.size(), of_model.candidates.size()) << seed;
+      if (!is_bounded) request.max_bytes = 1.1 * of_model.best.peak_bytes;
+    }
+  }
+}
+
+TEST(ChooseSchedule, Takes_only_numbers_of_stages_that_were_measured) {
+  const auto request = uneven_request(3, 2);
+  for (const std::int64_t count : {2, 4}) {
+    for (const auto& candidate : choose_schedule(with_measured_stages(request, {count})).candidates) {
+      EXPECT_EQ(schedule_of(candidate.schedule).placement(2).num_stages(), count) << name_of(candidate);
+    }
+  }
+  EXPECT_THROW((void)choose_schedule(with_measured_stages(request, {3})), ConfigError);
+}
+
+TEST(ChooseSchedule, Balances_measured_stages_by_their_layers_in_shares_of_what_was_measured) {
+  const StageCosts layer, head{.forward = 2,
+                               .backward = 4,
+                               .backward_input = 2,
+                               .backward_weight = 2,
+                               .activation_bytes = 0,
+                               .deferred_bytes = 0};
+  ScheduleRequest request{.num_ranks = 4,
+                          .microbatches = {{.count = 16, .model = {.layers = std::vector(14, layer), .post = head}}},
+                          .schedules = {OneFOneBScheduleConfig{1, true}}};
+  const auto of_model = choose_schedule(request);
+  EXPECT_FALSE(choose_schedule(with_measured_stages(request, {4})).balanced.has_value());  // no layers are known
+  auto& option = request.microbatches.front();
+  option.stages[4] = stage_costs(option.model, 4, 0, 0);
+  for (StageCosts& stage : option.stages[4]) {  // half as fast as the model says
+    for (double* cost : {&stage.forward, &stage.backward, &stage.backward_input, &stage.backward_weight}) *cost *= 2;
+  }
+  const auto of_stages = choose_schedule(request);
+  ASSERT_TRUE(of_model.balanced && of_stages.balanced);
+  EXPECT_EQ(of_stages.balanced->num_virtual_layers_post, of_model.balanced->num_virtual_layers_post);
+  EXPECT_EQ(of_stages.best.makespan, 2 * of_model.best.makespan);
+  EXPECT_EQ(of_stages.balanced->makespan, 2 * of_model.balanced->makespan);
+}
+
 TEST(ChooseSchedule, A_bound_on_memory_changes_the_choice_and_says_so) {
   // With activation checkpointing what W needs is more than what B needs.
   const StageCosts layer{.activation_bytes = 1, .deferred_bytes = 2};

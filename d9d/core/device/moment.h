@@ -1,0 +1,30 @@
+// How long work takes on a device, or on the host where there is none.
+//
+// Example
+//   const Moment begin(device);
+//   forward();
+//   const Moment end(device);
+//   begin.seconds_until(end);
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include <c10/core/Device.h>
+
+namespace d9d {
+
+// The moment at which the work that is on the current stream of the device now is done. On a CPU: now.
+class Moment {
+ public:
+  explicit Moment(c10::Device device);
+  // The host waits for both.
+  [[nodiscard]] double seconds_until(const Moment& later) const;
+
+ private:
+  struct Recorded;
+  std::shared_ptr<Recorded> recorded_;  // null: the host's clock
+  std::chrono::steady_clock::time_point host_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace d9d

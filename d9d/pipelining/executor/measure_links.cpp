@@ -1,0 +1,87 @@
+#include "d9d/pipelining/executor/measure_links.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "d9d/core/device/moment.h"
+#include "d9d/pipelining/executor/message_layout.h"
+
+namespace d9d {
+namespace {
+
+using Leaves = std::vector<at::Tensor>;
+
+// The links of this rank, over which a message goes there and back.
+class RoundTrips {
+ public:
+  RoundTrips(const DistContext& context, const StageLinksConfig& config, std::int64_t num_repeats)
+      : device_(context.device()),
+        rank_(context.mesh(MeshDomain::kRegular).axis_coordinate("pp")),
+        num_repeats_(num_repeats),
+        links_(context, StagePlacement::loop(context.mesh(MeshDomain::kRegular).axis_size("pp"), 1), config) {}
+
+  void reserve(const LinkSample& sample, const Leaves& smallest) {
+    std::map<DirectedLink, std::int64_t> largest;
+    const auto add = [&](std::int64_t low, const Leaves& leaves) {
+      const std::int64_t bytes = std::max(message_bytes(leaves), message_bytes(smallest));
+      largest[{.from = low, .to = low + 1}] = largest[{.from = low + 1, .to = low}] = bytes;
+    };
+    if (!sample.from_before.empty()) add(rank_ - 1, sample.from_before);
+    if (!sample.to_next.empty()) add(rank_, sample.to_next);
+    links_.reserve(largest);
+  }
+
+  // Seconds of one way.
+  double to_next(const Leaves& like) {
+    Leaves leaves;
+    for (const at::Tensor& leaf : like) leaves.push_back(at::zeros(leaf.sizes(), leaf.options().device(device_)));
+    std::vector<std::pair<Moment, Moment>> trips;
+    for (std::int64_t i = 0; i <= num_repeats_; ++i) {
+      const Moment begin(device_);
+      links_.send({.source = {rank_}, .target = {rank_ + 1}, .microbatch = {i}}, leaves);
+      (void)links_.receive({.source = {rank_ + 1}, .target = {rank_}, .microbatch = {i}}, leaves);
+      trips.emplace_back(begin, Moment(device_));
+    }
+    std::vector<double> seconds;
+    for (std::size_t i = 1; i < trips.size(); ++i) seconds.push_back(trips[i].first.seconds_until(trips[i].second));
+    const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+    std::ranges::nth_element(seconds, middle);
+    return *middle / 2;
+  }
+
+  void send_back(const Leaves& like) {
+    for (std::int64_t i = 0; i <= num_repeats_; ++i) {
+      const Leaves leaves = links_.receive({.source = {rank_ - 1}, .target = {rank_}, .microbatch = {i}}, like);
+      links_.send({.source = {rank_}, .target = {rank_ - 1}, .microbatch = {i}}, leaves);
+    }
+  }
+
+  void finish() { links_.finish(); }
+
+ private:
+  c10::Device device_;
+  std::int64_t rank_;
+  std::int64_t num_repeats_;
+  StageLinks links_;
+};
+
+}  // namespace
+
+LinkCosts measure_links(const DistContext& context, const StageLinksConfig& config, const LinkSample& sample) {
+  const Leaves one_number = {at::empty({1}, at::TensorOptions(at::kMeta).dtype(at::kFloat))};
+  RoundTrips trips(context, config, sample.num_repeats);
+  trips.reserve(sample, one_number);
+  LinkCosts costs;
+  if (!sample.from_before.empty()) trips.send_back(one_number), trips.send_back(sample.from_before);
+  if (!sample.to_next.empty()) {
+    costs.latency = trips.to_next(one_number);
+    costs.time = std::max(0.0, trips.to_next(sample.to_next) - costs.latency);
+  }
+  trips.finish();
+  return costs;
+}
+
+}  // namespace d9d

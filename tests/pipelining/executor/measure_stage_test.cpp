@@ -1,0 +1,163 @@
+// What is measured of a stage is what a run of the executor computes and keeps.
+#include "d9d/pipelining/executor/measure_stage.h"
+
+#include <array>
+#include <cmath>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/core/device/allocated_bytes.h"
+#include "d9d/pipelining/executor/measure_links.h"
+#include "d9d/pipelining/executor/message_layout.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
+
+#include "tests/pipelining/executor/toy_stages.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test::measure_stage_test {
+namespace {
+
+constexpr std::int64_t kNumStages = 3;
+const ToyShape kShape{.num_stages = kNumStages, .num_microbatches = 4};
+
+DistContext context_of(World& world) {
+  return DistContext({.mesh = {.pipeline_parallel = world.size()},
+                      .world = borrowed(world),
+                      .local_rank = world.rank(),
+                      .log_sink = [](std::string_view) {}});
+}
+
+// What arrives at a stage, of microbatch 0.
+std::vector<at::Tensor> arrived_at(const ToyNetwork& network, std::int64_t stage) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> leaves;
+  for (std::int64_t i = 0; i < stage; ++i) leaves = ToyStage(network, {i}).forward({0}, leaves);
+  return leaves;
+}
+
+StageSample sample_of(const ToyNetwork& network, std::int64_t stage) {
+  return {.arrived = arrived_at(network, stage), .is_last = stage + 1 == kNumStages, .num_repeats = 2};
+}
+
+StageCosts measured(std::int64_t index) {
+  const ToyNetwork network(kShape);
+  ToyStage stage(network, {index});
+  return measure_stage(stage, sample_of(network, index));
+}
+
+// F of a microbatch, then I, and W of both at the end; or all F, then all B. Each stage on a rank of its own.
+PipelineSchedule schedule_that(bool splits) {
+  return {.name = "measured",
+          .placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 1); },
+          .order =
+              [=](const StagePlacement&, std::int64_t rank, std::int64_t num_microbatches) {
+                const StageIndex stage{rank};
+                RankProgram order;
+                for (std::int64_t i = 0; i < num_microbatches; ++i) {
+                  order.emplace_back(ForwardAction{stage, {i}});
+                  if (splits) order.emplace_back(BackwardInputAction{stage, {i}});
+                }
+                for (std::int64_t i = 0; i < num_microbatches; ++i) {
+                  if (splits) order.emplace_back(BackwardWeightAction{stage, {i}});
+                  if (!splits) order.emplace_back(BackwardAction{stage, {i}});
+                }
+                return order;
+              }};
+}
+
+// What each stage keeps of microbatch 0 when it begins the forward of microbatch 1.
+std::vector<std::int64_t> kept_in_run(bool splits) {
+  std::vector<std::int64_t> kept(kNumStages);
+  run_ranks(RankBackend::kThreads, kNumStages, [&](World& world) {
+    const DistContext context = context_of(world);
+    PipelineExecutor executor(context, schedule_that(splits));
+    const ToyNetwork network(kShape);
+    ToyStage stage(network, {world.rank()});
+    const AllocatedBytes allocated(at::kCPU);
+    std::vector<std::int64_t> at_forward;
+    stage.on_forward = [&](StageIndex, MicrobatchIndex) { at_forward.push_back(allocated.now()); };
+    executor.run({&stage}, kShape.num_microbatches);
+    // Each has arrived before its forward, and counts.
+    const auto bytes_of = [&](std::int64_t microbatch) {
+      return world.rank() == 0 ? 0 : message_bytes(stage.transfer({microbatch}, StageBoundary::kIncoming));
+    };
+    kept[static_cast<std::size_t>(world.rank())] = (at_forward[1] - bytes_of(1)) - (at_forward[0] - bytes_of(0));
+  });
+  return kept;
+}
+
+TEST(MeasureStage, Keeps_the_bytes_that_a_run_of_the_executor_keeps) {
+  const auto until_backward = kept_in_run(/*splits=*/false), until_weights = kept_in_run(/*splits=*/true);
+  for (std::int64_t stage = 0; stage < kNumStages; ++stage) {
+    const StageCosts costs = measured(stage);
+    const auto index = static_cast<std::size_t>(stage);
+    EXPECT_GT(costs.activation_bytes, 0);
+    EXPECT_EQ(costs.activation_bytes, static_cast<double>(until_backward[index])) << stage;
+    EXPECT_GT(costs.deferred_bytes, 0);
+    EXPECT_EQ(costs.deferred_bytes, static_cast<double>(until_weights[index])) << stage;
+  }
+}
+
+TEST(MeasureStage, Runs_each_pass_as_often_as_asked_once_before_and_once_for_memory) {
+  const ToyNetwork network(kShape);
+  ToyStage stage(network, {1});
+  std::int64_t num_forwards = 0, num_before = 0;
+  std::array<std::int64_t, 3> num_backwards = {};
+  stage.on_forward = [&](StageIndex, MicrobatchIndex microbatch) {
+    EXPECT_EQ(microbatch, MicrobatchIndex{0});
+    ++num_forwards;
+  };
+  stage.on_backward = [&](StageIndex, MicrobatchIndex, BackwardPart part) {
+    ++num_backwards[static_cast<std::size_t>(part)];
+  };
+  StageSample sample = sample_of(network, 1);
+  sample.num_repeats = 3;
+  sample.before_forward = [&] { EXPECT_EQ(num_before++, num_forwards); };
+  const std::vector<at::Tensor> arrived = sample.arrived;
+  const at::Tensor before = arrived[0].clone();
+  const StageCosts costs = measure_stage(stage, sample);
+  EXPECT_EQ(num_forwards, 4 + 4 + 1);
+  EXPECT_EQ(num_before, num_forwards);
+  EXPECT_EQ(num_backwards, (std::array<std::int64_t, 3>{4, 5, 5}));  // B, I, W
+  EXPECT_FALSE(stage.is_complete);
+  EXPECT_EQ(stage.num_live(), 0);
+  EXPECT_TRUE(at::equal(arrived[0], before));
+  EXPECT_FALSE(arrived[0].requires_grad());
+  for (const double seconds : {costs.forward, costs.backward, costs.backward_input, costs.backward_weight}) {
+    EXPECT_TRUE(std::isfinite(seconds) && seconds > 0) << seconds;
+  }
+}
+
+TEST(MeasureStage, A_stage_whose_gradients_cannot_wait_keeps_nothing_from_I_to_W) {
+  ToyShape shape = kShape;
+  shape.num_frozen = kNumStages;
+  const ToyNetwork network(shape);
+  ToyStage stage(network, {1});
+  EXPECT_EQ(measure_stage(stage, sample_of(network, 1)).deferred_bytes, 0);
+}
+
+TEST(MeasureLinks, Each_rank_but_the_last_measures_the_link_to_the_next) {
+  for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {
+    run_ranks(backend, 3, [&](World& world) {
+      const DistContext context = context_of(world);
+      const auto transfer = [](std::int64_t rank) {  // another one a link
+        return std::vector{at::empty({rank + 1, 7}, at::TensorOptions(at::kMeta).dtype(at::kDouble)),
+                           at::empty({3}, at::TensorOptions(at::kMeta).dtype(at::kLong))};
+      };
+      LinkSample sample;
+      if (world.rank() > 0) sample.from_before = transfer(world.rank() - 1);
+      if (world.rank() < 2) sample.to_next = transfer(world.rank());
+      const LinkCosts costs = measure_links(context, {}, sample);
+      EXPECT_EQ(costs.latency > 0, world.rank() < 2);
+      EXPECT_GE(costs.time, 0);
+      PipelineExecutor executor(context, schedule_that(false));  // links can be made again
+      const ToyNetwork network(kShape);
+      ToyStage stage(network, {world.rank()});
+      executor.run({&stage}, kShape.num_microbatches);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace d9d::test::measure_stage_test
