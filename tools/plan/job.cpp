@@ -54,8 +54,8 @@ struct SequenceLength {
   std::optional<std::int64_t> operator()(const MixtureDataConfig& data) const {
     std::int64_t longest = 1;
     for (const MixedSourceConfig& each : data.sources) {
-      longest = std::max(longest, std::visit([](const auto& source) { return source.sequence.sequence_length; },
-                                             each.source));
+      longest = std::max(longest,
+                         std::visit([](const auto& source) { return source.sequence.sequence_length; }, each.source));
     }
     return longest;
   }
@@ -93,12 +93,11 @@ PlannedJob plan_family(const Job& job, const Options& options, const std::string
   examples::CausalLMProvider<Family> model(
       config.model_provider, sizes,
       config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
-  PlannedJob planned{.model = cat(name, ", ", sizes.num_hidden_layers, " layers, ",
-                                  enum_name(config.model_provider.dtype),
-                                  config.model_provider.checkpointing ? ", checkpointed" : ""),
-                     .request = request_of(config.mesh, config.trainer, config.optimizer, config.data, options,
-                                           job.is_of_model),
-                     .ranks = {}};
+  PlannedJob planned{
+      .model = cat(name, ", ", sizes.num_hidden_layers, " layers, ", enum_name(config.model_provider.dtype),
+                   config.model_provider.checkpointing ? ", checkpointed" : ""),
+      .request = request_of(config.mesh, config.trainer, config.optimizer, config.data, options, job.is_of_model),
+      .ranks = {}};
   D9D_CHECK(planned.request.sequence_length <= sizes.max_position_ids, ConfigError,
             ConfigPath{.keys = "model_provider.model.max_position_ids", .source = source_of(options)},
             "expected at least the ", planned.request.sequence_length, " positions of a sequence, got ",
@@ -129,7 +128,7 @@ Job read_job(const Options& options) {
 
 PlannedJob plan_job(const Job& job, const Options& options) {
   return has_experts(job.json) ? plan_family<Qwen3MoE>(job, options, "Qwen3 mixture of experts")
-                          : plan_family<Qwen3Dense>(job, options, "Qwen3");
+                               : plan_family<Qwen3Dense>(job, options, "Qwen3");
 }
 
 }  // namespace d9d::plan

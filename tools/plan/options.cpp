@@ -11,8 +11,8 @@ namespace {
 std::int64_t parse_count(const std::string& option, std::string_view digits, const std::string& text) {
   std::int64_t count = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
-  D9D_CHECK(error == std::errc{} && end == digits.data() + digits.size() && count >= 1, UsageError,
-            "[plan] expected ", option, ", got '", text, "'. See --help.");
+  D9D_CHECK(error == std::errc{} && end == digits.data() + digits.size() && count >= 1, UsageError, "[plan] expected ",
+            option, ", got '", text, "'. See --help.");
   return count;
 }
 

@@ -19,7 +19,8 @@ std::vector<Remedy> candidates(const PlannedJob& planned) {
   std::vector<Remedy> all = {
       {.overrides = {"model_provider.checkpointing=true"}, .note = "forward runs twice"},
       {.overrides = {"model_provider.fsdp.reduce_on_last_microbatch=false"}, .note = "a reduction a microbatch"},
-      {.overrides = {"model_provider.fsdp.reshard_after_forward=except_last"}, .note = "a gather a forward and backward"},
+      {.overrides = {"model_provider.fsdp.reshard_after_forward=except_last"},
+       .note = "a gather a forward and backward"},
       {.overrides = {"trainer.gradient_manager.grad_dtype=bfloat16"}, .note = "rounds each sum of gradients"},
       {.overrides = {R"(optimizer={"name": "stochastic_adamw", "lr": 1e-4, "state_dtype": "bfloat16"})",
                      "model_provider.dtype=bfloat16", "trainer.model_stage_factory.master_dtype=null"},

@@ -15,8 +15,8 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-const Row kHeader = {"",           "elements", "parameters", "optimizer", "gathered", "gradients",
-                     "microbatch", "kept",     "activations", "messages", "working",  "total"};
+const Row kHeader = {"",           "elements", "parameters",  "optimizer", "gathered", "gradients",
+                     "microbatch", "kept",     "activations", "messages",  "working",  "total"};
 
 std::string ranks_text(const DeviceMeshParameters& mesh, std::int64_t pipeline_rank) {
   const std::int64_t count = mesh.world_size() / mesh.pipeline_parallel, first = pipeline_rank * count;
@@ -85,7 +85,8 @@ std::string table_text(const PlannedJob& job, std::optional<std::int64_t> memory
   for (const RankMemory& rank : job.ranks) {
     rows.push_back(rank_row(rank, job.request.mesh));
     const std::int64_t rest = memory.value_or(rank.total) - rank.total;
-    notes.push_back(!memory ? "" : cat(rest < 0 ? "  does not fit: lacks " : "  fits, leaves ", size_text(std::abs(rest))));
+    notes.push_back(!memory ? ""
+                            : cat(rest < 0 ? "  does not fit: lacks " : "  fits, leaves ", size_text(std::abs(rest))));
     for (const StageMemory& stage : rank.stages) {
       rows.push_back(stage_row(stage));
       notes.emplace_back();

@@ -38,8 +38,8 @@ std::vector<at::Tensor> MeasuredStage::forward(MicrobatchIndex microbatch, const
   }
   std::vector<at::Tensor> made;
   if (is_last()) {
-    const auto output = is_one_stage ? stage_.forward(inputs_.input, inputs_.shared)
-                                     : stage_.part.last_forward(input, inputs_.shared);
+    const auto output =
+        is_one_stage ? stage_.forward(inputs_.input, inputs_.shared) : stage_.part.last_forward(input, inputs_.shared);
     LanguageModelState state = inputs_.state;
     const LossResult result = step_.task.compute_loss(output, state, schedule_);
     made = {result.loss.mul(result.loss_weight.value())};

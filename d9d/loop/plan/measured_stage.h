@@ -24,8 +24,8 @@ struct MeasuredStep {
 class MeasuredStage final : public PipelineStage {
  public:
   // local: among the rank's stages.
-  MeasuredStage(const MeasuredStep& step, ModelStage<LanguageModelTypes> stage,
-                std::size_t local, StageIndex index, const TokenBatch& batch);
+  MeasuredStage(const MeasuredStep& step, ModelStage<LanguageModelTypes> stage, std::size_t local, StageIndex index,
+                const TokenBatch& batch);
 
   [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
   [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch,

@@ -8,8 +8,8 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/config/config_path.h"
-#include "d9d/core/communicator/meta/meta_backend.h"
 #include "d9d/core/autograd/deferred_gradients.h"
+#include "d9d/core/communicator/meta/meta_backend.h"
 #include "d9d/core/device/meta_memory.h"
 #include "d9d/core/device/meta_operators.h"
 #include "d9d/core/dtype/scalar_type.h"
@@ -19,6 +19,8 @@
 #include "d9d/loop/plan/measured_stage.h"
 #include "d9d/modules/mixed_precision.h"
 #include "d9d/optim/build_optimizer.h"
+#include "d9d/pipelining/executor/message_layout.h"
+#include "d9d/pipelining/executor/peer_link.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/executor/stage_graph.h"
 
@@ -89,8 +91,7 @@ class RankMeasurement {
       : context_(context),
         request_(request),
         meter_(meter),
-        executor_(context, schedule_of(request.trainer.pipelining.schedule),
-                  {.method = ExchangeMethod::kCommunicator}),
+        executor_(context, schedule_of(request.trainer.pipelining.schedule), {.method = ExchangeMethod::kCommunicator}),
         program_(build_compute_program(schedule_of(request.trainer.pipelining.schedule),
                                        executor_.placement().num_ranks(), request.num_microbatches)),
         task_(context) {
@@ -111,7 +112,8 @@ class RankMeasurement {
     const std::int64_t in_step = meter_.peak_bytes() - built;  // beside what was built
     memory_.working = std::max<std::int64_t>(0, in_step - memory_.sum_of(&StageMemory::gathered) -
                                                     memory_.sum_of(&StageMemory::gradients) - memory_.activations());
-    memory_.total = parameters + memory_.sum_of(&StageMemory::optimizer) + in_step;
+    memory_.messages = inbox_bytes();
+    memory_.total = parameters + memory_.sum_of(&StageMemory::optimizer) + memory_.messages + in_step;
     return memory_;
   }
 
@@ -152,6 +154,27 @@ class RankMeasurement {
     }
   }
 
+  // Of the ranks that have neighbouring stages, where they write each other's memory.
+  [[nodiscard]] std::int64_t inbox_bytes() const {
+    if (request_.trainer.pipelining.messages == ExchangeMethod::kCommunicator) return 0;
+    const StagePlacement& placement = executor_.placement();
+    std::map<std::int64_t, std::int64_t> largest;  // by pipeline rank
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      for (const StageBoundary boundary : {StageBoundary::kIncoming, StageBoundary::kOutgoing}) {
+        const std::int64_t own = memory_.stages[i].stage.value;
+        const StageIndex other{boundary == StageBoundary::kIncoming ? own - 1 : own + 1};
+        if (other.value < 0 || other.value == placement.num_stages()) continue;
+        std::int64_t& bytes = largest[placement.rank_of(other)];
+        bytes = std::max(bytes, message_bytes(stages_[i]->transfer({0}, boundary)));
+      }
+    }
+    largest.erase(memory_.pipeline_rank);
+    std::int64_t bytes = 0;
+    for (const auto& [rank, message] : largest)
+      bytes += PeerLink::inbox_bytes(StageLinksConfig{}.num_inbox_slots, message);
+    return bytes;
+  }
+
   // Tensors of the device like those of a transfer.
   [[nodiscard]] std::vector<at::Tensor> transferred(const MeasuredStage& stage, StageBoundary boundary) const {
     std::vector<at::Tensor> leaves = stage.transfer({0}, boundary);
@@ -182,9 +205,8 @@ class RankMeasurement {
       made.clear();
       memory.activations = meter_.live_bytes() - before;
       if (i == 0) first_forward = meter_.live_bytes() - base;
-      std::vector<at::Tensor> gradients =
-          stage.is_last() ? std::vector<at::Tensor>{at::ones({}, loss)}
-                          : floating(transferred(stage, StageBoundary::kOutgoing));
+      std::vector<at::Tensor> gradients = stage.is_last() ? std::vector<at::Tensor>{at::ones({}, loss)}
+                                                          : floating(transferred(stage, StageBoundary::kOutgoing));
       const auto run_graph = [&] { graph.backward(std::move(gradients)); };
       if (!splits) {
         stage.backward({i}, BackwardPart::kWhole, is_last, run_graph);
