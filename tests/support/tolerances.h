@@ -41,6 +41,9 @@ inline constexpr std::array kTolerances = {
     Tolerance{"kernel error ratio", 1.5, "error over the ATen composition's in the same dtype"},
     Tolerance{"bf16 attention", 1e-2, "L2: weights, values and results round at 2^-9 each; half of a wrong tile shows"},
     Tolerance{"half attention", 2e-3, "as bf16, at 2^-12"},
+    Tolerance{
+        "planned peak", 6e-2,
+        "temporaries of CPU kernels against a plan's, in small layers; bfloat16 heads keep other gradients on CPUs"},
     Tolerance{"bf16 routing", 1e-2, "probability that a token's own experts may have above the replayed ones: a tie"},
 };
 

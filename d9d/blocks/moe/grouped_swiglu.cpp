@@ -32,7 +32,7 @@ at::Tensor GroupedSwiGLU::forward(const at::Tensor& rows, const at::Tensor& prob
   // The map after the activation is linear, so weighting the activation weights the output; a GPU does both in one
   // kernel. On other devices this would save nothing; there the output is weighted, which rounds as in other
   // implementations.
-  if (rows.is_cuda()) return down_proj(kernels::weighted_silu_mul(gate, up, probs), groups);
+  if (rows.is_cuda() || rows.is_meta()) return down_proj(kernels::weighted_silu_mul(gate, up, probs), groups);
   return down_proj(kernels::silu_mul(gate, up), groups) * probs.to(rows.scalar_type()).unsqueeze(-1);
 }
 

@@ -6,6 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/kernels/attention/each_sequence.h"
+#include "d9d/kernels/attention/meta_attention.h"
 #include "d9d/kernels/attention/sdpa.h"
 
 namespace d9d::kernels {
@@ -145,6 +146,7 @@ at::Tensor torch_attention(const SdpaInputs& inputs, const SdpaOptions& options,
   D9D_CHECK(!options.window_left && !options.window_right && !options.softcap, ConfigError,
             "[kernels::torch_attention] expected no sliding window and no softcap, got ",
             options.softcap ? "softcap" : "a window", ". Use eager_attention.");
+  if (inputs.query.is_meta()) return detail::meta_attention(inputs);
   if (inputs.packed) {
     D9D_CHECK(inputs.query.is_cpu(), ConfigError,
               "[kernels::torch_attention] expected no packed sequences on a GPU, got some. Use fused_attention.");

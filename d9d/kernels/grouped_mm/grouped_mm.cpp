@@ -162,6 +162,7 @@ GroupedMMBackend backend_for(GroupedMMBackend wanted, const at::Tensor& x, const
   if (wanted == GroupedMMBackend::kHopper && !detail::has_grouped_mm_kernels(x, groups.num_groups())) {
     wanted = GroupedMMBackend::kTorch;
   }
+  if (x.is_meta()) return GroupedMMBackend::kTorch;  // the loop reads how many rows each expert has
   const bool has_kernel_of_torch = x.scalar_type() != at::kDouble;
   return wanted == GroupedMMBackend::kTorch && !has_kernel_of_torch ? GroupedMMBackend::kEager : wanted;
 }

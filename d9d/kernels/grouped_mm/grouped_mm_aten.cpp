@@ -32,11 +32,13 @@ at::Tensor grouped_gemm_wgrad_loop(const at::Tensor& x, const at::Tensor& y, con
 }
 
 at::Tensor grouped_gemm_torch(const at::Tensor& x, const at::Tensor& w, const at::Tensor& ends) {
+  if (x.is_meta()) return at::empty({x.size(0), w.size(2)}, x.options());  // shapes alone
   if (x.size(0) == 0) return at::empty({0, w.size(2)}, x.options());
   return at::_grouped_mm(pad_rows(x), pad_weights(w), ends).narrow(1, 0, w.size(2)).contiguous();
 }
 
 at::Tensor grouped_gemm_wgrad_torch(const at::Tensor& x, const at::Tensor& y, const at::Tensor& ends) {
+  if (x.is_meta()) return at::empty({ends.size(0), x.size(1), y.size(1)}, x.options());
   if (x.size(0) == 0) return at::zeros({ends.size(0), x.size(1), y.size(1)}, x.options());
   return at::_grouped_mm(pad_rows(x).t(), pad_rows(y), ends)
       .narrow(1, 0, x.size(1))

@@ -87,6 +87,7 @@ at::Tensor unshifted(const at::Tensor& rows, std::int64_t shift) {
 // other devices, where a check would have to synchronise.
 at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index, std::int64_t size) {
   if (detail::has_cuda_kernels(targets.device())) return detail::checked_targets_cuda(targets, ignore_index, size);
+  if (targets.is_meta()) return at::empty_like(targets);
   const at::Tensor is_ignored = targets.eq(ignore_index);
   const at::Tensor is_outside = targets.lt(0).logical_or_(targets.ge(size)).logical_and_(is_ignored.logical_not());
   if (targets.is_cpu() && is_outside.any().item<bool>()) {
@@ -98,10 +99,11 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t ignore_index,
   return targets.masked_fill(is_outside, size).masked_fill(is_ignored, detail::kIgnored);
 }
 
-// Only for bf16 on a GPU: fp16 would lose small gradients before a loss scale is applied to them.
+// Only for bf16 on a GPU: fp16 would lose small gradients before a loss scale is applied to them. Tensors without
+// values stand for those of a GPU.
 bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntropyOptions& options) {
   return options.gradients_in_forward && hidden.numel() > 0 && hidden.scalar_type() == at::kBFloat16 &&
-         detail::has_cuda_kernels(hidden);
+         (detail::has_cuda_kernels(hidden) || hidden.is_meta());
 }
 
 constexpr std::int64_t kChunkWithGradients = std::int64_t{19} << 24;
@@ -210,6 +212,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 
   // gradient * factor in bf16, the dtype of all inputs here; undefined if it was written to `place`.
   static at::Tensor scaled(at::Tensor gradient, const at::Tensor& factor, const std::optional<GradientPlace>& place) {
+    if (gradient.is_meta()) return place ? at::Tensor() : gradient.to(at::kBFloat16);
     if (!place && gradient.scalar_type() == at::kBFloat16) {
       detail::scale_cuda_(gradient, factor);
       return gradient;

@@ -175,6 +175,7 @@ LinearCrossEntropyForward linear_cross_entropy_forward_aten(const LinearCrossEnt
   const ChunkedLogits logits(input);
   const at::TensorOptions options = input.hidden.options().dtype(at::toOpMathType(input.hidden.scalar_type()));
   const at::Tensor lse = at::full({input.hidden.size(0)}, -kInfinity, options);
+  if (lse.is_meta()) return {.loss = at::empty_like(lse), .lse = lse};
   const at::Tensor target_logit = at::full_like(lse, std::numeric_limits<double>::quiet_NaN());
   for (const Block& block : logits.blocks()) {
     const at::Tensor weight = logits.weight(block);
@@ -201,6 +202,11 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
   const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), lse.options()) : at::Tensor();
   const at::Tensor grad_bias = wanted.bias ? at::zeros(input.bias.sizes(), lse.options()) : at::Tensor();
   LinearCrossEntropyBackward result{.weights = empty_weight_gradients(input, wanted, input.hidden.scalar_type())};
+  if (lse.is_meta()) {
+    if (wanted.hidden) result.hidden = at::empty_like(input.hidden);
+    if (wanted.bias) result.bias = at::empty_like(input.bias);
+    return result;
+  }
   for (const Block& block : logits.blocks()) {
     const bool wants_weight = wanted.weights[block.split];
     if (!wants_weight && !wanted.hidden && !wanted.bias) continue;

@@ -147,9 +147,26 @@ LogitChunks chunks_with_gradients(const LinearCrossEntropyInput& input) {
   return {.num_rows = chunk_rows, .num_columns = std::max(kColumnUnit, kWideLogits / chunk_rows)};
 }
 
+namespace {
+
+// Of tensors without values: what the kernels return, after they needed memory for a chunk.
+LinearCrossEntropyWithGradients without_values(const LinearCrossEntropyInput& input,
+                                               const LinearCrossEntropyWanted& wanted, const LogitChunks& chunks) {
+  const std::int64_t num_rows = input.hidden.size(0), chunk_rows = std::min(chunks.num_rows, num_rows);
+  const LogitBlocks logits(input, chunks, wanted.hidden ? chunk_rows * input.hidden.size(1) : 0);
+  const Chunk chunk(input, logits, chunk_rows, std::ranges::find(wanted.weights, true) != wanted.weights.end());
+  const at::Tensor loss = at::empty({num_rows}, logits.wide_options());
+  const at::ScalarType weight_dtype = logits.rows().size() > 1 ? at::kFloat : at::kBFloat16;
+  return {.forward = {.loss = loss, .lse = at::empty_like(loss)},
+          .backward = empty_gradients(input, wanted, weight_dtype)};
+}
+
+}  // namespace
+
 LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(const LinearCrossEntropyInput& input,
                                                                          const LinearCrossEntropyWanted& wanted,
                                                                          const LogitChunks& chunks) {
+  if (input.hidden.is_meta()) return without_values(input, wanted, chunks);
   const c10::DeviceGuard guard(input.hidden.device());
   const std::int64_t num_rows = input.hidden.size(0);
   const std::int64_t hidden_size = input.hidden.size(1);

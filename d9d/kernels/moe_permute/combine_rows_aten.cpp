@@ -23,6 +23,7 @@ at::Tensor gather_slots(const at::Tensor& values, const at::Tensor& slot_to_row)
 
 at::Tensor combine_rows(const at::Tensor& rows, const at::Tensor& slot_to_row, const at::Tensor& weights) {
   if (has_cuda_kernels(rows) && rows.size(1) > 0) return combine_rows_cuda(rows, weights, {}, slot_to_row).first;
+  if (rows.is_meta()) return at::empty({slot_to_row.size(0), rows.size(1)}, rows.options());
   return rows.is_cpu() ? combine_rows_cpu(rows, slot_to_row, weights) : combine_rows_aten(rows, slot_to_row, weights);
 }
 

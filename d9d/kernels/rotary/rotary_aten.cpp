@@ -19,6 +19,7 @@ at::Tensor rotated(const at::Tensor& x, RotaryStyle style) {
 
 at::Tensor rotate_aten(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, RotaryStyle style,
                        RotaryPass pass) {
+  if (x.is_meta()) return at::empty(x.sizes(), x.options());
   const std::int64_t rotary_dim = cos.size(-1);
   const at::Tensor rotary_channels = x.narrow(-1, 0, rotary_dim).to(cos.scalar_type());
   const at::Tensor cos_heads = cos.unsqueeze(2);

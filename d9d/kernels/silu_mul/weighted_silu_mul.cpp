@@ -36,8 +36,9 @@ struct WeightedSiluMul : torch::autograd::Function<WeightedSiluMul> {
                             const at::Tensor& weights) {
     context->set_materialize_grads(false);
     context->save_for_backward({gate, up, weights});
-    const c10::DeviceGuard guard(gate.device());
     at::Tensor out = at::empty(gate.sizes(), gate.options());
+    if (gate.is_meta()) return out;
+    const c10::DeviceGuard guard(gate.device());
     detail::launch_weighted_silu_mul_forward({.inputs = inputs_of(gate, up, weights), .out = out.mutable_data_ptr()},
                                              current_cuda_stream(gate.device()));
     return out;
@@ -48,10 +49,11 @@ struct WeightedSiluMul : torch::autograd::Function<WeightedSiluMul> {
     if (!grads[0].defined()) return variable_list(3);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &gate = saved[0], &up = saved[1], &weights = saved[2];
+    const at::Tensor grad_weights = at::empty(weights.sizes(), weights.options());
+    if (gate.is_meta()) return {at::empty_like(gate), at::empty_like(up), grad_weights};
     const c10::DeviceGuard guard(gate.device());
     const at::Tensor grad_out = grads[0].contiguous();
     const auto [grad_gate, grad_up] = detail::empty_column_slices(gate, up, /*num_column_dims=*/1);
-    const at::Tensor grad_weights = at::empty(weights.sizes(), weights.options());
     detail::launch_weighted_silu_mul_backward({.inputs = inputs_of(gate, up, weights),
                                                .grad_out = grad_out.const_data_ptr(),
                                                .grad_gate = grad_gate.mutable_data_ptr(),
@@ -81,7 +83,8 @@ at::Tensor weighted_silu_mul(const at::Tensor& gate, const at::Tensor& up, const
             ConfigError, "[kernels::weighted_silu_mul] expected floating weights [N = ", gate.size(0), "] on ",
             gate.device(), ", got ", weights.sizes(), " ", weights.scalar_type(), " on ", weights.device(),
             ". Pass one a row.");
-  if (!detail::has_cuda_kernels(gate)) return silu_mul(gate, up) * weights.to(gate.scalar_type()).unsqueeze(1);
+  if (!detail::has_cuda_kernels(gate) && !gate.is_meta())
+    return silu_mul(gate, up) * weights.to(gate.scalar_type()).unsqueeze(1);
   return WeightedSiluMul::apply(with_contiguous_rows(gate), with_contiguous_rows(up),
                                 weights.to(at::toOpMathType(gate.scalar_type())).contiguous());
 }

@@ -9,6 +9,7 @@ PeerExchange open_peer_exchange(ExchangeMethod method, std::string_view key, con
   if (method == ExchangeMethod::kCommunicator) return {.peers = nullptr, .reason = "as configured"};
   if (ranks->size() == 1) return {.peers = nullptr, .reason = "one rank has all"};
   if (num_bytes == 0) return {.peers = nullptr, .reason = "nothing is trained"};
+  if (ranks->device().is_meta()) return {.peers = nullptr, .reason = "its tensors have no values"};
   if (method == ExchangeMethod::kAuto && ranks->device().is_cpu()) {
     return {.peers = nullptr, .reason = "its ranks are on CPUs"};
   }

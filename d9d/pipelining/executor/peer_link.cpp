@@ -55,13 +55,17 @@ void PeerLink::end_waits() const {
   });
 }
 
+std::int64_t PeerLink::inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes) {
+  return kHeaderBytes + num_slots * round_up(message_bytes, kSlotAlignment);
+}
+
 void PeerLink::reserve(std::int64_t num_bytes) {
   if (num_bytes <= slot_bytes_) return;
   watch_.remove_link(this);
   last_sent_.wait();
   memory_->close();
   slot_bytes_ = round_up(num_bytes, kSlotAlignment);
-  PeerMemoryResult opened = open_peer_memory(ranks_, kHeaderBytes + num_slots_ * slot_bytes_);
+  PeerMemoryResult opened = open_peer_memory(ranks_, inbox_bytes(num_slots_, slot_bytes_));
   D9D_CHECK(opened.memory != nullptr, StateError, "[pipelining::executor] expected an inbox of ", num_slots_,
             " messages of ", slot_bytes_, " bytes from rank ",
             ranks_->group().ranks[static_cast<std::size_t>(1 - ranks_->rank())], ", got none: ", opened.reason,

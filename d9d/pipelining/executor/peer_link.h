@@ -27,6 +27,8 @@ namespace d9d {
 class PeerLink final : public NeighbourLink {
  public:
   static constexpr std::int64_t kHeaderBytes = 256;
+  // That a link keeps on each of its ranks, for messages of up to message_bytes.
+  [[nodiscard]] static std::int64_t inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes);
 
   // memory: of the two ranks, kHeaderBytes or more, with words that are zero. watch: borrowed.
   PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> memory, std::int64_t num_inbox_slots,

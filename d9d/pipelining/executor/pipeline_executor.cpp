@@ -55,7 +55,8 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   std::map<StageIndex, PipelineStage*> by_index;
   for (std::size_t i = 0; i < stages.size(); ++i) by_index.emplace(this->stages()[i], stages[i]);
   const bool has_links = placement_.num_ranks() > 1;
-  if (has_links && (context_.device().is_cpu() || !has_compared_)) {
+  const bool has_peers = has_links && !context_.device().is_meta();  // a rank of shapes has none
+  if (has_peers && (context_.device().is_cpu() || !has_compared_)) {
     compare_transfers(context_, placement_, by_index, num_microbatches);
     has_compared_ = true;
   }

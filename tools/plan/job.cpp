@@ -1,0 +1,134 @@
+#include "tools/plan/job.h"
+
+#include <iostream>
+#include <utility>
+#include <variant>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/override.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/data/order/num_microbatches.h"
+#include "d9d/models/qwen3_dense/family.h"
+#include "d9d/models/qwen3_moe/family.h"
+
+#include "examples/common/pretrain.h"
+
+namespace d9d::plan {
+namespace {
+
+// A job but for its model, for plans of a model alone. Its data, names and folders are not used.
+Json job_of_model(Json model) {
+  Json job = Json::parse(R"({
+    "mesh": {},
+    "data": {"kind": "text", "paths": [], "sequence_length": 4096, "global_batch_size": 1, "microbatch_size": 1},
+    "model_provider": {"checkpointing": false, "dtype": "bfloat16"},
+    "trainer": {
+      "run": {"name": "plan"}, "logging": {"period_steps": "disable", "tracker": {"provider": "null"}},
+      "determinism": {"base_seed": 1}, "gc": {"period_steps": "disable"},
+      "checkpointing": {"save_dir": "plan", "period_steps": "disable"}, "gradient_clipping": {"max_norm": 1.0}
+    },
+    "optimizer": {"name": "adamw", "lr": 1e-4},
+    "lr_scheduler": {"initial_multiplier": 1.0, "phases": []},
+    "export_to": "plan"
+  })");
+  job["model_provider"]["model"] = std::move(model);
+  return job;
+}
+
+std::string source_of(const Options& options) {
+  return options.file.string() + (options.overrides.empty() ? "" : " with overrides");
+}
+
+bool has_experts(const Json& job) {
+  const Json& model = job.at("model_provider").at("model");
+  return model.is_object() && model.contains("layer") && model["layer"].is_object() &&
+         model["layer"].contains("num_experts");
+}
+
+// A sample has this many positions, unless its documents are shorter.
+struct SequenceLength {
+  template <class Source>
+  std::optional<std::int64_t> operator()(const DataOf<Source>& data) const {
+    return data.source.sequence.sequence_length;
+  }
+  std::optional<std::int64_t> operator()(const MixtureDataConfig& data) const {
+    std::int64_t longest = 1;
+    for (const MixedSourceConfig& each : data.sources) {
+      longest = std::max(longest,
+                         std::visit([](const auto& source) { return source.sequence.sequence_length; }, each.source));
+    }
+    return longest;
+  }
+  std::optional<std::int64_t> operator()(const DatasetDataConfig& /*data*/) const { return std::nullopt; }
+};
+
+MemoryRequest request_of(const DeviceMeshParameters& mesh, const TrainerConfig& trainer,
+                         const OptimizerConfig& optimizer, const DataConfig& data, const Options& options,
+                         bool is_model) {
+  MemoryRequest request{.mesh = mesh, .trainer = trainer, .optimizer = optimizer};
+  const auto length = std::visit(SequenceLength{}, data);
+  D9D_CHECK(options.microbatch || length, UsageError, "[plan] expected --microbatch BxS with data whose samples have ",
+            "any length, got none. See --help.");
+  const AutoDataConfig& loader = loader_config(data);
+  request.num_sequences = options.microbatch ? options.microbatch->num_sequences : loader.microbatch_size;
+  request.sequence_length = options.microbatch ? options.microbatch->sequence_length : *length;
+  if (options.num_microbatches) {
+    request.num_microbatches = *options.num_microbatches;
+  } else if (is_model) {
+    request.num_microbatches = 2 * mesh.pipeline_parallel;
+  } else {
+    request.num_microbatches = num_microbatches_for_global_batch(
+        {.data_parallel_size = mesh.data_parallel_replicate * mesh.data_parallel_shard,
+         .global_batch_size = loader.global_batch_size,
+         .microbatch_size = request.num_sequences});
+  }
+  return request;
+}
+
+template <class Family>
+PlannedJob plan_family(const Job& job, const Options& options, const std::string& name) {
+  using Parameters = typename Family::Parameters;
+  const auto config = parse_record<examples::PretrainConfig<Parameters>>(job.json, {.source = source_of(options)});
+  const Parameters sizes = examples::model_sizes<Family>(config);
+  examples::CausalLMProvider<Family> model(
+      config.model_provider, sizes,
+      config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
+  PlannedJob planned{
+      .model = cat(name, ", ", sizes.num_hidden_layers, " layers, ", enum_name(config.model_provider.dtype),
+                   config.model_provider.checkpointing ? ", checkpointed" : ""),
+      .request = request_of(config.mesh, config.trainer, config.optimizer, config.data, options, job.is_of_model),
+      .ranks = {}};
+  D9D_CHECK(planned.request.sequence_length <= sizes.max_position_ids, ConfigError,
+            ConfigPath{.keys = "model_provider.model.max_position_ids", .source = source_of(options)},
+            "expected at least the ", planned.request.sequence_length, " positions of a sequence, got ",
+            sizes.max_position_ids, ". Raise it, or plan shorter sequences.");
+  planned.ranks = plan_memory(planned.request, model);
+  return planned;
+}
+
+}  // namespace
+
+Job read_job(const Options& options) {
+  Json file = read_json_file(options.file);
+  const ConfigPath path{.source = options.file.string()};
+  D9D_CHECK(file.is_object(), ConfigError, path, "expected the JSON of a job or of a model, got ", json_excerpt(file),
+            ". See d9d_plan --help.");
+  const bool is_model = file.contains("layer") && file.contains("num_hidden_layers");
+  D9D_CHECK(is_model || file.contains("model_provider"), ConfigError, path,
+            "expected a pretraining job with \"model_provider\", or the sizes of a model with \"layer\" and ",
+            "\"num_hidden_layers\", got neither. Other programs' models are planned by plan_memory() ",
+            "(d9d/loop/plan/memory_plan.h).");
+  Json job = is_model ? job_of_model(std::move(file)) : std::move(file);
+  for (const std::string& each : options.overrides) apply_override(job, each);
+  for (const std::string& note : apply_0_16_aliases(job, {.source = source_of(options)})) {
+    std::clog << ConfigPath{.source = source_of(options)} << note << '\n';
+  }
+  return {.json = std::move(job), .is_of_model = is_model};
+}
+
+PlannedJob plan_job(const Job& job, const Options& options) {
+  return has_experts(job.json) ? plan_family<Qwen3MoE>(job, options, "Qwen3 mixture of experts")
+                               : plan_family<Qwen3Dense>(job, options, "Qwen3");
+}
+
+}  // namespace d9d::plan
