@@ -8,8 +8,10 @@ free communication a step would take as long. Row `apart`: all GPUs compute, eac
 events of the device at the ends of consecutive steps: the median of those after the warm-up, with their 10th and 90th
 percentile. Row `graphs`: one rank alone with trainer.cuda_graph; --sequence and --sequences make a step short enough
 for the host to matter. Row `pipeline.1f1b+zero_bubble=true+num_stages_per_rank=2`: a stage or more on each GPU, with that
-schedule and as many microbatches in all; `pipeline.1f1b/communicator` hands transfers on by NCCL. models.py has the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also
-normalises queries and keys. Prints Markdown.
+schedule and as many microbatches in all; `pipeline.1f1b/communicator` hands transfers on by NCCL. Row `experts`: each GPU has a
+part of the experts, and shards of the rest; `experts.dual_pipe_v` runs that schedule on both stages of each GPU. models.py has
+the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also normalises queries and keys.
+Prints Markdown.
 """
 
 import argparse
@@ -64,7 +66,7 @@ class UsedMemory(threading.Thread):
 
 
 def pipelining_of_row(row):
-    schedule, _, messages = row.removeprefix("pipeline.").partition("/")
+    schedule, _, messages = row.partition(".")[2].partition("/")
     name, *keys = schedule.split("+")
     values = dict(key.split("=") for key in keys)
     return {"schedule": {"schedule": name, **{key: json.loads(value) for key, value in values.items()}},
@@ -76,9 +78,12 @@ def configuration_of_row(model, options, num_ranks, row, folder):
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
                            cuda_graph=row == "graphs")
+    if row.startswith(("pipeline.", "experts.")):
+        config["trainer"]["pipelining"] = pipelining_of_row(row)
     if row.startswith("pipeline."):
         config["mesh"] = {"pipeline_parallel": num_ranks}
-        config["trainer"]["pipelining"] = pipelining_of_row(row)
+    elif row.startswith("experts"):
+        config["mesh"] = {"data_parallel_shard": num_ranks, "expert_parallel": num_ranks}
     else:
         config["mesh"] = {"data_parallel_replicate" if row == "replicated" else "data_parallel_shard": num_ranks}
     config["model_provider"].update(checkpointing=options.checkpointing,
@@ -115,7 +120,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="qwen3-1.7b")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rows", help=f"of {ALL_ROWS},graphs,copied_slices,pipeline.*; default: those that fit")
+    parser.add_argument("--rows", help=f"of {ALL_ROWS},graphs,copied_slices,pipeline.*,experts,experts.*; default: those that fit")
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)

@@ -36,6 +36,10 @@ class Exposed(unittest.TestCase):
     def test_what_overlaps_or_touches_is_one_interval(self):
         self.assertEqual(union([(5, 6), (0, 2), (1, 3), (3, 4), (5.5, 5.7)]), [(0, 4), (5, 6)])
 
+    def test_two_streams_may_compute(self):
+        beside = [kernel(0, 10), nccl(1, 3), kernel(4, 9, stream=REDUCTIONS), nccl(9, 12)]
+        self.assert_exposure(beside, span=12, compute=10, communication=5, exposed=2)
+
     def test_hidden_communication_is_not_exposed(self):
         self.assert_exposure([kernel(0, 10), nccl(2, 5)], span=10, compute=10, communication=3, exposed=0, idle=0)
 
