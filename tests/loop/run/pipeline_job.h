@@ -60,6 +60,8 @@ struct PipelineJob {
   ModelStageFactoryConfig model = {};
   std::string export_to = {};           // in folder()
   std::set<std::string> exported = {};  // empty: what the provider does by itself
+  at::ScalarType dtype = at::kDouble;
+  OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
   RankBackend backend = RankBackend::kThreads;
 };
 
@@ -144,7 +146,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
       backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes), options);
     }
     model = make_decoder_for_causal_lm(backbone);
-    model->to(at::kDouble);
+    model->to(job.dtype);
     for (const auto& [name, parameter] : model->named_parameters()) {
       const bool is_early =
           name.starts_with("model.embed") || name.starts_with("model.layers.0.") || name.starts_with("model.layers.1.");
@@ -236,9 +238,10 @@ inline Trained train(const PipelineJob& job) {
     Provider provider(job);
     provider.note = [&](const std::string& name, const at::Tensor& whole) {
       const std::lock_guard lock(mutex);
-      trained.at_start.insert_or_assign(name, whole);
+      const auto [found, is_first] = trained.at_start.try_emplace(name, whole);
+      EXPECT_TRUE(is_first || at::equal(found->second, whole)) << name << " begins as another on another rank";
     };
-    AutoOptimizerProvider optimizer(AdamWConfig{.lr = 1e-2});
+    AutoOptimizerProvider optimizer(job.optimizer);
     AutoLRSchedulerProvider lr_scheduler(
         PiecewiseConfig{.initial_multiplier = 1.0,
                         .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
@@ -255,7 +258,10 @@ inline Trained train(const PipelineJob& job) {
     const std::lock_guard lock(mutex);
     trained.num_losses += task.num_losses;
     trained.num_resumed = task.num_resumed;
-    for (const auto& [name, tensor] : whole) trained.parameters.insert_or_assign(name, tensor.detach().clone());
+    for (const auto& [name, tensor] : whole) {
+      const auto [found, is_first] = trained.parameters.try_emplace(name, tensor.detach().clone());
+      EXPECT_TRUE(is_first || at::equal(found->second, tensor)) << name << " is another on another rank";
+    }
   });
   std::ifstream file(folder() / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) trained.logged.push_back(nlohmann::json::parse(line));
