@@ -46,6 +46,35 @@ TEST(PipelineParallel, Trains_as_on_one_rank) {
   }
 }
 
+// The first and the last stage have the embedding: on two ranks, or as a V on one. All where RC_PARAMS is set; otherwise
+// one in six.
+TEST(PipelineParallel, Trains_a_tied_head_as_on_one_rank) {
+  const std::vector<DeviceMeshParameters> meshes = {
+      {},
+      {.pipeline_parallel = 2},
+      {.pipeline_parallel = 4},
+      {.pipeline_parallel = 2, .data_parallel_replicate = 2},
+      {.pipeline_parallel = 2, .data_parallel_shard = 2},
+      {.pipeline_parallel = 2, .data_parallel_replicate = 2, .data_parallel_shard = 2}};
+  std::size_t number = 0;
+  for (const bool keeps_master_weights : {false, true}) {
+    for (const DeviceMeshParameters& mesh : meshes) {
+      for (const Schedule schedule : kSchedules) {
+        if (!is_long_run() && number++ % 6 != 0) continue;
+        expect_no_fault({.job = {.num_layers = 8,
+                                 .ties_embeddings = true,
+                                 .heads = {Head::kCausalLM, Head::kClassification},
+                                 .num_microbatches = 8 * mesh.data_parallel_replicate * mesh.data_parallel_shard,
+                                 .num_steps = 3},
+                         .layout = {.mesh = mesh,
+                                    .schedule = schedule,
+                                    .checkpoints = Checkpoints::kLayers,
+                                    .keeps_master_weights = keeps_master_weights}});
+      }
+    }
+  }
+}
+
 TEST(PipelineParallel, Continues_on_other_stages_as_one_rank_would) {
   const std::vector<Layout> layouts = {
       {},

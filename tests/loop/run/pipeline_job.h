@@ -28,6 +28,7 @@
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
 #include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/models/qwen3_moe/model.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
@@ -60,6 +61,7 @@ struct PipelineJob {
   ModelStageFactoryConfig model = {};
   std::string export_to = {};           // in folder()
   std::set<std::string> exported = {};  // empty: what the provider does by itself
+  bool is_huggingface = false;          // exports, and source_checkpoint; of dense models
   at::ScalarType dtype = at::kDouble;
   OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
   RankBackend backend = RankBackend::kThreads;
@@ -138,12 +140,10 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
     const DecoderStageOptions options{.stage = stage, .enable_checkpointing = job.checkpoints};
-    const SmallDecoder sizes{
-        .num_layers = 8, .ties_embeddings = job.ties_embeddings, .auxiliary_loss_coefficient = 0.1};
     if (job.has_experts) {
-      backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes), options);
+      backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes()), options);
     } else {
-      backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes), options);
+      backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes()), options);
     }
     model = make_decoder_for_causal_lm(backbone);
     model->to(job.dtype);
@@ -163,7 +163,21 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
         Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size(), .rows = job.rows});
   }
 
+  SmallDecoder sizes() const {
+    return {.num_layers = 8, .ties_embeddings = job.ties_embeddings, .auxiliary_loss_coefficient = 0.1};
+  }
+
+  StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) override {
+    if (!job.is_huggingface) return AnyModelProvider::map_source_checkpoint(source, module);
+    const auto parameters = small_parameters<Qwen3DenseParameters>(sizes());
+    return qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, source.names());
+  }
+
   ModelExport prepare_export(const Module& module) override {
+    if (job.is_huggingface) {
+      const auto parameters = small_parameters<Qwen3DenseParameters>(sizes());
+      return {.mapper = qwen3_dense_to_huggingface(parameters, CausalLMHeadConfig{})};
+    }
     if (job.exported.empty()) return AnyModelProvider::prepare_export(module);
     return {.mapper = mapper::identities(job.exported)};
   }
