@@ -62,7 +62,10 @@ void visit_modules(AnyModule& module, const std::string& name, const Visit& visi
 }  // namespace
 
 std::vector<std::pair<std::string, ParameterPtr>> Module::named_parameters() const {
-  return collect<ParameterPtr>(*this, [](const Module& module) { return module.parameters_; });
+  auto all = collect<ParameterPtr>(*this, [](const Module& module) { return module.parameters_; });
+  std::unordered_set<std::string> seen;
+  std::erase_if(all, [&](const auto& each) { return !seen.insert(each.first).second; });
+  return all;
 }
 
 std::vector<std::pair<std::string, BufferPtr>> Module::named_buffers() const {

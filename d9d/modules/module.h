@@ -169,8 +169,8 @@ class Module {
   ModulePtr<T> register_module(const std::string& name, Args&&... args) {
     return register_module(name, make_module<T>(std::forward<Args>(args)...));
   }
-  // A child whose parameters, buffers and children have the names here that they have there: pipeline stages, which
-  // share no parameter. A name that two of them use (of a table that each has) stands for both.
+  // A child whose parameters, buffers and children have the names here that they have there: pipeline stages. A name of
+  // a buffer that two of them use (of a table that each has) stands for both; one of a parameter, for the first's.
   void register_unnamed(std::shared_ptr<Module> child);
   // The mistake of registering something else, as one compile error.
   template <class Child>

@@ -54,8 +54,6 @@ namespace {
 std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool is_cut = num_stages(layout) > 1;
-  const bool has_language_model = std::ranges::find(job.heads, Head::kCausalLM) != job.heads.end();
-  if (job.ties_embeddings && has_language_model && is_cut) return "tied embeddings";
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";

@@ -28,6 +28,7 @@ class MutatedCommunicator final : public Communicator {
         (mutation_ == Mutation::kReplicaDropped && is_gradient && !std::exchange(has_dropped_, true)) ||
         (mutation_ == Mutation::kAuxiliaryDropped && phase_.phase == Phase::kForward && balances) ||
         (mutation_ == Mutation::kBalanceDropped && phase_.phase == Phase::kFinish && counts_tokens) ||
+        (mutation_ == Mutation::kTiedDropped && group().name == "tied") ||
         (mutation_ == Mutation::kNormDropped && phase_.phase == Phase::kSum && !is_first_sum);
     return is_dropped ? Work() : whole_->all_reduce(tensor, op);
   }
@@ -122,6 +123,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kLocalMicrobatch, "local_microbatch", "dropout knows the number of a microbatch on its rank"},
     {Mutation::kSeedOfRank, "seed_of_rank", "dropout has another seed on each rank"},
     {Mutation::kStageSumEarly, "stage_sum_early", "a stage's gradients are summed after its first microbatch"},
+    {Mutation::kTiedDropped, "tied_dropped", "the gradients of an embedding that two stages have are not summed"},
     {Mutation::kMessageStale, "message_stale", "a stage gets the message before instead of the second"},
 };
 
@@ -151,6 +153,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kAuxiliaryDropped) return has_context && has_experts(job) && job.balances_by_loss;
   if (mutation == Mutation::kBalanceDropped) return has_experts(job) && job.balances_by_bias;
   if (mutation == Mutation::kStageSumEarly) return num_stages(layout) > 1;
+  if (mutation == Mutation::kTiedDropped) return mesh.pipeline_parallel > 1 && job.ties_embeddings;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kLocalMicrobatch || mutation == Mutation::kSeedOfRank) return has_dropout(job);
   return true;

@@ -27,6 +27,7 @@ enum class Mutation : std::uint8_t {
   kLocalMicrobatch,    // dropout gets the number of a microbatch on its rank instead of the global one
   kSeedOfRank,         // dropout has another seed on each rank
   kStageSumEarly,      // a stage's gradients are summed over ranks after its first microbatch
+  kTiedDropped,        // the gradients of an embedding that two stages have are not summed
   kMessageStale,       // a stage gets a message of the one before it a second time instead of the next
 };
 [[nodiscard]] const char* name_of(Mutation mutation);

@@ -46,7 +46,7 @@ TEST(PipelineParallel, Trains_as_on_one_rank) {
   }
 }
 
-// Each rank hands on its positions.
+// Each rank hands on its positions. Every other head is tied.
 TEST(PipelineParallel, Trains_tensor_parallel_stages_of_each_schedule_as_on_one_rank) {
   const std::vector<DeviceMeshParameters> meshes = {
       {.tensor_parallel = 2},
@@ -55,12 +55,43 @@ TEST(PipelineParallel, Trains_tensor_parallel_stages_of_each_schedule_as_on_one_
       {.pipeline_parallel = 2, .data_parallel_shard = 2, .tensor_parallel = 2},
       {.pipeline_parallel = 2, .context_parallel_shard = 2, .tensor_parallel = 2},
       {.pipeline_parallel = 2, .context_parallel_replicate = 2, .tensor_parallel = 2}};
+  std::size_t number = 0;
   for (const DeviceMeshParameters& mesh : meshes) {
     for (const Schedule schedule : kSchedules) {
       expect_no_fault({.job = {.num_layers = 4,
+                               .ties_embeddings = number++ % 2 == 1,
                                .num_microbatches = 8 * mesh.data_parallel_replicate * mesh.data_parallel_shard,
                                .num_steps = 2},
                        .layout = {.mesh = mesh, .schedule = schedule, .checkpoints = Checkpoints::kLayers}});
+    }
+  }
+}
+
+// The first and the last stage have the embedding: on two ranks, or as a V on one. All where RC_PARAMS is set; otherwise
+// one in six.
+TEST(PipelineParallel, Trains_a_tied_head_as_on_one_rank) {
+  const std::vector<DeviceMeshParameters> meshes = {
+      {},
+      {.pipeline_parallel = 2},
+      {.pipeline_parallel = 4},
+      {.pipeline_parallel = 2, .data_parallel_replicate = 2},
+      {.pipeline_parallel = 2, .data_parallel_shard = 2},
+      {.pipeline_parallel = 2, .data_parallel_replicate = 2, .data_parallel_shard = 2}};
+  std::size_t number = 0;
+  for (const bool keeps_master_weights : {false, true}) {
+    for (const DeviceMeshParameters& mesh : meshes) {
+      for (const Schedule schedule : kSchedules) {
+        if (!is_long_run() && number++ % 6 != 0) continue;
+        expect_no_fault({.job = {.num_layers = 8,
+                                 .ties_embeddings = true,
+                                 .heads = {Head::kCausalLM, Head::kClassification},
+                                 .num_microbatches = 8 * mesh.data_parallel_replicate * mesh.data_parallel_shard,
+                                 .num_steps = 3},
+                         .layout = {.mesh = mesh,
+                                    .schedule = schedule,
+                                    .checkpoints = Checkpoints::kLayers,
+                                    .keeps_master_weights = keeps_master_weights}});
+      }
     }
   }
 }

@@ -128,9 +128,15 @@ class Resume(ProgramTest):
                     self.assertAlmostEqual(again[step], first[step], delta=2e-2)
 
     def test_a_pipeline_continues_on_other_stages(self):
+        self.assert_continues_on_other_stages(tie_word_embeddings=False)
+
+    def test_a_pipeline_with_a_tied_head_continues_on_other_stages(self):
+        self.assert_continues_on_other_stages(tie_word_embeddings=True)
+
+    def assert_continues_on_other_stages(self, **of_model):
         job = self.saving(period=3, steps=6)
         model = job.config["model_provider"]["model"]
-        model.update(num_hidden_layers=4, tie_word_embeddings=False)
+        model.update(num_hidden_layers=4, **of_model)
         job.config["data"]["microbatch_size"] = 2
         schedule = {"schedule": "1f1b", "num_stages_per_rank": 1, "zero_bubble": False}
         job.config["trainer"]["pipelining"] = {"schedule": schedule}

@@ -124,8 +124,12 @@ void FirstStep::watch(const at::Tensor& loss) {
   }
 }
 
-void FirstStep::warn(const Module& module) {
-  const auto parameters = module.named_parameters();
+void FirstStep::warn(const std::vector<std::shared_ptr<Module>>& stages) {
+  std::vector<std::pair<std::string, ParameterPtr>> parameters;
+  for (const auto& stage : stages) {
+    const auto own = stage->named_parameters();
+    parameters.insert(parameters.end(), own.begin(), own.end());
+  }
   std::vector<std::int64_t> is_reached;
   for (const auto& [name, parameter] : parameters) {
     // Ends the entry, so that what is left belongs to no module.

@@ -8,7 +8,7 @@
 //   ...                                          // forward
 //   first.watch(loss);
 //   ...                                          // backward; the other microbatches
-//   first.warn(module);
+//   first.warn(stages);
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ class FirstStep {
   // Collective over all ranks, after the last backward, when nothing refers to the graphs any more. The first rank of
   // each pipeline stage logs parameters that no rank's losses depend on, and what it found itself: leaves that belong
   // to no module and outlive the step, and use of LibTorch's random generators.
-  void warn(const Module& module);
+  void warn(const std::vector<std::shared_ptr<Module>>& stages);
 
  private:
   [[nodiscard]] std::vector<at::Tensor> generator_states() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/OpMathType.h>
@@ -29,6 +30,7 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
                                  const GradientClippingConfig& clipping, GradientMemory memory,
                                  const std::vector<std::shared_ptr<Module>>& stages)
     : parameters_(module.named_parameters()),
+      tied_(context, stages),
       pipeline_(context.mesh(MeshDomain::kRegular).slice({"pp"})),
       ranks_(context.mesh(MeshDomain::kBatch)),
       counts_(ranks_.axis_coordinate("tp") == 0),
@@ -55,8 +57,18 @@ GradientManager::GradientManager(const DistContext& context, Module& module, con
   if (stages.empty()) add_stage(module);
   for (const auto& stage : stages) add_stage(*stage);
   std::vector<ParameterPtr> parameters;
-  for (const auto& [name, parameter] : parameters_) parameters.push_back(parameter);
+  for (const auto& [name, parameter] : parameters_) {
+    if (!tied_.is_counted_before(parameter)) parameters.push_back(parameter);
+  }
   norm_groups_ = group_parameters_for_norm(parameters);
+}
+
+double GradientManager::num_parameters() const {
+  double count = 0;
+  for (const auto& [name, parameter] : parameters_) {
+    if (!tied_.is_counted_before(parameter)) count += static_cast<double>(parameter->global_numel());
+  }
+  return count;
 }
 
 void GradientManager::begin_microbatch(bool is_last) {
@@ -68,6 +80,7 @@ void GradientManager::end_microbatch() {
 }
 
 void GradientManager::begin_forward(std::size_t stage, std::int64_t microbatch) {
+  if (!std::exchange(has_begun_, true)) tied_.begin_step();
   for (const auto& reduction : stages_[stage].all) reduction->begin_forward_pass(microbatch);
 }
 
@@ -135,6 +148,7 @@ GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->finish();
   const at::Tensor sums = sum_over_ranks(report);
+  tied_.sum_gradients();
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, pipeline_).to(sums.options());
   const at::Tensor scale = grad_scale_of(sums, norm);
   return {.grad_scale = scale, .totals = HostCopy(at::cat({sums, norm.view(1), scale.view(1)}), copies_, world_)};
@@ -216,6 +230,7 @@ void GradientManager::reset() {
   weighted_loss_ = at::Tensor();
   total_weight_ = at::Tensor();
   losses_.clear();
+  has_begun_ = false;
 }
 
 void GradientManager::abandon() {

@@ -31,6 +31,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
 #include "d9d/internals/grad_sync/bucketed_reduction.h"
+#include "d9d/loop/component/tied_parameters.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/optim/optimizer.h"
@@ -69,11 +70,15 @@ enum class GradientMemory {
 
 class GradientManager {
  public:
-  // The module has storage and layouts. Gradients are reduced in config.grad_dtype, unless a reduction's own
-  // configuration names another dtype. stages: the rank's stages, of which `module` consists; none: it is one.
+  // Collective over the ranks of a pipeline. The module has storage and layouts. Gradients are reduced in
+  // config.grad_dtype, unless a reduction's own configuration names another dtype. stages: the rank's stages, of which
+  // `module` consists; none: it is one.
   GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
                   const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep,
                   const std::vector<std::shared_ptr<Module>>& stages = {});
+
+  // The number of elements of this rank's parameters; each parameter is counted by one rank of a pipeline.
+  [[nodiscard]] double num_parameters() const;
 
   // The calls of GradientReduction for the reductions of one stage.
   void begin_forward(std::size_t stage, std::int64_t microbatch);
@@ -152,6 +157,8 @@ class GradientManager {
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<StageReductions> stages_;
   std::vector<std::shared_ptr<GradientReduction>> reductions_;  // of all stages
+  TiedParameters tied_;
+  bool has_begun_ = false;  // the step's first forward
   std::vector<GradNormGroup> norm_groups_;
   DeviceMesh pipeline_;  // ranks with other layers
   DeviceMesh ranks_;     // all ranks

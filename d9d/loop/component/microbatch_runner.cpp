@@ -64,7 +64,7 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
     executor_.run(stages, std::ssize(step_.numbers));
   }
   binding_.reset();  // states may refer to graphs
-  if (first_step_) first_step_->warn(*job_.module);
+  if (first_step_) first_step_->warn(job_.stages);
   first_step_.reset();
   is_first_step_ = false;
   return num_tokens_;

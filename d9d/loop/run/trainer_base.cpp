@@ -122,7 +122,10 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config);
   const std::shared_ptr<Module> module = local_stages(stages);
   check_cuda_graph(config, *module);
-  if (saved_) load_model(*saved_, context, *module, config);
+  if (saved_) {
+    load_model(*saved_, context, *module, config);
+    update_copies(copies_of(stages));
+  }
   ModelStagesReady ready;
   for (const auto& stage : stages) ready.modules.emplace_back(*stage);
   events->trigger(kTrainModelStagesReady, ready);

@@ -70,18 +70,11 @@ FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
   return finished;
 }
 
-double num_parameters(const Module& module) {
-  double count = 0;
-  for (const auto& [name, parameter] : module.named_parameters())
-    count += static_cast<double>(parameter->global_numel());
-  return count;
-}
-
 // Collective: the stages of a pipeline have a part of the parameters each.
-void announce(const TrainingJob& job, const Logger& log) {
+void announce(const TrainingJob& job, const GradientManager& gradients, const Logger& log) {
   double count = 0;
   for (const nlohmann::json& of_rank :
-       all_gather_object(num_parameters(*job.module), job.context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
+       all_gather_object(gradients.num_parameters(), job.context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
     count += of_rank.get<double>();
   }
   if (!job.context.is_main_process()) return;
@@ -119,7 +112,7 @@ class TrainingRun {
         statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})) {}
 
   TrainingOutcome run() {
-    announce(job_, log_);
+    announce(job_, gradients_, log_);
     set_timeout(job_.config.timeout.init_timeout);
     job_.events->trigger(kTrainReady, {.run = *run_});
     while (!job_.schedule.is_done() && !stops_) {

@@ -28,8 +28,11 @@ class DecoderBackbone : public Module {
   [[nodiscard]] virtual const PipelineStageInfo& stage() const = 0;
   // Of the whole model; none: it does not say.
   [[nodiscard]] virtual std::optional<LayerDistribution> layer_distribution() const { return std::nullopt; }
-  // The embedding matrices to which a head can be tied, in the order of the vocabulary. Empty if this stage has none.
+  // The embedding matrices, in the order of the vocabulary. Empty if this stage has none.
   [[nodiscard]] virtual std::vector<ParameterPtr> embedding_weights() const = 0;
+  // The matrices of a language-modelling head that is tied to the embedding. Only on the last stage: if another stage
+  // is the first, this one gets the embedding as well, with the same names and values.
+  [[nodiscard]] virtual std::vector<ParameterPtr> tied_head_weights() = 0;
   [[nodiscard]] virtual bool ties_word_embeddings() const = 0;
 };
 

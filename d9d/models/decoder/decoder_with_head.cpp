@@ -1,16 +1,11 @@
 #include "d9d/models/decoder/decoder_with_head.h"
 
-#include "d9d/base/check.h"
-
 namespace d9d {
 
-ModulePtr<LanguageModellingHead> make_language_modelling_head(const DecoderBackbone& backbone) {
-  D9D_CHECK(!backbone.ties_word_embeddings() || backbone.stage().num_stages == 1, ConfigError,
-            "[models::decoder] expected one pipeline stage with tie_word_embeddings, got ", backbone.stage().num_stages,
-            ": tied embeddings over several stages are not built in this version.");
+ModulePtr<LanguageModellingHead> make_language_modelling_head(DecoderBackbone& backbone) {
   if (!backbone.stage().is_last()) return nullptr;
   if (backbone.ties_word_embeddings()) {
-    return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.embedding_weights());
+    return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.tied_head_weights());
   }
   return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.hidden_size());
 }

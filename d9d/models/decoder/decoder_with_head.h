@@ -63,8 +63,8 @@ using DecoderForClassification = DecoderWithHead<ClassificationHead>;
 using DecoderForEmbedding = DecoderWithHead<EmbeddingHead>;
 
 // Build heads of the backbone's width, on the last stage only. A backbone that ties its embeddings shares them with
-// the language-modelling head; tied embeddings over several stages are a ConfigError.
-[[nodiscard]] ModulePtr<LanguageModellingHead> make_language_modelling_head(const DecoderBackbone& backbone);
+// the language-modelling head: of several stages the last one gets the embedding as well.
+[[nodiscard]] ModulePtr<LanguageModellingHead> make_language_modelling_head(DecoderBackbone& backbone);
 [[nodiscard]] ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone);
 [[nodiscard]] ModulePtr<DecoderForClassification> make_decoder_for_classification(
     const ModulePtr<DecoderBackbone>& backbone, const ClassificationHeadConfig& config);

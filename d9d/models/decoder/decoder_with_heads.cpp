@@ -6,7 +6,7 @@ namespace d9d {
 namespace {
 
 struct BuildHead {
-  const DecoderBackbone& backbone;
+  DecoderBackbone& backbone;
   AnyHead operator()(const CausalLMHeadConfig&) const { return make_language_modelling_head(backbone); }
   AnyHead operator()(const ClassificationHeadConfig& config) const {
     return make_module<ClassificationHead>(config, backbone.hidden_size());
@@ -26,7 +26,7 @@ class HeadMap : public Module {
 };
 
 std::map<std::string, AnyHead> build_heads(const std::map<std::string, HeadConfig>& configs,
-                                           const DecoderBackbone& backbone) {
+                                           DecoderBackbone& backbone) {
   D9D_CHECK(!configs.empty(), ConfigError, "[models::decoder] expected at least one head, got none.");
   std::map<std::string, AnyHead> heads;
   if (!backbone.stage().is_last()) return heads;
@@ -36,7 +36,7 @@ std::map<std::string, AnyHead> build_heads(const std::map<std::string, HeadConfi
 
 }  // namespace
 
-AnyHead build_decoder_head(const HeadConfig& config, const DecoderBackbone& backbone) {
+AnyHead build_decoder_head(const HeadConfig& config, DecoderBackbone& backbone) {
   D9D_CHECK(backbone.stage().is_last(), ConfigError, "[models::decoder] expected the last stage for a head, got stage ",
             backbone.stage().current_stage, " of ", backbone.stage().num_stages, ".");
   return std::visit(BuildHead{backbone}, config);

@@ -20,7 +20,7 @@ using AnyHeadShared = std::variant<LanguageModellingShared, PoolingShared>;
 using AnyHeadOutput = std::variant<LanguageModellingOutput, ClassificationOutput, EmbeddingOutput>;
 
 // A head of the configured kind and of the backbone's width. Only for the last stage.
-[[nodiscard]] AnyHead build_decoder_head(const HeadConfig& config, const DecoderBackbone& backbone);
+[[nodiscard]] AnyHead build_decoder_head(const HeadConfig& config, DecoderBackbone& backbone);
 
 struct SequenceHeadsShared {
   SequenceShared sequence;

@@ -1,5 +1,8 @@
 #include "d9d/models/decoder/parallelize.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "d9d/base/check.h"
 #include "d9d/blocks/moe/moe_layer.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
@@ -64,6 +67,11 @@ void tensor_parallel(PreNormDecoder& decoder, const std::vector<std::shared_ptr<
   }
 }
 
+bool is_tied_head(const std::shared_ptr<Module>& module, const PreNormDecoder& decoder) {
+  const auto* const head = dynamic_cast<const LanguageModellingHead*>(module.get());
+  return head != nullptr && decoder.embed_tokens && head->weights == decoder.embed_tokens->weights;
+}
+
 void shard(const DistContext& context, PreNormDecoder& decoder, const std::vector<std::shared_ptr<Module>>& heads,
            const FsdpConfig& config) {
   const auto runtime =
@@ -76,11 +84,19 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
   std::vector<std::shared_ptr<Module>> last = {decoder.norm.shared()};
   last.insert(last.end(), heads.begin(), heads.end());
   last = without_null(std::move(last));
-  const bool is_tied = decoder.ties_word_embeddings() && decoder.embed_tokens && !last.empty();
+  // Of several stages the first and the last have the embedding, alone in a unit, so that both cut it alike.
+  std::vector<std::shared_ptr<Module>> tied_heads;
+  if (decoder.stage().num_stages > 1) {
+    const auto is_tied_here = [&](const auto& module) { return is_tied_head(module, decoder); };
+    std::ranges::copy_if(last, std::back_inserter(tied_heads), is_tied_here);
+    std::erase_if(last, is_tied_here);
+  }
+  const bool is_tied =
+      decoder.ties_word_embeddings() && decoder.stage().is_first() && decoder.stage().is_last() && !last.empty();
   if (is_tied) {
     last.insert(last.begin(), decoder.embed_tokens.shared());
     parallelize_fsdp(runtime, {.name = "embed_tokens and head", .modules = last, .axes = axes, .stays_gathered = true});
-  } else if (decoder.embed_tokens) {
+  } else if (decoder.stage().is_first()) {
     parallelize_fsdp(runtime, {.name = "embed_tokens", .modules = {decoder.embed_tokens.shared()}, .axes = axes});
   }
   for (std::size_t i = 0; i < decoder.layers().size(); ++i) {
@@ -90,6 +106,7 @@ void shard(const DistContext& context, PreNormDecoder& decoder, const std::vecto
   if (!is_tied && !last.empty()) {
     parallelize_fsdp(runtime, {.name = "norm and head", .modules = last, .axes = axes});
   }
+  if (!tied_heads.empty()) parallelize_fsdp(runtime, {.name = "embed_tokens", .modules = tied_heads, .axes = axes});
 }
 
 }  // namespace

@@ -24,17 +24,11 @@ PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const Decoder
     : config(std::move(configuration)),
       options(stage_options),
       layer_range(layers_of_stage(config.layers, options.stage)),
-      embed_tokens(options.stage.is_first()
-                       ? register_module<SplitTokenEmbeddings>("embed_tokens", config.vocabulary, config.hidden_size)
-                       : nullptr),
+      embed_tokens(options.stage.is_first() ? make_embedding() : nullptr),
       rope_provider(register_module<RotaryEmbeddingProvider>("rope_provider", config.rope)),
       norm(options.stage.is_last()
                ? register_module<RMSNorm>("norm", RMSNormConfig{config.hidden_size, config.rms_norm_eps})
                : nullptr) {
-  if (config.ties_word_embeddings) {  // as a head on normalised hidden states: logits of order one
-    const double std = 1.0 / std::sqrt(static_cast<double>(config.hidden_size));
-    for (const ParameterPtr& weight : embedding_weights()) weight->set_init(init::normal(std));
-  }
   const auto list = register_module<LayerList>("layers");
   for (std::int64_t i = layer_range.begin; i < layer_range.end; ++i) {
     const ModulePtr<DecoderLayer> layer = make_layer(i);
@@ -42,6 +36,21 @@ PreNormDecoder::PreNormDecoder(PreNormDecoderConfig configuration, const Decoder
     list->add(i, layer);
     layers_.push_back(layer);
   }
+}
+
+ModulePtr<SplitTokenEmbeddings> PreNormDecoder::make_embedding() {
+  auto embedding = register_module<SplitTokenEmbeddings>("embed_tokens", config.vocabulary, config.hidden_size);
+  if (config.ties_word_embeddings) {  // as a head on normalised hidden states: logits of order one
+    const double std = 1.0 / std::sqrt(static_cast<double>(config.hidden_size));
+    for (const ParameterPtr& weight : embedding->weights) weight->set_init(init::normal(std));
+  }
+  return embedding;
+}
+
+std::vector<ParameterPtr> PreNormDecoder::tied_head_weights() {
+  D9D_ASSERT(config.ties_word_embeddings && options.stage.is_last(), "a tied head of the last stage");
+  if (!embed_tokens) embed_tokens = make_embedding();
+  return embed_tokens->weights;
 }
 
 SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const SequenceShared& shared) const {

@@ -74,7 +74,8 @@ template <class LayerParameters>
           .sdpa_backend = layer.sdpa_backend};
 }
 
-// Children: embed_tokens (first stage), layers.<global index>, rope_provider, norm (last stage).
+// Children: embed_tokens (first stage, and a last one whose head is tied to it), layers.<global index>, rope_provider,
+// norm (last stage).
 class PreNormDecoder : public DecoderBackbone {
  public:
   using MakeLayer = std::function<ModulePtr<DecoderLayer>(std::int64_t global_index)>;
@@ -88,6 +89,7 @@ class PreNormDecoder : public DecoderBackbone {
   [[nodiscard]] const PipelineStageInfo& stage() const override { return options.stage; }
   [[nodiscard]] std::optional<LayerDistribution> layer_distribution() const override { return config.layers; }
   [[nodiscard]] std::vector<ParameterPtr> embedding_weights() const override;
+  [[nodiscard]] std::vector<ParameterPtr> tied_head_weights() override;
   [[nodiscard]] bool ties_word_embeddings() const override { return config.ties_word_embeddings; }
 
   // For example to set activation checkpointing of single layers: (*layers)[i]->set_activation_checkpointing(...).
@@ -100,11 +102,13 @@ class PreNormDecoder : public DecoderBackbone {
   const PreNormDecoderConfig config;
   const DecoderStageOptions options;
   const LayerRange layer_range;
-  const ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null on all stages but the first
+  ModulePtr<SplitTokenEmbeddings> embed_tokens;  // null on stages that have none
   const ModulePtr<RotaryEmbeddingProvider> rope_provider;
   const ModulePtr<RMSNorm> norm;  // null on all stages but the last
 
  private:
+  [[nodiscard]] ModulePtr<SplitTokenEmbeddings> make_embedding();
+
   std::vector<ModulePtr<DecoderLayer>> layers_;
   std::int64_t num_position_shards_ = 1;
 };

@@ -29,6 +29,7 @@
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
 #include "d9d/models/decoder/parallelize.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/models/qwen3_moe/model.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
@@ -62,6 +63,9 @@ struct PipelineJob {
   ModelStageFactoryConfig model = {};
   std::string export_to = {};           // in folder()
   std::set<std::string> exported = {};  // empty: what the provider does by itself
+  bool is_huggingface = false;          // exports, and source_checkpoint; of dense models
+  at::ScalarType dtype = at::kDouble;
+  OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
   RankBackend backend = RankBackend::kThreads;
   // Called with each stage that the provider has built, those that are measured included; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
@@ -144,18 +148,13 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
 
   ModelStage<LanguageModelTypes> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
     const DecoderStageOptions options{.stage = stage, .enable_checkpointing = job.checkpoints};
-    const SmallDecoder sizes{.num_layers = 8,
-                             .num_attention_heads = 4,
-                             .num_key_value_heads = 2,
-                             .ties_embeddings = job.ties_embeddings,
-                             .auxiliary_loss_coefficient = 0.1};
     if (job.has_experts) {
-      backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes), options);
+      backbone = make_module<Qwen3MoEModel>(small_parameters<Qwen3MoEParameters>(sizes()), options);
     } else {
-      backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes), options);
+      backbone = make_module<Qwen3DenseModel>(small_parameters<Qwen3DenseParameters>(sizes()), options);
     }
     model = make_decoder_for_causal_lm(backbone);
-    model->to(at::kDouble);
+    model->to(job.dtype);
     for (const auto& [name, parameter] : model->named_parameters()) {
       const bool is_early =
           name.starts_with("model.embed") || name.starts_with("model.layers.0.") || name.starts_with("model.layers.1.");
@@ -173,7 +172,25 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
         Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size(), .rows = job.rows});
   }
 
+  SmallDecoder sizes() const {
+    return {.num_layers = 8,
+            .num_attention_heads = 4,
+            .num_key_value_heads = 2,
+            .ties_embeddings = job.ties_embeddings,
+            .auxiliary_loss_coefficient = 0.1};
+  }
+
+  StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module) override {
+    if (!job.is_huggingface) return AnyModelProvider::map_source_checkpoint(source, module);
+    const auto parameters = small_parameters<Qwen3DenseParameters>(sizes());
+    return qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, source.names());
+  }
+
   ModelExport prepare_export(const Module& module) override {
+    if (job.is_huggingface) {
+      const auto parameters = small_parameters<Qwen3DenseParameters>(sizes());
+      return {.mapper = qwen3_dense_to_huggingface(parameters, CausalLMHeadConfig{})};
+    }
     if (job.exported.empty()) return AnyModelProvider::prepare_export(module);
     return {.mapper = mapper::identities(job.exported)};
   }
@@ -250,9 +267,10 @@ inline Trained train(const PipelineJob& job) {
     Provider provider(job);
     provider.note = [&](const std::string& name, const at::Tensor& whole) {
       const std::lock_guard lock(mutex);
-      trained.at_start.insert_or_assign(name, whole);
+      const auto [found, is_first] = trained.at_start.try_emplace(name, whole);
+      EXPECT_TRUE(is_first || at::equal(found->second, whole)) << name << " begins as another on another rank";
     };
-    AutoOptimizerProvider optimizer(AdamWConfig{.lr = 1e-2});
+    AutoOptimizerProvider optimizer(job.optimizer);
     AutoLRSchedulerProvider lr_scheduler(
         PiecewiseConfig{.initial_multiplier = 1.0,
                         .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
@@ -275,7 +293,10 @@ inline Trained train(const PipelineJob& job) {
       trained.num_gathers += shards->num_gathers();
       trained.num_reductions += shards->num_reductions();
     }
-    for (const auto& [name, tensor] : whole) trained.parameters.insert_or_assign(name, tensor.detach().clone());
+    for (const auto& [name, tensor] : whole) {
+      const auto [found, is_first] = trained.parameters.try_emplace(name, tensor.detach().clone());
+      EXPECT_TRUE(is_first || at::equal(found->second, tensor)) << name << " is another on another rank";
+    }
   });
   std::ifstream file(folder() / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) trained.logged.push_back(nlohmann::json::parse(line));

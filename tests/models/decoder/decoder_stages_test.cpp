@@ -143,15 +143,26 @@ TEST(DecoderStages, Refuse_the_input_of_another_stage) {
   EXPECT_THAT(test::message_of<ConfigError>([&] { (void)stages[1](ids, shared()); }), HasSubstr("stage 1 of 2"));
 }
 
-TEST(DecoderStages, Refuse_a_head_tied_to_an_embedding_of_another_stage) {
+TEST(DecoderStages, Have_the_embedding_of_a_tied_head_on_the_first_and_the_last_stage_alone) {
   Qwen3DenseParameters parameters = test::tiny_dense();
   parameters.tie_word_embeddings = true;
-  for (const std::int64_t stage : {0, 1}) {
-    const auto backbone = test::make_backbone(parameters, {.stage = {.num_stages = 2, .current_stage = stage}});
-    EXPECT_THAT(test::message_of<ConfigError>([&] { (void)make_decoder_for_causal_lm(backbone); }),
-                HasSubstr("tie_word_embeddings"));
-    EXPECT_NO_THROW((void)make_decoder_for_classification(backbone, {.num_labels = 2}));
+  const std::string name = "model.embed_tokens.token_embedding.regular.weight";
+  for (const std::int64_t stage : {0, 1, 2}) {
+    const DecoderStageOptions options{.stage = {.num_stages = 3, .current_stage = stage}};
+    const auto tied = test::initialized(make_decoder_for_causal_lm(test::make_backbone(parameters, options)));
+    EXPECT_EQ(tied->state_dict().contains(name), stage != 1) << stage;
+    if (tied->head) {
+      EXPECT_EQ(tied->head->weights, tied->model->embedding_weights());
+    }
+    const auto pooled =
+        test::initialized(make_decoder_for_classification(test::make_backbone(parameters, options), {.num_labels = 2}));
+    EXPECT_EQ(pooled->state_dict().contains(name), stage == 0) << stage;
   }
+  const auto first = test::initialized(
+      make_decoder_for_causal_lm(test::make_backbone(parameters, {.stage = {.num_stages = 2, .current_stage = 0}})));
+  const auto last = test::initialized(
+      make_decoder_for_causal_lm(test::make_backbone(parameters, {.stage = {.num_stages = 2, .current_stage = 1}})));
+  EXPECT_TRUE(at::equal(first->state_dict().at(name), last->state_dict().at(name)));
 }
 
 std::vector<std::string> names(const Module& module) {

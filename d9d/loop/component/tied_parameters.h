@@ -1,0 +1,49 @@
+// Parameters that several stages of a pipeline have under one name, as the embedding that a head reads too. Each stage
+// computes with its own tensor. All get the sum of the gradients, so that every optimiser takes the same step; one rank
+// counts the parameter, and checkpoints have it once.
+//
+// Example
+//   const TiedParameters tied(context, stages);
+//   tied.begin_step();
+//   ...                             // gradients of each stage are summed over data-parallel ranks
+//   tied.sum_gradients();           // before their norm
+#pragma once
+
+#include <memory>
+#include <unordered_set>
+#include <vector>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/component/local_stages.h"
+
+namespace d9d {
+
+class TiedParameters {
+ public:
+  // Collective over the ranks of a pipeline. stages: those of this rank, with storage and layouts. Makes a communicator
+  // for the ranks that have a parameter together, and none for others. Throws ConfigError on all ranks, naming the
+  // parameter, if its dtype, shape or layout differs, or if only some train it.
+  TiedParameters(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages);
+
+  // Local. Before the first forward of a step: update_copies() of local_stages.h.
+  void begin_step() const { update_copies(copies_); }
+  // Collective over the ranks that have the parameters. Adds up stored().grad(); copies on one rank keep their own.
+  void sum_gradients() const;
+
+  // Whether a rank before this one in the pipeline has the parameter too, and counts it.
+  [[nodiscard]] bool is_counted_before(const ParameterPtr& parameter) const {
+    return counted_before_.contains(parameter.get());
+  }
+
+ private:
+  struct OverRanks {
+    std::shared_ptr<Communicator> ranks;
+    std::vector<ParameterPtr> parameters;  // trained
+  };
+
+  std::vector<ParameterCopy> copies_;
+  std::vector<OverRanks> over_ranks_;
+  std::unordered_set<const Parameter*> counted_before_;
+};
+
+}  // namespace d9d

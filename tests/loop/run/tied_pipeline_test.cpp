@@ -1,0 +1,216 @@
+// A pipeline whose head reads the embedding, which its first and its last stage have, trains as one piece on one rank
+// does: losses, norms, parameters; both copies stay equal bit for bit, and are saved, exported and counted once.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+
+#include "tests/loop/run/pipeline_job.h"
+
+namespace d9d::test::tied_pipeline_test {
+namespace {
+
+namespace fs = std::filesystem;
+using pipeline::expect_same;
+using pipeline::folder;
+using pipeline::PipelineJob;
+using pipeline::schedules;
+using pipeline::train;
+using pipeline::Trained;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const Trained& tied_in_one_piece() {
+  static const Trained trained = train({.ties_embeddings = true});
+  return trained;
+}
+
+std::vector<PipelineScheduleConfig> all_schedules() {
+  std::vector<PipelineScheduleConfig> all = schedules();
+  all.emplace_back(OneFOneBScheduleConfig{.num_stages_per_rank = 2});
+  all.emplace_back(OneFOneBScheduleConfig{.zero_bubble = true});
+  return all;
+}
+
+void expect_as_in_one_piece(const DeviceMeshParameters& mesh, const PipelineScheduleConfig& schedule,
+                            const FsdpConfig& fsdp = {}, bool checkpoints = false) {
+  SCOPED_TRACE(cat(schedule_of(schedule).name, " on ", mesh.pipeline_parallel, " of ", mesh.world_size()));
+  expect_same(
+      train({.mesh = mesh, .schedule = schedule, .fsdp = fsdp, .checkpoints = checkpoints, .ties_embeddings = true}),
+      tied_in_one_piece());
+}
+
+TEST(TiedPipeline, Each_schedule_on_one_two_and_four_ranks_trains_as_one_piece_does) {
+  for (const PipelineScheduleConfig& schedule : all_schedules()) {
+    for (const std::int64_t num_ranks : {1, 2, 4}) expect_as_in_one_piece({.pipeline_parallel = num_ranks}, schedule);
+  }
+}
+
+TEST(TiedPipeline, Sharded_and_replicated_stages_of_each_schedule_train_as_one_piece_does) {
+  const FsdpConfig once{.reshard_after_forward = ReshardAfterForward::kNever, .reduce_on_last_microbatch = true};
+  const FsdpConfig copies{.gather = ExchangeMethod::kCopyEngine, .reduce = ExchangeMethod::kCopyEngine};
+  for (const PipelineScheduleConfig& schedule : all_schedules()) {
+    expect_as_in_one_piece({.pipeline_parallel = 2, .data_parallel_replicate = 2}, schedule);
+    expect_as_in_one_piece({.pipeline_parallel = 2, .data_parallel_shard = 2}, schedule);
+    expect_as_in_one_piece({.pipeline_parallel = 2, .data_parallel_shard = 2}, schedule, once, /*checkpoints=*/true);
+    expect_as_in_one_piece({.pipeline_parallel = 2, .data_parallel_shard = 2}, schedule, copies);
+  }
+  for (const PipelineScheduleConfig& schedule :
+       {PipelineScheduleConfig(OneFOneBScheduleConfig{}), PipelineScheduleConfig(ZeroBubbleVScheduleConfig{})}) {
+    expect_as_in_one_piece({.pipeline_parallel = 2, .data_parallel_replicate = 2, .data_parallel_shard = 2}, schedule);
+    expect_as_in_one_piece({.pipeline_parallel = 4, .data_parallel_shard = 2}, schedule, once);
+    expect_as_in_one_piece({.pipeline_parallel = 2, .context_parallel_shard = 2}, schedule);
+  }
+}
+
+TEST(TiedPipeline, Over_sockets_with_experts_trains_as_one_piece_does) {
+  const Trained expected = train({.has_experts = true, .ties_embeddings = true});
+  for (const PipelineScheduleConfig& schedule :
+       {PipelineScheduleConfig(OneFOneBScheduleConfig{}), PipelineScheduleConfig(DualPipeVScheduleConfig{})}) {
+    expect_same(train({.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2, .expert_parallel = 2},
+                       .schedule = schedule,
+                       .has_experts = true,
+                       .ties_embeddings = true,
+                       .backend = RankBackend::kGloo}),
+                expected);
+  }
+}
+
+TEST(TiedPipeline, With_a_frozen_embedding_trains_as_one_piece_does) {
+  const Trained expected = train({.ties_embeddings = true, .freezes_first = true});
+  for (const PipelineScheduleConfig& schedule : schedules()) {
+    SCOPED_TRACE(schedule_of(schedule).name);
+    expect_same(train({.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
+                       .schedule = schedule,
+                       .ties_embeddings = true,
+                       .freezes_first = true}),
+                expected);
+  }
+}
+
+// pipeline::train() compares the copies of all ranks.
+TEST(TiedPipeline, Copies_that_are_rounded_stochastically_stay_equal) {
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.pipeline_parallel = 2},
+                                           DeviceMeshParameters{.pipeline_parallel = 4, .data_parallel_shard = 2}}) {
+    const PipelineJob job{.mesh = mesh,
+                          .schedule = OneFOneBScheduleConfig{},
+                          .ties_embeddings = true,
+                          .dtype = at::kBFloat16,
+                          .optimizer = StochasticAdamWConfig{.lr = 1e-2, .state_dtype = Dtype::kBFloat16}};
+    const Trained trained = train(job);
+    const std::string name = "model.embed_tokens.token_embedding.regular.weight";
+    EXPECT_GT((trained.parameters.at(name) - trained.at_start.at("model." + name)).abs().max().item<float>(), 0.0f);
+  }
+}
+
+// "11.5k parameters", as the job's first lines say.
+std::string num_parameters(const PipelineJob& job) {
+  ::testing::internal::CaptureStderr();
+  (void)train(job);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  const std::size_t end = text.find(" parameters, ");
+  return end == std::string::npos ? text : text.substr(text.rfind(' ', end - 1) + 1, end - text.rfind(' ', end - 1));
+}
+
+TEST(TiedPipeline, Announces_as_many_parameters_as_one_piece_has) {
+  const std::string expected = num_parameters({.ties_embeddings = true});
+  EXPECT_THAT(expected, StartsWith("11.5k"));
+  EXPECT_THAT(num_parameters({}), Not(StartsWith("11.5k")));  // with a head of its own
+  for (const PipelineScheduleConfig& schedule : schedules()) {
+    const PipelineJob job{.mesh = {.pipeline_parallel = 2}, .schedule = schedule, .ties_embeddings = true};
+    EXPECT_EQ(num_parameters(job), expected);
+  }
+}
+
+class TiedPipelineFolders : public ::testing::Test {
+ protected:
+  void SetUp() override { fs::remove_all(folder()); }
+  void TearDown() override { fs::remove_all(folder()); }
+};
+
+// Of the tensors in safetensors files of a folder.
+std::int64_t bytes_in(const fs::path& path) {
+  std::int64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    std::uint64_t header = 0;
+    file.read(reinterpret_cast<char*>(&header), sizeof header);
+    bytes += static_cast<std::int64_t>(entry.file_size() - sizeof header - header);
+  }
+  return bytes;
+}
+
+std::vector<PipelineJob> layouts() {
+  return {{.ties_embeddings = true},
+          {.mesh = {.pipeline_parallel = 2}, .schedule = OneFOneBScheduleConfig{}, .ties_embeddings = true},
+          {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
+           .schedule = DualPipeVScheduleConfig{},
+           .ties_embeddings = true},
+          {.mesh = {.pipeline_parallel = 4}, .schedule = GPipeScheduleConfig{}, .ties_embeddings = true},
+          {.mesh = {.pipeline_parallel = 2, .data_parallel_replicate = 2},
+           .schedule = ZeroBubbleVScheduleConfig{},
+           .ties_embeddings = true},
+          {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
+           .schedule = OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true},
+           .ties_embeddings = true}};
+}
+
+TEST_F(TiedPipelineFolders, Checkpoints_have_the_embedding_once_and_continue_on_any_stages_as_one_piece_would) {
+  constexpr std::int64_t kSaved = 2;
+  const std::vector<PipelineJob> all = layouts();
+  Trained whole = tied_in_one_piece();
+  std::erase_if(whole.logged, [&](const nlohmann::json& line) { return line.value("step", kSaved) < kSaved; });
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    PipelineJob first = all[i];
+    first.save_dir = "first";
+    first.save_period = kSaved;
+    (void)train(first);
+    fs::remove_all(folder() / "first" / "save-3");
+    const std::int64_t own_bytes = bytes_in(folder() / "first" / cat("save-", kSaved));
+    if (i == 0) bytes = own_bytes;
+    EXPECT_EQ(own_bytes, bytes);
+    for (const std::size_t distance : {1, 2}) {
+      PipelineJob rest = all[(i + distance) % all.size()];
+      SCOPED_TRACE(cat("from ", i, " to ", (i + distance) % all.size()));
+      fs::remove_all(folder() / "rest");
+      fs::copy(folder() / "first", folder() / "rest", fs::copy_options::recursive);
+      rest.save_dir = "rest";
+      rest.save_period = kSaved;
+      expect_same(train(rest), whole);
+    }
+    fs::remove_all(folder() / "first");
+  }
+}
+
+TEST_F(TiedPipelineFolders, Exports_to_transformers_have_the_embedding_once_and_are_read_by_both_stages) {
+  std::int64_t bytes = 0;
+  for (const PipelineJob& layout : layouts()) {
+    PipelineJob job = layout;
+    job.is_huggingface = true;
+    job.export_to = "export";
+    const Trained trained = train(job);
+    const HuggingFaceDirectory exported(folder() / "export");
+    EXPECT_THAT(exported.names(), AllOf(Contains("model.embed_tokens.weight"), Not(Contains("lm_head.weight"))));
+    if (bytes == 0) bytes = bytes_in(folder() / "export");
+    EXPECT_EQ(bytes_in(folder() / "export"), bytes);
+    PipelineJob next = layout;
+    next.is_huggingface = true;
+    next.model.source_checkpoint = folder() / "export";
+    next.num_steps = 1;
+    const Trained again = train(next);
+    for (const auto& [name, tensor] : trained.parameters) {
+      EXPECT_TRUE(at::equal(again.at_start.at("model." + name), tensor)) << name;
+    }
+    fs::remove_all(folder() / "export");
+  }
+}
+
+}  // namespace
+}  // namespace d9d::test::tied_pipeline_test
