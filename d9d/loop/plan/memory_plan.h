@@ -74,8 +74,8 @@ struct MemoryMeter {
   std::function<void()> reset_peak;
 };
 
-// Collective over the ranks of the context, with the same request. Runs what plan_memory() runs on the context's device,
-// with values: what a plan is compared with. Messages are not counted.
+// Collective over the ranks of the context, with the same request: what plan_memory() runs for one rank, on the
+// context's device.
 [[nodiscard]] RankMemory measure_memory(const DistContext& context, const MemoryRequest& request,
                                         ModelProvider<LanguageModelTypes>& model, const MemoryMeter& meter);
 

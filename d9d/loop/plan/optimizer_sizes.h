@@ -1,0 +1,33 @@
+// How much an optimiser keeps for the parameters of a module, without making it for them.
+//
+// Example
+//   OptimizerSizes sizes(AdamWConfig{});
+//   sizes.bytes_of(*module);              // of the trained parameters that this rank stores, 8 bytes an element
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include <c10/core/ScalarType.h>
+
+#include "d9d/modules/module.h"
+#include "d9d/optim/config.h"
+
+namespace d9d {
+
+// Of an optimiser whose state grows with a parameter's elements alone: what it makes for two elements and not for one,
+// in each dtype.
+class OptimizerSizes {
+ public:
+  explicit OptimizerSizes(const OptimizerConfig& config) : config_(config) {}
+
+  [[nodiscard]] std::int64_t bytes_of(const Module& module);
+
+ private:
+  [[nodiscard]] std::int64_t state_bytes(std::int64_t num_elements, at::ScalarType dtype) const;
+
+  OptimizerConfig config_;
+  std::map<at::ScalarType, std::int64_t> of_element_;
+};
+
+}  // namespace d9d

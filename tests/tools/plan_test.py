@@ -1,0 +1,77 @@
+"""d9d_plan as a user runs it."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PROGRAM = sys.argv[1]
+ROOT = Path(__file__).resolve().parents[2]
+DENSE = ROOT / "examples/qwen3_dense/pretrain/pretrain.json"
+MODEL = ROOT / "d9d/models/qwen3_dense/presets/8B.json"
+
+
+def run(*arguments, code=0):
+    result = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == code, (arguments, result)
+    if code in (1, 2):
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr  # one clear line
+        return result.stderr
+    return result.stdout
+
+
+def check_jobs():
+    """Every job that the examples ship; a program that is no pretraining job is refused by name."""
+    planned = 0
+    for job in sorted(ROOT.glob("examples/**/*.json")):
+        if "model_provider" not in json.loads(job.read_text()):
+            assert "plan_memory()" in run(job, code=1)
+            continue
+        table = run(job)
+        assert "on 1 rank, gpipe, 4 microbatches of 4 x 256" in table, table
+        planned += 1
+    assert planned == 2
+    assert "checkpointed on 2 ranks (data_parallel_shard 2)" in run(
+        DENSE, "model_provider.checkpointing=true", "mesh.data_parallel_shard=2")
+
+
+def check_model():
+    """Sizes that are known: 8,190,735,360 parameters of Qwen3 8B, of 2 bytes and 8 of moments each, and rotary tables."""
+    table = run(MODEL, "--microbatch", "1x128", "--microbatches", 1).splitlines()
+    assert table[2].split()[2] == "8190735360", table
+    assert "15.28 GiB" in table[2] and "61.03 GiB" in table[2], table
+    pipeline = run(MODEL, "--mesh", "pipeline_parallel=2", "--schedule", "1f1b,num_stages_per_rank=2,zero_bubble=true",
+                   "--optimizer", "stochastic_adamw,lr=1e-4,state_dtype=bfloat16", "--microbatch", "1x128")
+    assert "1f1b, V = 2, zero bubble, 4 microbatches of 1 x 128" in pipeline, pipeline
+    elements = [line.split()[2] for line in pipeline.splitlines() if line.startswith("  stage")]
+    assert sum(map(int, elements)) == 8190735360, elements
+
+
+def check_memory():
+    assert "fits, leaves" in run(MODEL, "--microbatch", "1x128", "--microbatches", 1, "--memory", "200GiB")
+    table = run(MODEL, "--microbatch", "1x128", "--microbatches", 1, "--memory", "80GiB", code=3)
+    assert "does not fit: lacks" in table and "mesh.data_parallel_shard=2" in table and "stochastic_adamw" in table, table
+
+
+def check_errors():
+    assert "--microbatches" in run("--help")
+    assert "expected a file" in run(code=2)
+    assert "unknown option '--gpu'" in run(MODEL, "--gpu", code=2)
+    assert "--memory SIZE" in run(MODEL, "--memory", "much", code=2)
+    assert "--microbatch BxS" in run(MODEL, "--microbatch", 4096, code=2)
+    assert "Did you mean 'pipeline_parallel'" in run(MODEL, "--mesh", "pipeline_paralel=2", code=1)
+    assert "expert_parallel" in run(MODEL, "--mesh", "data_parallel_shard=2,expert_parallel=3", code=1)
+    assert "microbatches" in run(MODEL, "--mesh", "pipeline_parallel=2", "--schedule", "dual_pipe_v",
+                                 "--microbatches", 1, code=1)
+    assert "num_stages_per_rank" in run(MODEL, "--mesh", "pipeline_parallel=2", "--schedule", "looped_bfs", code=1)
+    with tempfile.TemporaryDirectory() as folder:
+        job = Path(folder) / "job.json"
+        job.write_text(DENSE.read_text().replace('"hidden_size"', '"hiden_size"'))
+        assert "hiden_size" in run(job, code=1)
+
+
+check_jobs()
+check_model()
+check_memory()
+check_errors()
