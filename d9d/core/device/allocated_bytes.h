@@ -15,8 +15,8 @@
 namespace d9d {
 
 // CUDA devices: what their allocator has handed out. CPUs: what this thread has allocated since the construction and
-// released, without what existed before; backward of CPU tensors runs on the calling thread and counts. Scopes nest; one
-// ends on the thread where it began.
+// not yet released; backward of CPU tensors runs on the calling thread and counts, and what existed before does not.
+// Scopes nest; one ends on the thread where it began.
 class AllocatedBytes {
  public:
   explicit AllocatedBytes(c10::Device device);

@@ -63,7 +63,7 @@ std::string table_of(const std::vector<StageCosts>& stages) {
     (..., (out << std::setw(12) << values));
     out << '\n';
   };
-  row("stage", "F", "B", "I", "W ms", "to B MiB", "to W MiB");
+  row("stage", "F ms", "B ms", "I ms", "W ms", "to B MiB", "to W MiB");
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const StageCosts& stage = stages[i];
     row(i, stage.forward * kMilli, stage.backward * kMilli, stage.backward_input * kMilli,

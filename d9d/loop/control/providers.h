@@ -1,5 +1,5 @@
 // The parts of a training job that its author provides: model, data, optimiser, learning rate. Each one's builder is
-// called once.
+// called once; those of a model also for stages that trainer.pipelining.schedule = auto measures and drops.
 #pragma once
 
 #include <map>

@@ -103,6 +103,8 @@ class TrainTask : public AnyTask {
                 "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
                 "(d9d/base/record.h), so that tensors in it are found and detached");
 
+  // Where trainer.pipelining.schedule is auto, all three are called several times more for the first microbatch.
+
   // Called once a microbatch on every rank, with the batch's tensors on the model's device.
   [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
   // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.

@@ -88,7 +88,7 @@ TEST_F(AutoSchedule, Leaves_no_trace_with_sharded_stages_experts_and_packed_docu
   expect_no_trace({.mesh = {.pipeline_parallel = 2, .data_parallel_replicate = 2}, .rows = pipeline::Rows::kPacked});
 }
 
-TEST_F(AutoSchedule, Leaves_no_trace_over_processes) {
+TEST_F(AutoSchedule, Leaves_no_trace_over_sockets) {
   expect_no_trace({.mesh = {.pipeline_parallel = 2}, .backend = RankBackend::kGloo});
 }
 

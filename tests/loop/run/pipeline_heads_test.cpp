@@ -255,6 +255,19 @@ TEST(PipelineHeads, Train_as_on_one_rank_and_each_goes_in_and_out_by_its_prefix)
   }
 }
 
+TEST(PipelineHeads, Train_bit_for_bit_as_named_where_auto_measures_a_task_of_several_losses) {
+  const fs::path source = published();
+  const DeviceMeshParameters mesh{.pipeline_parallel = 2, .data_parallel_shard = 2};
+  const AutoScheduleConfig only{.max_stages_per_rank = 2, .schedules = {ScheduleKind::kZeroBubbleV}};
+  const Trained chosen = train({.mesh = mesh, .schedule = only, .source = source});
+  const Trained named = train({.mesh = mesh, .schedule = ZeroBubbleVScheduleConfig{}, .source = source});
+  EXPECT_EQ(chosen.losses, named.losses);
+  ASSERT_EQ(chosen.parameters.size(), named.parameters.size());
+  for (const auto& [name, tensor] : named.parameters)
+    EXPECT_TRUE(at::equal(chosen.parameters.at(name), tensor)) << name;
+  EXPECT_THAT(chosen.log, HasSubstr("= auto: measured the model"));
+}
+
 // A model with one head takes its part of the export of both.
 template <class Model>
 void expect_loads(const ModulePtr<Model>& model, const HeadConfig& head, const fs::path& folder,
