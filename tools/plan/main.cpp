@@ -5,6 +5,9 @@
 //   d9d_plan --help
 #include <iostream>
 #include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/launch/launch.h"
@@ -34,6 +37,7 @@ int run(const std::vector<std::string>& words) {
     std::cout << kUsage;
     return 0;
   }
+  at::set_num_threads(1);  // nothing that is computed has the size of a model
   const Job job = read_job(options);
   const PlannedJob planned = plan_job(job, options);
   std::cout << table_text(planned, options.memory);

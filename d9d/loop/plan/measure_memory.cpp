@@ -71,6 +71,93 @@ void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   }
 }
 
+// Measures a stage by itself: a few microbatches, without schedule and neighbours.
+class StageMeasurement {
+ public:
+  StageMeasurement(const DistContext& context, const MemoryMeter& meter, MeasuredStage& stage)
+      : context_(context), meter_(meter), stage_(stage) {}
+
+  // Two microbatches: the first takes what stays for the step, too.
+  void measure(StageMemory& memory) const {
+    const std::int64_t base = meter_.live_bytes();
+    Kept first = forward(0);
+    const std::int64_t after_first = meter_.live_bytes() - base;
+    (void)backward(0, std::move(first), /*is_last=*/false, nullptr);
+    const std::int64_t before = meter_.live_bytes();
+    Kept second = forward(1);
+    memory.activations = meter_.live_bytes() - before;
+    (void)backward(1, std::move(second), /*is_last=*/true, nullptr);
+    memory.gathered = after_first - memory.activations;
+    memory.gradients = std::max(before, meter_.live_bytes()) - base - memory.gathered;
+  }
+
+  // A further two, which wait for W together: the second of them shares full gradients with the first.
+  void measure_split(StageMemory& memory) const {
+    DeferredGradients deferred(stage_.weights());
+    const auto weights = [&](std::int64_t microbatch, bool is_last, WeightGradients left) {
+      stage_.backward({microbatch}, BackwardPart::kWeight, is_last, [&] { left.run(); });
+    };
+    const std::int64_t base = meter_.live_bytes();
+    Kept first = forward(0);
+    const std::int64_t after_first = meter_.live_bytes() - base;
+    weights(0, /*is_last=*/false, backward(0, std::move(first), /*is_last=*/false, &deferred));
+    const std::int64_t before = meter_.live_bytes();
+    Kept second = forward(1);
+    memory.activations = meter_.live_bytes() - before;
+    Kept third = forward(2);
+    WeightGradients left_of_second = backward(1, std::move(second), /*is_last=*/false, &deferred);
+    const std::int64_t one_waits = meter_.live_bytes();
+    WeightGradients left_of_third = backward(2, std::move(third), /*is_last=*/false, &deferred);
+    memory.deferred = meter_.live_bytes() - one_waits + memory.activations;
+    const std::int64_t full_gradients = one_waits - before - memory.activations - memory.deferred;
+    weights(1, /*is_last=*/false, std::move(left_of_second));
+    weights(2, /*is_last=*/true, std::move(left_of_third));
+    const std::int64_t gathered = after_first - memory.activations;
+    memory.gathered = gathered + full_gradients;
+    memory.gradients = std::max(before, meter_.live_bytes()) - base - gathered;
+  }
+
+ private:
+  // Tensors of the device like those of a transfer.
+  [[nodiscard]] std::vector<at::Tensor> transferred(StageBoundary boundary) const {
+    std::vector<at::Tensor> leaves = stage_.transfer({0}, boundary);
+    for (at::Tensor& leaf : leaves) leaf = at::zeros(leaf.sizes(), leaf.options().device(context_.device()));
+    return leaves;
+  }
+
+  // A microbatch between its forward and its backward.
+  struct Kept {
+    std::vector<at::Tensor> arrived;
+    StageGraph graph;
+    at::TensorOptions output;
+  };
+  [[nodiscard]] Kept forward(std::int64_t microbatch) const {
+    std::vector<at::Tensor> arrived;
+    if (!stage_.is_first()) arrived = transferred(StageBoundary::kIncoming);
+    for (const at::Tensor& leaf : floating(arrived)) leaf.set_requires_grad(true);
+    const std::vector<at::Tensor> made = floating(stage_.forward({microbatch}, arrived));
+    return {.arrived = arrived, .graph = StageGraph(made), .output = made.front().options()};
+  }
+  // The whole backward, or with `deferred` its first half, which leaves the other. Nothing else is kept.
+  [[nodiscard]] WeightGradients backward(std::int64_t microbatch, Kept kept, bool is_last,
+                                         DeferredGradients* deferred) const {
+    std::vector<at::Tensor> gradients = stage_.is_last() ? std::vector<at::Tensor>{at::ones({}, kept.output)}
+                                                         : floating(transferred(StageBoundary::kOutgoing));
+    WeightGradients left;
+    const BackwardPart part = deferred == nullptr ? BackwardPart::kWhole : BackwardPart::kInput;
+    stage_.backward({microbatch}, part, is_last, [&] {
+      const auto run_graph = [&] { kept.graph.backward(std::move(gradients)); };
+      if (deferred == nullptr) return run_graph();
+      left = deferred->keep(run_graph);
+    });
+    return left;
+  }
+
+  const DistContext& context_;
+  const MemoryMeter& meter_;
+  MeasuredStage& stage_;
+};
+
 // Builds the stages of a rank as the trainer does, and measures them one by one and together.
 class RankMeasurement {
  public:
@@ -88,7 +175,12 @@ class RankMeasurement {
 
   [[nodiscard]] RankMemory measure() {
     const std::int64_t built = meter_.live_bytes();
-    for (std::size_t i = 0; i < stages_.size(); ++i) measure_stage(i);
+    step_->num_microbatches = 2;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const StageMeasurement stage(context_, meter_, *stages_[i]);
+      splits_backward(program_) && step_->num_stages > 1 ? stage.measure_split(memory_.stages[i])
+                                                         : stage.measure(memory_.stages[i]);
+    }
     count_live(program_.ranks[static_cast<std::size_t>(memory_.pipeline_rank)], memory_.stages);
     step_->num_microbatches = request_.num_microbatches;
     step_->gradients.reset();
@@ -161,55 +253,6 @@ class RankMeasurement {
     for (const auto& [rank, message] : largest)
       bytes += PeerLink::inbox_bytes(StageLinksConfig{}.num_inbox_slots, message);
     return bytes;
-  }
-
-  // Tensors of the device like those of a transfer.
-  [[nodiscard]] std::vector<at::Tensor> transferred(const MeasuredStage& stage, StageBoundary boundary) const {
-    std::vector<at::Tensor> leaves = stage.transfer({0}, boundary);
-    for (at::Tensor& leaf : leaves) leaf = at::zeros(leaf.sizes(), leaf.options().device(context_.device()));
-    return leaves;
-  }
-
-  // Two microbatches: the first takes what stays for the step, too.
-  void measure_stage(std::size_t local) {
-    MeasuredStage& stage = *stages_[local];
-    StageMemory& memory = memory_.stages[local];
-    constexpr std::int64_t kMeasured = 2;
-    step_->num_microbatches = kMeasured;
-    const bool splits = splits_backward(program_) && step_->num_stages > 1;
-    std::optional<DeferredGradients> deferred;
-    if (splits) deferred.emplace(stage.weights());
-    const std::int64_t base = meter_.live_bytes();
-    std::int64_t first_forward = 0, most_gradients = 0;
-    for (std::int64_t i = 0; i < kMeasured; ++i) {
-      const bool is_last = i + 1 == kMeasured;
-      const std::int64_t before = meter_.live_bytes();
-      std::vector<at::Tensor> arrived;
-      if (!stage.is_first()) arrived = transferred(stage, StageBoundary::kIncoming);
-      for (const at::Tensor& leaf : floating(arrived)) leaf.set_requires_grad(true);
-      std::vector<at::Tensor> made = floating(stage.forward({i}, arrived));
-      StageGraph graph(made);
-      const at::TensorOptions loss = made.front().options();
-      made.clear();
-      memory.activations = meter_.live_bytes() - before;
-      if (i == 0) first_forward = meter_.live_bytes() - base;
-      std::vector<at::Tensor> gradients = stage.is_last() ? std::vector<at::Tensor>{at::ones({}, loss)}
-                                                          : floating(transferred(stage, StageBoundary::kOutgoing));
-      const auto run_graph = [&] { graph.backward(std::move(gradients)); };
-      if (!splits) {
-        stage.backward({i}, BackwardPart::kWhole, is_last, run_graph);
-        arrived.clear();
-      } else {
-        WeightGradients of_weights;
-        stage.backward({i}, BackwardPart::kInput, /*is_last=*/false, [&] { of_weights = deferred->keep(run_graph); });
-        arrived.clear();
-        memory.deferred = meter_.live_bytes() - before;
-        stage.backward({i}, BackwardPart::kWeight, is_last, [&] { of_weights.run(); });
-      }
-      most_gradients = std::max(most_gradients, meter_.live_bytes() - base);
-    }
-    memory.gathered = first_forward - memory.activations;
-    memory.gradients = most_gradients - memory.gathered;
   }
 
   const DistContext& context_;
