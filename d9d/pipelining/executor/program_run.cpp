@@ -70,7 +70,7 @@ void ProgramRun::run_part(const PlannedCompute& part) {
   const MicrobatchIndex microbatch = microbatch_of(part.action);
   const auto input = input_of(part.action, placement_.num_stages());
   if (input && (has_backward_ || input->is_forward())) receive_through(*input);
-  if (holds<ForwardAction>(part.action)) return forward(stage, microbatch);
+  if (holds<ForwardAction>(part.action)) return forward(stage, microbatch, part.backward_follows);
   const BackwardPart which = holds<BackwardAction>(part.action)        ? BackwardPart::kWhole
                              : holds<BackwardInputAction>(part.action) ? BackwardPart::kInput
                                                                        : BackwardPart::kWeight;
@@ -105,14 +105,15 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
 
 ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) { return std::move(arrived_.extract(transfer).mapped()); }
 
-void ProgramRun::forward(StageIndex stage, MicrobatchIndex microbatch) {
+void ProgramRun::forward(StageIndex stage, MicrobatchIndex microbatch, bool backward_follows) {
   Live live;
   if (!is_first(stage)) {
     live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
     for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
   }
-  Leaves made = with_error_place(place_of("forward", stage, microbatch),
-                                 [&] { return stages_.at(stage)->forward(microbatch, live.arrived); });
+  Leaves made = with_error_place(place_of("forward", stage, microbatch), [&] {
+    return stages_.at(stage)->forward(microbatch, live.arrived, backward_follows);
+  });
   if (is_last_stage(stage)) {
     if (!has_backward_) return;
     D9D_CHECK(made.size() == 1 && made.front().defined() && made.front().dim() == 0 && made.front().requires_grad(),

@@ -42,7 +42,7 @@ class ProgramRun {
 
   void compute(const std::vector<PlannedCompute>& parts);
   void run_part(const PlannedCompute& part);
-  void forward(StageIndex stage, MicrobatchIndex microbatch);
+  void forward(StageIndex stage, MicrobatchIndex microbatch, bool backward_follows);
   void backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last);
   void weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last);
   void receive_through(const Transfer& transfer);
