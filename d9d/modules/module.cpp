@@ -152,6 +152,10 @@ void Module::train(bool is_training) {
   for_each_module([&](const std::string&, Module& module) { module.is_training_ = is_training; });
 }
 
+void Module::set_backward_follows(bool follows) {
+  for_each_module([&](const std::string&, Module& module) { module.backward_follows_ = follows; });
+}
+
 void Module::set_requires_grad(bool requires_grad) {
   for (const auto& [name, parameter] : named_parameters()) parameter->set_requires_grad(requires_grad);
 }

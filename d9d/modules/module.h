@@ -118,6 +118,10 @@ class Module {
   void train(bool is_training = true);
   void eval() { train(false); }
   [[nodiscard]] bool is_training() const { return is_training_; }
+  // Whether the backward of the next forward runs right after it, as without pipelines. Otherwise other microbatches
+  // run in between, and what forward computes for backward, such as a head's gradients, is better computed there.
+  void set_backward_follows(bool follows);  // of this module and all below
+  [[nodiscard]] bool backward_follows() const { return backward_follows_; }
   void set_requires_grad(bool requires_grad);  // of all parameters below
 
   // Whether backward recomputes this module's activations instead of keeping them (core/autograd/checkpoint.h).
@@ -201,6 +205,7 @@ class Module {
   RandomClockPtr random_clock_ = std::make_shared<RandomClock>();
   std::string canonical_name_;
   bool is_training_ = true;
+  bool backward_follows_ = true;
   bool checkpoints_activations_ = false;
 };
 

@@ -13,7 +13,8 @@ std::vector<at::Tensor> LayoutStage::transfer(MicrobatchIndex microbatch, StageB
   return tree_leaves(model_->decoder->stage_transfer(inputs.input, boundary));
 }
 
-std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) {
+std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
+                                             bool /*backward_follows*/) {
   const std::int64_t number = step_.begin(*model_, microbatch.value);
   const StageInputs inputs = stage_inputs(job_, number, positions_);
   SequenceStageInput input = inputs.input;

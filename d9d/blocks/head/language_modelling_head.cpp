@@ -18,7 +18,8 @@ LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vecto
 
 LanguageModellingOutput LanguageModellingHead::forward(const at::Tensor& hidden_states,
                                                        const LanguageModellingShared& shared) const {
-  return {.cross_entropy = context_->cross_entropy(hidden_states, weights, shared.labels)};
+  const HeadGradients gradients = backward_follows() ? HeadGradients::kInForward : HeadGradients::kInBackward;
+  return {.cross_entropy = context_->cross_entropy(hidden_states, weights, shared.labels, gradients)};
 }
 
 at::Tensor LanguageModellingHead::forward(const at::Tensor& hidden_states) const {

@@ -8,13 +8,14 @@
 namespace d9d {
 
 at::Tensor LocalVocabularyContext::cross_entropy(const at::Tensor& hidden_states,
-                                                 const std::vector<ParameterPtr>& weights,
-                                                 const at::Tensor& labels) const {
+                                                 const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
+                                                 HeadGradients gradients) const {
   std::vector<at::Tensor> locals;
   for (const ParameterPtr& weight : weights) locals.push_back(weight->local());
   const at::Tensor rows = hidden_states.reshape({-1, hidden_states.size(-1)});
-  return kernels::linear_cross_entropy(rows, locals, labels.reshape({-1}),
-                                       {.ignore_index = kIgnoreIndex, .gradients_in_forward = true})
+  return kernels::linear_cross_entropy(
+             rows, locals, labels.reshape({-1}),
+             {.ignore_index = kIgnoreIndex, .gradients_in_forward = gradients == HeadGradients::kInForward})
       .loss.view(labels.sizes());
 }
 

@@ -4,6 +4,7 @@
 // Legend   B batch, S positions, H hidden size, V vocabulary, W ranks (1 in the local form)
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -11,14 +12,18 @@
 
 namespace d9d {
 
+// When those of the loss are made. In forward is a matrix product less, where it is built (gradients_in_forward of
+// kernels::linear_cross_entropy), and they are kept until backward.
+enum class HeadGradients : std::uint8_t { kInForward, kInBackward };
+
 class VocabularyContext {
  public:
   virtual ~VocabularyContext() = default;
   // Collective. hidden_states [B, S / W, H]; weights: those of the head, in the order of the vocabulary; labels [B, S]
   // int64, global ids or kIgnoreIndex -> [B, S], at least fp32, the same on all ranks.
   [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& hidden_states,
-                                                 const std::vector<ParameterPtr>& weights,
-                                                 const at::Tensor& labels) const = 0;
+                                                 const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
+                                                 HeadGradients gradients) const = 0;
   // Collective. hidden_states [B, S / W, H] -> [B, S, V] on all ranks.
   [[nodiscard]] virtual at::Tensor logits(const at::Tensor& hidden_states,
                                           const std::vector<ParameterPtr>& weights) const = 0;
@@ -29,7 +34,7 @@ using VocabularyContextPtr = std::shared_ptr<const VocabularyContext>;
 class LocalVocabularyContext final : public VocabularyContext {
  public:
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
-                                         const at::Tensor& labels) const override;
+                                         const at::Tensor& labels, HeadGradients gradients) const override;
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_states,
                                   const std::vector<ParameterPtr>& weights) const override;
 };

@@ -45,7 +45,7 @@ class Relay final : public PipelineStage {
   [[nodiscard]] Leaves transfer(MicrobatchIndex, StageBoundary boundary) const override {
     return binding_.transfer(local_, 0, boundary);
   }
-  [[nodiscard]] Leaves forward(MicrobatchIndex, const Leaves& leaves) override {
+  [[nodiscard]] Leaves forward(MicrobatchIndex, const Leaves& leaves, bool) override {
     arrived.clear();
     for (const at::Tensor& leaf : leaves) arrived.push_back(leaf.clone());
     if (is_last_) return {};

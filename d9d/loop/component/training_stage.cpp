@@ -36,10 +36,13 @@ std::string TrainingStage::place_text(const char* what) const {
 }
 
 // A model in one stage runs each microbatch's backward right after its forward.
-std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) {
+std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
+                                               bool backward_follows) {
   const auto index = static_cast<std::size_t>(microbatch.value);
   job_.clock.microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
                            .number = step_.numbers[index]};
+  Module& module = *job_.stages[place_.local];
+  if (module.backward_follows() != backward_follows) module.set_backward_follows(backward_follows);
   GradientManager& gradients = *step_.gradients;
   const bool is_one_stage = place_.num_stages == 1;
   is_one_stage ? gradients.begin_microbatch(index + 1 == step_.numbers.size())

@@ -135,7 +135,8 @@ class StageMeasurement {
     std::vector<at::Tensor> arrived;
     if (!stage_.is_first()) arrived = transferred(StageBoundary::kIncoming);
     for (const at::Tensor& leaf : floating(arrived)) leaf.set_requires_grad(true);
-    const std::vector<at::Tensor> made = floating(stage_.forward({microbatch}, arrived));
+    const bool backward_follows = stage_.is_first() && stage_.is_last();
+    const std::vector<at::Tensor> made = floating(stage_.forward({microbatch}, arrived, backward_follows));
     return {.arrived = arrived, .graph = StageGraph(made), .output = made.front().options()};
   }
   // The whole backward, or with `deferred` its first half, which leaves the other. Nothing else is kept.
@@ -159,10 +160,10 @@ class StageMeasurement {
 };
 
 // Builds the stages of a rank as the trainer does, and measures them one by one and together.
-class RankMeasurement {
+class MeasuredRank {
  public:
-  RankMeasurement(const DistContext& context, const MemoryRequest& request, ModelProvider<LanguageModelTypes>& model,
-                  const MemoryMeter& meter)
+  MeasuredRank(const DistContext& context, const MemoryRequest& request, ModelProvider<LanguageModelTypes>& model,
+               const MemoryMeter& meter)
       : context_(context),
         request_(request),
         meter_(meter),
@@ -273,10 +274,9 @@ class RankMeasurement {
 
 RankMemory measure_memory(const DistContext& context, const MemoryRequest& request,
                           ModelProvider<LanguageModelTypes>& model, const MemoryMeter& meter) {
-  refuse_unsupported(request.mesh);
   refuse_unsupported(request.trainer);
   refuse_unsupported(request.optimizer);
-  return RankMeasurement(context, request, model, meter).measure();
+  return MeasuredRank(context, request, model, meter).measure();
 }
 
 }  // namespace d9d

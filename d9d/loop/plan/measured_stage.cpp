@@ -24,7 +24,9 @@ std::vector<at::Tensor> MeasuredStage::transfer(MicrobatchIndex /*microbatch*/, 
   return leaves;
 }
 
-std::vector<at::Tensor> MeasuredStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) {
+std::vector<at::Tensor> MeasuredStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
+                                               bool backward_follows) {
+  if (stage_.module->backward_follows() != backward_follows) stage_.module->set_backward_follows(backward_follows);
   const bool is_one_stage = step_.num_stages == 1;
   is_one_stage ? step_.gradients.begin_microbatch(microbatch.value + 1 == step_.num_microbatches)
                : step_.gradients.begin_forward(local_, microbatch.value);

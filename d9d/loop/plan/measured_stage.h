@@ -29,7 +29,8 @@ class MeasuredStage final : public PipelineStage {
 
   [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
   [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
-                                                const std::vector<at::Tensor>& arrived) override;
+                                                const std::vector<at::Tensor>& arrived,
+                                                bool backward_follows) override;
   [[nodiscard]] std::vector<at::Tensor> weights() const override;
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                 const std::function<void()>& compute) override;

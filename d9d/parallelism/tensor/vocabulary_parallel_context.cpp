@@ -48,8 +48,8 @@ LocalLabels local_labels(const at::Tensor& labels, const std::vector<ParameterPt
 // With lse_r = log(sum of exp over the logits of rank r) and z the logit of the label, which is on one rank:
 //   loss = log(sum_r exp(lse_r)) - z
 at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_states,
-                                                    const std::vector<ParameterPtr>& weights,
-                                                    const at::Tensor& labels) const {
+                                                    const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
+                                                    HeadGradients /*gradients*/) const {
   const CommunicatorPtr communicator = ranks_.communicator();
   const at::Tensor whole = all_gather_along(hidden_states, kPositions, communicator);
   D9D_CHECK(whole.sizes().slice(0, whole.dim() - 1) == labels.sizes(), ConfigError,

@@ -51,13 +51,13 @@ class Passes {
 
   // F and B, or F, I and W. Calls note(point) at each point that the pass comes to.
   template <class Note>
-  void run(bool is_split, const Note& note) {
+  void run(bool is_split, bool backward_follows, const Note& note) {
     if (sample_.before_forward) sample_.before_forward();
     note(Point::kStart);
     Leaves arrived = copies_of(sample_.arrived, sample_.device);
     for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(true);
     note(Point::kForward);
-    Leaves made = stage_.forward(sample_.microbatch, arrived);
+    Leaves made = stage_.forward(sample_.microbatch, arrived, backward_follows);
     note(Point::kForwardDone);
     StageGraph graph(sample_.is_last ? made : differentiable(made));
     const at::TensorOptions of_loss = made.front().options();
@@ -106,7 +106,8 @@ class Times {
 void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
   std::optional<AllocatedBytes> allocated;
   std::map<Point, std::int64_t> bytes;
-  passes.run(/*is_split=*/true, [&](Point point) {
+  // Of several live microbatches at most the last one's backward follows.
+  passes.run(/*is_split=*/true, /*backward_follows=*/false, [&](Point point) {
     if (point == Point::kStart) allocated.emplace(device);
     bytes[point] = allocated->now();
   });
@@ -126,7 +127,7 @@ StageCosts measure_stage(PipelineStage& stage, const StageSample& sample) {
   for (std::int64_t i = -1; i < sample.num_repeats; ++i) {  // the first does not count
     for (Times* const times : {&whole, &split}) {
       if (i >= 0) times->begin_pass();
-      passes.run(times == &split, [&](Point point) {
+      passes.run(times == &split, /*backward_follows=*/true, [&](Point point) {
         if (i >= 0) times->note(point);
       });
     }

@@ -6,7 +6,7 @@
 //     std::vector<at::Tensor> transfer(MicrobatchIndex, StageBoundary) const override {
 //       return {at::empty({batch, sequence, hidden}, at::TensorOptions(at::kMeta).dtype(at::kFloat))};
 //     }
-//     std::vector<at::Tensor> forward(MicrobatchIndex, const std::vector<at::Tensor>& arrived) override {
+//     std::vector<at::Tensor> forward(MicrobatchIndex, const std::vector<at::Tensor>& arrived, bool) override {
 //       return {layers(arrived.front())};
 //     }
 //   };
@@ -33,9 +33,11 @@ class PipelineStage {
 
   // arrived: the transfer of the stage before, empty on the first stage; in a program with a backward its floating
   // tensors require gradients. Returns the transfer to the next stage. On the last stage of a program with a backward:
-  // one scalar, the loss, whose gradient is 1; of one without, nothing.
+  // one scalar, the loss, whose gradient is 1; of one without, nothing. backward_follows: the microbatch's B or I is
+  // the next computation of the rank, so that what forward makes for it waits for nothing else.
   [[nodiscard]] virtual std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
-                                                        const std::vector<at::Tensor>& arrived) = 0;
+                                                        const std::vector<at::Tensor>& arrived,
+                                                        bool backward_follows) = 0;
 
   // The leaves whose gradients I may leave to W (core/autograd/deferred_gradients.h). None: I makes all gradients, and
   // W has nothing to do. Asked for once a run, where a program splits backwards.

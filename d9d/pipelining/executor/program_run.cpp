@@ -101,7 +101,7 @@ bool ProgramRun::is_beside(const ComputeAction& action) const {
 void ProgramRun::run_part(const PlannedCompute& part, bool is_beside) {
   const StageIndex stage = stage_of(part.action);
   const MicrobatchIndex microbatch = microbatch_of(part.action);
-  if (holds<ForwardAction>(part.action)) return forward(stage, microbatch, is_beside);
+  if (holds<ForwardAction>(part.action)) return forward(part, is_beside);
   const BackwardPart which = holds<BackwardAction>(part.action)        ? BackwardPart::kWhole
                              : holds<BackwardInputAction>(part.action) ? BackwardPart::kInput
                                                                        : BackwardPart::kWeight;
@@ -136,15 +136,18 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
 
 ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) { return std::move(arrived_.extract(transfer).mapped()); }
 
-void ProgramRun::forward(StageIndex stage, MicrobatchIndex microbatch, bool is_beside) {
+void ProgramRun::forward(const PlannedCompute& part, bool is_beside) {
+  const StageIndex stage = stage_of(part.action);
+  const MicrobatchIndex microbatch = microbatch_of(part.action);
   Live live;
   live.is_beside = is_beside;
   if (!is_first(stage)) {
     live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
     for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
   }
-  Leaves made = with_error_place(place_of("forward", stage, microbatch),
-                                 [&] { return stages_.at(stage)->forward(microbatch, live.arrived); });
+  Leaves made = with_error_place(place_of("forward", stage, microbatch), [&] {
+    return stages_.at(stage)->forward(microbatch, live.arrived, part.backward_follows);
+  });
   if (is_last_stage(stage)) {
     if (!has_backward_) return;
     D9D_CHECK(made.size() == 1 && made.front().defined() && made.front().dim() == 0 && made.front().requires_grad(),

@@ -59,7 +59,7 @@ class ProgramRun {
   void receive_input(const ComputeAction& action);
   void run_part(const PlannedCompute& part, bool is_beside);
   [[nodiscard]] bool is_beside(const ComputeAction& action) const;
-  void forward(StageIndex stage, MicrobatchIndex microbatch, bool is_beside);
+  void forward(const PlannedCompute& part, bool is_beside);
   void backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last);
   void weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last);
   void receive_through(const Transfer& transfer);

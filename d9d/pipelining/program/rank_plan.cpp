@@ -43,6 +43,25 @@ std::map<StageIndex, ComputeAction> last_of_stages(const RankProgram& program) {
   return last;
 }
 
+bool is_backward_of(const ComputeAction& action, const ComputeAction& forward) {
+  return (holds<BackwardAction>(action) || holds<BackwardInputAction>(action)) &&
+         stage_of(action) == stage_of(forward) && microbatch_of(action) == microbatch_of(forward);
+}
+
+void note_backwards_that_follow(RankPlan& plan) {
+  PlannedCompute* before = nullptr;
+  for (PlannedStep& step : plan.steps) {
+    auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
+    if (parts == nullptr) continue;
+    for (PlannedCompute& part : *parts) {
+      if (before != nullptr && holds<ForwardAction>(before->action)) {
+        before->backward_follows = is_backward_of(part.action, before->action);
+      }
+      before = &part;
+    }
+  }
+}
+
 }  // namespace
 
 RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank) {
@@ -72,6 +91,7 @@ RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank) {
     }
     plan.steps.emplace_back(std::move(computations));
   }
+  note_backwards_that_follow(plan);
   for (const auto& [stage, of_stage] : slots) plan.num_slots[stage] = of_stage.count();
   return plan;
 }

@@ -21,7 +21,8 @@ struct PlannedCompute {
   // Where its stage keeps the microbatch, in [0, RankPlan::num_slots of the stage): from F to B or W no other
   // microbatch has the slot.
   std::int64_t slot = 0;
-  bool is_last = false;  // the stage's last B or W of the step: its gradients of weights are complete after it
+  bool is_last = false;           // the stage's last B or W of the step: its gradients of weights are complete after it
+  bool backward_follows = false;  // F whose B or I is the next computation of the rank
   bool operator==(const PlannedCompute&) const = default;
 };
 

@@ -54,7 +54,8 @@ struct PipelineJob {
   bool checkpoints = false;
   bool has_experts = false;
   bool ties_embeddings = false;
-  bool freezes_first = false;  // embedding and the first two layers
+  bool freezes_first = false;                 // embedding and the first two layers
+  VocabularyContextPtr vocabulary = nullptr;  // of the head; null: its own
   Rows rows = Rows::kSequence;
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
@@ -155,6 +156,7 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
     }
     model = make_decoder_for_causal_lm(backbone);
     model->to(job.dtype);
+    if (model->head && job.vocabulary != nullptr) model->head->set_vocabulary_context(job.vocabulary);
     for (const auto& [name, parameter] : model->named_parameters()) {
       const bool is_early =
           name.starts_with("model.embed") || name.starts_with("model.layers.0.") || name.starts_with("model.layers.1.");

@@ -77,8 +77,9 @@ class HeldStage final : public ToyStage {
  public:
   using ToyStage::ToyStage;
 
-  std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) override {
-    std::vector<at::Tensor> made = ToyStage::forward(microbatch, arrived);
+  std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
+                                  bool backward_follows) override {
+    std::vector<at::Tensor> made = ToyStage::forward(microbatch, arrived, backward_follows);
     if (hold->gate && !hold->forward_ended) {
       hold->forward_ended.emplace(at::kCUDA);
       hold->forward_ended->record(at::accelerator::getCurrentStream(0));

@@ -118,8 +118,11 @@ class ToyStage : public PipelineStage {
     return {x, at::empty({}, meta.dtype(at::kDouble)), at::empty({3}, meta.dtype(at::kLong))};
   }
 
-  std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived) override {
+  std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
+                                  bool backward_follows) override {
     if (on_forward) on_forward(index_, microbatch);
+    D9D_CHECK(!followed_, StateError, "a forward came before the backward that follows");
+    if (backward_follows) followed_ = microbatch;
     for (const auto& each : made_) num_kept += each.expired() ? 0 : 1;
     const bool is_first = arrived.empty();
     // Memory of the stage's own: Gloo keeps that of a message for longer.
@@ -151,6 +154,9 @@ class ToyStage : public PipelineStage {
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                 const std::function<void()>& compute) override {
     if (on_backward) on_backward(index_, microbatch, part);
+    const auto followed = std::exchange(followed_, std::nullopt);
+    D9D_CHECK(!followed || (followed == microbatch && part != BackwardPart::kWeight), StateError,
+              "another backward came before the one that follows");
     if (part != BackwardPart::kInput) ++num_complete;
     is_complete = is_last;
     const MatrixProducts products;
@@ -187,6 +193,7 @@ class ToyStage : public PipelineStage {
   const ToyNetwork& network_;
   const StageIndex index_;
   std::vector<Memory> made_ = {};  // outputs so far
+  std::optional<MicrobatchIndex> followed_ = {};
   std::map<MicrobatchIndex, std::optional<Memory>> inputs_ = {}, activated_ = {};
 };
 

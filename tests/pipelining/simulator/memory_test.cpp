@@ -60,7 +60,7 @@ TEST(RankPlan, Slots_hold_one_microbatch_at_once_and_the_last_action_completes_a
           continue;
         }
         std::vector<ComputeAction> parts;
-        for (const auto& [action, slot, is_last] : std::get<std::vector<PlannedCompute>>(step)) {
+        for (const auto& [action, slot, is_last, backward_follows] : std::get<std::vector<PlannedCompute>>(step)) {
           const auto key = std::pair(stage_of(action), slot);
           RC_ASSERT(slot < plan.num_slots.at(stage_of(action)));
           RC_ASSERT(!is_complete[stage_of(action)]);  // nothing of the stage follows its last
@@ -103,6 +103,29 @@ TEST(RankPlan, The_last_backward_of_gpipe_is_that_of_microbatch_0) {
   const auto& last = std::get<std::vector<PlannedCompute>>(plan.steps.back());
   EXPECT_EQ(last[0], (PlannedCompute{.action = BackwardAction{{0}, {0}}, .slot = 0, .is_last = true}));
   EXPECT_EQ(plan.num_slots.at({0}), 3);
+}
+
+// The forwards of a rank whose backward follows.
+std::string followed(const PipelineProgram& program, std::int64_t rank) {
+  std::string texts;
+  for (const auto& step : plan_rank(program, rank).steps) {
+    const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
+    if (parts == nullptr) continue;
+    for (const PlannedCompute& part : *parts) {
+      if (part.backward_follows) texts += to_text(part.action) + " ";
+    }
+  }
+  return texts;
+}
+
+TEST(RankPlan, Says_which_forwards_the_backward_follows) {
+  EXPECT_EQ(followed(parse_program("r0: 0F0 0F1 0B1 0F2 0I2 0F3 0W2 0B3 0B0\n"), 0), "0F1 0F2 ");
+  EXPECT_EQ(followed(parse_program("r0: 0F0 0F1|0B0 0F2|0B1 0B2\n"), 0), "");  // what is composed runs in between
+  EXPECT_EQ(followed(parse_program("r0: 0F0 1F0 1B0 0B0\n"), 0), "1F0 ");      // of two stages
+  EXPECT_EQ(followed(place_messages(test::golden_computations("gpipe", 2, 4)), 1), "1F3 ");
+  EXPECT_EQ(followed(place_messages(test::golden_computations("1f1b", 2, 4)), 1), "1F0 1F1 1F2 1F3 ");
+  EXPECT_EQ(followed(place_messages(test::golden_computations("1f1b", 2, 4)), 0), "");
+  EXPECT_EQ(followed(place_messages(test::golden_computations("inference", 2, 4)), 1), "");
 }
 
 TEST(PlotSvg, Draws_each_computation_and_message_once) {
