@@ -290,6 +290,13 @@ def trainer_rows():
             "Each_schedule_on_one_two_and_four_ranks_trains_as_one_piece_does")
     rows["trainer.pipelining.schedule[1f1b].depth"] = tests(
         "tests/pipelining/schedules/pipeline_schedule_test.cpp", "Keeps_no_more_microbatches_than_its_bound")
+    choice = "tests/loop/component/auto_schedule_test.cpp"
+    for name, test in (("schedules", "Is_among_the_schedules_that_the_configuration_names"),
+                       ("max_stages_per_rank", "Is_among_the_schedules_that_the_configuration_names"),
+                       ("max_bytes", "Takes_the_bound_of_the_device_unless_one_is_configured")):
+        rows[f"trainer.pipelining.schedule[auto].{name}"] = tests(choice, test)
+    rows["trainer.pipelining.schedule[auto].costs_file"] = tests(
+        "tests/loop/run/auto_schedule_test.cpp", "Writes_costs_that_the_plot_reads")
     return rows
 
 

@@ -32,7 +32,6 @@ namespace d9d {
 // communicators of its own.
 enum class Traffic : std::uint8_t {
   kCompute,     // forward, backward, and what the loop communicates
-  kBeside,      // forward and backward that run at the same time on a second stream
   kParameters,  // all-gathers of sharded parameters and reductions of their gradients (FSDP)
   kGradients,   // gradients of parameters that ranks hold whole
 };

@@ -18,17 +18,13 @@ struct SideStream::Stream {
 
 namespace {
 
-bool has_streams(c10::Device device) { return !device.is_cpu() && !device.is_meta(); }
-
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
 }  // namespace
 
-std::int64_t current_stream_id(c10::Device device) { return device.is_cpu() ? 0 : current_stream(device).id(); }
-
 StreamEvent StreamEvent::of_current_stream(c10::Device device) {
   StreamEvent reached;
-  if (!has_streams(device)) return reached;
+  if (device.is_cpu()) return reached;
   reached.recorded_ = std::make_shared<Recorded>(device);
   reached.recorded_->event.record(current_stream(device));
   return reached;
@@ -47,11 +43,11 @@ void StreamEvent::synchronize() const {
 bool StreamEvent::is_complete() const { return recorded_ == nullptr || recorded_->event.query(); }
 
 void keep_for_current_stream(const at::Tensor& tensor) {
-  if (has_streams(tensor.device())) tensor.record_stream(current_stream(tensor.device()));
+  if (!tensor.is_cpu()) tensor.record_stream(current_stream(tensor.device()));
 }
 
 SideStream::SideStream(c10::Device device) {
-  if (!has_streams(device)) return;
+  if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
   stream_ = std::make_unique<Stream>(Stream{guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
 }
@@ -59,16 +55,13 @@ SideStream::~SideStream() = default;
 SideStream::SideStream(SideStream&&) noexcept = default;
 
 StreamEvent SideStream::run(const std::function<void()>& work) const {
-  wait_for_current_stream();
+  if (stream_ != nullptr) {
+    const c10::Device device = stream_->value.device();
+    c10::Event before(device.type());
+    before.record(current_stream(device));
+    before.block(stream_->value);
+  }
   return run_at_once(work);
-}
-
-void SideStream::wait_for_current_stream() const {
-  if (stream_ == nullptr) return;
-  const c10::Device device = stream_->value.device();
-  c10::Event before(device.type());
-  before.record(current_stream(device));
-  before.block(stream_->value);
 }
 
 StreamEvent SideStream::run_at_once(const std::function<void()>& work) const {

@@ -8,7 +8,6 @@
 //   ready.synchronize();         // the host waits
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -16,9 +15,6 @@
 #include <c10/core/Device.h>
 
 namespace d9d {
-
-// Equal for work of one device that runs in the order in which it is issued. The CPU's is 0.
-[[nodiscard]] std::int64_t current_stream_id(c10::Device device);
 
 // A point in the work of a stream. Copies refer to the same point.
 class StreamEvent {
@@ -51,8 +47,6 @@ class SideStream {
   [[nodiscard]] StreamEvent run(const std::function<void()>& work) const;
   // The same without waiting for the caller's current stream.
   [[nodiscard]] StreamEvent run_at_once(const std::function<void()>& work) const;
-  // Makes this stream wait for the work that is on the caller's current stream now.
-  void wait_for_current_stream() const;
 
  private:
   struct Stream;

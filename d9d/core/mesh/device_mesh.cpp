@@ -11,8 +11,6 @@ std::string_view suffix_of(Traffic traffic) {
   switch (traffic) {
     case Traffic::kCompute:
       return "";
-    case Traffic::kBeside:
-      return " (beside)";
     case Traffic::kParameters:
       return " (parameters)";
     case Traffic::kGradients:

@@ -5,7 +5,6 @@
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/communicator/to_host.h"
-#include "d9d/core/device/side_stream.h"
 
 namespace d9d {
 namespace {
@@ -45,13 +44,6 @@ Splits row_sums(const at::Tensor& counts) {
   return {sums.const_data_ptr<std::int64_t>(), sums.const_data_ptr<std::int64_t>() + sums.numel()};
 }
 
-// [E] on the CPU: of tokens without values, which all experts get alike.
-at::Tensor balanced_counts(std::int64_t num_rows, std::int64_t num_experts) {
-  at::Tensor counts = at::full({num_experts}, num_rows / num_experts, at::kLong);
-  counts.narrow(0, 0, num_rows % num_experts).add_(1);
-  return counts;
-}
-
 }  // namespace
 
 ExpertParallelTokenDispatcher::ExpertParallelTokenDispatcher(std::int64_t num_experts, DeviceMesh ranks)
@@ -61,17 +53,11 @@ ExpertParallelTokenDispatcher::ExpertParallelTokenDispatcher(std::int64_t num_ex
             ranks_.num_ranks(), " ranks of expert parallelism. Change mesh.expert_parallel.");
 }
 
-std::shared_ptr<Communicator> ExpertParallelTokenDispatcher::communicator(c10::Device device) const {
-  const std::int64_t stream = current_stream_id(device);
-  if (!first_stream_) first_stream_ = stream;
-  return ranks_.communicator(stream == *first_stream_ ? Traffic::kCompute : Traffic::kBeside);
-}
-
 std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const at::Tensor& x,
                                                                           const at::Tensor& expert_ids,
                                                                           const at::Tensor& probs) const {
   const std::int64_t num_ranks = ranks_.num_ranks();
-  Exchange exchange{.communicator = communicator(x.device()), .sent = {}, .received = {}};
+  Exchange exchange{.communicator = ranks_.communicator(), .sent = {}, .received = {}};
   kernels::TokenPermutation here = kernels::build_token_permutation(
       {.expert_ids = expert_ids, .num_experts = num_experts_, .num_rows = expert_ids.numel()});
   const kernels::PermutedTokens ours = kernels::permute(x, probs, here);
@@ -80,12 +66,8 @@ std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const 
   const at::Tensor received = at::empty_like(sent);            // [W, E / W] rows from each rank to each local expert
   const Splits equal(static_cast<std::size_t>(num_ranks), num_experts_ / num_ranks);
   exchange.communicator->all_to_all(received, sent, equal, equal).wait();
-  const auto on_host = [&](const at::Tensor& rows) {
-    if (rows.is_meta()) return balanced_counts(expert_ids.numel(), num_experts_).view({num_ranks, -1});
-    return to_host(rows.view({num_ranks, -1}), *exchange.communicator);
-  };
-  const at::Tensor counts = on_host(received);
-  exchange.sent = row_sums(on_host(sent));
+  const at::Tensor counts = to_host(received.view({num_ranks, -1}), *exchange.communicator);
+  exchange.sent = row_sums(sent.view({num_ranks, -1}).cpu());
   exchange.received = row_sums(counts);
 
   const at::Tensor rows = all_to_all_rows(ours.hidden_states, exchange.received, exchange.sent, exchange.communicator);

@@ -1,10 +1,6 @@
 // Sends each token to the ranks of its experts and returns the outputs, by all_to_all.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <optional>
-
 #include "d9d/blocks/moe/token_dispatcher.h"
 #include "d9d/core/mesh/device_mesh.h"
 
@@ -13,8 +9,7 @@ namespace d9d {
 // Rank r of the group has experts [r * E / W, (r + 1) * E / W). dispatch() and combine() are collective over the group,
 // in forward and in backward, also for ranks that have or receive no tokens. dispatch() synchronises the host with the
 // device, to read the numbers of rows to send and to receive. A token's outputs are added in the order of its choices,
-// as on one rank. What is dispatched on one stream has a communicator, what is dispatched on others has another one: of
-// one communicator the exchanges of computations that run at once would wait for each other.
+// as on one rank.
 class ExpertParallelTokenDispatcher final : public TokenDispatcher {
  public:
   // ranks has one axis. Throws ConfigError unless the number of ranks divides num_experts.
@@ -23,11 +18,8 @@ class ExpertParallelTokenDispatcher final : public TokenDispatcher {
                                                            const at::Tensor& probs) const override;
 
  private:
-  [[nodiscard]] std::shared_ptr<Communicator> communicator(c10::Device device) const;
-
   std::int64_t num_experts_;
   DeviceMesh ranks_;
-  mutable std::optional<std::int64_t> first_stream_;  // of the first dispatch
 };
 
 }  // namespace d9d

@@ -16,8 +16,7 @@ PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule 
       num_inbox_slots_(links.num_inbox_slots),
       rank_(context.mesh(MeshDomain::kRegular).axis_coordinate("pp")),
       placement_(schedule_.placement(context.mesh(MeshDomain::kRegular).axis_size("pp"))),
-      links_(context, placement_, links),
-      beside_(context.device()) {}
+      links_(context, placement_, links) {}
 
 const PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatches) {
   const auto found = plans_.find(num_microbatches);
@@ -62,7 +61,7 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   }
   const Planned& planned = plan_for(num_microbatches);
   if (has_links) links_.reserve(largest_messages(by_index, num_microbatches));
-  ProgramRun(placement_, by_index, links_, beside_, planned.has_backward).run(planned.plan);
+  ProgramRun(placement_, by_index, links_, planned.has_backward).run(planned.plan);
   links_.finish();
 }
 

@@ -8,8 +8,8 @@
 // Of a microbatch a stage keeps, from its forward to its backward, what arrived and its graph: an output ends when it
 // is sent, a gradient when it is used. I is an ordinary backward that leaves the products of the stage's weights() to W
 // and keeps what they multiply (core/autograd/deferred_gradients.h). Without a backward nothing is kept. Stages of one
-// rank hand transfers to each other without a copy. Composed computations run at once on a GPU (program_run.h); on a CPU
-// the backward goes first.
+// rank hand transfers to each other without a copy. Composed computations run one after the other, the
+// backward first.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,6 @@
 #include <memory>
 #include <vector>
 
-#include "d9d/core/device/side_stream.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/executor/stage_links.h"
@@ -61,7 +60,6 @@ class PipelineExecutor {
   std::int64_t rank_;  // in the pipeline
   StagePlacement placement_;
   StageLinks links_;
-  const SideStream beside_;
   std::map<std::int64_t, Planned> plans_;  // by the number of microbatches
   bool has_compared_ = false;
 };

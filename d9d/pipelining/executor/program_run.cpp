@@ -20,8 +20,8 @@ bool is_like(const at::Tensor& leaf, const at::Tensor& like) {
 }  // namespace
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
-                       StageLinks& links, const SideStream& beside, bool has_backward)
-    : placement_(placement), stages_(stages), links_(links), beside_(beside), has_backward_(has_backward) {}
+                       StageLinks& links, bool has_backward)
+    : placement_(placement), stages_(stages), links_(links), has_backward_(has_backward) {}
 
 void ProgramRun::run(const RankPlan& plan) {
   const at::AutoGradMode grad_mode(has_backward_);
@@ -53,55 +53,17 @@ void ProgramRun::compute(const std::vector<PlannedCompute>& parts) {
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  const auto is_forward = [](const PlannedCompute& part) { return holds<ForwardAction>(part.action); };
-  const auto forth = std::ranges::find_if(parts, is_forward), back = std::ranges::find_if_not(parts, is_forward);
-  const bool is_pair = parts.size() == 2 && forth != parts.end() && back != parts.end();
-  // Two passes of one stage would share what it gathers for one of them.
-  if (is_pair && stage_of(forth->action) != stage_of(back->action)) return run_side_by_side(*back, *forth);
-  for (const PlannedCompute& part : parts) run_alone(part);
+  std::vector<PlannedCompute> issued = parts;
+  std::ranges::stable_partition(issued, [](const PlannedCompute& part) { return !holds<ForwardAction>(part.action); });
+  for (const PlannedCompute& part : issued) run_part(part);
 }
 
-// The backward is issued first: a forward may make the host wait for its own stream, as the dispatch of experts does.
-// Messages are received in the order of streams, too: a link's are taken out one after another.
-void ProgramRun::run_side_by_side(const PlannedCompute& back, const PlannedCompute& forth) {
-  receive_input(back.action);
-  if (is_beside(back.action)) {
-    const StreamEvent end = beside_.run([&] { run_part(back, /*is_beside=*/true); });
-    receive_input(forth.action);
-    run_part(forth, /*is_beside=*/false);
-    return end.wait();
-  }
-  beside_.wait_for_current_stream();
-  run_part(back, /*is_beside=*/false);
-  const auto receive_and_run = [&] {
-    receive_input(forth.action);
-    run_part(forth, /*is_beside=*/true);
-  };
-  beside_.run_at_once(receive_and_run).wait();
-}
-
-void ProgramRun::run_alone(const PlannedCompute& part) {
-  receive_input(part.action);
-  if (!is_beside(part.action)) return run_part(part, /*is_beside=*/false);
-  beside_.run([&] { run_part(part, /*is_beside=*/true); }).wait();
-}
-
-void ProgramRun::receive_input(const ComputeAction& action) {
-  const auto input = input_of(action, placement_.num_stages());
-  if (input && (has_backward_ || input->is_forward())) receive_through(*input);
-}
-
-// Where a backward runs, or what it left to do: where its microbatch's forward ran.
-bool ProgramRun::is_beside(const ComputeAction& action) const {
-  const Key key(stage_of(action), microbatch_of(action));
-  if (holds<ForwardAction>(action)) return false;
-  return holds<BackwardWeightAction>(action) ? waiting_.at(key).is_beside : live_.at(key).is_beside;
-}
-
-void ProgramRun::run_part(const PlannedCompute& part, bool is_beside) {
+void ProgramRun::run_part(const PlannedCompute& part) {
   const StageIndex stage = stage_of(part.action);
   const MicrobatchIndex microbatch = microbatch_of(part.action);
-  if (holds<ForwardAction>(part.action)) return forward(part, is_beside);
+  const auto input = input_of(part.action, placement_.num_stages());
+  if (input && (has_backward_ || input->is_forward())) receive_through(*input);
+  if (holds<ForwardAction>(part.action)) return forward(part);
   const BackwardPart which = holds<BackwardAction>(part.action)        ? BackwardPart::kWhole
                              : holds<BackwardInputAction>(part.action) ? BackwardPart::kInput
                                                                        : BackwardPart::kWeight;
@@ -136,11 +98,10 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
 
 ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) { return std::move(arrived_.extract(transfer).mapped()); }
 
-void ProgramRun::forward(const PlannedCompute& part, bool is_beside) {
+void ProgramRun::forward(const PlannedCompute& part) {
   const StageIndex stage = stage_of(part.action);
   const MicrobatchIndex microbatch = microbatch_of(part.action);
   Live live;
-  live.is_beside = is_beside;
   if (!is_first(stage)) {
     live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
     for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
@@ -171,15 +132,12 @@ void ProgramRun::backward(StageIndex stage, MicrobatchIndex microbatch, Backward
   Leaves gradients = is_last_stage(stage)
                          ? Leaves{at::ones({}, live.loss_options)}
                          : take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
-  // Dropped while a stream beside this one may take new memory.
-  for (const at::Tensor& leaf : live.arrived) keep_for_current_stream(leaf);
-  for (const at::Tensor& gradient : gradients) keep_for_current_stream(gradient);
   const auto run_graph = [&] { live.graph.backward(std::move(gradients)); };
   PipelineStage& of_index = *stages_.at(stage);
   of_index.backward(microbatch, part, is_last, [&] {
     if (part == BackwardPart::kWhole) return run_graph();
     if (!deferred_.contains(stage)) deferred_.try_emplace(stage, of_index.weights());
-    waiting_.emplace(Key(stage, microbatch), Waiting{deferred_.at(stage).keep(run_graph), live.is_beside});
+    of_weights_.emplace(Key(stage, microbatch), deferred_.at(stage).keep(run_graph));
   });
   if (is_first(stage)) return;
   hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch},
@@ -187,8 +145,8 @@ void ProgramRun::backward(StageIndex stage, MicrobatchIndex microbatch, Backward
 }
 
 void ProgramRun::weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last) {
-  Waiting waiting = std::move(waiting_.extract(Key(stage, microbatch)).mapped());
-  stages_.at(stage)->backward(microbatch, BackwardPart::kWeight, is_last, [&] { waiting.of_weights.run(); });
+  WeightGradients of_weights = std::move(of_weights_.extract(Key(stage, microbatch)).mapped());
+  stages_.at(stage)->backward(microbatch, BackwardPart::kWeight, is_last, [&] { of_weights.run(); });
 }
 
 ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex microbatch,

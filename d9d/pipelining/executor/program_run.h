@@ -1,13 +1,10 @@
 // One run of a rank's program: what is kept of each microbatch, from one of its actions to the next.
 //
 // Example
-//   ProgramRun(placement, stages, links, beside, /*has_backward=*/true).run(plan);
+//   ProgramRun(placement, stages, links, /*has_backward=*/true).run(plan);
 //
-// Composed computations, a forward and a backward of different stages, run at once on a GPU: one on the caller's stream,
-// the other on `beside`. A graph runs backward on the stream of its forward, so a forward takes the stream that the
-// backward beside it does not use, and its microbatch stays there. All other computations run one after another:
-// whatever is on `beside` begins after what the caller's stream had when it was issued, and the caller's stream waits
-// for its end.
+// Of composed computations the backward is issued first: a forward may make the host wait, as the dispatch of experts
+// does, and then the device has work.
 #pragma once
 
 #include <deque>
@@ -20,7 +17,6 @@
 #include <c10/core/TensorOptions.h>
 
 #include "d9d/core/autograd/deferred_gradients.h"
-#include "d9d/core/device/side_stream.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/executor/stage_graph.h"
 #include "d9d/pipelining/executor/stage_links.h"
@@ -32,7 +28,7 @@ class ProgramRun {
  public:
   // All are borrowed.
   ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages, StageLinks& links,
-             const SideStream& beside, bool has_backward);
+             bool has_backward);
 
   void run(const RankPlan& plan);
 
@@ -44,22 +40,12 @@ class ProgramRun {
     Leaves gradients_like = {};  // on the meta device
     StageGraph graph = StageGraph({});
     at::TensorOptions loss_options = {};  // of the last stage
-    bool is_beside = false;               // on which stream its graph is
-  };
-  // From I to W.
-  struct Waiting {
-    WeightGradients of_weights;
-    bool is_beside;
   };
   using Key = std::pair<StageIndex, MicrobatchIndex>;
 
   void compute(const std::vector<PlannedCompute>& parts);
-  void run_side_by_side(const PlannedCompute& back, const PlannedCompute& forth);
-  void run_alone(const PlannedCompute& part);
-  void receive_input(const ComputeAction& action);
-  void run_part(const PlannedCompute& part, bool is_beside);
-  [[nodiscard]] bool is_beside(const ComputeAction& action) const;
-  void forward(const PlannedCompute& part, bool is_beside);
+  void run_part(const PlannedCompute& part);
+  void forward(const PlannedCompute& part);
   void backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last);
   void weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last);
   void receive_through(const Transfer& transfer);
@@ -76,11 +62,10 @@ class ProgramRun {
   const StagePlacement& placement_;
   const std::map<StageIndex, PipelineStage*>& stages_;
   StageLinks& links_;
-  const SideStream& beside_;
   const bool has_backward_;
   std::map<Key, Live> live_;
   std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I
-  std::map<Key, Waiting> waiting_;                    // W
+  std::map<Key, WeightGradients> of_weights_;         // from I to W
   std::map<Transfer, Leaves> outbox_;                 // made, and not yet sent
   std::map<Transfer, Leaves> arrived_;                // received or made on this rank, and not yet used
   std::deque<Transfer> to_receive_;                   // in the order of the program

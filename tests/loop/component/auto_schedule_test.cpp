@@ -1,4 +1,4 @@
-// The choice of auto for given costs, against all schedules, stages a rank and numbers of microbatches.
+// The choice of auto for given costs, against all schedules and stages a rank.
 #include "d9d/loop/component/auto_schedule.h"
 
 #include <algorithm>
