@@ -16,8 +16,8 @@
 namespace d9d {
 namespace {
 
-// LibTorch's random generators have the same states at the end of the scope as before. Collective: ranks may be threads
-// of one process.
+// The states of LibTorch's random generators, which restore() gives back. Both are Collective: ranks may be threads of
+// one process.
 class KeptGenerators {
  public:
   explicit KeptGenerators(const DistContext& context) : context_(context) {
@@ -59,7 +59,7 @@ void clean_up(c10::Device device) {
   allocator.resetPeakStats(device.index());
 }
 
-void add_costs(StageCosts& to, const StageCosts& more) {
+void take_larger(StageCosts& to, const StageCosts& more) {
   for (const auto cost : {&StageCosts::forward, &StageCosts::backward, &StageCosts::backward_input,
                           &StageCosts::backward_weight, &StageCosts::activation_bytes, &StageCosts::deferred_bytes}) {
     to.*cost = std::max(to.*cost, more.*cost);
@@ -80,7 +80,7 @@ MeasuredPipeline merged(const std::vector<RankMeasurement>& ranks) {
     for (const auto& [num_stages, stage, costs] : rank.stages) {
       auto& all = result.stages[num_stages];
       all.resize(static_cast<std::size_t>(num_stages), {0, 0, 0, 0, 0, 0});
-      add_costs(all.at(static_cast<std::size_t>(stage)), costs);
+      take_larger(all.at(static_cast<std::size_t>(stage)), costs);
     }
   }
   return result;
@@ -102,8 +102,8 @@ MeasuredPipeline measure_pipeline(const UnbuiltJob& job, const std::set<std::int
       layers = job.binding.layer_distribution();
       cut.measure(own);
     } catch (const std::exception&) {
-      add_error_place(cat("while the stages of a cut into ", v,
-                          " a rank were measured for trainer.pipelining.schedule ", "= auto"));
+      add_error_place(
+          cat("while the stages of a cut into ", v, " a rank were measured for trainer.pipelining.schedule = auto"));
       throw;
     }
     clean_up(job.context.device());

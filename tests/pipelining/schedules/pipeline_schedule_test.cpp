@@ -154,5 +154,18 @@ TEST(PipelineSchedule, Depth_is_a_key) {
             OneFOneBDepth::kClassic);
 }
 
+TEST(PipelineScheduleConfig, Of_auto_is_read_and_stands_for_no_schedule_yet) {
+  const auto config = parse_record<PipelineScheduleConfig>(
+      Json::parse(R"({"schedule": "auto", "schedules": ["1f1b", "zero_bubble_v"], "max_bytes": 1000})"));
+  const auto& automatic = std::get<AutoScheduleConfig>(config);
+  EXPECT_EQ(automatic.schedules, (std::vector{ScheduleKind::kOneFOneB, ScheduleKind::kZeroBubbleV}));
+  EXPECT_EQ(automatic.max_bytes, 1000);
+  EXPECT_EQ(automatic.max_stages_per_rank, 4);
+  EXPECT_THROW(
+      (void)parse_record<PipelineScheduleConfig>(Json::parse(R"({"schedule": "auto", "schedules": ["inference"]})")),
+      ConfigError);
+  EXPECT_THROW((void)schedule_of(config), ConfigError);
+}
+
 }  // namespace
 }  // namespace d9d::pipeline_schedule_test
