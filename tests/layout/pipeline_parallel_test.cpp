@@ -46,8 +46,8 @@ TEST(PipelineParallel, Trains_as_on_one_rank) {
   }
 }
 
-// The first and the last stage have the embedding: on two ranks, or as a V on one. All where RC_PARAMS is set, otherwise
-// one in six.
+// The first and the last stage have the embedding: on two ranks, or as a V on one. All where RC_PARAMS is set;
+// otherwise one in six.
 TEST(PipelineParallel, Trains_a_tied_head_as_on_one_rank) {
   const std::vector<DeviceMeshParameters> meshes = {
       {},
