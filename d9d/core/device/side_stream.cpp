@@ -18,13 +18,15 @@ struct SideStream::Stream {
 
 namespace {
 
+bool has_streams(c10::Device device) { return !device.is_cpu() && !device.is_meta(); }
+
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
 
 }  // namespace
 
 StreamEvent StreamEvent::of_current_stream(c10::Device device) {
   StreamEvent reached;
-  if (device.is_cpu()) return reached;
+  if (!has_streams(device)) return reached;
   reached.recorded_ = std::make_shared<Recorded>(device);
   reached.recorded_->event.record(current_stream(device));
   return reached;
@@ -43,11 +45,11 @@ void StreamEvent::synchronize() const {
 bool StreamEvent::is_complete() const { return recorded_ == nullptr || recorded_->event.query(); }
 
 void keep_for_current_stream(const at::Tensor& tensor) {
-  if (!tensor.is_cpu()) tensor.record_stream(current_stream(tensor.device()));
+  if (has_streams(tensor.device())) tensor.record_stream(current_stream(tensor.device()));
 }
 
 SideStream::SideStream(c10::Device device) {
-  if (device.is_cpu()) return;
+  if (!has_streams(device)) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
   stream_ = std::make_unique<Stream>(Stream{guard.getStreamFromGlobalPool(device, /*isHighPriority=*/true)});
 }

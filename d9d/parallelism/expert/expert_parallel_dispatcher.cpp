@@ -44,6 +44,13 @@ Splits row_sums(const at::Tensor& counts) {
   return {sums.const_data_ptr<std::int64_t>(), sums.const_data_ptr<std::int64_t>() + sums.numel()};
 }
 
+// [E] on the CPU: of tokens without values, which all experts get alike.
+at::Tensor balanced_counts(std::int64_t num_rows, std::int64_t num_experts) {
+  at::Tensor counts = at::full({num_experts}, num_rows / num_experts, at::kLong);
+  counts.narrow(0, 0, num_rows % num_experts).add_(1);
+  return counts;
+}
+
 }  // namespace
 
 ExpertParallelTokenDispatcher::ExpertParallelTokenDispatcher(std::int64_t num_experts, DeviceMesh ranks)
@@ -66,8 +73,12 @@ std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const 
   const at::Tensor received = at::empty_like(sent);            // [W, E / W] rows from each rank to each local expert
   const Splits equal(static_cast<std::size_t>(num_ranks), num_experts_ / num_ranks);
   exchange.communicator->all_to_all(received, sent, equal, equal).wait();
-  const at::Tensor counts = to_host(received.view({num_ranks, -1}), *exchange.communicator);
-  exchange.sent = row_sums(sent.view({num_ranks, -1}).cpu());
+  const auto on_host = [&](const at::Tensor& rows) {
+    if (rows.is_meta()) return balanced_counts(expert_ids.numel(), num_experts_).view({num_ranks, -1});
+    return to_host(rows.view({num_ranks, -1}), *exchange.communicator);
+  };
+  const at::Tensor counts = on_host(received);
+  exchange.sent = row_sums(on_host(sent));
   exchange.received = row_sums(counts);
 
   const at::Tensor rows = all_to_all_rows(ours.hidden_states, exchange.received, exchange.sent, exchange.communicator);
