@@ -236,6 +236,42 @@ TEST_P(MemoryPlan, Has_the_peak_of_a_real_step) {
   }
 }
 
+// The same measurement on ranks that are threads, with values: LibTorch's CPU operators save what they save.
+std::vector<RankMemory> measured(const Case& job) {
+  std::vector<RankMemory> ranks(static_cast<std::size_t>(job.mesh.pipeline_parallel));
+  test::run_ranks(test::RankBackend::kThreads, job.mesh.world_size(), [&](World& world) {
+    const DistContext context({.mesh = job.mesh, .world = test::borrowed(world), .log_sink = [](std::string_view) {}});
+    Provider model(job);
+    const test::MemoryPeak memory;
+    const MemoryMeter meter{.live_bytes = [&] { return memory.live_bytes(); },
+                            .peak_bytes = [&] { return memory.peak_bytes(); },
+                            .reset_peak = [] {}};
+    const RankMemory rank = measure_memory(context, request_of(job), model, meter);
+    const std::int64_t ranks_a_stage = world.size() / job.mesh.pipeline_parallel;
+    if (world.rank() % ranks_a_stage == 0) ranks[static_cast<std::size_t>(rank.pipeline_rank)] = rank;
+  });
+  return ranks;
+}
+
+TEST_P(MemoryPlan, Has_the_saved_tensors_of_a_real_microbatch) {
+  if (GetParam().keeps_masters) GTEST_SKIP() << "a head in bfloat16 makes its gradients in forward on a GPU alone";
+  if (GetParam().has_experts && GetParam().mesh.expert_parallel > 1) GTEST_SKIP() << "real tokens are not balanced";
+  const auto plan = planned(GetParam()), real = measured(GetParam());
+  constexpr std::int64_t kSmall = 512;  // masks of the vocabulary's splits, counts of experts
+  for (std::size_t i = 0; i < real.size(); ++i) {
+    for (std::size_t j = 0; j < real[i].stages.size(); ++j) {
+      SCOPED_TRACE(real[i].stages[j].stage.value);
+      RankMemory one = plan[i];
+      one.stages = {plan[i].stages[j]};
+      one.stages.front().num_live = 1;
+      const std::int64_t num_stages = GetParam().mesh.pipeline_parallel * std::ssize(plan[i].stages);
+      const std::int64_t by_cpu = kept_by_cpu_alone(one, GetParam(), num_stages);
+      EXPECT_NEAR(plan[i].stages[j].activations, real[i].stages[j].activations - by_cpu, kSmall);
+      EXPECT_NEAR(plan[i].stages[j].deferred, real[i].stages[j].deferred, kSmall);
+    }
+  }
+}
+
 std::vector<Case> cases() {
   const OneFOneBScheduleConfig interleaved{.num_stages_per_rank = 2, .zero_bubble = true};
   std::vector<Case> all = {
