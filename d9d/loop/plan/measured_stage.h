@@ -28,8 +28,7 @@ class MeasuredStage final : public PipelineStage {
                 const TokenBatch& batch);
 
   [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
-  [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
-                                                const std::vector<at::Tensor>& arrived,
+  [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
                                                 bool backward_follows) override;
   [[nodiscard]] std::vector<at::Tensor> weights() const override;
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
