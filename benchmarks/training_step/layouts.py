@@ -82,6 +82,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
         config["trainer"]["pipelining"] = pipelining_of_row(row)
     if row.startswith("pipeline."):
         config["mesh"] = {"pipeline_parallel": num_ranks}
+        config["model_provider"]["model"]["pipeline_num_virtual_layers_post"] = options.virtual_layers
     elif row.startswith("experts"):
         config["mesh"] = {"data_parallel_shard": num_ranks, "expert_parallel": num_ranks}
     else:
@@ -124,6 +125,7 @@ def main():
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--warm-up", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--virtual-layers", type=int, default=0, help="of work that the head of a pipeline counts for")
     parser.add_argument("--sequence", type=int, help="tokens of a sequence, other than the model's")
     parser.add_argument("--sequences", type=int, help="of a microbatch, other than the model's")
     parser.add_argument("--checkpointing", action="store_true")

@@ -53,7 +53,6 @@ namespace {
 
 std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
-  const bool is_cut = num_stages(layout) > 1;
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
   const bool splits_sequences = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";

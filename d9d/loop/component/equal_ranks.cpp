@@ -15,20 +15,19 @@
 namespace d9d {
 namespace {
 
-using nlohmann::json;
-
 // What differs: "key = 1 on rank 0 and 2 on rank 3". None: nothing. `values` is a flat object.
-std::optional<std::string> difference(const json& values, const DeviceMesh& ranks) {
+std::optional<std::string> difference(const nlohmann::json& values, const DeviceMesh& ranks) {
   if (ranks.num_ranks() == 1) return std::nullopt;
   const std::uint64_t own = fnv1a(values.dump());
-  const std::vector<json> hashes = all_gather_object(own, ranks);
-  if (std::ranges::all_of(hashes, [&](const json& hash) { return hash == hashes.front(); })) return std::nullopt;
-  const std::vector<json> all = all_gather_object(values, ranks);
-  const auto text_of = [](const json& one, const std::string& key) {
+  const std::vector<nlohmann::json> hashes = all_gather_object(own, ranks);
+  if (std::ranges::all_of(hashes, [&](const nlohmann::json& hash) { return hash == hashes.front(); }))
+    return std::nullopt;
+  const std::vector<nlohmann::json> all = all_gather_object(values, ranks);
+  const auto text_of = [](const nlohmann::json& one, const std::string& key) {
     return one.contains(key) ? one.at(key).dump() : std::string("nothing");
   };
   for (std::size_t i = 1; i < all.size(); ++i) {
-    json keys = all.front();
+    nlohmann::json keys = all.front();
     keys.update(all[i]);
     for (const auto& [key, value] : keys.items()) {
       const std::string first = text_of(all.front(), key), other = text_of(all[i], key);
@@ -40,8 +39,8 @@ std::optional<std::string> difference(const json& values, const DeviceMesh& rank
 }
 
 // "/optimizer/lr" -> "optimizer.lr"
-json with_dots(const json& pointers) {
-  json result = json::object();
+nlohmann::json with_dots(const nlohmann::json& pointers) {
+  nlohmann::json result = nlohmann::json::object();
   for (const auto& [pointer, value] : pointers.items()) {
     std::string key = pointer.substr(1);
     std::ranges::replace(key, '/', '.');
@@ -53,7 +52,7 @@ json with_dots(const json& pointers) {
 }  // namespace
 
 void check_equal_config(const DistContext& context, const TrainerConfig& config) {
-  json keys(write_record(config));
+  nlohmann::json keys(write_record(config));
   keys.erase("run");
   keys.at("logging").erase("tracker");
   const auto found = difference(with_dots(keys.flatten()), context.mesh(MeshDomain::kBatch));
@@ -62,7 +61,7 @@ void check_equal_config(const DistContext& context, const TrainerConfig& config)
 }
 
 void check_equal_model(const DistContext& context, const Module& module) {
-  json tensors = json::object();
+  nlohmann::json tensors = nlohmann::json::object();
   for (const auto& [name, parameter] : module.named_parameters()) {
     tensors[name] = cat(parameter->local().scalar_type(), " ", at::IntArrayRef(parameter->global_shape()));
   }
@@ -72,7 +71,7 @@ void check_equal_model(const DistContext& context, const Module& module) {
 }
 
 void check_equal_rates(const DistContext& context, double learning_rate, double factor) {
-  const json rates = {{"the optimiser's learning rate", learning_rate}, {"the scheduler's factor", factor}};
+  const nlohmann::json rates = {{"the optimiser's learning rate", learning_rate}, {"the scheduler's factor", factor}};
   const auto found = difference(rates, context.mesh(MeshDomain::kBatch));
   D9D_CHECK(!found, ConfigError, "[loop::trainer] expected one learning rate on all ranks, got ", *found,
             ". Build optimiser and schedule from the same configuration on every rank.");

@@ -13,7 +13,6 @@
 namespace d9d {
 namespace {
 
-using nlohmann::json;
 using Named = std::map<std::string, std::vector<ParameterPtr>>;  // one for each stage of this rank that has it
 
 Named named(const std::vector<std::shared_ptr<Module>>& stages) {
@@ -26,11 +25,11 @@ Named named(const std::vector<std::shared_ptr<Module>>& stages) {
 
 // By name, the ranks of the pipeline that have a parameter which several stages have.
 std::map<std::string, std::vector<std::size_t>> holders_of_tied(const Named& own, const DeviceMesh& pipeline) {
-  json counts = json::object();
+  nlohmann::json counts = nlohmann::json::object();
   for (const auto& [name, parameters] : own) counts[name] = parameters.size();
   std::map<std::string, std::vector<std::size_t>> holders;
   std::map<std::string, std::size_t> num_stages;
-  const std::vector<json> all = all_gather_object(counts, pipeline);
+  const std::vector<nlohmann::json> all = all_gather_object(counts, pipeline);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     for (const auto& [name, count] : all[rank].items()) {
       holders[name].push_back(rank);
@@ -54,14 +53,14 @@ std::string description_of(const Parameter& parameter) {
 // Collective, the same on all ranks.
 void check_same(const Named& own, const std::map<std::string, std::vector<std::size_t>>& tied,
                 const DeviceMesh& pipeline) {
-  json descriptions = json::object();
+  nlohmann::json descriptions = nlohmann::json::object();
   for (const auto& [name, holders] : tied) {
     const auto found = own.find(name);
     if (found == own.end()) continue;
     for (const ParameterPtr& parameter : found->second) descriptions[name].push_back(description_of(*parameter));
   }
   std::map<std::string, std::string> first;
-  for (const json& of_rank : all_gather_object(descriptions, pipeline)) {
+  for (const nlohmann::json& of_rank : all_gather_object(descriptions, pipeline)) {
     for (const auto& [name, of_stages] : of_rank.items()) {
       for (const auto& text : of_stages.get<std::vector<std::string>>()) {
         const std::string& expected = first.try_emplace(name, text).first->second;

@@ -202,7 +202,7 @@ TEST_P(MemoryPlan, Has_the_parameters_gradients_and_optimizer_of_a_real_job) {
     EXPECT_EQ(plan[i].sum_of(&StageMemory::optimizer), job[i].optimizer);
     // Sharded stages also note whether ranks disagree, a number each. Full gradients that wait for the last microbatch
     // are those of all shards.
-    const bool waits = GetParam().fsdp.reduce_on_last_microbatch;
+    const bool waits = *resolve_fsdp(GetParam().fsdp, GetParam().mesh.pipeline_parallel).reduce_on_last_microbatch;
     const std::int64_t gradients = job[i].gradients * (waits ? GetParam().mesh.data_parallel_shard : 1);
     const std::int64_t numbers = GetParam().mesh.world_size() > 1 ? 8 * std::ssize(plan[i].stages) : 0;
     EXPECT_GE(plan[i].sum_of(&StageMemory::gradients), gradients);
