@@ -78,6 +78,7 @@ TiedParameters::TiedParameters(const DistContext& context, const std::vector<std
     : copies_(copies_of(stages)) {
   const DeviceMesh pipeline = context.mesh(MeshDomain::kRegular).slice({"pp"});
   if (pipeline.num_ranks() == 1 && stages.size() <= 1) return;
+  if (context.device().is_meta()) return;  // the other ranks do not exist (meta_rank())
   const Named own = named(stages);
   const auto tied = holders_of_tied(own, pipeline);
   if (tied.empty()) return;
