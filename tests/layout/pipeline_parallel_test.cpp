@@ -67,8 +67,8 @@ TEST(PipelineParallel, Trains_tensor_parallel_stages_of_each_schedule_as_on_one_
   }
 }
 
-// The first and the last stage have the embedding: on two ranks, or as a V on one. All where RC_PARAMS is set; otherwise
-// one in six.
+// The first and the last stage have the embedding: on two ranks, or as a V on one. All where RC_PARAMS is set;
+// otherwise one in six.
 TEST(PipelineParallel, Trains_a_tied_head_as_on_one_rank) {
   const std::vector<DeviceMeshParameters> meshes = {
       {},

@@ -21,7 +21,7 @@
 namespace d9d {
 
 // Can be saved and resumed: state() is the position after the latest result of next(). It is cheap and an independent
-// copy.
+// copy. A job saves one for all ranks: it says where the job is in its data, the same on each of them.
 template <class T>
 concept HasState = requires(const T& source) {
   { source.state() } -> std::same_as<nlohmann::json>;

@@ -77,4 +77,10 @@ void check_equal_rates(const DistContext& context, double learning_rate, double 
             ". Build optimiser and schedule from the same configuration on every rank.");
 }
 
+void check_equal_data_state(const DistContext& context, const nlohmann::json& state) {
+  const auto found = difference({{"state()", state}}, context.mesh(MeshDomain::kBatch));
+  D9D_CHECK(!found, ConfigError, "[loop::data] expected one state of the data stream on all ranks, from which each of ",
+            "them continues, got ", *found, ". Let it say where the job is, not where this rank is.");
+}
+
 }  // namespace d9d

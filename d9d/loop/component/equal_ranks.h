@@ -8,6 +8,8 @@
 //   check_equal_rates(context, optimizer.learning_rate(), lr_scheduler.factor());
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/module.h"
@@ -21,5 +23,7 @@ void check_equal_config(const DistContext& context, const TrainerConfig& config)
 // Names, shapes and dtypes of parameters, on the ranks of one pipeline stage.
 void check_equal_model(const DistContext& context, const Module& module);
 void check_equal_rates(const DistContext& context, double learning_rate, double factor);
+// The state of the data stream, of which a checkpoint has one.
+void check_equal_data_state(const DistContext& context, const nlohmann::json& state);
 
 }  // namespace d9d

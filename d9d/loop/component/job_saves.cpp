@@ -7,6 +7,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/core/device/host_copy.h"
+#include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/component/job_checkpoints.h"
 
 namespace d9d {
@@ -102,6 +103,7 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   }
   if (const auto before = writer_.finish()) report(*before, /*is_last=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
+  if (is_first) check_equal_data_state(job_.context, position.data);
   writer_.begin(job_.schedule.current_step(), state_of(job_, position), job_.config.checkpointing.num_to_keep);
   const bool waits = *writer_.writes_at_once();
   if (is_first && waits && job_.context.is_main_process()) {
