@@ -1,4 +1,5 @@
-// A stream of a program's own that fills each step with as many microbatches as a budget allows, cut to ranks by itself.
+// A stream of a program's own that fills each step with as many microbatches as a budget allows, and cuts itself to
+// ranks.
 #include <filesystem>
 #include <set>
 
