@@ -256,10 +256,11 @@ struct SlowCommunicator : ForwardingCommunicator {
 };
 
 TEST_P(Executor, Gives_the_same_bits_whatever_takes_how_long) {
-  for (const PipelineScheduleConfig& config : {PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2}),
-                                               PipelineScheduleConfig(ZeroBubbleVScheduleConfig{})}) {
+  for (const PipelineScheduleConfig& config :
+       {PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2}),
+        PipelineScheduleConfig(ZeroBubbleVScheduleConfig{}), PipelineScheduleConfig(DualPipeVScheduleConfig{})}) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
-      const ToyShape shape{.num_microbatches = 6};
+      const ToyShape shape{.num_microbatches = 8};
       const DistContext fast = context_of(world);
       Part expected(fast, config, shape, GetParam().links());
       expected.run();
