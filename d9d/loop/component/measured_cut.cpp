@@ -26,16 +26,6 @@ namespace {
 
 using Leaves = std::vector<at::Tensor>;
 
-// Errors of `work` name the stage.
-decltype(auto) in_stage(StageIndex index, const auto& work) {
-  try {
-    return work();
-  } catch (const std::exception&) {
-    add_error_place(cat("of stage ", index.value));
-    throw;
-  }
-}
-
 // Passes the first microbatch through a stage, without gradients, and keeps what arrives.
 class Relay final : public PipelineStage {
  public:
@@ -49,7 +39,12 @@ class Relay final : public PipelineStage {
     arrived.clear();
     for (const at::Tensor& leaf : leaves) arrived.push_back(leaf.clone());
     if (is_last_) return {};
-    return in_stage(index_, [&] { return binding_.forward(local_, 0, leaves); });
+    try {
+      return binding_.forward(local_, 0, leaves);
+    } catch (const std::exception&) {
+      add_error_place(cat("stage ", index_.value));
+      throw;
+    }
   }
 
   Leaves arrived = {};
@@ -125,9 +120,8 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
     wait_for_all(job_.context);  // all ranks compute while one is measured
     StageSample sample{
         .arrived = arrived[i], .is_last = is_last(own_[i]), .device = job_.context.device(), .before_forward = build};
-    measurement.stages.push_back({.num_stages = placement_.num_stages(),
-                                  .stage = own_[i].value,
-                                  .costs = in_stage(own_[i], [&] { return measure_stage(stage, sample); })});
+    measurement.stages.push_back(
+        {.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = measure_stage(stage, sample)});
   }
   if (!job_.context.device().is_cpu()) {
     const double free = free_bytes();

@@ -31,8 +31,8 @@ std::vector<at::Tensor> TrainingStage::transfer(MicrobatchIndex microbatch, Stag
   return binding_.transfer(place_.local, static_cast<std::size_t>(microbatch.value), boundary);
 }
 
-std::string TrainingStage::place_text(const char* what) const {
-  return place_.num_stages == 1 ? what : cat(what, " of stage ", place_.index.value);
+std::string TrainingStage::stage_text() const {
+  return place_.num_stages == 1 ? "" : cat("stage ", place_.index.value, ", ");
 }
 
 // A model in one stage runs each microbatch's backward right after its forward.
@@ -47,9 +47,10 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
   const bool is_one_stage = place_.num_stages == 1;
   is_one_stage ? gradients.begin_microbatch(index + 1 == step_.numbers.size())
                : gradients.begin_forward(place_.local, microbatch.value);
-  std::vector<at::Tensor> made = in_microbatch(index, job_.schedule, place_text("in training"), [&] {
+  const auto run = [&] {
     return is_last_stage() ? std::vector<at::Tensor>{loss(index, arrived)} : inner_forward(index, arrived);
-  });
+  };
+  std::vector<at::Tensor> made = in_microbatch(index, job_.schedule, "in training", run, stage_text());
   if (!is_one_stage) gradients.end_forward(place_.local, microbatch.value);
   if (place_.is_last_of_rank) binding_.drop_inputs(index);
   return made;
@@ -88,7 +89,7 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
   GradientManager& gradients = *step_.gradients;
   const bool is_one_stage = place_.num_stages == 1;
   if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, part, is_last);
-  in_microbatch(index, job_.schedule, place_text("in backward"), compute);
+  in_microbatch(index, job_.schedule, "in backward", compute, stage_text());
   is_one_stage ? gradients.end_microbatch() : gradients.end_backward(place_.local);
   if (!is_last_stage() || part == BackwardPart::kWeight) return;
   in_microbatch(index, job_.schedule, "in update_metrics", [&] { binding_.update_metrics(index, job_.metrics); });

@@ -51,13 +51,15 @@ struct TrainingStagePlace {
   bool is_last_of_rank = true;
 };
 
-// Errors of `work` say which microbatch of which step it is, and `place` where nothing within says more.
+// Errors of `work` say which microbatch of which step it is, `stage` where the model has several, and `place` where
+// nothing within says more.
 template <class Work>
-auto in_microbatch(std::size_t index, const JobSchedule& schedule, const std::string& place, const Work& work) {
+auto in_microbatch(std::size_t index, const JobSchedule& schedule, const std::string& place, const Work& work,
+                   const std::string& stage = "") {
   try {
     return with_error_place(place, work);
   } catch (const std::exception&) {
-    add_error_place(cat("microbatch ", index, " of step ", schedule.current_step()));
+    add_error_place(cat(stage, "microbatch ", index, " of step ", schedule.current_step()));
     throw;
   }
 }
@@ -92,7 +94,7 @@ class TrainingStage final : public PipelineStage {
 
  private:
   [[nodiscard]] bool is_last_stage() const { return place_.index.value + 1 == place_.num_stages; }
-  [[nodiscard]] std::string place_text(const char* what) const;
+  [[nodiscard]] std::string stage_text() const;  // for in_microbatch()
   [[nodiscard]] std::vector<at::Tensor> inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
   [[nodiscard]] at::Tensor loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
 

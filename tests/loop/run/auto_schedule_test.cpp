@@ -203,7 +203,7 @@ TEST_F(AutoSchedule, A_stage_that_throws_says_which_it_is_and_that_it_was_being_
                                                     if (stage.current_stage != failing) return;
                                                     module.add_hook(std::make_shared<Failing>());
                                                   }});
-    EXPECT_THAT(error, AllOf(HasSubstr("a planted fault"), HasSubstr(cat("of stage ", failing)),
+    EXPECT_THAT(error, AllOf(HasSubstr("a planted fault"), HasSubstr(cat(", stage ", failing)),
                              HasSubstr("while the stages of a cut into 1 a rank were measured")));
   }
 }

@@ -165,6 +165,12 @@ TEST(PipelineTraining, Stages_are_exported_as_the_model_in_one_piece_is) {
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()), job.exported);
 }
 
+TEST(PipelineTraining, Names_stage_microbatch_and_step_of_what_throws) {
+  const PipelineJob job{.mesh = {.pipeline_parallel = 2},
+                        .on_loss = [](LossResult&) { throw UsageError("[test] planted."); }};
+  EXPECT_THAT(error_of(job), HasSubstr("[test] planted. (in compute_loss, stage 1, microbatch 0 of step 0"));
+}
+
 TEST(PipelineTraining, Says_what_is_not_built) {
   EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}, .has_experts = true}),
               HasSubstr("mesh.tensor_parallel = 2 is not built in this version for the block"));
