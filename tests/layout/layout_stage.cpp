@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/core/tree/tree.h"
+#include "d9d/modules/trained_leaves.h"
 
 #include "tests/layout/layout_loss.h"
 
@@ -38,13 +39,7 @@ std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const s
   return made;
 }
 
-std::vector<at::Tensor> LayoutStage::weights() const {
-  std::vector<at::Tensor> weights;
-  for (const auto& [name, parameter] : model_->named_parameters()) {
-    if (parameter->requires_grad()) weights.push_back(parameter->local());
-  }
-  return weights;
-}
+std::vector<at::Tensor> LayoutStage::weights() const { return trained_leaves(*model_); }
 
 void LayoutStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                            const std::function<void()>& compute) {

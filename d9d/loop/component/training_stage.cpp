@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/metrics/metric.h"
+#include "d9d/modules/trained_leaves.h"
 
 namespace d9d {
 
@@ -75,13 +76,7 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
   return weighted.loss.mul(weighted.weight.detach());
 }
 
-std::vector<at::Tensor> TrainingStage::weights() const {
-  std::vector<at::Tensor> weights;
-  for (const auto& [name, parameter] : job_.stages[place_.local]->named_parameters()) {
-    if (parameter->requires_grad()) weights.push_back(parameter->local());
-  }
-  return weights;
-}
+std::vector<at::Tensor> TrainingStage::weights() const { return trained_leaves(*job_.stages[place_.local]); }
 
 void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                              const std::function<void()>& compute) {

@@ -37,11 +37,6 @@ bool splits_backward(const PipelineProgram& program) {
   });
 }
 
-std::vector<at::Tensor> floating(std::vector<at::Tensor> leaves) {
-  std::erase_if(leaves, [](const at::Tensor& leaf) { return !leaf.is_floating_point(); });
-  return leaves;
-}
-
 // Sets how many microbatches of each stage are kept where their bytes are most.
 void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   std::vector<StageMemory> now = stages;
@@ -134,16 +129,16 @@ class StageMeasurement {
   [[nodiscard]] Kept forward(std::int64_t microbatch) const {
     std::vector<at::Tensor> arrived;
     if (!stage_.is_first()) arrived = transferred(StageBoundary::kIncoming);
-    for (const at::Tensor& leaf : floating(arrived)) leaf.set_requires_grad(true);
+    for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(true);
     const bool backward_follows = stage_.is_first() && stage_.is_last();
-    const std::vector<at::Tensor> made = floating(stage_.forward({microbatch}, arrived, backward_follows));
+    const std::vector<at::Tensor> made = differentiable(stage_.forward({microbatch}, arrived, backward_follows));
     return {.arrived = arrived, .graph = StageGraph(made), .output = made.front().options()};
   }
   // The whole backward, or with `deferred` its first half, which leaves the other. Nothing else is kept.
   [[nodiscard]] WeightGradients backward(std::int64_t microbatch, Kept kept, bool is_last,
                                          DeferredGradients* deferred) const {
     std::vector<at::Tensor> gradients = stage_.is_last() ? std::vector<at::Tensor>{at::ones({}, kept.output)}
-                                                         : floating(transferred(StageBoundary::kOutgoing));
+                                                         : differentiable(transferred(StageBoundary::kOutgoing));
     WeightGradients left;
     const BackwardPart part = deferred == nullptr ? BackwardPart::kWhole : BackwardPart::kInput;
     stage_.backward({microbatch}, part, is_last, [&] {

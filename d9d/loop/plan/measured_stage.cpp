@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/core/tree/tree.h"
+#include "d9d/modules/trained_leaves.h"
 
 namespace d9d {
 
@@ -52,13 +53,7 @@ std::vector<at::Tensor> MeasuredStage::forward(MicrobatchIndex microbatch, const
   return made;
 }
 
-std::vector<at::Tensor> MeasuredStage::weights() const {
-  std::vector<at::Tensor> weights;
-  for (const auto& [name, parameter] : stage_.module->named_parameters()) {
-    if (parameter->requires_grad()) weights.push_back(parameter->local());
-  }
-  return weights;
-}
+std::vector<at::Tensor> MeasuredStage::weights() const { return trained_leaves(*stage_.module); }
 
 void MeasuredStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                              const std::function<void()>& compute) {
