@@ -13,7 +13,6 @@ the script.
 
 import argparse
 import json
-import math
 import os
 import sys
 import tempfile
@@ -92,7 +91,7 @@ def compare(dtype, options):
     print("\n| | ms a step (p10..p90) | tokens/s of all ranks |\n|---|---|---|")
     for title, steps in (("ours", ours), (f"fully_shard, {theirs['allocated_gib']:.1f} GiB", theirs["steps"])):
         print(peers.row_of_times(title, steps, samples * case.sequence)[0], flush=True)
-    return max(gaps, key=lambda gap: (math.isnan(gap), gap))
+    return peers.largest(gaps)
 
 
 def main():

@@ -3,6 +3,7 @@ peer's processes and tables of both."""
 
 import array
 import json
+import math
 import os
 import random
 import re
@@ -124,6 +125,12 @@ def leave_peer():
     # Without the interpreter's end: now and then a thread of torch still runs there, and the process aborts.
     sys.stdout.flush()
     os._exit(0)
+
+
+def largest(values):
+    """NaN if one is."""
+    values = list(values)
+    return math.nan if any(map(math.isnan, values)) else max(values)
 
 
 def gaps_of_losses(ours, theirs):

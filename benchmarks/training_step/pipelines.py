@@ -14,7 +14,6 @@ losses and gradients are apart, then seconds a step by each program's own clock.
 
 import argparse
 import json
-import math
 import shutil
 import sys
 import tempfile
@@ -132,12 +131,6 @@ def peer(arguments):
 # Both ---------------------------------------------------------------------------------------------------------------------
 
 
-def largest(values):
-    """NaN if one is."""
-    values = list(values)
-    return math.nan if any(map(math.isnan, values)) else max(values)
-
-
 def our_moments(save):
     """AdamW's first moments of a checkpoint, by the names of transformers."""
     from safetensors.torch import load_file
@@ -152,7 +145,7 @@ def our_moments(save):
 
 
 def gap_of_gradients(folder):
-    """The largest difference of a gradient's elements, relative to the largest element of its tensor, and the tensor."""
+    """The largest difference of a gradient's elements, relative to the largest element of its tensor."""
     from safetensors.torch import load_file
 
     theirs = {}
@@ -162,7 +155,7 @@ def gap_of_gradients(folder):
     theirs = gradients_of_first_step(theirs)
     if set(ours) != set(theirs):
         raise RuntimeError(f"expected the same parameters, got {sorted(set(ours) ^ set(theirs))} on one side only")
-    return largest(((ours[name] - other).abs().max() / other.abs().max()).item() for name, other in theirs.items())
+    return peers.largest(((ours[name] - other).abs().max() / other.abs().max()).item() for name, other in theirs.items())
 
 
 def compare(name, case, options, folder):
@@ -183,7 +176,7 @@ def compare(name, case, options, folder):
     arguments = {"case": list(case), "dtype": options.case, "compiles": compiles, "schedule": name,
                  "microbatches": options.microbatches}
     theirs = peers.run_peer(__file__, folder, arguments, options)
-    gap_of_losses = largest(peers.gaps_of_losses(ours, theirs["steps"]))
+    gap_of_losses = peers.largest(peers.gaps_of_losses(ours, theirs["steps"]))
     gradients = gap_of_gradients(folder) if options.case == "float32" else None
     tokens = samples * case.sequence
     first, mine = peers.row_of_times(f"{name}, ours", ours, tokens)
@@ -215,7 +208,7 @@ def main():
         config = peers.configuration(case, options.case, folder, options, {}, case.microbatch)
         peers.run_ours(folder, config, options, "trainer.schedule.total_steps=1", "optimizer.lr=0")  # exports the weights
         gaps = [compare(schedule, case, options, folder) for schedule in options.schedules.split(",")]
-    of_gradients, of_losses = (largest(column) for column in zip(*gaps))
+    of_gradients, of_losses = (peers.largest(column) for column in zip(*gaps))
     if options.case == "float32":
         sys.exit(not (of_gradients <= peers.tolerance("fp32") and of_losses <= peers.tolerance("fp32 training loss")))
 
