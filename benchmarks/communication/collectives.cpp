@@ -17,10 +17,9 @@
 #include "d9d/base/config/describe.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/communicator/process_group/nccl_group.h"
+#include "d9d/core/device/moment.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/parallelism/fsdp/shard_gather.h"
-
-#include "benchmarks/communication/device_clock.h"
 
 namespace {
 
@@ -154,11 +153,11 @@ class Benchmark {
     for (std::int64_t round = 0; round < config_.num_warm_up_rounds + config_.num_rounds; ++round) {
       for (Way& way : ways) {
         ranks_->barrier();
-        const benchmarks::Moment begin(context_.device());
+        const d9d::Moment begin(context_.device());
         const auto host = std::chrono::steady_clock::now();
         way.run();
         const std::chrono::duration<double, std::micro> called = std::chrono::steady_clock::now() - host;
-        const double milliseconds = begin.milliseconds_until(benchmarks::Moment(context_.device()));
+        const double milliseconds = 1e3 * begin.seconds_until(d9d::Moment(context_.device()));
         if (round < config_.num_warm_up_rounds) continue;
         way.milliseconds.push_back(milliseconds);
         way.host_microseconds.push_back(called.count());

@@ -14,8 +14,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "d9d/base/config/describe.h"
+#include "d9d/core/device/moment.h"
 
-#include "benchmarks/communication/device_clock.h"
 #include "benchmarks/training_step/device_trace.h"
 #include "examples/common/pretrain.h"
 
@@ -128,12 +128,12 @@ class StepWatch {
     }
   }
 
-  void wait_for_last_step() const { (void)ends_.back().milliseconds_until(ends_.back()); }
+  void wait_for_last_step() const { (void)ends_.back().seconds_until(ends_.back()); }
 
   void report() const {
     if (!context_.is_main_process()) return;
     nlohmann::json step_ms = nlohmann::json::array();
-    for (std::size_t i = 1; i < ends_.size(); ++i) step_ms.push_back(ends_[i - 1].milliseconds_until(ends_[i]));
+    for (std::size_t i = 1; i < ends_.size(); ++i) step_ms.push_back(1e3 * ends_[i - 1].seconds_until(ends_[i]));
     const Memory peak = peak_memory(context_.device());
     std::ofstream(config_.report) << nlohmann::json{{"phases", phases_.seconds()},
                                                     {"step_ms", step_ms},
@@ -144,7 +144,7 @@ class StepWatch {
   const Config& config_;
   const d9d::DistContext& context_;
   Phases& phases_;
-  std::vector<Moment> ends_;
+  std::vector<d9d::Moment> ends_;
 };
 
 template <class Family>

@@ -6,8 +6,7 @@
 //   memory.live_bytes();       // 4 MiB, of which nothing is allocated
 //
 // Counts storages that are made on the meta device while the scope lives, on all threads, and no longer once they are
-// freed; views share one. One scope at a time. Storages may outlive
-// it, but not be resized then.
+// freed; views share one. One scope at a time. Storages may outlive it, but not be resized then.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,7 @@
 #include "d9d/core/device/moment.h"
 
+#include <algorithm>
+
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -20,6 +22,14 @@ double Moment::seconds_until(const Moment& later) const {
   later.recorded_->event.synchronize();
   constexpr double kMilliseconds = 1e-3;
   return recorded_->event.elapsedTime(later.recorded_->event) * kMilliseconds;
+}
+
+double median_seconds(const std::vector<std::pair<Moment, Moment>>& spans) {
+  std::vector<double> seconds;
+  for (const auto& [begin, end] : spans) seconds.push_back(begin.seconds_until(end));
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::ranges::nth_element(seconds, middle);
+  return *middle;
 }
 
 }  // namespace d9d

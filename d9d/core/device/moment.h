@@ -9,6 +9,8 @@
 
 #include <chrono>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include <c10/core/Device.h>
 
@@ -26,5 +28,8 @@ class Moment {
   std::shared_ptr<Recorded> recorded_;  // null: the host's clock
   std::chrono::steady_clock::time_point host_ = std::chrono::steady_clock::now();
 };
+
+// Of the spans from a moment to another, at least one. The host waits for all.
+[[nodiscard]] double median_seconds(const std::vector<std::pair<Moment, Moment>>& spans);
 
 }  // namespace d9d

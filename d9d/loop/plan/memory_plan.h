@@ -5,7 +5,7 @@
 //   CausalLMProvider model(...);                                         // as the job has it
 //   const auto ranks = plan_memory({.mesh = config.mesh, .trainer = config.trainer, .optimizer = config.optimizer,
 //                                   .num_sequences = 1, .sequence_length = 4096, .num_microbatches = 16}, model);
-//   ranks[0].total();                                                    // bytes, on the first rank of the pipeline
+//   ranks[0].total;                                                      // bytes, on the first rank of the pipeline
 //
 // Tensors of the meta device stand for those of a GPU: kernels keep for backward what CUDA kernels keep, except for a
 // number a row (inverse norms, softmax of a router). Experts get equally many tokens. Not counted: the optimiser's own

@@ -45,11 +45,8 @@ class RoundTrips {
       (void)links_.receive({.source = {rank_ + 1}, .target = {rank_}, .microbatch = {i}}, leaves);
       trips.emplace_back(begin, Moment(device_));
     }
-    std::vector<double> seconds;
-    for (std::size_t i = 1; i < trips.size(); ++i) seconds.push_back(trips[i].first.seconds_until(trips[i].second));
-    const auto middle = seconds.begin() + std::ssize(seconds) / 2;
-    std::ranges::nth_element(seconds, middle);
-    return *middle / 2;
+    trips.erase(trips.begin());
+    return median_seconds(trips) / 2;
   }
 
   void send_back(const Leaves& like) {

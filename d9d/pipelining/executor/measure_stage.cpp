@@ -29,12 +29,6 @@ Leaves copies_of(const Leaves& leaves, c10::Device device) {
   return copies;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 // Where a pass is looked at, in this order.
 enum class Point { kStart, kForward, kForwardDone, kKept, kBackward, kBackwardDone, kDeferred, kWeight, kWeightDone };
 
@@ -93,9 +87,9 @@ class Times {
   void begin_pass() { passes_.emplace_back(); }
   void note(Point point) { passes_.back().insert_or_assign(point, Moment(device_)); }
   [[nodiscard]] double median_between(Point begin, Point end) const {
-    std::vector<double> seconds;
-    for (const auto& pass : passes_) seconds.push_back(pass.at(begin).seconds_until(pass.at(end)));
-    return median(std::move(seconds));
+    std::vector<std::pair<Moment, Moment>> spans;
+    for (const auto& pass : passes_) spans.emplace_back(pass.at(begin), pass.at(end));
+    return median_seconds(spans);
   }
 
  private:

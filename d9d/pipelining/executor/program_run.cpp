@@ -53,9 +53,11 @@ void ProgramRun::compute(const std::vector<PlannedCompute>& parts) {
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  std::vector<PlannedCompute> issued = parts;
-  std::ranges::stable_partition(issued, [](const PlannedCompute& part) { return !holds<ForwardAction>(part.action); });
-  for (const PlannedCompute& part : issued) run_part(part);
+  for (const bool are_forwards : {false, true}) {
+    for (const PlannedCompute& part : parts) {
+      if (holds<ForwardAction>(part.action) == are_forwards) run_part(part);
+    }
+  }
 }
 
 void ProgramRun::run_part(const PlannedCompute& part) {
