@@ -16,7 +16,7 @@ at::Tensor empty_message(const std::vector<at::Tensor>& like, c10::Device device
 }
 
 at::Tensor packed(const std::vector<at::Tensor>& leaves, c10::Device device) {
-  if (leaves.size() == 1) return leaves.front().contiguous();
+  if (leaves.size() == 1) return contiguous_values(leaves.front());
   at::Tensor message = empty_message(leaves, device);
   const std::vector<at::Tensor> parts = parts_of(message, leaves);
   for (std::size_t i = 0; i < leaves.size(); ++i) parts[i].copy_(leaves[i]);

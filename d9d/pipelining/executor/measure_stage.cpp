@@ -39,7 +39,8 @@ class Passes {
     if (sample.is_last) return;
     for (const at::Tensor& leaf : differentiable(stage.transfer(sample.microbatch, StageBoundary::kOutgoing))) {
       gradients_.push_back(at::empty(leaf.sizes(), leaf.options().device(sample.device)));
-      fill_normal(gradients_.back(), whole_window(gradients_.back()), {.key = gradients_.size()}, 0, 1);
+      const at::Tensor numbers = leaf.is_complex() ? at::view_as_real(gradients_.back()) : gradients_.back();
+      fill_normal(numbers, whole_window(numbers), {.key = gradients_.size()}, 0, 1);
     }
   }
 

@@ -17,12 +17,15 @@ std::int64_t message_bytes(const std::vector<at::Tensor>& like) {
   return bytes;
 }
 
+at::Tensor contiguous_values(const at::Tensor& leaf) { return leaf.resolve_conj().resolve_neg().contiguous(); }
+
 std::vector<at::Tensor> parts_of(const at::Tensor& message, const std::vector<at::Tensor>& like) {
   std::vector<at::Tensor> parts;
   std::int64_t begin = 0;
   for (const at::Tensor& leaf : like) {
     const auto bytes = static_cast<std::int64_t>(leaf.numel() * leaf.element_size());
-    parts.push_back(message.narrow(0, begin, bytes).view(leaf.scalar_type()).view(leaf.sizes()));
+    // variable_data(): an in-place operation on one part is none on the others.
+    parts.push_back(message.narrow(0, begin, bytes).view(leaf.scalar_type()).view(leaf.sizes()).variable_data());
     begin += round_up(bytes, kAlignmentBytes);
   }
   return parts;

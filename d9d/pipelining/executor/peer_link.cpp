@@ -85,7 +85,7 @@ void PeerLink::send(const std::string& what, const std::vector<at::Tensor>& leav
   const std::uint32_t number = ++num_sent_;
   const std::int64_t peer = 1 - ranks_->rank();
   std::vector<at::Tensor> contiguous;
-  for (const at::Tensor& leaf : leaves) contiguous.push_back(leaf.contiguous());
+  for (const at::Tensor& leaf : leaves) contiguous.push_back(contiguous_values(leaf));
   const LinkWatch::Wait wait = watch_.begin(cat("room for ", what, " in the inbox of"), *ranks_);
   last_sent_ = sends_.run([&] {
     if (number > num_slots_) memory_->wait_for(kTakenOut, number - static_cast<std::uint32_t>(num_slots_));

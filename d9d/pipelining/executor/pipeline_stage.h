@@ -28,13 +28,13 @@ class PipelineStage {
   virtual ~PipelineStage();
 
   // Shapes and dtypes of a microbatch's transfer: tensors on the meta device. Asked for inner boundaries only, on each
-  // side of a boundary; both sides must say the same.
+  // side of a boundary, before the microbatch's forward; both sides must say the same.
   [[nodiscard]] virtual std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const = 0;
 
-  // arrived: the transfer of the stage before, empty on the first stage; in a program with a backward its floating
-  // tensors require gradients. Returns the transfer to the next stage. On the last stage of a program with a backward:
-  // one scalar, the loss, whose gradient is 1; of one without, nothing. backward_follows: the microbatch's B or I is
-  // the next computation of the rank, so that what forward makes for it waits for nothing else.
+  // arrived: the transfer of the stage before, empty on the first stage; in a program with a backward its floating and
+  // complex tensors require gradients. Returns the transfer to the next stage. On the last stage of a program with a
+  // backward: one scalar, the loss, whose gradient is 1; of one without, nothing. backward_follows: the microbatch's B
+  // or I is the next computation of the rank, so that what forward makes for it waits for nothing else.
   [[nodiscard]] virtual std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
                                                         const std::vector<at::Tensor>& arrived,
                                                         bool backward_follows) = 0;

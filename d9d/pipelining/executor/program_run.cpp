@@ -17,7 +17,15 @@ bool is_like(const at::Tensor& leaf, const at::Tensor& like) {
   return leaf.defined() && leaf.sizes() == like.sizes() && leaf.scalar_type() == like.scalar_type();
 }
 
+std::int64_t version_of(const at::Tensor& leaf) {
+  return leaf.is_inference() ? 0 : static_cast<std::int64_t>(leaf._version());
+}
+
 }  // namespace
+
+ProgramRun::Arrived::Arrived(Leaves of_message) : leaves(std::move(of_message)) {
+  for (const at::Tensor& leaf : leaves) versions.push_back(version_of(leaf));
+}
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
                        StageLinks& links, bool has_backward)
@@ -95,10 +103,25 @@ ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
 }
 
 void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
-  (link_of(transfer, placement_) ? outbox_ : arrived_).emplace(transfer, std::move(leaves));
+  if (link_of(transfer, placement_)) {
+    outbox_.emplace(transfer, std::move(leaves));
+  } else {
+    arrived_.emplace(transfer, std::move(leaves));
+  }
 }
 
-ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) { return std::move(arrived_.extract(transfer).mapped()); }
+// Between stages of one rank tensors are not copied.
+ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
+  Arrived arrived = std::move(arrived_.extract(transfer).mapped());
+  for (std::size_t i = 0; i < arrived.leaves.size(); ++i) {
+    D9D_CHECK(version_of(arrived.leaves[i]) == arrived.versions[i], StateError,
+              "[pipelining::executor] expected tensor ", i, " of what stage ", transfer.source.value,
+              " hands to stage ", transfer.target.value, " for microbatch ", transfer.microbatch.value,
+              " to stay as it was, got one that was modified in place before it was used. Hand on a clone() of memory ",
+              "that is written again.");
+  }
+  return std::move(arrived.leaves);
+}
 
 void ProgramRun::forward(const PlannedCompute& part) {
   const StageIndex stage = stage_of(part.action);
@@ -108,6 +131,9 @@ void ProgramRun::forward(const PlannedCompute& part) {
     live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
     for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
   }
+  // Asked for before: forward may drop what it is known from.
+  const Leaves announced =
+      is_last_stage(stage) ? Leaves() : stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
   Leaves made = with_error_place(place_of("forward", stage, microbatch), [&] {
     return stages_.at(stage)->forward(microbatch, live.arrived, part.backward_follows);
   });
@@ -118,7 +144,8 @@ void ProgramRun::forward(const PlannedCompute& part) {
               transfer_text(made), " (", place_of("forward", stage, microbatch), ").");
     live.loss_options = made.front().options();
   } else {
-    live.gradients_like = differentiable(announced_transfer(stage, microbatch, made));
+    check_announced(stage, microbatch, made, announced);
+    live.gradients_like = differentiable(announced);
   }
   live.graph = StageGraph(is_last_stage(stage) ? made : differentiable(made));
   if (!is_last_stage(stage)) {
@@ -165,13 +192,11 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
   return gradients;
 }
 
-ProgramRun::Leaves ProgramRun::announced_transfer(StageIndex stage, MicrobatchIndex microbatch,
-                                                  const Leaves& made) const {
-  Leaves announced = stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
+void ProgramRun::check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made,
+                                 const Leaves& announced) {
   D9D_CHECK(std::ranges::equal(made, announced, is_like), StateError, "[pipelining::executor] expected stage ",
             stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(made),
             " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
-  return announced;
 }
 
 std::string ProgramRun::place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const {

@@ -34,6 +34,12 @@ class ProgramRun {
 
  private:
   using Leaves = std::vector<at::Tensor>;
+  // What a stage of this rank will use.
+  struct Arrived {
+    explicit Arrived(Leaves of_message);
+    Leaves leaves;
+    std::vector<std::int64_t> versions;
+  };
   // Of a stage and a microbatch that has run F, and neither B nor I.
   struct Live {
     Leaves arrived;
@@ -53,7 +59,8 @@ class ProgramRun {
   void hand_on(const Transfer& transfer, Leaves leaves);
   [[nodiscard]] Leaves take(const Transfer& transfer);
   [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
-  [[nodiscard]] Leaves announced_transfer(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made) const;
+  static void check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made,
+                              const Leaves& announced);
   [[nodiscard]] Leaves input_gradients(StageIndex stage, MicrobatchIndex microbatch, const Leaves& arrived) const;
   [[nodiscard]] std::string place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const;
   [[nodiscard]] bool is_first(StageIndex stage) const { return stage.value == 0; }
@@ -67,7 +74,7 @@ class ProgramRun {
   std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I
   std::map<Key, WeightGradients> of_weights_;         // from I to W
   std::map<Transfer, Leaves> outbox_;                 // made, and not yet sent
-  std::map<Transfer, Leaves> arrived_;                // received or made on this rank, and not yet used
+  std::map<Transfer, Arrived> arrived_;               // received or made on this rank, and not yet used
   std::deque<Transfer> to_receive_;                   // in the order of the program
 };
 

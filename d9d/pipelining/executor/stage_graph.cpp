@@ -16,7 +16,7 @@ struct StageGraph::Roots {
 std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves) {
   std::vector<at::Tensor> result;
   for (const at::Tensor& leaf : leaves) {
-    if (leaf.is_floating_point()) result.push_back(leaf);
+    if (leaf.is_floating_point() || leaf.is_complex()) result.push_back(leaf);
   }
   return result;
 }

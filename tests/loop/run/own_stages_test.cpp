@@ -1,0 +1,254 @@
+// Stages of a model of one's own, whose transfers are unlike those of the library's models, train as the model in one
+// piece does, in float64.
+#include <functional>
+#include <map>
+#include <mutex>
+#include <variant>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/blocks/linear/linear.h"
+#include "d9d/data/pack/as_pack_stream.h"
+#include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/run/trainer.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
+
+#include "tests/support/compare.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tolerances.h"
+
+namespace d9d::test::own_stages_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::int64_t kWidth = 4;
+constexpr std::int64_t kNumLayers = 4;
+constexpr std::int64_t kNumMicrobatches = 8;
+
+using Tensors = std::vector<at::Tensor>;
+
+struct Batch {
+  at::Tensor x;  // [B, kWidth]
+  static constexpr auto fields() { return record<Batch>(field("x", &Batch::x)); }
+};
+
+// Only the loop keeps an input.
+struct Types {
+  using Batch = own_stages_test::Batch;
+  using Input = at::Tensor;
+  using Transfer = Tensors;
+  using Shared = std::monostate;
+  using Output = at::Tensor;
+  using State = std::monostate;
+};
+
+struct Net;
+// What goes into the first layer, from one layer to the next, and out of the last.
+struct Layers {
+  std::function<Tensors(const at::Tensor& x)> begin;
+  std::function<Tensors(Net& net, std::int64_t index, const Tensors& arrived)> layer;
+  std::function<at::Tensor(const Tensors& left)> end;
+};
+
+struct Net : Module {
+  Net(const Layers& of_net, const PipelineStageInfo& of_stage) : layers(of_net), stage(of_stage) {
+    const LayerRange range = layers_of_stage({.num_layers = kNumLayers}, stage);
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      linears.emplace(i, register_module<Linear>(cat("linear", i), LinearConfig{kWidth, kWidth}));
+      sums.emplace(i, register_buffer(cat("sum", i), {.shape = {1}, .init = init::zeros()}));
+    }
+    to(at::kDouble);
+  }
+  std::variant<Tensors, at::Tensor> forward(const at::Tensor& x, const std::monostate&) {
+    return forward(layers.begin(x * 1), {});
+  }
+  std::variant<Tensors, at::Tensor> forward(const Tensors& arrived, const std::monostate&) {
+    Tensors tensors = arrived;
+    for (const auto& [index, linear] : linears) tensors = layers.layer(*this, index, tensors);
+    if (stage.is_last()) return layers.end(tensors);
+    return tensors;
+  }
+  Tensors stage_transfer(const at::Tensor& x, StageBoundary) const {
+    Tensors like = layers.begin(at::zeros_like(x));
+    for (at::Tensor& tensor : like) tensor = tensor.to(at::kMeta);
+    return like;
+  }
+
+  const Layers layers;
+  const PipelineStageInfo stage;
+  std::map<std::int64_t, ModulePtr<Linear>> linears;
+  std::map<std::int64_t, BufferPtr> sums;
+};
+
+struct Task : TrainTask<Types> {
+  ForwardInputs<Types> build_forward_inputs(const Batch& batch) override {
+    return {.input = batch.x.clone(), .shared = {}, .state = {}, .num_tokens = batch.x.size(0)};
+  }
+  LossResult compute_loss(const at::Tensor& output, std::monostate&, const JobSchedule&) override {
+    return {.loss = output.square().mean()};
+  }
+};
+
+struct Stream {
+  std::optional<std::vector<Batch>> next() {
+    std::vector<Batch> pack;
+    for (std::int64_t i = 0; i < kNumMicrobatches; ++i) {
+      const std::int64_t rows = 1 + (step + i) % 3;
+      const at::Tensor number = at::arange(rows * kWidth, at::kDouble) + static_cast<double>(1 + i + 10 * step);
+      pack.push_back({at::sin(number * number).view({rows, kWidth})});
+    }
+    ++step;
+    return pack;
+  }
+  std::optional<std::int64_t> total_steps() const { return std::nullopt; }
+  nlohmann::json state() const { return step; }
+  void load_state(const nlohmann::json& state) { step = state; }
+  std::int64_t step = 0;
+};
+
+struct Provider : ModelProvider<Types>, DataProvider<Batch> {
+  explicit Provider(const Layers& of_net) : layers(of_net) {}
+  ModelStage<Types> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
+    return as_model_stage<Types>(make_module<Net>(layers, stage));
+  }
+  std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext&, std::optional<std::int64_t>) override {
+    return as_pack_stream<Batch>(Stream{});
+  }
+  const Layers& layers;
+};
+
+std::map<std::string, at::Tensor> train(const Layers& layers, std::int64_t num_ranks,
+                                        const PipelineScheduleConfig& schedule,
+                                        RankBackend backend = RankBackend::kThreads) {
+  std::map<std::string, at::Tensor> trained;
+  std::mutex mutex;
+  run_ranks(backend, num_ranks, [&](World& world) {
+    const DistContext context({.mesh = {.pipeline_parallel = num_ranks},
+                               .world = borrowed(world),
+                               .local_rank = world.rank(),
+                               .log_sink = [](std::string_view) {}});
+    Task task;
+    Provider provider(layers);
+    AutoOptimizerProvider optimizer(AdamWConfig{.lr = 1e-2});
+    AutoLRSchedulerProvider lr_scheduler(
+        PiecewiseConfig{.initial_multiplier = 1.0,
+                        .phases = {RestPhaseConfig{.target_multiplier = 1.0, .curve = LinearCurveConfig{}}}});
+    TrainerConfig config;
+    config.run.name = "own stages";
+    config.schedule.total_steps = 2;
+    config.pipelining.schedule = schedule;
+    config.checkpointing.period_steps = {StepActionMode::kDisable};
+    Trainer<Types> trainer(context, config,
+                           {.task = task,
+                            .model = provider,
+                            .data = provider,
+                            .optimizer = optimizer,
+                            .lr_scheduler = lr_scheduler,
+                            .tracker = nullptr});
+    ASSERT_EQ(trainer.train(), TrainingOutcome::kFinished);
+    const auto whole = trainer.module().full_state_dict();
+    const std::lock_guard lock(mutex);
+    for (const auto& [name, tensor] : whole) trained.insert_or_assign(name, tensor.detach().clone());
+  });
+  return trained;
+}
+
+void expect_trains_as_one_piece(const Layers& layers) {
+  const auto expected = train(layers, 1, {});
+  for (const std::int64_t num_ranks : {2, 4}) {
+    for (const PipelineScheduleConfig& schedule :
+         {PipelineScheduleConfig(GPipeScheduleConfig{}), PipelineScheduleConfig(OneFOneBScheduleConfig{})}) {
+      for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {
+        SCOPED_TRACE(cat(schedule_of(schedule).name, " on ", num_ranks, " ", to_string(backend)));
+        EXPECT_EQ(difference(train(layers, num_ranks, schedule, backend), expected, tolerance("fp64")), "");
+      }
+    }
+  }
+  EXPECT_EQ(difference(train(layers, 2, ZeroBubbleVScheduleConfig{}), expected, tolerance("fp64")), "");
+  EXPECT_EQ(difference(train(layers, 2, AutoScheduleConfig{.max_stages_per_rank = 1}), expected, tolerance("fp64")),
+            "");
+}
+
+at::Tensor activated(Net& net, std::int64_t index, const at::Tensor& x) { return at::tanh(net.linears.at(index)(x)); }
+
+TEST(OwnStages, Whose_inputs_nobody_else_keeps_train_as_one_piece_does) {
+  expect_trains_as_one_piece(
+      {.begin = [](const at::Tensor& x) { return Tensors{x}; },
+       .layer = [](Net& net, std::int64_t index,
+                   const Tensors& arrived) { return Tensors{activated(net, index, arrived[0])}; },
+       .end = [](const Tensors& left) { return left[0]; }});
+}
+
+TEST(OwnStages, That_hand_on_complex_numbers_train_as_one_piece_does) {
+  expect_trains_as_one_piece({.begin = [](const at::Tensor& x) { return Tensors{at::complex(x, x / 2)}; },
+                              .layer =
+                                  [](Net& net, std::int64_t index, const Tensors& arrived) {
+                                    const at::Tensor real = activated(net, index, at::real(arrived[0]));
+                                    return Tensors{at::complex(real, at::imag(arrived[0]) * real)};
+                                  },
+                              .end = [](const Tensors& left) { return at::real(left[0]) + at::imag(left[0]); }});
+}
+
+TEST(OwnStages, That_hand_on_a_conjugate_that_is_not_computed_train_as_one_piece_does) {
+  for (const bool is_alone : {false, true}) {
+    expect_trains_as_one_piece(
+        {.begin =
+             [=](const at::Tensor& x) {
+               return is_alone ? Tensors{at::complex(x, x / 2)} : Tensors{at::complex(x, x / 2), x};
+             },
+         .layer =
+             [=](Net& net, std::int64_t index, const Tensors& arrived) {
+               const at::Tensor real = activated(net, index, at::real(arrived[0]) + at::imag(arrived[0]));
+               const at::Tensor conjugate = at::complex(real, real / 3).conj();
+               return is_alone ? Tensors{conjugate} : Tensors{conjugate, arrived[1]};
+             },
+         .end = [](const Tensors& left) { return at::real(left[0]) + at::imag(left[0]); }});
+  }
+}
+
+TEST(OwnStages, That_count_in_place_in_an_arrived_tensor_train_as_one_piece_does) {
+  expect_trains_as_one_piece({.begin =
+                                  [](const at::Tensor& x) {
+                                    return Tensors{x, at::zeros({1}, x.options().dtype(at::kLong))};
+                                  },
+                              .layer =
+                                  [](Net& net, std::int64_t index, const Tensors& arrived) {
+                                    arrived[1].add_(1);
+                                    return Tensors{activated(net, index, arrived[0]) + arrived[1], arrived[1]};
+                                  },
+                              .end = [](const Tensors& left) { return left[0]; }});
+}
+
+// A sum over microbatches: the layer's own memory, which it writes again in the next forward.
+TEST(OwnStages, That_hand_on_memory_which_they_write_again_are_refused_or_train_as_one_piece_does) {
+  const auto with_sums = [](bool are_cloned) {
+    return Layers{.begin =
+                      [](const at::Tensor& x) {
+                        return Tensors{x, at::zeros({1}, x.options())};
+                      },
+                  .layer =
+                      [are_cloned](Net& net, std::int64_t index, const Tensors& arrived) {
+                        const at::Tensor x = activated(net, index, arrived[0]) + arrived[1];
+                        const at::Tensor& sum = net.sums.at(index)->local;
+                        sum.add_(x.detach().sum());
+                        return Tensors{x, are_cloned ? sum.clone() : sum};
+                      },
+                  .end = [](const Tensors& left) { return left[0]; }};
+  };
+  const auto expected = train(with_sums(true), 1, {});
+  const LoopedBfsScheduleConfig looped{.num_stages_per_rank = 2};
+  EXPECT_EQ(difference(train(with_sums(true), 1, looped), expected, tolerance("fp64")), "");
+  EXPECT_EQ(difference(train(with_sums(false), 2, OneFOneBScheduleConfig{}), expected, tolerance("fp64")), "");
+  try {
+    (void)train(with_sums(false), 1, looped);
+    FAIL() << "expected an error";
+  } catch (const StateError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected tensor 1 of what stage 0 hands to stage 1 for microbatch 0 to stay"));
+  }
+}
+
+}  // namespace
+}  // namespace d9d::test::own_stages_test
