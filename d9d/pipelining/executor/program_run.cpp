@@ -17,11 +17,16 @@ bool is_like(const at::Tensor& leaf, const at::Tensor& like) {
   return leaf.defined() && leaf.sizes() == like.sizes() && leaf.scalar_type() == like.scalar_type();
 }
 
+BackwardPart backward_part(const ComputeAction& action) {
+  if (holds<BackwardWeightAction>(action)) return BackwardPart::kWeight;
+  return holds<BackwardAction>(action) ? BackwardPart::kWhole : BackwardPart::kInput;
+}
+
 }  // namespace
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
-                       StageLinks& links, bool has_backward)
-    : placement_(placement), stages_(stages), links_(links), has_backward_(has_backward) {}
+                       StageLinks& links, const Lanes* lanes, bool has_backward)
+    : placement_(placement), stages_(stages), links_(links), lanes_(lanes), has_backward_(has_backward) {}
 
 void ProgramRun::run(const RankPlan& plan) {
   const at::AutoGradMode grad_mode(has_backward_);
@@ -53,22 +58,34 @@ void ProgramRun::compute(const std::vector<PlannedCompute>& parts) {
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  for (const bool are_forwards : {false, true}) {
-    for (const PlannedCompute& part : parts) {
-      if (holds<ForwardAction>(part.action) == are_forwards) run_part(part);
+  while (lanes_ != nullptr && !to_receive_.empty()) receive_next();  // before a lane is ahead of the other
+  const auto is_forward = [](const PlannedCompute& part) { return holds<ForwardAction>(part.action); };
+  {
+    const bool are_joined = std::ranges::all_of(parts, [](const PlannedCompute& part) { return part.lane == 0; });
+    const Lanes::Joined joined(are_joined ? nullptr : lanes_);
+    for (const bool are_forwards : {false, true}) {
+      for (const PlannedCompute& part : parts) {
+        if (is_forward(part) == are_forwards) run_part(part);
+      }
     }
+  }
+  for (const PlannedCompute& part : parts) {
+    if (is_forward(part)) continue;
+    stages_.at(stage_of(part.action))->after_backward(microbatch_of(part.action), backward_part(part.action));
   }
 }
 
 void ProgramRun::run_part(const PlannedCompute& part) {
-  const StageIndex stage = stage_of(part.action);
-  const MicrobatchIndex microbatch = microbatch_of(part.action);
   const auto input = input_of(part.action, placement_.num_stages());
   if (input && (has_backward_ || input->is_forward())) receive_through(*input);
-  if (holds<ForwardAction>(part.action)) return forward(part);
-  const BackwardPart which = holds<BackwardAction>(part.action)        ? BackwardPart::kWhole
-                             : holds<BackwardInputAction>(part.action) ? BackwardPart::kInput
-                                                                       : BackwardPart::kWeight;
+  const auto run = [&] { holds<ForwardAction>(part.action) ? forward(part) : run_backward(part); };
+  lanes_ == nullptr ? run() : lanes_->run(part.lane, run);
+}
+
+void ProgramRun::run_backward(const PlannedCompute& part) {
+  const StageIndex stage = stage_of(part.action);
+  const MicrobatchIndex microbatch = microbatch_of(part.action);
+  const BackwardPart which = backward_part(part.action);
   with_error_place(place_of("backward", stage, microbatch), [&] {
     which == BackwardPart::kWeight ? weight_backward(stage, microbatch, part.is_last)
                                    : backward(stage, microbatch, which, part.is_last);
@@ -86,7 +103,10 @@ void ProgramRun::receive_through(const Transfer& transfer) {
 void ProgramRun::receive_next() {
   const Transfer transfer = to_receive_.front();
   to_receive_.pop_front();
-  arrived_.emplace(transfer, links_.receive(transfer, like_of(transfer)));
+  Arrived arrived;
+  const auto receive = [&] { arrived.leaves = links_.receive(transfer, like_of(transfer)); };
+  lanes_ == nullptr ? receive() : void(arrived.ready = lanes_->receive(receive));
+  arrived_.emplace(transfer, std::move(arrived));
 }
 
 ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
@@ -95,10 +115,22 @@ ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
 }
 
 void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
-  (link_of(transfer, placement_) ? outbox_ : arrived_).emplace(transfer, std::move(leaves));
+  if (link_of(transfer, placement_)) {
+    outbox_.emplace(transfer, std::move(leaves));
+  } else {
+    arrived_.emplace(transfer, Arrived{.leaves = std::move(leaves)});
+  }
 }
 
-ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) { return std::move(arrived_.extract(transfer).mapped()); }
+// Called where it is used: a graph frees what arrived while the device still reads it, and so does autograd a gradient.
+ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
+  Arrived arrived = std::move(arrived_.extract(transfer).mapped());
+  arrived.ready.wait();
+  if (lanes_ != nullptr) {
+    for (const at::Tensor& leaf : arrived.leaves) keep_for_current_stream(leaf);
+  }
+  return std::move(arrived.leaves);
+}
 
 void ProgramRun::forward(const PlannedCompute& part) {
   const StageIndex stage = stage_of(part.action);
@@ -134,7 +166,10 @@ void ProgramRun::backward(StageIndex stage, MicrobatchIndex microbatch, Backward
   Leaves gradients = is_last_stage(stage)
                          ? Leaves{at::ones({}, live.loss_options)}
                          : take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
-  const auto run_graph = [&] { live.graph.backward(std::move(gradients)); };
+  const auto run_graph = [&] {
+    if (lanes_ != nullptr) live.graph.accumulate_on_current_stream();
+    live.graph.backward(std::move(gradients));
+  };
   PipelineStage& of_index = *stages_.at(stage);
   of_index.backward(microbatch, part, is_last, [&] {
     if (part == BackwardPart::kWhole) return run_graph();
