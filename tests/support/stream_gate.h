@@ -1,5 +1,5 @@
-// Holds the current stream of a device: what is queued behind it runs when it is opened, or after half a minute, so that
-// a host which waits for it does not hang. It must be opened, and that work awaited, before it ends.
+// Holds the current stream of a device: what is queued behind it runs when it is opened, or after half a minute, so
+// that a host which waits for it does not hang. It must be opened, and that work awaited, before it ends.
 //
 // Example
 //   StreamGate gate(device);

@@ -15,12 +15,14 @@
 //     use (metrics, sums of losses, gradients of a tied parameter) is written by one of them, or after the action.
 //     Messages arrive on a third stream, in the order of the program, and their users wait for them.
 //   - Memory that is freed while a stream still reads it. An allocator gives a block back to the stream that it was
-//     allocated for at once. The backward is issued first, so only what the *backward* frees can be taken by the forward
-//     beside it, and only if it was allocated for the forward's stream. A microbatch's F, B, I and W are on one stream, so
-//     all that F made for B is safe. What comes from elsewhere is: transfers and gradients of other stages, and messages,
-//     which are kept for the stream that takes them (ProgramRun::take); and the stage's inputs, which its owner keeps
-//     until the end of the run (PipelineStage::forward). Parameters, gathered ones too, and gradients live longer than an
-//     action. What the forward frees is reused after the action at the earliest.
+//     allocated for at once. The backward is issued first, so only what the *backward* frees can be taken by the
+//     forward beside it, and only if it was allocated for the forward's stream. A microbatch's F, B, I and W are on one
+//     stream, so all that F made for B is safe. What comes from elsewhere is: transfers and gradients of other stages,
+//     and messages, which are kept for the stream that takes them (ProgramRun::take); and the stage's inputs, which
+//     their owner keeps until the end of the run (PipelineStage::forward). Parameters, gathered ones too, and gradients
+//     live longer than an action. What the forward frees is reused after the action at the earliest.
+//
+// Each tensor by name: docs/decisions/0022-composed-computations-on-two-streams.md.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 // Of a microbatch a stage keeps, from its forward to its backward, what arrived and its graph: an output ends when it
 // is sent, a gradient when it is used. I is an ordinary backward that leaves the products of the stage's weights() to W
 // and keeps what they multiply (core/autograd/deferred_gradients.h). Without a backward nothing is kept. Stages of one
-// rank hand transfers to each other without a copy. Composed computations run at once on a GPU, on the current stream and
-// one of the executor's (lanes.h); elsewhere one after the other, the backward first.
+// rank hand transfers to each other without a copy. Composed computations run at once on a GPU, on the current stream
+// and one of the executor's (lanes.h); elsewhere one after the other, the backward first.
 #pragma once
 
 #include <cstdint>

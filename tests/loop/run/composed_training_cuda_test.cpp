@@ -11,7 +11,12 @@
 namespace d9d::test::composed_training_cuda_test {
 namespace {
 
-using namespace pipeline;  // NOLINT(google-build-using-namespace)
+using pipeline::expect_same;
+using pipeline::kNumSteps;
+using pipeline::PipelineJob;
+using pipeline::Rows;
+using pipeline::train;
+using pipeline::Trained;
 
 // Must precede any backward of the program, as launch() ensures.
 class InstallCheckpointEngine : public ::testing::Environment {
