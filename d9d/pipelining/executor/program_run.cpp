@@ -140,6 +140,8 @@ void ProgramRun::forward(const PlannedCompute& part) {
     live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
     for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
   }
+  Leaves announced;  // asked for before the stage has dropped the microbatch's inputs
+  if (!is_last_stage(stage)) announced = stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
   Leaves made = with_error_place(place_of("forward", stage, microbatch), [&] {
     return stages_.at(stage)->forward(microbatch, live.arrived, part.backward_follows);
   });
@@ -150,7 +152,8 @@ void ProgramRun::forward(const PlannedCompute& part) {
               transfer_text(made), " (", place_of("forward", stage, microbatch), ").");
     live.loss_options = made.front().options();
   } else {
-    live.gradients_like = differentiable(announced_transfer(stage, microbatch, made));
+    check_announced(stage, microbatch, announced, made);
+    live.gradients_like = differentiable(announced);
   }
   live.graph = StageGraph(is_last_stage(stage) ? made : differentiable(made));
   if (!is_last_stage(stage)) {
@@ -200,13 +203,11 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
   return gradients;
 }
 
-ProgramRun::Leaves ProgramRun::announced_transfer(StageIndex stage, MicrobatchIndex microbatch,
-                                                  const Leaves& made) const {
-  Leaves announced = stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
+void ProgramRun::check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
+                                 const Leaves& made) const {
   D9D_CHECK(std::ranges::equal(made, announced, is_like), StateError, "[pipelining::executor] expected stage ",
             stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(made),
             " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");
-  return announced;
 }
 
 std::string ProgramRun::place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const {

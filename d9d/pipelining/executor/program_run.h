@@ -60,7 +60,7 @@ class ProgramRun {
   void hand_on(const Transfer& transfer, Leaves leaves);
   [[nodiscard]] Leaves take(const Transfer& transfer);
   [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
-  [[nodiscard]] Leaves announced_transfer(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made) const;
+  void check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced, const Leaves& made) const;
   [[nodiscard]] Leaves input_gradients(StageIndex stage, MicrobatchIndex microbatch, const Leaves& arrived) const;
   [[nodiscard]] std::string place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const;
   [[nodiscard]] bool is_first(StageIndex stage) const { return stage.value == 0; }
