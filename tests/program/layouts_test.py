@@ -69,6 +69,28 @@ class Layouts(ProgramTest):
             with self.subTest(name):
                 self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
 
+    def test_composed_computations_train_as_one_rank(self):
+        """On GPUs they run at once, and experts exchange over a communicator of each lane."""
+        layers, single = "model_provider.model.num_hidden_layers=4", "data.microbatch_size=1"
+        v = 'trainer.pipelining.schedule={"schedule": "dual_pipe_v"}'
+        shards, experts = "mesh.data_parallel_shard=2", "mesh.expert_parallel=2"
+        for model, *layout in (
+            ("moe", shards, experts),
+            ("moe", shards, experts, "model_provider.checkpointing=true"),
+            ("moe", "mesh.data_parallel_replicate=2", experts),
+            ("moe", shards, experts, "model_provider.fsdp.reshard_after_forward=always",
+             "model_provider.fsdp.reduce_on_last_microbatch=false"),
+            ("dense", shards),
+            ("dense", "mesh.pipeline_parallel=2"),
+            ("dense", "mesh.pipeline_parallel=2", "trainer.pipelining.messages=communicator"),
+            ("moe", "mesh.pipeline_parallel=2", shards, experts),
+        ):
+            if not fits(*layout):
+                continue
+            with self.subTest(model=model, layout=layout):
+                expected = self.run_job(model, layers, single)
+                self.assert_same(self.run_job(model, layers, single, v, *layout), expected)
+
     @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
     def test_replicas_with_graphs_train_as_one_rank(self):
         """Experts in float64 make the host wait for their counts, which a graph cannot capture."""

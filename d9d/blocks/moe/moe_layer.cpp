@@ -65,7 +65,7 @@ at::Tensor MoELayer::balance_loss(const RoutedTokens& routed) const {
   });
   if (ranks_.of_positions.num_ranks() > 1) {
     const at::Tensor here = at::stack({probabilities, counts.to(probabilities.scalar_type())});
-    const std::vector<at::Tensor> sums = all_reduce_both(here, ranks_.of_positions.communicator()).unbind();
+    const std::vector<at::Tensor> sums = all_reduce_both(here, ranks_.of_positions.lane_communicator()).unbind();
     probabilities = sums[0];
     counts = sums[1];
   }

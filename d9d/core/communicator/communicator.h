@@ -42,6 +42,7 @@ struct RankGroup {
   std::vector<std::int64_t> ranks;  // of the job; their order is the order in the group
   std::int64_t index = 0;           // ranks[index] is this rank
   Traffic traffic = Traffic::kCompute;
+  std::int64_t lane = 0;  // of computations that run at the same time (World::lane)
 };
 
 // One message of an exchange().

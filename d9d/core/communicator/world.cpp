@@ -7,7 +7,7 @@
 namespace d9d {
 
 std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
-  const auto found = communicators_.find({group.ranks, group.traffic});
+  const auto found = communicators_.find({group.ranks, group.traffic, group.lane});
   if (found != communicators_.end()) return found->second;
   const std::set<std::int64_t> distinct(group.ranks.begin(), group.ranks.end());
   D9D_CHECK(distinct.size() == group.ranks.size() && !distinct.empty() && *distinct.begin() >= 0 &&
@@ -18,7 +18,7 @@ std::shared_ptr<Communicator> World::communicator(const RankGroup& group) {
                 group.ranks[static_cast<std::size_t>(group.index)] == rank(),
             ConfigError, "[core::world] expected index of rank ", rank(), " in group '", group.name, "', got ",
             group.index, ". Only its members make a group.");
-  return communicators_.emplace(std::pair(group.ranks, group.traffic), backend_->connect(group, timeout_))
+  return communicators_.emplace(Key(group.ranks, group.traffic, group.lane), backend_->connect(group, timeout_))
       .first->second;
 }
 

@@ -1,17 +1,18 @@
-// Makes the communicators of a job: one for each set of ranks and kind of traffic.
+// Makes the communicators of a job: one for each set of ranks, kind of traffic and lane.
 //
 // Example
 //   World world(backend);
 //   const auto pair = world.communicator({.name = "pair", .ranks = {0, 3}, .index = 0});
 //
 // A communicator is made at its first use, with the timeout that is set at that time. Two groups of the same ranks in
-// the same order with the same traffic share one communicator, under the name of the first.
+// the same order with the same traffic and lane share one communicator, under the name of the first.
 #pragma once
 
 #include <chrono>
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "d9d/core/communicator/communicator.h"
@@ -47,6 +48,13 @@ class World {
   // ranks[index] is this rank.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const RankGroup& group);
 
+  // Which of the computations that run at the same time the caller issues, 0 or 1; 0 where one runs at a time. What
+  // communicates in both takes communicators of the lane (DeviceMesh::lane_communicator): on one, they would wait for
+  // each other. Local, but all ranks of a group must be in the same lane when they communicate. A forward, its backward
+  // and what a checkpoint computes again are in one lane.
+  [[nodiscard]] std::int64_t lane() const { return lane_; }
+  void set_lane(std::int64_t lane) { lane_ = lane; }
+
   [[nodiscard]] std::chrono::milliseconds timeout() const { return timeout_; }
   // Local. Sets the timeout of all communicators, present and future.
   void set_timeout(std::chrono::milliseconds timeout);
@@ -62,7 +70,9 @@ class World {
  private:
   std::unique_ptr<CommunicatorBackend> backend_;
   std::chrono::milliseconds timeout_ = kDefaultTimeout;
-  std::map<std::pair<std::vector<std::int64_t>, Traffic>, std::shared_ptr<Communicator>> communicators_;
+  using Key = std::tuple<std::vector<std::int64_t>, Traffic, std::int64_t>;
+  std::map<Key, std::shared_ptr<Communicator>> communicators_;
+  std::int64_t lane_ = 0;
 };
 
 }  // namespace d9d

@@ -105,11 +105,20 @@ DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
   return part;
 }
 
-std::shared_ptr<Communicator> DeviceMesh::communicator(Traffic traffic) const {
+std::shared_ptr<Communicator> DeviceMesh::communicator(Traffic traffic) const { return connect(traffic, /*lane=*/0); }
+
+std::shared_ptr<Communicator> DeviceMesh::lane_communicator() const {
+  return connect(Traffic::kCompute, world_ == nullptr ? 0 : world_->lane());
+}
+
+std::shared_ptr<Communicator> DeviceMesh::connect(Traffic traffic, std::int64_t lane) const {
   D9D_CHECK(world_ != nullptr, StateError, "[core::mesh] expected a mesh of a job, got mesh '", name_,
             "' without ranks to talk to. Take the meshes of DistContext.");
-  return world_->communicator(
-      {.name = cat(name_, suffix_of(traffic)), .ranks = ranks(), .index = index(), .traffic = traffic});
+  return world_->communicator({.name = cat(name_, suffix_of(traffic), lane == 0 ? "" : cat(" (lane ", lane, ")")),
+                               .ranks = ranks(),
+                               .index = index(),
+                               .traffic = traffic,
+                               .lane = lane});
 }
 
 bool DeviceMesh::operator==(const DeviceMesh& other) const {

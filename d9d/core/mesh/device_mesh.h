@@ -52,6 +52,8 @@ class DeviceMesh {
 
   // The communicator of all ranks of the mesh. Throws StateError for a mesh without a world.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(Traffic traffic = Traffic::kCompute) const;
+  // For forwards and backwards, of which a pipeline may run two at the same time: the communicator of World::lane().
+  [[nodiscard]] std::shared_ptr<Communicator> lane_communicator() const;
   // The communicator of the ranks along one axis.
   [[nodiscard]] std::shared_ptr<Communicator> communicator(const std::string& axis,
                                                            Traffic traffic = Traffic::kCompute) const {
@@ -67,6 +69,8 @@ class DeviceMesh {
   bool operator==(const DeviceMesh& other) const;
 
  private:
+  [[nodiscard]] std::shared_ptr<Communicator> connect(Traffic traffic, std::int64_t lane) const;
+
   std::string name_;
   std::vector<MeshAxis> axes_;
   std::vector<std::int64_t> strides_;  // difference in job ranks between neighbours along an axis

@@ -61,6 +61,7 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   } else if (!step_.numbers.empty() || executor_.placement().num_ranks() > 1) {
     std::vector<PipelineStage*> stages;
     for (TrainingStage& stage : stages_) stages.push_back(&stage);
+    step_.keeps_inputs = executor_.runs_at_once(std::ssize(step_.numbers));
     executor_.run(stages, std::ssize(step_.numbers));
   }
   binding_.reset();  // states may refer to graphs

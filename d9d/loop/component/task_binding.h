@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "d9d/base/check.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/data/pack/prefetched_packs.h"
 #include "d9d/internals/pipeline_state/microbatch_states.h"
@@ -181,6 +182,7 @@ class TypedTask final : public TaskBinding {
   }
   Leaves transfer(std::size_t stage, std::size_t microbatch, StageBoundary boundary) const override {
     if constexpr (kHasTransfer<Types>) {
+      D9D_ASSERT(inputs_[microbatch].has_value(), "microbatch ", microbatch, " without inputs");
       return tree_leaves(stages_[stage].part.transfer(inputs_[microbatch]->first, boundary));
     } else {
       return {};

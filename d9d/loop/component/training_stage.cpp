@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/core/device/side_stream.h"
 #include "d9d/metrics/metric.h"
 #include "d9d/modules/trained_leaves.h"
 
@@ -53,7 +54,7 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
   };
   std::vector<at::Tensor> made = in_microbatch(index, job_.schedule, "in training", run, stage_text());
   if (!is_one_stage) gradients.end_forward(place_.local, microbatch.value);
-  if (place_.is_last_of_rank) binding_.drop_inputs(index);
+  if (place_.is_last_of_rank && !step_.keeps_inputs) binding_.drop_inputs(index);
   return made;
 }
 
@@ -73,6 +74,7 @@ at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Ten
   if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);
   step_.gradients->add_loss_with_weight(weighted.loss, weighted.weight);
   update_loss_means(job_.loss_means, weighted, step_.weights[microbatch]);
+  keep_for_current_stream(weighted.weight);  // the task's, perhaps of another stream, and the graph alone keeps it
   return weighted.loss.mul(weighted.weight.detach());
 }
 
@@ -86,6 +88,10 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
   if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, part, is_last);
   in_microbatch(index, job_.schedule, "in backward", compute, stage_text());
   is_one_stage ? gradients.end_microbatch() : gradients.end_backward(place_.local);
+}
+
+void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part) {
+  const auto index = static_cast<std::size_t>(microbatch.value);
   if (!is_last_stage() || part == BackwardPart::kWeight) return;
   in_microbatch(index, job_.schedule, "in update_metrics", [&] { binding_.update_metrics(index, job_.metrics); });
 }

@@ -42,6 +42,7 @@ struct StepMicrobatches {
   std::vector<LossShares> shares = {};      // likewise
   GradientManager* gradients = nullptr;     // borrowed
   FirstStep* first_step = nullptr;          // borrowed; while that one runs
+  bool keeps_inputs = false;  // until the end of the step: graphs of two streams use them (PipelineStage::forward)
 };
 
 struct TrainingStagePlace {
@@ -91,6 +92,7 @@ class TrainingStage final : public PipelineStage {
   [[nodiscard]] std::vector<at::Tensor> weights() const override;
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                 const std::function<void()>& compute) override;
+  void after_backward(MicrobatchIndex microbatch, BackwardPart part) override;
 
  private:
   [[nodiscard]] bool is_last_stage() const { return place_.index.value + 1 == place_.num_stages; }

@@ -17,7 +17,7 @@ at::Tensor AllGatherAttentionContext::attend(const AttentionCore& core, const ke
                                              const kernels::SdpaOptions& options) const {
   D9D_CHECK(!inputs.packed, ConfigError,
             "[parallelism::context] expected no packed sequences, got some. Pack without context parallelism.");
-  const CommunicatorPtr communicator = ranks_.communicator();
+  const CommunicatorPtr communicator = ranks_.lane_communicator();
   const at::Tensor both = all_gather_along(at::cat({inputs.key, inputs.value}, kHeads), kPositions, communicator);
   const std::vector<at::Tensor> parts = both.chunk(2, kHeads);
   kernels::SdpaOptions here = options;

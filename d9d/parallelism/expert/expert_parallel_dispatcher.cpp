@@ -64,7 +64,7 @@ std::unique_ptr<DispatchedTokens> ExpertParallelTokenDispatcher::dispatch(const 
                                                                           const at::Tensor& expert_ids,
                                                                           const at::Tensor& probs) const {
   const std::int64_t num_ranks = ranks_.num_ranks();
-  Exchange exchange{.communicator = ranks_.communicator(), .sent = {}, .received = {}};
+  Exchange exchange{.communicator = ranks_.lane_communicator(), .sent = {}, .received = {}};
   kernels::TokenPermutation here = kernels::build_token_permutation(
       {.expert_ids = expert_ids, .num_experts = num_experts_, .num_rows = expert_ids.numel()});
   const kernels::PermutedTokens ours = kernels::permute(x, probs, here);

@@ -9,7 +9,8 @@ namespace d9d {
 // Rank r of the group has experts [r * E / W, (r + 1) * E / W). dispatch() and combine() are collective over the group,
 // in forward and in backward, also for ranks that have or receive no tokens. dispatch() synchronises the host with the
 // device, to read the numbers of rows to send and to receive. A token's outputs are added in the order of its choices,
-// as on one rank.
+// as on one rank. Exchanges go over the communicator of the lane (World::lane) that dispatch() is called in, so that
+// those of a forward and of a backward that run at the same time do not wait for each other.
 class ExpertParallelTokenDispatcher final : public TokenDispatcher {
  public:
   // ranks has one axis. Throws ConfigError unless the number of ranks divides num_experts.

@@ -7,7 +7,7 @@
 namespace d9d {
 
 at::Tensor SequenceShardedTensorParallelContext::enter(const at::Tensor& x) const {
-  return all_gather_along(x, kPositions, ranks_.communicator());
+  return all_gather_along(x, kPositions, ranks_.lane_communicator());
 }
 
 at::Tensor SequenceShardedTensorParallelContext::leave(const at::Tensor& summand) const {
@@ -16,7 +16,7 @@ at::Tensor SequenceShardedTensorParallelContext::leave(const at::Tensor& summand
       "[parallelism::tensor] expected hidden states [batch, positions, features] whose positions are a multiple of "
       "the tensor-parallel ranks = ",
       ranks_.num_ranks(), ", got ", summand.sizes(), ". Choose such a sequence length, or pad.");
-  return reduce_scatter_along(summand, kPositions, ranks_.communicator());
+  return reduce_scatter_along(summand, kPositions, ranks_.lane_communicator());
 }
 
 }  // namespace d9d

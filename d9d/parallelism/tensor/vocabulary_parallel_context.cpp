@@ -50,7 +50,7 @@ LocalLabels local_labels(const at::Tensor& labels, const std::vector<ParameterPt
 at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_states,
                                                     const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
                                                     HeadGradients /*gradients*/) const {
-  const CommunicatorPtr communicator = ranks_.communicator();
+  const CommunicatorPtr communicator = ranks_.lane_communicator();
   const at::Tensor whole = all_gather_along(hidden_states, kPositions, communicator);
   D9D_CHECK(whole.sizes().slice(0, whole.dim() - 1) == labels.sizes(), ConfigError,
             "[parallelism::tensor] expected labels for the positions of all ", ranks_.num_ranks(),
@@ -76,7 +76,7 @@ at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_sta
 
 at::Tensor VocabularyParallelContext::logits(const at::Tensor& hidden_states,
                                              const std::vector<ParameterPtr>& weights) const {
-  const at::Tensor whole = all_gather_along(hidden_states, kPositions, ranks_.communicator());
+  const at::Tensor whole = all_gather_along(hidden_states, kPositions, ranks_.lane_communicator());
   std::vector<at::Tensor> parts;
   for (const ParameterPtr& weight : weights) {
     std::vector<std::int64_t> shape = whole.sizes().vec();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "d9d/base/check.h"
 #include "d9d/pipelining/executor/compare_transfers.h"
@@ -9,6 +10,14 @@
 #include "d9d/pipelining/executor/program_run.h"
 
 namespace d9d {
+namespace {
+
+std::optional<Lanes> lanes_of(const DistContext& context) {
+  if (!context.device().is_cuda()) return std::nullopt;
+  return std::optional<Lanes>(std::in_place, context.world());
+}
+
+}  // namespace
 
 PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule schedule, const StageLinksConfig& links)
     : context_(context),
@@ -16,16 +25,24 @@ PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule 
       num_inbox_slots_(links.num_inbox_slots),
       rank_(context.mesh(MeshDomain::kRegular).axis_coordinate("pp")),
       placement_(schedule_.placement(context.mesh(MeshDomain::kRegular).axis_size("pp"))),
-      links_(context, placement_, links) {}
+      links_(context, placement_, links),
+      lanes_(lanes_of(context)) {}
 
 const PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatches) {
   const auto found = plans_.find(num_microbatches);
   if (found != plans_.end()) return found->second;
   const PipelineProgram program =
       build_program(schedule_, placement_.num_ranks(), num_microbatches, {.num_inbox_slots = num_inbox_slots_});
-  return plans_
-      .emplace(num_microbatches, Planned{.plan = plan_rank(program, rank_), .has_backward = program.has_backward()})
-      .first->second;
+  Planned planned{.plan = plan_rank(program, rank_), .has_backward = program.has_backward(), .has_lanes = false};
+  planned.has_lanes = lanes_.has_value() && std::ranges::any_of(planned.plan.steps, [](const PlannedStep& step) {
+                        const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
+                        return parts != nullptr && can_run_at_once(*parts);
+                      });
+  return plans_.emplace(num_microbatches, std::move(planned)).first->second;
+}
+
+bool PipelineExecutor::runs_at_once(std::int64_t num_microbatches) {
+  return lanes_.has_value() && plan_for(num_microbatches).has_lanes;
 }
 
 std::map<DirectedLink, std::int64_t> PipelineExecutor::largest_messages(
@@ -61,7 +78,8 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   }
   const Planned& planned = plan_for(num_microbatches);
   if (has_links) links_.reserve(largest_messages(by_index, num_microbatches));
-  ProgramRun(placement_, by_index, links_, planned.has_backward).run(planned.plan);
+  const Lanes* const lanes = planned.has_lanes ? &*lanes_ : nullptr;
+  ProgramRun(placement_, by_index, links_, lanes, planned.has_backward).run(planned.plan);
   links_.finish();
 }
 

@@ -8,16 +8,18 @@
 // Of a microbatch a stage keeps, from its forward to its backward, what arrived and its graph: an output ends when it
 // is sent, a gradient when it is used. I is an ordinary backward that leaves the products of the stage's weights() to W
 // and keeps what they multiply (core/autograd/deferred_gradients.h). Without a backward nothing is kept. Stages of one
-// rank hand transfers to each other without a copy. Composed computations run one after the other, the backward
-// first.
+// rank hand transfers to each other without a copy. Composed computations run at once on a GPU, on the current stream
+// and one of the executor's (lanes.h); elsewhere one after the other, the backward first.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/pipelining/executor/lanes.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/executor/stage_links.h"
 #include "d9d/pipelining/program/rank_plan.h"
@@ -35,6 +37,9 @@ class PipelineExecutor {
   // Of this rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages() const { return placement_.stages_of(rank_); }
 
+  // Whether computations of this rank run at once in a step of so many microbatches. ConfigError as run().
+  [[nodiscard]] bool runs_at_once(std::int64_t num_microbatches);
+
   // Collective over the ranks of a pipeline. `stages`: those of stages(), borrowed. The context's device and the same
   // number of microbatches on all ranks; shapes may differ between microbatches, and each step may have others.
   //
@@ -49,6 +54,7 @@ class PipelineExecutor {
   struct Planned {
     RankPlan plan;
     bool has_backward;
+    bool has_lanes;  // computations that run at once on a GPU
   };
   [[nodiscard]] const Planned& plan_for(std::int64_t num_microbatches);
   [[nodiscard]] std::map<DirectedLink, std::int64_t> largest_messages(
@@ -60,6 +66,7 @@ class PipelineExecutor {
   std::int64_t rank_;  // in the pipeline
   StagePlacement placement_;
   StageLinks links_;
+  const std::optional<Lanes> lanes_;       // on GPUs
   std::map<std::int64_t, Planned> plans_;  // by the number of microbatches
   bool has_compared_ = false;
 };

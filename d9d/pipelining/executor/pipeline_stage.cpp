@@ -11,4 +11,6 @@ void PipelineStage::backward(MicrobatchIndex /*microbatch*/, BackwardPart /*part
   compute();
 }
 
+void PipelineStage::after_backward(MicrobatchIndex /*microbatch*/, BackwardPart /*part*/) {}
+
 }  // namespace d9d

@@ -35,6 +35,10 @@ class PipelineStage {
   // complex tensors require gradients. Returns the transfer to the next stage. On the last stage of a program with a
   // backward: one scalar, the loss, whose gradient is 1; of one without, nothing. backward_follows: the microbatch's B
   // or I is the next computation of the rank, so that what forward makes for it waits for nothing else.
+  //
+  // Where PipelineExecutor::runs_at_once() says so, it is called with one of two streams as the current one, and so is
+  // the microbatch's backward, while another stage computes on the other. Tensors of other streams, such as the inputs
+  // of a first stage, that only the graph would keep alive must then live until the end of the run.
   [[nodiscard]] virtual std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
                                                         const std::vector<at::Tensor>& arrived,
                                                         bool backward_follows) = 0;
@@ -47,6 +51,9 @@ class PipelineStage {
   // weights are complete afterwards.
   virtual void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                         const std::function<void()>& compute);
+
+  // Called after each of them, on the executor's stream, when nothing runs beside it any more.
+  virtual void after_backward(MicrobatchIndex microbatch, BackwardPart part);
 };
 
 }  // namespace d9d

@@ -21,15 +21,21 @@ std::int64_t version_of(const at::Tensor& leaf) {
   return leaf.is_inference() ? 0 : static_cast<std::int64_t>(leaf._version());
 }
 
+BackwardPart backward_part(const ComputeAction& action) {
+  if (holds<BackwardWeightAction>(action)) return BackwardPart::kWeight;
+  return holds<BackwardAction>(action) ? BackwardPart::kWhole : BackwardPart::kInput;
+}
+
 }  // namespace
 
-ProgramRun::Arrived::Arrived(Leaves of_message) : leaves(std::move(of_message)) {
+ProgramRun::Arrived::Arrived(Leaves of_message, StreamEvent ready_at)
+    : leaves(std::move(of_message)), ready(std::move(ready_at)) {
   for (const at::Tensor& leaf : leaves) versions.push_back(version_of(leaf));
 }
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
-                       StageLinks& links, bool has_backward)
-    : placement_(placement), stages_(stages), links_(links), has_backward_(has_backward) {}
+                       StageLinks& links, const Lanes* lanes, bool has_backward)
+    : placement_(placement), stages_(stages), links_(links), lanes_(lanes), has_backward_(has_backward) {}
 
 void ProgramRun::run(const RankPlan& plan) {
   const at::AutoGradMode grad_mode(has_backward_);
@@ -61,22 +67,34 @@ void ProgramRun::compute(const std::vector<PlannedCompute>& parts) {
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  for (const bool are_forwards : {false, true}) {
-    for (const PlannedCompute& part : parts) {
-      if (holds<ForwardAction>(part.action) == are_forwards) run_part(part);
+  while (lanes_ != nullptr && !to_receive_.empty()) receive_next();  // before a lane is ahead of the other
+  const auto is_forward = [](const PlannedCompute& part) { return holds<ForwardAction>(part.action); };
+  {
+    const bool are_joined = std::ranges::all_of(parts, [](const PlannedCompute& part) { return part.lane == 0; });
+    const Lanes::Joined joined(are_joined ? nullptr : lanes_);
+    for (const bool are_forwards : {false, true}) {
+      for (const PlannedCompute& part : parts) {
+        if (is_forward(part) == are_forwards) run_part(part);
+      }
     }
+  }
+  for (const PlannedCompute& part : parts) {
+    if (is_forward(part)) continue;
+    stages_.at(stage_of(part.action))->after_backward(microbatch_of(part.action), backward_part(part.action));
   }
 }
 
 void ProgramRun::run_part(const PlannedCompute& part) {
-  const StageIndex stage = stage_of(part.action);
-  const MicrobatchIndex microbatch = microbatch_of(part.action);
   const auto input = input_of(part.action, placement_.num_stages());
   if (input && (has_backward_ || input->is_forward())) receive_through(*input);
-  if (holds<ForwardAction>(part.action)) return forward(part);
-  const BackwardPart which = holds<BackwardAction>(part.action)        ? BackwardPart::kWhole
-                             : holds<BackwardInputAction>(part.action) ? BackwardPart::kInput
-                                                                       : BackwardPart::kWeight;
+  const auto run = [&] { holds<ForwardAction>(part.action) ? forward(part) : run_backward(part); };
+  lanes_ == nullptr ? run() : lanes_->run(part.lane, run);
+}
+
+void ProgramRun::run_backward(const PlannedCompute& part) {
+  const StageIndex stage = stage_of(part.action);
+  const MicrobatchIndex microbatch = microbatch_of(part.action);
+  const BackwardPart which = backward_part(part.action);
   with_error_place(place_of("backward", stage, microbatch), [&] {
     which == BackwardPart::kWeight ? weight_backward(stage, microbatch, part.is_last)
                                    : backward(stage, microbatch, which, part.is_last);
@@ -94,7 +112,11 @@ void ProgramRun::receive_through(const Transfer& transfer) {
 void ProgramRun::receive_next() {
   const Transfer transfer = to_receive_.front();
   to_receive_.pop_front();
-  arrived_.emplace(transfer, links_.receive(transfer, like_of(transfer)));
+  Leaves leaves;
+  StreamEvent ready;
+  const auto receive = [&] { leaves = links_.receive(transfer, like_of(transfer)); };
+  lanes_ == nullptr ? receive() : void(ready = lanes_->receive(receive));
+  arrived_.emplace(transfer, Arrived(std::move(leaves), std::move(ready)));
 }
 
 ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
@@ -106,19 +128,22 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
   if (link_of(transfer, placement_)) {
     outbox_.emplace(transfer, std::move(leaves));
   } else {
-    arrived_.emplace(transfer, std::move(leaves));
+    arrived_.emplace(transfer, Arrived(std::move(leaves)));
   }
 }
 
-// Between stages of one rank tensors are not copied.
+// Between stages of one rank tensors are not copied. Called where it is used: a graph frees what arrived while the
+// device still reads it, and so does autograd a gradient.
 ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
   Arrived arrived = std::move(arrived_.extract(transfer).mapped());
+  arrived.ready.wait();
   for (std::size_t i = 0; i < arrived.leaves.size(); ++i) {
     D9D_CHECK(version_of(arrived.leaves[i]) == arrived.versions[i], StateError,
               "[pipelining::executor] expected tensor ", i, " of what stage ", transfer.source.value,
               " hands to stage ", transfer.target.value, " for microbatch ", transfer.microbatch.value,
               " to stay as it was, got one that was modified in place before it was used. Hand on a clone() of memory ",
               "that is written again.");
+    if (lanes_ != nullptr) keep_for_current_stream(arrived.leaves[i]);
   }
   return std::move(arrived.leaves);
 }
@@ -131,7 +156,7 @@ void ProgramRun::forward(const PlannedCompute& part) {
     live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
     for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
   }
-  // Asked for before: forward may drop what it is known from.
+  // Asked for before: forward may drop the inputs that it is known from.
   const Leaves announced =
       is_last_stage(stage) ? Leaves() : stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
   Leaves made = with_error_place(place_of("forward", stage, microbatch), [&] {
@@ -144,7 +169,7 @@ void ProgramRun::forward(const PlannedCompute& part) {
               transfer_text(made), " (", place_of("forward", stage, microbatch), ").");
     live.loss_options = made.front().options();
   } else {
-    check_announced(stage, microbatch, made, announced);
+    check_announced(stage, microbatch, announced, made);
     live.gradients_like = differentiable(announced);
   }
   live.graph = StageGraph(is_last_stage(stage) ? made : differentiable(made));
@@ -161,7 +186,10 @@ void ProgramRun::backward(StageIndex stage, MicrobatchIndex microbatch, Backward
   Leaves gradients = is_last_stage(stage)
                          ? Leaves{at::ones({}, live.loss_options)}
                          : take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
-  const auto run_graph = [&] { live.graph.backward(std::move(gradients)); };
+  const auto run_graph = [&] {
+    if (lanes_ != nullptr) live.graph.accumulate_on_current_stream();
+    live.graph.backward(std::move(gradients));
+  };
   PipelineStage& of_index = *stages_.at(stage);
   of_index.backward(microbatch, part, is_last, [&] {
     if (part == BackwardPart::kWhole) return run_graph();
@@ -192,8 +220,8 @@ ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex
   return gradients;
 }
 
-void ProgramRun::check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made,
-                                 const Leaves& announced) {
+void ProgramRun::check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
+                                 const Leaves& made) {
   D9D_CHECK(std::ranges::equal(made, announced, is_like), StateError, "[pipelining::executor] expected stage ",
             stage.value, " to hand on what it announced, ", transfer_text(announced), ", got ", transfer_text(made),
             " for microbatch ", microbatch.value, ". Correct its forward or its transfer().");

@@ -1,10 +1,10 @@
 // One run of a rank's program: what is kept of each microbatch, from one of its actions to the next.
 //
 // Example
-//   ProgramRun(placement, stages, links, /*has_backward=*/true).run(plan);
+//   ProgramRun(placement, stages, links, &lanes, /*has_backward=*/true).run(plan);
 //
 // Of composed computations the backward is issued first: a forward may make the host wait, as the dispatch of experts
-// does, and then the device has work.
+// does, and then the device has work. With lanes they run at once (lanes.h).
 #pragma once
 
 #include <deque>
@@ -17,6 +17,8 @@
 #include <c10/core/TensorOptions.h>
 
 #include "d9d/core/autograd/deferred_gradients.h"
+#include "d9d/core/device/side_stream.h"
+#include "d9d/pipelining/executor/lanes.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 #include "d9d/pipelining/executor/stage_graph.h"
 #include "d9d/pipelining/executor/stage_links.h"
@@ -26,9 +28,9 @@ namespace d9d {
 
 class ProgramRun {
  public:
-  // All are borrowed.
+  // All are borrowed. lanes: null where everything runs on the current stream.
   ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages, StageLinks& links,
-             bool has_backward);
+             const Lanes* lanes, bool has_backward);
 
   void run(const RankPlan& plan);
 
@@ -36,8 +38,9 @@ class ProgramRun {
   using Leaves = std::vector<at::Tensor>;
   // What a stage of this rank will use.
   struct Arrived {
-    explicit Arrived(Leaves of_message);
+    explicit Arrived(Leaves of_message, StreamEvent ready_at = {});
     Leaves leaves;
+    StreamEvent ready;  // of messages that arrive on a stream of their own
     std::vector<std::int64_t> versions;
   };
   // Of a stage and a microbatch that has run F, and neither B nor I.
@@ -51,6 +54,7 @@ class ProgramRun {
 
   void compute(const std::vector<PlannedCompute>& parts);
   void run_part(const PlannedCompute& part);
+  void run_backward(const PlannedCompute& part);
   void forward(const PlannedCompute& part);
   void backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last);
   void weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last);
@@ -59,8 +63,8 @@ class ProgramRun {
   void hand_on(const Transfer& transfer, Leaves leaves);
   [[nodiscard]] Leaves take(const Transfer& transfer);
   [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
-  static void check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& made,
-                              const Leaves& announced);
+  static void check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
+                              const Leaves& made);
   [[nodiscard]] Leaves input_gradients(StageIndex stage, MicrobatchIndex microbatch, const Leaves& arrived) const;
   [[nodiscard]] std::string place_of(const char* what, StageIndex stage, MicrobatchIndex microbatch) const;
   [[nodiscard]] bool is_first(StageIndex stage) const { return stage.value == 0; }
@@ -69,6 +73,7 @@ class ProgramRun {
   const StagePlacement& placement_;
   const std::map<StageIndex, PipelineStage*>& stages_;
   StageLinks& links_;
+  const Lanes* const lanes_;
   const bool has_backward_;
   std::map<Key, Live> live_;
   std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I

@@ -24,6 +24,10 @@ class StageGraph {
 
   // Whether any output has a graph: otherwise backward() does nothing.
   [[nodiscard]] bool has_graph() const;
+  // The next backward adds to the gradients of leaves on the current stream, which must be that of the graph's forward:
+  // autograd adds on the stream of the first forward that used a leaf and still has its graph, and would make that one
+  // wait for this backward. Local; not while a backward of a graph with the same leaves runs.
+  void accumulate_on_current_stream() const;
   // Runs backward once. gradients: one an output, of its shape and dtype; where the output has no graph it is ignored.
   void backward(std::vector<at::Tensor> gradients);
 

@@ -62,7 +62,32 @@ void note_backwards_that_follow(RankPlan& plan) {
   }
 }
 
+void choose_lanes(RankPlan& plan) {
+  std::map<std::pair<StageIndex, MicrobatchIndex>, std::int64_t> lanes;  // of forwards
+  for (PlannedStep& step : plan.steps) {
+    auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
+    if (parts == nullptr) continue;
+    const auto lane_of = [&](const PlannedCompute& part) -> std::int64_t& {
+      return lanes[{stage_of(part.action), microbatch_of(part.action)}];
+    };
+    for (PlannedCompute& part : *parts) {
+      if (!holds<ForwardAction>(part.action)) part.lane = lane_of(part);
+    }
+    if (!can_run_at_once(*parts)) continue;
+    PlannedCompute& first = parts->front();
+    PlannedCompute& second = parts->back();
+    const bool is_first = holds<ForwardAction>(first.action);
+    PlannedCompute& forward = is_first ? first : second;
+    forward.lane = lane_of(forward) = 1 - (is_first ? second : first).lane;
+  }
+}
+
 }  // namespace
+
+bool can_run_at_once(const std::vector<PlannedCompute>& parts) {
+  return parts.size() == 2 && holds<ForwardAction>(parts[0].action) != holds<ForwardAction>(parts[1].action) &&
+         stage_of(parts[0].action) != stage_of(parts[1].action);
+}
 
 RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank) {
   const RankProgram& actions = program.ranks.at(static_cast<std::size_t>(rank));
@@ -92,6 +117,7 @@ RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank) {
     plan.steps.emplace_back(std::move(computations));
   }
   note_backwards_that_follow(plan);
+  choose_lanes(plan);
   for (const auto& [stage, of_stage] : slots) plan.num_slots[stage] = of_stage.count();
   return plan;
 }

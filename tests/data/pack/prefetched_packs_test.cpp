@@ -1,7 +1,5 @@
 #include "d9d/data/pack/prefetched_packs.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -17,11 +15,11 @@
 #include <gmock/gmock.h>
 
 #include "d9d/base/check.h"
-#include "d9d/core/device/cuda_stream.h"
 #include "d9d/data/pack/as_pack_stream.h"
 
 #include "tests/support/gpu_test.h"
 #include "tests/support/io_faults.h"
+#include "tests/support/stream_gate.h"
 
 namespace d9d::prefetched_packs_test {
 namespace {
@@ -212,25 +210,6 @@ TEST_F(PrefetchedPacksCuda, Are_on_the_device) {
   }
 }
 
-// Holds the current stream of a device: what is queued behind it runs when it is opened. It must be opened, and that
-// work awaited, before it ends.
-class Gate {
- public:
-  explicit Gate(at::Device device) {
-    using LaunchHostFunction = int (*)(CUstream_st*, void (*)(void*), void*);
-    const auto launch =
-        reinterpret_cast<LaunchHostFunction>(dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "cuLaunchHostFunc"));
-    const auto wait = [](void* gate) { static_cast<Gate*>(gate)->opened_.acquire(); };
-    EXPECT_EQ(launch(current_cuda_stream(device), wait, this), 0);
-  }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-  void open() { opened_.release(); }
-
- private:
-  std::binary_semaphore opened_{0};
-};
-
 // The work of a step is held until the device has copied the pack of the next one: were the copies to wait for that
 // work, neither would go on.
 TEST_F(PrefetchedPacksCuda, Are_copied_before_the_work_of_the_step_before_them_ends) {
@@ -255,7 +234,7 @@ TEST_F(PrefetchedPacksCuda, Are_copied_before_the_work_of_the_step_before_them_e
   at::accelerator::synchronizeDevice(0);
 
   c10::Event ended(at::kCUDA), copied(at::kCUDA);
-  Gate gate(device);
+  test::StreamGate gate(device);
   at::mul_out(result, step.front(), result);
   ended.record(current);
   numbers.may_read->release();  // the pack of the next step is read, after the work of this one was queued

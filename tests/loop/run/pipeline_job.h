@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
@@ -68,6 +69,8 @@ struct PipelineJob {
   at::ScalarType dtype = at::kDouble;
   OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
   RankBackend backend = RankBackend::kThreads;
+  std::optional<Dtype> gradient_dtype = {};
+  bool is_on_gpu = false;  // one rank, in this process
   // Called with each stage that the provider has built, those that are measured included; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
@@ -248,6 +251,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   if (!job.save_dir.empty()) {
     config.checkpointing = {.save_dir = folder() / job.save_dir, .period_steps = {EverySteps{job.save_period}}};
   }
+  config.gradient_manager.grad_dtype = job.gradient_dtype;
   config.gradient_clipping.max_norm = 0.5;
   return config;
 }
@@ -257,7 +261,7 @@ inline Trained train(const PipelineJob& job) {
   std::filesystem::remove(folder() / "metrics.jsonl");
   Trained trained;
   std::mutex mutex;
-  run_ranks(job.backend, job.mesh.world_size(), [&](World& world) {
+  const auto run = [&](World& world) {
     const DistContext context({.mesh = job.mesh,
                                .world = borrowed(world),
                                .local_rank = world.rank(),
@@ -299,7 +303,12 @@ inline Trained train(const PipelineJob& job) {
       const auto [found, is_first] = trained.parameters.try_emplace(name, tensor.detach().clone());
       EXPECT_TRUE(is_first || at::equal(found->second, tensor)) << name << " is another on another rank";
     }
-  });
+  };
+  if (job.is_on_gpu) {
+    run(*one_rank_world(at::Device(at::kCUDA, 0)));
+  } else {
+    run_ranks(job.backend, job.mesh.world_size(), run);
+  }
   std::ifstream file(folder() / "metrics.jsonl");
   for (std::string line; std::getline(file, line);) trained.logged.push_back(nlohmann::json::parse(line));
   return trained;

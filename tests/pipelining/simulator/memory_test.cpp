@@ -60,7 +60,8 @@ TEST(RankPlan, Slots_hold_one_microbatch_at_once_and_the_last_action_completes_a
           continue;
         }
         std::vector<ComputeAction> parts;
-        for (const auto& [action, slot, is_last, backward_follows] : std::get<std::vector<PlannedCompute>>(step)) {
+        for (const auto& [action, slot, is_last, backward_follows, lane] :
+             std::get<std::vector<PlannedCompute>>(step)) {
           const auto key = std::pair(stage_of(action), slot);
           RC_ASSERT(slot < plan.num_slots.at(stage_of(action)));
           RC_ASSERT(!is_complete[stage_of(action)]);  // nothing of the stage follows its last

@@ -19,7 +19,7 @@ namespace {
 // The name is short because the store limits the length of keys.
 std::string name_of(const RankGroup& group) {
   return cat(group.ranks.front(), "+", group.ranks.size(), "-", std::hex, fnv1a(cat(at::IntArrayRef(group.ranks))), "-",
-             static_cast<int>(group.traffic));
+             static_cast<int>(group.traffic), "-", group.lane);
 }
 
 // Timeout of connecting after all ranks of the group have arrived.

@@ -53,7 +53,7 @@ class ProcessGroupBackend final : public CommunicatorBackend {
 
   Options options_;
   std::shared_ptr<Watchdog> watch_;
-  std::map<std::string, std::int64_t> num_connects_;  // calls of connect(), by ranks and traffic
+  std::map<std::string, std::int64_t> num_connects_;  // calls of connect(), by ranks, traffic and lane
 };
 
 }  // namespace d9d

@@ -6,7 +6,7 @@ namespace d9d {
 
 std::shared_ptr<ThreadRendezvous> ThreadJob::rendezvous(const RankGroup& group) {
   const std::lock_guard lock(mutex_);
-  auto& rendezvous = rendezvous_[{group.ranks, group.traffic}];
+  auto& rendezvous = rendezvous_[{group.ranks, group.traffic, group.lane}];
   if (rendezvous == nullptr) {
     rendezvous = std::make_shared<ThreadRendezvous>(group.name, group.ranks);
     if (!abort_reason_.empty()) rendezvous->abort(abort_reason_);

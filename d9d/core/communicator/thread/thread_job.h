@@ -13,6 +13,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "d9d/core/communicator/thread/thread_rendezvous.h"
@@ -26,7 +27,7 @@ class ThreadJob {
   explicit ThreadJob(std::int64_t world_size) : world_size_(world_size) {}
 
   [[nodiscard]] std::int64_t world_size() const { return world_size_; }
-  // The rendezvous point of these ranks for this traffic, which is the same object on each of them.
+  // The rendezvous point of these ranks for this traffic and lane, which is the same object on each of them.
   [[nodiscard]] std::shared_ptr<ThreadRendezvous> rendezvous(const RankGroup& group);
   // Fails all meetings, present and future. Only the first reason is kept.
   void abort(const std::string& reason);
@@ -36,8 +37,9 @@ class ThreadJob {
  private:
   const std::int64_t world_size_;
   std::mutex mutex_;
-  std::set<std::int64_t> left_;  // ranks
-  std::map<std::pair<std::vector<std::int64_t>, Traffic>, std::shared_ptr<ThreadRendezvous>> rendezvous_;
+  std::set<std::int64_t> left_;                                              // ranks
+  using Key = std::tuple<std::vector<std::int64_t>, Traffic, std::int64_t>;  // with the lane
+  std::map<Key, std::shared_ptr<ThreadRendezvous>> rendezvous_;
   std::string abort_reason_;  // empty: none
 };
 
