@@ -95,10 +95,8 @@ class Benchmark {
     const auto schedules =
         config_.schedules.empty() ? d9d::training_schedules(config_.max_stages_per_rank) : config_.schedules;
     for (const auto& schedule : schedules) {
-      try {
-        (void)program_of(schedule);
-      } catch (const d9d::ConfigError& error) {
-        print(cat("<!-- ", error.what(), " -->"));
+      if (const std::string reason = why_not(schedule); !reason.empty()) {
+        print(cat("<!-- ", reason, " -->"));
         continue;
       }
       for (const ExchangeMethod messages : config_.messages) {
@@ -122,11 +120,19 @@ class Benchmark {
                               {.num_inbox_slots = links.num_inbox_slots});
   }
 
+  // Empty where the schedule can run.
+  [[nodiscard]] std::string why_not(const d9d::PipelineScheduleConfig& schedule) const {
+    try {
+      const std::int64_t num_stages = program_of(schedule).stages.num_stages();
+      if (config_.num_layers % num_stages == 0) return "";
+      return cat(d9d::schedule_of(schedule).name, ": num_layers is not a multiple of ", num_stages, " stages");
+    } catch (const d9d::ConfigError& error) {
+      return error.what();
+    }
+  }
+
   // Those of so many stages in all, made once.
   const std::vector<d9d::ModulePtr<d9d::Qwen3DenseModel>>& layers_of(std::int64_t num_stages) {
-    D9D_CHECK(config_.num_layers % num_stages == 0, d9d::ConfigError,
-              "[benchmarks::pipelining] expected num_layers in a multiple of the ", num_stages, " stages, got ",
-              config_.num_layers, ". Change it, or max_stages_per_rank.");
     auto& own = layers_[num_stages];
     while (std::ssize(own) < num_stages / pipeline_.num_ranks()) {
       own.push_back(inner_layers(config_.layer.parameters(), config_.num_layers / num_stages, config_.tokens,
