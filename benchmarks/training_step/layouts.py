@@ -77,7 +77,8 @@ def configuration_of_row(model, options, num_ranks, row, folder):
     steps = options.steps + (TRACED_STEPS + 2 if options.trace else 0)  # the last one logs more
     config = configuration(model, folder, steps=steps, warm_up=options.warm_up, optimizer=options.optimizer,
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
-                           cuda_graph=row == "graphs")
+                           cuda_graph=row == "graphs" or row.endswith(":graphs"))
+    row = row.removesuffix(":graphs")
     if row.startswith(("pipeline.", "experts.")):
         config["trainer"]["pipelining"] = pipelining_of_row(row)
     if row.startswith("pipeline."):

@@ -97,6 +97,21 @@ class Layouts(ProgramTest):
         job = self.run_job("dense", "mesh.data_parallel_replicate=2", "trainer.cuda_graph={}")
         self.assert_same(job, self.run_job("dense"))
 
+    @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
+    def test_stages_with_graphs_train_bit_for_bit_as_without(self):
+        layers, single = "model_provider.model.num_hidden_layers=4", "data.microbatch_size=1"
+        layout = ["mesh.pipeline_parallel=2", layers, single]
+        for name in ("gpipe", "1f1b", "zero_bubble_v", "dual_pipe_v"):
+            for messages in ("auto", "communicator"):
+                schedule = f'trainer.pipelining={{"messages": "{messages}", "schedule": {{"schedule": "{name}"}}}}'
+                with self.subTest(schedule):
+                    expected = self.run_job("dense", *layout, schedule)
+                    actual = self.run_job("dense", *layout, schedule, "trainer.cuda_graph={}")
+                    self.assertEqual([step["loss"] for step in actual.steps()], [step["loss"] for step in expected.steps()])
+                    weights = load_file(actual.export / "model.safetensors")
+                    for key, weight in load_file(expected.export / "model.safetensors").items():
+                        self.assertTrue(weight.equal(weights[key]), key)
+
     def test_slices_that_ranks_copy_train_as_one_rank(self):
         """Started without a launcher: ranks are threads on CPUs and processes on GPUs, and copy from each other."""
         shards = f"mesh.data_parallel_shard={NUM_RANKS}"

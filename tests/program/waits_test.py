@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import program_job
-from program_job import REPOSITORY, SECONDS, ProgramTest, main
+from program_job import REPOSITORY, SECONDS, ProgramTest, main, num_gpus
 
 sys.path.insert(0, str(REPOSITORY / "benchmarks/training_step"))
 import models  # noqa: E402: found by the line above
@@ -52,6 +52,17 @@ class Waits(ProgramTest):
         self.assert_no_waits(self.steps(model))
         every_step = self.steps(model, trainer={"logging": {"period_steps": 1, "tracker": {"provider": "null"}}})
         self.assert_no_waits(every_step, own_copies=OWN_COPIES + 1)  # the additional copy is that of logged values
+
+    def test_a_pipelined_step_has_none(self):
+        """Of several stages on one GPU, and over two where there are two: over copies nothing is posted."""
+        model = models.MODELS["qwen3-1.7b"]._replace(**{**SMALL, "layers": 4})
+        microbatches = {"global_batch_size": 4 * model.microbatch}
+        for mesh in ({}, {"pipeline_parallel": 2}) if num_gpus() > 1 else ({},):
+            for schedule in ({"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": True},
+                             {"schedule": "zero_bubble_v"}, {"schedule": "dual_pipe_v"}):
+                with self.subTest(mesh=mesh, schedule=schedule):
+                    self.assert_no_waits(self.steps(model, data=microbatches, mesh=mesh,
+                                                    trainer={"pipelining": {"schedule": schedule}}))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@
 #include "d9d/core/device/cuda_runtime.h"
 #include "d9d/core/launch/library_environment.h"
 #include "d9d/core/launch/rendezvous.h"
-#include "d9d/core/launch/tcp.h"
 
+#include "tests/support/free_port.h"
 #include "tests/support/program.h"
 
 namespace d9d::test {
@@ -83,7 +83,7 @@ void run_gpu_ranks(std::int64_t num_ranks, const std::function<void(World&)>& bo
     if (*mine == std::to_string(call)) std::_Exit(run_as_rank(*rank_environment(), body));
     return;
   }
-  const std::uint16_t port = ListeningSocket(0, ListeningSocket::Reach::kThisMachine).port();
+  const std::uint16_t port = free_port();
   std::vector<std::unique_ptr<Program>> ranks;
   for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
     const std::string number = std::to_string(rank), all = std::to_string(num_ranks);

@@ -5,7 +5,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/modules/gradient_reduction.h"
-#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 
@@ -13,17 +12,10 @@ void check_cuda_graph(const DistContext& context, const TrainerConfig& config) {
   if (!config.cuda_graph) return;
   for_each_field<DeviceMeshParameters>([&](const auto& field) {
     const std::int64_t degree = context.mesh_parameters().*field.member;
-    D9D_CHECK(degree == 1 || field.name == "data_parallel_replicate", ConfigError, "[loop::cuda_graph] mesh.",
-              field.name, " = ", degree,
+    const bool is_built = field.name == "data_parallel_replicate" || field.name == "pipeline_parallel";
+    D9D_CHECK(degree == 1 || is_built, ConfigError, "[loop::cuda_graph] mesh.", field.name, " = ", degree,
               " is not built in this version with trainer.cuda_graph. Set the first to 1, or the second to null.");
   });
-  if (!std::holds_alternative<AutoScheduleConfig>(config.pipelining.schedule)) {  // which takes one stage on one rank
-    const PipelineSchedule schedule = schedule_of(config.pipelining.schedule);
-    D9D_CHECK(schedule.placement(1).num_stages() == 1, ConfigError,
-              "[loop::cuda_graph] trainer.pipelining.schedule = ", schedule.name,
-              ", of several stages a rank, is not built in this version with trainer.cuda_graph. Choose "
-              "one of one stage a rank, or set the second to null.");
-  }
   D9D_CHECK(!config.detect_non_finite, ConfigError,
             "[loop::cuda_graph] expected trainer.detect_non_finite, which waits for the device, without "
             "trainer.cuda_graph. Set the first to false, or the second to null.");

@@ -8,7 +8,7 @@
 namespace d9d {
 
 // Throws ConfigError, naming the key, if trainer.cuda_graph is set for a job that cannot be captured: a device other
-// than CUDA, or a mesh degree above 1 other than data_parallel_replicate.
+// than CUDA, or a mesh degree above 1 other than data_parallel_replicate and pipeline_parallel.
 void check_cuda_graph(const DistContext& context, const TrainerConfig& config);
 // Throws ConfigError if trainer.cuda_graph is set and the module has a GradientReduction of its own (FSDP).
 void check_cuda_graph(const TrainerConfig& config, Module& module);

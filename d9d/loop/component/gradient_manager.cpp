@@ -99,7 +99,7 @@ void GradientManager::end_backward(std::size_t stage) {
 void GradientManager::begin_replay() { begin_microbatch(/*is_last=*/false); }
 
 void GradientManager::end_replay(bool is_last, const std::vector<bool>& received) {
-  stages_.front().bucketed->set_received(received);
+  set_received(0, received);
   begin_microbatch(is_last);
   end_microbatch();
 }

@@ -100,7 +100,11 @@ class GradientManager {
   void end_replay(bool is_last, const std::vector<bool>& received);
   // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
   // such a gradient and overwrites the others.
-  [[nodiscard]] std::vector<bool> received() const { return stages_.front().bucketed->received(); }
+  [[nodiscard]] std::vector<bool> received(std::size_t stage = 0) const { return stages_[stage].bucketed->received(); }
+  // After replays of backwards of a stage, before the begin_backward() that is last.
+  void set_received(std::size_t stage, const std::vector<bool>& received) {
+    stages_[stage].bucketed->set_received(received);
+  }
 
   // Collective. Called after the last microbatch. Sums gradients, losses and reports over ranks and steps the
   // optimiser. If the step is not usable, parameters and optimiser stay as they were.

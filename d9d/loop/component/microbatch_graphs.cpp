@@ -1,6 +1,8 @@
 #include "d9d/loop/component/microbatch_graphs.h"
 
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -9,20 +11,6 @@
 
 namespace d9d {
 namespace {
-
-std::vector<at::Tensor> values_of(const TensorRefs& tensors) { return {tensors.begin(), tensors.end()}; }
-
-std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.defined() ? tensor.clone() : at::Tensor());
-  return copies;
-}
-
-void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets) {
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    if (sources[i].defined()) targets[i].copy_(sources[i]);
-  }
-}
 
 // How often each tensor has been written in place; 0 for an undefined one.
 std::vector<std::int64_t> versions_of(const std::vector<at::Tensor>& tensors) {
@@ -63,32 +51,68 @@ bool ModuleMemory::has_moved() {
   return has_moved;
 }
 
-void capture(DeviceGraph& graph, const std::function<void()>& work) {
-  try {
-    graph.capture(work);
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    throw StateError(
-        cat("[loop::cuda_graph] expected forward, loss and backward that only give work to the device, got: ",
-            text.substr(0, text.find('\n')),
-            " The task, the model or a hook waits for the device, reads a value of it, or copies from memory that is "
-            "not pinned. Mend that, or set trainer.cuda_graph to null."));
+std::vector<at::Tensor> values_of(const TensorRefs& tensors) { return {tensors.begin(), tensors.end()}; }
+
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.defined() ? tensor.clone() : at::Tensor());
+  return copies;
+}
+
+void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets) {
+  std::map<c10::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_dtype;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].defined()) continue;
+    auto& [own, targets_of_dtype] = by_dtype[sources[i].scalar_type()];
+    own.push_back(sources[i]);
+    targets_of_dtype.push_back(targets[i]);
   }
+  for (const auto& [dtype, pairs] : by_dtype) at::_foreach_copy_(pairs.second, pairs.first);
+}
+
+namespace {
+
+class GraphWithRemedies final : public DeviceGraph {
+ public:
+  explicit GraphWithRemedies(std::unique_ptr<DeviceGraph> graph) : graph_(std::move(graph)) {}
+
+  void capture(const std::function<void()>& work) override {
+    try {
+      graph_->capture(work);
+    } catch (const c10::Error& error) {
+      const std::string text = error.what_without_backtrace();
+      throw StateError(
+          cat("[loop::cuda_graph] expected forward, loss and backward that only give work to the device, got: ",
+              text.substr(0, text.find('\n')),
+              " The task, the model or a hook waits for the device, reads a value of it, or copies from memory that is "
+              "not pinned. Mend that, or set trainer.cuda_graph to null."));
+    }
+  }
+  void replay() override { graph_->replay(); }
+
+ private:
+  std::unique_ptr<DeviceGraph> graph_;
+};
+
+}  // namespace
+
+MakeDeviceGraph with_remedies(MakeDeviceGraph make_graph) {
+  return [make_graph = std::move(make_graph)] { return std::make_unique<GraphWithRemedies>(make_graph()); };
 }
 
 }  // namespace detail
 
 MicrobatchGraphs::MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device,
                                    const Module& module)
-    : config_(config), make_graph_(std::move(make_graph)), device_(device), memory_(module) {}
+    : make_graph_(detail::with_remedies(std::move(make_graph))), device_(device), memory_(module), kinds_(config) {}
 
 WeightedLoss MicrobatchGraphs::run(AnyMicrobatch& microbatch, bool is_last, GradientManager& gradients,
                                    const Work& work) {
   Captured* const captured = find(microbatch, gradients);
-  if (is_last) ++step_;
+  if (is_last) kinds_.end_step();
   if (captured != nullptr) {
     gradients.begin_replay();
-    if (captured->graph == nullptr) capture(*captured, microbatch, gradients, work);
+    if (!captured->is_captured()) capture(*captured, microbatch, gradients, work);
     WeightedLoss loss = replay(*captured, microbatch);
     gradients.end_replay(is_last, captured->received);
     return loss;
@@ -100,55 +124,28 @@ WeightedLoss MicrobatchGraphs::run(AnyMicrobatch& microbatch, bool is_last, Grad
   return loss;
 }
 
-// Null: this microbatch runs eagerly. Kinds that first occurred in the same step are captured in the same step, so that
-// the memory of their eager runs is freed before the first capture allocates the memory of its graph.
 MicrobatchGraphs::Captured* MicrobatchGraphs::find(const AnyMicrobatch& microbatch, const GradientManager& gradients) {
   detail::GraphKeyWriter writer(device_);
   microbatch.write_key(writer);
   writer.write(gradients.received());
   const auto key = writer.key();
   if (!key) return nullptr;
-  if (memory_.has_moved()) drop_graphs();
-  auto found = captured_.find(*key);
-  if (found != captured_.end() && found->second.graph != nullptr) return &found->second;
-  if (counts_.graphs == config_.max_graphs) {
-    std::erase_if(captured_, [](const auto& entry) { return entry.second.graph == nullptr; });
-    return nullptr;
+  if (memory_.has_moved()) {
+    kinds_.clear();
+    counts_.graphs = 0;
   }
-  if (found == captured_.end()) {
-    if (num_kinds() - counts_.graphs == kMaxWaiting) forget_oldest();
-    found = captured_.try_emplace(*key).first;
-  }
-  Captured& captured = found->second;
-  if (captured.last_step != step_) ++captured.num_steps;
-  captured.last_step = step_;
-  return captured.num_steps > config_.num_warm_up_steps ? &captured : nullptr;
-}
-
-void MicrobatchGraphs::drop_graphs() {
-  captured_.clear();
-  counts_.graphs = 0;
-}
-
-// Removes the oldest key that has no graph yet.
-void MicrobatchGraphs::forget_oldest() {
-  auto oldest = captured_.end();
-  for (auto entry = captured_.begin(); entry != captured_.end(); ++entry) {
-    if (entry->second.graph != nullptr) continue;
-    if (oldest == captured_.end() || entry->second.last_step < oldest->second.last_step) oldest = entry;
-  }
-  captured_.erase(oldest);
+  return kinds_.find(*key);
 }
 
 void MicrobatchGraphs::capture(Captured& captured, const AnyMicrobatch& microbatch, const GradientManager& gradients,
                                const Work& work) {
   std::unique_ptr<AnyMicrobatch> after = microbatch.copy();
-  captured.inputs = copies_of(values_of(after->tensors()));
+  captured.inputs = detail::copies_of(detail::values_of(after->tensors()));
   auto input = captured.inputs.begin();
   for (at::Tensor& leaf : after->tensors()) leaf = *input++;
   const std::vector<std::int64_t> versions = versions_of(captured.inputs);
   auto graph = make_graph_();
-  detail::capture(*graph, [&] { captured.loss = work(*after, /*is_captured=*/true); });
+  graph->capture([&] { captured.loss = work(*after, /*is_captured=*/true); });
   const std::vector<std::int64_t> written = versions_of(captured.inputs);
   for (std::size_t i = 0; i < versions.size(); ++i) captured.is_read_only.push_back(versions[i] == written[i]);
   for (at::Tensor& leaf : after->tensors()) {
@@ -161,8 +158,8 @@ void MicrobatchGraphs::capture(Captured& captured, const AnyMicrobatch& microbat
 }
 
 WeightedLoss MicrobatchGraphs::replay(const Captured& captured, AnyMicrobatch& microbatch) {
-  const std::vector<at::Tensor> inputs = values_of(microbatch.tensors());
-  copy_values(inputs, captured.inputs);
+  const std::vector<at::Tensor> inputs = detail::values_of(microbatch.tensors());
+  detail::copy_values(inputs, captured.inputs);
   captured.graph->replay();
   ++counts_.replays;
   const auto value = [&](const at::Tensor& leaf) {

@@ -11,13 +11,12 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "d9d/core/device/device_graph.h"
 #include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/component/graph_kinds.h"
 #include "d9d/loop/component/microbatch.h"
 #include "d9d/loop/component/weighted_loss.h"
 #include "d9d/loop/config/trainer_config.h"
@@ -45,8 +44,13 @@ class ModuleMemory {
   std::vector<BufferPtr> buffers_;
   std::vector<const void*> addresses_;
 };
-// Captures `work`. Turns what LibTorch throws into a StateError that says what to do.
-void capture(DeviceGraph& graph, const std::function<void()>& work);
+// Graphs of the factory, whose capture() throws a StateError that says what to do instead of what LibTorch throws.
+[[nodiscard]] MakeDeviceGraph with_remedies(MakeDeviceGraph make_graph);
+
+[[nodiscard]] std::vector<at::Tensor> values_of(const TensorRefs& tensors);
+[[nodiscard]] std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors);
+// Where a source is defined. In as few launches as there are dtypes.
+void copy_values(const std::vector<at::Tensor>& sources, const std::vector<at::Tensor>& targets);
 
 }  // namespace detail
 
@@ -65,15 +69,12 @@ class MicrobatchGraphs {
   WeightedLoss run(AnyMicrobatch& microbatch, bool is_last, GradientManager& gradients, const Work& work);
 
   [[nodiscard]] const GraphCounts& counts() const { return counts_; }
-  // Number of kinds with a graph plus kinds that wait for one; of the latter the latest kMaxWaiting are kept.
-  [[nodiscard]] std::int64_t num_kinds() const { return std::ssize(captured_); }
-  static constexpr std::int64_t kMaxWaiting = 64;
+  [[nodiscard]] std::int64_t num_kinds() const { return kinds_.size(); }
 
  private:
   struct Captured {
-    std::int64_t num_steps = 0;  // steps in which this kind occurred
-    std::int64_t last_step = -1;
-    std::unique_ptr<DeviceGraph> graph;    // null: not yet
+    [[nodiscard]] bool is_captured() const { return graph != nullptr; }
+    std::unique_ptr<DeviceGraph> graph;
     std::vector<at::Tensor> inputs;        // leaves of the microbatch that the graph reads
     std::vector<bool> is_read_only;        // one entry an input: not written in place
     std::unique_ptr<AnyMicrobatch> after;  // the microbatch as the work left it, in the memory that a replay writes
@@ -82,18 +83,14 @@ class MicrobatchGraphs {
   };
 
   [[nodiscard]] Captured* find(const AnyMicrobatch& microbatch, const GradientManager& gradients);
-  void drop_graphs();
-  void forget_oldest();
   void capture(Captured& captured, const AnyMicrobatch& microbatch, const GradientManager& gradients, const Work& work);
   WeightedLoss replay(const Captured& captured, AnyMicrobatch& microbatch);
 
-  CudaGraphConfig config_;
   MakeDeviceGraph make_graph_;
   c10::Device device_;
   detail::ModuleMemory memory_;
-  std::map<std::string, Captured> captured_;  // by key
+  detail::GraphKinds<Captured> kinds_;
   GraphCounts counts_;
-  std::int64_t step_ = 0;  // the current step
 };
 
 }  // namespace d9d

@@ -11,6 +11,21 @@
 #include "d9d/metrics/metric.h"
 
 namespace d9d {
+namespace {
+
+// While it lives, random numbers that the clock gives are refused: a replay would draw the same again.
+class Capturing {
+ public:
+  Capturing(RandomClock& clock, bool captures) : clock_(clock) { clock_.is_captured = captures; }
+  ~Capturing() { clock_.is_captured = false; }
+  Capturing(const Capturing&) = delete;
+  Capturing& operator=(const Capturing&) = delete;
+
+ private:
+  RandomClock& clock_;
+};
+
+}  // namespace
 
 MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream,
                                    TaskBinding& binding)
@@ -31,8 +46,16 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
   install_checkpoint_engine();  // errors name the operation of backward
   const c10::Device device = job.context.device();
   if (job.config.cuda_graph) {
-    graphs_.emplace(*job.config.cuda_graph, cuda_graphs(device), device, *job.module);
+    const auto emplace = [&](auto& graphs) {
+      graphs.emplace(*job.config.cuda_graph, cuda_graphs(device), device, *job.module);
+    };
+    executor_.placement().num_stages() == 1 ? emplace(graphs_) : emplace(step_graphs_);
   }
+}
+
+GraphCounts MicrobatchRunner::graph_counts() const {
+  if (step_graphs_) return step_graphs_->counts();
+  return graphs_ ? graphs_->counts() : GraphCounts();
 }
 
 nlohmann::json MicrobatchRunner::data_state() const { return stream_.state(); }
@@ -59,16 +82,23 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   if (graphs_) {
     for (std::size_t i = 0; i < step_.numbers.size(); ++i) train_by_graphs(i);
   } else if (!step_.numbers.empty() || executor_.placement().num_ranks() > 1) {
-    std::vector<PipelineStage*> stages;
-    for (TrainingStage& stage : stages_) stages.push_back(&stage);
-    step_.keeps_inputs = executor_.runs_at_once(std::ssize(step_.numbers));
-    executor_.run(stages, std::ssize(step_.numbers));
+    train_by_executor();
   }
   binding_.reset();  // states may refer to graphs
   if (first_step_) first_step_->warn(job_.stages);
   first_step_.reset();
   is_first_step_ = false;
   return num_tokens_;
+}
+
+void MicrobatchRunner::train_by_executor() {
+  std::vector<PipelineStage*> stages;
+  for (TrainingStage& stage : stages_) stages.push_back(&stage);
+  step_.losses.assign(step_.numbers.size(), {});
+  step_.graph = step_graphs_ ? step_graphs_->begin(binding_, step_.shares) : nullptr;
+  step_.keeps_inputs = step_.graph != nullptr || executor_.runs_at_once(std::ssize(step_.numbers));
+  const Capturing capturing(*job_.clock, step_.graph != nullptr && !step_.graph->is_captured());
+  executor_.run(stages, std::ssize(step_.numbers), step_.graph == nullptr ? nullptr : &*step_.graph->program);
 }
 
 // Inputs and states of all microbatches, and what each loss counts for.
@@ -108,6 +138,7 @@ void MicrobatchRunner::train_by_graphs(std::size_t index) {
     step_.gradients->add_loss_with_weight(loss.loss, loss.weight);
     update_loss_means(*job_.loss_means, loss, step_.weights[index]);
   });
+  binding_.drop_inputs(index);
   in_microbatch(index, job_.schedule, "in update_metrics", [&] { binding_.update_metrics(index, job_.metrics); });
 }
 
@@ -121,10 +152,7 @@ WeightedLoss MicrobatchRunner::forward_backward(AnyMicrobatch& microbatch, const
 
 // Throws for what a replay would not repeat: asking for the step's number, and drawing random numbers.
 WeightedLoss MicrobatchRunner::capture(AnyMicrobatch& microbatch) {
-  struct EndCapture {
-    bool& is_captured;
-    ~EndCapture() { is_captured = false; }
-  } const end_capture{job_.clock->is_captured = true};
+  const Capturing capturing(*job_.clock, true);
   return forward_backward(microbatch, job_.schedule.without_step());
 }
 

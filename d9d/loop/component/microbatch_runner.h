@@ -18,6 +18,7 @@
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/microbatch_graphs.h"
 #include "d9d/loop/component/pack_runner.h"
+#include "d9d/loop/component/step_graphs.h"
 #include "d9d/loop/component/task_binding.h"
 #include "d9d/loop/component/training_job.h"
 #include "d9d/loop/component/training_stage.h"
@@ -33,7 +34,7 @@ class MicrobatchRunner final : public PackRunner {
 
   [[nodiscard]] nlohmann::json data_state() const override;
   [[nodiscard]] nlohmann::json task_state() const override;
-  [[nodiscard]] GraphCounts graph_counts() const { return graphs_ ? graphs_->counts() : GraphCounts(); }
+  [[nodiscard]] GraphCounts graph_counts() const;
 
   bool fetch() override;
   std::int64_t run(GradientManager& gradients) override;
@@ -41,6 +42,7 @@ class MicrobatchRunner final : public PackRunner {
  private:
   [[nodiscard]] FirstPack first_pack() const;
   void build_all();
+  void train_by_executor();
   void train_by_graphs(std::size_t index);
   WeightedLoss forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule);
   WeightedLoss capture(AnyMicrobatch& microbatch);
@@ -54,8 +56,10 @@ class MicrobatchRunner final : public PackRunner {
   PipelineExecutor executor_;
   std::vector<TrainingStage> stages_;
   bool is_first_step_ = true;
-  std::optional<FirstStep> first_step_;     // while that one runs
-  std::optional<MicrobatchGraphs> graphs_;  // none without trainer.cuda_graph
+  std::optional<FirstStep> first_step_;  // while that one runs
+  // With trainer.cuda_graph: the first for a model in one stage, the second for others.
+  std::optional<MicrobatchGraphs> graphs_;
+  std::optional<StepGraphs> step_graphs_;
 };
 
 }  // namespace d9d

@@ -66,7 +66,7 @@ class TaskBinding {
   [[nodiscard]] virtual std::optional<std::uint64_t> hash_of_first() const = 0;
   // Builds a microbatch's inputs and state, which are kept.
   virtual BuiltMicrobatch build(std::size_t microbatch) = 0;
-  // Calls use(microbatch) once for a microbatch that was built. Its inputs end with the call, its state does not.
+  // Calls use(microbatch) once for a microbatch that was built, which may change it.
   virtual void with_microbatch(std::size_t microbatch, const std::function<void(AnyMicrobatch&)>& use) = 0;
   // Forward and TrainTask::compute_loss of a model in one piece.
   [[nodiscard]] virtual LossResult forward_with_loss(AnyMicrobatch& microbatch, const JobSchedule& schedule) = 0;
@@ -171,6 +171,8 @@ class TypedTask final : public TaskBinding {
       auto& [input, shared] = *inputs_[index];
       Microbatch<Types> microbatch(std::move(input), std::move(shared), std::move(state));
       use(microbatch);
+      input = std::move(microbatch.input);
+      shared = std::move(microbatch.shared);
       state = std::move(microbatch.state);
     });
   }

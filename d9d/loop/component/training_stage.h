@@ -18,6 +18,7 @@
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/component/step_graphs.h"
 #include "d9d/loop/component/task_binding.h"
 #include "d9d/loop/component/training_job.h"
 #include "d9d/loop/component/weighted_loss.h"
@@ -42,7 +43,9 @@ struct StepMicrobatches {
   std::vector<LossShares> shares = {};      // likewise
   GradientManager* gradients = nullptr;     // borrowed
   FirstStep* first_step = nullptr;          // borrowed; while that one runs
-  bool keeps_inputs = false;  // until the end of the step: graphs of two streams use them (PipelineStage::forward)
+  bool keeps_inputs = false;   // until the end of the step: graphs of two streams use them (PipelineStage::forward)
+  StepGraph* graph = nullptr;  // borrowed; of a step whose computations are captured or replayed
+  std::vector<WeightedLoss> losses = {};  // of the last stage's microbatches, from their forward on; detached
 };
 
 struct TrainingStagePlace {
@@ -83,12 +86,14 @@ void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, co
 class TrainingStage final : public PipelineStage {
  public:
   // All are borrowed.
-  TrainingStage(const StageJob& job, TaskBinding& binding, TrainingStagePlace place, const StepMicrobatches& step)
+  TrainingStage(const StageJob& job, TaskBinding& binding, TrainingStagePlace place, StepMicrobatches& step)
       : job_(job), binding_(binding), place_(place), step_(step) {}
 
   [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
   [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
                                                 bool backward_follows) override;
+  void begin_forward(MicrobatchIndex microbatch) override;
+  void end_forward(MicrobatchIndex microbatch) override;
   [[nodiscard]] std::vector<at::Tensor> weights() const override;
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                 const std::function<void()>& compute) override;
@@ -99,11 +104,13 @@ class TrainingStage final : public PipelineStage {
   [[nodiscard]] std::string stage_text() const;  // for in_microbatch()
   [[nodiscard]] std::vector<at::Tensor> inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
   [[nodiscard]] at::Tensor loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
+  [[nodiscard]] bool is_captured() const { return step_.graph != nullptr; }
+  void take_state_after_replay(std::size_t microbatch);
 
   const StageJob job_;
   TaskBinding& binding_;
   const TrainingStagePlace place_;
-  const StepMicrobatches& step_;
+  StepMicrobatches& step_;
 };
 
 }  // namespace d9d

@@ -52,7 +52,9 @@ class Passes {
     Leaves arrived = copies_of(sample_.arrived, sample_.device);
     for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(true);
     note(Point::kForward);
+    stage_.begin_forward(sample_.microbatch);
     Leaves made = stage_.forward(sample_.microbatch, arrived, backward_follows);
+    stage_.end_forward(sample_.microbatch);
     note(Point::kForwardDone);
     StageGraph graph(sample_.is_last ? made : differentiable(made));
     const at::TensorOptions of_loss = made.front().options();

@@ -38,7 +38,7 @@ class PeerLink final : public NeighbourLink {
   void reserve(std::int64_t num_bytes) override;
   void send(const std::string& what, const std::vector<at::Tensor>& leaves) override;
   [[nodiscard]] std::vector<at::Tensor> receive(const std::string& what, const std::vector<at::Tensor>& like) override;
-  void finish() override {}
+  void finish() override { last_sent_.wait(); }  // memory that was sent may be written from then on
 
  private:
   [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // offset of message 1, 2, ...

@@ -65,7 +65,8 @@ std::map<DirectedLink, std::int64_t> PipelineExecutor::largest_messages(
   return largest;
 }
 
-void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches) {
+void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches,
+                           ProgramGraphs* graphs) {
   D9D_CHECK(stages.size() == this->stages().size(), StateError, "[pipelining::executor] expected the ",
             this->stages().size(), " stages of rank ", rank_, " of the pipeline, got ", stages.size(), ".");
   std::map<StageIndex, PipelineStage*> by_index;
@@ -78,9 +79,10 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   }
   const Planned& planned = plan_for(num_microbatches);
   if (has_links) links_.reserve(largest_messages(by_index, num_microbatches));
-  const Lanes* const lanes = planned.has_lanes ? &*lanes_ : nullptr;
-  ProgramRun(placement_, by_index, links_, lanes, planned.has_backward).run(planned.plan);
+  const Lanes* const lanes = planned.has_lanes && graphs == nullptr ? &*lanes_ : nullptr;
+  ProgramRun(placement_, by_index, links_, lanes, graphs, planned.has_backward).run(planned.plan);
   links_.finish();
+  if (graphs != nullptr) graphs->end_recording();
 }
 
 }  // namespace d9d

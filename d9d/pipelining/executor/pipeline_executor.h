@@ -21,6 +21,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/pipelining/executor/lanes.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
+#include "d9d/pipelining/executor/program_graphs.h"
 #include "d9d/pipelining/executor/stage_links.h"
 #include "d9d/pipelining/program/rank_plan.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
@@ -48,7 +49,10 @@ class PipelineExecutor {
   // (on CUDA devices only the first step compares, since that makes the host wait). StateError for a stage that hands
   // on other tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and
   // run_ranks() do); nothing is kept of the step.
-  void run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches);
+  //
+  // graphs: of this number of microbatches and of these stages alone; its first run records. Composed computations then
+  // run one after the other.
+  void run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches, ProgramGraphs* graphs = nullptr);
 
  private:
   struct Planned {

@@ -4,6 +4,10 @@ namespace d9d {
 
 PipelineStage::~PipelineStage() = default;
 
+void PipelineStage::begin_forward(MicrobatchIndex /*microbatch*/) {}
+
+void PipelineStage::end_forward(MicrobatchIndex /*microbatch*/) {}
+
 std::vector<at::Tensor> PipelineStage::weights() const { return {}; }
 
 void PipelineStage::backward(MicrobatchIndex /*microbatch*/, BackwardPart /*part*/, bool /*is_last*/,

@@ -43,6 +43,11 @@ class PipelineStage {
                                                         const std::vector<at::Tensor>& arrived,
                                                         bool backward_follows) = 0;
 
+  // Called before and after forward. Where graphs replay computations (program_graphs.h) they are called in each run,
+  // and forward, like the backward's compute(), only when it is recorded.
+  virtual void begin_forward(MicrobatchIndex microbatch);
+  virtual void end_forward(MicrobatchIndex microbatch);
+
   // The leaves whose gradients I may leave to W (core/autograd/deferred_gradients.h). None: I makes all gradients, and
   // W has nothing to do. Asked for once a run, where a program splits backwards.
   [[nodiscard]] virtual std::vector<at::Tensor> weights() const;

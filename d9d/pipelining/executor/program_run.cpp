@@ -34,14 +34,19 @@ ProgramRun::Arrived::Arrived(Leaves of_message, StreamEvent ready_at)
 }
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
-                       StageLinks& links, const Lanes* lanes, bool has_backward)
-    : placement_(placement), stages_(stages), links_(links), lanes_(lanes), has_backward_(has_backward) {}
+                       StageLinks& links, const Lanes* lanes, ProgramGraphs* graphs, bool has_backward)
+    : placement_(placement),
+      stages_(stages),
+      links_(links),
+      lanes_(lanes),
+      graphs_(graphs),
+      has_backward_(has_backward) {}
 
 void ProgramRun::run(const RankPlan& plan) {
   const at::AutoGradMode grad_mode(has_backward_);
   for (const PlannedStep& step : plan.steps) {
     if (const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step)) {
-      compute(*parts);
+      run_computes(*parts);
       continue;
     }
     const auto& message = std::get<PlannedMessage>(step);
@@ -60,7 +65,7 @@ void ProgramRun::run(const RankPlan& plan) {
 // A receive waits until its message is used: of composed computations only the part that uses it waits. What is
 // received for later, to free a slot of the inbox, is received before anything is computed. The order of receives is
 // that of the program.
-void ProgramRun::compute(const std::vector<PlannedCompute>& parts) {
+void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts) {
   const auto is_used_here = [&](const Transfer& transfer) {
     return std::ranges::any_of(parts, [&](const PlannedCompute& part) {
       return input_of(part.action, placement_.num_stages()) == std::optional(transfer);
@@ -95,10 +100,8 @@ void ProgramRun::run_backward(const PlannedCompute& part) {
   const StageIndex stage = stage_of(part.action);
   const MicrobatchIndex microbatch = microbatch_of(part.action);
   const BackwardPart which = backward_part(part.action);
-  with_error_place(place_of("backward", stage, microbatch), [&] {
-    which == BackwardPart::kWeight ? weight_backward(stage, microbatch, part.is_last)
-                                   : backward(stage, microbatch, which, part.is_last);
-  });
+  with_error_place(place_of("backward", stage, microbatch),
+                   [&] { which == BackwardPart::kWeight ? weight_backward(part) : backward(part); });
 }
 
 void ProgramRun::receive_through(const Transfer& transfer) {
@@ -148,62 +151,96 @@ ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
   return std::move(arrived.leaves);
 }
 
+ProgramRun::Leaves ProgramRun::compute(const PlannedCompute& part, Leaves inputs, const ProgramGraphs::Work& work) {
+  return graphs_ == nullptr ? work(std::move(inputs)) : graphs_->run(part.action, std::move(inputs), work);
+}
+
 void ProgramRun::forward(const PlannedCompute& part) {
   const StageIndex stage = stage_of(part.action);
   const MicrobatchIndex microbatch = microbatch_of(part.action);
-  Live live;
+  Leaves arrived;
   if (!is_first(stage)) {
-    live.arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
-    for (const at::Tensor& leaf : differentiable(live.arrived)) leaf.set_requires_grad(has_backward_);
+    arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
   }
+  PipelineStage& of_index = *stages_.at(stage);
   // Asked for before: forward may drop the inputs that it is known from.
-  const Leaves announced =
-      is_last_stage(stage) ? Leaves() : stages_.at(stage)->transfer(microbatch, StageBoundary::kOutgoing);
-  Leaves made = with_error_place(place_of("forward", stage, microbatch), [&] {
-    return stages_.at(stage)->forward(microbatch, live.arrived, part.backward_follows);
-  });
-  if (is_last_stage(stage)) {
-    if (!has_backward_) return;
-    D9D_CHECK(made.size() == 1 && made.front().defined() && made.front().dim() == 0 && made.front().requires_grad(),
-              StateError, "[pipelining::executor] expected a loss of the last stage, a scalar with a graph, got ",
-              transfer_text(made), " (", place_of("forward", stage, microbatch), ").");
-    live.loss_options = made.front().options();
-  } else {
-    check_announced(stage, microbatch, announced, made);
-    live.gradients_like = differentiable(announced);
-  }
-  live.graph = StageGraph(is_last_stage(stage) ? made : differentiable(made));
+  const Leaves announced = is_last_stage(stage) ? Leaves() : of_index.transfer(microbatch, StageBoundary::kOutgoing);
+  Live live{.gradients_like = differentiable(announced)};
+  of_index.begin_forward(microbatch);
+  Leaves made = compute(part, std::move(arrived),
+                        [&](Leaves inputs) { return compute_forward(part, std::move(inputs), announced, live); });
+  of_index.end_forward(microbatch);
   if (!is_last_stage(stage)) {
-    for (at::Tensor& leaf : made) leaf = leaf.detach();
     hand_on({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch}, std::move(made));
   }
   if (has_backward_) live_.emplace(Key(stage, microbatch), std::move(live));
 }
 
-void ProgramRun::backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last) {
-  const auto found = live_.extract(Key(stage, microbatch));
-  Live& live = found.mapped();
-  Leaves gradients = is_last_stage(stage)
-                         ? Leaves{at::ones({}, live.loss_options)}
-                         : take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
-  const auto run_graph = [&] {
-    if (lanes_ != nullptr) live.graph.accumulate_on_current_stream();
-    live.graph.backward(std::move(gradients));
-  };
-  PipelineStage& of_index = *stages_.at(stage);
-  of_index.backward(microbatch, part, is_last, [&] {
-    if (part == BackwardPart::kWhole) return run_graph();
-    if (!deferred_.contains(stage)) deferred_.try_emplace(stage, of_index.weights());
-    of_weights_.emplace(Key(stage, microbatch), deferred_.at(stage).keep(run_graph));
+ProgramRun::Leaves ProgramRun::compute_forward(const PlannedCompute& part, Leaves arrived, const Leaves& announced,
+                                               Live& live) {
+  const StageIndex stage = stage_of(part.action);
+  const MicrobatchIndex microbatch = microbatch_of(part.action);
+  for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(has_backward_);
+  live.arrived = std::move(arrived);
+  Leaves made = with_error_place(place_of("forward", stage, microbatch), [&] {
+    return stages_.at(stage)->forward(microbatch, live.arrived, part.backward_follows);
   });
-  if (is_first(stage)) return;
-  hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch},
-          input_gradients(stage, microbatch, live.arrived));
+  if (is_last_stage(stage)) {
+    if (!has_backward_) return {};
+    D9D_CHECK(made.size() == 1 && made.front().defined() && made.front().dim() == 0 && made.front().requires_grad(),
+              StateError, "[pipelining::executor] expected a loss of the last stage, a scalar with a graph, got ",
+              transfer_text(made), " (", place_of("forward", stage, microbatch), ").");
+    live.loss_options = made.front().options();
+    live.graph = StageGraph(made);
+    return {};
+  }
+  check_announced(stage, microbatch, announced, made);
+  live.graph = StageGraph(differentiable(made));
+  for (at::Tensor& leaf : made) leaf = leaf.detach();
+  return made;
 }
 
-void ProgramRun::weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last) {
-  WeightGradients of_weights = std::move(of_weights_.extract(Key(stage, microbatch)).mapped());
-  stages_.at(stage)->backward(microbatch, BackwardPart::kWeight, is_last, [&] { of_weights.run(); });
+void ProgramRun::backward(const PlannedCompute& part) {
+  const StageIndex stage = stage_of(part.action);
+  const MicrobatchIndex microbatch = microbatch_of(part.action);
+  const auto found = live_.extract(Key(stage, microbatch));
+  Live& live = found.mapped();
+  Leaves arrived;
+  if (!is_last_stage(stage)) {
+    arrived = take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
+  }
+  PipelineStage& of_index = *stages_.at(stage);
+  const BackwardPart which = backward_part(part.action);
+  Leaves made;
+  of_index.backward(microbatch, which, part.is_last, [&] {
+    made = compute(part, std::move(arrived), [&](Leaves gradients) {
+      if (is_last_stage(stage)) gradients = {at::ones({}, live.loss_options)};
+      const auto run_graph = [&] {
+        if (lanes_ != nullptr) live.graph.accumulate_on_current_stream();
+        live.graph.backward(std::move(gradients));
+      };
+      if (which == BackwardPart::kWhole) {
+        run_graph();
+      } else {
+        if (!deferred_.contains(stage)) deferred_.try_emplace(stage, of_index.weights());
+        of_weights_.emplace(Key(stage, microbatch), deferred_.at(stage).keep(run_graph));
+      }
+      return is_first(stage) ? Leaves() : input_gradients(stage, microbatch, live.arrived);
+    });
+  });
+  if (is_first(stage)) return;
+  hand_on({.source = stage, .target = {stage.value - 1}, .microbatch = microbatch}, std::move(made));
+}
+
+void ProgramRun::weight_backward(const PlannedCompute& part) {
+  const StageIndex stage = stage_of(part.action);
+  const MicrobatchIndex microbatch = microbatch_of(part.action);
+  stages_.at(stage)->backward(microbatch, BackwardPart::kWeight, part.is_last, [&] {
+    (void)compute(part, {}, [&](const Leaves&) {
+      of_weights_.extract(Key(stage, microbatch)).mapped().run();
+      return Leaves();
+    });
+  });
 }
 
 ProgramRun::Leaves ProgramRun::input_gradients(StageIndex stage, MicrobatchIndex microbatch,

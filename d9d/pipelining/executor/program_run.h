@@ -20,6 +20,7 @@
 #include "d9d/core/device/side_stream.h"
 #include "d9d/pipelining/executor/lanes.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
+#include "d9d/pipelining/executor/program_graphs.h"
 #include "d9d/pipelining/executor/stage_graph.h"
 #include "d9d/pipelining/executor/stage_links.h"
 #include "d9d/pipelining/program/rank_plan.h"
@@ -28,9 +29,9 @@ namespace d9d {
 
 class ProgramRun {
  public:
-  // All are borrowed. lanes: null where everything runs on the current stream.
+  // All are borrowed. lanes: null where everything runs on the current stream. graphs: null where none are used.
   ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages, StageLinks& links,
-             const Lanes* lanes, bool has_backward);
+             const Lanes* lanes, ProgramGraphs* graphs, bool has_backward);
 
   void run(const RankPlan& plan);
 
@@ -43,21 +44,24 @@ class ProgramRun {
     StreamEvent ready;  // of messages that arrive on a stream of their own
     std::vector<std::int64_t> versions;
   };
-  // Of a stage and a microbatch that has run F, and neither B nor I.
+  // Of a stage and a microbatch that has run F, and neither B nor I. A replay has gradients_like alone.
   struct Live {
-    Leaves arrived;
     Leaves gradients_like = {};  // on the meta device
+    Leaves arrived = {};
     StageGraph graph = StageGraph({});
     at::TensorOptions loss_options = {};  // of the last stage
   };
   using Key = std::pair<StageIndex, MicrobatchIndex>;
 
-  void compute(const std::vector<PlannedCompute>& parts);
+  void run_computes(const std::vector<PlannedCompute>& parts);
   void run_part(const PlannedCompute& part);
   void run_backward(const PlannedCompute& part);
   void forward(const PlannedCompute& part);
-  void backward(StageIndex stage, MicrobatchIndex microbatch, BackwardPart part, bool is_last);
-  void weight_backward(StageIndex stage, MicrobatchIndex microbatch, bool is_last);
+  [[nodiscard]] Leaves compute_forward(const PlannedCompute& part, Leaves arrived, const Leaves& announced, Live& live);
+  void backward(const PlannedCompute& part);
+  void weight_backward(const PlannedCompute& part);
+  // work(inputs), or what a graph has recorded of it.
+  [[nodiscard]] Leaves compute(const PlannedCompute& part, Leaves inputs, const ProgramGraphs::Work& work);
   void receive_through(const Transfer& transfer);
   void receive_next();
   void hand_on(const Transfer& transfer, Leaves leaves);
@@ -74,6 +78,7 @@ class ProgramRun {
   const std::map<StageIndex, PipelineStage*>& stages_;
   StageLinks& links_;
   const Lanes* const lanes_;
+  ProgramGraphs* const graphs_;
   const bool has_backward_;
   std::map<Key, Live> live_;
   std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I

@@ -13,6 +13,7 @@
 #include "d9d/core/launch/tcp.h"
 
 #include "tests/core/launch/exit_code.h"
+#include "tests/support/free_port.h"
 #include "tests/support/program.h"
 #include "tests/support/ranks.h"
 
@@ -21,9 +22,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// A port that was free a moment ago. Rank 0 listens on it, as under a launcher that assigns a port.
-std::string free_port() { return std::to_string(ListeningSocket(0, ListeningSocket::Reach::kAllMachines).port()); }
 
 Program::Variables rank_variables(int rank, int world_size, const std::string& port) {
   const std::string size = std::to_string(world_size);
@@ -64,7 +62,7 @@ const TestProgram kRank("rank", [] {
 });
 
 TEST(Rendezvous, Processes_meet_at_rank_0_and_part) {
-  const std::string port = free_port();
+  const std::string port = std::to_string(free_port());
   Program one("rank", rank_variables(1, 2, port));
   Program zero("rank", rank_variables(0, 2, port));
   for (Program* const program : {&one, &zero}) {
@@ -84,7 +82,7 @@ TEST(Rendezvous, Names_a_port_that_is_in_use) {
 }
 
 TEST(Rendezvous, Names_a_master_that_is_out_of_reach) {
-  const std::string port = free_port();
+  const std::string port = std::to_string(free_port());
   const Result result = Program("rank", with(rank_variables(1, 2, port), "D9D_TEST_SECONDS", "1")).wait();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.errors,
@@ -103,7 +101,7 @@ TEST(Rendezvous, Names_a_master_that_has_no_address) {
 }
 
 TEST(Rendezvous, Names_ranks_that_do_not_come) {
-  const std::string port = free_port();
+  const std::string port = std::to_string(free_port());
   const Result result = Program("rank", with(rank_variables(0, 3, port), "D9D_TEST_SECONDS", "1")).wait();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.errors, cat("error: [core::rendezvous] rank 0 of 3 waited 1 s at 127.0.0.1:", port,
@@ -113,7 +111,7 @@ TEST(Rendezvous, Names_ranks_that_do_not_come) {
 
 TEST(Rendezvous, Refuses_ranks_with_another_world_size_or_job_and_frees_the_others) {
   for (const auto& [name, value] : {std::pair{"WORLD_SIZE", "3"}, std::pair{"D9D_TEST_JOB", "mesh b"}}) {
-    const std::string port = free_port();
+    const std::string port = std::to_string(free_port());
     Program zero("rank", rank_variables(0, 2, port));
     Program one("rank", with(rank_variables(1, 2, port), name, value));
     const Result of_zero = zero.wait();
@@ -130,7 +128,7 @@ TEST(Rendezvous, Refuses_ranks_with_another_world_size_or_job_and_frees_the_othe
 }
 
 TEST(Rendezvous, Refuses_a_rank_that_comes_twice) {
-  const std::string port = free_port();
+  const std::string port = std::to_string(free_port());
   Program zero("rank", with(rank_variables(0, 3, port), "D9D_TEST_SECONDS", "20"));
   Program one("rank", rank_variables(1, 3, port));
   Program again("rank", rank_variables(1, 3, port));
@@ -141,7 +139,7 @@ TEST(Rendezvous, Refuses_a_rank_that_comes_twice) {
 
 TEST(Rendezvous, Of_a_process_that_is_killed_all_others_hear_soon_and_by_name) {
   for (const std::size_t victim : {0, 2}) {
-    const std::string port = free_port();
+    const std::string port = std::to_string(free_port());
     std::vector<std::unique_ptr<Program>> programs;
     for (int rank = 0; rank < 4; ++rank) {
       programs.push_back(

@@ -37,7 +37,7 @@ TEST(CudaGraphRules, Name_the_device) {
                   StrEq("[loop::cuda_graph] expected a CUDA device for trainer.cuda_graph, got cpu. Set it to null.")));
 }
 
-TEST(CudaGraphRules, Name_each_degree_of_the_mesh_but_replication) {
+TEST(CudaGraphRules, Name_each_degree_of_the_mesh_but_replicas_and_stages) {
   const auto expect_refused = [](const DeviceMeshParameters& mesh, const std::string& text) {
     const DistContext context({.mesh = mesh, .world = test::lone_rank(0, 2), .local_rank = 0});
     EXPECT_THAT([&] { check_cuda_graph(context, with_graphs()); }, ThrowsMessage<ConfigError>(HasSubstr(text)));
@@ -49,6 +49,7 @@ TEST(CudaGraphRules, Name_each_degree_of_the_mesh_but_replication) {
   expect_refused({.tensor_parallel = 2}, "mesh.tensor_parallel = 2");
   expect_refused({.data_parallel_replicate = 2, .expert_parallel = 2}, "mesh.expert_parallel = 2");
   expect_refused({.data_parallel_replicate = 2}, "expected a CUDA device");
+  expect_refused({.pipeline_parallel = 2}, "expected a CUDA device");
 }
 
 struct OwnSum final : ModuleHook {

@@ -226,7 +226,7 @@ TEST(MicrobatchGraphs, Gives_states_that_the_work_writes_in_place_their_new_valu
 
 TEST(MicrobatchGraphs, Forgets_kinds_that_do_not_come_back) {
   Job job({.num_warm_up_steps = 2});
-  constexpr std::int64_t kMaxWaiting = MicrobatchGraphs::kMaxWaiting;
+  constexpr std::int64_t kMaxWaiting = detail::GraphKinds<int>::kMaxWaiting;
   for (std::int64_t rows = 2; rows < 2 * kMaxWaiting; ++rows) (void)job.step({{at::ones({rows, 3}, at::kDouble)}});
   EXPECT_EQ(job.num_kinds(), kMaxWaiting);
   for (int i = 0; i < 5; ++i) EXPECT_STEP(job, Ones{{x(i)}});
@@ -283,8 +283,8 @@ struct Failing final : DeviceGraph {
 };
 
 TEST(MicrobatchGraphs, Says_what_to_do_about_work_that_cannot_be_captured) {
-  Failing graph;
-  EXPECT_THAT([&] { detail::capture(graph, [] {}); },
+  const MakeDeviceGraph make_graph = detail::with_remedies([] { return std::make_unique<Failing>(); });
+  EXPECT_THAT([&] { make_graph()->capture([] {}); },
               ThrowsMessage<StateError>(AllOf(HasSubstr("[loop::cuda_graph]"), HasSubstr("operation not permitted The"),
                                               HasSubstr("set trainer.cuda_graph to null"))));
 }

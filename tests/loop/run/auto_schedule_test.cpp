@@ -15,23 +15,15 @@ namespace {
 
 namespace fs = std::filesystem;
 using pipeline::expect_same;
+using pipeline::expect_equal;
 using pipeline::folder;
 using pipeline::in_one_piece;
 using pipeline::PipelineJob;
-using pipeline::series_of;
 using pipeline::train;
 using pipeline::Trained;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-void expect_equal(const Trained& actual, const Trained& expected) {
-  EXPECT_EQ(series_of(actual), series_of(expected));
-  ASSERT_EQ(actual.parameters.size(), expected.parameters.size());
-  for (const auto& [name, tensor] : expected.parameters) {
-    EXPECT_TRUE(at::equal(actual.parameters.at(name), tensor)) << name;
-  }
-}
 
 // What the checkpoint of a job says of its pipeline.
 nlohmann::json saved_value(const char* name) { return value_of(checkpoint_at(folder() / "saves").value(), name); }

@@ -11,6 +11,7 @@
 namespace d9d::test::composed_training_cuda_test {
 namespace {
 
+using pipeline::expect_equal;
 using pipeline::expect_same;
 using pipeline::kNumSteps;
 using pipeline::PipelineJob;
@@ -41,11 +42,7 @@ class ComposedTrainingCuda : public GpuTest {
     job.schedule = DualPipeVScheduleConfig{};
     const Trained actual = train(job);
     expect_same(actual, expected);
-    for (int i = 0; i < 3; ++i) {
-      for (const auto& [name, values] : train(job).parameters) {
-        EXPECT_TRUE(at::equal(values, actual.parameters.at(name))) << name;
-      }
-    }
+    for (int i = 0; i < 3; ++i) expect_equal(train(job), actual);
   }
 };
 
@@ -70,11 +67,7 @@ TEST_F(ComposedTrainingCuda, With_buckets_is_the_same_in_each_run) {
   const Trained expected = train(job);
   EXPECT_EQ(expected.logged.size(), static_cast<std::size_t>(kNumSteps));
   for (const auto& [name, values] : expected.parameters) EXPECT_TRUE(at::isfinite(values).all().item<bool>()) << name;
-  for (int i = 0; i < 3; ++i) {
-    for (const auto& [name, values] : train(job).parameters) {
-      EXPECT_TRUE(at::equal(values, expected.parameters.at(name))) << name;
-    }
-  }
+  for (int i = 0; i < 3; ++i) expect_equal(train(job), expected);
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ struct PipelineJob {
   RankBackend backend = RankBackend::kThreads;
   std::optional<Dtype> gradient_dtype = {};
   bool is_on_gpu = false;  // one rank, in this process
+  bool has_graphs = false;
   // Called with each stage that the provider has built, those that are measured included; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
@@ -231,6 +232,7 @@ struct Trained {
   std::string log = {};                               // of all ranks
   std::int64_t num_gathers = 0;                       // of sharded units, on all ranks
   std::int64_t num_reductions = 0;                    // likewise
+  GraphCounts graph_counts = {};                      // of a rank
 };
 
 inline std::filesystem::path folder() {
@@ -253,6 +255,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   }
   config.gradient_manager.grad_dtype = job.gradient_dtype;
   config.gradient_clipping.max_norm = 0.5;
+  if (job.has_graphs) config.cuda_graph.emplace();
   return config;
 }
 
@@ -293,6 +296,7 @@ inline Trained train(const PipelineJob& job) {
     const std::lock_guard lock(mutex);
     trained.num_losses += task.num_losses;
     trained.num_resumed = task.num_resumed;
+    trained.graph_counts = trainer.graph_counts();
     for (const auto& reduction : gradient_reductions(trainer.module())) {
       const auto* const shards = dynamic_cast<const FsdpRuntime*>(reduction.get());
       if (shards == nullptr) continue;
@@ -323,6 +327,15 @@ inline std::map<std::string, std::vector<double>> series_of(const Trained& train
     }
   }
   return series;
+}
+
+// Bit for bit.
+inline void expect_equal(const Trained& actual, const Trained& expected) {
+  EXPECT_EQ(series_of(actual), series_of(expected));
+  EXPECT_EQ(actual.parameters.size(), expected.parameters.size());
+  for (const auto& [name, tensor] : expected.parameters) {
+    EXPECT_TRUE(at::equal(actual.parameters.at(name), tensor)) << name;
+  }
 }
 
 inline void expect_same(const Trained& actual, const Trained& expected) {
