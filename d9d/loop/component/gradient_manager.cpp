@@ -114,8 +114,6 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
 
 // Returns the first seven of Pending::totals, fp64, on the device, after one all-reduce.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
-  D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
-            "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor zero = at::zeros({}, options);
   const bool has_loss = counts_ && total_weight_.defined();
@@ -145,6 +143,8 @@ at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tens
 }
 
 GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
+  D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
+            "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->finish();
   const at::Tensor sums = sum_over_ranks(report);
