@@ -1,5 +1,6 @@
 // Stages of a model of one's own, whose transfers are unlike those of the library's models, train as the model in one
 // piece does, in float64.
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -23,6 +24,7 @@ namespace d9d::test::own_stages_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr std::int64_t kWidth = 4;
 constexpr std::int64_t kNumLayers = 4;
@@ -51,6 +53,7 @@ struct Layers {
   std::function<Tensors(const at::Tensor& x)> begin;
   std::function<Tensors(Net& net, std::int64_t index, const Tensors& arrived)> layer;
   std::function<at::Tensor(const Tensors& left)> end;
+  bool have_own_sums = true;  // or those of a stage share one, whose name all stages have
 };
 
 struct Net : Module {
@@ -58,7 +61,9 @@ struct Net : Module {
     const LayerRange range = layers_of_stage({.num_layers = kNumLayers}, stage);
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       linears.emplace(i, register_module<Linear>(cat("linear", i), LinearConfig{kWidth, kWidth}));
-      sums.emplace(i, register_buffer(cat("sum", i), {.shape = {1}, .init = init::zeros()}));
+      const bool is_new = sums.empty() || layers.have_own_sums;
+      const std::string name = layers.have_own_sums ? cat("sum", i) : "sum";
+      sums.emplace(i, is_new ? register_buffer(name, {.shape = {1}, .init = init::zeros()}) : sums.begin()->second);
     }
     to(at::kDouble);
   }
@@ -129,6 +134,7 @@ struct Layout {
   PipelineScheduleConfig schedule = {};
   RankBackend backend = RankBackend::kThreads;
   ExchangeMethod messages = ExchangeMethod::kAuto;
+  bool saves = false;
 };
 
 std::map<std::string, at::Tensor> train(Provider provider, const Layout& layout) {
@@ -147,7 +153,8 @@ std::map<std::string, at::Tensor> train(Provider provider, const Layout& layout)
     config.run.name = "own stages";
     config.schedule.total_steps = 2;
     config.pipelining = {.schedule = layout.schedule, .messages = layout.messages};
-    config.checkpointing.period_steps = {StepActionMode::kDisable};
+    config.checkpointing.save_dir = std::filesystem::path(::testing::TempDir()) / "d9d_own_stages";
+    config.checkpointing.period_steps = {layout.saves ? StepActionMode::kLastStep : StepActionMode::kDisable};
     config.refuse_equal_data = false;
     Provider own = provider;
     Trainer<Types> trainer(context, config,
@@ -298,6 +305,32 @@ TEST(OwnStages, That_announce_an_undefined_tensor_are_refused) {
   for (const std::int64_t num_ranks : {1, 2}) {
     const Layout layout{.mesh = {.pipeline_parallel = num_ranks}, .schedule = ZeroBubbleVScheduleConfig{}};
     EXPECT_THAT(error_of(Provider(layers), layout), HasSubstr("got Double [1, 4], an undefined tensor of stage "));
+  }
+}
+
+TEST(OwnStages, That_save_other_values_of_a_buffer_under_one_name_are_refused) {
+  const auto with_factor = [](double factor) {
+    return Layers{.begin = [](const at::Tensor& x) { return Tensors{x}; },
+                  .layer =
+                      [factor](Net& net, std::int64_t index, const Tensors& arrived) {
+                        net.sums.at(index)->local.add_(factor * arrived[0].detach().sum());
+                        return Tensors{activated(net, index, arrived[0])};
+                      },
+                  .end = [](const Tensors& left) { return left[0]; },
+                  .have_own_sums = false};
+  };
+  const Layers summed = with_factor(1.0), constant = with_factor(0.0);
+  const LoopedBfsScheduleConfig looped{.num_stages_per_rank = 2};
+  for (const Layout& layout :
+       {Layout{.schedule = looped, .saves = true},
+        Layout{.mesh = {.pipeline_parallel = 2}, .schedule = OneFOneBScheduleConfig{}, .saves = true}}) {
+    const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_own_stages";
+    std::filesystem::remove_all(folder);
+    EXPECT_THAT(
+        [&] { (void)train(Provider(summed), layout); },
+        ThrowsMessage<ConfigError>(HasSubstr("expected equal values on all pipeline stages that have buffer sum")));
+    EXPECT_NO_THROW((void)train(Provider(constant), layout));
+    std::filesystem::remove_all(folder);
   }
 }
 
