@@ -159,7 +159,8 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
   D9D_CHECK(
       total[kDisagreement] <= kMaxDisagreement, StateError,
       "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
-      "some. Run all modules on all ranks; a rank's loss may leave out what it does not need, but not a part of what "
+      "some. Give all ranks as many microbatches and run all modules on all of them; a rank's loss may leave out what "
+      "it does not need, but not a part of what "
       "a checkpoint around several sharded modules computes again.");
   D9D_CHECK(total[kWeight] != -kInfinity, StateError,
             "[loop::gradients] expected loss weights >= 0 of TrainTask, got a negative one. Weigh a microbatch by what "
