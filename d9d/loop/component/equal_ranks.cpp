@@ -1,10 +1,12 @@
 #include "d9d/loop/component/equal_ranks.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
@@ -49,6 +51,11 @@ nlohmann::json with_dots(const nlohmann::json& pointers) {
   return result;
 }
 
+std::uint64_t hash_of_values(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().cpu().contiguous();
+  return fnv1a({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+}
+
 }  // namespace
 
 void check_equal_config(const DistContext& context, const TrainerConfig& config) {
@@ -81,6 +88,28 @@ void check_equal_data_state(const DistContext& context, const nlohmann::json& st
   const auto found = difference({{"state()", state}}, context.mesh(MeshDomain::kBatch));
   D9D_CHECK(!found, ConfigError, "[loop::data] expected one state of the data stream on all ranks, from which each of ",
             "them continues, got ", *found, ". Let it say where the job is, not where this rank is.");
+}
+
+void check_equal_buffers(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages) {
+  const DeviceMesh pipeline = context.mesh(MeshDomain::kRegular).slice({"pp"});
+  if (pipeline.num_ranks() == 1 && stages.size() == 1) return;
+  nlohmann::json own = nlohmann::json::object();
+  for (const auto& stage : stages) {
+    for (const auto& [name, buffer] : stage->named_buffers()) {
+      if (buffer->is_persistent) own[name].push_back(hash_of_values(buffer->local));
+    }
+  }
+  std::map<std::string, nlohmann::json> first;
+  for (const nlohmann::json& of_rank : all_gather_object(own, pipeline)) {
+    for (const auto& [name, of_stages] : of_rank.items()) {
+      for (const nlohmann::json& hash : of_stages) {
+        D9D_CHECK(hash == first.try_emplace(name, hash).first->second, ConfigError,
+                  "[loop::checkpoints] expected equal values on all pipeline stages that have buffer ", name,
+                  ", of which a checkpoint has one, got others. Name it after its layer, or set is_persistent to "
+                  "false.");
+      }
+    }
+  }
 }
 
 }  // namespace d9d

@@ -8,6 +8,9 @@
 //   check_equal_rates(context, optimizer.learning_rate(), lr_scheduler.factor());
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -25,5 +28,8 @@ void check_equal_model(const DistContext& context, const Module& module);
 void check_equal_rates(const DistContext& context, double learning_rate, double factor);
 // The state of the data stream, of which a checkpoint has one.
 void check_equal_data_state(const DistContext& context, const nlohmann::json& state);
+// The values of buffers that several stages of a pipeline have under one name, of which a checkpoint has one. stages:
+// of this rank.
+void check_equal_buffers(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages);
 
 }  // namespace d9d

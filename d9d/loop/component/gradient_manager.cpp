@@ -114,8 +114,6 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
 
 // Returns the first seven of Pending::totals, fp64, on the device, after one all-reduce.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
-  D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
-            "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor zero = at::zeros({}, options);
   const bool has_loss = counts_ && total_weight_.defined();
@@ -145,6 +143,8 @@ at::Tensor GradientManager::grad_scale_of(const at::Tensor& sums, const at::Tens
 }
 
 GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
+  D9D_CHECK(total_weight_.defined() || ranks_.axis_size("pp") > 1, StateError,
+            "[loop::gradients] expected at least one microbatch with a loss in the step, got none.");
   const at::NoGradGuard no_grad;
   for (const auto& reduction : reductions_) reduction->finish();
   const at::Tensor sums = sum_over_ranks(report);
@@ -159,7 +159,8 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
   D9D_CHECK(
       total[kDisagreement] <= kMaxDisagreement, StateError,
       "[loop::gradients] expected all ranks to gather and reduce the same sharded modules in a step, got others on "
-      "some. Run all modules on all ranks; a rank's loss may leave out what it does not need, but not a part of what "
+      "some. Give all ranks as many microbatches and run all modules on all of them; a rank's loss may leave out what "
+      "it does not need, but not a part of what "
       "a checkpoint around several sharded modules computes again.");
   D9D_CHECK(total[kWeight] != -kInfinity, StateError,
             "[loop::gradients] expected loss weights >= 0 of TrainTask, got a negative one. Weigh a microbatch by what "

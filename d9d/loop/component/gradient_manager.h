@@ -79,6 +79,8 @@ class GradientManager {
 
   // The number of elements of this rank's parameters; each parameter is counted by one rank of a pipeline.
   [[nodiscard]] double num_parameters() const;
+  // Of parameters that several stages of the pipeline have (tied_parameters.h).
+  [[nodiscard]] const std::vector<std::string>& tied_names() const { return tied_.names(); }
 
   // The calls of GradientReduction for the reductions of one stage.
   void begin_forward(std::size_t stage, std::int64_t microbatch);

@@ -103,7 +103,10 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   }
   if (const auto before = writer_.finish()) report(*before, /*is_last=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
-  if (is_first) check_equal_data_state(job_.context, position.data);
+  if (is_first) {
+    check_equal_data_state(job_.context, position.data);
+    check_equal_buffers(job_.context, job_.stages);
+  }
   writer_.begin(job_.schedule.current_step(), state_of(job_, position), job_.config.checkpointing.num_to_keep);
   const bool waits = *writer_.writes_at_once();
   if (is_first && waits && job_.context.is_main_process()) {

@@ -76,12 +76,15 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
     ~Reset() { binding.reset(); }
   } const reset{binding_};
   if (first_step_ && job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
+  D9D_CHECK(!step_.numbers.empty(), StateError, "[loop::data] expected a microbatch on every rank in step ",
+            job_.schedule.current_step(), ", got none on rank ", job_.context.world()->rank(),
+            ". Give each rank at least one, if need be with the loss weight 0.");
   build_all();
   step_.gradients = &gradients;
   step_.first_step = first_step_ ? &*first_step_ : nullptr;
   if (graphs_) {
     for (std::size_t i = 0; i < step_.numbers.size(); ++i) train_by_graphs(i);
-  } else if (!step_.numbers.empty() || executor_.placement().num_ranks() > 1) {
+  } else {
     train_by_executor();
   }
   binding_.reset();  // states may refer to graphs

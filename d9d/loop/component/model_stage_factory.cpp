@@ -22,7 +22,8 @@ void check_late_initialized(const Module& module) {
   for (const auto& [name, parameter] : module.named_parameters()) {
     D9D_CHECK(parameter->local().is_meta(), StateError,
               "[loop::model_stage] expected a model without storage, got values in ", name,
-              ". Build it on the meta device: leave materialize() and reset_parameters() to the loop.");
+              ". Build it on the meta device, anew for each pipeline stage: leave materialize() and reset_parameters() "
+              "to the loop.");
     D9D_CHECK(
         parameter->local()._version() == 0, StateError,
         "[loop::model_stage] expected parameters that nothing has written before they have memory, got writes to ",

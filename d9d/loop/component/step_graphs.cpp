@@ -18,7 +18,7 @@ StepGraph* StepGraphs::begin(TaskBinding& binding, std::vector<LossShares>& shar
   }
   const auto key = writer.key();
   if (memory_.has_moved()) kinds_.clear();
-  StepGraph* const graph = key && !shares.empty() ? kinds_.find(*key) : nullptr;
+  StepGraph* const graph = key ? kinds_.find(*key) : nullptr;
   kinds_.end_step();
   (graph == nullptr ? counts_.eager : counts_.replays) += std::ssize(shares);
   if (graph == nullptr) return nullptr;

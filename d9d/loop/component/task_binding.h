@@ -75,7 +75,7 @@ class TaskBinding {
   using Leaves = std::vector<at::Tensor>;
   // On the meta device.
   [[nodiscard]] virtual Leaves transfer(std::size_t stage, std::size_t microbatch, StageBoundary boundary) const = 0;
-  // arrived: empty on the first stage.
+  // arrived: unused on the first stage.
   [[nodiscard]] virtual Leaves forward(std::size_t stage, std::size_t microbatch, const Leaves& arrived) = 0;
   // The last stage's forward, and TrainTask::compute_loss.
   [[nodiscard]] virtual LossResult last_forward(std::size_t stage, std::size_t microbatch, const Leaves& arrived,
@@ -115,6 +115,7 @@ class TypedTask final : public TaskBinding {
                 "a module and its forward, as as_model_stage() does");
     check_can_be_cut(stage, kHasTransfer<Types>, built.part.forward != nullptr);
     stages_.push_back(std::move(built));
+    infos_.push_back(stage);
     return stages_.back().module;
   }
 
@@ -155,6 +156,7 @@ class TypedTask final : public TaskBinding {
     inputs_.clear();
     states_.reset();
     stages_.clear();
+    infos_.clear();
   }
   std::optional<std::uint64_t> hash_of_first() const override {
     return pack_.empty() ? std::nullopt : hash_of(pack_.front());
@@ -204,7 +206,7 @@ class TypedTask final : public TaskBinding {
     const OutputOf<Types> output = with_error_place("in forward", [&] {
       const auto& [input, shared] = *inputs_[microbatch];
       if constexpr (kHasTransfer<Types>) {
-        if (!arrived.empty()) {
+        if (!infos_[stage].is_first()) {
           return stages_[stage].part.last_forward(arrived_tree(stage, microbatch, arrived), shared);
         }
       }
@@ -233,7 +235,7 @@ class TypedTask final : public TaskBinding {
                                                                 const Leaves& arrived) const {
     using Arrived = typename ModelPart<Types>::Arrived;
     const InputOf<Types>& input = inputs_[microbatch]->first;
-    if (arrived.empty()) return Arrived(std::in_place_index<0>, input);
+    if (infos_[stage].is_first()) return Arrived(std::in_place_index<0>, input);
     TransferOf<Types> transfer = stages_[stage].part.transfer(input, StageBoundary::kIncoming);
     auto next = arrived.begin();
     tree_for_each_leaf(transfer, [&](at::Tensor& leaf) { leaf = *next++; });
@@ -245,6 +247,7 @@ class TypedTask final : public TaskBinding {
   DataProvider<Batch>& data_;
   std::unique_ptr<PrefetchedPacks<Batch>> stream_;
   std::vector<ModelStage<Types>> stages_;
+  std::vector<PipelineStageInfo> infos_;  // of the stages
   std::vector<Batch> pack_;
   bool has_peeked_ = false;  // pack_ is that of the next step
   std::vector<std::optional<std::pair<InputOf<Types>, SharedOf<Types>>>> inputs_;

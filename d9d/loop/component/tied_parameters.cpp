@@ -86,6 +86,7 @@ TiedParameters::TiedParameters(const DistContext& context, const std::vector<std
   const auto own_rank = static_cast<std::size_t>(pipeline.index());
   std::map<std::vector<std::size_t>, std::vector<ParameterPtr>> by_holders;  // all ranks go through them in one order
   for (const auto& [name, holders] : tied) {
+    names_.push_back(name);
     const auto found = own.find(name);
     if (found == own.end()) continue;
     const ParameterPtr& first = found->second.front();

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <unordered_set>
 #include <vector>
 
@@ -30,6 +31,8 @@ class TiedParameters {
   // Collective over the ranks that have the parameters. Adds up stored().grad(); copies on one rank keep their own.
   void sum_gradients() const;
 
+  // Of the whole pipeline, in alphabetical order.
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
   // Whether a rank before this one in the pipeline has the parameter too, and counts it.
   [[nodiscard]] bool is_counted_before(const ParameterPtr& parameter) const {
     return counted_before_.contains(parameter.get());
@@ -41,6 +44,7 @@ class TiedParameters {
     std::vector<ParameterPtr> parameters;  // trained
   };
 
+  std::vector<std::string> names_;
   std::vector<ParameterCopy> copies_;
   std::vector<OverRanks> over_ranks_;
   std::unordered_set<const Parameter*> counted_before_;

@@ -1,10 +1,13 @@
 #include "d9d/loop/component/training_stage.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "d9d/core/device/side_stream.h"
 #include "d9d/metrics/metric.h"
 #include "d9d/modules/trained_leaves.h"
+#include "d9d/pipelining/executor/transfer_text.h"
 
 namespace d9d {
 
@@ -30,7 +33,12 @@ void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, co
 }
 
 std::vector<at::Tensor> TrainingStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
-  return binding_.transfer(place_.local, static_cast<std::size_t>(microbatch.value), boundary);
+  std::vector<at::Tensor> like = binding_.transfer(place_.local, static_cast<std::size_t>(microbatch.value), boundary);
+  D9D_CHECK(std::ranges::all_of(like, &at::Tensor::defined), StateError,
+            "[loop::model_stage] expected stage_transfer() to return tensors of the meta device, got ",
+            transfer_text(like), " of stage ", place_.index.value, " for microbatch ", microbatch.value,
+            ". A transfer has the same tensors on both sides: return an empty one for what is missing.");
+  return like;
 }
 
 std::string TrainingStage::stage_text() const {

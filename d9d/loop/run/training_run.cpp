@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -70,6 +71,14 @@ FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
   return finished;
 }
 
+// "a, b, c and 2 more"
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 3;
+  std::string text = names.front();
+  for (std::size_t i = 1; i < std::min(kMost, names.size()); ++i) text += cat(", ", names[i]);
+  return names.size() <= kMost ? text : cat(text, " and ", names.size() - kMost, " more");
+}
+
 // Collective: the stages of a pipeline have a part of the parameters each.
 void announce(const TrainingJob& job, const GradientManager& gradients, const Logger& log) {
   double count = 0;
@@ -81,6 +90,9 @@ void announce(const TrainingJob& job, const GradientManager& gradients, const Lo
   log.info("d9d with ", describe(running_versions()));
   log.info("training ", job.config.run.name, ": ", short_number(count), " parameters, ", job.schedule.total_steps(),
            " steps on ", job.context.world_size(), " x ", job.context.device().str());
+  if (const auto& tied = gradients.tied_names(); !tied.empty()) {
+    log.info("parameters that several pipeline stages have, and train as one: ", first_of(tied));
+  }
 }
 
 RunInfo run_info(const TrainingJob& job) {

@@ -57,7 +57,7 @@ class Passes {
     stage_.end_forward(sample_.microbatch);
     note(Point::kForwardDone);
     StageGraph graph(sample_.is_last ? made : differentiable(made));
-    const at::TensorOptions of_loss = made.front().options();
+    const at::TensorOptions of_loss = sample_.is_last ? made.front().options() : at::TensorOptions();
     made.clear();
     note(Point::kKept);
     Leaves gradients = sample_.is_last ? Leaves{at::ones({}, of_loss)} : copies_of(gradients_, sample_.device);

@@ -17,10 +17,6 @@ bool is_like(const at::Tensor& leaf, const at::Tensor& like) {
   return leaf.defined() && leaf.sizes() == like.sizes() && leaf.scalar_type() == like.scalar_type();
 }
 
-std::int64_t version_of(const at::Tensor& leaf) {
-  return leaf.is_inference() ? 0 : static_cast<std::int64_t>(leaf._version());
-}
-
 BackwardPart backward_part(const ComputeAction& action) {
   if (holds<BackwardWeightAction>(action)) return BackwardPart::kWeight;
   return holds<BackwardAction>(action) ? BackwardPart::kWhole : BackwardPart::kInput;
@@ -29,9 +25,7 @@ BackwardPart backward_part(const ComputeAction& action) {
 }  // namespace
 
 ProgramRun::Arrived::Arrived(Leaves of_message, StreamEvent ready_at)
-    : leaves(std::move(of_message)), ready(std::move(ready_at)) {
-  for (const at::Tensor& leaf : leaves) versions.push_back(version_of(leaf));
-}
+    : leaves(std::move(of_message)), ready(std::move(ready_at)), as_made(leaves) {}
 
 ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages,
                        StageLinks& links, const Lanes* lanes, ProgramGraphs* graphs, bool has_backward)
@@ -60,6 +54,7 @@ void ProgramRun::run(const RankPlan& plan) {
     links_.send(transfer, made->second);
     outbox_.erase(made);
   }
+  for (const auto& [transfer, as_made] : as_made_) check_unmodified(transfer, as_made);
 }
 
 // A receive waits until its message is used: of composed computations only the part that uses it waits. What is
@@ -129,6 +124,7 @@ ProgramRun::Leaves ProgramRun::like_of(const Transfer& transfer) const {
 
 void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
   if (link_of(transfer, placement_)) {
+    if (transfer.is_forward()) as_made_.emplace(transfer, leaves);
     outbox_.emplace(transfer, std::move(leaves));
   } else {
     arrived_.emplace(transfer, Arrived(std::move(leaves)));
@@ -140,15 +136,20 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
 ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
   Arrived arrived = std::move(arrived_.extract(transfer).mapped());
   arrived.ready.wait();
-  for (std::size_t i = 0; i < arrived.leaves.size(); ++i) {
-    D9D_CHECK(version_of(arrived.leaves[i]) == arrived.versions[i], StateError,
-              "[pipelining::executor] expected tensor ", i, " of what stage ", transfer.source.value,
-              " hands to stage ", transfer.target.value, " for microbatch ", transfer.microbatch.value,
-              " to stay as it was, got one that was modified in place before it was used. Hand on a clone() of memory ",
-              "that is written again.");
-    if (lanes_ != nullptr) keep_for_current_stream(arrived.leaves[i]);
+  check_unmodified(transfer, arrived.as_made);
+  for (const at::Tensor& leaf : arrived.leaves) {
+    if (lanes_ != nullptr) keep_for_current_stream(leaf);
   }
   return std::move(arrived.leaves);
+}
+
+// A link may read the memory of a stage until the message has arrived.
+void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& as_made) {
+  const auto modified = as_made.first_modified();
+  D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " of what stage ",
+            transfer.source.value, " hands to stage ", transfer.target.value, " for microbatch ",
+            transfer.microbatch.value, " to stay as it was, got one that was modified in place before it was used. ",
+            "Hand on a clone() of memory that is written again.");
 }
 
 ProgramRun::Leaves ProgramRun::compute(const PlannedCompute& part, Leaves inputs, const ProgramGraphs::Work& work) {
@@ -208,6 +209,9 @@ void ProgramRun::backward(const PlannedCompute& part) {
   Leaves arrived;
   if (!is_last_stage(stage)) {
     arrived = take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
+  }
+  if (const auto sent = as_made_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
+    check_unmodified(sent.key(), sent.mapped());  // it has arrived: its gradient has come
   }
   PipelineStage& of_index = *stages_.at(stage);
   const BackwardPart which = backward_part(part.action);

@@ -23,6 +23,7 @@
 #include "d9d/pipelining/executor/program_graphs.h"
 #include "d9d/pipelining/executor/stage_graph.h"
 #include "d9d/pipelining/executor/stage_links.h"
+#include "d9d/pipelining/executor/tensor_versions.h"
 #include "d9d/pipelining/program/rank_plan.h"
 
 namespace d9d {
@@ -42,7 +43,7 @@ class ProgramRun {
     explicit Arrived(Leaves of_message, StreamEvent ready_at = {});
     Leaves leaves;
     StreamEvent ready;  // of messages that arrive on a stream of their own
-    std::vector<std::int64_t> versions;
+    TensorVersions as_made;
   };
   // Of a stage and a microbatch that has run F, and neither B nor I. A replay has gradients_like alone.
   struct Live {
@@ -66,6 +67,7 @@ class ProgramRun {
   void receive_next();
   void hand_on(const Transfer& transfer, Leaves leaves);
   [[nodiscard]] Leaves take(const Transfer& transfer);
+  static void check_unmodified(const Transfer& transfer, const TensorVersions& as_made);
   [[nodiscard]] Leaves like_of(const Transfer& transfer) const;
   static void check_announced(StageIndex stage, MicrobatchIndex microbatch, const Leaves& announced,
                               const Leaves& made);
@@ -84,6 +86,7 @@ class ProgramRun {
   std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I
   std::map<Key, WeightGradients> of_weights_;         // from I to W
   std::map<Transfer, Leaves> outbox_;                 // made, and not yet sent
+  std::map<Transfer, TensorVersions> as_made_;        // of what perhaps has not yet arrived at another rank
   std::map<Transfer, Arrived> arrived_;               // received or made on this rank, and not yet used
   std::deque<Transfer> to_receive_;                   // in the order of the program
 };

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,30 @@ struct Computed {
   Position backward;  // B or I
   Position weight;    // B or W
 };
+
+[[noreturn]] void refuse_incomplete(const PipelineProgram& program, StageIndex stage, std::int64_t microbatch,
+                                    const char* missing) {
+  throw ConfigError(cat("[pipelining::validate] rank ", program.stages.rank_of(stage), " never runs ", missing,
+                        " of stage ", stage.value, ", microbatch ", microbatch, ". Add it to the schedule."));
+}
+
+// Before memory is taken for each stage and microbatch: a program may name any number.
+void check_number(const PipelineProgram& program) {
+  std::set<std::pair<StageIndex, std::int64_t>> forwards;
+  for (const RankProgram& rank : program.ranks) {
+    for (const Action& action : rank) {
+      for (const ComputeAction& part : compute_parts(action)) {
+        if (holds<ForwardAction>(part)) forwards.emplace(stage_of(part), microbatch_of(part).value);
+      }
+    }
+  }
+  if (program.num_microbatches <= std::ssize(forwards) / program.stages.num_stages()) return;
+  for (StageIndex stage{0}; stage.value < program.stages.num_stages(); ++stage.value) {
+    for (std::int64_t microbatch = 0; microbatch < program.num_microbatches; ++microbatch) {
+      if (!forwards.contains({stage, microbatch})) refuse_incomplete(program, stage, microbatch, "F");
+    }
+  }
+}
 
 class ComputationCheck {
  public:
@@ -94,9 +119,7 @@ class ComputationCheck {
                               : has_backward && !here.backward ? "B or I"
                               : has_backward && !here.weight   ? "W after its I"
                                                                : nullptr;
-        D9D_CHECK(missing == nullptr, ConfigError, "[pipelining::validate] rank ", program_.stages.rank_of({stage}),
-                  " never runs ", missing, " of stage ", stage, ", microbatch ", microbatch,
-                  ". Add it to the schedule.");
+        if (missing != nullptr) refuse_incomplete(program_, {stage}, microbatch, missing);
       }
     }
   }
@@ -128,6 +151,7 @@ void check_computations(const PipelineProgram& program) {
             ConfigError, "[pipelining::validate] expected a microbatch and a program for each of ",
             program.stages.num_ranks(), " ranks, got ", program.num_microbatches, " microbatches and ",
             program.ranks.size(), " programs. Correct the schedule.");
+  check_number(program);
   ComputationCheck(program).run();
 }
 

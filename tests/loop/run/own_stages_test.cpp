@@ -1,5 +1,6 @@
 // Stages of a model of one's own, whose transfers are unlike those of the library's models, train as the model in one
 // piece does, in float64.
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -23,6 +24,7 @@ namespace d9d::test::own_stages_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr std::int64_t kWidth = 4;
 constexpr std::int64_t kNumLayers = 4;
@@ -51,6 +53,7 @@ struct Layers {
   std::function<Tensors(const at::Tensor& x)> begin;
   std::function<Tensors(Net& net, std::int64_t index, const Tensors& arrived)> layer;
   std::function<at::Tensor(const Tensors& left)> end;
+  bool have_own_sums = true;  // or those of a stage share one, whose name all stages have
 };
 
 struct Net : Module {
@@ -58,11 +61,14 @@ struct Net : Module {
     const LayerRange range = layers_of_stage({.num_layers = kNumLayers}, stage);
     for (std::int64_t i = range.begin; i < range.end; ++i) {
       linears.emplace(i, register_module<Linear>(cat("linear", i), LinearConfig{kWidth, kWidth}));
-      sums.emplace(i, register_buffer(cat("sum", i), {.shape = {1}, .init = init::zeros()}));
+      const bool is_new = sums.empty() || layers.have_own_sums;
+      const std::string name = layers.have_own_sums ? cat("sum", i) : "sum";
+      sums.emplace(i, is_new ? register_buffer(name, {.shape = {1}, .init = init::zeros()}) : sums.begin()->second);
     }
     to(at::kDouble);
   }
   std::variant<Tensors, at::Tensor> forward(const at::Tensor& x, const std::monostate&) {
+    EXPECT_TRUE(stage.is_first());
     return forward(layers.begin(x * 1), {});
   }
   std::variant<Tensors, at::Tensor> forward(const Tensors& arrived, const std::monostate&) {
@@ -73,7 +79,7 @@ struct Net : Module {
   }
   Tensors stage_transfer(const at::Tensor& x, StageBoundary) const {
     Tensors like = layers.begin(at::zeros_like(x));
-    for (at::Tensor& tensor : like) tensor = tensor.to(at::kMeta);
+    for (at::Tensor& tensor : like) tensor = tensor.defined() ? tensor.to(at::kMeta) : tensor;
     return like;
   }
 
@@ -95,7 +101,7 @@ struct Task : TrainTask<Types> {
 struct Stream {
   std::optional<std::vector<Batch>> next() {
     std::vector<Batch> pack;
-    for (std::int64_t i = 0; i < kNumMicrobatches; ++i) {
+    for (std::int64_t i = 0; i < (step == 1 ? of_second_step : kNumMicrobatches); ++i) {
       const std::int64_t rows = 1 + (step + i) % 3;
       const at::Tensor number = at::arange(rows * kWidth, at::kDouble) + static_cast<double>(1 + i + 10 * step);
       pack.push_back({at::sin(number * number).view({rows, kWidth})});
@@ -106,6 +112,7 @@ struct Stream {
   std::optional<std::int64_t> total_steps() const { return std::nullopt; }
   nlohmann::json state() const { return step; }
   void load_state(const nlohmann::json& state) { step = state; }
+  std::int64_t of_second_step = kNumMicrobatches;
   std::int64_t step = 0;
 };
 
@@ -114,24 +121,30 @@ struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   ModelStage<Types> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
     return as_model_stage<Types>(make_module<Net>(layers, stage));
   }
-  std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext&, std::optional<std::int64_t>) override {
-    return as_pack_stream<Batch>(Stream{});
+  std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext& context,
+                                                       std::optional<std::int64_t>) override {
+    return as_pack_stream<Batch>(Stream{.of_second_step = of_second_step(context.data_parallel_rank())});
   }
   const Layers& layers;
+  std::function<std::int64_t(std::int64_t rank)> of_second_step = [](std::int64_t) { return kNumMicrobatches; };
 };
 
-std::map<std::string, at::Tensor> train(const Layers& layers, std::int64_t num_ranks,
-                                        const PipelineScheduleConfig& schedule,
-                                        RankBackend backend = RankBackend::kThreads) {
+struct Layout {
+  DeviceMeshParameters mesh = {};
+  PipelineScheduleConfig schedule = {};
+  RankBackend backend = RankBackend::kThreads;
+  ExchangeMethod messages = ExchangeMethod::kAuto;
+  bool saves = false;
+};
+
+std::map<std::string, at::Tensor> train(Provider provider, const Layout& layout) {
   std::map<std::string, at::Tensor> trained;
   std::mutex mutex;
-  run_ranks(backend, num_ranks, [&](World& world) {
-    const DistContext context({.mesh = {.pipeline_parallel = num_ranks},
-                               .world = borrowed(world),
-                               .local_rank = world.rank(),
-                               .log_sink = [](std::string_view) {}});
+  run_ranks(layout.backend, layout.mesh.world_size(), [&](World& world) {
+    const DistContext context(
+        {.mesh = layout.mesh, .world = borrowed(world), .local_rank = world.rank(), .log_sink = [](std::string_view) {
+         }});
     Task task;
-    Provider provider(layers);
     AutoOptimizerProvider optimizer(AdamWConfig{.lr = 1e-2});
     AutoLRSchedulerProvider lr_scheduler(
         PiecewiseConfig{.initial_multiplier = 1.0,
@@ -139,12 +152,15 @@ std::map<std::string, at::Tensor> train(const Layers& layers, std::int64_t num_r
     TrainerConfig config;
     config.run.name = "own stages";
     config.schedule.total_steps = 2;
-    config.pipelining.schedule = schedule;
-    config.checkpointing.period_steps = {StepActionMode::kDisable};
+    config.pipelining = {.schedule = layout.schedule, .messages = layout.messages};
+    config.checkpointing.save_dir = std::filesystem::path(::testing::TempDir()) / "d9d_own_stages";
+    config.checkpointing.period_steps = {layout.saves ? StepActionMode::kLastStep : StepActionMode::kDisable};
+    config.refuse_equal_data = false;
+    Provider own = provider;
     Trainer<Types> trainer(context, config,
                            {.task = task,
-                            .model = provider,
-                            .data = provider,
+                            .model = own,
+                            .data = own,
                             .optimizer = optimizer,
                             .lr_scheduler = lr_scheduler,
                             .tracker = nullptr});
@@ -156,30 +172,53 @@ std::map<std::string, at::Tensor> train(const Layers& layers, std::int64_t num_r
   return trained;
 }
 
+// Memory of this process, and sockets.
+std::vector<Layout> in_a_row(std::int64_t num_ranks, const PipelineScheduleConfig& schedule) {
+  const DeviceMeshParameters mesh{.pipeline_parallel = num_ranks};
+  return {
+      {.mesh = mesh, .schedule = schedule},
+      {.mesh = mesh, .schedule = schedule, .backend = RankBackend::kGloo, .messages = ExchangeMethod::kCommunicator}};
+}
+
 void expect_trains_as_one_piece(const Layers& layers) {
-  const auto expected = train(layers, 1, {});
+  const auto expected = train(Provider(layers), {});
   for (const std::int64_t num_ranks : {2, 4}) {
     for (const PipelineScheduleConfig& schedule :
          {PipelineScheduleConfig(GPipeScheduleConfig{}), PipelineScheduleConfig(OneFOneBScheduleConfig{})}) {
-      for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {
-        SCOPED_TRACE(cat(schedule_of(schedule).name, " on ", num_ranks, " ", to_string(backend)));
-        EXPECT_EQ(difference(train(layers, num_ranks, schedule, backend), expected, tolerance("fp64")), "");
+      for (const Layout& layout : in_a_row(num_ranks, schedule)) {
+        SCOPED_TRACE(cat(schedule_of(schedule).name, " on ", num_ranks, " ", to_string(layout.backend)));
+        EXPECT_EQ(difference(train(Provider(layers), layout), expected, tolerance("fp64")), "");
       }
     }
   }
-  EXPECT_EQ(difference(train(layers, 2, ZeroBubbleVScheduleConfig{}), expected, tolerance("fp64")), "");
-  EXPECT_EQ(difference(train(layers, 2, AutoScheduleConfig{.max_stages_per_rank = 1}), expected, tolerance("fp64")),
-            "");
+  for (const PipelineScheduleConfig& schedule :
+       {PipelineScheduleConfig(ZeroBubbleVScheduleConfig{}),
+        PipelineScheduleConfig(AutoScheduleConfig{.max_stages_per_rank = 1})}) {
+    const Layout layout{.mesh = {.pipeline_parallel = 2}, .schedule = schedule};
+    EXPECT_EQ(difference(train(Provider(layers), layout), expected, tolerance("fp64")), "");
+  }
+}
+
+std::string error_of(const Provider& provider, const Layout& layout) {
+  try {
+    (void)train(provider, layout);
+    return "";
+  } catch (const StateError& error) {
+    return error.what();
+  }
 }
 
 at::Tensor activated(Net& net, std::int64_t index, const at::Tensor& x) { return at::tanh(net.linears.at(index)(x)); }
 
+Layers activated_layers() {
+  return {.begin = [](const at::Tensor& x) { return Tensors{x}; },
+          .layer = [](Net& net, std::int64_t index,
+                      const Tensors& arrived) { return Tensors{activated(net, index, arrived[0])}; },
+          .end = [](const Tensors& left) { return left[0]; }};
+}
+
 TEST(OwnStages, Whose_inputs_nobody_else_keeps_train_as_one_piece_does) {
-  expect_trains_as_one_piece(
-      {.begin = [](const at::Tensor& x) { return Tensors{x}; },
-       .layer = [](Net& net, std::int64_t index,
-                   const Tensors& arrived) { return Tensors{activated(net, index, arrived[0])}; },
-       .end = [](const Tensors& left) { return left[0]; }});
+  expect_trains_as_one_piece(activated_layers());
 }
 
 TEST(OwnStages, That_hand_on_complex_numbers_train_as_one_piece_does) {
@@ -222,8 +261,19 @@ TEST(OwnStages, That_count_in_place_in_an_arrived_tensor_train_as_one_piece_does
                               .end = [](const Tensors& left) { return left[0]; }});
 }
 
-// A sum over microbatches: the layer's own memory, which it writes again in the next forward.
-TEST(OwnStages, That_hand_on_memory_which_they_write_again_are_refused_or_train_as_one_piece_does) {
+TEST(OwnStages, That_hand_on_no_tensor_train_as_one_piece_does) {
+  expect_trains_as_one_piece(
+      {.begin = [](const at::Tensor&) { return Tensors{}; },
+       .layer =
+           [](Net& net, std::int64_t index, const Tensors& /*arrived*/) {
+             const bool is_last = index + 1 == kNumLayers;
+             return is_last ? Tensors{activated(net, index, at::ones({2, kWidth}, at::kDouble))} : Tensors{};
+           },
+       .end = [](const Tensors& left) { return left[0]; }});
+}
+
+// A sum over microbatches: the layer's own memory, which it writes again in the next forward. A link may still read it.
+TEST(OwnStages, That_hand_on_memory_which_they_write_again_are_refused_and_copies_train_as_one_piece_does) {
   const auto with_sums = [](bool are_cloned) {
     return Layers{.begin =
                       [](const at::Tensor& x) {
@@ -238,15 +288,61 @@ TEST(OwnStages, That_hand_on_memory_which_they_write_again_are_refused_or_train_
                       },
                   .end = [](const Tensors& left) { return left[0]; }};
   };
-  const auto expected = train(with_sums(true), 1, {});
+  const Layers cloned = with_sums(true), written_again = with_sums(false);
+  const auto expected = train(Provider(cloned), {});
+  std::vector<Layout> layouts = in_a_row(2, OneFOneBScheduleConfig{});
+  layouts.push_back({.schedule = LoopedBfsScheduleConfig{.num_stages_per_rank = 2}});
+  for (const Layout& layout : layouts) {
+    EXPECT_EQ(difference(train(Provider(cloned), layout), expected, tolerance("fp64")), "");
+    EXPECT_THAT(error_of(Provider(written_again), layout),
+                HasSubstr("expected tensor 1 of what stage 0 hands to stage 1 for microbatch 0 to stay"));
+  }
+}
+
+TEST(OwnStages, That_announce_an_undefined_tensor_are_refused) {
+  Layers layers = activated_layers();
+  layers.begin = [](const at::Tensor& x) { return Tensors{x, at::Tensor()}; };
+  for (const std::int64_t num_ranks : {1, 2}) {
+    const Layout layout{.mesh = {.pipeline_parallel = num_ranks}, .schedule = ZeroBubbleVScheduleConfig{}};
+    EXPECT_THAT(error_of(Provider(layers), layout), HasSubstr("got Double [1, 4], an undefined tensor of stage "));
+  }
+}
+
+TEST(OwnStages, That_save_other_values_of_a_buffer_under_one_name_are_refused) {
+  const auto with_factor = [](double factor) {
+    return Layers{.begin = [](const at::Tensor& x) { return Tensors{x}; },
+                  .layer =
+                      [factor](Net& net, std::int64_t index, const Tensors& arrived) {
+                        net.sums.at(index)->local.add_(factor * arrived[0].detach().sum());
+                        return Tensors{activated(net, index, arrived[0])};
+                      },
+                  .end = [](const Tensors& left) { return left[0]; },
+                  .have_own_sums = false};
+  };
+  const Layers summed = with_factor(1.0), constant = with_factor(0.0);
   const LoopedBfsScheduleConfig looped{.num_stages_per_rank = 2};
-  EXPECT_EQ(difference(train(with_sums(true), 1, looped), expected, tolerance("fp64")), "");
-  EXPECT_EQ(difference(train(with_sums(false), 2, OneFOneBScheduleConfig{}), expected, tolerance("fp64")), "");
-  try {
-    (void)train(with_sums(false), 1, looped);
-    FAIL() << "expected an error";
-  } catch (const StateError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("expected tensor 1 of what stage 0 hands to stage 1 for microbatch 0 to stay"));
+  for (const Layout& layout :
+       {Layout{.schedule = looped, .saves = true},
+        Layout{.mesh = {.pipeline_parallel = 2}, .schedule = OneFOneBScheduleConfig{}, .saves = true}}) {
+    const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_own_stages";
+    std::filesystem::remove_all(folder);
+    EXPECT_THAT(
+        [&] { (void)train(Provider(summed), layout); },
+        ThrowsMessage<ConfigError>(HasSubstr("expected equal values on all pipeline stages that have buffer sum")));
+    EXPECT_NO_THROW((void)train(Provider(constant), layout));
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST(OwnStages, Without_a_microbatch_in_a_later_step_on_some_rank_are_refused) {
+  const Layers layers = activated_layers();
+  Provider provider(layers);
+  provider.of_second_step = [](std::int64_t rank) { return rank == 0 ? kNumMicrobatches : 0; };
+  for (const Layout& layout :
+       {Layout{.mesh = {.data_parallel_replicate = 2}},
+        Layout{.mesh = {.pipeline_parallel = 2, .data_parallel_replicate = 2}, .schedule = OneFOneBScheduleConfig{}}}) {
+    EXPECT_THAT(error_of(provider, layout),
+                HasSubstr("expected a microbatch on every rank in step 1, got none on rank"));
   }
 }
 

@@ -245,6 +245,8 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   config.run.name = "pipeline";
   config.schedule.total_steps = job.num_steps;
   config.pipelining.schedule = job.schedule;
+  // Threads over sockets would hand messages over in memory otherwise.
+  if (job.backend == RankBackend::kGloo) config.pipelining.messages = ExchangeMethod::kCommunicator;
   config.logging.tracker = JsonlTrackerConfig{.path = folder() / "metrics.jsonl"};
   config.logging.period_steps = {EverySteps{job.log_period}};
   config.model_stage_factory = job.model;

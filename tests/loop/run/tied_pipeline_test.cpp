@@ -22,6 +22,7 @@ using pipeline::train;
 using pipeline::Trained;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -108,11 +109,15 @@ TEST(TiedPipeline, Copies_that_are_rounded_stochastically_stay_equal) {
   }
 }
 
-// "17.7k parameters", as the job's first lines say.
-std::string num_parameters(const PipelineJob& job) {
+std::string log_of(const PipelineJob& job) {
   ::testing::internal::CaptureStderr();
   (void)train(job);
-  const std::string text = ::testing::internal::GetCapturedStderr();
+  return ::testing::internal::GetCapturedStderr();
+}
+
+// "17.7k parameters", as the job's first lines say.
+std::string num_parameters(const PipelineJob& job) {
+  const std::string text = log_of(job);
   const std::size_t end = text.find(" parameters, ");
   return end == std::string::npos ? text : text.substr(text.rfind(' ', end - 1) + 1, end - text.rfind(' ', end - 1));
 }
@@ -125,6 +130,14 @@ TEST(TiedPipeline, Announces_as_many_parameters_as_one_piece_has) {
     const PipelineJob job{.mesh = {.pipeline_parallel = 2}, .schedule = schedule, .ties_embeddings = true};
     EXPECT_EQ(num_parameters(job), expected);
   }
+}
+
+TEST(TiedPipeline, Announces_which_parameters_several_stages_have) {
+  const std::string line = "several pipeline stages have, and train as one: model.embed_tokens.token_embedding.added";
+  const PipelineJob tied{
+      .mesh = {.pipeline_parallel = 2}, .schedule = OneFOneBScheduleConfig{}, .ties_embeddings = true};
+  EXPECT_THAT(log_of(tied), HasSubstr(line));
+  EXPECT_THAT(log_of({.mesh = tied.mesh, .schedule = tied.schedule}), Not(HasSubstr("train as one")));
 }
 
 class TiedPipelineFolders : public ::testing::Test {

@@ -55,6 +55,14 @@ TEST(Validate, Names_rank_action_stage_and_microbatch) {
                     HasSubstr("rank 1, action 0 (1RECV_F0: stage 1, microbatch 0) waits for rank 0: 0SEND_F0")));
 }
 
+TEST(Validate, A_microbatch_of_any_number_needs_all_before_it) {
+  for (const char* number : {"7", "2000000000", "9000000000000000000"}) {
+    EXPECT_THAT(
+        error_of(parse_program(cat("r0: 0F0 1F0 1B0 0B0 0F", number, " 1F", number, " 1B", number, " 0B", number))),
+        HasSubstr("rank 0 never runs F of stage 0, microbatch 1"));
+  }
+}
+
 TEST(Validate, Neighbours_on_one_rank_exchange_nothing) {
   EXPECT_EQ(error_of(parse_program("r0: 0F0 1F0 1B0 0B0\n")), "");
   EXPECT_THAT(error_of(parse_program("r0: 0F0 0SEND_F0 1RECV_F0 1F0 1B0 0B0\n")), HasSubstr("which share the rank"));
