@@ -8,6 +8,7 @@
 
 #include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/kernels/common/first_order.h"
+#include "d9d/kernels/embedding/embedding_impl.h"
 
 namespace d9d::kernels {
 namespace {
@@ -17,6 +18,7 @@ using torch::autograd::variable_list;
 
 // Adds rows[i] to sums[ids[i]] for all i, in the dtype of the sums.
 void add_rows(const at::Tensor& sums, const at::Tensor& ids, const at::Tensor& rows) {
+  if (!rows.is_cpu()) return detail::add_rows_cuda(sums, ids, rows);
   sums.index_add_(0, ids.reshape({-1}), rows.reshape({-1, rows.size(-1)}).to(sums.scalar_type()));
 }
 
@@ -49,7 +51,8 @@ at::Tensor table_gradient(const at::Tensor& ids, const at::Tensor& rows, std::in
                           const std::optional<GradientPlace>& place) {
   if (!place) return dense_gradient(ids, rows, num_rows).to(rows.scalar_type());
   const bool is_wide = at::toOpMathType(place->tensor.scalar_type()) == place->tensor.scalar_type();
-  if (!rows.is_cpu() || !is_wide) {
+  const bool is_added = rows.is_cpu() ? is_wide : detail::can_add_rows_cuda(place->tensor, rows);
+  if (!is_added) {
     place->put(dense_gradient(ids, rows, num_rows));
     return {};
   }
