@@ -40,7 +40,8 @@ PipelineCosts drawn_costs(std::int64_t num_stages, std::uint32_t seed) {
                             .backward_input = input,
                             .backward_weight = weight,
                             .activation_bytes = draw(256),
-                            .deferred_bytes = draw(256)});
+                            .deferred_bytes = draw(256),
+                            .resident_bytes = draw(256)});
   }
   return costs;
 }

@@ -63,11 +63,12 @@ std::string table_of(const std::vector<StageCosts>& stages) {
     (..., (out << std::setw(12) << values));
     out << '\n';
   };
-  row("stage", "F ms", "B ms", "I ms", "W ms", "to B MiB", "to W MiB");
+  row("stage", "F ms", "B ms", "I ms", "W ms", "to B MiB", "to W MiB", "own MiB");
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const StageCosts& stage = stages[i];
     row(i, stage.forward * kMilli, stage.backward * kMilli, stage.backward_input * kMilli,
-        stage.backward_weight * kMilli, stage.activation_bytes / kMiB, stage.deferred_bytes / kMiB);
+        stage.backward_weight * kMilli, stage.activation_bytes / kMiB, stage.deferred_bytes / kMiB,
+        stage.resident_bytes / kMiB);
   }
   return out.str();
 }
@@ -78,7 +79,7 @@ void log_choice(const Logger& log, const MeasuredPipeline& measured, const std::
            " numbers of stages within ", seconds, " s. In ", stages.size(), " stages a microbatch takes, and keeps,");
   for (const std::string& line : lines_of(table_of(stages))) log.info(line);
   log.info("a message takes ", measured.link.time, " s and arrives ", measured.link.latency,
-           " s later. Simulated, in seconds and bytes of activations a rank:");
+           " s later. Simulated, in seconds and bytes that a rank keeps:");
   for (const std::string& line : lines_of(choice.explanation)) log.info(line);
   for (const std::string& refusal : measured.refusals) log.info("Not tried: ", refusal);
 }
@@ -94,7 +95,7 @@ ScheduleChoice choose_schedule(const AutoScheduleConfig& config, std::int64_t nu
     request.num_virtual_layers_post = measured.layers->num_virtual_layers_post;
     if (auto model = layer_costs(measured.stages, *measured.layers)) option.model = std::move(*model);
   }
-  request.max_bytes = config.max_bytes ? static_cast<double>(*config.max_bytes) : measured.free_bytes;
+  request.max_bytes = config.max_bytes ? static_cast<double>(*config.max_bytes) : measured.device_bytes;
   request.microbatches.push_back(std::move(option));
   return with_error_place("in trainer.pipelining.schedule", [&] { return choose_schedule(request); });
 }

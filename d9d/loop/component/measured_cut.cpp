@@ -1,6 +1,8 @@
 #include "d9d/loop/component/measured_cut.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -8,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/core/collectives/gather.h"
-#include "d9d/core/device/allocated_bytes.h"
+#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/component/gradient_manager.h"
@@ -16,6 +18,8 @@
 #include "d9d/loop/component/model_stage_factory.h"
 #include "d9d/loop/component/training_stage.h"
 #include "d9d/modules/detect_non_finite.h"
+#include "d9d/modules/gradient_reduction.h"
+#include "d9d/parallelism/fsdp/fsdp_runtime.h"
 #include "d9d/pipelining/executor/measure_links.h"
 #include "d9d/pipelining/executor/measure_stage.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
@@ -25,12 +29,13 @@ namespace d9d {
 namespace {
 
 using Leaves = std::vector<at::Tensor>;
+using FreeBytes = std::function<double()>;
 
 // Passes the first microbatch through a stage, without gradients, and keeps what arrives.
 class Relay final : public PipelineStage {
  public:
-  Relay(TaskBinding& binding, std::size_t local, StageIndex index, bool is_last)
-      : binding_(binding), local_(local), index_(index), is_last_(is_last) {}
+  Relay(TaskBinding& binding, std::size_t local, StageIndex index, bool is_last, FreeBytes free_bytes)
+      : binding_(binding), local_(local), index_(index), is_last_(is_last), free_bytes_(std::move(free_bytes)) {}
 
   [[nodiscard]] Leaves transfer(MicrobatchIndex, StageBoundary boundary) const override {
     return binding_.transfer(local_, 0, boundary);
@@ -40,6 +45,9 @@ class Relay final : public PipelineStage {
     for (const at::Tensor& leaf : leaves) arrived.push_back(leaf.clone());
     if (is_last_) return {};
     try {
+      const double before = free_bytes_();
+      (void)binding_.forward(local_, 0, leaves);  // for what stays when its outputs are gone
+      held = before - free_bytes_();
       return binding_.forward(local_, 0, leaves);
     } catch (const std::exception&) {
       add_error_place(cat("stage ", index_.value));
@@ -48,13 +56,37 @@ class Relay final : public PipelineStage {
   }
 
   Leaves arrived = {};
+  double held = 0;  // what FSDP gathers
 
  private:
   TaskBinding& binding_;
   const std::size_t local_;
   const StageIndex index_;
   const bool is_last_;
+  const FreeBytes free_bytes_;
 };
+
+// What a stage takes where a step ends: two fp32 moments a trained element, and the gradients of the shards where full
+// ones wait for them.
+double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
+  constexpr double kOfMoments = 8;
+  bool waits = false;
+  for (const auto& reduction : gradient_reductions(stage)) {
+    const auto* const fsdp = dynamic_cast<const FsdpRuntime*>(reduction.get());
+    if (fsdp == nullptr) continue;
+    waits = waits || *fsdp->config().reduce_on_last_microbatch;
+    if (fsdp->config().gradient_dtype) gradient_dtype = fsdp->config().gradient_dtype;
+  }
+  double bytes = 0;
+  for (const auto& [name, parameter] : stage.named_parameters()) {
+    if (!parameter->requires_grad()) continue;
+    const c10::ScalarType dtype = gradient_dtype_of(parameter->local().scalar_type(), gradient_dtype);
+    const bool is_reduced_last = waits && has_flat_shard(parameter->placements());
+    const double of_element = kOfMoments + (is_reduced_last ? static_cast<double>(c10::elementSize(dtype)) : 0);
+    bytes += of_element * static_cast<double>(parameter->stored().numel());
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -64,7 +96,8 @@ MeasuredCut::MeasuredCut(const UnbuiltJob& job, std::int64_t num_stages_per_rank
     : job_(job),
       num_stages_per_rank_(num_stages_per_rank),
       placement_(StagePlacement::loop(job.context.mesh(MeshDomain::kRegular).axis_size("pp"), num_stages_per_rank)),
-      own_(placement_.stages_of(job.context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {}
+      own_(placement_.stages_of(job.context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))),
+      allocated_(job.context.device()) {}
 
 MeasuredCut::~MeasuredCut() { job_.binding.end_measuring(); }
 
@@ -83,7 +116,9 @@ std::optional<std::string> MeasuredCut::build() {
       if (!each.is_null()) return each.get<std::string>();
     }
     check_equal_model(job_.context, *stages_.back());
+    const double before = free_bytes();
     (void)build_model_stage(job_.context, config, job_.model, info, stages_.back());
+    held_.push_back(before - free_bytes());
     if (config.detect_non_finite) detect_non_finite(*stages_.back());
   }
   module_ = local_stages(stages_);
@@ -91,8 +126,6 @@ std::optional<std::string> MeasuredCut::build() {
 }
 
 void MeasuredCut::measure(RankMeasurement& measurement) {
-  // LibTorch warns where memory is released under observation that was not allocated so; measure_stage() observes.
-  const AllocatedBytes observed(job_.context.device());
   const RandomClockPtr clock = share_random_clock(job_.context, *module_, job_.config);
   const MetricMap metrics = job_.task.create_metrics();
   MetricMap loss_means;
@@ -120,12 +153,17 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
     wait_for_all(job_.context);  // all ranks compute while one is measured
     StageSample sample{
         .arrived = arrived[i], .is_last = is_last(own_[i]), .device = job_.context.device(), .before_forward = build};
-    measurement.stages.push_back(
-        {.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = measure_stage(stage, sample)});
+    const double before = free_bytes();
+    StageCosts costs = measure_stage(stage, sample);
+    held_[i] += before - free_bytes();  // gradients
+    costs.resident_bytes =
+        std::max(0.0, held_[i]) + bytes_of_step_end(*stages_[i], job_.config.gradient_manager.grad_dtype);
+    measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs});
   }
   if (!job_.context.device().is_cpu()) {
-    const double free = free_bytes();
-    measurement.free_bytes = std::min(measurement.free_bytes.value_or(free), free);
+    constexpr double kUsed = 0.9;
+    const double bytes = kUsed * std::accumulate(held_.begin(), held_.end(), free_bytes());
+    measurement.device_bytes = std::min(measurement.device_bytes.value_or(bytes), bytes);
   }
   for (const auto& [name, metric] : metrics) metric->reset();
   gradients.abandon();
@@ -141,12 +179,17 @@ std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals() {
   PipelineExecutor executor(job_.context, {.name = "measuring", .placement = place, .order = forward_order},
                             {.method = job_.config.pipelining.messages});
   std::vector<Relay> relays;
-  for (std::size_t i = 0; i < own_.size(); ++i) relays.emplace_back(job_.binding, i, own_[i], is_last(own_[i]));
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    relays.emplace_back(job_.binding, i, own_[i], is_last(own_[i]), [this] { return free_bytes(); });
+  }
   std::vector<PipelineStage*> borrowed;
   for (Relay& each : relays) borrowed.push_back(&each);
   executor.run(borrowed, /*num_microbatches=*/1);
   std::vector<Leaves> arrived;
-  for (Relay& each : relays) arrived.push_back(std::move(each.arrived));
+  for (std::size_t i = 0; i < relays.size(); ++i) {
+    held_[i] += relays[i].held;
+    arrived.push_back(std::move(relays[i].arrived));
+  }
   return arrived;
 }
 
@@ -158,21 +201,14 @@ LinkCosts MeasuredCut::measure_link() const {
   return measure_links(job_.context, {.method = job_.config.pipelining.messages}, sample);
 }
 
-// With parameters and gradients in place: what is free, without two fp32 moments a parameter, less a tenth.
 double MeasuredCut::free_bytes() const {
   constexpr std::size_t kAll = 0;
-  constexpr double kMomentBytes = 8, kUsed = 0.9;
   const c10::Device device = job_.context.device();
-  double moments = 0;
-  for (const auto& [name, parameter] : module_->named_parameters()) {
-    if (parameter->requires_grad()) moments += kMomentBytes * static_cast<double>(parameter->stored().numel());
-  }
+  if (device.is_cpu()) return -static_cast<double>(allocated_.now());
   c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
   const auto stats = allocator.getDeviceStats(device.index());
   const auto unused = stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
-  const double free =
-      static_cast<double>(allocator.getMemoryInfo(device.index()).first) + static_cast<double>(unused) - moments;
-  return std::max(0.0, kUsed * free);
+  return static_cast<double>(allocator.getMemoryInfo(device.index()).first) + static_cast<double>(unused);
 }
 
 }  // namespace d9d

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "d9d/core/device/allocated_bytes.h"
 #include "d9d/loop/component/task_binding.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/job_schedule.h"
@@ -48,12 +49,12 @@ struct RankMeasurement {
   std::int64_t num_microbatches = 0;
   std::vector<Stage> stages = {};
   LinkCosts link = {};
-  std::optional<double> free_bytes = {};
+  std::optional<double> device_bytes = {};
 
   static constexpr auto fields() {
     using Rank = RankMeasurement;
     return record<Rank>(required("num_microbatches", &Rank::num_microbatches), required("stages", &Rank::stages),
-                        required("link", &Rank::link), required("free_bytes", &Rank::free_bytes));
+                        required("link", &Rank::link), required("device_bytes", &Rank::device_bytes));
   }
 };
 
@@ -69,8 +70,8 @@ class MeasuredCut {
   // the stages are there. Parameters have their initial values, also where the job reads a checkpoint.
   [[nodiscard]] std::optional<std::string> build();
   // Collective over the job, after TaskBinding::peek() and build(). Adds the costs of this rank's stages, those of the
-  // link to the next rank unless there are some, and lowers the free bytes to what these stages leave. What a stage
-  // throws names it.
+  // link to the next rank unless there are some, and lowers the device bytes to nine tenths of what is free and what
+  // these stages hold. What a stage throws names it.
   void measure(RankMeasurement& measurement);
 
  private:
@@ -78,12 +79,15 @@ class MeasuredCut {
   [[nodiscard]] bool is_last(StageIndex stage) const { return stage.value + 1 == placement_.num_stages(); }
   [[nodiscard]] std::vector<Leaves> arrivals();
   [[nodiscard]] LinkCosts measure_link() const;
+  // Of a CPU, which does not say, what the cut has not allocated: a number below 0.
   [[nodiscard]] double free_bytes() const;
 
   const UnbuiltJob& job_;
   const std::int64_t num_stages_per_rank_;
   const StagePlacement placement_;
   const std::vector<StageIndex> own_;
+  const AllocatedBytes allocated_;  // since before the stages were built
+  std::vector<double> held_ = {};   // by each stage: parameters, what FSDP gathers, gradients
   std::vector<std::shared_ptr<Module>> stages_;
   std::shared_ptr<Module> module_;
 };

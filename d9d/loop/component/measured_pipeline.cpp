@@ -12,6 +12,7 @@
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/pipelining/simulator/choose_schedule.h"
 
 namespace d9d {
 namespace {
@@ -60,8 +61,9 @@ void clean_up(c10::Device device) {
 }
 
 void take_larger(StageCosts& to, const StageCosts& more) {
-  for (const auto cost : {&StageCosts::forward, &StageCosts::backward, &StageCosts::backward_input,
-                          &StageCosts::backward_weight, &StageCosts::activation_bytes, &StageCosts::deferred_bytes}) {
+  for (const auto cost :
+       {&StageCosts::forward, &StageCosts::backward, &StageCosts::backward_input, &StageCosts::backward_weight,
+        &StageCosts::activation_bytes, &StageCosts::deferred_bytes, &StageCosts::resident_bytes}) {
     to.*cost = std::max(to.*cost, more.*cost);
   }
 }
@@ -74,12 +76,12 @@ MeasuredPipeline merged(const std::vector<RankMeasurement>& ranks) {
     result.num_microbatches = std::max(result.num_microbatches, rank.num_microbatches);
     result.link.latency = std::max(result.link.latency, rank.link.latency);
     result.link.time = std::max(result.link.time, rank.link.time);
-    if (rank.free_bytes) {
-      result.free_bytes = result.free_bytes ? std::min(*result.free_bytes, *rank.free_bytes) : *rank.free_bytes;
+    if (rank.device_bytes) {
+      result.device_bytes = std::min(result.device_bytes.value_or(*rank.device_bytes), *rank.device_bytes);
     }
     for (const auto& [num_stages, stage, costs] : rank.stages) {
       auto& all = result.stages[num_stages];
-      all.resize(static_cast<std::size_t>(num_stages), {0, 0, 0, 0, 0, 0});
+      all.resize(static_cast<std::size_t>(num_stages), ModelCosts::kNoCosts);
       take_larger(all.at(static_cast<std::size_t>(stage)), costs);
     }
   }

@@ -26,12 +26,12 @@ struct MeasuredPipeline {
   std::map<std::int64_t, std::vector<StageCosts>> stages;  // by the number of stages
   LinkCosts link = {};                                     // of the slowest link
   std::optional<LayerDistribution> layers = std::nullopt;  // if the model says
-  std::optional<double> free_bytes = std::nullopt;         // for activations, on the fullest rank; none: a CPU
+  std::optional<double> device_bytes = std::nullopt;       // that a rank may have, on the fullest one; none: a CPU
   std::vector<std::string> refusals = {};                  // why the model cannot be cut into other numbers of stages
 };
 
-// Of all ranks of a job. Replicas of a stage wait for each other: of their times and bytes the largest count, of free
-// bytes the least.
+// Of all ranks of a job. Replicas of a stage wait for each other: of their times and bytes the largest count, of
+// device bytes the least.
 [[nodiscard]] MeasuredPipeline merged(const std::vector<RankMeasurement>& ranks);
 
 // Collective over the job, the same result on all ranks. Cuts the model into each of these numbers of stages a rank;

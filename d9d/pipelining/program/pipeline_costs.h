@@ -4,7 +4,7 @@
 //   {"stages": [{"forward": 1.0, "backward": 2.1, "backward_input": 1.2, "backward_weight": 0.9}],
 //    "link": {"latency": 0.01, "time": 0.1}}
 // Without values a forward, an input pass and a weight pass take 1, a whole backward 2, messages nothing, and a
-// microbatch keeps 1 from its forward to the end of its backward.
+// microbatch keeps 1 from its forward to the end of its backward; stages keep nothing else.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace d9d {
 
-// Of one microbatch.
+// Of one microbatch of a stage, and what the stage keeps without any.
 struct StageCosts {
   double forward = 1;
   double backward = 2;
@@ -24,6 +24,7 @@ struct StageCosts {
   double backward_weight = 1;
   double activation_bytes = 1;  // kept from F until B or I
   double deferred_bytes = 1;    // kept from I until W
+  double resident_bytes = 0;    // kept all the time: parameters, gradients, what the optimiser has of them
 
   static constexpr auto fields() {
     using Costs = StageCosts;
@@ -32,7 +33,8 @@ struct StageCosts {
                          defaulted("backward_input", &Costs::backward_input, at_least(0)),
                          defaulted("backward_weight", &Costs::backward_weight, at_least(0)),
                          defaulted("activation_bytes", &Costs::activation_bytes, at_least(0)),
-                         defaulted("deferred_bytes", &Costs::deferred_bytes, at_least(0)));
+                         defaulted("deferred_bytes", &Costs::deferred_bytes, at_least(0)),
+                         defaulted("resident_bytes", &Costs::resident_bytes, at_least(0)));
   }
 };
 

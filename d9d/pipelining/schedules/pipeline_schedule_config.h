@@ -87,8 +87,8 @@ constexpr auto enum_names(ScheduleKind) {
 struct AutoScheduleConfig {
   std::int64_t max_stages_per_rank = 4;
   std::vector<ScheduleKind> schedules = {};  // to choose from; none: all
-  // What a rank may keep of its microbatches; null: on GPUs nine tenths of what parameters, gradients and two fp32
-  // moments leave free, on CPUs anything.
+  // What a rank may keep of its stages (parameters, gradients, two fp32 moments, what FSDP gathers) and microbatches;
+  // null: on GPUs nine tenths of what is free without stages, on CPUs anything.
   std::optional<std::int64_t> max_bytes = {};
   std::optional<std::filesystem::path> costs_file = {};  // to write, for d9d_pipeline_plot --costs; null: none
 

@@ -23,6 +23,7 @@ void add(StageCosts& sum, const StageCosts& more) {
   sum.backward_weight += more.backward_weight;
   sum.activation_bytes += more.activation_bytes;
   sum.deferred_bytes += more.deferred_bytes;
+  sum.resident_bytes += more.resident_bytes;
 }
 
 // A candidate before it is simulated.
@@ -68,6 +69,12 @@ std::optional<Draft> draft(const ScheduleRequest& request, const MicrobatchOptio
   return result;
 }
 
+double resident_bytes(const PipelineCosts& costs, const StagePlacement& placement, std::int64_t rank) {
+  double bytes = 0;
+  for (const StageIndex stage : placement.stages_of(rank)) bytes += costs_of(costs, stage).resident_bytes;
+  return bytes;
+}
+
 ScheduleCandidate simulated(const ScheduleRequest& request, const Draft& draft) {
   ScheduleCandidate candidate = draft.candidate;
   const MessagePlacement placement{.costs = draft.costs};
@@ -76,7 +83,8 @@ ScheduleCandidate simulated(const ScheduleRequest& request, const Draft& draft) 
   candidate.makespan = run.makespan;
   candidate.idle_share = run.idle_share();
   for (std::int64_t rank = 0; rank < run.num_ranks; ++rank) {
-    candidate.peak_bytes = std::max(candidate.peak_bytes, peak_bytes(run, draft.costs, rank));
+    const double resident = resident_bytes(draft.costs, draft.computations.stages, rank);
+    candidate.peak_bytes = std::max(candidate.peak_bytes, resident + peak_bytes(run, draft.costs, rank));
   }
   candidate.fits = !request.max_bytes || candidate.peak_bytes <= *request.max_bytes;
   return candidate;

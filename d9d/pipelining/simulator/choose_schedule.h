@@ -25,7 +25,7 @@ struct ModelCosts {
   StageCosts pre = kNoCosts;            // before the first layer: embedding
   std::vector<StageCosts> layers = {};  // in order
   StageCosts post = kNoCosts;           // after the last layer: head and loss
-  static constexpr StageCosts kNoCosts = {0, 0, 0, 0, 0, 0};
+  static constexpr StageCosts kNoCosts = {0, 0, 0, 0, 0, 0, 0};
 };
 
 // One way to cut the batch of a step.
@@ -46,7 +46,7 @@ struct ScheduleRequest {
   std::int64_t max_stages_per_rank = 4;
   std::int64_t num_virtual_layers_pre = 0;  // by which the job moves layers away from the ends (LayerDistribution)
   std::int64_t num_virtual_layers_post = 0;
-  std::optional<double> max_bytes = std::nullopt;  // of what a rank keeps of its microbatches
+  std::optional<double> max_bytes = std::nullopt;  // of what a rank keeps
 };
 
 struct ScheduleCandidate {
@@ -56,7 +56,7 @@ struct ScheduleCandidate {
   std::int64_t num_virtual_layers_post = 0;
   double makespan = 0;
   double idle_share = 0;
-  double peak_bytes = 0;  // of the rank that keeps most
+  double peak_bytes = 0;  // of its microbatches and stages, on the rank that keeps most
   bool fits = true;
 };
 

@@ -12,7 +12,8 @@ StageCosts each(const StageCosts& a, const StageCosts& b, const auto& f) {
           .backward_input = f(a.backward_input, b.backward_input),
           .backward_weight = f(a.backward_weight, b.backward_weight),
           .activation_bytes = f(a.activation_bytes, b.activation_bytes),
-          .deferred_bytes = f(a.deferred_bytes, b.deferred_bytes)};
+          .deferred_bytes = f(a.deferred_bytes, b.deferred_bytes),
+          .resident_bytes = f(a.resident_bytes, b.resident_bytes)};
 }
 
 StageCosts of_one_layer(const StageCosts& stage, std::int64_t num_layers) {

@@ -31,7 +31,8 @@ MeasuredPipeline drawn(std::uint32_t seed, std::int64_t num_ranks, std::int64_t 
                     .backward_input = input,
                     .backward_weight = weight,
                     .activation_bytes = draw(),
-                    .deferred_bytes = draw()});
+                    .deferred_bytes = draw(),
+                    .resident_bytes = draw()});
   }
   MeasuredPipeline measured{.num_microbatches = num_microbatches, .link = {.latency = 0.02, .time = 0.05}};
   measured.stages[4] = four;
@@ -43,7 +44,8 @@ MeasuredPipeline drawn(std::uint32_t seed, std::int64_t num_ranks, std::int64_t 
                                     .backward_input = a.backward_input + b.backward_input,
                                     .backward_weight = a.backward_weight + b.backward_weight,
                                     .activation_bytes = a.activation_bytes + b.activation_bytes,
-                                    .deferred_bytes = a.deferred_bytes + b.deferred_bytes});
+                                    .deferred_bytes = a.deferred_bytes + b.deferred_bytes,
+                                    .resident_bytes = a.resident_bytes + b.resident_bytes});
     }
   }
   return measured;
@@ -70,7 +72,11 @@ std::vector<Tried> try_all(const MeasuredPipeline& measured, std::int64_t num_ra
       const auto program = build_program(schedule_of(schedule), num_ranks, measured.num_microbatches, {.costs = costs});
       const auto run = simulate(program, {.costs = costs, .num_inbox_slots = 2});
       Tried one{.makespan = run.makespan};
-      for (std::int64_t rank = 0; rank < num_ranks; ++rank) one.peak = std::max(one.peak, peak_bytes(run, costs, rank));
+      for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+        double bytes = peak_bytes(run, costs, rank);
+        for (const StageIndex stage : program.stages.stages_of(rank)) bytes += costs_of(costs, stage).resident_bytes;
+        one.peak = std::max(one.peak, bytes);
+      }
       tried.push_back(one);
     }
   }
@@ -116,11 +122,11 @@ TEST(AutoChoice, Is_within_two_percent_of_the_shortest_of_all_and_a_bound_on_mem
 TEST(AutoChoice, Takes_the_bound_of_the_device_unless_one_is_configured) {
   MeasuredPipeline measured = drawn(1, 2, 8);
   const auto free = choose_schedule(AutoScheduleConfig{}, 2, measured);
-  measured.free_bytes = std::ranges::min(try_all(measured, 2), {}, &Tried::peak).peak;
-  EXPECT_LT(*measured.free_bytes, free.best.peak_bytes);
-  EXPECT_EQ(choose_schedule(AutoScheduleConfig{}, 2, measured).best.peak_bytes, *measured.free_bytes);
+  measured.device_bytes = std::ranges::min(try_all(measured, 2), {}, &Tried::peak).peak;
+  EXPECT_LT(*measured.device_bytes, free.best.peak_bytes);
+  EXPECT_EQ(choose_schedule(AutoScheduleConfig{}, 2, measured).best.peak_bytes, *measured.device_bytes);
   EXPECT_EQ(name_of(choose_schedule({.max_bytes = 1000}, 2, measured).best), name_of(free.best));
-  measured.free_bytes = 0.5;
+  measured.device_bytes = 0.5;
   try {
     (void)choose_schedule(AutoScheduleConfig{}, 2, measured);
     FAIL();
@@ -161,21 +167,23 @@ TEST(AutoChoice, Says_which_virtual_layers_balance_a_heavy_head_of_a_model_that_
   EXPECT_THAT(choice.explanation, HasSubstr("With num_virtual_layers_pre = 0 and num_virtual_layers_post = 1"));
 }
 
-TEST(MeasuredPipeline, Takes_the_largest_costs_of_replicas_and_the_least_free_memory) {
+TEST(MeasuredPipeline, Takes_the_largest_costs_of_replicas_and_the_least_memory) {
   const auto measurement = [](std::int64_t stage, double cost, double free, double link) {
-    return RankMeasurement{.num_microbatches = stage + 3,
-                           .stages = {{.num_stages = 2, .stage = stage, .costs = {cost, 2, 3, 4, 5, 6 * cost}}},
-                           .link = {.latency = link, .time = 2 * link},
-                           .free_bytes = free};
+    return RankMeasurement{
+        .num_microbatches = stage + 3,
+        .stages = {{.num_stages = 2, .stage = stage, .costs = {cost, 2, 3, 4, 5, 6 * cost, 7 * cost}}},
+        .link = {.latency = link, .time = 2 * link},
+        .device_bytes = free};
   };
   const MeasuredPipeline all = merged(
       {measurement(0, 1, 50, 0.1), measurement(0, 2, 40, 0.3), measurement(1, 7, 60, 0), measurement(1, 6, 70, 0)});
   EXPECT_EQ(all.num_microbatches, 4);
   EXPECT_EQ(all.stages.at(2)[0].forward, 2);
   EXPECT_EQ(all.stages.at(2)[0].deferred_bytes, 12);
+  EXPECT_EQ(all.stages.at(2)[0].resident_bytes, 14);
   EXPECT_EQ(all.stages.at(2)[1].forward, 7);
   EXPECT_EQ(all.stages.at(2)[1].backward, 2);
-  EXPECT_EQ(all.free_bytes, 40);
+  EXPECT_EQ(all.device_bytes, 40);
   EXPECT_EQ(all.link.latency, 0.3);
   EXPECT_EQ(all.link.time, 0.6);
 }

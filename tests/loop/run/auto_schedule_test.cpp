@@ -143,6 +143,44 @@ TEST_F(AutoSchedule, Writes_costs_that_the_plot_reads) {
   EXPECT_GT(costs.link.latency, 0);
 }
 
+// In float64, with two fp32 moments. Of flat shards, which begin each parameter at a multiple of 128 elements, there are
+// the gathered parameters and their full gradients, too.
+TEST_F(AutoSchedule, Measures_what_stages_keep_all_the_time) {
+  constexpr double kValue = 8, kMoments = 8, kBuffers = 4096;  // rotary tables, statistics
+  const fs::path file = folder() / "costs.json";
+  for (const double num_shards : {1.0, 2.0}) {
+    std::map<std::int64_t, std::pair<double, double>> num_elements;  // by stage: without and with padding
+    std::mutex mutex;
+    const auto count = [&](const PipelineStageInfo& stage, Module& module) {
+      if (stage.num_stages != 4) return;
+      const std::lock_guard lock(mutex);
+      auto& [numel, padded] = num_elements[stage.current_stage] = {0, 0};
+      for (const auto& [name, parameter] : module.named_parameters()) {
+        const auto own = static_cast<double>(parameter->global_numel());
+        numel += own;
+        padded += num_shards == 1 ? own : std::ceil(own / 128) * 128;
+      }
+    };
+    (void)train({.mesh = {.pipeline_parallel = 2, .data_parallel_shard = static_cast<std::int64_t>(num_shards)},
+                 .schedule =
+                     AutoScheduleConfig{
+                         .max_stages_per_rank = 2, .schedules = {ScheduleKind::kZeroBubbleV}, .costs_file = file},
+                 .on_stage = count});
+    std::ifstream in(file);
+    const auto costs = parse_record<PipelineCosts>(Json::parse(in));
+    for (std::int64_t stage = 0; stage < 4; ++stage) {
+      SCOPED_TRACE(cat("stage ", stage, ", ", num_shards, " shards"));
+      const double bytes = costs.stages[static_cast<std::size_t>(stage)].resident_bytes;
+      const auto [numel, padded] = num_elements.at(stage);
+      const auto kept = [&](double of_shards) {
+        return (kValue + kMoments + kValue) * of_shards / num_shards + (num_shards > 1 ? 2 * kValue * padded : 0);
+      };
+      EXPECT_GE(bytes, kept(numel));
+      EXPECT_LE(bytes, kept(padded) + kBuffers);  // a rank's shards may be the fuller ones
+    }
+  }
+}
+
 TEST_F(AutoSchedule, A_bound_that_nothing_fits_is_refused_before_the_first_step) {
   const std::string error = pipeline::error_of(
       {.mesh = {.pipeline_parallel = 2}, .schedule = AutoScheduleConfig{.max_stages_per_rank = 1, .max_bytes = 1}});

@@ -58,7 +58,7 @@ std::vector<Tried> try_all(const ScheduleRequest& request) {
       PipelineCosts costs{.link = request.link};
       const std::int64_t layers_per_stage = 4 / (v * request.num_ranks);
       for (std::int64_t first = 0; first < 4; first += layers_per_stage) {
-        StageCosts sum{0, 0, 0, 0, 0, 0};
+        StageCosts sum = ModelCosts::kNoCosts;
         for (std::int64_t i = first; i < first + layers_per_stage; ++i) {
           const auto& layer = option.model.layers[static_cast<std::size_t>(i)];
           sum = {sum.forward + layer.forward,
@@ -66,7 +66,8 @@ std::vector<Tried> try_all(const ScheduleRequest& request) {
                  sum.backward_input + layer.backward_input,
                  sum.backward_weight + layer.backward_weight,
                  sum.activation_bytes + layer.activation_bytes,
-                 sum.deferred_bytes + layer.deferred_bytes};
+                 sum.deferred_bytes + layer.deferred_bytes,
+                 sum.resident_bytes + layer.resident_bytes};
         }
         costs.stages.push_back(sum);
       }
@@ -74,8 +75,11 @@ std::vector<Tried> try_all(const ScheduleRequest& request) {
         const auto program = build_program(schedule_of(schedule), request.num_ranks, option.count, {.costs = costs});
         const auto run = simulate(program, {.costs = costs, .num_inbox_slots = 2});
         Tried one{.makespan = run.makespan, .peak = 0};
-        for (std::int64_t rank = 0; rank < request.num_ranks; ++rank)
-          one.peak = std::max(one.peak, peak_bytes(run, costs, rank));
+        for (std::int64_t rank = 0; rank < request.num_ranks; ++rank) {
+          double bytes = peak_bytes(run, costs, rank);
+          for (const StageIndex stage : program.stages.stages_of(rank)) bytes += costs_of(costs, stage).resident_bytes;
+          one.peak = std::max(one.peak, bytes);
+        }
         tried.push_back(one);
       }
     }
@@ -185,6 +189,30 @@ TEST(ChooseSchedule, A_bound_on_memory_changes_the_choice_and_says_so) {
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("expected a schedule that keeps at most 1 bytes"));
   }
+}
+
+// A V's first rank has both ends of a model; in a loop the last rank has one of them.
+TEST(ChooseSchedule, Does_not_lay_out_as_a_V_what_has_ends_too_large_for_one_rank) {
+  const auto chosen = [](double of_end, double max_bytes) {
+    const StageCosts layer{.resident_bytes = 1};
+    StageCosts end = ModelCosts::kNoCosts;
+    end.resident_bytes = of_end;
+    return choose_schedule(
+        {.num_ranks = 4,
+         .microbatches = {{.count = 16, .model = {.pre = end, .layers = std::vector(8, layer), .post = end}}},
+         .schedules = {ZeroBubbleVScheduleConfig{}, OneFOneBScheduleConfig{2, false}},
+         .max_bytes = max_bytes});
+  };
+  const ScheduleChoice small = chosen(0, 20);
+  EXPECT_EQ(name_of(small.best), "zero_bubble_v");
+  EXPECT_EQ(small.best.peak_bytes, 8 + 2);  // of microbatches, and two layers
+  const ScheduleChoice fitting = chosen(100, 220);
+  EXPECT_EQ(name_of(fitting.best), "zero_bubble_v");
+  EXPECT_EQ(fitting.best.peak_bytes, 8 + 2 + 100 + 100);
+  const ScheduleChoice large = chosen(100, 120);
+  EXPECT_EQ(name_of(large.best), "1f1b, V = 2");
+  EXPECT_EQ(large.best.peak_bytes, 11 + 2 + 100);
+  EXPECT_GT(large.best.makespan, small.best.makespan);
 }
 
 TEST(ChooseSchedule, Says_which_virtual_layers_balance_a_heavy_head) {

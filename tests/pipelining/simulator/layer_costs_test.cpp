@@ -11,11 +11,22 @@ const StageCosts kLayer{.forward = 6,
                         .backward_input = 12,
                         .backward_weight = 6,
                         .activation_bytes = 24,
-                        .deferred_bytes = 36};
-const StageCosts kHead{
-    .forward = 4, .backward = 9, .backward_input = 8, .backward_weight = 1, .activation_bytes = 5, .deferred_bytes = 0};
-const StageCosts kEmbedding{
-    .forward = 1, .backward = 2, .backward_input = 0, .backward_weight = 2, .activation_bytes = 0, .deferred_bytes = 3};
+                        .deferred_bytes = 36,
+                        .resident_bytes = 48};
+const StageCosts kHead{.forward = 4,
+                       .backward = 9,
+                       .backward_input = 8,
+                       .backward_weight = 1,
+                       .activation_bytes = 5,
+                       .deferred_bytes = 0,
+                       .resident_bytes = 7};
+const StageCosts kEmbedding{.forward = 1,
+                            .backward = 2,
+                            .backward_input = 0,
+                            .backward_weight = 2,
+                            .activation_bytes = 0,
+                            .deferred_bytes = 3,
+                            .resident_bytes = 2};
 
 void expect_equal(const StageCosts& actual, const StageCosts& expected) {
   EXPECT_EQ(actual.forward, expected.forward);
@@ -24,6 +35,7 @@ void expect_equal(const StageCosts& actual, const StageCosts& expected) {
   EXPECT_EQ(actual.backward_weight, expected.backward_weight);
   EXPECT_EQ(actual.activation_bytes, expected.activation_bytes);
   EXPECT_EQ(actual.deferred_bytes, expected.deferred_bytes);
+  EXPECT_EQ(actual.resident_bytes, expected.resident_bytes);
 }
 
 TEST(LayerCosts, Finds_layers_and_ends_of_a_model_that_was_measured_in_stages) {
