@@ -47,6 +47,24 @@ std::optional<PipelineScheduleConfig> chosen_before(const UnbuiltJob& job,
                                               {.source = (saved->folder() / "manifest.json").string()});
 }
 
+// Collective over the job. Why some rank cannot run the first step's microbatches so; none: all can.
+std::optional<std::string> refusal_of(const UnbuiltJob& job, const PipelineScheduleConfig& schedule) {
+  nlohmann::json refusal;
+  const auto num_microbatches = static_cast<std::int64_t>(job.binding.peek().value_or(0));
+  try {
+    if (num_microbatches > 0) {
+      (void)build_compute_program(schedule_of(schedule), job.context.mesh_parameters().pipeline_parallel,
+                                  num_microbatches);
+    }
+  } catch (const ConfigError& error) {
+    refusal = error_line(error);
+  }
+  for (const nlohmann::json& each : all_gather_object(refusal, job.context.mesh(MeshDomain::kBatch))) {
+    if (!each.is_null()) return each.get<std::string>();
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream in(text);
@@ -107,11 +125,15 @@ TrainerConfig with_chosen_schedule(const UnbuiltJob& job, const std::optional<Sa
   config.pipelining.schedule = OneFOneBScheduleConfig{};
   const std::int64_t num_ranks = job.context.mesh(MeshDomain::kRegular).axis_size("pp");
   if (num_ranks == 1) return config;
-  if (const auto before = chosen_before(job, saved)) {
+  const auto before = chosen_before(job, saved);
+  const auto refusal = before && !job.schedule.is_done() ? refusal_of(job, *before) : std::nullopt;
+  if (before && job.context.is_main_process()) {
+    const std::string name = schedule_of(*before).name;
+    refusal ? job.context.log().warning("measures anew: auto chose ", name, " before, which refuses: ", *refusal)
+            : job.context.log().info("continues with ", name, ", which auto chose before");
+  }
+  if (before && !refusal) {
     config.pipelining.schedule = *before;
-    if (job.context.is_main_process()) {
-      job.context.log().info("continues with ", schedule_of(*before).name, ", which auto chose before");
-    }
     return config;
   }
   if (job.schedule.is_done()) return config;  // there is nothing to train

@@ -7,6 +7,7 @@
 
 #include "d9d/base/config/record_json.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/pipelining/simulator/memory.h"
 
 #include "tests/loop/run/pipeline_job.h"
 
@@ -14,8 +15,8 @@ namespace d9d::test::auto_schedule_test {
 namespace {
 
 namespace fs = std::filesystem;
-using pipeline::expect_same;
 using pipeline::expect_equal;
+using pipeline::expect_same;
 using pipeline::folder;
 using pipeline::in_one_piece;
 using pipeline::PipelineJob;
@@ -211,6 +212,39 @@ TEST_F(AutoSchedule, A_job_that_continues_goes_on_with_what_was_chosen_unless_it
   job.schedule = GPipeScheduleConfig{};
   EXPECT_THAT(train(job).log, Not(HasSubstr("measured the model")));
   EXPECT_TRUE(saved_value("auto_schedule").is_null());
+}
+
+// A bound on memory lets dual_pipe_v alone run eight microbatches; it refuses two.
+TEST_F(AutoSchedule, A_job_that_continues_measures_anew_where_the_choice_refuses_its_microbatches) {
+  AutoScheduleConfig automatic{
+      .max_stages_per_rank = 2, .schedules = {ScheduleKind::kDualPipeV}, .costs_file = folder() / "costs.json"};
+  PipelineJob job{.mesh = {.pipeline_parallel = 2}, .schedule = automatic, .num_steps = 1};
+  (void)train(job);
+  std::ifstream in(*automatic.costs_file);
+  const auto costs = parse_record<PipelineCosts>(Json::parse(in));
+  const auto kept = [&](const PipelineScheduleConfig& schedule) {
+    const auto program = build_program(schedule_of(schedule), 2, pipeline::kNumMicrobatches, {.costs = costs});
+    const Simulation run = simulate(program, {.costs = costs});
+    double most = 0;
+    for (std::int64_t rank = 0; rank < 2; ++rank) {
+      double bytes = peak_bytes(run, costs, rank);
+      for (const StageIndex stage : program.stages.stages_of(rank)) bytes += costs_of(costs, stage).resident_bytes;
+      most = std::max(most, bytes);
+    }
+    return most;
+  };
+  const double bound = (kept(DualPipeVScheduleConfig{}) + kept(LoopedBfsScheduleConfig{.num_stages_per_rank = 2})) / 2;
+  automatic.schedules.push_back(ScheduleKind::kLoopedBfs);
+  automatic.max_bytes = static_cast<std::int64_t>(bound);
+  job.schedule = automatic;
+  job.save_dir = "saves";
+  (void)train(job);
+  ASSERT_TRUE(std::holds_alternative<DualPipeVScheduleConfig>(saved_schedule()));
+  job.mesh.data_parallel_replicate = 4;
+  job.num_steps = 2;
+  EXPECT_THAT(train(job).log, AllOf(HasSubstr("measures anew: auto chose dual_pipe_v before, which refuses: "),
+                                    HasSubstr("measured the model"), Not(HasSubstr("continues with"))));
+  EXPECT_TRUE(std::holds_alternative<LoopedBfsScheduleConfig>(saved_schedule()));
 }
 
 TEST_F(AutoSchedule, A_job_without_steps_left_measures_nothing) {
