@@ -4,7 +4,7 @@ usage: layouts.py [--model qwen3-0.6b|qwen3-1.7b|qwen3-8b|llama3-8b|qwen3-moe-sm
                   [--trace FOLDER] ...
 
 Random weights and tokens, causal attention, clipping to 1.0, AdamW. Each rank has the microbatches of one rank alone: with
-free communication a step would take as long. Row `apart`: all GPUs compute, each alone. A step's time is that between
+free communication a step would take as long. Row `apart`: all GPUs compute, each alone; the mean of their speeds. A step's time is that between
 events of the device at the ends of consecutive steps: the median of those after the warm-up, with their 10th and 90th
 percentile. Row `graphs`: one rank alone with trainer.cuda_graph; --sequence and --sequences make a step short enough
 for the host to matter. Row `pipeline.1f1b+zero_bubble=true+num_stages_per_rank=2`: a stage or more on each GPU, with that
@@ -99,7 +99,7 @@ def configuration_of_row(model, options, num_ranks, row, folder):
 
 
 def run(config, folder, options, program, num_programs):
-    """The program's report, losses, MiB that were used on a GPU."""
+    """The reports of all programs, losses, MiB that were used on a GPU."""
     (folder / "log").unlink(missing_ok=True)
     path = folder / "config.json"
     path.write_text(json.dumps(config))
@@ -115,7 +115,8 @@ def run(config, folder, options, program, num_programs):
             if other.wait() != 0:
                 raise RuntimeError("a program beside the first one failed")
     losses = [json.loads(line)["loss"] for line in (folder / "log").read_text().splitlines()]
-    return json.loads(Path(config["report"]).read_text()), losses, memory.mebibytes
+    files = [Path(config["report"]), *(folder / f"report{gpu}.json" for gpu in range(1, num_programs))]
+    return [json.loads(file.read_text()) for file in files], losses, memory.mebibytes
 
 
 def main():
@@ -153,8 +154,11 @@ def main():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             config = configuration_of_row(model, options, num_ranks, row, folder)
-            report, losses, used = run(config, folder, options, model.program, options.ranks if row == "apart" else 1)
-        steps = report["step_ms"][options.warm_up - 1 : options.steps - 1]
+            reports, losses, used = run(config, folder, options, model.program, options.ranks if row == "apart" else 1)
+        report = reports[0]
+        # Of several programs the step that has the mean of their speeds.
+        steps = [statistics.harmonic_mean(step) for step in zip(*(each["step_ms"] for each in reports))]
+        steps = steps[options.warm_up - 1 : options.steps - 1]
         deciles = statistics.quantiles(steps, n=10, method="inclusive")
         median = statistics.median(steps)
         alone = median if row == "alone" else alone
