@@ -1,7 +1,7 @@
 // Formula: sums[v] += sum of rows[order[i]] over all i with ids[i] = v.
 // Legend:  ids ascending, so that those of one v are a run; a chunk is 16 ids beside each other.
-// Mapping: a block sums a chunk, a thread 8 columns of it (one if rows are not aligned). Runs that end in their chunk go
-//          to their row of sums; the parts of longer ones go to partials, which a block for each such run then sums.
+// Mapping: a block sums a chunk, a thread 8 columns of it (one if rows are not aligned). Runs that end in their chunk
+//          go to their row of sums; the parts of longer ones go to partials, which a block for each such run then sums.
 // Numerics: fp32, in the order of i; added to sums with one rounding.
 // Traffic: each row is read once, a row of sums is read and written once; a run that is longer than a chunk writes and
 //          reads a part for each.

@@ -25,9 +25,9 @@ struct AddSortedRowsArgs {
   std::int64_t num_columns = 0;
 };
 
-// sums[ids[i]] += rows[order[i]]: the sum of the rows of an id is made in fp32, always in the same order, and added with
-// one rounding. Runs on the current device and `stream` without synchronising. Throws StateError if a kernel does not
-// start, ConfigError in a build without CUDA.
+// sums[ids[i]] += rows[order[i]]: the sum of the rows of an id is made in fp32, always in the same order, and added
+// with one rounding. Runs on the current device and `stream` without synchronising. Throws StateError if a kernel does
+// not start, ConfigError in a build without CUDA.
 void launch_add_sorted_rows(const AddSortedRowsArgs& args, CUstream_st* stream);
 
 }  // namespace d9d::kernels::detail

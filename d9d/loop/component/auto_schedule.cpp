@@ -128,9 +128,13 @@ TrainerConfig with_chosen_schedule(const UnbuiltJob& job, const std::optional<Sa
   const auto before = chosen_before(job, saved);
   const auto refusal = before && !job.schedule.is_done() ? refusal_of(job, *before) : std::nullopt;
   if (before && job.context.is_main_process()) {
+    const Logger& log = job.context.log();
     const std::string name = schedule_of(*before).name;
-    refusal ? job.context.log().warning("measures anew: auto chose ", name, " before, which refuses: ", *refusal)
-            : job.context.log().info("continues with ", name, ", which auto chose before");
+    if (refusal) {
+      log.warning("measures anew: auto chose ", name, " before, which refuses: ", *refusal);
+    } else {
+      log.info("continues with ", name, ", which auto chose before");
+    }
   }
   if (before && !refusal) {
     config.pipelining.schedule = *before;

@@ -24,8 +24,8 @@ namespace d9d {
 // Collective over the job. `config` with a schedule by name, the same on all ranks; a schedule that is named already
 // stays. On one rank that is the model in one stage, and nothing is measured. A job that continues goes on with what
 // was chosen before, if it runs on as many ranks of a pipeline and with the same keys, and if that schedule can run its
-// microbatches. The main process logs the costs,
-// the candidates and the choice, and writes AutoScheduleConfig::costs_file.
+// microbatches. The main process logs the costs, the candidates and the choice, and writes
+// AutoScheduleConfig::costs_file.
 [[nodiscard]] TrainerConfig with_chosen_schedule(const UnbuiltJob& job, const std::optional<SavedCheckpoint>& saved);
 
 // trainer.pipelining.schedule where it is auto, as checkpoints hold it; otherwise null.

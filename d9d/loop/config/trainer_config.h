@@ -203,8 +203,8 @@ struct TimeoutConfig {
 // limit their speed. A graph serves microbatches of one kind: the same names, shapes, dtypes and host values in what
 // the task built, and the same parameters that already have gradients. Other microbatches run eagerly. Results are the
 // same numbers. Needs one device a rank and mesh degrees of 1 other than data_parallel_replicate and pipeline_parallel.
-// A model in several stages has a graph for each computation of its program, and a kind is that of all microbatches of a
-// step, in order.
+// A model in several stages has a graph for each computation of its program, and a kind is that of all microbatches of
+// a step, in order.
 //
 // Host code of a task, its model and their hooks in forward and loss runs at the capture but not in a replay. It must
 // therefore read no device value, and only inputs, shared and state may decide what the device does. Waiting for the

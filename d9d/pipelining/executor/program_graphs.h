@@ -5,8 +5,8 @@
 //   executor.run(stages, num_microbatches, &graphs);      // records each computation, and replays it
 //   for (...) executor.run(stages, num_microbatches, &graphs);      // replays
 //
-// Graphs of one factory share memory, and every replay comes in the order of the records. So memory that was free when a
-// computation was recorded is free when it is replayed: activations take no more than without graphs. What arrives is
+// Graphs of one factory share memory, and every replay comes in the order of the records. So memory that was free when
+// a computation was recorded is free when it is replayed: activations take no more than without graphs. What arrives is
 // copied to where the record read it. Transfers themselves, losses and metrics are not recorded.
 #pragma once
 

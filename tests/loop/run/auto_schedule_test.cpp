@@ -144,8 +144,8 @@ TEST_F(AutoSchedule, Writes_costs_that_the_plot_reads) {
   EXPECT_GT(costs.link.latency, 0);
 }
 
-// In float64, with two fp32 moments. Of flat shards, which begin each parameter at a multiple of 128 elements, there are
-// the gathered parameters and their full gradients, too.
+// In float64, with two fp32 moments. Of flat shards, which begin each parameter at a multiple of 128 elements, there
+// are the gathered parameters and their full gradients, too.
 TEST_F(AutoSchedule, Measures_what_stages_keep_all_the_time) {
   constexpr double kValue = 8, kMoments = 8, kBuffers = 4096;  // rotary tables, statistics
   const fs::path file = folder() / "costs.json";
