@@ -1,0 +1,142 @@
+// What each rank of a step keeps at most is what the simulation of its program says, of costs that were measured.
+//
+// Counted is what the executor, its links, the stages and autograd allocate on the rank's thread in a step after the
+// first, temporaries of computations and messages that wait included. Not counted: weights and their gradients, and
+// inboxes, which are there before.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "d9d/pipelining/executor/measure_stage.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
+#include "d9d/pipelining/simulator/choose_schedule.h"
+#include "d9d/pipelining/simulator/memory.h"
+
+#include "tests/pipelining/executor/toy_stages.h"
+#include "tests/support/memory_peak.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tolerances.h"
+
+namespace d9d::test::step_memory_test {
+namespace {
+
+constexpr std::int64_t kNumMicrobatches = 8, kNumLayers = 96, kRows = 64, kWidth = 8;
+
+// Layers y = tanh(sin(... x w)), so many that temporaries of one of them hardly count. W needs two tensors of each, B
+// one and another for each sine: of some stages a microbatch keeps more before I, of others after it. What is handed on
+// is a sixteenth of what a layer makes.
+class DeepStage final : public PipelineStage {
+ public:
+  DeepStage(StageIndex index, std::int64_t num_stages)
+      : index_(index.value), is_last_(index.value + 1 == num_stages), num_layers_(kNumLayers + 16 * (index_ % 3)) {
+    for (std::int64_t i = 0; i < num_layers_; ++i) {
+      weights_.push_back(toy_values(i, kWidth, kWidth, at::kCPU).set_requires_grad(true));
+      weights_.back().mutable_grad() = at::zeros({kWidth, kWidth}, at::kDouble);
+    }
+  }
+
+  std::vector<at::Tensor> transfer(MicrobatchIndex, StageBoundary) const override {
+    return {at::empty({kRows / 16, kWidth}, at::TensorOptions(at::kMeta).dtype(at::kDouble))};
+  }
+  std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived, bool) override {
+    at::Tensor x = arrived.empty() ? toy_values(microbatch.value, kRows, kWidth, at::kCPU) : arrived[0].repeat({16, 1});
+    for (const at::Tensor& weight : weights_) {
+      x = ToyProduct::apply(x, weight);
+      for (std::int64_t i = 0; i < index_ % 4; ++i) x = at::sin(x);
+      x = at::tanh(x);
+    }
+    if (is_last_) return {x.square().mean()};
+    return {x.view({16, kRows / 16, kWidth}).sum(0)};
+  }
+  std::vector<at::Tensor> weights() const override { return weights_; }
+
+ private:
+  const std::int64_t index_;
+  const bool is_last_;
+  const std::int64_t num_layers_;
+  std::vector<at::Tensor> weights_;
+};
+
+// As auto measures them; times, on which what a rank keeps does not depend, are units.
+PipelineCosts measured(std::int64_t num_stages) {
+  PipelineCosts costs;
+  for (std::int64_t i = 0; i < num_stages; ++i) {
+    DeepStage stage({i}, num_stages);
+    StageSample sample{.is_last = i + 1 == num_stages, .num_repeats = 1};
+    if (i > 0) sample.arrived = {toy_values(i, kRows / 16, kWidth, at::kCPU)};
+    const StageCosts of_stage = measure_stage(stage, sample);
+    costs.stages.push_back({.activation_bytes = of_stage.activation_bytes, .deferred_bytes = of_stage.deferred_bytes});
+  }
+  return costs;
+}
+
+// As a CPU runs it: of composed computations one after the other, the backward first.
+PipelineProgram without_composition(PipelineProgram program) {
+  for (RankProgram& rank : program.ranks) {
+    RankProgram actions;
+    for (const Action& action : rank) {
+      const auto composed = compute_parts(action);
+      std::vector<ComputeAction> parts(composed.begin(), composed.end());
+      std::ranges::stable_partition(parts, [](const ComputeAction& part) { return !holds<ForwardAction>(part); });
+      if (parts.empty()) actions.push_back(action);
+      for (const ComputeAction& part : parts) actions.emplace_back(part);
+    }
+    rank = std::move(actions);
+  }
+  return program;
+}
+
+std::vector<std::int64_t> peaks_of_run(const PipelineSchedule& schedule, std::int64_t num_ranks) {
+  std::vector<std::int64_t> peaks(static_cast<std::size_t>(num_ranks));
+  run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
+    const DistContext context({.mesh = {.pipeline_parallel = num_ranks},
+                               .world = borrowed(world),
+                               .local_rank = world.rank(),
+                               .log_sink = [](std::string_view) {}});
+    PipelineExecutor executor(context, schedule);
+    std::vector<std::unique_ptr<DeepStage>> stages;
+    std::vector<PipelineStage*> borrowed_stages;
+    for (const StageIndex index : executor.stages()) {
+      stages.push_back(std::make_unique<DeepStage>(index, executor.placement().num_stages()));
+      borrowed_stages.push_back(stages.back().get());
+    }
+    executor.run(borrowed_stages, kNumMicrobatches);
+    const MemoryPeak memory;
+    executor.run(borrowed_stages, kNumMicrobatches);
+    peaks[static_cast<std::size_t>(world.rank())] = memory.peak_bytes();
+    EXPECT_EQ(memory.live_bytes(), 0);
+  });
+  return peaks;
+}
+
+// Simulated computations that are composed run at once, as on a GPU, and keep no less.
+TEST(StepMemory, Each_rank_keeps_what_the_simulation_of_measured_stages_says_in_every_schedule) {
+  const double within = tolerance("simulated peak").value;
+  std::map<std::int64_t, PipelineCosts> costs_of;  // by the number of stages
+  for (const std::int64_t num_ranks : {2, 4}) {
+    for (const PipelineScheduleConfig& config : training_schedules(/*max_stages_per_rank=*/2)) {
+      const PipelineSchedule schedule = schedule_of(config);
+      const PipelineProgram program = build_program(schedule, num_ranks, kNumMicrobatches);
+      const std::int64_t num_stages = program.stages.num_stages();
+      SCOPED_TRACE(cat(schedule.name, " of ", num_stages, " stages on ", num_ranks, " ranks"));
+      if (!costs_of.contains(num_stages)) costs_of[num_stages] = measured(num_stages);
+      const PipelineCosts& costs = costs_of[num_stages];
+      const Simulation run = simulate(program, {.costs = costs});
+      const Simulation one_by_one = simulate(without_composition(program), {.costs = costs});
+      const std::vector<std::int64_t> peaks = peaks_of_run(schedule, num_ranks);
+      for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+        const auto peak = static_cast<double>(peaks[static_cast<std::size_t>(rank)]);
+        const double predicted = peak_bytes(one_by_one, costs, rank);
+        EXPECT_NEAR(peak / predicted, 1, within) << "rank " << rank;
+        EXPECT_LE(peak, (1 + within) * peak_bytes(run, costs, rank)) << "rank " << rank;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace d9d::test::step_memory_test
