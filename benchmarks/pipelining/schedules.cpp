@@ -277,7 +277,8 @@ class Benchmark {
     for (const char* const name : StepParts::kComputations) head += cat(" ", name, " |");
     head +=
         " waits for messages (simulated) | between computations (simulated) | waits for the last rank (simulated) | "
-        "us of a message: latency, time |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|";
+        "computing of each rank (simulated) | us of a message: latency, time |\n"
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|";
     print(head);
     for (const Row& row : rows_) {
       const StepParts recorded = parts_of(row.program, row.recorded);
@@ -291,7 +292,11 @@ class Benchmark {
       for (const auto part : {&StepParts::waits, &StepParts::between, &StepParts::end}) {
         line += text(" %.2f (%.2f) |", 1e3 * (recorded.*part), 1e3 * (simulated.*part));
       }
-      print(line + text(" %.1f, %.1f |", 1e6 * row.costs.link.latency, 1e6 * row.costs.link.time));
+      for (std::size_t rank = 0; rank < recorded.of_ranks.size(); ++rank) {
+        line += text("%s%.2f (%.2f)", rank == 0 ? " " : ", ", 1e3 * recorded.of_ranks[rank],
+                     1e3 * simulated.of_ranks[rank]);
+      }
+      print(line + text(" | %.1f, %.1f |", 1e6 * row.costs.link.latency, 1e6 * row.costs.link.time));
     }
   }
 

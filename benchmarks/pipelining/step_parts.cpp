@@ -62,6 +62,7 @@ StepParts parts_of(const d9d::PipelineProgram& program, const d9d::Simulation& r
   StepParts sum;
   for (const d9d::RankProgram& actions : program.ranks) {
     double last_end = 0;
+    double& computing = sum.of_ranks.emplace_back(0);
     for (const d9d::Action& action : actions) {
       const auto parts = d9d::compute_parts(action);
       if (parts.empty()) continue;
@@ -75,6 +76,7 @@ StepParts parts_of(const d9d::PipelineProgram& program, const d9d::Simulation& r
       (waits ? sum.waits : sum.between) += begin - last_end;
       sum.between += end - begin - busy;
       sum.computing.at(parts.size() > 1 ? StepParts::kComputations.size() - 1 : parts.front().index()) += busy;
+      computing += busy;
       last_end = end;
     }
     sum.end += run.makespan - last_end;

@@ -27,9 +27,10 @@ namespace benchmarks {
 struct StepParts {
   static constexpr std::array<const char*, 5> kComputations = {"F", "B", "I", "W", "composed"};
   std::array<double, kComputations.size()> computing = {};  // composed ones: while at least one runs
-  double waits = 0;    // before computations that use a message: until it is there and copied out
-  double between = 0;  // before others, and within composed ones
-  double end = 0;      // from the rank's last computation to that of all ranks
+  double waits = 0;                   // before computations that use a message: until it is there and copied out
+  double between = 0;                 // before others, and within composed ones
+  double end = 0;                     // from the rank's last computation to that of all ranks
+  std::vector<double> of_ranks = {};  // computing of each rank, no mean: GPUs at the same work differ in their clocks
 };
 
 [[nodiscard]] StepParts parts_of(const d9d::PipelineProgram& program, const d9d::Simulation& run);
