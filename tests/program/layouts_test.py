@@ -1,5 +1,6 @@
 """The pretraining examples over several ranks, started in all supported ways, and the messages when a rank fails."""
 
+import json
 import math
 import os
 import re
@@ -101,12 +102,13 @@ class Layouts(ProgramTest):
     def test_stages_with_graphs_train_bit_for_bit_as_without(self):
         layers, single = "model_provider.model.num_hidden_layers=4", "data.microbatch_size=1"
         layout = ["mesh.pipeline_parallel=2", layers, single]
-        for name in ("gpipe", "1f1b", "zero_bubble_v", "dual_pipe_v"):
+        for schedule in ({"schedule": "gpipe"}, {"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": True},
+                         {"schedule": "zero_bubble_v"}, {"schedule": "dual_pipe_v"}):
             for messages in ("auto", "communicator"):
-                schedule = f'trainer.pipelining={{"messages": "{messages}", "schedule": {{"schedule": "{name}"}}}}'
-                with self.subTest(schedule):
-                    expected = self.run_job("dense", *layout, schedule)
-                    actual = self.run_job("dense", *layout, schedule, "trainer.cuda_graph={}")
+                pipelining = "trainer.pipelining=" + json.dumps({"messages": messages, "schedule": schedule})
+                with self.subTest(pipelining):
+                    expected = self.run_job("dense", *layout, pipelining)
+                    actual = self.run_job("dense", *layout, pipelining, "trainer.cuda_graph={}")
                     self.assertEqual([step["loss"] for step in actual.steps()], [step["loss"] for step in expected.steps()])
                     weights = load_file(actual.export / "model.safetensors")
                     for key, weight in load_file(expected.export / "model.safetensors").items():
@@ -168,7 +170,7 @@ class Layouts(ProgramTest):
         result = self.job().run("mesh.data_parallel_shard=2", "launch.ranks=processes", "launch.device=cpu",
                                 "model_provider.fsdp.gather=copy_engine")
         self.assertEqual(result.returncode, 1)
-        self.assertRegex(result.stderr, "error: .*'dense:dp_cp_shard \(parameters\)' .*gather = copy_engine.*are processes on CPUs")
+        self.assertRegex(result.stderr, r"error: .*'dense:dp_cp_shard \(parameters\)' .*gather = copy_engine.*are processes on CPUs")
 
     def test_a_checkpoint_loads_into_shards(self):
         source = self.run_job("dense")
