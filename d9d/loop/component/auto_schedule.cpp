@@ -97,7 +97,8 @@ void log_choice(const Logger& log, const MeasuredPipeline& measured, const std::
            " numbers of stages within ", seconds, " s. In ", stages.size(), " stages a microbatch takes, and keeps,");
   for (const std::string& line : lines_of(table_of(stages))) log.info(line);
   log.info("a message takes ", measured.link.time, " s and arrives ", measured.link.latency,
-           " s later. Simulated, in seconds and bytes that a rank keeps:");
+           " s later, composed computations hide ", measured.composed_overlap,
+           " of the shorter one. Simulated, in seconds and bytes that a rank keeps:");
   for (const std::string& line : lines_of(choice.explanation)) log.info(line);
   for (const std::string& refusal : measured.refusals) log.info("Not tried: ", refusal);
 }
@@ -107,7 +108,10 @@ void log_choice(const Logger& log, const MeasuredPipeline& measured, const std::
 ScheduleChoice choose_schedule(const AutoScheduleConfig& config, std::int64_t num_ranks,
                                const MeasuredPipeline& measured) {
   MicrobatchOption option{.count = measured.num_microbatches, .stages = measured.stages};
-  ScheduleRequest request{.num_ranks = num_ranks, .link = measured.link, .schedules = allowed_schedules(config)};
+  ScheduleRequest request{.num_ranks = num_ranks,
+                          .link = measured.link,
+                          .composed_overlap = measured.composed_overlap,
+                          .schedules = allowed_schedules(config)};
   if (measured.layers) {
     request.num_virtual_layers_pre = measured.layers->num_virtual_layers_pre;
     request.num_virtual_layers_post = measured.layers->num_virtual_layers_post;
@@ -159,7 +163,7 @@ TrainerConfig with_chosen_schedule(const UnbuiltJob& job, const std::optional<Sa
   const std::vector<StageCosts>& stages = measured.stages.at(num_stages);
   log_choice(job.context.log(), measured, stages, choice, seconds);
   if (automatic->costs_file) {
-    const PipelineCosts costs{.stages = stages, .link = measured.link};
+    const PipelineCosts costs{.stages = stages, .link = measured.link, .composed_overlap = measured.composed_overlap};
     write_file_atomically(*automatic->costs_file, write_record(costs).dump(2) + "\n");
   }
   return config;

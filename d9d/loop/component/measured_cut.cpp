@@ -16,12 +16,10 @@
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/local_stages.h"
 #include "d9d/loop/component/model_stage_factory.h"
-#include "d9d/loop/component/training_stage.h"
 #include "d9d/modules/detect_non_finite.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 #include "d9d/pipelining/executor/measure_links.h"
-#include "d9d/pipelining/executor/measure_stage.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/schedules/compute_order.h"
 
@@ -143,23 +141,29 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
   if (measurement.stages.empty()) measurement.link = measure_link();
   const StageJob of_stages{
       .schedule = job_.schedule, .stages = stages_, .clock = *clock, .metrics = metrics, .loss_means = loss_means};
+  std::vector<TrainingStage> stages;
+  std::vector<StageSample> samples;
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    TrainingStage stage(of_stages, job_.binding,
-                        {.local = i,
-                         .index = own_[i],
-                         .num_stages = placement_.num_stages(),
-                         .is_last_of_rank = false},  // the inputs stay until they are built anew
+    stages.emplace_back(of_stages, job_.binding,
+                        TrainingStagePlace{.local = i,
+                                           .index = own_[i],
+                                           .num_stages = placement_.num_stages(),
+                                           .is_last_of_rank = false},  // the inputs stay until they are built anew
                         step);
-    wait_for_all(job_.context);  // all ranks compute while one is measured
-    StageSample sample{
-        .arrived = arrived[i], .is_last = is_last(own_[i]), .device = job_.context.device(), .before_forward = build};
-    const double before = free_bytes();
-    StageCosts costs = measure_stage(stage, sample);
-    held_[i] += before - free_bytes();  // gradients
-    costs.resident_bytes =
-        std::max(0.0, held_[i]) + bytes_of_step_end(*stages_[i], job_.config.gradient_manager.grad_dtype);
-    measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs});
+    samples.push_back(
+        {.arrived = arrived[i], .is_last = is_last(own_[i]), .device = job_.context.device(), .before_forward = build});
   }
+  std::vector<StageCosts> costs;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    wait_for_all(job_.context);  // all ranks compute while one is measured
+    const double before = free_bytes();
+    costs.push_back(measure_stage(stages[i], samples[i]));
+    held_[i] += before - free_bytes();  // gradients
+    costs[i].resident_bytes =
+        std::max(0.0, held_[i]) + bytes_of_step_end(*stages_[i], job_.config.gradient_manager.grad_dtype);
+    measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs[i]});
+  }
+  if (own_.size() == 2) measurement.composed_overlap = measure_overlap(stages, samples, costs);
   if (!job_.context.device().is_cpu()) {
     constexpr double kUsed = 0.9;
     const double bytes = kUsed * std::accumulate(held_.begin(), held_.end(), free_bytes());
@@ -191,6 +195,23 @@ std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals() {
     arrived.push_back(std::move(relays[i].arrived));
   }
   return arrived;
+}
+
+double MeasuredCut::measure_overlap(std::vector<TrainingStage>& stages, const std::vector<StageSample>& samples,
+                                    const std::vector<StageCosts>& costs) const {
+  if (!job_.context.device().is_cuda() || job_.config.cuda_graph) return 0;
+  const Lanes lanes(job_.context.world());
+  double hidden = 0, shorter = 0;
+  for (const auto& [of_forward, of_backward] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 0}}) {
+    StageSample beside = samples[of_forward];
+    beside.before_forward = nullptr;  // the inputs are those of the same microbatch
+    wait_for_all(job_.context);
+    const double together =
+        measure_composed({stages[of_forward], beside}, {stages[of_backward], samples[of_backward]}, &lanes);
+    hidden += costs[of_forward].forward + costs[of_backward].backward - together;
+    shorter += std::min(costs[of_forward].forward, costs[of_backward].backward);
+  }
+  return std::clamp(hidden / shorter, 0.0, 1.0);
 }
 
 LinkCosts MeasuredCut::measure_link() const {

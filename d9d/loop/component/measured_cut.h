@@ -15,10 +15,12 @@
 
 #include "d9d/core/device/allocated_bytes.h"
 #include "d9d/loop/component/task_binding.h"
+#include "d9d/loop/component/training_stage.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/job_schedule.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
+#include "d9d/pipelining/executor/measure_stage.h"
 #include "d9d/pipelining/program/pipeline_costs.h"
 #include "d9d/pipelining/program/stage_placement.h"
 
@@ -49,12 +51,14 @@ struct RankMeasurement {
   std::int64_t num_microbatches = 0;
   std::vector<Stage> stages = {};
   LinkCosts link = {};
+  double composed_overlap = 0;  // as in PipelineCosts
   std::optional<double> device_bytes = {};
 
   static constexpr auto fields() {
     using Rank = RankMeasurement;
     return record<Rank>(required("num_microbatches", &Rank::num_microbatches), required("stages", &Rank::stages),
-                        required("link", &Rank::link), required("device_bytes", &Rank::device_bytes));
+                        required("link", &Rank::link), required("composed_overlap", &Rank::composed_overlap),
+                        required("device_bytes", &Rank::device_bytes));
   }
 };
 
@@ -70,8 +74,8 @@ class MeasuredCut {
   // the stages are there. Parameters have their initial values, also where the job reads a checkpoint.
   [[nodiscard]] std::optional<std::string> build();
   // Collective over the job, after TaskBinding::peek() and build(). Adds the costs of this rank's stages, those of the
-  // link to the next rank unless there are some, and lowers the device bytes to nine tenths of what is free and what
-  // these stages hold. What a stage throws names it.
+  // link to the next rank unless there are some, and of two stages what composed computations hide. Lowers the device
+  // bytes to nine tenths of what is free and what these stages hold. What a stage throws names it.
   void measure(RankMeasurement& measurement);
 
  private:
@@ -79,6 +83,9 @@ class MeasuredCut {
   [[nodiscard]] bool is_last(StageIndex stage) const { return stage.value + 1 == placement_.num_stages(); }
   [[nodiscard]] std::vector<Leaves> arrivals();
   [[nodiscard]] LinkCosts measure_link() const;
+  // Of the forward of either stage beside the backward of the other; 0 where the executor runs them in a row.
+  [[nodiscard]] double measure_overlap(std::vector<TrainingStage>& stages, const std::vector<StageSample>& samples,
+                                       const std::vector<StageCosts>& costs) const;
   // Of a CPU, which does not say, what the cut has not allocated: a number below 0.
   [[nodiscard]] double free_bytes() const;
 

@@ -71,11 +71,12 @@ void take_larger(StageCosts& to, const StageCosts& more) {
 }  // namespace
 
 MeasuredPipeline merged(const std::vector<RankMeasurement>& ranks) {
-  MeasuredPipeline result;
+  MeasuredPipeline result{.composed_overlap = ranks.front().composed_overlap};
   for (const RankMeasurement& rank : ranks) {
     result.num_microbatches = std::max(result.num_microbatches, rank.num_microbatches);
     result.link.latency = std::max(result.link.latency, rank.link.latency);
     result.link.time = std::max(result.link.time, rank.link.time);
+    result.composed_overlap = std::min(result.composed_overlap, rank.composed_overlap);
     if (rank.device_bytes) {
       result.device_bytes = std::min(result.device_bytes.value_or(*rank.device_bytes), *rank.device_bytes);
     }

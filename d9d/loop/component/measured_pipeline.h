@@ -25,13 +25,14 @@ struct MeasuredPipeline {
   std::int64_t num_microbatches = 0;                       // of the first step, in a pipeline
   std::map<std::int64_t, std::vector<StageCosts>> stages;  // by the number of stages
   LinkCosts link = {};                                     // of the slowest link
+  double composed_overlap = 0;                             // as in PipelineCosts, on the rank that hides least
   std::optional<LayerDistribution> layers = std::nullopt;  // if the model says
   std::optional<double> device_bytes = std::nullopt;       // that a rank may have, on the fullest one; none: a CPU
   std::vector<std::string> refusals = {};                  // why the model cannot be cut into other numbers of stages
 };
 
 // Of all ranks of a job. Replicas of a stage wait for each other: of their times and bytes the largest count, of
-// device bytes the least.
+// device bytes and of what composed computations hide the least.
 [[nodiscard]] MeasuredPipeline merged(const std::vector<RankMeasurement>& ranks);
 
 // Collective over the job, the same result on all ranks. Cuts the model into each of these numbers of stages a rank;

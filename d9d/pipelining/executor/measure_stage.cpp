@@ -35,52 +35,77 @@ enum class Point { kStart, kForward, kForwardDone, kKept, kBackward, kBackwardDo
 // Runs passes of one microbatch through the stage.
 class Passes {
  public:
-  Passes(PipelineStage& stage, const StageSample& sample) : stage_(stage), sample_(sample), deferred_(stage.weights()) {
-    if (sample.is_last) return;
-    for (const at::Tensor& leaf : differentiable(stage.transfer(sample.microbatch, StageBoundary::kOutgoing))) {
-      gradients_.push_back(at::empty(leaf.sizes(), leaf.options().device(sample.device)));
+  explicit Passes(const SampledStage& of, const Lanes* lanes = nullptr)
+      : stage_(of.stage), sample_(of.sample), lanes_(lanes), deferred_(of.stage.weights()) {
+    if (sample_.is_last) return;
+    for (const at::Tensor& leaf : differentiable(stage_.transfer(sample_.microbatch, StageBoundary::kOutgoing))) {
+      gradients_.push_back(at::empty(leaf.sizes(), leaf.options().device(sample_.device)));
       const at::Tensor numbers = leaf.is_complex() ? at::view_as_real(gradients_.back()) : gradients_.back();
       fill_normal(numbers, whole_window(numbers), {.key = gradients_.size()}, 0, 1);
     }
   }
 
+  void build() const {
+    if (sample_.before_forward) sample_.before_forward();
+  }
+
   // F and B, or F, I and W. Calls note(point) at each point that the pass comes to.
   template <class Note>
   void run(bool is_split, bool backward_follows, const Note& note) {
-    if (sample_.before_forward) sample_.before_forward();
+    build();
+    forward(backward_follows, note);
+    backward(is_split, note);
+  }
+
+  template <class Note>
+  void forward(bool backward_follows, const Note& note) {
     note(Point::kStart);
-    Leaves arrived = copies_of(sample_.arrived, sample_.device);
-    for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(true);
+    arrived_ = copies_of(sample_.arrived, sample_.device);
+    for (const at::Tensor& leaf : differentiable(arrived_)) leaf.set_requires_grad(true);
     note(Point::kForward);
     stage_.begin_forward(sample_.microbatch);
-    Leaves made = stage_.forward(sample_.microbatch, arrived, backward_follows);
+    Leaves made = stage_.forward(sample_.microbatch, arrived_, backward_follows);
     stage_.end_forward(sample_.microbatch);
     note(Point::kForwardDone);
-    StageGraph graph(sample_.is_last ? made : differentiable(made));
-    const at::TensorOptions of_loss = sample_.is_last ? made.front().options() : at::TensorOptions();
+    graph_.emplace(sample_.is_last ? made : differentiable(made));
+    of_loss_ = sample_.is_last ? made.front().options() : at::TensorOptions();
     made.clear();
     note(Point::kKept);
-    Leaves gradients = sample_.is_last ? Leaves{at::ones({}, of_loss)} : copies_of(gradients_, sample_.device);
+  }
+
+  // Of the forward before it, on the same stream.
+  template <class Note>
+  void backward(bool is_split, const Note& note) {
+    Leaves gradients = sample_.is_last ? Leaves{at::ones({}, of_loss_)} : copies_of(gradients_, sample_.device);
     WeightGradients of_weights;
-    const auto backward = [&] { graph.backward(std::move(gradients)); };
+    const auto backward = [&] {
+      if (lanes_ != nullptr) graph_->accumulate_on_current_stream();
+      graph_->backward(std::move(gradients));
+    };
     note(Point::kBackward);
     stage_.backward(sample_.microbatch, is_split ? BackwardPart::kInput : BackwardPart::kWhole, /*is_last=*/false,
                     [&] { is_split ? void(of_weights = deferred_.keep(backward)) : backward(); });
     note(Point::kBackwardDone);
     gradients.clear();
-    arrived.clear();
+    arrived_.clear();
     note(Point::kDeferred);
-    if (!is_split) return;
-    note(Point::kWeight);
-    stage_.backward(sample_.microbatch, BackwardPart::kWeight, /*is_last=*/false, [&] { of_weights.run(); });
-    note(Point::kWeightDone);
+    if (is_split) {
+      note(Point::kWeight);
+      stage_.backward(sample_.microbatch, BackwardPart::kWeight, /*is_last=*/false, [&] { of_weights.run(); });
+      note(Point::kWeightDone);
+    }
+    graph_.reset();
   }
 
  private:
   PipelineStage& stage_;
   const StageSample& sample_;
+  const Lanes* const lanes_;
   DeferredGradients deferred_;
   Leaves gradients_;  // of what the stage hands on
+  Leaves arrived_;
+  std::optional<StageGraph> graph_;
+  at::TensorOptions of_loss_;
 };
 
 // The times of the passes, read when all of them have run: the host runs ahead of the device as in a step.
@@ -119,7 +144,7 @@ void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
 
 StageCosts measure_stage(PipelineStage& stage, const StageSample& sample) {
   const at::AutoGradMode with_gradients(true);
-  Passes passes(stage, sample);
+  Passes passes({stage, sample});
   Times whole(sample.device), split(sample.device);
   for (std::int64_t i = -1; i < sample.num_repeats; ++i) {  // the first does not count
     for (Times* const times : {&whole, &split}) {
@@ -135,6 +160,33 @@ StageCosts measure_stage(PipelineStage& stage, const StageSample& sample) {
                    .backward_weight = split.median_between(Point::kWeight, Point::kWeightDone)};
   measure_bytes(passes, sample.device, costs);
   return costs;
+}
+
+double measure_composed(const SampledStage& forward, const SampledStage& backward, const Lanes* lanes) {
+  const at::AutoGradMode with_gradients(true);
+  const auto unnoted = [](Point) {};
+  const auto on_lane = [&](std::int64_t lane, const std::function<void()>& work) {
+    lanes == nullptr ? work() : lanes->run(lane, work);
+  };
+  Passes beside(forward, lanes), passes(backward, lanes);
+  std::vector<std::pair<Moment, Moment>> spans;
+  for (std::int64_t i = -1; i < backward.sample.num_repeats; ++i) {  // the first does not count
+    passes.build();
+    {
+      const Lanes::Joined joined(lanes);
+      on_lane(1, [&] { passes.forward(/*backward_follows=*/true, unnoted); });
+    }
+    const Moment begin(backward.sample.device);
+    {
+      const Lanes::Joined joined(lanes);
+      on_lane(1, [&] { passes.backward(/*is_split=*/false, unnoted); });
+      on_lane(0, [&] { beside.forward(/*backward_follows=*/true, unnoted); });
+    }
+    const Moment end(backward.sample.device);
+    beside.backward(/*is_split=*/false, unnoted);
+    if (i >= 0) spans.emplace_back(begin, end);
+  }
+  return median_seconds(spans);
 }
 
 }  // namespace d9d

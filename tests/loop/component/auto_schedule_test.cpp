@@ -135,6 +135,15 @@ TEST(AutoChoice, Takes_the_bound_of_the_device_unless_one_is_configured) {
   }
 }
 
+// As many stages for all: what composed computations hide decides.
+TEST(AutoChoice, Is_dual_pipe_v_where_composed_computations_hide_much) {
+  MeasuredPipeline measured{.num_microbatches = 8, .stages = {{4, std::vector(4, StageCosts{})}}};
+  const AutoScheduleConfig config{.schedules = {ScheduleKind::kZeroBubbleV, ScheduleKind::kDualPipeV}};
+  EXPECT_EQ(name_of(choose_schedule(config, 2, measured).best), "zero_bubble_v");
+  measured.composed_overlap = 0.3;
+  EXPECT_EQ(name_of(choose_schedule(config, 2, measured).best), "dual_pipe_v");
+}
+
 TEST(AutoChoice, Is_among_the_schedules_that_the_configuration_names) {
   const MeasuredPipeline measured = drawn(2, 2, 8);
   const auto names = [&](const AutoScheduleConfig& config) {
@@ -173,6 +182,7 @@ TEST(MeasuredPipeline, Takes_the_largest_costs_of_replicas_and_the_least_memory)
         .num_microbatches = stage + 3,
         .stages = {{.num_stages = 2, .stage = stage, .costs = {cost, 2, 3, 4, 5, 6 * cost, 7 * cost}}},
         .link = {.latency = link, .time = 2 * link},
+        .composed_overlap = 0.01 * free,
         .device_bytes = free};
   };
   const MeasuredPipeline all = merged(
@@ -184,6 +194,7 @@ TEST(MeasuredPipeline, Takes_the_largest_costs_of_replicas_and_the_least_memory)
   EXPECT_EQ(all.stages.at(2)[1].forward, 7);
   EXPECT_EQ(all.stages.at(2)[1].backward, 2);
   EXPECT_EQ(all.device_bytes, 40);
+  EXPECT_EQ(all.composed_overlap, 0.4);
   EXPECT_EQ(all.link.latency, 0.3);
   EXPECT_EQ(all.link.time, 0.6);
 }

@@ -17,6 +17,7 @@
 #include <gmock/gmock.h>
 
 #include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/pipelining/executor/measure_stage.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/program/rank_plan.h"
 
@@ -143,6 +144,23 @@ TEST_F(ComposedCuda, Run_at_once_whichever_lane_the_backward_is_in) {
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     EXPECT_TRUE(rank.held.has_ended[i]) << to_text(pairs[i].first.action) << "|" << to_text(pairs[i].second.action);
   }
+}
+
+TEST_F(ComposedCuda, Are_measured_at_the_same_time) {
+  OneGpu rank(schedule_of(DualPipeVScheduleConfig{}));
+  const Lanes lanes(rank.context.world());
+  const std::vector<at::Tensor> arrived = [&] {
+    const at::NoGradGuard no_grad;
+    return ToyStage(rank.network, {0}).forward({0}, {}, true);
+  }();
+  const StageSample of_first{.device = kGpu, .num_repeats = 2};
+  const StageSample of_second{.arrived = arrived, .is_last = true, .device = kGpu};
+  rank.held.backwards = {BackwardAction{{0}, {0}}};
+  for (const bool holds : {false, true}) {  // the first for memory and kernels
+    rank.held.holds = holds;
+    EXPECT_GT(measure_composed({rank.second, of_second}, {rank.first, of_first}, &lanes), 0);
+  }
+  EXPECT_THAT(rank.held.has_ended, ::testing::ElementsAre(true, true, true));
 }
 
 TEST_F(ComposedCuda, Give_the_bits_of_one_after_the_other) {

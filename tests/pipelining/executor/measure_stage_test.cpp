@@ -137,6 +137,28 @@ TEST(MeasureStage, A_stage_whose_gradients_cannot_wait_keeps_nothing_from_I_to_W
   EXPECT_EQ(measure_stage(stage, sample_of(network, 1)).deferred_bytes, 0);
 }
 
+TEST(MeasureStage, A_composed_forward_begins_when_the_backward_beside_it_is_issued) {
+  const ToyNetwork network(kShape);
+  ToyStage first(network, {0}), last(network, {2});
+  std::vector<std::string> order;
+  for (ToyStage* const stage : {&first, &last}) {
+    stage->on_forward = [&](StageIndex index, MicrobatchIndex) { order.push_back(cat(index.value, "F")); };
+    stage->on_backward = [&](StageIndex index, MicrobatchIndex, BackwardPart part) {
+      EXPECT_EQ(part, BackwardPart::kWhole);
+      order.push_back(cat(index.value, "B"));
+    };
+  }
+  StageSample of_first = sample_of(network, 0), of_last = sample_of(network, 2);
+  of_first.before_forward = [&] { order.push_back("build"); };
+  of_first.num_repeats = 1;
+  EXPECT_GT(measure_composed({last, of_last}, {first, of_first}, nullptr), 0);
+  const std::vector<std::string> once{"build", "0F", "0B", "2F", "2B"};
+  std::vector<std::string> twice = once;
+  twice.insert(twice.end(), once.begin(), once.end());
+  EXPECT_EQ(order, twice);
+  EXPECT_EQ(first.num_live() + last.num_live(), 0);
+}
+
 TEST(MeasureLinks, Each_rank_but_the_last_measures_the_link_to_the_next) {
   for (const RankBackend backend : {RankBackend::kThreads, RankBackend::kGloo}) {
     run_ranks(backend, 3, [&](World& world) {
