@@ -23,12 +23,13 @@ std::int64_t num_layers_of_stage(const LayerDistribution& distribution, const Pi
 LayerRange layers_of_stage(const LayerDistribution& distribution, const PipelineStageInfo& stage) {
   D9D_CHECK(stage.num_stages >= 1 && stage.current_stage >= 0 && stage.current_stage < stage.num_stages, ConfigError,
             "[pipelining::stage] expected a stage in [0, ", stage.num_stages, "), got ", stage.current_stage, ".");
-  LayerRange range;
-  for (std::int64_t i = 0; i <= stage.current_stage; ++i) {
+  LayerRange range, own;
+  for (std::int64_t i = 0; i < stage.num_stages; ++i) {
     range.begin = range.end;
     range.end += num_layers_of_stage(distribution, {.num_stages = stage.num_stages, .current_stage = i});
+    if (i == stage.current_stage) own = range;
   }
-  return range;
+  return own;
 }
 
 }  // namespace d9d

@@ -32,8 +32,8 @@ struct LayerRange {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-// Distributes layers as evenly as possible; the first stages get the remainder. Throws ConfigError if a stage would
-// have no layer.
+// Distributes layers as evenly as possible; the first stages get the remainder. Throws ConfigError if any stage
+// would have no layer.
 [[nodiscard]] LayerRange layers_of_stage(const LayerDistribution& distribution, const PipelineStageInfo& stage);
 
 }  // namespace d9d

@@ -36,6 +36,10 @@ TEST(StageInfo, Virtual_layers_take_real_ones_away_from_the_ends) {
 TEST(StageInfo, Rejects_stages_without_layers) {
   EXPECT_THROW((void)layers_of_stage({2, 0, 0}, {.num_stages = 4, .current_stage = 3}), ConfigError);
   EXPECT_THROW((void)layers_of_stage({2, 0, 0}, {.num_stages = 1, .current_stage = 1}), ConfigError);
+  // The last stage would have none: the others would have layers that do not exist.
+  for (std::int64_t stage = 0; stage < 4; ++stage) {
+    EXPECT_THROW((void)layers_of_stage({4, 0, 5}, {.num_stages = 4, .current_stage = stage}), ConfigError) << stage;
+  }
 }
 
 }  // namespace
