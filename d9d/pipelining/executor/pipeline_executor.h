@@ -9,7 +9,7 @@
 // is sent, a gradient when it is used. I is an ordinary backward that leaves the products of the stage's weights() to W
 // and keeps what they multiply (core/autograd/deferred_gradients.h). Without a backward nothing is kept. Stages of one
 // rank hand transfers to each other without a copy. Composed computations run at once on a GPU, on the current stream
-// and one of the executor's (lanes.h); elsewhere one after the other, the backward first.
+// and one of the executor's (lanes.h); elsewhere one after the other.
 #pragma once
 
 #include <cstdint>

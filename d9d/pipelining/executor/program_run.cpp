@@ -38,29 +38,32 @@ ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageInde
 
 void ProgramRun::run(const RankPlan& plan) {
   const at::AutoGradMode grad_mode(has_backward_);
-  for (const PlannedStep& step : plan.steps) {
+  Steps steps = plan.steps;
+  while (!steps.empty()) {
+    const PlannedStep& step = steps.front();
+    steps = steps.subspan(1);
     if (const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step)) {
-      run_computes(*parts);
+      run_computes(*parts, steps);
       continue;
     }
-    const auto& message = std::get<PlannedMessage>(step);
-    const Transfer transfer = transfer_of(message.action);
-    if (!is_send(message.action)) {
-      to_receive_.push_back(transfer);
-      continue;
-    }
-    while (!to_receive_.empty()) receive_next();
-    const auto made = outbox_.find(transfer);
-    links_.send(transfer, made->second);
-    outbox_.erase(made);
+    const MessageAction& message = std::get<PlannedMessage>(step).action;
+    is_send(message) ? send(transfer_of(message)) : to_receive_.push_back(transfer_of(message));
   }
   for (const auto& [transfer, as_made] : as_made_) check_unmodified(transfer, as_made);
 }
 
+void ProgramRun::send(const Transfer& transfer) {
+  while (!to_receive_.empty()) receive_next();
+  const auto made = outbox_.find(transfer);
+  links_.send(transfer, made->second);
+  outbox_.erase(made);
+}
+
 // A receive waits until its message is used: of composed computations only the part that uses it waits. What is
 // received for later, to free a slot of the inbox, is received before anything is computed. The order of receives is
-// that of the program.
-void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts) {
+// that of the program, and so is that of sends: what a part has made is sent when the part has run, unless the program
+// sends something else before.
+void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& after) {
   const auto is_used_here = [&](const Transfer& transfer) {
     return std::ranges::any_of(parts, [&](const PlannedCompute& part) {
       return input_of(part.action, placement_.num_stages()) == std::optional(transfer);
@@ -68,27 +71,47 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts) {
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
   while (lanes_ != nullptr && !to_receive_.empty()) receive_next();  // before a lane is ahead of the other
-  const auto is_forward = [](const PlannedCompute& part) { return holds<ForwardAction>(part.action); };
-  {
+  if (lanes_ == nullptr) {
+    for (const PlannedCompute& part : parts) {
+      run_part(part);
+      send_made(parts, after);
+    }
+  } else {
     const bool are_joined = std::ranges::all_of(parts, [](const PlannedCompute& part) { return part.lane == 0; });
     const Lanes::Joined joined(are_joined ? nullptr : lanes_);
     for (const bool are_forwards : {false, true}) {
       for (const PlannedCompute& part : parts) {
-        if (is_forward(part) == are_forwards) run_part(part);
+        if (holds<ForwardAction>(part.action) == are_forwards) lanes_->run(part.lane, [&] { run_part(part); });
       }
     }
+    send_made(parts, after);
   }
   for (const PlannedCompute& part : parts) {
-    if (is_forward(part)) continue;
+    if (holds<ForwardAction>(part.action)) continue;
     stages_.at(stage_of(part.action))->after_backward(microbatch_of(part.action), backward_part(part.action));
+  }
+}
+
+// The sends with which `after` begins of what has been made, each after the part that has made it.
+void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& after) {
+  for (; !after.empty(); after = after.subspan(1)) {
+    const auto* const message = std::get_if<PlannedMessage>(&after.front());
+    if (message == nullptr || !is_send(message->action)) return;
+    const Transfer transfer = transfer_of(message->action);
+    if (!outbox_.contains(transfer)) return;
+    const auto made_it = [&](const PlannedCompute& part) {
+      return output_of(part.action, placement_.num_stages()) == std::optional(transfer);
+    };
+    const auto maker = std::ranges::find_if(parts, made_it);
+    const std::int64_t lane = maker == parts.end() ? 0 : maker->lane;
+    lanes_ == nullptr ? send(transfer) : lanes_->run(lane, [&] { send(transfer); });
   }
 }
 
 void ProgramRun::run_part(const PlannedCompute& part) {
   const auto input = input_of(part.action, placement_.num_stages());
   if (input && (has_backward_ || input->is_forward())) receive_through(*input);
-  const auto run = [&] { holds<ForwardAction>(part.action) ? forward(part) : run_backward(part); };
-  lanes_ == nullptr ? run() : lanes_->run(part.lane, run);
+  holds<ForwardAction>(part.action) ? forward(part) : run_backward(part);
 }
 
 void ProgramRun::run_backward(const PlannedCompute& part) {

@@ -3,12 +3,14 @@
 // Example
 //   ProgramRun(placement, stages, links, &lanes, /*has_backward=*/true).run(plan);
 //
-// Of composed computations the backward is issued first: a forward may make the host wait, as the dispatch of experts
-// does, and then the device has work. With lanes they run at once (lanes.h).
+// Composed computations run one after the other, in the order of the program, and what the first has made is sent before
+// the second begins. With lanes they run at once (lanes.h), and the backward is issued first: a forward may make the
+// host wait, as the dispatch of experts does, and then the device has work.
 #pragma once
 
 #include <deque>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,7 +56,10 @@ class ProgramRun {
   };
   using Key = std::pair<StageIndex, MicrobatchIndex>;
 
-  void run_computes(const std::vector<PlannedCompute>& parts);
+  using Steps = std::span<const PlannedStep>;  // that follow
+
+  void run_computes(const std::vector<PlannedCompute>& parts, Steps& after);
+  void send_made(const std::vector<PlannedCompute>& parts, Steps& after);
   void run_part(const PlannedCompute& part);
   void run_backward(const PlannedCompute& part);
   void forward(const PlannedCompute& part);
@@ -65,6 +70,7 @@ class ProgramRun {
   [[nodiscard]] Leaves compute(const PlannedCompute& part, Leaves inputs, const ProgramGraphs::Work& work);
   void receive_through(const Transfer& transfer);
   void receive_next();
+  void send(const Transfer& transfer);
   void hand_on(const Transfer& transfer, Leaves leaves);
   [[nodiscard]] Leaves take(const Transfer& transfer);
   static void check_unmodified(const Transfer& transfer, const TensorVersions& as_made);

@@ -1,8 +1,11 @@
-// Computations that a program composes: the order in which they are issued.
+// Computations that a program composes, where they run one after the other: their order, and that of their messages.
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/pipelining/executor/pipeline_executor.h"
@@ -16,7 +19,7 @@ namespace {
 constexpr std::int64_t kNumMicrobatches = 4;
 
 // Both stages of dual_pipe_v on one rank: F0.0 F1.0 F0.1 B1.0, then pairs, the first one F1.1 with B0.0.
-TEST(Composed, Issues_the_backward_first) {
+TEST(Composed, Run_in_the_order_of_the_program) {
   run_ranks(RankBackend::kThreads, 1, [](World& world) {
     const DistContext context({.world = borrowed(world), .log_sink = [](std::string_view) {}});
     PipelineExecutor executor(context, schedule_of(DualPipeVScheduleConfig{}));
@@ -39,10 +42,35 @@ TEST(Composed, Issues_the_backward_first) {
       const auto parts = compute_parts(action);
       const auto place_of = [&](const ComputeAction& part) { return std::ranges::find(issued, to_text(part)); };
       ASSERT_TRUE(holds<ForwardAction>(parts[0]) && holds<BackwardAction>(parts[1])) << to_text(action);
-      EXPECT_LT(place_of(parts[1]), place_of(parts[0])) << to_text(action);
+      EXPECT_LT(place_of(parts[0]), place_of(parts[1])) << to_text(action);
       ++num_pairs;
     }
     EXPECT_GE(num_pairs, 3U);
+  });
+}
+
+// The program of rank 0 has "0F3|3B1 0SEND_F3": the backward ends when rank 1 has begun the forward that needs the
+// message.
+TEST(Composed, A_forward_is_sent_before_the_backward_beside_it) {
+  std::promise<void> begun;
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context({.mesh = {.pipeline_parallel = 2},
+                               .world = borrowed(world),
+                               .local_rank = world.rank(),
+                               .log_sink = [](std::string_view) {}});
+    PipelineExecutor executor(context, schedule_of(DualPipeVScheduleConfig{}));
+    const ToyNetwork network({.num_stages = 4, .num_microbatches = kNumMicrobatches});
+    ToyStage first(network, executor.stages()[0]), second(network, executor.stages()[1]);
+    first.on_forward = [&](StageIndex stage, MicrobatchIndex microbatch) {
+      if (stage.value == 1 && microbatch.value == 3) begun.set_value();
+    };
+    second.on_backward = [&](StageIndex stage, MicrobatchIndex microbatch, BackwardPart part) {
+      if (stage.value != 3 || microbatch.value != 1 || part != BackwardPart::kWhole) return;
+      EXPECT_EQ(begun.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    };
+    const auto program = build_program(schedule_of(DualPipeVScheduleConfig{}), 2, kNumMicrobatches);
+    EXPECT_THAT(to_text(program.ranks[0]), ::testing::HasSubstr("0F3|3B1 0SEND_F3"));
+    executor.run({&first, &second}, kNumMicrobatches);
   });
 }
 
