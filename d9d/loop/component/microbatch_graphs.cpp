@@ -39,16 +39,21 @@ ModuleMemory::ModuleMemory(const Module& module) {
   for (const auto& [name, buffer] : module.named_buffers()) buffers_.push_back(buffer);
 }
 
-bool ModuleMemory::has_moved() {
+bool ModuleMemory::has_changed() {
   std::vector<const void*> addresses;
+  std::vector<bool> are_trained;
   const auto add = [&](const at::Tensor& tensor) {
     addresses.push_back(tensor.defined() ? tensor.const_data_ptr() : nullptr);
   };
-  for (const ParameterPtr& parameter : parameters_) add(parameter->local());
+  for (const ParameterPtr& parameter : parameters_) {
+    add(parameter->local());
+    are_trained.push_back(parameter->requires_grad());
+  }
   for (const BufferPtr& buffer : buffers_) add(buffer->local);
-  const bool has_moved = addresses != addresses_;
+  const bool has_changed = addresses != addresses_ || are_trained != are_trained_;
   addresses_ = std::move(addresses);
-  return has_moved;
+  are_trained_ = std::move(are_trained);
+  return has_changed;
 }
 
 std::vector<at::Tensor> values_of(const TensorRefs& tensors) { return {tensors.begin(), tensors.end()}; }
@@ -130,7 +135,7 @@ MicrobatchGraphs::Captured* MicrobatchGraphs::find(const AnyMicrobatch& microbat
   writer.write(gradients.received());
   const auto key = writer.key();
   if (!key) return nullptr;
-  if (memory_.has_moved()) {
+  if (memory_.has_changed()) {
     kinds_.clear();
     counts_.graphs = 0;
   }

@@ -32,17 +32,18 @@ struct GraphCounts {
 
 namespace detail {
 
-// The addresses of a module's parameters and buffers, which graphs refer to.
+// What graphs refer to of a module: the addresses of its parameters and buffers, and which parameters are trained.
 class ModuleMemory {
  public:
   explicit ModuleMemory(const Module& module);
-  // Whether any address has changed since the previous call. Throws c10::Error if a tensor is asleep (offload.h).
-  [[nodiscard]] bool has_moved();
+  // Whether any of it has changed since the previous call. Throws c10::Error if a tensor is asleep (offload.h).
+  [[nodiscard]] bool has_changed();
 
  private:
   std::vector<ParameterPtr> parameters_;
   std::vector<BufferPtr> buffers_;
   std::vector<const void*> addresses_;
+  std::vector<bool> are_trained_;  // parameters
 };
 // Graphs of the factory, whose capture() throws a StateError that says what to do instead of what LibTorch throws.
 [[nodiscard]] MakeDeviceGraph with_remedies(MakeDeviceGraph make_graph);
@@ -60,8 +61,8 @@ class MicrobatchGraphs {
   // other values of the microbatch's tensors, without the host.
   using Work = std::function<WeightedLoss(AnyMicrobatch& microbatch, bool is_captured)>;
 
-  // module: the one that the work runs. When the memory of a parameter or buffer has been replaced (offload.h), all
-  // graphs are dropped and every kind starts over.
+  // module: the one that the work runs. When the memory of a parameter or buffer has been replaced (offload.h), or a
+  // parameter was frozen or is trained again, all graphs are dropped and every kind starts over.
   MicrobatchGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module);
 
   // Collective. Calls begin_microbatch() and end_microbatch() of `gradients`, whose memory is kept, and runs the work

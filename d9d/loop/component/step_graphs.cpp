@@ -17,7 +17,7 @@ StepGraph* StepGraphs::begin(TaskBinding& binding, std::vector<LossShares>& shar
     });
   }
   const auto key = writer.key();
-  if (memory_.has_moved()) kinds_.clear();
+  if (memory_.has_changed()) kinds_.clear();
   StepGraph* const graph = key ? kinds_.find(*key) : nullptr;
   kinds_.end_step();
   (graph == nullptr ? counts_.eager : counts_.replays) += std::ssize(shares);

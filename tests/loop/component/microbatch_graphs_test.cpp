@@ -258,6 +258,20 @@ TEST(MicrobatchGraphs, Captures_anew_when_the_memory_of_a_parameter_was_exchange
   EXPECT_EQ(job.counts().graphs, 1);
 }
 
+// Replays would go on to make its gradient.
+TEST(ModuleMemory, Has_changed_where_a_parameter_is_frozen_or_trained_again) {
+  const auto module = make_module<RMSNorm>(RMSNormConfig{.hidden_size = 3});
+  module->materialize(at::kCPU);
+  detail::ModuleMemory memory(*module);
+  EXPECT_TRUE(memory.has_changed());
+  EXPECT_FALSE(memory.has_changed());
+  for (const bool is_trained : {false, true}) {
+    module->named_parameters().front().second->set_requires_grad(is_trained);
+    EXPECT_TRUE(memory.has_changed()) << is_trained;
+    EXPECT_FALSE(memory.has_changed()) << is_trained;
+  }
+}
+
 TEST(MicrobatchGraphs, Runs_tensors_of_another_device_as_usual) {
   Job job({.num_warm_up_steps = 1}, at::Device(at::kMeta));
   for (int i = 0; i < 4; ++i) EXPECT_STEP(job, Ones{{x(i)}});
