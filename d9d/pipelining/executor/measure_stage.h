@@ -4,7 +4,8 @@
 // Example
 //   const StageCosts costs = measure_stage(stage, {.arrived = transfer, .is_last = false, .device = device});
 //   simulate(program, {.costs = {.stages = {costs}}});
-//   const double hidden = costs.forward + other.backward - measure_composed({stage, sample}, {other_stage, sample}, &lanes);
+//   const double together = measure_composed({stage, sample}, {other_stage, sample}, &lanes);
+//   const double hidden = costs.forward + other_costs.backward - together;
 //
 // The stage runs F and B, and F, I and W, of one microbatch, as the executor does: as many times as asked for and once
 // more before, of which the medians count, and once to measure memory. Gradients that arrive are random. The stage's

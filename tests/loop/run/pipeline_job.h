@@ -58,6 +58,7 @@ struct PipelineJob {
   bool freezes_first = false;                 // embedding and the first two layers
   VocabularyContextPtr vocabulary = nullptr;  // of the head; null: its own
   Rows rows = Rows::kSequence;
+  std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;  // over all ranks; null: of `rows`
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
   std::string save_dir = {};  // in folder(); empty: nothing is saved
@@ -110,6 +111,12 @@ inline TokenBatch documents(std::int64_t step, std::int64_t number, bool are_pac
 struct Stream {
   std::optional<std::vector<TokenBatch>> next() {
     std::vector<TokenBatch> pack;
+    if (microbatches) {
+      const std::vector<TokenBatch> all = microbatches(step++);
+      const std::int64_t share = std::ssize(all) / num_ranks;
+      pack.assign(all.begin() + rank * share, all.begin() + (rank + 1) * share);
+      return pack;
+    }
     const std::int64_t share = kNumMicrobatches / num_ranks;
     for (std::int64_t i = rank * share; i < (rank + 1) * share; ++i) {
       pack.push_back(rows == Rows::kSequence ? microbatch(step, i) : documents(step, i, rows == Rows::kPacked));
@@ -123,6 +130,7 @@ struct Stream {
 
   std::int64_t rank = 0, num_ranks = 1, step = 0;
   Rows rows = Rows::kSequence;
+  std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;
 };
 
 // Counts what the losses of this rank have seen.
@@ -174,8 +182,10 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
   }
   std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
                                                             std::optional<std::int64_t>) override {
-    return as_pack_stream<TokenBatch>(
-        Stream{.rank = context.data_parallel_rank(), .num_ranks = context.data_parallel_size(), .rows = job.rows});
+    return as_pack_stream<TokenBatch>(Stream{.rank = context.data_parallel_rank(),
+                                             .num_ranks = context.data_parallel_size(),
+                                             .rows = job.rows,
+                                             .microbatches = job.microbatches});
   }
 
   SmallDecoder sizes() const {
