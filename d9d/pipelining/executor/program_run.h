@@ -3,9 +3,9 @@
 // Example
 //   ProgramRun(placement, stages, links, &lanes, /*has_backward=*/true).run(plan);
 //
-// Composed computations run one after the other, in the order of the program, and what the first has made is sent before
-// the second begins. With lanes they run at once (lanes.h), and the backward is issued first: a forward may make the
-// host wait, as the dispatch of experts does, and then the device has work.
+// Composed computations run one after the other, in the order of the program, and what the first has made is sent
+// before the second begins. With lanes they run at once (lanes.h), and the backward is issued first: a forward may make
+// the host wait, as the dispatch of experts does, and then the device has work.
 #pragma once
 
 #include <deque>
