@@ -1,26 +1,21 @@
 #include "d9d/pipelining/executor/pipeline_executor.h"
 
 #include <chrono>
-#include <future>
 #include <random>
 #include <thread>
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
 #include "d9d/pipelining/program/live_microbatches.h"
 
-#include "tests/pipelining/executor/toy_stages.h"
+#include "tests/pipelining/executor/toy_part.h"
 #include "tests/support/forwarding_communicator.h"
 #include "tests/support/gpu_ranks.h"
-#include "tests/support/ranks.h"
 
 namespace d9d::test::pipeline_executor_test {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct NamedSchedule {
   const char* name;
@@ -40,67 +35,6 @@ const std::vector<NamedSchedule>& schedules() {
       {"dual_pipe_v", DualPipeVScheduleConfig{}, 2}};
   return all;
 }
-
-DistContext context_of(World& world) {
-  return DistContext({.mesh = {.pipeline_parallel = world.size()},
-                      .world = borrowed(world),
-                      .local_rank = world.rank(),
-                      .log_sink = [](std::string_view) {}});
-}
-
-// A rank's part of the network.
-struct Part {
-  Part(const DistContext& context, const PipelineScheduleConfig& config, ToyShape shape,
-       const StageLinksConfig& links = {})
-      : Part(context, schedule_of(config), shape, links) {}
-  Part(const DistContext& context, PipelineSchedule schedule, ToyShape shape, const StageLinksConfig& links = {})
-      : executor(context, std::move(schedule), links), network([&] {
-          shape.num_stages = executor.placement().num_stages();
-          shape.device = context.device();
-          return shape;
-        }()) {
-    for (const StageIndex stage : executor.stages()) stages.push_back(std::make_unique<ToyStage>(network, stage));
-  }
-  void run() {
-    std::vector<PipelineStage*> borrowed_stages;
-    for (const auto& stage : stages) borrowed_stages.push_back(stage.get());
-    executor.run(borrowed_stages, network.shape.num_microbatches);
-  }
-
-  PipelineExecutor executor;
-  ToyNetwork network;
-  std::vector<std::unique_ptr<ToyStage>> stages;
-};
-
-// Gradients of a layer are summed over microbatches in another order than on one rank.
-constexpr double kRounding = 1e-13;
-
-void expect_gradients_of_one_piece(const Part& part) {
-  ToyNetwork whole(part.network.shape);
-  whole.run_in_one_piece();
-  const auto& own = part.executor.stages();
-  for (std::int64_t i = 0; i < whole.shape.num_stages; ++i) {
-    const at::Tensor& grad = part.network.weights[static_cast<std::size_t>(i)].grad();
-    const at::Tensor& expected = whole.weights[static_cast<std::size_t>(i)].grad();
-    const bool is_own = std::ranges::find(own, StageIndex{i}) != own.end();
-    ASSERT_EQ(grad.defined(), is_own && expected.defined()) << "layer " << i;
-    if (!grad.defined()) continue;
-    EXPECT_TRUE(at::allclose(grad, expected, kRounding, kRounding)) << "layer " << i;
-  }
-}
-
-struct Setting {
-  RankBackend backend;
-  std::int64_t num_ranks;
-  ExchangeMethod messages = ExchangeMethod::kCopyEngine;
-  friend void PrintTo(const Setting& setting, std::ostream* out) {
-    *out << to_string(setting.backend) << " " << setting.num_ranks
-         << (setting.messages == ExchangeMethod::kCopyEngine ? " copies" : " exchange");
-  }
-  [[nodiscard]] StageLinksConfig links(std::int64_t num_slots = 2) const {
-    return {.num_inbox_slots = num_slots, .method = messages};
-  }
-};
 
 class Executor : public ::testing::TestWithParam<Setting> {
  protected:
@@ -284,177 +218,6 @@ TEST_P(Executor, Gives_the_same_bits_whatever_takes_how_long) {
       }
     });
   }
-}
-
-// What each of the ranks throws; empty: nothing.
-std::vector<std::string> errors_of(const Setting& setting, const std::function<void(World&)>& body) {
-  std::vector<std::string> errors(static_cast<std::size_t>(setting.num_ranks));
-  try {
-    run_ranks(setting.backend, setting.num_ranks, [&](World& world) {
-      try {
-        body(world);
-      } catch (const std::exception& error) {
-        errors[static_cast<std::size_t>(world.rank())] = error.what();
-        throw;
-      }
-    });
-  } catch (const std::exception&) {  // is among them
-  }
-  return errors;
-}
-
-class ExecutorFaults : public ::testing::TestWithParam<Setting> {};
-INSTANTIATE_TEST_SUITE_P(Threads, ExecutorFaults, ::testing::Values(Setting{RankBackend::kThreads, 2}),
-                         [](const auto& setting) { return cat(setting.param.num_ranks); });
-INSTANTIATE_TEST_SUITE_P(Gloo, ExecutorFaults,
-                         ::testing::Values(Setting{RankBackend::kGloo, 2, ExchangeMethod::kCommunicator}),
-                         [](const auto& setting) { return cat(setting.param.num_ranks); });
-
-TEST_P(ExecutorFaults, A_stage_that_throws_ends_all_ranks) {
-  for (const bool in_forward : {true, false}) {
-    const auto errors = errors_of(GetParam(), [&](World& world) {
-      const DistContext context = context_of(world);
-      Part part(context, OneFOneBScheduleConfig{}, {.num_microbatches = 6}, GetParam().links());
-      const auto fail = [](StageIndex stage, MicrobatchIndex microbatch) {
-        D9D_CHECK(stage.value != 1 || microbatch.value != 2, StateError, "the toy breaks");
-      };
-      ToyStage& stage = *part.stages.front();
-      if (in_forward) stage.on_forward = fail;
-      if (!in_forward) stage.on_backward = [=](StageIndex s, MicrobatchIndex m, BackwardPart) { fail(s, m); };
-      part.run();
-    });
-    EXPECT_THAT(errors[1],
-                HasSubstr(cat("the toy breaks (", in_forward ? "forward" : "backward", " of stage 1, microbatch 2)")));
-    EXPECT_THAT(errors[0], HasSubstr("the toy breaks"));
-  }
-}
-
-struct OtherTransfer : ToyStage {
-  using ToyStage::ToyStage;
-  std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override {
-    auto leaves = ToyStage::transfer(microbatch, boundary);
-    if (microbatch.value == 1) leaves.front() = leaves.front().to(at::kFloat);
-    return leaves;
-  }
-};
-
-// What an I has left, its weights' gradients do not get, in this step or the next.
-TEST(ExecutorSplitBackward, A_step_that_ends_between_the_halves_leaves_nothing_behind) {
-  run_ranks(RankBackend::kThreads, 1, [&](World& world) {
-    const PipelineSchedule schedule{
-        .name = "all F, then all I, then all W",
-        .placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 2); },
-        .order =
-            [](const StagePlacement&, std::int64_t, std::int64_t num_microbatches) {
-              RankProgram program;
-              for (std::int64_t i = 0; i < num_microbatches; ++i) {
-                const MicrobatchIndex microbatch{i};
-                for (const std::int64_t s : {0, 1}) program.push_back(ComputeAction(ForwardAction{{s}, microbatch}));
-              }
-              for (std::int64_t i = 0; i < num_microbatches; ++i) {
-                const MicrobatchIndex microbatch{i};
-                for (const std::int64_t s : {1, 0})
-                  program.push_back(ComputeAction(BackwardInputAction{{s}, microbatch}));
-              }
-              for (std::int64_t i = 0; i < num_microbatches; ++i) {
-                const MicrobatchIndex microbatch{i};
-                for (const std::int64_t s : {1, 0})
-                  program.push_back(ComputeAction(BackwardWeightAction{{s}, microbatch}));
-              }
-              return program;
-            }};
-    const DistContext context = context_of(world);
-    Part part(context, schedule, {.num_microbatches = 3});
-    part.stages.front()->on_backward = [](StageIndex, MicrobatchIndex microbatch, BackwardPart which) {
-      D9D_CHECK(which != BackwardPart::kWeight || microbatch.value != 1, StateError, "the toy breaks");
-    };
-    EXPECT_THROW(part.run(), StateError);
-    for (const auto& stage : part.stages) EXPECT_EQ(stage->num_live(), 0);
-    part.stages.front()->on_backward = nullptr;
-    for (const at::Tensor& weight : part.network.weights) weight.mutable_grad() = at::Tensor();
-    part.run();
-    expect_gradients_of_one_piece(part);
-  });
-}
-
-TEST_P(ExecutorFaults, Neighbours_that_expect_different_transfers_are_refused_on_all_ranks) {
-  const auto errors = errors_of(GetParam(), [&](World& world) {
-    const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false}, GetParam().links());
-    if (world.rank() == 1) part.stages.front() = std::make_unique<OtherTransfer>(part.network, StageIndex{1});
-    part.run();
-  });
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error,
-                HasSubstr("expected stage 0 to announce the transfer that stage 1 expects, from microbatch 0 on "
-                          "Double [1, 5], from microbatch 1 on Float [2, 5], got from microbatch 0 on Double [1, "
-                          "5], from microbatch 1 on Double [2, 5]"));
-  }
-}
-
-TEST_P(ExecutorFaults, A_stage_that_hands_on_something_else_than_announced_is_named) {
-  const auto errors = errors_of(GetParam(), [&](World& world) {
-    const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2, .has_more_tensors = false}, GetParam().links());
-    part.stages.front() = std::make_unique<OtherTransfer>(part.network, part.executor.stages().front());
-    part.run();
-  });
-  EXPECT_THAT(errors[0], HasSubstr("expected stage 0 to hand on what it announced, Float [2, 5], got Double [2, 5] for "
-                                   "microbatch 1"));
-  EXPECT_NE(errors[1], "");
-}
-
-TEST_P(ExecutorFaults, Different_numbers_of_microbatches_are_refused_on_all_ranks) {
-  const auto errors = errors_of(GetParam(), [&](World& world) {
-    const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 3 + world.rank()}, GetParam().links());
-    part.run();
-  });
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, HasSubstr("as many microbatches on all ranks of a pipeline, got 3 on its rank 0 and 4 on its"));
-  }
-}
-
-TEST_P(ExecutorFaults, A_rank_that_does_not_come_is_named_with_what_is_waited_for) {
-  std::promise<void> has_failed;
-  const std::shared_future<void> failure = has_failed.get_future().share();
-  const auto errors = errors_of(GetParam(), [&](World& world) {
-    const DistContext context = context_of(world);
-    Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 2}, GetParam().links());
-    part.run();
-    world.set_timeout(std::chrono::milliseconds(300));
-    if (world.rank() == 0) part.stages.front()->on_forward = [&](StageIndex, MicrobatchIndex) { failure.wait(); };
-    try {
-      part.run();
-    } catch (const std::exception&) {
-      if (world.rank() == 1) has_failed.set_value();
-      throw;
-    }
-  });
-  EXPECT_THAT(errors[1], HasSubstr("receiving the output of stage 0, microbatch 0"));
-  if (GetParam().messages == ExchangeMethod::kCopyEngine) {
-    EXPECT_THAT(errors[1], HasSubstr("rank 1 has waited 0.3 s for the output of stage 0, microbatch 0 from rank 0"));
-  }
-}
-
-TEST_P(ExecutorFaults, A_rank_whose_program_has_returned_is_named) {
-  if (GetParam().backend == RankBackend::kGloo) GTEST_SKIP() << "a matter of threads here";
-  const auto errors = errors_of(GetParam(), [&](World& world) {
-    const DistContext context = context_of(world);
-    StageLinks links(context, StagePlacement::loop(2, 1), GetParam().links());
-    if (world.rank() == 0) return world.leave();
-    (void)links.receive({.source = {0}, .target = {1}, .microbatch = {0}}, {at::empty({1}, at::kDouble)});
-  });
-  EXPECT_THAT(errors[1], HasSubstr("whose program has returned"));
-}
-
-TEST_P(ExecutorFaults, Too_few_microbatches_for_a_schedule_are_refused_on_all_ranks) {
-  const auto errors = errors_of(GetParam(), [&](World& world) {
-    const DistContext context = context_of(world);
-    Part part(context, DualPipeVScheduleConfig{}, {.num_microbatches = 3}, GetParam().links());
-    part.run();
-  });
-  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("dual_pipe_v"));
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// A rank's part of a toy network, and where the ranks run.
+//
+// Example
+//   run_ranks(setting.backend, setting.num_ranks, [&](World& world) {
+//     const DistContext context = context_of(world);
+//     Part part(context, GPipeScheduleConfig{}, {.num_microbatches = 4}, setting.links());
+//     part.run();
+//   });
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "d9d/pipelining/executor/pipeline_executor.h"
+
+#include "tests/pipelining/executor/toy_stages.h"
+#include "tests/support/ranks.h"
+
+namespace d9d::test {
+
+inline DistContext context_of(World& world) {
+  return DistContext({.mesh = {.pipeline_parallel = world.size()},
+                      .world = borrowed(world),
+                      .local_rank = world.rank(),
+                      .log_sink = [](std::string_view) {}});
+}
+
+// A rank's part of the network.
+struct Part {
+  Part(const DistContext& context, const PipelineScheduleConfig& config, ToyShape shape,
+       const StageLinksConfig& links = {})
+      : Part(context, schedule_of(config), shape, links) {}
+  Part(const DistContext& context, PipelineSchedule schedule, ToyShape shape, const StageLinksConfig& links = {})
+      : executor(context, std::move(schedule), links), network([&] {
+          shape.num_stages = executor.placement().num_stages();
+          shape.device = context.device();
+          return shape;
+        }()) {
+    for (const StageIndex stage : executor.stages()) stages.push_back(std::make_unique<ToyStage>(network, stage));
+  }
+  void run() {
+    std::vector<PipelineStage*> borrowed_stages;
+    for (const auto& stage : stages) borrowed_stages.push_back(stage.get());
+    executor.run(borrowed_stages, network.shape.num_microbatches);
+  }
+
+  PipelineExecutor executor;
+  ToyNetwork network;
+  std::vector<std::unique_ptr<ToyStage>> stages;
+};
+
+// Gradients of a layer are summed over microbatches in another order than on one rank.
+inline constexpr double kRounding = 1e-13;
+
+inline void expect_gradients_of_one_piece(const Part& part) {
+  ToyNetwork whole(part.network.shape);
+  whole.run_in_one_piece();
+  const auto& own = part.executor.stages();
+  for (std::int64_t i = 0; i < whole.shape.num_stages; ++i) {
+    const at::Tensor& grad = part.network.weights[static_cast<std::size_t>(i)].grad();
+    const at::Tensor& expected = whole.weights[static_cast<std::size_t>(i)].grad();
+    const bool is_own = std::ranges::find(own, StageIndex{i}) != own.end();
+    ASSERT_EQ(grad.defined(), is_own && expected.defined()) << "layer " << i;
+    if (!grad.defined()) continue;
+    EXPECT_TRUE(at::allclose(grad, expected, kRounding, kRounding)) << "layer " << i;
+  }
+}
+
+struct Setting {
+  RankBackend backend;
+  std::int64_t num_ranks;
+  ExchangeMethod messages = ExchangeMethod::kCopyEngine;
+  friend void PrintTo(const Setting& setting, std::ostream* out) {
+    *out << to_string(setting.backend) << " " << setting.num_ranks
+         << (setting.messages == ExchangeMethod::kCopyEngine ? " copies" : " exchange");
+  }
+  [[nodiscard]] StageLinksConfig links(std::int64_t num_slots = 2) const {
+    return {.num_inbox_slots = num_slots, .method = messages};
+  }
+};
+
+}  // namespace d9d::test
