@@ -13,6 +13,7 @@
 #include "d9d/blocks/linear/linear.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/control/shard_over_data.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
@@ -119,13 +120,24 @@ struct Stream {
 struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   explicit Provider(const Layers& of_net) : layers(of_net) {}
   ModelStage<Types> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
-    return as_model_stage<Types>(make_module<Net>(layers, stage));
+    auto net = make_module<Net>(layers, stage);
+    nets[stage.current_stage] = net;
+    return as_model_stage<Types>(net);
+  }
+  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module) override {
+    if (context.mesh_parameters().data_parallel_shard == 1) {
+      return ModelProvider<Types>::parallelize_model_stage(context, stage, module);
+    }
+    std::vector<std::shared_ptr<Module>> units;
+    for (const auto& [index, linear] : nets.at(stage.current_stage)->linears) units.push_back(linear.shared());
+    shard_over_data(context, nets.at(stage.current_stage).shared(), units);
   }
   std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext& context,
                                                        std::optional<std::int64_t>) override {
     return as_pack_stream<Batch>(Stream{.of_second_step = of_second_step(context.data_parallel_rank())});
   }
   const Layers& layers;
+  std::map<std::int64_t, ModulePtr<Net>> nets = {};  // by stage
   std::function<std::int64_t(std::int64_t rank)> of_second_step = [](std::int64_t) { return kNumMicrobatches; };
 };
 
@@ -219,6 +231,16 @@ Layers activated_layers() {
 
 TEST(OwnStages, Whose_inputs_nobody_else_keeps_train_as_one_piece_does) {
   expect_trains_as_one_piece(activated_layers());
+}
+
+TEST(OwnStages, Whose_layers_are_sharded_train_as_one_piece_does) {
+  const Layers layers = activated_layers();
+  const auto expected = train(Provider(layers), {});
+  for (const PipelineScheduleConfig& schedule :
+       {PipelineScheduleConfig(OneFOneBScheduleConfig{}), PipelineScheduleConfig(ZeroBubbleVScheduleConfig{})}) {
+    const Layout layout{.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = schedule};
+    EXPECT_EQ(difference(train(Provider(layers), layout), expected, tolerance("fp64")), "");
+  }
 }
 
 TEST(OwnStages, That_hand_on_complex_numbers_train_as_one_piece_does) {
