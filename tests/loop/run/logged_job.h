@@ -24,9 +24,10 @@ struct ShardingProvider : Provider {
   }
 };
 
-// What a job on two ranks logs, and throws. `change` prepares the job of a rank.
-inline std::string log_of_ranks(const std::function<void(Job& job, std::int64_t rank)>& change,
-                                Layout layout = Layout::kReplicas, const std::shared_ptr<Task>& task = nullptr) {
+// What a job on two ranks logs, and throws. Each has a task of its own, and `change` prepares its job.
+template <class OwnTask = Task>
+std::string log_of_ranks(const std::function<void(Job& job, std::int64_t rank)>& change,
+                         Layout layout = Layout::kReplicas) {
   ::testing::internal::CaptureStderr();
   std::string thrown;
   try {
@@ -41,9 +42,9 @@ inline std::string log_of_ranks(const std::function<void(Job& job, std::int64_t 
       change(job, world.rank());
       ShardingProvider sharding;
       sharding.packs = job.provider.packs;
-      Task own_task;
+      OwnTask task;
       Trainer<Types>(context, job.config,
-                     {.task = task == nullptr ? own_task : *task,
+                     {.task = task,
                       .model = shards ? sharding : job.provider,
                       .data = job.provider,
                       .optimizer = *job.optimizer,

@@ -186,7 +186,7 @@ TEST(OwnBackward, Is_refused) {
   EXPECT_THAT(log_of_task(task), AllOf(HasSubstr("to leave the backward to the loop, got one of their own"),
                                        HasSubstr("microbatch 0 of step 0")));
   for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
-    EXPECT_THAT(log_of_ranks([](toy::Job&, std::int64_t) {}, layout, std::make_shared<BackwardTask>()),
+    EXPECT_THAT(log_of_ranks<BackwardTask>([](toy::Job&, std::int64_t) {}, layout),
                 HasSubstr("to leave the backward to the loop"));
   }
 }
