@@ -1,5 +1,6 @@
 #include "d9d/pipelining/executor/compare_transfers.h"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,16 @@ void compare_transfers(const DistContext& context, const StagePlacement& placeme
               " to announce the transfer that stage ", stage + 1, " expects, ", expected.get<std::string>(), ", got ",
               sent.get<std::string>(),
               ". Correct the stages' transfers, or the data: all ranks of a pipeline read the ", "same samples.");
+  }
+}
+
+void compare_programs(const DistContext& context, const std::string& schedule, const std::string& program) {
+  const nlohmann::json own = std::hash<std::string>()(program);
+  const auto all = all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    D9D_CHECK(all[rank] == all[0], StateError, "[pipelining::executor] expected ", schedule,
+              " to give all ranks of a pipeline the same program, got another on its rank ", rank,
+              " than on its rank 0. Let its order depend on its arguments alone, not on what a rank has measured.");
   }
 }
 

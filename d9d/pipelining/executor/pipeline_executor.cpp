@@ -24,16 +24,19 @@ PipelineExecutor::PipelineExecutor(const DistContext& context, PipelineSchedule 
       schedule_(std::move(schedule)),
       num_inbox_slots_(links.num_inbox_slots),
       rank_(context.mesh(MeshDomain::kRegular).axis_coordinate("pp")),
-      placement_(schedule_.placement(context.mesh(MeshDomain::kRegular).axis_size("pp"))),
+      placement_(placement_of(schedule_, context.mesh(MeshDomain::kRegular).axis_size("pp"))),
       links_(context, placement_, links),
       lanes_(lanes_of(context)) {}
 
-const PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatches) {
+PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatches) {
   const auto found = plans_.find(num_microbatches);
   if (found != plans_.end()) return found->second;
   const PipelineProgram program =
       build_program(schedule_, placement_.num_ranks(), num_microbatches, {.num_inbox_slots = num_inbox_slots_});
-  Planned planned{.plan = plan_rank(program, rank_), .has_backward = program.has_backward(), .has_lanes = false};
+  Planned planned{.plan = plan_rank(program, rank_),
+                  .has_backward = program.has_backward(),
+                  .has_lanes = false,
+                  .text = to_text(program)};
   planned.has_lanes = lanes_.has_value() && std::ranges::any_of(planned.plan.steps, [](const PlannedStep& step) {
                         const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
                         return parts != nullptr && can_run_at_once(*parts);
@@ -77,7 +80,10 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
     compare_transfers(context_, placement_, by_index, num_microbatches);
     has_compared_ = true;
   }
-  const Planned& planned = plan_for(num_microbatches);
+  Planned& planned = plan_for(num_microbatches);
+  if (const std::string text = std::exchange(planned.text, ""); has_peers && !text.empty()) {
+    compare_programs(context_, schedule_.name, text);
+  }
   if (has_links) links_.reserve(largest_messages(by_index, num_microbatches));
   const Lanes* const lanes = planned.has_lanes && graphs == nullptr ? &*lanes_ : nullptr;
   ProgramRun(placement_, by_index, links_, lanes, graphs, planned.has_backward).run(planned.plan);

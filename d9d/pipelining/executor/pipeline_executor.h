@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "d9d/core/dist_context/dist_context.h"
@@ -46,7 +47,8 @@ class PipelineExecutor {
   //
   // Throws, before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
   // StateError on all ranks if they have different numbers of microbatches, or neighbours expect different transfers
-  // (on CUDA devices only the first step compares, since that makes the host wait). StateError for a stage that hands
+  // (on CUDA devices only the first step compares, since that makes the host wait), or, in the first step of so many
+  // microbatches, if the schedule gave ranks different programs. StateError for a stage that hands
   // on other tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and
   // run_ranks() do); nothing is kept of the step.
   //
@@ -58,9 +60,10 @@ class PipelineExecutor {
   struct Planned {
     RankPlan plan;
     bool has_backward;
-    bool has_lanes;  // computations that run at once on a GPU
+    bool has_lanes;    // computations that run at once on a GPU
+    std::string text;  // of the program of all ranks, until it is known to be theirs, too
   };
-  [[nodiscard]] const Planned& plan_for(std::int64_t num_microbatches);
+  [[nodiscard]] Planned& plan_for(std::int64_t num_microbatches);
   [[nodiscard]] std::map<DirectedLink, std::int64_t> largest_messages(
       const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches) const;
 

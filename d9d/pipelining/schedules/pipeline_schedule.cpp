@@ -61,16 +61,23 @@ PipelineSchedule schedule_of(const PipelineScheduleConfig& config) {
   return std::visit([](const auto& one) { return schedule_for(one); }, config);
 }
 
+StagePlacement placement_of(const PipelineSchedule& schedule, std::int64_t num_ranks) {
+  D9D_CHECK(schedule.placement && schedule.order, ConfigError,
+            "[pipelining::schedule] expected a placement and an order of ", schedule.name, ", got none. Set both.");
+  StagePlacement stages = schedule.placement(num_ranks);
+  D9D_CHECK(stages.num_ranks() == num_ranks, ConfigError, "[pipelining::schedule] expected ", schedule.name,
+            " to place stages on ", num_ranks, " ranks, got ", stages.num_ranks(),
+            ". Correct the placement of the schedule.");
+  return stages;
+}
+
 PipelineProgram build_compute_program(const PipelineSchedule& schedule, std::int64_t num_ranks,
                                       std::int64_t num_microbatches) {
   D9D_CHECK(num_ranks >= 1 && num_microbatches >= 1, ConfigError,
             "[pipelining::schedule] expected at least one rank "
             "and one microbatch for ",
             schedule.name, ", got ", num_ranks, " and ", num_microbatches, ". Change them.");
-  PipelineProgram program{.num_microbatches = num_microbatches, .stages = schedule.placement(num_ranks)};
-  D9D_CHECK(program.stages.num_ranks() == num_ranks, ConfigError, "[pipelining::schedule] expected ", schedule.name,
-            " to place stages on ", num_ranks, " ranks, got ", program.stages.num_ranks(),
-            ". Correct the placement of the schedule.");
+  PipelineProgram program{.num_microbatches = num_microbatches, .stages = placement_of(schedule, num_ranks)};
   for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
     program.ranks.push_back(schedule.order(program.stages, rank, num_microbatches));
   }

@@ -19,7 +19,7 @@ namespace d9d {
 struct PipelineSchedule {
   std::string name;  // in messages and pictures
   std::function<StagePlacement(std::int64_t num_ranks)> placement;
-  // The computations of one rank, in order. Throws ConfigError for a number of microbatches that the schedule cannot
+  // The computations of one rank, in order: the same whichever rank asks. Throws ConfigError for a number of microbatches that the schedule cannot
   // run.
   std::function<RankProgram(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches)> order;
 };
@@ -27,6 +27,10 @@ struct PipelineSchedule {
 // With one stage in all, every schedule that trains is F0 B0 F1 B1: it keeps one microbatch of activations.
 // ConfigError for auto, which stands for no schedule yet.
 [[nodiscard]] PipelineSchedule schedule_of(const PipelineScheduleConfig& config);
+
+// Where the stages lie on so many ranks. Throws ConfigError where the schedule has no placement or no order, or a
+// placement on another number of ranks.
+[[nodiscard]] StagePlacement placement_of(const PipelineSchedule& schedule, std::int64_t num_ranks);
 
 // Computations only. Throws ConfigError for less than one rank or microbatch, and what order() throws.
 [[nodiscard]] PipelineProgram build_compute_program(const PipelineSchedule& schedule, std::int64_t num_ranks,

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/pipelining/schedules/compute_order.h"
 
 #include "tests/pipelining/executor/toy_part.h"
 
@@ -141,6 +142,43 @@ TEST_P(ExecutorFaults, Different_numbers_of_microbatches_are_refused_on_all_rank
   });
   for (const std::string& error : errors) {
     EXPECT_THAT(error, HasSubstr("as many microbatches on all ranks of a pipeline, got 3 on its rank 0 and 4 on its"));
+  }
+}
+
+// As where each rank orders by what it has measured itself.
+TEST_P(ExecutorFaults, A_schedule_of_ones_own_that_gives_ranks_different_programs_is_refused_on_all_ranks) {
+  const auto errors = errors_of(GetParam(), [&](World& world) {
+    const DistContext context = context_of(world);
+    const PipelineSchedule schedule{
+        .name = "own",
+        .placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 1); },
+        .order =
+            [asks = world.rank()](const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
+              return asks == 0 ? breadth_first_order(stages, rank, num_microbatches)
+                               : one_f_one_b_order(stages, rank, num_microbatches, {});
+            }};
+    Part part(context, schedule, {.num_microbatches = 3}, GetParam().links());
+    part.run();
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, HasSubstr("expected own to give all ranks of a pipeline the same program, got another on its "
+                                 "rank 1 than on its rank 0"));
+  }
+}
+
+TEST_P(ExecutorFaults, A_placement_on_another_number_of_ranks_is_refused_on_all_ranks) {
+  for (const std::int64_t more : {-1, 1}) {
+    const auto errors = errors_of(GetParam(), [&](World& world) {
+      const DistContext context = context_of(world);
+      const PipelineSchedule schedule{
+          .name = "own",
+          .placement = [&](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks + more, 1); },
+          .order = breadth_first_order};
+      const PipelineExecutor executor(context, schedule);
+    });
+    for (const std::string& error : errors) {
+      EXPECT_THAT(error, HasSubstr(cat("expected own to place stages on 2 ranks, got ", 2 + more)));
+    }
   }
 }
 

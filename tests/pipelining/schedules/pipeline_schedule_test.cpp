@@ -1,5 +1,8 @@
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
+#include <functional>
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -104,15 +107,16 @@ TEST(PipelineSchedule, Groups_of_microbatches_may_be_uneven) {
             "1F0 1F1 1F2 3F0 3B0 3F1 3B1 3F2 3B2 1F3 1B0 1F4 1B1 3F3 1B2 3F4 3B3 3B4 1B3 1B4");
 }
 
+std::string error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 TEST(PipelineSchedule, Refuses_what_it_cannot_run) {
-  const auto error_of = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "no error";
-  };
   EXPECT_THAT(error_of([] { (void)build_program(schedule_of(DualPipeVScheduleConfig{}), 4, 7); }),
               HasSubstr("expected at least 2 microbatches a rank, 8 for 4 ranks, got 7"));
   EXPECT_THAT(error_of([] { (void)build_program(schedule_of(DualPipeVScheduleConfig{}), 1, 1); }),
@@ -143,6 +147,15 @@ TEST(PipelineSchedule, A_schedule_of_ones_own_is_checked) {
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 never runs B or I of stage 1, microbatch 0"));
+  }
+}
+
+TEST(PipelineSchedule, A_schedule_of_ones_own_has_a_placement_and_an_order) {
+  const auto loop = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 1); };
+  for (const PipelineSchedule& own : {PipelineSchedule{.name = "own", .placement = loop, .order = nullptr},
+                                      PipelineSchedule{.name = "own", .placement = nullptr, .order = forward_order}}) {
+    EXPECT_THAT(error_of([&] { (void)build_program(own, 2, 2); }),
+                HasSubstr("expected a placement and an order of own, got none"));
   }
 }
 
