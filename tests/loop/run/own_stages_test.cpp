@@ -9,12 +9,14 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/normalization.h>
 
 #include "d9d/blocks/linear/linear.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/control/shard_over_data.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/modules/adopt.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 #include "tests/support/compare.h"
@@ -55,6 +57,7 @@ struct Layers {
   std::function<Tensors(Net& net, std::int64_t index, const Tensors& arrived)> layer;
   std::function<at::Tensor(const Tensors& left)> end;
   bool have_own_sums = true;  // or those of a stage share one, whose name all stages have
+  bool have_norms = false;    // of torch::nn
 };
 
 struct Net : Module {
@@ -64,6 +67,11 @@ struct Net : Module {
       linears.emplace(i, register_module<Linear>(cat("linear", i), LinearConfig{kWidth, kWidth}));
       const bool is_new = sums.empty() || layers.have_own_sums;
       const std::string name = layers.have_own_sums ? cat("sum", i) : "sum";
+      if (layers.have_norms) {
+        norms.emplace(i, register_module(cat("norm", i), adopt([] {
+                                           return torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth}));
+                                         })));
+      }
       sums.emplace(i, is_new ? register_buffer(name, {.shape = {1}, .init = init::zeros()}) : sums.begin()->second);
     }
     to(at::kDouble);
@@ -88,6 +96,7 @@ struct Net : Module {
   const PipelineStageInfo stage;
   std::map<std::int64_t, ModulePtr<Linear>> linears;
   std::map<std::int64_t, BufferPtr> sums;
+  std::map<std::int64_t, ModulePtr<Adopted<torch::nn::LayerNormImpl>>> norms;
 };
 
 struct Task : TrainTask<Types> {
@@ -120,24 +129,20 @@ struct Stream {
 struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   explicit Provider(const Layers& of_net) : layers(of_net) {}
   ModelStage<Types> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
-    auto net = make_module<Net>(layers, stage);
-    nets[stage.current_stage] = net;
+    net = make_module<Net>(layers, stage);
     return as_model_stage<Types>(net);
   }
-  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module) override {
-    if (context.mesh_parameters().data_parallel_shard == 1) {
-      return ModelProvider<Types>::parallelize_model_stage(context, stage, module);
-    }
+  void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
     std::vector<std::shared_ptr<Module>> units;
-    for (const auto& [index, linear] : nets.at(stage.current_stage)->linears) units.push_back(linear.shared());
-    shard_over_data(context, nets.at(stage.current_stage).shared(), units);
+    for (const auto& [index, linear] : net->linears) units.push_back(linear.shared());
+    shard_over_data(context, net.shared(), units);
   }
   std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext& context,
                                                        std::optional<std::int64_t>) override {
     return as_pack_stream<Batch>(Stream{.of_second_step = of_second_step(context.data_parallel_rank())});
   }
   const Layers& layers;
-  std::map<std::int64_t, ModulePtr<Net>> nets = {};  // by stage
+  ModulePtr<Net> net = nullptr;
   std::function<std::int64_t(std::int64_t rank)> of_second_step = [](std::int64_t) { return kNumMicrobatches; };
 };
 
@@ -233,13 +238,25 @@ TEST(OwnStages, Whose_inputs_nobody_else_keeps_train_as_one_piece_does) {
   expect_trains_as_one_piece(activated_layers());
 }
 
-TEST(OwnStages, Whose_layers_are_sharded_train_as_one_piece_does) {
-  const Layers layers = activated_layers();
+// All ranks that share the data read the same.
+TEST(OwnStages, Of_torch_nn_in_part_train_over_replicas_and_shards_as_one_piece_does) {
+  Layers layers = activated_layers();
+  layers.have_norms = true;
+  layers.layer = [](Net& net, std::int64_t index, const Tensors& arrived) {
+    return Tensors{activated(net, index, net.norms.at(index)(arrived[0])) + arrived[0]};
+  };
   const auto expected = train(Provider(layers), {});
   for (const PipelineScheduleConfig& schedule :
-       {PipelineScheduleConfig(OneFOneBScheduleConfig{}), PipelineScheduleConfig(ZeroBubbleVScheduleConfig{})}) {
-    const Layout layout{.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = schedule};
-    EXPECT_EQ(difference(train(Provider(layers), layout), expected, tolerance("fp64")), "");
+       {PipelineScheduleConfig(OneFOneBScheduleConfig{}),
+        PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true}),
+        PipelineScheduleConfig(ZeroBubbleVScheduleConfig{}), PipelineScheduleConfig(DualPipeVScheduleConfig{})}) {
+    for (const DeviceMeshParameters& mesh :
+         {DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2},
+          DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_replicate = 2}}) {
+      SCOPED_TRACE(cat(schedule_of(schedule).name, " over ", mesh.data_parallel_shard, " shards"));
+      const auto trained = train(Provider(layers), {.mesh = mesh, .schedule = schedule});
+      EXPECT_EQ(difference(trained, expected, tolerance("fp64")), "");
+    }
   }
 }
 

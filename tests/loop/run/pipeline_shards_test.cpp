@@ -1,8 +1,13 @@
-// Sharded stages: how often their units are gathered and reduced in a step.
+// Sharded stages: how often their units are gathered and reduced in a step, and what a step keeps.
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/loop/run/pipeline_job.h"
+#include "tests/support/memory_peak.h"
 
 namespace d9d::test::pipeline_shards_test {
 namespace {
@@ -70,6 +75,37 @@ TEST(PipelineShards, Of_a_model_in_one_piece_are_gathered_and_reduced_in_each_mi
   const Trained trained = train({.mesh = {.data_parallel_shard = kNumShards}});
   EXPECT_GT(trained.num_gathers, kOnce * kMicrobatchesOfRank);
   EXPECT_EQ(trained.num_reductions, kOnce * kMicrobatchesOfRank);
+}
+
+// Of microbatches of 8 positions, from the first loss to the first of the third step, on the rank that keeps most.
+std::int64_t peak_bytes(std::int64_t num_microbatches) {
+  std::mutex mutex;
+  std::int64_t peak = 0;
+  const auto of_step = [=](std::int64_t step) {
+    std::vector<TokenBatch> pack;
+    for (std::int64_t i = 0; i < kNumShards * num_microbatches; ++i) {
+      pack.push_back(pipeline::microbatch(3 * step, 2 + 3 * i));
+    }
+    return pack;
+  };
+  const auto on_loss = [&](LossResult&) {
+    thread_local std::optional<MemoryPeak> memory;
+    thread_local std::int64_t num_losses = 0;
+    if (num_losses == 0) memory.emplace();
+    if (num_losses++ != 2 * num_microbatches) return;
+    const std::lock_guard lock(mutex);
+    peak = std::max(peak, memory->peak_bytes());
+    memory.reset();
+  };
+  (void)train({.mesh = {.data_parallel_shard = kNumShards}, .microbatches = of_step, .on_loss = on_loss});
+  return peak;
+}
+
+TEST(PipelineShards, Of_a_model_in_one_piece_keep_the_activations_of_one_microbatch) {
+  constexpr double kInputs = 1.05;  // of all microbatches
+  const auto of_one = static_cast<double>(peak_bytes(1)), of_eight = static_cast<double>(peak_bytes(8));
+  EXPECT_GT(of_one, 0);
+  EXPECT_LE(of_eight, kInputs * of_one);
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ class Executor : public ::testing::TestWithParam<Setting> {
 };
 INSTANTIATE_TEST_SUITE_P(Threads, Executor,
                          ::testing::Values(Setting{RankBackend::kThreads, 1}, Setting{RankBackend::kThreads, 2},
-                                           Setting{RankBackend::kThreads, 3}, Setting{RankBackend::kThreads, 4}),
+                                           Setting{RankBackend::kThreads, 3}, Setting{RankBackend::kThreads, 4},
+                                           Setting{RankBackend::kThreads, 8}),
                          [](const auto& setting) { return cat(setting.param.num_ranks); });
 INSTANTIATE_TEST_SUITE_P(Gloo, Executor,
                          ::testing::Values(Setting{RankBackend::kGloo, 2, ExchangeMethod::kCommunicator},
@@ -172,6 +173,22 @@ TEST_P(Executor, Runs_a_schedule_of_ones_own) {
   run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
     const DistContext context = context_of(world);
     Part part(context, schedule, {.num_microbatches = 5}, GetParam().links());
+    part.run();
+    expect_gradients_of_one_piece(part);
+  });
+}
+
+TEST(ExecutorPrograms, Written_by_hand_run) {
+  const PipelineProgram program = parse_program(
+      "r0: 0F0 0F2 2F2 2B2 2F0 0F1 0I2 2F1 2I0 2I1 0W2 0B0 2W0 0I1 2W1 0W1\n"
+      "r1: 1F2 1F0 1B2 1F1 1I0|1I1 1W1 1W0\n");
+  const PipelineSchedule schedule{
+      .name = "by hand",
+      .placement = [&](std::int64_t) { return program.stages; },
+      .order = [&](const auto&, std::int64_t rank, std::int64_t) { return program.ranks.at(rank); }};
+  run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, schedule, {.num_microbatches = 3});
     part.run();
     expect_gradients_of_one_piece(part);
   });

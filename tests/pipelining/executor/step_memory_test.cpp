@@ -4,6 +4,7 @@
 // first, temporaries of computations and messages that wait included. Not counted: weights and their gradients, and
 // inboxes, which are there before.
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <vector>
@@ -116,6 +117,37 @@ TEST(StepMemory, Each_rank_keeps_what_the_simulation_of_measured_stages_says_in_
       }
     }
   }
+}
+
+TEST(StepMemory, Goes_back_after_steps_of_any_number_of_microbatches_whose_programs_are_built_once) {
+  constexpr std::int64_t kNumRanks = 2, kNumSteps = 100, kNumKinds = 5;
+  std::atomic<std::int64_t> num_built = 0;
+  PipelineSchedule schedule = schedule_of(OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true});
+  schedule.order = [&, order = schedule.order](const auto&... arguments) {
+    ++num_built;
+    return order(arguments...);
+  };
+  run_ranks(RankBackend::kThreads, kNumRanks, [&](World& world) {
+    const DistContext context({.mesh = {.pipeline_parallel = kNumRanks},
+                               .world = borrowed(world),
+                               .local_rank = world.rank(),
+                               .log_sink = [](std::string_view) {}});
+    PipelineExecutor executor(context, schedule);
+    const ToyNetwork network({.num_stages = executor.placement().num_stages()});
+    std::vector<std::unique_ptr<ToyStage>> stages;
+    std::vector<PipelineStage*> own;
+    for (const StageIndex index : executor.stages()) {
+      stages.push_back(std::make_unique<ToyStage>(network, index));
+      own.push_back(stages.back().get());
+    }
+    executor.run(own, kNumKinds);  // gradients have their memory afterwards
+    const MemoryPeak memory;
+    for (std::int64_t step = 0; step < kNumSteps; ++step) {
+      executor.run(own, 1 + (step * 3) % kNumKinds);
+      ASSERT_EQ(memory.live_bytes(), 0) << "after step " << step;
+    }
+  });
+  EXPECT_EQ(num_built, kNumRanks * kNumRanks * kNumKinds);
 }
 
 }  // namespace
