@@ -1,5 +1,6 @@
 #include "d9d/pipelining/executor/pipeline_executor.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -136,9 +137,9 @@ TEST_P(Executor, Keeps_as_many_microbatches_as_the_validator_says) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
       SCOPED_TRACE(schedule.name);
       const DistContext context = context_of(world);
-      constexpr std::int64_t kNumMicrobatches = 12;
-      const PipelineProgram program = build_program(schedule_of(schedule.config), world.size(), kNumMicrobatches);
-      Part part(context, schedule.config, {.num_microbatches = kNumMicrobatches});
+      const std::int64_t num_microbatches = std::max<std::int64_t>(12, 2 * world.size());
+      const PipelineProgram program = build_program(schedule_of(schedule.config), world.size(), num_microbatches);
+      Part part(context, schedule.config, {.num_microbatches = num_microbatches});
       std::int64_t most = 0;
       for (const auto& stage : part.stages) {
         stage->on_forward = [&](StageIndex, MicrobatchIndex) {
@@ -213,7 +214,7 @@ TEST_P(Executor, Gives_the_same_bits_whatever_takes_how_long) {
        {PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2}),
         PipelineScheduleConfig(ZeroBubbleVScheduleConfig{}), PipelineScheduleConfig(DualPipeVScheduleConfig{})}) {
     run_ranks(GetParam().backend, GetParam().num_ranks, [&](World& world) {
-      const ToyShape shape{.num_microbatches = 8};
+      const ToyShape shape{.num_microbatches = std::max<std::int64_t>(8, 2 * world.size())};
       const DistContext fast = context_of(world);
       Part expected(fast, config, shape, GetParam().links());
       expected.run();
