@@ -19,8 +19,8 @@ namespace d9d {
 struct PipelineSchedule {
   std::string name;  // in messages and pictures
   std::function<StagePlacement(std::int64_t num_ranks)> placement;
-  // The computations of one rank, in order: the same whichever rank asks. Throws ConfigError for a number of microbatches that the schedule cannot
-  // run.
+  // The computations of one rank, in order: the same whichever rank asks. Throws ConfigError for a number of
+  // microbatches that the schedule cannot run.
   std::function<RankProgram(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches)> order;
 };
 
