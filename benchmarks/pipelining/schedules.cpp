@@ -26,6 +26,7 @@
 #include "d9d/pipelining/simulator/plot_svg.h"
 
 #include "benchmarks/pipelining/equal_stage.h"
+#include "benchmarks/pipelining/longest_of_ranks.h"
 #include "benchmarks/pipelining/schedules_config.h"
 #include "benchmarks/pipelining/step_parts.h"
 
@@ -231,11 +232,7 @@ class Benchmark {
     }
     std::vector<double> seconds;
     for (const auto& [begin, end] : spans) seconds.push_back(begin.seconds_until(end));
-    for (const nlohmann::json& of_rank : d9d::all_gather_object(seconds, pipeline_)) {
-      for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] = std::max(seconds[i], of_rank[i].get<double>());
-    }
-    std::ranges::sort(seconds);
-    return seconds;
+    return longest_of_ranks(std::move(seconds), pipeline_);
   }
 
   d9d::Simulation recorded(const d9d::PipelineProgram& program, const std::function<void()>& step) {

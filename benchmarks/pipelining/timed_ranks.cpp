@@ -24,6 +24,8 @@
 #include "d9d/pipelining/simulator/choose_schedule.h"
 #include "d9d/pipelining/simulator/simulate.h"
 
+#include "benchmarks/pipelining/longest_of_ranks.h"
+
 namespace benchmarks {
 namespace {
 
@@ -93,7 +95,7 @@ class TimedStage final : public d9d::PipelineStage {
   at::Tensor weight_ = at::ones({}).requires_grad_();
 };
 
-// Sorted seconds of steps, of the rank that takes longest.
+// Seconds, sorted.
 std::vector<double> timed_steps(const d9d::DeviceMesh& pipeline, std::int64_t num_steps,
                                 const std::function<void()>& step) {
   std::vector<double> seconds;
@@ -101,14 +103,9 @@ std::vector<double> timed_steps(const d9d::DeviceMesh& pipeline, std::int64_t nu
     (void)d9d::all_gather_object(nullptr, pipeline);
     const auto begin = Clock::now();
     step();
-    const double own = Seconds(Clock::now() - begin).count();
-    double longest = 0;
-    for (const nlohmann::json& each : d9d::all_gather_object(own, pipeline))
-      longest = std::max(longest, each.get<double>());
-    if (i >= 0) seconds.push_back(longest);
+    if (i >= 0) seconds.push_back(Seconds(Clock::now() - begin).count());
   }
-  std::ranges::sort(seconds);
-  return seconds;
+  return longest_of_ranks(std::move(seconds), pipeline);
 }
 
 void run(const TimedConfig& config, const d9d::DistContext& context) {

@@ -16,10 +16,12 @@
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/local_stages.h"
 #include "d9d/loop/component/model_stage_factory.h"
+#include "d9d/loop/component/training_stage.h"
 #include "d9d/modules/detect_non_finite.h"
 #include "d9d/modules/gradient_reduction.h"
 #include "d9d/parallelism/fsdp/fsdp_runtime.h"
 #include "d9d/pipelining/executor/measure_links.h"
+#include "d9d/pipelining/executor/measure_stage.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/schedules/compute_order.h"
 
@@ -84,6 +86,24 @@ double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
     bytes += of_element * static_cast<double>(parameter->stored().numel());
   }
   return bytes;
+}
+
+// Of the forward of either of two stages beside the backward of the other; 0 where the executor runs them in a row.
+double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages,
+                       const std::vector<StageSample>& samples, const std::vector<StageCosts>& costs) {
+  if (!job.context.device().is_cuda() || job.config.cuda_graph) return 0;
+  const Lanes lanes(job.context.world());
+  double hidden = 0, shorter = 0;
+  for (const auto& [of_forward, of_backward] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 0}}) {
+    StageSample beside = samples[of_forward];
+    beside.before_forward = nullptr;  // the inputs are those of the same microbatch
+    wait_for_all(job.context);
+    const double together =
+        measure_composed({stages[of_forward], beside}, {stages[of_backward], samples[of_backward]}, &lanes);
+    hidden += costs[of_forward].forward + costs[of_backward].backward - together;
+    shorter += std::min(costs[of_forward].forward, costs[of_backward].backward);
+  }
+  return std::clamp(hidden / shorter, 0.0, 1.0);
 }
 
 }  // namespace
@@ -163,7 +183,7 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
         std::max(0.0, held_[i]) + bytes_of_step_end(*stages_[i], job_.config.gradient_manager.grad_dtype);
     measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs[i]});
   }
-  if (own_.size() == 2) measurement.composed_overlap = measure_overlap(stages, samples, costs);
+  if (own_.size() == 2) measurement.composed_overlap = measure_overlap(job_, stages, samples, costs);
   if (!job_.context.device().is_cpu()) {
     constexpr double kUsed = 0.9;
     const double bytes = kUsed * std::accumulate(held_.begin(), held_.end(), free_bytes());
@@ -195,23 +215,6 @@ std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals() {
     arrived.push_back(std::move(relays[i].arrived));
   }
   return arrived;
-}
-
-double MeasuredCut::measure_overlap(std::vector<TrainingStage>& stages, const std::vector<StageSample>& samples,
-                                    const std::vector<StageCosts>& costs) const {
-  if (!job_.context.device().is_cuda() || job_.config.cuda_graph) return 0;
-  const Lanes lanes(job_.context.world());
-  double hidden = 0, shorter = 0;
-  for (const auto& [of_forward, of_backward] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 0}}) {
-    StageSample beside = samples[of_forward];
-    beside.before_forward = nullptr;  // the inputs are those of the same microbatch
-    wait_for_all(job_.context);
-    const double together =
-        measure_composed({stages[of_forward], beside}, {stages[of_backward], samples[of_backward]}, &lanes);
-    hidden += costs[of_forward].forward + costs[of_backward].backward - together;
-    shorter += std::min(costs[of_forward].forward, costs[of_backward].backward);
-  }
-  return std::clamp(hidden / shorter, 0.0, 1.0);
 }
 
 LinkCosts MeasuredCut::measure_link() const {

@@ -15,12 +15,10 @@
 
 #include "d9d/core/device/allocated_bytes.h"
 #include "d9d/loop/component/task_binding.h"
-#include "d9d/loop/component/training_stage.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/job_schedule.h"
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
-#include "d9d/pipelining/executor/measure_stage.h"
 #include "d9d/pipelining/program/pipeline_costs.h"
 #include "d9d/pipelining/program/stage_placement.h"
 
@@ -83,9 +81,6 @@ class MeasuredCut {
   [[nodiscard]] bool is_last(StageIndex stage) const { return stage.value + 1 == placement_.num_stages(); }
   [[nodiscard]] std::vector<Leaves> arrivals();
   [[nodiscard]] LinkCosts measure_link() const;
-  // Of the forward of either stage beside the backward of the other; 0 where the executor runs them in a row.
-  [[nodiscard]] double measure_overlap(std::vector<TrainingStage>& stages, const std::vector<StageSample>& samples,
-                                       const std::vector<StageCosts>& costs) const;
   // Of a CPU, which does not say, what the cut has not allocated: a number below 0.
   [[nodiscard]] double free_bytes() const;
 

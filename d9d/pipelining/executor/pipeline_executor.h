@@ -48,9 +48,9 @@ class PipelineExecutor {
   // Throws, before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
   // StateError on all ranks if they have different numbers of microbatches, or neighbours expect different transfers
   // (on CUDA devices only the first step compares, since that makes the host wait), or, in the first step of so many
-  // microbatches, if the schedule gave ranks different programs. StateError for a stage that hands
-  // on other tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and
-  // run_ranks() do); nothing is kept of the step.
+  // microbatches, if the schedule gave ranks different programs. StateError for a stage that hands on other tensors
+  // than it announced. After an exception of a stage the other ranks must be aborted (launch() and run_ranks() do);
+  // nothing is kept of the step.
   //
   // graphs: of this number of microbatches and of these stages alone; its first run records. Composed computations then
   // run one after the other.

@@ -21,7 +21,7 @@
 #include "d9d/pipelining/executor/pipeline_executor.h"
 #include "d9d/pipelining/program/rank_plan.h"
 
-#include "tests/pipelining/executor/toy_stages.h"
+#include "tests/pipelining/executor/toy_part.h"
 #include "tests/support/gpu_test.h"
 #include "tests/support/stream_gate.h"
 
@@ -47,12 +47,7 @@ std::vector<Pair> pairs_of_dual_pipe_v() {
 PipelineSchedule one_after_the_other() {
   PipelineSchedule schedule = schedule_of(DualPipeVScheduleConfig{});
   schedule.order = [order = schedule.order](const StagePlacement& stages, std::int64_t rank, std::int64_t num) {
-    RankProgram program;
-    for (const Action& action : order(stages, rank, num)) {
-      const auto parts = compute_parts(action);
-      program.insert(program.end(), parts.rbegin(), parts.rend());
-    }
-    return program;
+    return as_issued(order(stages, rank, num));
   };
   return schedule;
 }

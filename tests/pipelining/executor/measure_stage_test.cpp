@@ -12,21 +12,13 @@
 #include "d9d/pipelining/executor/message_layout.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 
-#include "tests/pipelining/executor/toy_stages.h"
-#include "tests/support/ranks.h"
+#include "tests/pipelining/executor/toy_part.h"
 
 namespace d9d::test::measure_stage_test {
 namespace {
 
 constexpr std::int64_t kNumStages = 3;
 const ToyShape kShape{.num_stages = kNumStages, .num_microbatches = 4};
-
-DistContext context_of(World& world) {
-  return DistContext({.mesh = {.pipeline_parallel = world.size()},
-                      .world = borrowed(world),
-                      .local_rank = world.rank(),
-                      .log_sink = [](std::string_view) {}});
-}
 
 // What arrives at a stage, of microbatch 0.
 std::vector<at::Tensor> arrived_at(const ToyNetwork& network, std::int64_t stage) {

@@ -17,9 +17,8 @@
 #include "d9d/pipelining/simulator/choose_schedule.h"
 #include "d9d/pipelining/simulator/memory.h"
 
-#include "tests/pipelining/executor/toy_stages.h"
+#include "tests/pipelining/executor/toy_part.h"
 #include "tests/support/memory_peak.h"
-#include "tests/support/ranks.h"
 #include "tests/support/tolerances.h"
 
 namespace d9d::test::step_memory_test {
@@ -78,10 +77,7 @@ PipelineCosts measured(std::int64_t num_stages) {
 std::vector<std::int64_t> peaks_of_run(const PipelineSchedule& schedule, std::int64_t num_ranks) {
   std::vector<std::int64_t> peaks(static_cast<std::size_t>(num_ranks));
   run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
-    const DistContext context({.mesh = {.pipeline_parallel = num_ranks},
-                               .world = borrowed(world),
-                               .local_rank = world.rank(),
-                               .log_sink = [](std::string_view) {}});
+    const DistContext context = context_of(world);
     PipelineExecutor executor(context, schedule);
     std::vector<std::unique_ptr<DeepStage>> stages;
     std::vector<PipelineStage*> borrowed_stages;
@@ -128,22 +124,12 @@ TEST(StepMemory, Goes_back_after_steps_of_any_number_of_microbatches_whose_progr
     return order(arguments...);
   };
   run_ranks(RankBackend::kThreads, kNumRanks, [&](World& world) {
-    const DistContext context({.mesh = {.pipeline_parallel = kNumRanks},
-                               .world = borrowed(world),
-                               .local_rank = world.rank(),
-                               .log_sink = [](std::string_view) {}});
-    PipelineExecutor executor(context, schedule);
-    const ToyNetwork network({.num_stages = executor.placement().num_stages()});
-    std::vector<std::unique_ptr<ToyStage>> stages;
-    std::vector<PipelineStage*> own;
-    for (const StageIndex index : executor.stages()) {
-      stages.push_back(std::make_unique<ToyStage>(network, index));
-      own.push_back(stages.back().get());
-    }
-    executor.run(own, kNumKinds);  // gradients have their memory afterwards
+    const DistContext context = context_of(world);
+    Part part(context, schedule, {});
+    part.run(kNumKinds);  // gradients have their memory afterwards
     const MemoryPeak memory;
     for (std::int64_t step = 0; step < kNumSteps; ++step) {
-      executor.run(own, 1 + (step * 3) % kNumKinds);
+      part.run(1 + (step * 3) % kNumKinds);
       ASSERT_EQ(memory.live_bytes(), 0) << "after step " << step;
     }
   });

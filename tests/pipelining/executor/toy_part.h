@@ -1,4 +1,4 @@
-// A rank's part of a toy network, and where the ranks run.
+// A rank's part of a toy network, what it must compute and in which order, and where the ranks run.
 //
 // Example
 //   run_ranks(setting.backend, setting.num_ranks, [&](World& world) {
@@ -42,10 +42,11 @@ struct Part {
         }()) {
     for (const StageIndex stage : executor.stages()) stages.push_back(std::make_unique<ToyStage>(network, stage));
   }
-  void run() {
+  void run() { run(network.shape.num_microbatches); }
+  void run(std::int64_t num_microbatches) {
     std::vector<PipelineStage*> borrowed_stages;
     for (const auto& stage : stages) borrowed_stages.push_back(stage.get());
-    executor.run(borrowed_stages, network.shape.num_microbatches);
+    executor.run(borrowed_stages, num_microbatches);
   }
 
   PipelineExecutor executor;
@@ -68,6 +69,18 @@ inline void expect_gradients_of_one_piece(const Part& part) {
     if (!grad.defined()) continue;
     EXPECT_TRUE(at::allclose(grad, expected, kRounding, kRounding)) << "layer " << i;
   }
+}
+
+// Composed computations one after the other, as the host issues them on a GPU: the backward first, whose microbatch is
+// gone when the forward begins.
+inline RankProgram as_issued(const RankProgram& program) {
+  RankProgram issued;
+  for (const Action& action : program) {
+    const auto parts = compute_parts(action);
+    if (parts.empty()) issued.push_back(action);
+    issued.insert(issued.end(), parts.rbegin(), parts.rend());
+  }
+  return issued;
 }
 
 struct Setting {
