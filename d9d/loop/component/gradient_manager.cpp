@@ -80,7 +80,7 @@ void GradientManager::end_microbatch() {
 }
 
 void GradientManager::begin_forward(std::size_t stage, std::int64_t microbatch) {
-  if (!std::exchange(has_begun_, true)) tied_.begin_step();
+  if (!std::exchange(has_begun_, true)) tied_.update_copies();
   for (const auto& reduction : stages_[stage].all) reduction->begin_forward_pass(microbatch);
 }
 
@@ -214,6 +214,7 @@ StepGradients GradientManager::apply(Optimizer& optimizer, double learning_rate,
   if (optimizer.scales_gradients() && !around) {
     const Pending pending = sum_step(report);
     optimizer.step(learning_rate, pending.grad_scale);
+    tied_.update_copies();
     const StepGradients step = read_step(pending);
     if (!step.is_usable) optimizer.forget_step();
     refuse_non_finite(step);
@@ -221,7 +222,10 @@ StepGradients GradientManager::apply(Optimizer& optimizer, double learning_rate,
   }
   const StepGradients step = finish_step(report);
   if (!step.is_usable) return step;
-  const auto step_optimizer = [&] { optimizer.step(learning_rate); };
+  const auto step_optimizer = [&] {
+    optimizer.step(learning_rate);
+    tied_.update_copies();
+  };
   around ? around(step_optimizer) : step_optimizer();
   return step;
 }

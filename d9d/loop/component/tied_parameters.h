@@ -4,9 +4,11 @@
 //
 // Example
 //   const TiedParameters tied(context, stages);
-//   tied.begin_step();
+//   tied.update_copies();
 //   ...                             // gradients of each stage are summed over data-parallel ranks
 //   tied.sum_gradients();           // before their norm
+//   optimizer.step(...);
+//   tied.update_copies();           // for forwards between steps, as of an evaluation
 #pragma once
 
 #include <memory>
@@ -26,8 +28,9 @@ class TiedParameters {
   // parameter, if its dtype, shape or layout differs, or if only some train it.
   TiedParameters(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages);
 
-  // Local. Before the first forward of a step: update_copies() of local_stages.h.
-  void begin_step() const { update_copies(copies_); }
+  // Local. Copies on this rank get the values of the first stage's: after the optimiser's step, and before the first
+  // forward of the next, since the program may have changed parameters in between.
+  void update_copies() const { d9d::update_copies(copies_); }
   // Collective over the ranks that have the parameters. Adds up stored().grad(); copies on one rank keep their own.
   void sum_gradients() const;
 

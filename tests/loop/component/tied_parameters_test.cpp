@@ -84,7 +84,7 @@ TEST(TiedParameters, Of_two_stages_of_a_rank_are_one_parameter_and_a_copy) {
       const at::NoGradGuard no_grad;
       all.front().second->stored().fill_(7);
     }
-    tied.begin_step();
+    tied.update_copies();
     EXPECT_TRUE(at::equal(stages[1]->state_dict().at("tied.weight"), at::full({4}, 7.0)));
     set_gradients(*stages[0], 1);
     set_gradients(*stages[1], 10);
