@@ -21,6 +21,7 @@
 #include "d9d/loop/auto/auto_data_provider.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
+#include "d9d/loop/auto/staged_decoder.h"
 #include "d9d/loop/auto/text_samples.h"
 #include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/config/aliases.h"
@@ -73,7 +74,7 @@ struct PretrainConfig {
   }
 };
 
-// Builds, loads and exports a causal language model of the family, and remembers it, to sample from it.
+// Builds, loads and exports a causal language model of the family.
 template <class Family>
 class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
  public:
@@ -87,14 +88,14 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
                                                                   const d9d::PipelineStageInfo& stage) override {
     backbone_ = d9d::make_module<typename Family::Model>(
         sizes, d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing});
-    model = d9d::make_decoder_for_causal_lm(backbone_);
-    model->to(d9d::to_scalar_type(config.dtype));
-    if (config.initializer_range) d9d::set_normal_init(*model, *config.initializer_range);
-    return d9d::as_model_stage<d9d::LanguageModelTypes>(model);
+    model_ = d9d::make_decoder_for_causal_lm(backbone_);
+    model_->to(d9d::to_scalar_type(config.dtype));
+    if (config.initializer_range) d9d::set_normal_init(*model_, *config.initializer_range);
+    return d9d::as_model_stage<d9d::LanguageModelTypes>(model_);
   }
 
   void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
-    d9d::parallelize_decoder(context, *backbone_, {model->head.shared()}, config.fsdp);
+    d9d::parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp);
   }
 
   d9d::StateMapper map_source_checkpoint(const d9d::HuggingFaceDirectory& source, const d9d::Module&) override {
@@ -112,12 +113,12 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
   const ModelProviderConfig<Parameters> config;
   const Parameters sizes;
   const d9d::Dtype stored_dtype;
-  d9d::ModulePtr<d9d::DecoderForCausalLM> model;
 
  private:
   static constexpr auto kHead = d9d::CausalLMHeadConfig{};
 
-  d9d::ModulePtr<d9d::PreNormDecoder> backbone_;
+  d9d::ModulePtr<d9d::PreNormDecoder> backbone_;  // of the stage that was built last
+  d9d::ModulePtr<d9d::DecoderForCausalLM> model_;
   // Made before training: a model that transformers cannot have is refused now and not hours later.
   const d9d::ModelExport export_ = {
       .mapper = Family::to_huggingface(sizes, kHead),
@@ -170,11 +171,9 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   trainer.export_to(config.export_to);
   if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());
   if (!samples) return;
-  if (model.model->model->stage().num_stages > 1) {
-    if (context.is_main_process()) context.log().info("no sample: a model of several stages does not generate text");
-    return;
-  }
-  samples->write(context, model.model, std::cout);
+  const auto decoder = d9d::staged_decoder(context, trainer.placement(), trainer.stages(),
+                                           {.method = config.trainer.pipelining.messages});
+  samples->write(context, *decoder, std::cout);
 }
 
 // The program of a family: reads the configuration that the command line names, and trains.

@@ -14,6 +14,7 @@
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 #include "tests/support/compare.h"
 #include "tests/support/ranks.h"
@@ -46,20 +47,20 @@ class DroppingLayer : public DecoderLayer {
 
 class DroppingDecoder : public PreNormDecoder {
  public:
-  DroppingDecoder(const Qwen3DenseParameters& parameters, int num_rounds)
-      : PreNormDecoder(pre_norm_decoder_config(parameters), {.enable_checkpointing = true},
+  DroppingDecoder(const Qwen3DenseParameters& parameters, const PipelineStageInfo& stage, int num_rounds)
+      : PreNormDecoder(pre_norm_decoder_config(parameters), {.stage = stage, .enable_checkpointing = true},
                        [&](std::int64_t) { return make_module<DroppingLayer>(parameters.layer, num_rounds); }) {}
 };
 
-ModulePtr<PreNormDecoder> make_backbone(int num_rounds) {
+ModulePtr<PreNormDecoder> make_backbone(const PipelineStageInfo& stage, int num_rounds) {
   Qwen3DenseParameters parameters;
   parameters.layer = {
       .hidden_size = 16, .intermediate_size = 13, .num_attention_heads = 4, .num_key_value_heads = 2, .head_dim = 8};
-  parameters.num_hidden_layers = 2;
+  parameters.num_hidden_layers = 4;
   parameters.max_position_ids = kSequence;
   parameters.split_vocab_size = {{"regular", kVocabulary}};
   parameters.split_vocab_order = {"regular"};
-  return make_module<DroppingDecoder>(parameters, num_rounds);
+  return make_module<DroppingDecoder>(parameters, stage, num_rounds);
 }
 
 // ---- Data: sample n is the same on every rank. ----
@@ -99,6 +100,7 @@ struct Job {
   std::int64_t microbatch_size = 2;
   ShardIndexingMode mode = ShardIndexingMode::kChunked;
   int num_rounds = 1;  // how often a layer runs its block and its dropout
+  PipelineScheduleConfig schedule = {};
 };
 
 template <class Head>
@@ -132,8 +134,8 @@ class Parts : public TrainTask<Types<Head>>, public ModelProvider<Types<Head>>, 
     }
   }
 
-  ModelStage<Types<Head>> initialize_model_stage(const DistContext&, const PipelineStageInfo&) override {
-    backbone_ = make_backbone(job_.num_rounds);
+  ModelStage<Types<Head>> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
+    backbone_ = make_backbone(stage, job_.num_rounds);
     if constexpr (kPools) {
       model_ = make_decoder_for_classification(backbone_, {.num_labels = kNumLabels, .dropout = 0.4});
     } else {
@@ -161,15 +163,17 @@ class Parts : public TrainTask<Types<Head>>, public ModelProvider<Types<Head>>, 
   ModulePtr<DecoderWithHead<Head>> model_;
 };
 
-// The parameters after two steps.
+// The parameters of all stages after two steps.
 template <class Head>
 std::map<std::string, at::Tensor> trained(const Job& job) {
   std::map<std::string, at::Tensor> state;
+  std::mutex mutex;
   run_ranks(RankBackend::kThreads, job.mesh.world_size(), [&](World& world) {
     const DistContext context({.mesh = job.mesh, .world = borrowed(world), .local_rank = world.rank()});
     Parts<Head> parts(context, job);
     TrainerConfig config;
     config.run.name = "dropout";
+    config.pipelining.schedule = job.schedule;
     config.logging.tracker = NullTrackerConfig{};
     config.gc.period_steps = {StepActionMode::kDisable};
     config.checkpointing.period_steps = {StepActionMode::kDisable};
@@ -182,7 +186,8 @@ std::map<std::string, at::Tensor> trained(const Job& job) {
         {.task = parts, .model = parts, .data = parts, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
     EXPECT_EQ(trainer.train(), TrainingOutcome::kFinished);
     const auto whole = trainer.module().full_state_dict();
-    if (context.is_main_process()) state = whole;
+    const std::lock_guard lock(mutex);
+    for (const auto& [name, tensor] : whole) state.try_emplace(name, tensor.detach().clone());
   });
   return state;
 }
@@ -198,6 +203,27 @@ TEST(DropoutLayouts, Train_a_decoder_as_one_rank_does) {
     SCOPED_TRACE(cat("replicate ", mesh.data_parallel_replicate, " shard ", mesh.data_parallel_shard, " cp ",
                      mesh.context_parallel_shard, " ", mesh.context_parallel_replicate, " tp ", mesh.tensor_parallel));
     expect_all_close(trained<LanguageModellingHead>({.mesh = mesh}), expected, tolerance("fp64"));
+  }
+}
+
+// Each layer is checkpointed: its masks are drawn again in B and I, where other microbatches have run in between.
+TEST(DropoutLayouts, Train_a_decoder_in_pipeline_stages_as_one_rank_does) {
+  for (const int num_rounds : {1, 2}) {
+    const auto expected = trained<LanguageModellingHead>({.num_rounds = num_rounds});
+    for (const PipelineScheduleConfig& schedule :
+         {PipelineScheduleConfig(GPipeScheduleConfig{}),
+          PipelineScheduleConfig(OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true}),
+          PipelineScheduleConfig(ZeroBubbleVScheduleConfig{}), PipelineScheduleConfig(DualPipeVScheduleConfig{})}) {
+      SCOPED_TRACE(cat(schedule_of(schedule).name, ", dropout ", num_rounds, " times a layer"));
+      for (const DeviceMeshParameters& mesh :
+           {DeviceMeshParameters{}, DeviceMeshParameters{.pipeline_parallel = 2},
+            DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 2},
+            DeviceMeshParameters{.pipeline_parallel = 2, .context_parallel_shard = 2}}) {
+        const auto in_stages =
+            trained<LanguageModellingHead>({.mesh = mesh, .num_rounds = num_rounds, .schedule = schedule});
+        expect_all_close(in_stages, expected, tolerance("fp64"));
+      }
+    }
   }
 }
 

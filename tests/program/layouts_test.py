@@ -70,7 +70,7 @@ class Layouts(ProgramTest):
             with self.subTest(name):
                 self.assert_same(self.run_job("moe", *arguments, launcher=launcher), expected)
 
-    def test_composed_computations_train_as_one_rank(self):
+    def test_composed_computations_train_and_sample_as_one_rank(self):
         """On GPUs they run at once, and experts exchange over a communicator of each lane."""
         layers, single = "model_provider.model.num_hidden_layers=4", "data.microbatch_size=1"
         v = 'trainer.pipelining.schedule={"schedule": "dual_pipe_v"}'
@@ -90,7 +90,9 @@ class Layouts(ProgramTest):
                 continue
             with self.subTest(model=model, layout=layout):
                 expected = self.run_job(model, layers, single)
-                self.assert_same(self.run_job(model, layers, single, v, *layout), expected)
+                job = self.run_job(model, layers, single, v, *layout)
+                self.assert_same(job, expected)
+                self.assertEqual(job.sample, expected.sample)
 
     @unittest.skipUnless(DEVICE == "cuda", "graphs are of GPUs")
     def test_replicas_with_graphs_train_as_one_rank(self):

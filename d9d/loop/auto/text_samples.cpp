@@ -69,8 +69,7 @@ std::int64_t TextSamples::id_of(std::string_view token) const {
   return *id;
 }
 
-void TextSamples::write(const DistContext& context, const ModulePtr<DecoderForCausalLM>& model,
-                        std::ostream& out) const {
+void TextSamples::write(const DistContext& context, TokenModel& model, std::ostream& out) const {
   const auto print = [&](std::string_view text) {
     if (context.is_main_process()) out << text << std::flush;
   };

@@ -5,7 +5,7 @@
 //
 //   const TextSamples samples(config.sample, config.data, {.vocabulary_size = 151936, .max_positions = 40960});
 //   ...                                                                   // training
-//   samples.write(context, model, std::cout);
+//   samples.write(context, *staged_decoder(context, trainer.placement(), trainer.stages()), std::cout);
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/data/config.h"
 #include "d9d/loop/auto/auto_data_provider.h"
-#include "d9d/models/decoder/decoder_with_head.h"
+#include "d9d/models/decoder/token_model.h"
 #include "d9d/tokenizer/tokenizer.h"
 
 namespace d9d {
@@ -48,9 +48,9 @@ class TextSamples {
   // for data of token ids without a tokenizer, for a prompt without a token, and for a stop that is no token.
   TextSamples(const TextSamplesConfig& config, const DataConfig& data, const TokenLimits& limits);
 
-  // Collective over all ranks of the model, which must have a single stage. The main process writes each prompt and
-  // what the model makes of it, as it comes.
-  void write(const DistContext& context, const ModulePtr<DecoderForCausalLM>& model, std::ostream& out) const;
+  // Collective over all ranks of the model. The main process writes each prompt and what the model makes of it, as it
+  // comes.
+  void write(const DistContext& context, TokenModel& model, std::ostream& out) const;
 
  private:
   [[nodiscard]] std::int64_t id_of(std::string_view token) const;

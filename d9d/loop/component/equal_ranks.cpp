@@ -67,6 +67,16 @@ void check_equal_config(const DistContext& context, const TrainerConfig& config)
             ". Do not let it depend on the rank, the time or the machine.");
 }
 
+void check_equal_schedule(const DistContext& context, const std::string& name, const StagePlacement& placement) {
+  nlohmann::json values{{"name", name}};
+  for (std::int64_t stage = 0; stage < placement.num_stages(); ++stage) {
+    values[cat("rank of stage ", stage)] = placement.rank_of({stage});
+  }
+  const auto found = difference(values, context.mesh(MeshDomain::kBatch));
+  D9D_CHECK(!found, ConfigError, "[loop::trainer] expected one pipeline schedule on all ranks, got ", *found,
+            ". Build it from the same values on every rank.");
+}
+
 void check_equal_model(const DistContext& context, const Module& module) {
   nlohmann::json tensors = nlohmann::json::object();
   for (const auto& [name, parameter] : module.named_parameters()) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,6 +17,7 @@
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/module.h"
+#include "d9d/pipelining/program/stage_placement.h"
 
 namespace d9d {
 
@@ -23,6 +25,8 @@ namespace d9d {
 
 // Every key but those of the tracker and of run, which the main process alone reads.
 void check_equal_config(const DistContext& context, const TrainerConfig& config);
+// Where the stages of a pipeline lie, and the schedule's name.
+void check_equal_schedule(const DistContext& context, const std::string& name, const StagePlacement& placement);
 // Names, shapes and dtypes of parameters, on the ranks of one pipeline stage.
 void check_equal_model(const DistContext& context, const Module& module);
 void check_equal_rates(const DistContext& context, double learning_rate, double factor);

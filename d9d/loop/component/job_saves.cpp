@@ -52,7 +52,7 @@ std::map<std::string, DTensor> saved_tensors(const TrainingJob& job) {
 std::vector<std::int64_t> task_ranks(const TrainingJob& job) {
   const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch).slice({"pp", "dp"});
   const std::vector<std::int64_t> all = ranks.ranks();
-  const auto first = all.begin() + job.last_stage_rank * ranks.axis_size("dp");
+  const auto first = all.begin() + job.placement.rank_of_last_stage() * ranks.axis_size("dp");
   return {first, first + ranks.axis_size("dp")};
 }
 

@@ -33,7 +33,7 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
       task_(task),
       stream_(stream),
       binding_(binding),
-      executor_(job.context, schedule_of(job.config.pipelining.schedule), {.method = job.config.pipelining.messages}) {
+      executor_(job.context, job.pipeline_schedule, {.method = job.config.pipelining.messages}) {
   const auto& own = executor_.stages();
   for (std::size_t i = 0; i < own.size(); ++i) {
     stages_.emplace_back(stage_job_of(job_), binding_,
@@ -97,6 +97,9 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
 void MicrobatchRunner::train_by_executor() {
   std::vector<PipelineStage*> stages;
   for (TrainingStage& stage : stages_) stages.push_back(&stage);
+  D9D_CHECK(executor_.has_backward(std::ssize(step_.numbers)), ConfigError,
+            "[loop::trainer] expected a pipeline schedule with a backward of each forward, got '",
+            job_.pipeline_schedule.name, "' without one for ", step_.numbers.size(), " microbatches.");
   step_.losses.assign(step_.numbers.size(), {});
   step_.graph = step_graphs_ ? step_graphs_->begin(binding_, step_.shares) : nullptr;
   step_.keeps_inputs = step_.graph != nullptr || executor_.runs_at_once(std::ssize(step_.numbers));

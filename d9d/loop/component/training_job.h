@@ -15,6 +15,7 @@
 #include "d9d/metrics/metric.h"
 #include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 #include "d9d/tracker/tracker.h"
 
 namespace d9d {
@@ -26,7 +27,8 @@ struct TrainingJob {
   JobSchedule schedule;
   const std::shared_ptr<Module> module;               // what this rank has of the model
   const std::vector<std::shared_ptr<Module>> stages;  // of which it consists, in increasing order
-  const std::int64_t last_stage_rank = 0;             // in the pipeline: its task sees losses
+  const PipelineSchedule pipeline_schedule;           // of the configuration, or the program's own
+  const StagePlacement placement;                     // of the stages of all ranks
   const RandomClockPtr clock;                         // of the module's random layers
   const MetricMap metrics;
   // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from its first

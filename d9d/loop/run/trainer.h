@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "d9d/loop/component/task_binding.h"
 #include "d9d/loop/control/providers.h"
@@ -28,6 +29,8 @@ struct TrainerParts {
   // A tracker of the program's own (docs/trackers.md), in addition to that of trainer.logging.tracker; opened on the
   // main process.
   std::shared_ptr<const Tracker> tracker;
+  // Of the program's own (docs/pipelining.md), in place of trainer.pipelining.schedule, which is then left out.
+  std::optional<PipelineSchedule> pipeline_schedule = std::nullopt;
 };
 
 // What it does is in TrainerBase, which is compiled once for all tasks.
@@ -43,7 +46,8 @@ class Trainer : public TrainerBase {
                      .model = parts.model,
                      .optimizer = parts.optimizer,
                      .lr_scheduler = parts.lr_scheduler,
-                     .tracker = parts.tracker},
+                     .tracker = parts.tracker,
+                     .pipeline_schedule = parts.pipeline_schedule},
                     std::make_unique<TypedTask<Types>>(parts.task, parts.model, parts.data)) {}
 };
 

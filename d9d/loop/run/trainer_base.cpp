@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/auto_schedule.h"
 #include "d9d/loop/component/cuda_graph_rules.h"
@@ -19,7 +20,6 @@
 #include "d9d/loop/config/unsupported.h"
 #include "d9d/loop/event/train_events.h"
 #include "d9d/modules/detect_non_finite.h"
-#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 namespace {
@@ -37,13 +37,11 @@ void check_metrics(const MetricMap& metrics) {
   }
 }
 
-StagePlacement placement_of(const DistContext& context, const TrainerConfig& config) {
-  return schedule_of(config.pipelining.schedule).placement(context.mesh(MeshDomain::kRegular).axis_size("pp"));
-}
-
-std::int64_t last_stage_rank(const DistContext& context, const TrainerConfig& config) {
-  const StagePlacement placement = placement_of(context, config);
-  return placement.rank_of({placement.num_stages() - 1});
+void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const TrainerConfig& config) {
+  const auto keys = write_record(config.pipelining.schedule);
+  D9D_CHECK(!own || keys == write_record(PipelineScheduleConfig{}), ConfigError,
+            "[loop::trainer] expected one pipeline schedule, got trainer.pipelining.schedule = ", keys.dump(), " and '",
+            own->name, "' of TrainerParts::pipeline_schedule. Leave one of them out.");
 }
 
 // A stream that forgets its position would train on the data from the start again.
@@ -93,6 +91,7 @@ void TrainerBase::export_to(const std::filesystem::path& directory) {
 
 TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConfig& given) {
   refuse_unsupported(given);
+  refuse_two_schedules(parts_.pipeline_schedule, given);
   context.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
   check_equal_config(context, given);
   check_cuda_graph(context, given);
@@ -119,7 +118,10 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
 
   const TrainerConfig config =
       with_chosen_schedule({context, found, *binding_, parts_.task, parts_.model, schedule}, saved_);
-  const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config);
+  const PipelineSchedule pipeline = parts_.pipeline_schedule.value_or(schedule_of(config.pipelining.schedule));
+  const StagePlacement placement = placement_of(pipeline, context.mesh(MeshDomain::kRegular).axis_size("pp"));
+  check_equal_schedule(context, pipeline.name, placement);
+  const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config, placement);
   const std::shared_ptr<Module> module = local_stages(stages);
   check_cuda_graph(config, *module);
   if (saved_) {
@@ -143,7 +145,8 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .schedule = schedule,
           .module = module,
           .stages = stages,
-          .last_stage_rank = last_stage_rank(context, config),
+          .pipeline_schedule = pipeline,
+          .placement = placement,
           .clock = std::move(clock),
           .metrics = std::move(metrics),
           .optimizer = std::move(optimizer),
@@ -154,9 +157,8 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .tracker = parts_.tracker};
 }
 
-std::vector<std::shared_ptr<Module>> TrainerBase::build_stages(const DistContext& context,
-                                                               const TrainerConfig& config) {
-  const StagePlacement placement = placement_of(context, config);
+std::vector<std::shared_ptr<Module>> TrainerBase::build_stages(const DistContext& context, const TrainerConfig& config,
+                                                               const StagePlacement& placement) {
   std::vector<std::shared_ptr<Module>> stages;
   std::vector<LoadReport> loaded;
   for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {

@@ -15,6 +15,7 @@
 #include "d9d/loop/control/providers.h"
 #include "d9d/loop/control/task.h"
 #include "d9d/loop/run/training_run.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 
@@ -32,6 +33,9 @@ class TrainerBase {
   void export_to(const std::filesystem::path& directory);
 
   [[nodiscard]] Module& module() const { return *job_.module; }  // what this rank has of the model
+  // The stages of which it consists, in increasing order, and where those of all ranks lie.
+  [[nodiscard]] const std::vector<std::shared_ptr<Module>>& stages() const { return job_.stages; }
+  [[nodiscard]] const StagePlacement& placement() const { return job_.placement; }
   [[nodiscard]] const JobSchedule& schedule() const { return job_.schedule; }
   [[nodiscard]] const MetricMap& metrics() const { return job_.metrics; }
   // How many microbatches of the last train() were replayed from graphs.
@@ -45,6 +49,7 @@ class TrainerBase {
     OptimizerProvider& optimizer;
     LearningRateSchedulerProvider& lr_scheduler;
     std::shared_ptr<const Tracker> tracker;
+    std::optional<PipelineSchedule> pipeline_schedule;
   };
 
   TrainerBase(const DistContext& context, const TrainerConfig& config, const Parts& parts,
@@ -53,7 +58,8 @@ class TrainerBase {
  private:
   [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& given);
   [[nodiscard]] std::vector<std::shared_ptr<Module>> build_stages(const DistContext& context,
-                                                                  const TrainerConfig& config);
+                                                                  const TrainerConfig& config,
+                                                                  const StagePlacement& placement);
   [[nodiscard]] nlohmann::json hparams() const;  // of task and model
   void log_graph_counts() const;
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "d9d/models/decoder/decoder_with_head.h"
+#include "d9d/models/decoder/token_model.h"
 
 namespace d9d {
 
@@ -32,11 +32,15 @@ struct GenerateOptions {
 
 // Collective over all ranks of the model, with the same arguments. Returns the ids that follow `prompt`, which must not
 // be empty: num_tokens, or fewer that end with one of stop_ids. Runs in eval mode without gradients and restores the
-// mode. The model must have a single stage.
+// mode.
+[[nodiscard]] std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> prompt,
+                                                 const GenerateOptions& options);
+// Of a model in one piece.
 [[nodiscard]] std::vector<std::int64_t> generate(const ModulePtr<DecoderForCausalLM>& model,
                                                  std::vector<std::int64_t> prompt, const GenerateOptions& options);
 
 // The same for models of bytes, whose token ids are bytes. Ids above 255 become '?'.
+[[nodiscard]] std::string generate_bytes(TokenModel& model, std::string_view prompt, const GenerateOptions& options);
 [[nodiscard]] std::string generate_bytes(const ModulePtr<DecoderForCausalLM>& model, std::string_view prompt,
                                          const GenerateOptions& options);
 

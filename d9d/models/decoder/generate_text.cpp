@@ -7,10 +7,9 @@
 
 namespace d9d {
 
-std::string generate_text(const ModulePtr<DecoderForCausalLM>& model, const Tokenizer& tokenizer,
-                          std::span<const std::uint32_t> prompt, GenerateOptions options,
-                          const std::function<void(std::string_view text)>& on_text) {
-  const std::int64_t vocabulary_size = model->model->vocabulary().total();
+std::string generate_text(TokenModel& model, const Tokenizer& tokenizer, std::span<const std::uint32_t> prompt,
+                          GenerateOptions options, const std::function<void(std::string_view text)>& on_text) {
+  const std::int64_t vocabulary_size = model.parts().front()->model->vocabulary().total();
   D9D_CHECK(tokenizer.highest_id() < vocabulary_size, ConfigError,
             "[models::generate_text] expected a tokenizer of ids below the model's vocabulary of ", vocabulary_size,
             ", got one of ids up to ", tokenizer.highest_id(), ". Take the tokenizer that belongs to the model.");
@@ -27,6 +26,12 @@ std::string generate_text(const ModulePtr<DecoderForCausalLM>& model, const Toke
   (void)generate(model, {prompt.begin(), prompt.end()}, options);
   add(decoded.finish());
   return text;
+}
+
+std::string generate_text(const ModulePtr<DecoderForCausalLM>& model, const Tokenizer& tokenizer,
+                          std::span<const std::uint32_t> prompt, GenerateOptions options,
+                          const std::function<void(std::string_view text)>& on_text) {
+  return generate_text(*one_piece_decoder(model), tokenizer, prompt, std::move(options), on_text);
 }
 
 }  // namespace d9d

@@ -25,6 +25,9 @@ namespace d9d {
 // that generate() returns; special tokens and ids without a token leave nothing. `on_text` gets it in pieces as tokens
 // come, on each rank, always whole characters. Throws ConfigError if the tokenizer has ids beyond the model's
 // vocabulary, and as generate().
+std::string generate_text(TokenModel& model, const Tokenizer& tokenizer, std::span<const std::uint32_t> prompt,
+                          GenerateOptions options, const std::function<void(std::string_view text)>& on_text = {});
+// Of a model in one piece.
 std::string generate_text(const ModulePtr<DecoderForCausalLM>& model, const Tokenizer& tokenizer,
                           std::span<const std::uint32_t> prompt, GenerateOptions options,
                           const std::function<void(std::string_view text)>& on_text = {});

@@ -27,6 +27,7 @@ class StagePlacement {
   [[nodiscard]] std::int64_t rank_of(StageIndex stage) const {
     return rank_of_.at(static_cast<std::size_t>(stage.value));
   }
+  [[nodiscard]] std::int64_t rank_of_last_stage() const { return rank_of_.back(); }
   // In increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages_of(std::int64_t rank) const {
     return stages_of_.at(static_cast<std::size_t>(rank));

@@ -58,7 +58,7 @@ class TextSamplesOf : public ::testing::Test {
   std::string written(const TextSamplesConfig& config, const DataConfig& of) const {
     const DistContext context({.world = one_rank_world()});
     std::ostringstream out;
-    TextSamples(config, of, kLimits).write(context, model, out);
+    TextSamples(config, of, kLimits).write(context, *one_piece_decoder(model), out);
     return out.str();
   }
   // One that begins with `prompt`, written as `text`.
@@ -135,7 +135,7 @@ TEST_F(TextSamplesOf, Several_ranks_are_written_by_the_first) {
   std::vector<std::string> of_ranks(2);
   d9d::testing::run_ranks({.data_parallel_replicate = 2}, [&](const DistContext& context) {
     std::ostringstream out;
-    TextSamples(config, bytes(), kLimits).write(context, make_model(), out);
+    TextSamples(config, bytes(), kLimits).write(context, *one_piece_decoder(make_model()), out);
     of_ranks[static_cast<std::size_t>(context.rank())] = out.str();
   });
   EXPECT_THAT(of_ranks[0], HasSubstr("--- a sample ---\nab"));

@@ -25,10 +25,12 @@
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
+#include "d9d/loop/auto/staged_decoder.h"
 #include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
+#include "d9d/models/decoder/generate.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_dense/model.h"
@@ -76,6 +78,9 @@ struct PipelineJob {
   // Called with each stage that the provider has built, those that are measured included; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
+  std::vector<std::int64_t> prompt = {};               // after which the trained model writes; empty: nothing
+  // Of a rank, in place of `schedule`; null: none.
+  std::function<PipelineSchedule(std::int64_t rank)> own_schedule = nullptr;
 };
 
 // Of 4, 6 or 8 positions; a fifth of the labels do not count.
@@ -240,6 +245,7 @@ struct Trained {
   std::int64_t num_losses = 0;                        // of all tasks, without those before a resume
   std::int64_t num_resumed = 0;                       // of each task
   std::string log = {};                               // of all ranks
+  std::vector<std::int64_t> written = {};             // after the prompt
   std::int64_t num_gathers = 0;                       // of sharded units, on all ranks
   std::int64_t num_reductions = 0;                    // likewise
   GraphCounts graph_counts = {};                      // of a rank
@@ -271,6 +277,18 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   return config;
 }
 
+inline std::vector<std::int64_t> written_by(const DistContext& context, const TrainerBase& trainer,
+                                            const PipelineJob& job) {
+  const auto decoder =
+      staged_decoder(context, trainer.placement(), trainer.stages(), {.method = config_of(job).pipelining.messages});
+  return generate(*decoder, job.prompt,
+                  {.num_tokens = 6,
+                   .temperature = 1.0,
+                   .max_sequence = 8,
+                   .sequence_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}),
+                   .ranks = context.mesh(MeshDomain::kFlat)});
+}
+
 inline Trained train(const PipelineJob& job) {
   std::filesystem::create_directories(folder());
   std::filesystem::remove(folder() / "metrics.jsonl");
@@ -295,17 +313,24 @@ inline Trained train(const PipelineJob& job) {
     AutoLRSchedulerProvider lr_scheduler(
         PiecewiseConfig{.initial_multiplier = 1.0,
                         .phases = {RestPhaseConfig{.target_multiplier = 0.5, .curve = LinearCurveConfig{}}}});
+    const auto own_schedule =
+        job.own_schedule ? std::optional(job.own_schedule(world.rank())) : std::optional<PipelineSchedule>();
     Trainer<LanguageModelTypes> trainer(context, config_of(job),
                                         {.task = task,
                                          .model = provider,
                                          .data = provider,
                                          .optimizer = optimizer,
                                          .lr_scheduler = lr_scheduler,
-                                         .tracker = nullptr});
+                                         .tracker = nullptr,
+                                         .pipeline_schedule = own_schedule});
     ASSERT_EQ(trainer.train(), TrainingOutcome::kFinished);
     if (!job.export_to.empty()) trainer.export_to(folder() / job.export_to);
-    const auto whole = trainer.module().full_state_dict();
+    std::vector<std::map<std::string, at::Tensor>> whole;  // of each stage
+    for (const auto& stage : trainer.stages()) whole.push_back(stage->full_state_dict());
+    const std::vector<std::int64_t> written = job.prompt.empty() ? job.prompt : written_by(context, trainer, job);
     const std::lock_guard lock(mutex);
+    EXPECT_TRUE(trained.written.empty() || trained.written == written) << "ranks write different texts";
+    trained.written = written;
     trained.num_losses += task.num_losses;
     trained.num_resumed = task.num_resumed;
     trained.graph_counts = trainer.graph_counts();
@@ -315,9 +340,11 @@ inline Trained train(const PipelineJob& job) {
       trained.num_gathers += shards->num_gathers();
       trained.num_reductions += shards->num_reductions();
     }
-    for (const auto& [name, tensor] : whole) {
-      const auto [found, is_first] = trained.parameters.try_emplace(name, tensor.detach().clone());
-      EXPECT_TRUE(is_first || at::equal(found->second, tensor)) << name << " is another on another rank";
+    for (const auto& of_stage : whole) {
+      for (const auto& [name, tensor] : of_stage) {
+        const auto [found, is_first] = trained.parameters.try_emplace(name, tensor.detach().clone());
+        EXPECT_TRUE(is_first || at::equal(found->second, tensor)) << name << " is another of another stage or rank";
+      }
     }
   };
   if (job.is_on_gpu) {

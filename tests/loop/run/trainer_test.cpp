@@ -231,6 +231,21 @@ TEST(Trainer, The_model_starts_from_the_configured_seed) {
   EXPECT_TRUE(all_equal(values_of(trainer.module()), values_of(*model)));
 }
 
+TEST(Trainer, Keeps_the_states_of_one_step_in_a_thousand) {
+  Job job(std::vector<std::vector<toy::Batch>>(1000, {samples(0, 2), samples(2, 2)}));
+  struct Task : toy::Task {
+    ForwardInputs<toy::Types> build_forward_inputs(const toy::Batch& batch) override {
+      std::erase_if(tokens, [](const auto& token) { return token.expired(); });
+      most = std::max(most, tokens.size());
+      return toy::Task::build_forward_inputs(batch);
+    }
+    std::size_t most = 0;  // before another is built
+  } task;
+  EXPECT_EQ(job.make_trainer(job.context, task).train(), TrainingOutcome::kFinished);
+  EXPECT_EQ(task.most, 1U);
+  for (const auto& token : task.tokens) EXPECT_TRUE(token.expired());
+}
+
 TEST(Trainer, An_exception_of_the_task_clears_states_and_keeps_the_log_of_finished_steps) {
   Job job(std::vector<std::vector<toy::Batch>>(4, {samples(0, 2), samples(2, 2)}));
   job.task.throws_at_step = 2;

@@ -1,0 +1,25 @@
+// A decoder in the stages of a pipeline, as generate() calls it: each token is one forward through all stages, which
+// lie where training has them.
+//
+// Example
+//   const auto decoder = staged_decoder(context, trainer.placement(), trainer.stages());
+//   generate(*decoder, prompt, {.num_tokens = 20});                          // on all ranks
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/models/decoder/token_model.h"
+#include "d9d/pipelining/executor/stage_links.h"
+#include "d9d/pipelining/program/stage_placement.h"
+
+namespace d9d {
+
+// Collective over the ranks of a pipeline. context: borrowed. stages: those of this rank, in increasing order; a model
+// in one piece is one. Throws ConfigError for a stage that is no DecoderForCausalLM, and as PipelineExecutor.
+[[nodiscard]] std::unique_ptr<TokenModel> staged_decoder(const DistContext& context, const StagePlacement& placement,
+                                                         const std::vector<std::shared_ptr<Module>>& stages,
+                                                         const StageLinksConfig& links = {});
+
+}  // namespace d9d

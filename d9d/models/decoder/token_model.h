@@ -1,0 +1,31 @@
+// A decoder as generate() calls it: what follows a sequence of tokens. Of one piece: one_piece_decoder(); of the stages
+// of a pipeline: loop/auto/staged_decoder.h.
+//
+// Example
+//   const auto decoder = one_piece_decoder(model);
+//   const at::Tensor logits = decoder->last_logits(ids, /*sequence_ranks=*/{});
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "d9d/models/decoder/decoder_with_head.h"
+
+namespace d9d {
+
+class TokenModel {
+ public:
+  virtual ~TokenModel();
+
+  // What this rank has of the model.
+  [[nodiscard]] virtual std::vector<ModulePtr<DecoderForCausalLM>> parts() const = 0;
+  // Collective over all ranks of the model. ids: [1, length] int64, the same on all ranks and on any device. Returns
+  // the logits [V] of the last position, on all ranks. sequence_ranks: GenerateOptions.
+  [[nodiscard]] virtual at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) = 0;
+};
+
+// Throws ConfigError for a model without a head.
+[[nodiscard]] std::unique_ptr<TokenModel> one_piece_decoder(const ModulePtr<DecoderForCausalLM>& model);
+
+}  // namespace d9d

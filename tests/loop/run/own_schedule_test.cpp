@@ -1,0 +1,87 @@
+// A pipeline schedule of the program's own trains as one rank does; one that differs between ranks, stands beside
+// another or does not train is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/loop/run/pipeline_job.h"
+#include "tests/support/io_faults.h"
+
+namespace d9d::test::own_schedule_test {
+namespace {
+
+using pipeline::expect_same;
+using pipeline::in_one_piece;
+using pipeline::PipelineJob;
+using pipeline::train;
+using ::testing::HasSubstr;
+
+// There and back over two ranks, 0 1 1 0: all forwards of a stage, then all backwards. Those of stage 2 are I and W.
+PipelineSchedule there_and_back(const std::string& name = "there and back", bool has_backward = true) {
+  const auto order = [=](const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
+    RankProgram program;
+    std::vector<StageIndex> own = stages.stages_of(rank);
+    for (const StageIndex stage : own) {
+      for (std::int64_t i = 0; i < num_microbatches; ++i) program.emplace_back(ForwardAction{stage, {i}});
+    }
+    std::ranges::reverse(own);
+    for (const StageIndex stage : own) {
+      if (!has_backward) continue;
+      for (std::int64_t i = 0; i < num_microbatches; ++i) {
+        if (stage.value != 2) program.emplace_back(BackwardAction{stage, {i}});
+        if (stage.value == 2) program.emplace_back(BackwardInputAction{stage, {i}});
+      }
+      for (std::int64_t i = 0; stage.value == 2 && i < num_microbatches; ++i) {
+        program.emplace_back(BackwardWeightAction{stage, {i}});
+      }
+    }
+    return program;
+  };
+  return {.name = name,
+          .placement =
+              [](std::int64_t num_ranks) {
+                return num_ranks == 1 ? StagePlacement::loop(1, 4) : StagePlacement({0, 1, 1, 0});
+              },
+          .order = order};
+}
+
+std::string error_of(const PipelineJob& job) {
+  return test::message_of<ConfigError>([&] { (void)train(job); });
+}
+
+TEST(OwnSchedule, Trains_as_one_rank_does) {
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.pipeline_parallel = 2},
+                                           DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
+    expect_same(train({.mesh = mesh, .own_schedule = [](std::int64_t) { return there_and_back(); }}), in_one_piece());
+  }
+}
+
+TEST(OwnSchedule, Which_differs_between_ranks_is_refused) {
+  const DeviceMeshParameters mesh{.pipeline_parallel = 2};
+  const auto by_name = [](std::int64_t rank) { return there_and_back(cat("of rank ", rank)); };
+  EXPECT_THAT(
+      error_of({.mesh = mesh, .own_schedule = by_name}),
+      HasSubstr(R"(expected one pipeline schedule on all ranks, got name = "of rank 0" on rank 0 and "of rank 1")"));
+  const auto by_placement = [](std::int64_t rank) {
+    PipelineSchedule schedule = there_and_back();
+    if (rank == 1) schedule.placement = [](std::int64_t num_ranks) { return StagePlacement::loop(num_ranks, 2); };
+    return schedule;
+  };
+  EXPECT_THAT(error_of({.mesh = mesh, .own_schedule = by_placement}),
+              HasSubstr("got rank of stage 2 = 1 on rank 0 and 0 on rank 1"));
+}
+
+TEST(OwnSchedule, Beside_one_of_the_configuration_is_refused) {
+  const auto own = [](std::int64_t) { return there_and_back(); };
+  const std::string error = error_of({.schedule = AutoScheduleConfig{}, .own_schedule = own});
+  EXPECT_THAT(error, HasSubstr(R"(trainer.pipelining.schedule = {"schedule":"auto")"));
+  EXPECT_THAT(error, HasSubstr("'there and back' of TrainerParts::pipeline_schedule. Leave one of them out."));
+}
+
+TEST(OwnSchedule, Without_a_backward_is_refused) {
+  const auto own = [](std::int64_t) { return there_and_back("forwards", /*has_backward=*/false); };
+  EXPECT_THAT(error_of({.mesh = {.pipeline_parallel = 2}, .own_schedule = own}),
+              HasSubstr("expected a pipeline schedule with a backward of each forward, got 'forwards'"));
+}
+
+}  // namespace
+}  // namespace d9d::test::own_schedule_test
