@@ -90,6 +90,7 @@ template <class Head>
 struct Types {
   using Batch = dropout_test::Batch;
   using Input = SequenceInput;
+  using Transfer = SequenceTransfer;
   using Shared = typename DecoderWithHead<Head>::Shared;
   using Output = DecoderOutput<Head>;
   using State = at::Tensor;  // labels
