@@ -366,4 +366,59 @@ class TwoOptimizers {
 };
 static_assert(d9d::OptimizerProtocol<TwoOptimizers<d9d::AdamW>>);
 
+// docs/own_model.md
+// What a stage hands to the next, [B, 64].
+struct Hidden {
+  at::Tensor x;
+  static constexpr auto fields() { return d9d::record<Hidden>(d9d::field("x", &Hidden::x)); }
+};
+
+struct StackTypes {
+  using Batch = at::Tensor;
+  using Input = at::Tensor;  // [B, 64]
+  using Transfer = Hidden;
+  using Shared = std::monostate;
+  using Output = at::Tensor;
+  using State = std::monostate;
+};
+
+struct Stack : d9d::Module {
+  explicit Stack(const d9d::PipelineStageInfo& of_stage) : stage(of_stage) {
+    const d9d::LayerRange range = d9d::layers_of_stage({.num_layers = 12}, stage);
+    for (std::int64_t i = range.begin; i < range.end; ++i) {
+      layers.push_back(register_module<d9d::Linear>(d9d::cat("layer", i), d9d::LinearConfig{64, 64}));
+    }
+  }
+  std::variant<Hidden, at::Tensor> forward(const at::Tensor& input, const std::monostate& shared) const {
+    return forward(Hidden{input}, shared);
+  }
+  std::variant<Hidden, at::Tensor> forward(const Hidden& arrived, const std::monostate&) const {
+    at::Tensor x = arrived.x;
+    for (const auto& layer : layers) x = x + at::tanh(layer(x));
+    if (stage.is_last()) return x;
+    return Hidden{x};
+  }
+  Hidden stage_transfer(const at::Tensor& input, d9d::StageBoundary) const {
+    return {at::empty(input.sizes(), input.options().device(at::kMeta))};
+  }
+
+  const d9d::PipelineStageInfo stage;
+  std::vector<d9d::ModulePtr<d9d::Linear>> layers;
+};
+
+struct StackProvider : d9d::ModelProvider<StackTypes> {
+  d9d::ModelStage<StackTypes> initialize_model_stage(const d9d::DistContext&,
+                                                     const d9d::PipelineStageInfo& stage) override {
+    model = d9d::make_module<Stack>(stage);
+    return d9d::as_model_stage<StackTypes>(model);
+  }
+  void parallelize_model_stage(const d9d::DistContext& context, const d9d::PipelineStageInfo&, d9d::Module&) override {
+    std::vector<std::shared_ptr<d9d::Module>> units;
+    for (const auto& layer : model->layers) units.push_back(layer.shared());
+    d9d::shard_over_data(context, model.shared(), units);
+  }
+  d9d::ModulePtr<Stack> model;
+};
+static_assert(!std::is_abstract_v<StackProvider>);
+
 }  // namespace pages

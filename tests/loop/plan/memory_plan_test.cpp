@@ -233,6 +233,8 @@ TEST_P(MemoryPlan, Has_the_peak_of_a_real_step) {
     const auto seen = static_cast<double>(job[i].peak - kept_by_cpu_alone(rank, GetParam(), num_stages));
     EXPECT_LE(rank.activations(), in_step);  // nothing that microbatches share is counted with each
     EXPECT_NEAR(static_cast<double>(in_step), seen, test::tolerance("planned peak").value * seen);
+    const double all = seen + static_cast<double>(job[i].parameters + job[i].optimizer);
+    EXPECT_NEAR(static_cast<double>(rank.total - rank.messages), all, test::tolerance("simulated peak").value * all);
   }
 }
 
