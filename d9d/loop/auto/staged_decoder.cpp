@@ -1,12 +1,14 @@
 #include "d9d/loop/auto/staged_decoder.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
 #include "d9d/core/tree/tree.h"
+#include "d9d/loop/component/local_stages.h"
 #include "d9d/models/decoder/sharded_sequence.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
 
@@ -22,6 +24,12 @@ PipelineSchedule forwards_on(const StagePlacement& placement) {
     return forwards;
   };
   return {.name = "text", .placement = [placement](std::int64_t) { return placement; }, .order = order};
+}
+
+std::string text_of(const std::vector<PipelineStageInfo>& stages) {
+  std::string text = "the stages";
+  for (const PipelineStageInfo& stage : stages) text += cat(" ", stage.current_stage, " of ", stage.num_stages);
+  return stages.empty() ? "no stages" : text;
 }
 
 // What the stages of a rank have of the token that comes next.
@@ -72,6 +80,14 @@ class StagedDecoder final : public TokenModel {
                 "got another module. Give generate() a TokenModel of your own.");
       stages_.push_back(std::make_unique<DecoderStage>(ModulePtr<DecoderForCausalLM>(model), next_));
     }
+    std::vector<PipelineStageInfo> given, expected;
+    for (const auto& stage : stages_) given.push_back(stage->model->model->stage());
+    for (const StageIndex index : executor_.stages()) {
+      expected.push_back({.num_stages = placement.num_stages(), .current_stage = index.value});
+    }
+    D9D_CHECK(text_of(given) == text_of(expected), ConfigError, "[loop::staged_decoder] expected ", text_of(expected),
+              ", got ", text_of(given), ". Give it trainer.placement() and trainer.stages() as they are.");
+    copies_ = copies_of(stages);
   }
 
   std::vector<ModulePtr<DecoderForCausalLM>> parts() const override {
@@ -81,6 +97,7 @@ class StagedDecoder final : public TokenModel {
   }
 
   at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) override {
+    update_copies(copies_);  // the program may have changed parameters
     next_ = {.sequence = ShardedSequence(ids.to(device_), sequence_ranks), .logits = at::Tensor()};
     std::vector<PipelineStage*> stages;
     for (const auto& stage : stages_) stages.push_back(stage.get());
@@ -102,6 +119,7 @@ class StagedDecoder final : public TokenModel {
   DeviceMesh pipeline_;
   c10::Device device_;
   PipelineExecutor executor_;
+  std::vector<ParameterCopy> copies_;  // tied, of stages on this rank
   NextToken next_;
   std::vector<std::unique_ptr<DecoderStage>> stages_;
 };

@@ -3,7 +3,10 @@
 //
 // Example
 //   const auto decoder = staged_decoder(context, trainer.placement(), trainer.stages());
-//   generate(*decoder, prompt, {.num_tokens = 20});                          // on all ranks
+//   generate(*decoder, prompt,                                                  // on all ranks
+//            {.num_tokens = 20,
+//             .sequence_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}),
+//             .ranks = context.mesh(MeshDomain::kFlat)});
 #pragma once
 
 #include <memory>
@@ -17,7 +20,8 @@
 namespace d9d {
 
 // Collective over the ranks of a pipeline. context: borrowed. stages: those of this rank, in increasing order; a model
-// in one piece is one. Throws ConfigError for a stage that is no DecoderForCausalLM, and as PipelineExecutor.
+// in one piece is one. Throws ConfigError for a stage that is no DecoderForCausalLM or not one of this rank's, and as
+// PipelineExecutor.
 [[nodiscard]] std::unique_ptr<TokenModel> staged_decoder(const DistContext& context, const StagePlacement& placement,
                                                          const std::vector<std::shared_ptr<Module>>& stages,
                                                          const StageLinksConfig& links = {});

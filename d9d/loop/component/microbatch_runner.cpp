@@ -8,6 +8,7 @@
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/loss_shares.h"
 #include "d9d/loop/component/microbatch_numbers.h"
+#include "d9d/loop/component/own_schedule.h"
 #include "d9d/metrics/metric.h"
 
 namespace d9d {
@@ -79,6 +80,7 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   D9D_CHECK(!step_.numbers.empty(), StateError, "[loop::data] expected a microbatch on every rank in step ",
             job_.schedule.current_step(), ", got none on rank ", job_.context.world()->rank(),
             ". Give each rank at least one, if need be with the loss weight 0.");
+  if (job_.has_own_schedule) check_order();
   build_all();
   step_.gradients = &gradients;
   step_.first_step = first_step_ ? &*first_step_ : nullptr;
@@ -94,12 +96,18 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
   return num_tokens_;
 }
 
+// Ranks that share microbatches have the same number of them, and come here in the same step; replicas in the first.
+void MicrobatchRunner::check_order() {
+  const auto num_microbatches = std::ssize(step_.numbers);
+  if (!checked_orders_.insert(num_microbatches).second) return;
+  const DeviceMesh all = job_.context.mesh(MeshDomain::kBatch);
+  check_equal_order(is_first_step_ ? all : all.slice({"pp", "cp", "tp"}), job_.pipeline_schedule,
+                    job_.placement.num_ranks(), num_microbatches);
+}
+
 void MicrobatchRunner::train_by_executor() {
   std::vector<PipelineStage*> stages;
   for (TrainingStage& stage : stages_) stages.push_back(&stage);
-  D9D_CHECK(executor_.has_backward(std::ssize(step_.numbers)), ConfigError,
-            "[loop::trainer] expected a pipeline schedule with a backward of each forward, got '",
-            job_.pipeline_schedule.name, "' without one for ", step_.numbers.size(), " microbatches.");
   step_.losses.assign(step_.numbers.size(), {});
   step_.graph = step_graphs_ ? step_graphs_->begin(binding_, step_.shares) : nullptr;
   step_.keeps_inputs = step_.graph != nullptr || executor_.runs_at_once(std::ssize(step_.numbers));

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "d9d/loop/component/first_step_checks.h"
@@ -42,6 +43,7 @@ class MicrobatchRunner final : public PackRunner {
  private:
   [[nodiscard]] FirstPack first_pack() const;
   void build_all();
+  void check_order();
   void train_by_executor();
   void train_by_graphs(std::size_t index);
   WeightedLoss forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule);
@@ -55,6 +57,7 @@ class MicrobatchRunner final : public PackRunner {
   std::int64_t num_tokens_ = 0;  // of the step
   PipelineExecutor executor_;
   std::vector<TrainingStage> stages_;
+  std::set<std::int64_t> checked_orders_;  // of a schedule of the program's own, by the number of microbatches
   bool is_first_step_ = true;
   std::optional<FirstStep> first_step_;  // while that one runs
   // With trainer.cuda_graph: the first for a model in one stage, the second for others.

@@ -28,6 +28,7 @@ struct TrainingJob {
   const std::shared_ptr<Module> module;               // what this rank has of the model
   const std::vector<std::shared_ptr<Module>> stages;  // of which it consists, in increasing order
   const PipelineSchedule pipeline_schedule;           // of the configuration, or the program's own
+  const bool has_own_schedule = false;                // the latter
   const StagePlacement placement;                     // of the stages of all ranks
   const RandomClockPtr clock;                         // of the module's random layers
   const MetricMap metrics;

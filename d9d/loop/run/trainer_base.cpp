@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "d9d/base/check.h"
-#include "d9d/base/config/record_json.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/auto_schedule.h"
 #include "d9d/loop/component/cuda_graph_rules.h"
@@ -16,6 +15,7 @@
 #include "d9d/loop/component/local_stages.h"
 #include "d9d/loop/component/microbatch_runner.h"
 #include "d9d/loop/component/model_stage_factory.h"
+#include "d9d/loop/component/own_schedule.h"
 #include "d9d/loop/component/warm_up.h"
 #include "d9d/loop/config/unsupported.h"
 #include "d9d/loop/event/train_events.h"
@@ -35,13 +35,6 @@ void check_metrics(const MetricMap& metrics) {
               "[loop::trainer] expected names of metrics that the job does not log itself, got '", name,
               "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
   }
-}
-
-void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const TrainerConfig& config) {
-  const auto keys = write_record(config.pipelining.schedule);
-  D9D_CHECK(!own || keys == write_record(PipelineScheduleConfig{}), ConfigError,
-            "[loop::trainer] expected one pipeline schedule, got trainer.pipelining.schedule = ", keys.dump(), " and '",
-            own->name, "' of TrainerParts::pipeline_schedule. Leave one of them out.");
 }
 
 // A stream that forgets its position would train on the data from the start again.
@@ -91,7 +84,7 @@ void TrainerBase::export_to(const std::filesystem::path& directory) {
 
 TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConfig& given) {
   refuse_unsupported(given);
-  refuse_two_schedules(parts_.pipeline_schedule, given);
+  refuse_two_schedules(parts_.pipeline_schedule, given.pipelining.schedule);
   context.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
   check_equal_config(context, given);
   check_cuda_graph(context, given);
@@ -118,8 +111,10 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
 
   const TrainerConfig config =
       with_chosen_schedule({context, found, *binding_, parts_.task, parts_.model, schedule}, saved_);
-  const PipelineSchedule pipeline = parts_.pipeline_schedule.value_or(schedule_of(config.pipelining.schedule));
-  const StagePlacement placement = placement_of(pipeline, context.mesh(MeshDomain::kRegular).axis_size("pp"));
+  const std::int64_t num_pipeline_ranks = context.mesh(MeshDomain::kRegular).axis_size("pp");
+  const PipelineSchedule pipeline = parts_.pipeline_schedule ? as_trained(*parts_.pipeline_schedule, num_pipeline_ranks)
+                                                             : schedule_of(config.pipelining.schedule);
+  const StagePlacement placement = placement_of(pipeline, num_pipeline_ranks);
   check_equal_schedule(context, pipeline.name, placement);
   const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config, placement);
   const std::shared_ptr<Module> module = local_stages(stages);
@@ -146,6 +141,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .module = module,
           .stages = stages,
           .pipeline_schedule = pipeline,
+          .has_own_schedule = parts_.pipeline_schedule.has_value(),
           .placement = placement,
           .clock = std::move(clock),
           .metrics = std::move(metrics),

@@ -1,6 +1,8 @@
 #include "d9d/models/decoder/generate.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -14,20 +16,23 @@ namespace {
 
 class EvalScope {
  public:
-  explicit EvalScope(const std::vector<ModulePtr<DecoderForCausalLM>>& parts) {
-    for (const auto& part : parts) {
-      were_training_.emplace_back(part, part->is_training());
+  explicit EvalScope(std::vector<ModulePtr<DecoderForCausalLM>> parts) : parts_(std::move(parts)) {
+    for (const auto& part : parts_) {
+      part->for_each_module(
+          [&](const std::string&, Module& module) { were_training_.emplace_back(&module, module.is_training()); });
       part->eval();
     }
   }
+  // Outer modules come before those within, whose mode may be another.
   ~EvalScope() {
-    for (const auto& [part, was_training] : were_training_) part->train(was_training);
+    for (const auto& [module, was_training] : were_training_) module->train(was_training);
   }
   EvalScope(const EvalScope&) = delete;
   EvalScope& operator=(const EvalScope&) = delete;
 
  private:
-  std::vector<std::pair<ModulePtr<DecoderForCausalLM>, bool>> were_training_;
+  std::vector<ModulePtr<DecoderForCausalLM>> parts_;
+  std::vector<std::pair<Module*, bool>> were_training_;
 };
 
 // Inverse transform sampling from the softmax of logits [V].
@@ -53,6 +58,11 @@ std::int64_t of_first_rank(std::int64_t token, const DeviceMesh& ranks, c10::Dev
 std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> prompt,
                                    const GenerateOptions& options) {
   D9D_CHECK(!prompt.empty(), ConfigError, "[models::generate] expected a prompt of at least one token, got none.");
+  D9D_CHECK(options.max_sequence >= 1 && options.num_tokens >= 0, ConfigError,
+            "[models::generate] expected max_sequence >= 1 and num_tokens >= 0, got ", options.max_sequence, " and ",
+            options.num_tokens, ".");
+  D9D_CHECK(std::isfinite(options.temperature) && options.temperature >= 0, ConfigError,
+            "[models::generate] expected a temperature of 0 or above, got ", options.temperature, ".");
   const EvalScope eval_scope(model.parts());
   const at::NoGradGuard no_grad;
   std::vector<std::int64_t> tokens = std::move(prompt);

@@ -32,7 +32,7 @@ struct GenerateOptions {
 
 // Collective over all ranks of the model, with the same arguments. Returns the ids that follow `prompt`, which must not
 // be empty: num_tokens, or fewer that end with one of stop_ids. Runs in eval mode without gradients and restores the
-// mode.
+// mode of each module.
 [[nodiscard]] std::vector<std::int64_t> generate(TokenModel& model, std::vector<std::int64_t> prompt,
                                                  const GenerateOptions& options);
 // Of a model in one piece.

@@ -39,8 +39,6 @@ class PipelineExecutor {
   // Of this rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages() const { return placement_.stages_of(rank_); }
 
-  // Whether it trains: a program has a backward of each forward, or none. ConfigError as run().
-  [[nodiscard]] bool has_backward(std::int64_t num_microbatches) { return plan_for(num_microbatches).has_backward; }
   // Whether computations of this rank run at once in a step of so many microbatches. ConfigError as run().
   [[nodiscard]] bool runs_at_once(std::int64_t num_microbatches);
 

@@ -70,6 +70,52 @@ TEST(OwnSchedule, Which_differs_between_ranks_is_refused) {
               HasSubstr("got rank of stage 2 = 1 on rank 0 and 0 on rank 1"));
 }
 
+// All F, then all B, of the last microbatch first or of the first.
+PipelineSchedule forwards_first(const std::vector<std::int64_t>& rank_of_stage, bool is_reversed) {
+  const auto order = [=](const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
+    RankProgram program;
+    const auto number = [&](std::int64_t i) { return MicrobatchIndex{is_reversed ? num_microbatches - 1 - i : i}; };
+    for (const StageIndex stage : stages.stages_of(rank)) {
+      for (std::int64_t i = 0; i < num_microbatches; ++i) program.emplace_back(ForwardAction{stage, number(i)});
+      for (std::int64_t i = 0; i < num_microbatches; ++i) program.emplace_back(BackwardAction{stage, number(i)});
+    }
+    return program;
+  };
+  return {.name = "mine", .placement = [=](std::int64_t) { return StagePlacement(rank_of_stage); }, .order = order};
+}
+
+TEST(OwnSchedule, Of_one_stage_trains_as_one_rank_does) {
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{}, DeviceMeshParameters{.data_parallel_replicate = 2},
+        DeviceMeshParameters{.tensor_parallel = 2}, DeviceMeshParameters{.data_parallel_shard = 2}}) {
+    for (const bool is_reversed : {true, false}) {
+      const auto own = [&](std::int64_t) { return forwards_first({0}, is_reversed); };
+      expect_same(train({.mesh = mesh, .own_schedule = own}), in_one_piece());
+    }
+  }
+}
+
+TEST(OwnSchedule, Whose_order_differs_between_ranks_of_other_pipelines_is_refused) {
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.pipeline_parallel = 2, .tensor_parallel = 2},
+                                           DeviceMeshParameters{.pipeline_parallel = 2, .context_parallel_shard = 2},
+                                           DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
+    const auto own = [](std::int64_t rank) { return forwards_first({0, 1}, rank % 2 == 0); };
+    EXPECT_THAT(error_of({.mesh = mesh, .own_schedule = own}),
+                HasSubstr("expected 'mine' to give all ranks the same program of"));
+  }
+}
+
+TEST(OwnSchedule, That_places_stages_elsewhere_when_asked_again_keeps_the_first_places) {
+  const auto own = [](std::int64_t) {
+    PipelineSchedule schedule = there_and_back();
+    schedule.placement = [count = std::make_shared<int>(0)](std::int64_t) {
+      return (*count)++ == 0 ? StagePlacement({0, 1, 1, 0}) : StagePlacement({1, 0});
+    };
+    return schedule;
+  };
+  expect_same(train({.mesh = {.pipeline_parallel = 2}, .own_schedule = own}), in_one_piece());
+}
+
 TEST(OwnSchedule, Beside_one_of_the_configuration_is_refused) {
   const auto own = [](std::int64_t) { return there_and_back(); };
   const std::string error = error_of({.schedule = AutoScheduleConfig{}, .own_schedule = own});

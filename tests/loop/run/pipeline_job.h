@@ -79,6 +79,7 @@ struct PipelineJob {
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
   std::vector<std::int64_t> prompt = {};               // after which the trained model writes; empty: nothing
+  std::function<void(Module&)> on_trained = nullptr;   // called with the rank's part before the model writes
   // Of a rank, in place of `schedule`; null: none.
   std::function<PipelineSchedule(std::int64_t rank)> own_schedule = nullptr;
 };
@@ -327,6 +328,7 @@ inline Trained train(const PipelineJob& job) {
     if (!job.export_to.empty()) trainer.export_to(folder() / job.export_to);
     std::vector<std::map<std::string, at::Tensor>> whole;  // of each stage
     for (const auto& stage : trainer.stages()) whole.push_back(stage->full_state_dict());
+    if (job.on_trained) job.on_trained(trainer.module());
     const std::vector<std::int64_t> written = job.prompt.empty() ? job.prompt : written_by(context, trainer, job);
     const std::lock_guard lock(mutex);
     EXPECT_TRUE(trained.written.empty() || trained.written == written) << "ranks write different texts";

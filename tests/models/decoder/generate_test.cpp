@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -58,6 +59,27 @@ TEST(Generate, Samples_the_same_tokens_for_the_same_seed) {
   EXPECT_EQ(sample(1), sample(1));
   EXPECT_NE(sample(1), sample(2));
   EXPECT_TRUE(model->is_training());
+}
+
+TEST(Generate, Restores_the_mode_of_each_module_also_when_on_token_throws) {
+  const auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())));
+  model->model->eval();
+  (void)generate(model, {1, 2}, {.num_tokens = 1});
+  EXPECT_TRUE(model->is_training() && model->head->is_training());
+  EXPECT_FALSE(model->model->is_training());
+  const auto fail = [](std::int64_t) { throw UsageError("enough"); };
+  EXPECT_THROW((void)generate(model, {1, 2}, {.num_tokens = 1, .on_token = fail}), UsageError);
+  EXPECT_TRUE(model->is_training() && model->head->is_training());
+  EXPECT_FALSE(model->model->is_training());
+}
+
+TEST(Generate, Refuses_options_that_are_none) {
+  const auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())));
+  EXPECT_THROW((void)generate(model, {1}, {.num_tokens = 1, .max_sequence = 0}), ConfigError);
+  EXPECT_THROW((void)generate(model, {1}, {.num_tokens = -1}), ConfigError);
+  for (const double temperature : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_THROW((void)generate(model, {1}, {.num_tokens = 1, .temperature = temperature}), ConfigError);
+  }
 }
 
 TEST(Generate, Ends_with_the_first_token_that_stops_it) {
