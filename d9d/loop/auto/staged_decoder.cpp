@@ -11,19 +11,13 @@
 #include "d9d/loop/component/local_stages.h"
 #include "d9d/models/decoder/sharded_sequence.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
+#include "d9d/pipelining/schedules/compute_order.h"
 
 namespace d9d {
 namespace {
 
 PipelineSchedule forwards_on(const StagePlacement& placement) {
-  const auto order = [](const StagePlacement& stages, std::int64_t rank, std::int64_t) {
-    RankProgram forwards;
-    for (const StageIndex stage : stages.stages_of(rank)) {
-      forwards.emplace_back(ForwardAction{.stage = stage, .microbatch = {0}});
-    }
-    return forwards;
-  };
-  return {.name = "text", .placement = [placement](std::int64_t) { return placement; }, .order = order};
+  return {.name = "text", .placement = [placement](std::int64_t) { return placement; }, .order = forward_order};
 }
 
 std::string text_of(const std::vector<PipelineStageInfo>& stages) {
@@ -58,10 +52,8 @@ class DecoderStage final : public PipelineStage {
  private:
   [[nodiscard]] SequenceStageInput input_of(const std::vector<at::Tensor>& arrived) const {
     if (model->model->stage().is_first()) return next_.sequence->input();
-    SequenceTransfer transfer = model->stage_transfer(next_.sequence->input(), StageBoundary::kIncoming);
-    auto leaf_that_arrived = arrived.begin();
-    tree_for_each_leaf(transfer, [&](at::Tensor& leaf) { leaf = *leaf_that_arrived++; });
-    return transfer;
+    const auto like = tree_flatten(model->stage_transfer(next_.sequence->input(), StageBoundary::kIncoming));
+    return tree_unflatten(like.spec, arrived);
   }
 
   NextToken& next_;

@@ -1,6 +1,5 @@
 #include "d9d/loop/component/own_schedule.h"
 
-#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -12,16 +11,6 @@
 #include "d9d/core/collectives/gather.h"
 
 namespace d9d {
-namespace {
-
-bool has_backward(const RankProgram& program) {
-  return std::ranges::any_of(program, [](const Action& action) {
-    return std::ranges::any_of(compute_parts(action),
-                               [](const ComputeAction& part) { return !holds<ForwardAction>(part); });
-  });
-}
-
-}  // namespace
 
 void refuse_two_schedules(const std::optional<PipelineSchedule>& own, const PipelineScheduleConfig& configured) {
   const auto keys = write_record(configured);
@@ -36,7 +25,7 @@ PipelineSchedule as_trained(const PipelineSchedule& given, std::int64_t num_rank
   schedule.placement = [placement](std::int64_t) { return placement; };
   schedule.order = [given](const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
     RankProgram program = given.order(stages, rank, num_microbatches);
-    D9D_CHECK(program.empty() || has_backward(program), ConfigError,
+    D9D_CHECK(program.empty() || PipelineProgram{.ranks = {program}}.has_backward(), ConfigError,
               "[loop::trainer] expected a pipeline schedule with a backward of each forward, got '", given.name,
               "' without one on rank ", rank, " of the pipeline for ", num_microbatches, " microbatches.");
     if (stages.num_stages() > 1) return program;

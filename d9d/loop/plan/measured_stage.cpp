@@ -34,10 +34,8 @@ std::vector<at::Tensor> MeasuredStage::forward(MicrobatchIndex microbatch, const
   using Arrived = ModelPart<LanguageModelTypes>::Arrived;
   Arrived input(std::in_place_index<0>, inputs_.input);
   if (!is_first()) {
-    SequenceTransfer transfer = stage_.part.transfer(inputs_.input, StageBoundary::kIncoming);
-    auto next = arrived.begin();
-    tree_for_each_leaf(transfer, [&](at::Tensor& leaf) { leaf = *next++; });
-    input = std::move(transfer);
+    const auto like = tree_flatten(stage_.part.transfer(inputs_.input, StageBoundary::kIncoming));
+    input = tree_unflatten(like.spec, arrived);
   }
   std::vector<at::Tensor> made;
   if (is_last()) {

@@ -25,7 +25,7 @@ class TokenModel {
   [[nodiscard]] virtual at::Tensor last_logits(const at::Tensor& ids, const DeviceMesh& sequence_ranks) = 0;
 };
 
-// Throws ConfigError for a model without a head.
+// Throws ConfigError for one of several pipeline stages.
 [[nodiscard]] std::unique_ptr<TokenModel> one_piece_decoder(const ModulePtr<DecoderForCausalLM>& model);
 
 }  // namespace d9d
