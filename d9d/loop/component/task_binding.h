@@ -236,10 +236,8 @@ class TypedTask final : public TaskBinding {
     using Arrived = typename ModelPart<Types>::Arrived;
     const InputOf<Types>& input = inputs_[microbatch]->first;
     if (infos_[stage].is_first()) return Arrived(std::in_place_index<0>, input);
-    TransferOf<Types> transfer = stages_[stage].part.transfer(input, StageBoundary::kIncoming);
-    auto next = arrived.begin();
-    tree_for_each_leaf(transfer, [&](at::Tensor& leaf) { leaf = *next++; });
-    return Arrived(std::in_place_index<1>, std::move(transfer));
+    const auto like = tree_flatten(stages_[stage].part.transfer(input, StageBoundary::kIncoming));
+    return Arrived(std::in_place_index<1>, tree_unflatten(like.spec, arrived));
   }
 
   TrainTask<Types>& task_;
