@@ -8,6 +8,7 @@
 #
 # Input:   D9D_CUDA               ON, OFF (default: ON where a suitable nvcc is found)
 # Output:  d9d::cudart            the wheel's CUDA runtime, for libraries with .cu files
+#          D9D_CUDA_HEADERS       the wheel's headers of CUDA and, after them, the toolkit's: no wheel has crt/
 #          D9D_MISSING_FEATURES   gets `cuda` in a CPU-only build
 
 set(D9D_CUDA_MAJOR 13)  # of the torch wheel
@@ -39,6 +40,7 @@ set(CMAKE_CUDA_COMPILER "${D9D_NVCC}")
 set(CMAKE_CUDA_ARCHITECTURES 90a-real)
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # d9d::cudart instead: the toolkit's would be a second one beside the wheel's
 enable_language(CUDA)
+set(D9D_CUDA_HEADERS "${D9D_SITE_PACKAGES}/nvidia/cu13/include" ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 set(CMAKE_CUDA_STANDARD 20)
 foreach(kind STANDARD EXTENSION)  # CMake 3.25 does not know that nvcc 12 and later compile C++20
   if(NOT CMAKE_CUDA20_${kind}_COMPILE_OPTION)

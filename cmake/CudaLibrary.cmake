@@ -23,8 +23,7 @@ function(d9d_opened_library name)
   list(TRANSFORM ARG_WHEELS APPEND "/lib" OUTPUT_VARIABLE folders)
   set_target_properties(${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     INSTALL_RPATH "${D9D_TORCH_LIB};${D9D_CUDA_WHEEL_LIB};${folders}")
-  target_include_directories(${name} SYSTEM PRIVATE "${D9D_SITE_PACKAGES}/nvidia/cu13/include" ${headers}
-    "${D9D_SITE_PACKAGES}/include")
+  target_include_directories(${name} SYSTEM PRIVATE ${headers} "${D9D_SITE_PACKAGES}/include" ${D9D_CUDA_HEADERS})
   target_link_libraries(${name} PRIVATE d9d_options d9d::cudart)
   add_dependencies(d9d_core ${name})  # whoever builds a program gets it
 endfunction()
