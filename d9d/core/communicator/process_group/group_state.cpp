@@ -46,12 +46,18 @@ Position GroupState::position() const {
 }
 
 void GroupState::fail(const GroupFailure& failure) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) return;
-    failure_ = failure;
-    failed_.notify_all();
-  }
+  if (record(failure)) interrupt();
+}
+
+bool GroupState::record(const GroupFailure& failure) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return false;
+  failure_ = failure;
+  failed_.notify_all();
+  return true;
+}
+
+void GroupState::interrupt() {
   process_group_.interrupt();
   const std::lock_guard lock(mutex_);
   for (const auto& message : messages_) {

@@ -51,8 +51,11 @@ class GroupState {
   Position begin(const std::string& operation);
   [[nodiscard]] Position position() const;
 
-  // Records the failure, unless one is recorded already, and makes pending operations fail.
+  // Records the failure, unless one is recorded already; then makes pending operations fail.
   void fail(const GroupFailure& failure);
+  // The two halves. interrupt() may wait for the device.
+  [[nodiscard]] bool record(const GroupFailure& failure);  // false: one was recorded already
+  void interrupt();
   [[nodiscard]] std::optional<GroupFailure> failure(std::chrono::milliseconds patience = {}) const;
 
   // Waits for a collective of CPU tensors. Also ends, with std::runtime_error, soon after a failure of the group: when

@@ -89,7 +89,11 @@ void Watchdog::fail_all(const GroupFailure& failure) {
     if (job_failure_) return;
     job_failure_ = failure;
   }
-  for (const auto& group : groups()) group->fail(failure);
+  // All know of it before the first is interrupted: on CUDA that waits for the device, which may wait for a word that
+  // another part of the program (LinkWatch) writes when its own group has failed.
+  std::vector<std::shared_ptr<GroupState>> failed = groups();
+  std::erase_if(failed, [&](const auto& group) { return !group->record(failure); });
+  for (const auto& group : failed) group->interrupt();
 }
 
 // Messages are sent before connections close, so that peers know the reason when their operations fail.
