@@ -27,6 +27,7 @@
 #include "d9d/core/launch/open_files.h"
 #include "d9d/core/launch/rendezvous.h"
 #include "d9d/core/launch/thread_ranks.h"
+#include "d9d/core/launch/waiting_threads.h"
 
 namespace d9d {
 namespace {
@@ -119,10 +120,20 @@ void end_with(const std::optional<std::string>& failure) {
   if (failure) throw IoError(*failure);
 }
 
+// Where threads wait as this library chose, and not as the user said.
+std::unique_ptr<const WaitingThreads> watch_waiting_threads(const LaunchConfig& config, std::int64_t local_rank,
+                                                            std::int64_t threads_per_rank) {
+  if (!has_chosen_spins() || threads_per_rank <= 1) return nullptr;
+  const LogLevel level = local_rank == 0 ? config.log_level : LogLevel::kError;
+  return std::make_unique<const WaitingThreads>(Logger({.min_level = level}));
+}
+
 void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const DeviceMeshParameters& mesh,
                  const Program& program, std::chrono::seconds init_timeout) {
   set_threads(config, here.local_world_size);
   const c10::Device device = device_of(config, here.local_rank);
+  const auto waiting =
+      device.is_cpu() ? watch_waiting_threads(config, here.local_rank, at::get_num_threads()) : nullptr;
   // Not started if deterministic, because cuDNN's sums vary.
   const std::jthread cudnn = config.deterministic ? std::jthread() : start_cudnn(device);
   use_device(device);
@@ -160,6 +171,8 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
 
 void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
   check_torch_version();
+  const std::int64_t share = at::get_num_threads() / mesh.world_size();
+  const auto waiting = watch_waiting_threads(config, /*local_rank=*/0, config.num_threads.value_or(share));
   std::optional<std::string> failure;  // of rank 0, as of the others
   run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
     if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
