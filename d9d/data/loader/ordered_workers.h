@@ -124,7 +124,11 @@ class OrderedWork {
     while (true) {
       const std::chrono::duration<double> left = timeout - (Clock::now() - begin);
       const auto is_ready = [&slot] { return !std::holds_alternative<std::monostate>(slot); };
-      if (ready_.wait_for(lock, std::min<std::chrono::duration<double>>(left, kLook), is_ready)) return true;
+      // Looks at the time of the line too, which may come before the timeout by less than a look.
+      const std::chrono::duration<double> to_line = next_line - (Clock::now() - begin);
+      const std::chrono::duration<double> look =
+          wait.on_long_wait && to_line.count() > 0 ? std::min<std::chrono::duration<double>>(to_line, kLook) : kLook;
+      if (ready_.wait_for(lock, std::min(left, look), is_ready)) return true;
       const std::chrono::duration<double> waited = Clock::now() - begin;
       if (waited >= timeout) return false;
       if (!asked_to_stop && interrupt_requested()) asked_to_stop = Clock::now();

@@ -245,7 +245,7 @@ TEST(DataLoader, Reads_within_the_timeout_without_workers_too) {
                 (void)take(hanging, 4);
               }),
               HasSubstr("read samples 6, 7 of the dataset within 0.05 seconds"));
-  EXPECT_THAT(lines.at(0), ::testing::AllOf(HasSubstr("WARNING - data: has waited 0."),
+  EXPECT_THAT(lines.at(0), ::testing::AllOf(HasSubstr("WARNING - data: has waited 0"),
                                             HasSubstr(" s for samples 6, 7 of the dataset, at most 0.05")));
 }
 
