@@ -105,4 +105,6 @@ InterruptScope::~InterruptScope() { --num_scopes; }
 
 bool InterruptScope::requested() const { return stop_requested; }
 
+bool interrupt_requested() { return num_scopes > 0 && stop_requested; }
+
 }  // namespace d9d

@@ -20,6 +20,10 @@ namespace d9d {
 // the first do nothing.
 void install_interrupt_handlers();
 
+// Whether a scope lives and a signal has arrived since the first of them was made, for work that has no scope of its
+// own, such as a wait for data. Any thread.
+[[nodiscard]] bool interrupt_requested();
+
 class InterruptScope {
  public:
   // Installs the handlers; from the first scope on a signal is a request.

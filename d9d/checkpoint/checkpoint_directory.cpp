@@ -218,6 +218,8 @@ std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& 
   return not_removed;
 }
 
+std::map<std::int64_t, fs::path> CheckpointDirectory::complete() const { return complete_ones(path_); }
+
 std::map<std::int64_t, fs::path> CheckpointDirectory::others() const {
   return named_by_step(path_, /*are_complete=*/false);
 }

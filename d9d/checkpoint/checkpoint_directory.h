@@ -90,6 +90,7 @@ class CheckpointDirectory {
   // the values have bytes or text that is not UTF-8. CheckpointWriter saves without waiting.
   std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
+  [[nodiscard]] std::map<std::int64_t, std::filesystem::path> complete() const;  // local: checkpoints by step
   // Local. What is called save-<step> and is no checkpoint: it is neither read nor removed.
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> others() const;  // by step
 

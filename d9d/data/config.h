@@ -34,7 +34,8 @@ struct AutoDataConfig {
   bool pin_memory = true;
   bool persistent_workers = false;
   std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
-  double timeout = 0.0;                              // LoaderOptions::timeout_seconds
+  // Seconds in which a microbatch must come; 0: no limit. null: 300, and none for the view "streamed".
+  std::optional<double> timeout = {};
 
   void validate(const ConfigPath& path) const;
 

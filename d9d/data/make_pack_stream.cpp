@@ -7,19 +7,21 @@ namespace d9d {
 StreamOptions on_rank_of(const DistContext& context, StreamOptions options) {
   options.rank = {.index = context.data_parallel_rank(), .size = context.data_parallel_size()};
   options.log = context.log();
+  options.shared_log = context.is_main_process() ? context.log() : context.log().with_sink([](std::string_view) {});
   return options;
 }
 
 LoaderOptions loader_options(const AutoDataConfig& config) {
-  const bool asks_for_workers = config.prefetch_factor || config.persistent_workers || config.timeout > 0;
+  const bool asks_for_workers = config.prefetch_factor || config.persistent_workers;
   D9D_CHECK(config.num_workers > 0 || !asks_for_workers, ConfigError,
-            "[data::loader_options] expected num_workers > 0 where prefetch_factor, persistent_workers or timeout is "
-            "set, got num_workers = ",
+            "[data::loader_options] expected num_workers > 0 where prefetch_factor or persistent_workers is set, got "
+            "num_workers = ",
             config.num_workers, ". Remove those keys or add workers.");
   D9D_CHECK(!config.persistent_workers, ConfigError,
             "[data::loader_options] persistent_workers = true: workers that outlive a pass over the data are not built "
             "in this version. Set it to false.");
-  LoaderOptions options{.num_workers = config.num_workers, .timeout_seconds = config.timeout};
+  LoaderOptions options{.num_workers = config.num_workers,
+                        .timeout_seconds = config.timeout.value_or(kDefaultDataTimeout)};
   if (config.prefetch_factor) options.prefetch_factor = *config.prefetch_factor;
   return options;
 }

@@ -19,15 +19,19 @@
 
 namespace d9d {
 
+// Seconds: long enough for storage that was asleep, and short enough that someone hears of a mount that is dead.
+inline constexpr double kDefaultDataTimeout = 300;
+
 struct StreamOptions {
   DataParallelRank rank = {};
   std::uint64_t seed = 0;          // of the shuffled order
   std::string dataset_order = {};  // GlobalBatchSampler::Options::dataset_order
-  bool repeat = false;    // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
-  Logger log = Logger();  // LoaderOptions::log
+  bool repeat = false;           // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
+  Logger log = Logger();         // LoaderOptions::log
+  Logger shared_log = Logger();  // for what all ranks find alike: silent but on the main process
 };
 
-// `options` with the data-parallel coordinate and the log of a rank of a job.
+// `options` with the data-parallel coordinate and the logs of a rank of a job.
 [[nodiscard]] StreamOptions on_rank_of(const DistContext& context, StreamOptions options);
 
 // Converts the keys of a configuration to loader options. Throws ConfigError if keys of workers are set but

@@ -66,7 +66,7 @@ TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64
                      .shuffle = job.loader.shuffle,
                      .global_batch_size = job.loader.global_batch_size,
                      .separator = document_separator(config),
-                     .log = job.options.stream.log});
+                     .log = job.options.stream.shared_log});
 }
 
 template <class Source>
@@ -137,8 +137,8 @@ std::unique_ptr<PackStream<TokenBatch>> build_streamed(const SourceConfig& confi
                                                        const Job& job) {
   const SequenceConfig& sequence = sequence_of(config);
   check_length(sequence, job);
-  const LoaderOptions loading = loader_options(job.loader);
-  D9D_CHECK(loading.timeout_seconds == 0 && !job.loader.prefetch_factor && job.loader.drop_last, ConfigError,
+  (void)loader_options(job.loader);
+  D9D_CHECK(job.loader.timeout.value_or(0) == 0 && !job.loader.prefetch_factor && job.loader.drop_last, ConfigError,
             "[data::build_token_stream] expected no timeout and no prefetch_factor, and drop_last, with the view "
             "\"streamed\", got one of them. Each worker tokenises one part ahead; remove the keys.");
   TokenisableRows rows = build_rows(config, job.options.vocabulary_size);

@@ -1,7 +1,10 @@
 #include "d9d/lr_scheduler/build_lr_scheduler.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "d9d/base/check.h"
 #include "d9d/lr_scheduler/lambda_scheduler.h"
 
 namespace d9d {
@@ -19,18 +22,45 @@ struct AddPhase {
   void operator()(const RestPhaseConfig& phase) const { builder.fill_rest(phase.target_multiplier, phase.curve); }
 };
 
+// "phases.1 ends where phases.0 ends, at step 60 of 100 (60 %)"
+std::string place_of(const std::vector<SchedulePhase>& phases, std::size_t index,
+                     std::optional<std::int64_t> total_steps) {
+  const std::int64_t step = phases[index].end_step;
+  const std::string before = index == 0 ? "the run begins" : cat("phases.", index - 1, " ends");
+  const auto share = [&](std::int64_t total) { return cat(" of ", total, " (", 100 * step / total, " %)"); };
+  return cat("phases.", index, " ends where ", before, ", at step ", step,
+             total_steps && *total_steps > 0 ? share(*total_steps) : "");
+}
+
+void check_steps(const PiecewiseConfig& config, const std::vector<SchedulePhase>& phases,
+                 std::optional<std::int64_t> total_steps) {
+  for (std::size_t i = 0; i < phases.size(); ++i) {
+    const bool is_short = std::holds_alternative<PercentagePhaseConfig>(config.phases[i]);
+    D9D_CHECK(phases[i].end_step > phases[i].start_step, ConfigError,
+              "[lr_scheduler] expected each phase to have a step, got none: ", place_of(phases, i, total_steps), ". ",
+              is_short ? "`percentage` counts from the start of the run, and is cut to whole steps: raise it, or leave "
+                         "out the phase."
+                       : "Shorten the phases before it, train longer, or leave out the phase.");
+  }
+}
+
 }  // namespace
 
 PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config, std::optional<std::int64_t> total_steps) {
   PiecewiseBuilder builder({.initial_multiplier = config.initial_multiplier, .total_steps = total_steps});
   for (const PhaseConfig& phase : config.phases) std::visit(AddPhase{builder}, phase);
-  return builder.build();
+  PiecewiseSchedule schedule = builder.build();
+  check_steps(config, schedule.phases(), total_steps);
+  return schedule;
+}
+
+LearningRateScheduler as_lr_scheduler(PiecewiseSchedule schedule) {
+  return LearningRateScheduler(
+      LambdaScheduler([schedule = std::move(schedule)](std::int64_t step) { return schedule.factor(step); }));
 }
 
 LearningRateScheduler build_lr_scheduler(const LRSchedulerConfig& config, std::optional<std::int64_t> total_steps) {
-  PiecewiseSchedule schedule = build_piecewise_schedule(piecewise_config(config), total_steps);
-  return LearningRateScheduler(
-      LambdaScheduler([schedule = std::move(schedule)](std::int64_t step) { return schedule.factor(step); }));
+  return as_lr_scheduler(build_piecewise_schedule(piecewise_config(config), total_steps));
 }
 
 }  // namespace d9d

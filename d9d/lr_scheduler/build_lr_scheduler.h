@@ -13,9 +13,11 @@
 
 namespace d9d {
 
-// Both throw ConfigError if phases do not fit one another or `total_steps`, the number of optimiser steps of the run.
+// Both throw ConfigError if phases do not fit one another or `total_steps`, the number of optimiser steps of the run,
+// and for a phase without a step, which shows that it was meant otherwise: `percentage` counts from the start.
 [[nodiscard]] PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config,
                                                          std::optional<std::int64_t> total_steps);
+[[nodiscard]] LearningRateScheduler as_lr_scheduler(PiecewiseSchedule schedule);
 [[nodiscard]] LearningRateScheduler build_lr_scheduler(const LRSchedulerConfig& config,
                                                        std::optional<std::int64_t> total_steps);
 

@@ -48,8 +48,10 @@ struct StepsPhaseConfig {  // lasts a number of steps
                          required("target_multiplier", &Phase::target_multiplier), required("curve", &Phase::curve));
   }
 };
-struct PercentagePhaseConfig {  // lasts until a fraction of all steps, counted from the start of the run
-  double percentage = 1.0;      // in [0, 1]
+// Lasts until a fraction of all steps, counted from the start of the run: after 0.1, another phase to 0.5 has 40 % of
+// the steps.
+struct PercentagePhaseConfig {
+  double percentage = 1.0;  // where it ends, in [0, 1]
   double target_multiplier = 1.0;
   CurveConfig curve = {};
 

@@ -1,5 +1,8 @@
 #include "d9d/lr_scheduler/piecewise_schedule.h"
 
+#include <type_traits>
+#include <variant>
+
 #include "d9d/base/check.h"
 #include "d9d/lr_scheduler/curve.h"
 
@@ -14,6 +17,16 @@ double PiecewiseSchedule::factor(std::int64_t step) const {
     return interpolate(phase.curve, phase.start_value, phase.end_value, progress);
   }
   return phases_.back().end_value;
+}
+
+std::string describe(const PiecewiseSchedule& schedule) {
+  const std::vector<SchedulePhase>& phases = schedule.phases();
+  std::string text = cat(phases.front().start_value, " in step ", phases.front().start_step);
+  for (const SchedulePhase& phase : phases) {
+    const auto curve = std::visit([](const auto& one) { return std::decay_t<decltype(one)>::kTag.value; }, phase.curve);
+    text += cat(", ", curve, " to ", phase.end_value, " in step ", phase.end_step);
+  }
+  return text;
 }
 
 PiecewiseBuilder::PiecewiseBuilder(PiecewiseOptions options)
@@ -44,10 +57,11 @@ PiecewiseBuilder& PiecewiseBuilder::fill_rest(double target_multiplier, const Cu
 
 PiecewiseBuilder& PiecewiseBuilder::add_until(std::int64_t end_step, double target_multiplier,
                                               const CurveConfig& curve) {
-  D9D_CHECK(end_step >= end_step_, ConfigError, "[lr_scheduler] expected phase ", phases_.size(),
-            " to end at or after step ", end_step_, ", where the previous one ends, got step ", end_step,
-            total_steps_ ? cat(" of total_steps = ", *total_steps_) : "",
-            ". Lengthen it, shorten those before it, or raise total_steps.");
+  D9D_CHECK(
+      end_step >= end_step_, ConfigError, "[lr_scheduler] expected phase ", phases_.size(), " to end at or after step ",
+      end_step_, ", where the previous one ends, got step ", end_step,
+      total_steps_ ? cat(" of total_steps = ", *total_steps_) : "",
+      ". Lengthen it, shorten those before it, or raise total_steps. A percentage counts from the start of the run.");
   if (const auto* poly = std::get_if<PolyCurveConfig>(&curve)) {
     D9D_CHECK(poly->power > 0, ConfigError, "[lr_scheduler] expected power > 0 of the poly curve of phase ",
               phases_.size(), ", got ", poly->power, ". Use 1 for a straight line.");

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,7 @@ class PiecewiseSchedule {
   // The multiplier of 0-based `step`. Before the first phase it is the first value, after the last phase the last
   // value.
   [[nodiscard]] double factor(std::int64_t step) const;
+  [[nodiscard]] const std::vector<SchedulePhase>& phases() const { return phases_; }
 
  private:
   friend class PiecewiseBuilder;
@@ -39,6 +41,9 @@ class PiecewiseSchedule {
 
   std::vector<SchedulePhase> phases_;  // at least one, each starts where the previous one ends
 };
+
+// Its corners: "0 in step 0, linear to 1 in step 10, cosine to 0.1 in step 100".
+[[nodiscard]] std::string describe(const PiecewiseSchedule& schedule);
 
 struct PiecewiseOptions {
   double initial_multiplier = 1;

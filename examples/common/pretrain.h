@@ -151,9 +151,7 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   d9d::check_huggingface_target(config.export_to);
   const auto sizes = model_sizes<Family>(config);
   d9d::LanguageModelTask task(context);
-  auto model_provider = config.model_provider;
-  model_provider.fsdp = d9d::resolve_fsdp(model_provider.fsdp, config.mesh.pipeline_parallel);  // hparams show it
-  CausalLMProvider<Family> model(model_provider, sizes,
+  CausalLMProvider<Family> model(config.model_provider, sizes,
                                  config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   const d9d::TokenLimits limits{.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids};

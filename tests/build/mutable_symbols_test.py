@@ -23,6 +23,7 @@ PROCESS = {
     "d9d::(anonymous namespace)::num_begun_backwards": "the backwards that a thread of autograd has begun",
     "d9d::(anonymous namespace)::num_running_ranks": "exit() ends the process, and is told of nothing else",
     "d9d::(anonymous namespace)::stderr_is_terminal": "asked once",
+    "d9d::(anonymous namespace)::refuse_second_launch()::has_launched": "a process is one rank of one job",
     "d9d::(anonymous namespace)::CheckpointEngine::instance()::engine": "autograd has one engine",
     "d9d::install_checkpoint_engine()::once": "autograd has one engine",
     "d9d::lock_starts()::mutex": "libraries are loaded once",

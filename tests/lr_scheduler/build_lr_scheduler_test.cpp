@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,7 @@
 namespace d9d::build_lr_scheduler_test {
 namespace {
 
+using ::testing::HasSubstr;
 using Json = nlohmann::ordered_json;
 
 constexpr double kTolerance = 1e-12;
@@ -92,7 +94,7 @@ class SampleSource {
     } else {
       const double fraction = std::uniform_real_distribution(0.0, 1.0)(engine_);
       const auto end = static_cast<std::int64_t>(static_cast<double>(total_steps) * fraction);
-      if (end < cursor) return;
+      if (end <= cursor) return;
       cursor = end;
       sample.config.phases.emplace_back(
           PercentagePhaseConfig{.percentage = fraction, .target_multiplier = target, .curve = config});
@@ -150,6 +152,42 @@ TEST(BuildLrScheduler, Needs_the_total_only_for_fractions) {
   const PiecewiseConfig rest{.phases = {RestPhaseConfig{}}};
   EXPECT_NO_THROW((void)build_lr_scheduler(steps, std::nullopt));
   EXPECT_THROW((void)build_lr_scheduler(rest, std::nullopt), ConfigError);
+}
+
+std::string error_of(const PiecewiseConfig& config, std::int64_t total_steps) {
+  try {
+    (void)build_lr_scheduler(config, total_steps);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(BuildLrScheduler, Refuses_a_phase_without_a_step_by_its_key) {
+  const PercentagePhaseConfig until_60{.percentage = 0.6};
+  const RestPhaseConfig rest{.target_multiplier = 0};
+  const auto error = [](std::vector<PhaseConfig> phases, std::int64_t total_steps = 100) {
+    return error_of({.phases = std::move(phases)}, total_steps);
+  };
+  EXPECT_EQ(
+      error({until_60, until_60, rest}),
+      "[lr_scheduler] expected each phase to have a step, got none: phases.1 ends where phases.0 ends, at step 60 "
+      "of 100 (60 %). `percentage` counts from the start of the run, and is cut to whole steps: raise it, or "
+      "leave out the phase.");
+  EXPECT_THAT(error({rest, rest}), HasSubstr("phases.1 ends where phases.0 ends, at step 100 of 100 (100 %). Shorten"));
+  EXPECT_THAT(error({StepsPhaseConfig{.steps = 100}, rest}), HasSubstr("phases.1 ends where phases.0 ends"));
+  EXPECT_THAT(error({PercentagePhaseConfig{.percentage = 0.1}, rest}, /*total_steps=*/5),
+              HasSubstr("phases.0 ends where the run begins, at step 0 of 5 (0 %). `percentage` counts"));
+  EXPECT_EQ(error({PercentagePhaseConfig{.percentage = 0.1}, until_60, rest}), "no error");
+}
+
+TEST(BuildLrScheduler, Describes_its_corners) {
+  const PiecewiseConfig config{
+      .initial_multiplier = 0,
+      .phases = {PercentagePhaseConfig{.percentage = 0.1, .target_multiplier = 1, .curve = LinearCurveConfig{}},
+                 RestPhaseConfig{.target_multiplier = 0.001, .curve = CosineCurveConfig{}}}};
+  EXPECT_EQ(describe(build_piecewise_schedule(config, 200)),
+            "0 in step 0, linear to 1 in step 20, cosine to 0.001 in step 200");
 }
 
 }  // namespace

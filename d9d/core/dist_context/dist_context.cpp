@@ -44,9 +44,12 @@ std::vector<MeshAxis> axes_of(const DeviceMeshParameters& mesh, MeshDomain domai
 }
 
 std::string log_qualifier(const DeviceMesh& regular) {
-  if (regular.num_ranks() == 1) return "local";
-  const std::vector<std::int64_t>& at = regular.coordinate();
-  return cat("pp:", at[0], "-dpr:", at[1], "-dps:", at[2], "-cps:", at[3], "-cpr:", at[4], "-tp:", at[5]);
+  constexpr std::array kNames = {"pp", "dpr", "dps", "cps", "cpr", "tp"};
+  std::string text;
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (regular.axes()[i].size > 1) text += cat(text.empty() ? "" : "-", kNames[i], ":", regular.coordinate()[i]);
+  }
+  return text.empty() ? "local" : text;
 }
 
 DistContextConfig checked(DistContextConfig config) {
@@ -119,6 +122,10 @@ void DistContext::set_timeout(std::chrono::milliseconds timeout) const {
   log_.debug("communication may now take ", static_cast<double>(timeout.count()) / 1e3, " s");
   wait_world();  // so that no operation with the old timeout is pending
   config_.world->set_timeout(timeout);
+}
+
+void DistContext::fail_at_end(std::string error) const {
+  if (!failure_at_end_) failure_at_end_ = std::move(error);
 }
 
 void DistContext::close() const {

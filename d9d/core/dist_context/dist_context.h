@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,7 +74,8 @@ class DistContext {
   [[nodiscard]] const std::shared_ptr<World>& world() const { return config_.world; }
   [[nodiscard]] c10::Device device() const { return config_.world->device(); }
   [[nodiscard]] const DeviceMeshParameters& mesh_parameters() const { return config_.mesh; }
-  // Lines are prefixed with the coordinates in the regular mesh, or with "local" in a job of one rank.
+  // Lines are prefixed with the coordinates on the axes of the regular mesh that have several ranks, such as
+  // "dps:1-tp:0", or with "local" in a job of one rank.
   [[nodiscard]] const Logger& log() const { return log_; }
 
   [[nodiscard]] const DeviceMesh& mesh(MeshDomain domain) const { return meshes_[static_cast<std::size_t>(domain)]; }
@@ -90,6 +92,10 @@ class DistContext {
   void local_main_process_first(const std::function<void()>& body) const;
   // Collective. Sets how long each later communication may wait for other ranks.
   void set_timeout(std::chrono::milliseconds timeout) const;
+  // Local; to be called on all ranks. For an error that must not take the results of the program with it: the program
+  // goes on, and when it has ended on all ranks, launch() reports the first such error.
+  void fail_at_end(std::string error) const;
+  [[nodiscard]] const std::optional<std::string>& failure_at_end() const { return failure_at_end_; }
   // Collective. Leaves the job. The caller must not communicate afterwards.
   void close() const;
 
@@ -99,6 +105,7 @@ class DistContext {
   DistContextConfig config_;
   Logger log_;
   std::array<DeviceMesh, 5> meshes_;
+  mutable std::optional<std::string> failure_at_end_;
 };
 
 }  // namespace d9d

@@ -1,6 +1,11 @@
 #include "d9d/core/launch/launch.h"
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <iostream>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -19,8 +24,10 @@
 #include "d9d/core/error/error_place.h"
 #include "d9d/core/launch/child_processes.h"
 #include "d9d/core/launch/library_environment.h"
+#include "d9d/core/launch/open_files.h"
 #include "d9d/core/launch/rendezvous.h"
 #include "d9d/core/launch/thread_ranks.h"
+#include "d9d/core/launch/waiting_threads.h"
 
 namespace d9d {
 namespace {
@@ -89,17 +96,55 @@ void run_program(const Program& program, DistContext& context) {
   }
 }
 
+// Known before ranks wait for each other.
+void check_ranks(const RankEnvironment& here, const DeviceMeshParameters& mesh) {
+  D9D_CHECK(
+      here.world_size == mesh.world_size(), ConfigError, "[core::launch] expected a mesh of the ", here.world_size,
+      " ranks that ", here.variables, " of the environment name, got ", mesh.world_size(), " in ", describe(mesh), ". ",
+      here.is_started
+          ? "Change mesh, start as many ranks, or unset the variables if no launcher has set them for this program."
+          : "No srun has started this process, as in a batch script: start the program with srun and change mesh, "
+            "or unset SLURM_PROCID to run all ranks here.");
+}
+
+// A process that is a rank runs the program from its beginning: a second launch would meet the ranks of the first.
+void refuse_second_launch() {
+  static std::atomic<bool> has_launched = false;  // lint: allow(mutable-global): of the process, which is one rank
+  D9D_CHECK(
+      !has_launched.exchange(true), StateError,
+      "[core::launch] expected one launch in a program whose ranks are processes, got a second. Do both parts in ",
+      "one launch, in two programs, or on CPUs with launch.ranks=threads.");
+}
+
+void end_with(const std::optional<std::string>& failure) {
+  if (failure) throw IoError(*failure);
+}
+
+// Where threads wait as this library chose, and not as the user said.
+std::unique_ptr<const WaitingThreads> watch_waiting_threads(const LaunchConfig& config, std::int64_t local_rank,
+                                                            std::int64_t threads_per_rank) {
+  if (!has_chosen_spins() || threads_per_rank <= 1) return nullptr;
+  const LogLevel level = local_rank == 0 ? config.log_level : LogLevel::kError;
+  return std::make_unique<const WaitingThreads>(Logger({.min_level = level}));
+}
+
 void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const DeviceMeshParameters& mesh,
-                 const Program& program) {
+                 const Program& program, std::chrono::seconds init_timeout) {
   set_threads(config, here.local_world_size);
   const c10::Device device = device_of(config, here.local_rank);
+  const auto waiting =
+      device.is_cpu() ? watch_waiting_threads(config, here.local_rank, at::get_num_threads()) : nullptr;
   // Not started if deterministic, because cuDNN's sums vary.
   const std::jthread cudnn = config.deterministic ? std::jthread() : start_cudnn(device);
   use_device(device);
   check_torch_version();
-  const auto world = here.world_size == 1
-                         ? one_rank_world(device)
-                         : std::make_shared<World>(connect_ranks(here, {.device = device, .job = describe(mesh)}));
+  const RendezvousOptions meeting{.device = device,
+                                  .job = describe(mesh),
+                                  .timeout = init_timeout,
+                                  .log = Logger({.qualifier = cat("rank ", here.rank), .min_level = config.log_level})};
+  const auto world =
+      here.world_size == 1 ? one_rank_world(device) : std::make_shared<World>(connect_ranks(here, meeting));
+  std::optional<std::string> failure;
   try {
     DistContext context({.mesh = mesh,
                          .world = world,
@@ -109,6 +154,8 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
                          .master_address = here.master_address,
                          .log_level = config.log_level});
     run_program(program, context);
+    failure = context.failure_at_end();
+    if (failure) context.wait_world();  // the first rank that ends with an error ends the others
     world->leave();
   } catch (const PeerFailedError&) {
     throw;
@@ -119,15 +166,21 @@ void run_as_rank(const RankEnvironment& here, const LaunchConfig& config, const 
     world->abort(cat("rank ", here.rank, " failed: ", kUnknownException));
     throw;
   }
+  end_with(failure);
 }
 
 void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
   check_torch_version();
+  const std::int64_t share = at::get_num_threads() / mesh.world_size();
+  const auto waiting = watch_waiting_threads(config, /*local_rank=*/0, config.num_threads.value_or(share));
+  std::optional<std::string> failure;  // of rank 0, as of the others
   run_thread_ranks(mesh.world_size(), [&](const std::shared_ptr<World>& world) {
     if (config.num_threads) at::set_num_threads(static_cast<int>(*config.num_threads));
     DistContext context({.mesh = mesh, .world = world, .local_rank = world->rank(), .log_level = config.log_level});
     program(context);
+    if (context.is_main_process()) failure = context.failure_at_end();
   });
+  end_with(failure);
 }
 
 }  // namespace
@@ -155,7 +208,8 @@ int run_reporting_errors(const std::function<void()>& program) {
   return 1;
 }
 
-int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program) {
+int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program,
+           std::optional<std::int64_t> init_timeout) {
   int exit_code = 0;
   const int error_code = run_reporting_errors([&] {
     mesh.validate(ConfigPath{.keys = "mesh"});
@@ -164,14 +218,23 @@ int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const P
     install_checkpoint_engine();
     if (config.deterministic) set_deterministic();
     const auto here = rank_environment();
+    if (here) check_ranks(*here, mesh);
+    if (here && here->world_size > 1) {
+      refuse_second_launch();
+      raise_open_files(open_files_of(here->world_size));
+    }
     if (here || mesh.world_size() == 1) {
-      run_as_rank(here.value_or(RankEnvironment{}), config, mesh, program);
+      constexpr std::int64_t kLongest = 100'000'000;  // years; clocks overflow with longer times
+      const std::chrono::seconds patience =
+          init_timeout ? std::chrono::seconds(std::min(*init_timeout, kLongest)) : kRendezvousTimeout;
+      run_as_rank(here.value_or(RankEnvironment{}), config, mesh, program, patience);
       return;
     }
     const bool uses_cuda = chooses_cuda(config.device);
     D9D_CHECK(!uses_cuda || config.ranks != RankPlacement::kThreads, ConfigError,
               "[core::launch] expected launch.ranks = processes on GPUs, got threads. Use launch.ranks=auto.");
     if (uses_cuda || config.ranks == RankPlacement::kProcesses) {
+      raise_open_files(open_files_of(mesh.world_size()));
       exit_code = run_child_processes({.num_ranks = mesh.world_size()});
     } else {
       run_as_threads(config, mesh, program);
@@ -188,7 +251,8 @@ int launch_configured(const ConfigSource& source, const LaunchConfig& config, co
   int exit_code = 0;  // stays so after --help
   const int load_code = run_reporting_errors([&] {
     load_config(source.argc, source.argv, source.rewrite, source.type(), source.config);
-    exit_code = launch(config, mesh, program);
+    const auto* const init_timeout = source.init_timeout;
+    exit_code = launch(config, mesh, program, init_timeout ? std::optional(*init_timeout) : std::nullopt);
   });
   return load_code != 0 ? load_code : exit_code;
 }

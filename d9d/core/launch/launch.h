@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include "d9d/base/config/load_config.h"
 #include "d9d/base/enum_names.h"
@@ -54,9 +55,12 @@ extern template const ValueType& json_type<LaunchConfig>();
 // error, whose text goes to stderr as one line. Under torchrun or srun (core/launch/rank_environment.h) this process is
 // one rank. Otherwise all ranks of the mesh run on this machine: as threads, or as child processes. Child processes
 // execute this program again, so before launch() a program should only read its configuration. The failure of one rank
-// ends all ranks. Process-wide settings (threads, autograd engine, CUDA) are made before `program` runs.
+// ends all ranks. Process-wide settings (threads, autograd engine, CUDA) are made before `program` runs. A program
+// whose ranks are processes launches once, since each of them runs it from its beginning. init_timeout: seconds in
+// which all ranks must arrive; none: 300.
 [[nodiscard]] int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh,
-                         const std::function<void(DistContext&)>& program);
+                         const std::function<void(DistContext&)>& program,
+                         std::optional<std::int64_t> init_timeout = std::nullopt);
 
 // Returns the exit code of `program` and prints errors as launch() does. For programs without launch().
 [[nodiscard]] int run_reporting_errors(const std::function<void()>& program);
@@ -70,6 +74,7 @@ struct ConfigSource {
   const ConfigRewrite& rewrite;
   const RecordType& (*type)();  // throws for mistakes in fields()
   void* config;
+  const std::int64_t* init_timeout = nullptr;  // of the configuration, if it has trainer.timeout
 };
 
 // Loads, then launches: `config` and `mesh` are members of the configuration, read when it is loaded.
@@ -79,8 +84,9 @@ struct ConfigSource {
 }  // namespace detail
 
 // Reads the configuration from `CONFIG.json key.path=value ...` (base/config/load_config.h describes --help, --schema
-// and `rewrite`), then launches. Config has members `launch` and `mesh`. Called first in main: it may start the program
-// anew (core/launch/library_environment.h).
+// and `rewrite`), then launches. Config has members `launch` and `mesh`; if it has a TrainerConfig `trainer`, ranks
+// meet within trainer.timeout.init_timeout. Called first in main: it may start the program anew
+// (core/launch/library_environment.h).
 template <class Config, class Program>
 [[nodiscard]] int launch(int argc, char** argv, const Program& program, const ConfigRewrite& rewrite = nullptr) {
   constexpr bool kHasMembers = requires(const Config& config, const std::function<void(DistContext&)>& run) {
@@ -95,9 +101,13 @@ template <class Config, class Program>
   static_assert(kTakesContext, "launch<Config>: the program must be callable with (const Config&, d9d::DistContext&)");
   if constexpr (Record<Config> && kHasMembers && kTakesContext) {
     Config config{};
-    return detail::launch_configured(
-        {.argc = argc, .argv = argv, .rewrite = rewrite, .type = &record_type<Config>, .config = &config},
-        config.launch, config.mesh, [&](DistContext& context) { program(std::as_const(config), context); });
+    detail::ConfigSource source{
+        .argc = argc, .argv = argv, .rewrite = rewrite, .type = &record_type<Config>, .config = &config};
+    if constexpr (requires { config.trainer.timeout.init_timeout; }) {
+      source.init_timeout = &config.trainer.timeout.init_timeout;
+    }
+    return detail::launch_configured(source, config.launch, config.mesh,
+                                     [&](DistContext& context) { program(std::as_const(config), context); });
   }
   return 0;
 }

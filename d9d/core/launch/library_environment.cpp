@@ -20,12 +20,18 @@ namespace {
 // between operators, far shorter than a time slice.
 constexpr const char* kSpinCount = "GOMP_SPINCOUNT";
 constexpr const char* kLooks = "10000";
+constexpr const char* kIsOurs = "D9D_CHOSE_SPINCOUNT";  // set where kLooks is from here, in child processes too
 
 void set_unless_set(const char* name, const char* value) { ::setenv(name, value, /*overwrite=*/0); }
 
-// Whether the user has said how OpenMP's threads wait.
+// Whether the user, or this program before it started anew, has said how OpenMP's threads wait.
 bool says_how_threads_wait() {
   return environment_variable(kSpinCount).has_value() || environment_variable("OMP_WAIT_POLICY").has_value();
+}
+
+void set_spins() {
+  set_unless_set(kSpinCount, kLooks);
+  set_unless_set(kIsOurs, "1");
 }
 
 bool are_own_arguments(int argc, const char* const* argv) {
@@ -52,14 +58,16 @@ void set_library_environment(bool is_deterministic) {
   // and block the group's destructor for eight minutes.
   set_unless_set("TORCH_NCCL_DUMP_ON_TIMEOUT", "0");
   set_unless_set("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "0");
-  if (!says_how_threads_wait()) set_unless_set(kSpinCount, kLooks);
+  if (!says_how_threads_wait()) set_spins();
   if (is_deterministic) set_unless_set("CUBLAS_WORKSPACE_CONFIG", ":4096:8");
 }
+
+bool has_chosen_spins() { return environment_variable(kIsOurs).has_value(); }
 
 void restart_with_short_spins(int argc, const char* const* argv) {
   if (says_how_threads_wait() || at::get_num_threads() == 1) return;
   if (!are_own_arguments(argc, argv) || !has_one_thread()) return;
-  set_unless_set(kSpinCount, kLooks);
+  set_spins();
   std::vector<std::string> strings(argv, argv + argc);
   std::vector<char*> arguments;
   for (std::string& string : strings) arguments.push_back(string.data());

@@ -15,4 +15,7 @@ void set_library_environment(bool is_deterministic);
 // process has other threads, or where `argv` are not the arguments that the process was started with, as in a test.
 void restart_with_short_spins(int argc, const char* const* argv);
 
+// Whether this process, or the one that started it, has set that GOMP_SPINCOUNT.
+[[nodiscard]] bool has_chosen_spins();
+
 }  // namespace d9d

@@ -86,7 +86,9 @@ RankEnvironment from_slurm(const Variables& variables) {
                        .local_rank = variables.integer("SLURM_LOCALID"),
                        .node = variables.integer("SLURM_NODEID"),
                        .num_nodes = variables.integer_or("SLURM_STEP_NUM_NODES", variables.integer("SLURM_NNODES")),
-                       .attempt = variables.integer_or("SLURM_RESTART_COUNT", 0)};
+                       .attempt = variables.integer_or("SLURM_RESTART_COUNT", 0),
+                       .variables = "SLURM_PROCID and SLURM_NTASKS",
+                       .is_started = variables.find("SLURM_STEP_ID") || variables.find("SLURM_STEPID")};
   const auto tasks = variables.find("SLURM_STEP_TASKS_PER_NODE");
   here.local_world_size = slurm_tasks_of_node(tasks ? *tasks : variables.text("SLURM_TASKS_PER_NODE"), here.node);
   const auto address = variables.find("MASTER_ADDR");

@@ -29,8 +29,10 @@ struct RankEnvironment {
   std::int64_t num_nodes = 1;
   std::string master_address = "127.0.0.1";  // of the machine of rank 0
   std::uint16_t master_port = 0;
-  bool launcher_hosts_store = false;  // false: rank 0 does
-  std::int64_t attempt = 0;           // how often the launcher has restarted the job
+  bool launcher_hosts_store = false;              // false: rank 0 does
+  std::int64_t attempt = 0;                       // how often the launcher has restarted the job
+  std::string variables = "RANK and WORLD_SIZE";  // that say so, for messages
+  bool is_started = true;  // false: in a SLURM job of several tasks, but no srun has started this process
 };
 
 using ReadVariable = std::function<std::optional<std::string>(const char* name)>;

@@ -1,6 +1,8 @@
 #include "d9d/core/launch/rendezvous.h"
 
+#include <algorithm>
 #include <exception>
+#include <functional>
 #include <numeric>
 #include <thread>
 
@@ -29,6 +31,24 @@ std::vector<std::int64_t> all_ranks(const RankEnvironment& here) {
   return ranks;
 }
 
+// A line about a wait: the first after `silence`, then one a minute.
+class WaitLines {
+ public:
+  WaitLines(const RendezvousOptions& options, std::function<std::string()> text)
+      : log_(options.log), text_(std::move(text)), next_(Clock::now() + options.silence) {}
+
+  void write_if_due() {
+    if (Clock::now() < next_) return;
+    next_ = Clock::now() + std::chrono::minutes(1);
+    if (const std::string text = text_(); !text.empty()) log_.warning(text);
+  }
+
+ private:
+  const Logger log_;
+  const std::function<std::string()> text_;  // empty: another rank of this machine says it
+  Clock::time_point next_;
+};
+
 // One rank that joins the job.
 class Rendezvous {
  public:
@@ -37,7 +57,8 @@ class Rendezvous {
         options_(options),
         deadline_(Clock::now() + options.timeout),
         place_(cat(here.master_address, ":", here.master_port)),
-        who_(cat("[core::rendezvous] rank ", here.rank, " of ", here.world_size, " ")) {}
+        who_(cat("[core::rendezvous] rank ", here.rank, " of ", here.world_size, " ")),
+        waits_(cat(who_, "(so say ", here.variables, " of the environment) waits at ", place_, " for ")) {}
 
   // Opens the store of the job. `own_address` receives the address of this machine.
   [[nodiscard]] Store open_store(std::string& own_address) const {
@@ -50,12 +71,15 @@ class Rendezvous {
       listening = listen();
       options.masterListenFd = listening->release();
     }
+    // The lowest rank of this machine that is not the awaited one.
+    const bool says_so = here_.local_rank == (here_.node == 0 && !here_.launcher_hosts_store ? 1 : 0);
+    WaitLines lines(options_, [&] { return says_so ? cat(waits_, host_name(), ".", hint()) : std::string(); });
     try {
-      own_address = wait_for_listener(here_.master_address, here_.master_port, deadline_);
+      own_address =
+          wait_for_listener(here_.master_address, here_.master_port, deadline_, [&] { lines.write_if_due(); });
     } catch (const CommunicationError& error) {
-      throw CommunicationError(cat(who_, "expected ", here_.launcher_hosts_store ? "the launcher" : "rank 0", " at ",
-                                   place_, ", got after ", seconds(), " s: ", error.what(),
-                                   ". Check MASTER_ADDR and MASTER_PORT, and that rank 0 runs."));
+      throw CommunicationError(cat(who_, "expected ", host_name(), " at ", place_, ", got after ", seconds(),
+                                   " s: ", error.what(), ". Check MASTER_ADDR and MASTER_PORT, and that rank 0 runs."));
     }
     options.timeout = std::max(std::chrono::milliseconds(1000), time_left());
     const auto store = c10::make_intrusive<c10d::TCPStore>(here_.master_address, options);
@@ -76,11 +100,20 @@ class Rendezvous {
     }
     StoreBarrier arrivals(store, "joined", all_ranks(here_));
     arrivals.arrive(here_.rank);
+    WaitLines lines(options_, [&] {
+      const std::vector<std::int64_t> missing = arrivals.missing_ranks();
+      const bool is_first_here = std::ranges::none_of(lower_ranks_of_machine(), [&](std::int64_t rank) {
+        return std::ranges::find(missing, rank) == missing.end();
+      });
+      return is_first_here ? cat(waits_, "ranks: ", arrivals.missing(), ".", hint()) : std::string();
+    });
     const bool is_complete = arrivals.wait_until(deadline_, [&] {
+      lines.write_if_due();
       if (store.check({kRefused})) throw PeerFailedError(cat(who_, "was left: ", store.get_to_str(kRefused)));
     });
     D9D_CHECK(is_complete, CommunicationError, who_, "waited ", seconds(), " s at ", place_,
-              " for ranks: ", arrivals.missing(), ". Look for their errors, and check that they were started.");
+              " for ranks: ", arrivals.missing(), ", of which ", here_.variables,
+              " of the environment say that there are. Look for their errors.", hint());
   }
 
   [[nodiscard]] bool is_host() const { return here_.rank == 0 && !here_.launcher_hosts_store; }
@@ -93,6 +126,16 @@ class Rendezvous {
  private:
   static constexpr const char* kRefused = "refused";
 
+  [[nodiscard]] const char* host_name() const { return here_.launcher_hosts_store ? "the launcher" : "rank 0"; }
+  [[nodiscard]] std::vector<std::int64_t> lower_ranks_of_machine() const {
+    std::vector<std::int64_t> ranks(static_cast<std::size_t>(std::min(here_.local_rank, here_.rank)));
+    std::iota(ranks.begin(), ranks.end(), here_.rank - std::ssize(ranks));
+    return ranks;
+  }
+  [[nodiscard]] const char* hint() const {
+    return here_.is_started ? " Start them, or unset the variables if no launcher has set them for this program."
+                            : " No srun has started this process: start the program with srun.";
+  }
   [[nodiscard]] std::chrono::milliseconds time_left() const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
   }
@@ -117,6 +160,7 @@ class Rendezvous {
   const Clock::time_point deadline_;
   const std::string place_;
   const std::string who_;
+  const std::string waits_;
 };
 
 // Released last of everything that a rank holds: records that this rank has left. The rank that hosts the store waits

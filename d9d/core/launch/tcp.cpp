@@ -96,7 +96,8 @@ ListeningSocket::~ListeningSocket() {
 
 int ListeningSocket::release() { return std::exchange(descriptor_, -1); }
 
-std::string wait_for_listener(const std::string& host, std::uint16_t port, Clock::time_point deadline) {
+std::string wait_for_listener(const std::string& host, std::uint16_t port, Clock::time_point deadline,
+                              const std::function<void()>& between) {
   const addrinfo hints{.ai_flags = AI_ADDRCONFIG, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   while (true) {
     std::string reason;
@@ -112,6 +113,7 @@ std::string wait_for_listener(const std::string& host, std::uint16_t port, Clock
       if (reason.empty()) return own_address;
     }
     if (Clock::now() >= deadline) throw CommunicationError(reason);
+    between();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace d9d {
@@ -27,9 +28,11 @@ class ListeningSocket {
   std::uint16_t port_ = 0;
 };
 
-// Retries until a socket listens at host:port; returns the address of this machine that the connection uses. Throws
-// CommunicationError at the deadline, whose text is only the system's last reason: "Connection refused".
-[[nodiscard]] std::string wait_for_listener(const std::string& host, std::uint16_t port,
-                                            std::chrono::steady_clock::time_point deadline);
+// Retries until a socket listens at host:port, and calls `between` repeatedly meanwhile; returns the address of this
+// machine that the connection uses. Throws CommunicationError at the deadline, whose text is only the system's last
+// reason: "Connection refused".
+[[nodiscard]] std::string wait_for_listener(
+    const std::string& host, std::uint16_t port, std::chrono::steady_clock::time_point deadline,
+    const std::function<void()>& between = [] {});
 
 }  // namespace d9d

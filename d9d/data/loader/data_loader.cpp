@@ -1,5 +1,7 @@
 #include "d9d/data/loader/data_loader.h"
 
+#include <algorithm>
+#include <cmath>
 #include <exception>
 
 namespace d9d::detail {
@@ -32,9 +34,20 @@ void throw_timeout(const std::vector<std::int64_t>& samples, double seconds) {
                     seconds, " seconds, got none. Check the storage that is read, or raise the timeout of the data."));
 }
 
+void throw_stopped(const std::vector<std::int64_t>& samples) {
+  throw IoError(cat("[data::DataLoader] stopped, as asked, in the wait for samples ", list_of(samples),
+                    " of the dataset: a step without data cannot be completed. Check the storage that is read; a job "
+                    "that saves continues from its newest checkpoint."));
+}
+
 double patience_seconds(const LoaderOptions& options) {
-  return options.timeout_seconds > 0 ? options.timeout_seconds
-                                     : std::chrono::duration<double>(kDefaultPatience).count();
+  const double patience = options.patience.count();
+  return options.timeout_seconds > 0 ? std::min(options.timeout_seconds, patience) : patience;
+}
+
+void warn_long_wait(const LoaderOptions& options, const std::vector<std::int64_t>& samples, double seconds) {
+  options.log.warning("data: has waited ", std::round(10 * seconds) / 10, " s for samples ", list_of(samples),
+                      " of the dataset", options.timeout_seconds > 0 ? cat(", at most ", options.timeout_seconds) : "");
 }
 
 void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples) {

@@ -31,10 +31,11 @@ namespace d9d {
 struct LoaderOptions {
   std::int64_t num_workers = 0;      // threads; 0: next() reads in the calling thread
   std::int64_t prefetch_factor = 2;  // microbatches that each worker reads ahead
-  // How long next() waits for a worker, and how long stopping the workers waits for reads that have begun. 0: next()
-  // waits for ever, and stopping waits 5 s.
+  // How long next() waits for a microbatch; with 0 workers a thread reads while next() waits. 0: for ever.
   double timeout_seconds = 0;
-  Logger log = Logger();  // gets warnings about reads that are abandoned
+  // How long stopping waits for reads that have begun, and next() for one after the job was asked to stop.
+  std::chrono::duration<double> patience = kDefaultPatience;
+  Logger log = Logger();  // is told of reads that last long, or are abandoned
 };
 
 namespace detail {
@@ -43,7 +44,9 @@ void check_loader_options(const LoaderOptions& options);
 // Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
 [[noreturn]] void throw_timeout(const std::vector<std::int64_t>& samples, double seconds);
+[[noreturn]] void throw_stopped(const std::vector<std::int64_t>& samples);
 [[nodiscard]] double patience_seconds(const LoaderOptions& options);
+void warn_long_wait(const LoaderOptions& options, const std::vector<std::int64_t>& samples, double seconds);
 void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples);
 
 // Whether a collate makes a Batch of samples that the dataset returns.
@@ -85,7 +88,7 @@ class DataLoader {
 
   // Lets the workers begin to read the first microbatches. Otherwise the first call of next() does so.
   void start() {
-    if (options_.num_workers == 0 || workers_) return;
+    if (reads_itself() || workers_) return;
     const auto warn = [sampler = sampler_, options = options_](const std::vector<std::int64_t>& microbatches) {
       std::vector<std::int64_t> samples;
       for (const std::int64_t index : microbatches)
@@ -96,20 +99,21 @@ class DataLoader {
         read_, typename OrderedWorkers<Batch>::Options{
                    .first = num_consumed_,
                    .end = size(),
-                   .num_workers = options_.num_workers,
+                   .num_workers = std::max<std::int64_t>(1, options_.num_workers),
                    .num_ahead = options_.num_workers * options_.prefetch_factor,
                    .patience = std::chrono::duration<double>(detail::patience_seconds(options_)),
                    .on_left_behind = warn});
   }
 
   // Returns the next microbatch; nullopt after the last. Throws IoError that names the sample that could not be read,
-  // or the samples that were not read within the timeout; the position then does not change. load_state() and the
-  // destructor stop the workers. They wait for reads that have begun, for at most timeout_seconds, and do not wait
-  // again if next() has timed out. A read that still hangs is abandoned with a warning that names its samples; its
-  // thread keeps the dataset alive until the read returns.
+  // or the samples that were not read within the timeout, or soon after Ctrl-C; the position then does not change. A
+  // read that lasts long is told of, half the timeout or a minute after it was asked for, then once a minute.
+  // load_state() and the destructor stop the workers. They wait for reads that have begun, for at most `patience`, and
+  // do not wait again if next() has timed out. A read that still hangs is abandoned with a warning that names its
+  // samples; its thread keeps the dataset alive until the read returns.
   [[nodiscard]] std::optional<Batch> next() {
     if (const auto end = size(); end && num_consumed_ >= *end) return std::nullopt;
-    Batch batch = options_.num_workers == 0 ? read_(num_consumed_) : take();
+    Batch batch = reads_itself() ? read_(num_consumed_) : take();
     ++num_consumed_;
     return batch;
   }
@@ -120,6 +124,9 @@ class DataLoader {
   // Number of microbatches from the start; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> size() const { return sampler_.num_microbatches(); }
 
+  // Whether next() says for which samples it waits.
+  [[nodiscard]] bool tells_of_long_waits() const { return !reads_itself(); }
+
   [[nodiscard]] nlohmann::json state() const { return sampler_.state(num_consumed_); }
   void load_state(const nlohmann::json& state) {
     num_consumed_ = sampler_.resume(state);
@@ -127,10 +134,16 @@ class DataLoader {
   }
 
  private:
+  [[nodiscard]] bool reads_itself() const { return options_.num_workers == 0 && options_.timeout_seconds == 0; }
+
   Batch take() {
     start();
-    std::optional<Batch> batch = workers_->take_within(std::chrono::duration<double>(options_.timeout_seconds));
-    if (!batch) detail::throw_timeout(sampler_.samples(num_consumed_), options_.timeout_seconds);
+    const auto samples = [this] { return sampler_.samples(num_consumed_); };
+    std::optional<Batch> batch = workers_->take_within(
+        {.timeout = std::chrono::duration<double>(options_.timeout_seconds),
+         .on_long_wait = [&](double seconds) { detail::warn_long_wait(options_, samples(), seconds); }});
+    if (!batch && interrupt_requested()) detail::throw_stopped(samples());
+    if (!batch) detail::throw_timeout(samples(), options_.timeout_seconds);
     return std::move(*batch);
   }
 

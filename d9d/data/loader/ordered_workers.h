@@ -21,11 +21,19 @@
 #include <vector>
 
 #include "d9d/base/check.h"
+#include "d9d/base/interrupt.h"
+#include "d9d/core/communicator/long_wait.h"
 
 namespace d9d {
 
 inline constexpr std::chrono::seconds kDefaultPatience{5};
 inline constexpr std::chrono::duration<double> kLongestWait{1e8};  // years; clocks overflow with longer times
+
+// How a thread waits for a result.
+struct ResultWait {
+  std::chrono::duration<double> timeout{0};               // 0: for ever
+  std::function<void(double seconds)> on_long_wait = {};  // after long_wait(timeout), then once a minute
+};
 
 namespace detail {
 
@@ -37,9 +45,12 @@ class OrderedWork {
     std::int64_t first = 0;
     std::optional<std::int64_t> end = {};  // unset: endless
     std::int64_t num_workers = 1;
-    std::int64_t num_ahead = 1;  // maximum number of results that are computed or in progress but not yet taken
-    // How long the destructor waits for calls of make() that have begun, and a function that is told the sorted indices
-    // of those that it abandons.
+    // Maximum number of results that are computed or in progress but not yet taken. 0: a result is computed when it is
+    // asked for.
+    std::int64_t num_ahead = 1;
+    // How long the destructor waits for calls of make() that have begun, and take_within() for a result after the job
+    // was asked to stop (base/interrupt.h); and a function that is told the sorted indices of the calls that the
+    // destructor abandons.
     std::chrono::duration<double> patience = kDefaultPatience;
     std::function<void(const std::vector<std::int64_t>& indices)> on_left_behind = {};
   };
@@ -49,23 +60,21 @@ class OrderedWork {
         options_(std::move(options)),
         next_to_take_(options_.first),
         next_to_make_(options_.first),
-        slots_(static_cast<std::size_t>(options_.num_ahead)),
+        slots_(static_cast<std::size_t>(std::max<std::int64_t>(1, options_.num_ahead))),
         making_(static_cast<std::size_t>(options_.num_workers)) {}
 
-  std::optional<Result> take(std::chrono::duration<double> timeout) {
+  std::optional<Result> take(const ResultWait& wait) {
     std::unique_lock lock(mutex_);
     D9D_ASSERT(!options_.end || next_to_take_ < *options_.end, "took beyond the end");
+    is_wanted_ = true;
+    room_.notify_one();
     Slot& slot = slot_of(next_to_take_);
-    const auto is_ready = [&slot] { return !std::holds_alternative<std::monostate>(slot); };
-    if (timeout.count() > 0) {
-      is_stuck_ = !ready_.wait_for(lock, std::min(timeout, kLongestWait), is_ready);
-      if (is_stuck_) return std::nullopt;
-    } else {
-      ready_.wait(lock, is_ready);
-    }
+    is_stuck_ = !comes_in_time(lock, slot, wait);
+    if (is_stuck_) return std::nullopt;
     if (const auto* error = std::get_if<std::exception_ptr>(&slot)) std::rethrow_exception(*error);
     std::optional<Result> result = std::move(std::get<Result>(slot));
     slot = std::monostate();
+    is_wanted_ = false;
     ++next_to_take_;
     room_.notify_one();
     return result;
@@ -74,7 +83,9 @@ class OrderedWork {
   void work(std::size_t worker, const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     const auto is_at_end = [this] { return options_.end && next_to_make_ >= *options_.end; };
-    const auto has_room = [this] { return next_to_make_ < next_to_take_ + std::ssize(slots_); };
+    const auto has_room = [this] {
+      return next_to_make_ < next_to_take_ + std::max<std::int64_t>(options_.num_ahead, is_wanted_ ? 1 : 0);
+    };
     while (room_.wait(lock, stop, [&] { return is_at_end() || has_room(); }) && !stop.stop_requested() &&
            !is_at_end()) {
       const std::int64_t index = next_to_make_++;
@@ -100,6 +111,36 @@ class OrderedWork {
  private:
   using Slot = std::variant<std::monostate, Result, std::exception_ptr>;  // empty, computed, failed
 
+  // False if the wait ends without a result: after its timeout, or `patience` after the job was asked to stop.
+  bool comes_in_time(std::unique_lock<std::mutex>& lock, const Slot& slot, const ResultWait& wait) {
+    using Clock = std::chrono::steady_clock;
+    using Milliseconds = std::chrono::milliseconds;
+    constexpr Milliseconds kLook{50};  // signals wake no thread
+    const std::chrono::duration<double> timeout =
+        wait.timeout.count() > 0 ? std::min(wait.timeout, kLongestWait) : kLongestWait;
+    const Clock::time_point begin = Clock::now();
+    std::chrono::duration<double> next_line = long_wait(std::chrono::duration_cast<Milliseconds>(timeout));
+    std::optional<Clock::time_point> asked_to_stop;
+    while (true) {
+      const std::chrono::duration<double> left = timeout - (Clock::now() - begin);
+      const auto is_ready = [&slot] { return !std::holds_alternative<std::monostate>(slot); };
+      // Looks at the time of the line too, which may come before the timeout by less than a look.
+      const std::chrono::duration<double> to_line = next_line - (Clock::now() - begin);
+      const std::chrono::duration<double> look =
+          wait.on_long_wait && to_line.count() > 0 ? std::min<std::chrono::duration<double>>(to_line, kLook) : kLook;
+      if (ready_.wait_for(lock, std::min(left, look), is_ready)) return true;
+      const std::chrono::duration<double> waited = Clock::now() - begin;
+      if (waited >= timeout) return false;
+      if (!asked_to_stop && interrupt_requested()) asked_to_stop = Clock::now();
+      if (asked_to_stop && Clock::now() - *asked_to_stop >= options_.patience) return false;
+      if (!wait.on_long_wait || waited < next_line) continue;
+      next_line = waited + std::chrono::minutes(1);
+      lock.unlock();
+      wait.on_long_wait(waited.count());
+      lock.lock();
+    }
+  }
+
   Slot& slot_of(std::int64_t index) { return slots_[static_cast<std::size_t>(index) % slots_.size()]; }
 
   Slot compute(std::int64_t index) {
@@ -119,6 +160,7 @@ class OrderedWork {
   std::int64_t next_to_make_;
   std::vector<Slot> slots_;                          // result i is stored in slot i mod num_ahead
   std::vector<std::optional<std::int64_t>> making_;  // by worker
+  bool is_wanted_ = false;                           // a take() waits
   bool is_stuck_ = false;                            // the last take() timed out
 };
 
@@ -133,7 +175,7 @@ class OrderedWorkers {
   OrderedWorkers(std::function<Result(std::int64_t)> make, Options options)
       : work_(std::make_shared<detail::OrderedWork<Result>>(std::move(make), options)),
         on_left_behind_(options.on_left_behind) {
-    D9D_ASSERT(options.num_workers >= 1 && options.num_ahead >= 1, "no workers");
+    D9D_ASSERT(options.num_workers >= 1 && options.num_ahead >= 0, "no workers");
     for (std::size_t i = 0; i < static_cast<std::size_t>(options.num_workers); ++i) {
       threads_.emplace_back([work = work_, i](const std::stop_token& stop) { work->work(i, stop); });
     }
@@ -161,10 +203,16 @@ class OrderedWorkers {
   OrderedWorkers& operator=(const OrderedWorkers&) = delete;
 
   // Returns the next result, in order. Rethrows the exception of its make(), also in each later call.
-  [[nodiscard]] Result take() { return std::move(*work_->take({})); }
-  // nullopt if a positive timeout passes first; the next call waits for the same result again.
+  [[nodiscard]] Result take() {
+    while (true) {
+      if (std::optional<Result> result = work_->take({})) return std::move(*result);
+    }
+  }
+  // nullopt if a positive timeout passes first, or if the job was asked to stop and Options::patience has passed since;
+  // the next call waits for the same result again.
+  [[nodiscard]] std::optional<Result> take_within(const ResultWait& wait) { return work_->take(wait); }
   [[nodiscard]] std::optional<Result> take_within(std::chrono::duration<double> timeout) {
-    return work_->take(timeout);
+    return work_->take({.timeout = timeout});
   }
 
  private:

@@ -111,6 +111,11 @@ class FixedCountMicrobatchPacker final : public PackStream<MicrobatchOf<Loader>>
 
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override { return numbers_; }
 
+  [[nodiscard]] bool tells_of_long_waits() const override {
+    if constexpr (requires { loader_.tells_of_long_waits(); }) return loader_.tells_of_long_waits();
+    return false;
+  }
+
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override {
     const std::optional<std::int64_t> size = loader_.size();
     if (!size) return std::nullopt;

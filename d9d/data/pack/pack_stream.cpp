@@ -8,4 +8,6 @@ void AnyPackStream::start() {}
 
 std::vector<std::int64_t> AnyPackStream::microbatch_numbers() const { return {}; }
 
+bool AnyPackStream::tells_of_long_waits() const { return false; }
+
 }  // namespace d9d

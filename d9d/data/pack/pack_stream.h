@@ -75,6 +75,9 @@ class AnyPackStream {
   // the same random numbers. Empty: the training loop assigns the numbers i * (data-parallel ranks) + (this rank),
   // which are distinct within a step, whatever the number of microbatches on each rank.
   [[nodiscard]] virtual std::vector<std::int64_t> microbatch_numbers() const;
+  // Whether next() itself writes for what it waits, where that takes long. By default the training loop says it, which
+  // knows less.
+  [[nodiscard]] virtual bool tells_of_long_waits() const;
   [[nodiscard]] virtual std::optional<std::int64_t> total_steps() const = 0;
   [[nodiscard]] virtual nlohmann::json state() const = 0;
   virtual void load_state(const nlohmann::json& state) = 0;

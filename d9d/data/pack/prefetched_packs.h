@@ -32,7 +32,8 @@ namespace d9d {
 struct PrefetchOptions {
   c10::Device device = c10::DeviceType::CPU;
   std::int64_t prefetch_factor = 1;  // packs on the device beside that of the step; 0: next() reads and copies
-  // How long the destructor, load_state() and give_back() wait for a pack that is being read.
+  // How long the destructor, load_state() and give_back() wait for a pack that is being read, and about how long next()
+  // does after the job was asked to stop.
   std::chrono::duration<double> patience = kDefaultPatience;
   Logger log = Logger();
 };
@@ -42,6 +43,10 @@ namespace detail {
 // it. The host does not wait for pinned memory.
 void copy_to(c10::Device device, at::Tensor& tensor);
 void warn_left_behind(const PrefetchOptions& options);
+void warn_long_wait(const PrefetchOptions& options, double seconds);
+[[noreturn]] void throw_stopped();
+// More than a loader within, whose error names the samples.
+[[nodiscard]] std::chrono::duration<double> patience_of_wait(const PrefetchOptions& options);
 [[noreturn]] void throw_left_behind();
 }  // namespace detail
 
@@ -154,7 +159,7 @@ class PrefetchedPacks final : public PackStream<Batch> {
         typename OrderedWorkers<Fetched>::Options{
             .num_workers = 1,
             .num_ahead = options_.prefetch_factor,
-            .patience = options_.patience,
+            .patience = detail::patience_of_wait(options_),
             .on_left_behind = [this](const std::vector<std::int64_t>&) { is_left_behind_ = true; }});
   }
 
@@ -162,7 +167,13 @@ class PrefetchedPacks final : public PackStream<Batch> {
   Fetched take() {
     start_thread();
     try {
-      return workers_->take();
+      ResultWait wait;
+      if (!source_->packs->tells_of_long_waits()) {
+        wait.on_long_wait = [this](double seconds) { detail::warn_long_wait(options_, seconds); };
+      }
+      std::optional<Fetched> fetched = workers_->take_within(wait);
+      if (!fetched) detail::throw_stopped();
+      return std::move(*fetched);
     } catch (...) {
       workers_.reset();
       throw;

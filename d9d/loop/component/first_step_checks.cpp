@@ -236,6 +236,17 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
   }
 }
 
+void warn_of_float16(const DistContext& context, const Module& module) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    if (!parameter->requires_grad() || parameter->local().scalar_type() != at::kHalf) continue;
+    context.log().warning(
+        "the model computes in float16 (", name,
+        ") and losses are not scaled: gradients below 6e-8 become 0, those above 65504 infinite. Use ",
+        "bfloat16, with trainer.model_stage_factory.master_dtype = float32 or optimizer.name = ", "stochastic_adamw");
+    return;
+  }
+}
+
 bool warn_of_evaluation(const std::vector<std::shared_ptr<Module>>& stages, const DistContext& context,
                         std::int64_t step) {
   if (std::ranges::all_of(stages, [](const auto& stage) { return stage->is_training(); })) return false;

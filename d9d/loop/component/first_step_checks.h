@@ -112,6 +112,9 @@ class FirstUpdate {
   std::vector<Sample> samples_;
 };
 
+// Local. Logs a warning of a model whose trained parameters compute in float16: losses are not scaled.
+void warn_of_float16(const DistContext& context, const Module& module);
+
 // Whether a stage of the model is in evaluation mode; the main process then logs a warning.
 bool warn_of_evaluation(const std::vector<std::shared_ptr<Module>>& stages, const DistContext& context,
                         std::int64_t step);

@@ -9,6 +9,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
@@ -167,8 +168,14 @@ std::unique_ptr<FolderLock> prepare_saves(const DistContext& context, const Chec
 }
 
 std::optional<SavedCheckpoint> newest_checkpoint(const DistContext& context, const CheckpointingConfig& config) {
-  if (!saves_checkpoints(config)) return std::nullopt;
   const CheckpointDirectory directory(config.save_dir, context.mesh(MeshDomain::kBatch));
+  if (!saves_checkpoints(config)) {
+    if (context.is_main_process() && !directory.complete().empty()) {
+      context.log().warning("begins anew, since trainer.checkpointing.period_steps is \"disable\": ",
+                            directory.complete().rbegin()->second.string(), " is not read");
+    }
+    return std::nullopt;
+  }
   if (context.is_main_process()) {
     for (const auto& [step, path] : directory.others()) {
       context.log().warning("[checkpoint] ", path.string(), " is no checkpoint of this library: it is not read");
@@ -260,17 +267,36 @@ void load_model(const SavedCheckpoint& saved, const DistContext& context, const 
   saved.load({.tensors = tensors_of_model(module, trainable_only)}, context.mesh(MeshDomain::kBatch), kModel);
 }
 
-void warn_of_other_hparams(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams) {
-  constexpr std::size_t kMost = 5;
+nlohmann::ordered_json written_settings(const TrainerConfig& given, const OptimizerProvider& optimizer,
+                                        const LearningRateSchedulerProvider& lr_scheduler) {
+  return {{"trainer", write_record(given)},
+          {"optimizer", optimizer.dump_hparams()},
+          {"lr_scheduler", lr_scheduler.dump_hparams()}};
+}
+
+void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
+                            const nlohmann::json& written) {
   if (!context.is_main_process()) return;
-  const nlohmann::json before = value_of(saved, "hparams");
-  const nlohmann::json changes = nlohmann::json::diff(before, hparams);
-  for (std::size_t i = 0; i < std::min(kMost, changes.size()); ++i) {
-    const nlohmann::json::json_pointer key(changes[i].at("path").get<std::string>());
-    const auto text = [&](const nlohmann::json& all) { return all.contains(key) ? all.at(key).dump() : "none"; };
-    context.log().warning("the model's or the task's ", key.to_string(), " is ", text(hparams), ", and was ",
-                          text(before), " in ", saved.folder().string(), ": the job goes on with what it is now");
+  nlohmann::json before = value_of(saved, "hparams"), now = hparams;
+  const auto found = saved.values().find("written");  // older checkpoints do not say
+  if (found != saved.values().end()) {
+    before.update(nlohmann::json(*found));
+    now.update(written);
+    for (nlohmann::json* const each : {&before, &now}) {
+      each->at("trainer").erase("run");
+      each->at("trainer").erase("schedule");
+    }
   }
+  const auto text = [](const nlohmann::json& all, const nlohmann::json::json_pointer& key) {
+    return all.contains(key) ? all.at(key).dump() : "none";
+  };
+  std::string list;
+  for (const auto& change : nlohmann::json::diff(before, now)) {
+    const nlohmann::json::json_pointer key(change.at("path").get<std::string>());
+    list += cat(list.empty() ? "" : "; ", key.to_string(), " is ", text(now, key), ", and was ", text(before, key));
+  }
+  if (list.empty()) return;
+  context.log().warning(list, " in ", saved.folder().string(), ": the job goes on with what it is now");
 }
 
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options) {
@@ -295,6 +321,8 @@ void load(const SavedCheckpoint& saved, TrainingJob& job) {
                               ": random layers draw other numbers from here on");
   }
   job.tracker_state = value_of(saved, "tracker");
+  const auto num_updates = saved.values().find("num_updates");  // older checkpoints do not say
+  job.updates.load(num_updates == saved.values().end() ? saved.step() : num_updates->get<std::int64_t>());
   if (job.context.is_main_process()) {
     job.context.log().info("continues after step ", saved.step(), " from ", saved.folder().string());
   }

@@ -20,6 +20,7 @@
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/component/training_job.h"
+#include "d9d/loop/control/providers.h"
 #include "d9d/model_state/load_model_state.h"
 
 namespace d9d {
@@ -55,9 +56,15 @@ void check_optimizer_state(const DistContext& context, const Module& module, con
 void load_model(const SavedCheckpoint& saved, const DistContext& context, const Module& module,
                 const TrainerConfig& config);
 
-// Local. On the main process, warns of what a model or a task says of itself (dump_hparams) and said otherwise in the
-// job that saved: such as a rope_base, which no tensor shows.
-void warn_of_other_hparams(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams);
+// TrainingJob::written.
+[[nodiscard]] nlohmann::ordered_json written_settings(const TrainerConfig& given, const OptimizerProvider& optimizer,
+                                                      const LearningRateSchedulerProvider& lr_scheduler);
+
+// Local. On the main process, names in one warning what the user has written otherwise than for the job that saved: of
+// task and model (dump_hparams), such as a rope_base, which no tensor shows, and of TrainingJob::written. A run, its
+// number of steps and the mesh are expected to differ.
+void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& saved, const nlohmann::json& hparams,
+                            const nlohmann::json& written);
 
 // Local. The weights of a checkpoint of a job, for another job that begins with them.
 LoadReport load_saved_model(Module& module, const SavedCheckpoint& saved, const LoadOptions& options);

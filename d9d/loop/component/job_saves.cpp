@@ -9,6 +9,7 @@
 #include "d9d/core/device/host_copy.h"
 #include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/component/job_checkpoints.h"
+#include "d9d/loop/event/train_events.h"
 
 namespace d9d {
 namespace {
@@ -64,6 +65,7 @@ CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
                         .rank_values = rank_values(job, position.task)};
   state.values = {
       {"schedule", job.schedule.state()},
+      {"num_updates", job.updates.num_updates()},
       {"lr_scheduler", job.lr_scheduler.state()},
       {"data", position.data},
       {"tracker", position.tracker},
@@ -73,6 +75,7 @@ CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
       {"metric_ranks", batch.slice({"pp", "dp", "cp"}).ranks()},
       {"mesh", write_record(job.context.mesh_parameters())},
       {"trainer", write_record(job.config)},
+      {"written", job.written},
       {"auto_schedule", job.auto_schedule},
       {"hparams", job.hparams}};
   return state;
@@ -101,7 +104,7 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   if (writer_.is_saving() && job_.context.is_main_process()) {
     job_.context.log().info("waits for the save before to end");
   }
-  if (const auto before = writer_.finish()) report(*before, /*is_last=*/false);
+  if (const auto before = writer_.finish()) report(*before, is_last, /*is_last_save=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
   if (is_first) {
     check_equal_data_state(job_.context, position.data);
@@ -115,14 +118,22 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
         "is left: training waits for the disk at each save");
   }
   if (!waits && !is_last) return;
-  if (const auto saved = writer_.finish()) report(*saved, is_last);
+  if (const auto saved = writer_.finish()) report(*saved, is_last, is_last);
 }
 
-void JobSaves::advance(const SaveProgress& all) {
-  if (const auto ended = writer_.advance(all)) report(*ended, /*is_last=*/false);
+void JobSaves::wait_for_copies_before_handlers() const {
+  const EventBus& events = *job_.events;
+  const bool has_handlers = events.has_handlers(kTrainStepPre) || events.has_handlers(kTrainForwardBackwardPre) ||
+                            events.has_handlers(kTrainForwardBackwardPost);
+  if (has_handlers) wait_for_copies();
 }
 
-void JobSaves::report(const EndedSave& save, bool is_last) const {
+void JobSaves::advance(const SaveProgress& all, bool stops) {
+  const bool is_last = stops || job_.schedule.current_step() + 1 == job_.schedule.total_steps();
+  if (const auto ended = writer_.advance(all)) report(*ended, is_last, /*is_last_save=*/false);
+}
+
+void JobSaves::report(const EndedSave& save, bool run_ends, bool is_last_save) const {
   const CheckpointingConfig& config = job_.config.checkpointing;
   const Logger& log = job_.context.log();
   if (save.error.empty()) {
@@ -131,8 +142,13 @@ void JobSaves::report(const EndedSave& save, bool is_last) const {
     if (!save.not_removed.empty()) log.warning("[checkpoint] could not remove ", save.not_removed);
     return;
   }
-  if (is_last || config.on_failed_save == FailedSavePolicy::kStop) throw IoError(save.error);
-  if (job_.context.is_main_process()) log.error(save.error, " Step ", save.step, " is not saved; training goes on");
+  const bool is_error = is_last_save || config.on_failed_save == FailedSavePolicy::kStop;
+  if (is_error && !run_ends) throw IoError(save.error);
+  const std::string text = cat(save.error, " Step ", save.step, " is not saved");
+  if (is_error) job_.context.fail_at_end(text);
+  if (!job_.context.is_main_process()) return;
+  log.error(text, is_error ? "; what follows training goes on, then the program ends with exit code 1"
+                           : "; training goes on");
 }
 
 }  // namespace d9d

@@ -6,7 +6,7 @@
 //     ...                                                          // forward, backward
 //     saves.wait_for_copies();
 //     const StepGradients step = gradients.apply(optimizer, rate, {.save = saves.progress()});
-//     saves.advance(step.save);
+//     saves.advance(step.save, step.stops);
 //     ...
 //     if (saves.is_due(is_last)) saves.save({.data = stream.state()}, is_last);
 //   }
@@ -39,17 +39,22 @@ class JobSaves {
   // where a rank lacks memory for a copy.
   [[nodiscard]] bool will_wait(bool is_last) const;
   // Collective where it waits, else local. Throws IoError on all ranks where it has waited and nothing could be saved,
-  // if trainer.checkpointing.on_failed_save is to stop, and at the end of a run.
+  // if trainer.checkpointing.on_failed_save is to stop. At the end of a run a save that failed loses nothing else: what
+  // follows, such as an export, happens, and then the program ends with the error (DistContext::fail_at_end).
   void save(const RunPosition& position, bool is_last);
 
   // Local. Later work of the current stream may change parameters and the optimiser's state.
   void wait_for_copies() const { writer_.wait_for_copies(); }
+  // The same, where handlers run before that: they may write to parameters.
+  void wait_for_copies_before_handlers() const;
   [[nodiscard]] SaveProgress progress() const { return writer_.progress(); }
-  // `all`: the sum over the ranks of what progress() said before the step. Throws as save().
-  void advance(const SaveProgress& all);
+  // `all`: the sum over the ranks of what progress() said before the step; stops: no step follows, though some are
+  // left. Throws as save().
+  void advance(const SaveProgress& all, bool stops);
 
  private:
-  void report(const EndedSave& save, bool is_last) const;
+  // run_ends: no step follows. is_last_save: nor does a save.
+  void report(const EndedSave& save, bool run_ends, bool is_last_save) const;
 
   const TrainingJob& job_;
   const bool is_enabled_;

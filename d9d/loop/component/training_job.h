@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/component/update_count.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/loop/control/job_schedule.h"
 #include "d9d/loop/event/event_bus.h"
@@ -39,8 +40,11 @@ struct TrainingJob {
   LearningRateScheduler lr_scheduler;
   // trainer.pipelining.schedule as it was given where that was auto, and null otherwise; `config` has what was chosen.
   nlohmann::ordered_json auto_schedule = nullptr;
+  // The configuration of trainer, optimiser and schedule as it was given, for a job that continues.
+  nlohmann::ordered_json written = nullptr;
   nlohmann::json hparams;                          // of task and model, for the tracker
   nlohmann::ordered_json tracker_state = nullptr;  // of the run that this one continues
+  UpdateCount updates;                             // of all runs of the job
   const std::shared_ptr<const Tracker> tracker;    // the program's own, in addition to the configured one; null: none
 };
 

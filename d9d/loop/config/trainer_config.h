@@ -124,7 +124,7 @@ struct CheckpointingConfig {
   std::filesystem::path save_dir = {};
   StepActionPeriod period_steps = {};
   std::optional<std::int64_t> num_to_keep = {};  // null: all
-  // continue: an error line in the log; the save at the end of a run stops it nevertheless
+  // continue: an error line in the log. The save at the end of a run is an error with either, after the export.
   FailedSavePolicy on_failed_save = FailedSavePolicy::kStop;
 
   static constexpr auto fields() {
@@ -190,8 +190,9 @@ struct GradientManagerConfig {
 };
 
 struct TimeoutConfig {
-  std::int64_t init_timeout = 10000;  // seconds, until the first step has ended and again after the last
-  std::int64_t step_timeout = 100;    // seconds, afterwards
+  // Seconds, until all ranks have met, then of each wait until the first step has ended, and again after the last.
+  std::int64_t init_timeout = 10000;
+  std::int64_t step_timeout = 100;  // seconds, afterwards
 
   static constexpr auto fields() {
     return record<TimeoutConfig>(defaulted("init_timeout", &TimeoutConfig::init_timeout, at_least(1)),

@@ -70,12 +70,15 @@ class OptimizerProvider {
   virtual ~OptimizerProvider() = default;
   // `trainable`: the tensors that this rank keeps and updates.
   [[nodiscard]] virtual Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) = 0;
+  // As the user wrote them: a job that continues names what has changed. By default null: nothing is known.
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }
 };
 
 class LearningRateSchedulerProvider {
  public:
   virtual ~LearningRateSchedulerProvider() = default;
   [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // as OptimizerProvider
 };
 
 }  // namespace d9d

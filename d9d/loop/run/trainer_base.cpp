@@ -53,7 +53,7 @@ TrainerBase::TrainerBase(const DistContext& context, const TrainerConfig& config
     : parts_(parts), binding_(std::move(binding)), job_(build_job(context, config)) {
   if (saved_) {
     load(*saved_, job_);
-    warn_of_other_hparams(context, *saved_, hparams());
+    warn_of_other_settings(context, *saved_, hparams(), job_.written);
     if (const auto states = task_states(*saved_); !states.empty()) parts_.task.load_state(states);
   }
   saved_.reset();
@@ -133,6 +133,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   Optimizer optimizer = parts_.optimizer.build_optimizer(context, trainable_parameters(*module));
   LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context, schedule.total_steps());
   if (saves_checkpoints(config.checkpointing)) check_optimizer_state(context, *module, optimizer);
+  if (context.is_main_process()) warn_of_float16(context, *module);
   check_equal_rates(context, optimizer.learning_rate(), lr_scheduler.factor());
   return {.context = context,
           .config = config,
@@ -148,6 +149,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .optimizer = std::move(optimizer),
           .lr_scheduler = std::move(lr_scheduler),
           .auto_schedule = auto_schedule_of(given),
+          .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler),
           .hparams = {},
           .tracker_state = nullptr,
           .tracker = parts_.tracker};

@@ -139,6 +139,7 @@ class TrainingRun {
     set_timeout(job_.config.timeout.init_timeout);  // an export may follow, which takes longer than a step
     gradients_.close();
     bar_.finish();
+    if (job_.schedule.is_done()) job_.updates.check(job_.schedule.total_steps());
     run_->close(RunOutcome::kCompleted);
     if (job_.schedule.is_done()) return TrainingOutcome::kFinished;
     log_.warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(), " as asked");
@@ -149,6 +150,7 @@ class TrainingRun {
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
 
   StepReport run_step() {
+    saves_.wait_for_copies_before_handlers();
     job_.events->trigger(kTrainStepPre, step_);
     if (!was_evaluating_) was_evaluating_ = warn_of_evaluation(job_.stages, job_.context, job_.schedule.current_step());
     const Clock::time_point start = Clock::now();
@@ -167,11 +169,9 @@ class TrainingRun {
     saves_.wait_for_copies();
     const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
-    saves_.advance(report.gradients.save);
+    saves_.advance(report.gradients.save, report.gradients.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
-    if (!report.gradients.is_usable && job_.context.is_main_process()) {
-      log_.warning("step ", job_.schedule.current_step(), " changed nothing: ", report.gradients.reason);
-    }
+    job_.updates.add(report.gradients, job_.schedule.current_step(), job_.context.is_main_process() ? &log_ : nullptr);
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
   }

@@ -72,8 +72,8 @@ TEST(DistContext, Qualifies_log_lines_by_the_coordinates) {
                              .world = lone_rank(3, 4),
                              .log_sink = [&](std::string_view line) { lines.emplace_back(line); }});
   context.log().info("ready");
-  EXPECT_THAT(lines, ::testing::ElementsAre(::testing::AllOf(HasSubstr("[pp:0-dpr:0-dps:1-cps:0-cpr:0-tp:1]"),
-                                                             HasSubstr("INFO - ready"))));
+  EXPECT_THAT(lines,
+              ::testing::ElementsAre(::testing::AllOf(HasSubstr("[d9d] [dps:1-tp:1]"), HasSubstr("INFO - ready"))));
 }
 
 TEST(DistContext, Drops_log_lines_below_its_own_level) {

@@ -66,6 +66,8 @@ TEST(RankEnvironment, Reads_torchruns_variables) {
   EXPECT_FALSE(here.launcher_hosts_store);
   EXPECT_TRUE(read(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}))->launcher_hosts_store);
   EXPECT_EQ(read(with(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "2"}}))->attempt, 2);
+  EXPECT_EQ(here.variables, "RANK and WORLD_SIZE");
+  EXPECT_TRUE(here.is_started);
 }
 
 TEST(RankEnvironment, Reads_sruns_variables) {
@@ -78,6 +80,9 @@ TEST(RankEnvironment, Reads_sruns_variables) {
   EXPECT_EQ(here.num_nodes, 2);
   EXPECT_EQ(here.master_address, "gpu012");
   EXPECT_EQ(here.master_port, 10000 + 70123 % 20000);
+  EXPECT_EQ(here.variables, "SLURM_PROCID and SLURM_NTASKS");
+  EXPECT_FALSE(here.is_started);  // as in a batch script
+  EXPECT_TRUE(read(with(kSlurm, {{"SLURM_STEP_ID", "0"}}))->is_started);
 }
 
 TEST(RankEnvironment, Steps_of_a_SLURM_job_have_their_own_tasks_hosts_and_port) {

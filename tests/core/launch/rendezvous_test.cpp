@@ -45,8 +45,10 @@ const TestProgram kRank("rank", [] {
   return exit_code_of([] {
     const RankEnvironment here = rank_environment().value();
     const auto seconds = environment_variable("D9D_TEST_SECONDS");
+    const auto silence = environment_variable("D9D_TEST_SILENCE_MS");
     World world(connect_ranks(here, {.job = environment_variable("D9D_TEST_JOB").value_or(""),
-                                     .timeout = std::chrono::seconds(seconds ? std::stol(*seconds) : 30)}));
+                                     .timeout = std::chrono::seconds(seconds ? std::stol(*seconds) : 30),
+                                     .silence = std::chrono::milliseconds(silence ? std::stol(*silence) : 5000)}));
     world.set_timeout(std::chrono::seconds(50));
     const auto all = world.communicator(group_of(world, "all"));
     all->barrier();
@@ -105,8 +107,27 @@ TEST(Rendezvous, Names_ranks_that_do_not_come) {
   const Result result = Program("rank", with(rank_variables(0, 3, port), "D9D_TEST_SECONDS", "1")).wait();
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(result.errors, cat("error: [core::rendezvous] rank 0 of 3 waited 1 s at 127.0.0.1:", port,
-                               " for ranks: 1, 2. Look for their errors, and check that they were started.\n"));
+                               " for ranks: 1, 2, of which RANK and WORLD_SIZE of the environment say that there are. "
+                               "Look for their errors. Start them, or unset the variables if no launcher has set them "
+                               "for this program.\n"));
   EXPECT_LT(result.seconds, 20);
+}
+
+TEST(Rendezvous, Says_soon_for_whom_it_waits_and_why) {
+  const std::string port = std::to_string(free_port());
+  const auto variables = [&](int rank) { return with(rank_variables(rank, 3, port), "D9D_TEST_SILENCE_MS", "100"); };
+  Program one("rank", variables(1));
+  ASSERT_TRUE(one.has_written("for this program"));  // waits for rank 0
+  Program zero("rank", variables(0));
+  ASSERT_TRUE(zero.has_written("for this program"));
+  Program two("rank", variables(2));
+  EXPECT_EQ(two.wait().exit_code, 0);
+  EXPECT_THAT(one.wait().errors,
+              HasSubstr(cat("rank 1 of 3 (so say RANK and WORLD_SIZE of the environment) waits at 127.0.0.1:", port,
+                            " for rank 0. Start them, or unset the variables")));
+  EXPECT_THAT(zero.wait().errors,
+              HasSubstr(cat("rank 0 of 3 (so say RANK and WORLD_SIZE of the environment) waits at 127.0.0.1:", port,
+                            " for ranks: ")));
 }
 
 TEST(Rendezvous, Refuses_ranks_with_another_world_size_or_job_and_frees_the_others) {

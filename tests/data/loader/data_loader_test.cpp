@@ -1,5 +1,7 @@
 #include "d9d/data/loader/data_loader.h"
 
+#include <signal.h>
+
 #include <atomic>
 #include <functional>
 #include <future>
@@ -226,6 +228,38 @@ TEST(DataLoader, Names_what_does_not_come_in_time_and_does_not_wait_for_it_in_th
               }),
               ::testing::AllOf(HasSubstr("read samples 6, 7 of the dataset within 0.05 seconds"),
                                HasSubstr("Check the storage")));
+}
+
+TEST(DataLoader, Reads_within_the_timeout_without_workers_too) {
+  auto expected = make_loader({.loading = {.num_workers = 0}});
+  auto loader = make_loader({.loading = {.num_workers = 0, .timeout_seconds = 60}});
+  (void)take(loader, 3);
+  loader.load_state(loader.state());
+  (void)take(expected, 3);
+  EXPECT_EQ(take(loader, 17), take(expected, 17));
+  EXPECT_EQ(loader.next(), std::nullopt);
+  std::vector<std::string> lines;
+  const Logger log({.sink = [&](std::string_view line) { lines.emplace_back(line); }});
+  EXPECT_THAT(error_without_storage([&](const StoragePtr& storage) {
+                auto hanging = make_hanging_loader(storage, {.timeout_seconds = 0.05, .log = log});
+                (void)take(hanging, 4);
+              }),
+              HasSubstr("read samples 6, 7 of the dataset within 0.05 seconds"));
+  EXPECT_THAT(lines.at(0), ::testing::AllOf(HasSubstr("WARNING - data: has waited 0"),
+                                            HasSubstr(" s for samples 6, 7 of the dataset, at most 0.05")));
+}
+
+TEST(DataLoader, Ends_a_wait_soon_after_the_job_was_asked_to_stop) {
+  EXPECT_THAT(error_without_storage([](const StoragePtr& storage) {
+                auto loader = make_hanging_loader(storage, {.timeout_seconds = 60,
+                                                            .patience = std::chrono::milliseconds(10),
+                                                            .log = Logger({.sink = [](std::string_view) {}})});
+                (void)take(loader, 3);
+                const InterruptScope scope;
+                ::raise(SIGTERM);
+                (void)loader.next();
+              }),
+              HasSubstr("stopped, as asked, in the wait for samples 6, 7 of the dataset"));
 }
 
 TEST(DataLoader, Hands_out_what_came_late_when_it_is_asked_again) {

@@ -1,5 +1,7 @@
 #include "d9d/data/loader/ordered_workers.h"
 
+#include <signal.h>
+
 #include <atomic>
 #include <latch>
 #include <memory>
@@ -78,6 +80,54 @@ TEST(OrderedWorkers, Give_up_waiting_after_the_timeout_and_can_wait_again) {
   EXPECT_EQ(workers.take_within(1ms), std::nullopt);
   allowed.count_down();
   EXPECT_EQ(**workers.take_within(60s), 0);
+}
+
+TEST(OrderedWorkers, Compute_nothing_that_is_not_asked_for_with_none_ahead) {
+  std::atomic<std::int64_t> num_made = 0;
+  Workers workers(
+      [&](std::int64_t index) {
+        ++num_made;
+        return square(index);
+      },
+      {.num_workers = 2, .num_ahead = 0});
+  for (std::int64_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(num_made, i);
+    EXPECT_EQ(*workers.take(), i * i);
+  }
+}
+
+TEST(OrderedWorkers, Tell_of_a_long_wait_after_half_the_timeout) {
+  std::latch allowed(1);
+  Workers workers(
+      [&](std::int64_t index) {
+        allowed.wait();
+        return square(index);
+      },
+      {.num_workers = 1, .num_ahead = 0});
+  std::vector<double> told;
+  const ResultWait wait{.timeout = 100ms, .on_long_wait = [&](double seconds) { told.push_back(seconds); }};
+  EXPECT_EQ(workers.take_within(wait), std::nullopt);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_GE(told.front(), 0.05);
+  allowed.count_down();
+  EXPECT_EQ(**workers.take_within(60s), 0);
+  EXPECT_EQ(told.size(), 1U);
+}
+
+TEST(OrderedWorkers, End_a_wait_soon_after_the_job_was_asked_to_stop) {
+  const auto allowed = std::make_shared<std::latch>(1);
+  {
+    Workers workers(
+        [=](std::int64_t index) {
+          allowed->wait();
+          return square(index);
+        },
+        {.num_workers = 1, .num_ahead = 0, .patience = 10ms});
+    const InterruptScope scope;
+    ::raise(SIGTERM);
+    EXPECT_EQ(workers.take_within(ResultWait{}), std::nullopt);
+  }
+  allowed->count_down();
 }
 
 TEST(OrderedWorkers, End_without_a_call_that_hangs_after_a_timeout) {

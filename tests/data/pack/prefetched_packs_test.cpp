@@ -1,5 +1,7 @@
 #include "d9d/data/pack/prefetched_packs.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -15,6 +17,7 @@
 #include <gmock/gmock.h>
 
 #include "d9d/base/check.h"
+#include "d9d/base/interrupt.h"
 #include "d9d/data/pack/as_pack_stream.h"
 
 #include "tests/support/gpu_test.h"
@@ -195,6 +198,28 @@ TEST(PrefetchedPacks, Abandon_a_pack_that_hangs_and_say_so) {
   EXPECT_THAT(log, HasSubstr("a pack that is still being read is abandoned"));
   numbers.goes_on->release();
   numbers.seen->called.acquire();  // its thread still has the stream
+}
+
+TEST(PrefetchedPacks, Stop_waiting_soon_after_the_job_was_asked_to_stop) {
+  struct Hanging : Numbers {
+    std::optional<std::vector<at::Tensor>> next() {
+      goes_on->acquire();
+      return Numbers::next();
+    }
+    std::shared_ptr<std::binary_semaphore> goes_on = std::make_shared<std::binary_semaphore>(0);
+  };
+  const Hanging numbers;
+  {
+    PrefetchedPacks<at::Tensor> packs(
+        as_pack_stream<at::Tensor>(numbers),
+        {.patience = std::chrono::milliseconds(1), .log = Logger({.sink = [](std::string_view) {}})});
+    const InterruptScope scope;
+    ::raise(SIGTERM);
+    EXPECT_THAT(test::message_of<IoError>([&] { (void)packs.next(); }),
+                HasSubstr("stopped, as asked, in PackStream::next(), which did not return"));
+  }
+  numbers.goes_on->release();
+  numbers.seen->called.acquire();
 }
 
 class PrefetchedPacksCuda : public test::GpuTest {};

@@ -1,0 +1,14 @@
+// The limit of open files of a process (ulimit -n): connections of ranks count.
+#pragma once
+
+#include <cstdint>
+
+namespace d9d {
+
+// How many a process needs that is one of `num_ranks` ranks, or that supervises them.
+[[nodiscard]] std::int64_t open_files_of(std::int64_t num_ranks);
+
+// Raises the limit of this process to what its user may have. Throws ConfigError if that is less than `needed`.
+void raise_open_files(std::int64_t needed);
+
+}  // namespace d9d

@@ -1,0 +1,151 @@
+#include "d9d/core/launch/waiting_threads.h"
+
+#include <dlfcn.h>
+
+#include <cmath>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace d9d {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kFirstPeriod{250}, kPeriod{500};
+
+// What the kernel counts of each thread of this process, by its number; empty where it does not count.
+std::map<std::string, CoreUse> use_by_thread() {
+  std::map<std::string, CoreUse> threads;
+  std::error_code ignored;
+  for (std::filesystem::directory_iterator entry("/proc/self/task", ignored), end; entry != end;
+       entry.increment(ignored)) {
+    std::ifstream file(entry->path() / "schedstat");
+    std::int64_t running = 0, waiting = 0;
+    if (!(file >> running >> waiting)) continue;
+    threads[entry->path().filename().string()] = {.running = std::chrono::nanoseconds(running),
+                                                  .waiting = std::chrono::nanoseconds(waiting)};
+  }
+  return threads;
+}
+
+// Of the threads that lived all the time.
+CoreUse use_since(const std::map<std::string, CoreUse>& before, const std::map<std::string, CoreUse>& now) {
+  CoreUse use;
+  for (const auto& [thread, counted] : now) {
+    const auto found = before.find(thread);
+    if (found == before.end()) continue;
+    use.running += counted.running - found->second.running;
+    use.waiting += counted.waiting - found->second.waiting;
+  }
+  return use;
+}
+
+// The function by which compiled code opens a parallel region; null: operators use another library.
+using OpenRegion = void (*)(void (*body)(void*), void* data, unsigned num_threads, unsigned flags);
+OpenRegion open_region() { return reinterpret_cast<OpenRegion>(::dlsym(RTLD_DEFAULT, "GOMP_parallel")); }
+
+}  // namespace
+
+bool CrowdedCores::measure(const CoreUse& use, std::chrono::nanoseconds period) {
+  // Threads of a job that has its cores alone wait for one 0.1 to 3 % of their time, beside another job 30 and more.
+  constexpr double kTaken = 0.1, kFree = 0.03;
+  constexpr int kFreeInARow = 6;  // so that the change of a moment starts no spinning
+  const auto total = use.running + use.waiting;
+  if (4 * total < period) return are_taken_;  // of a quarter of a core nothing follows
+  const double share = static_cast<double>(use.waiting.count()) / static_cast<double>(total.count());
+  num_free_ = share < kFree ? num_free_ + 1 : 0;
+  if (share > kTaken) are_taken_ = true;
+  if (num_free_ >= kFreeInARow) are_taken_ = false;
+  return are_taken_;
+}
+
+// More threads of OpenMP than cores, all of which sleep. While they are there, libgomp lets any thread look only 100
+// times before it sleeps, as its manual says of GOMP_SPINCOUNT.
+class WaitingThreads::SleepingTeam {
+ public:
+  explicit SleepingTeam(OpenRegion open) : thread_([this, open] { open(sleep, this, team_size(), 0); }) {}
+  ~SleepingTeam() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    over_.notify_all();
+    thread_.join();  // with it libgomp forgets the team
+  }
+  SleepingTeam(const SleepingTeam&) = delete;
+  SleepingTeam& operator=(const SleepingTeam&) = delete;
+
+ private:
+  static unsigned team_size() { return std::thread::hardware_concurrency() + 2; }
+  static void sleep(void* data) {
+    auto& team = *static_cast<SleepingTeam*>(data);
+    std::unique_lock lock(team.mutex_);
+    team.over_.wait(lock, [&] { return team.is_over_; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+class WaitingThreads::Watch {
+ public:
+  Watch(Logger log, OpenRegion open)
+      : log_(std::move(log)), open_(open), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+ private:
+  void run(const std::stop_token& stop) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any stopped;
+    std::map<std::string, CoreUse> before = use_by_thread();
+    CrowdedCores cores;
+    for (std::chrono::milliseconds pause = kFirstPeriod;; pause = kPeriod) {
+      const Clock::time_point begin = Clock::now();
+      stopped.wait_for(lock, stop, pause, [] { return false; });
+      if (stop.stop_requested()) return;
+      std::map<std::string, CoreUse> now = use_by_thread();
+      const CoreUse use = use_since(before, now);
+      before = std::move(now);
+      const bool are_taken = cores.measure(use, Clock::now() - begin);
+      if (are_taken && !team_) {
+        tell(use);
+        team_.emplace(open_);
+      } else if (!are_taken && team_) {
+        team_.reset();
+      }
+    }
+  }
+
+  void tell(const CoreUse& use) {
+    if (std::exchange(has_told_, true)) return;
+    const double share =
+        static_cast<double>(use.waiting.count()) / static_cast<double>((use.running + use.waiting).count());
+    log_.warning("other work takes cores of this job, whose threads waited for one ", std::round(100 * share),
+                 " % of the last moments: threads of operators that wait now sleep at once, while that lasts");
+  }
+
+  const Logger log_;
+  const OpenRegion open_;
+  bool has_told_ = false;
+  std::optional<SleepingTeam> team_;  // while the cores are taken
+  std::jthread thread_;
+};
+
+WaitingThreads::WaitingThreads(Logger log) {
+  const OpenRegion open = open_region();
+  if (open != nullptr && !use_by_thread().empty()) watch_ = std::make_unique<Watch>(std::move(log), open);
+}
+
+WaitingThreads::~WaitingThreads() = default;
+
+}  // namespace d9d

@@ -1,0 +1,53 @@
+// Lets threads of OpenMP that wait for work sleep at once while other work wants the cores of this process, and look
+// for a while before they sleep where nothing else does (docs/decisions/0018-threads-that-wait.md).
+//
+// Example
+//   const WaitingThreads waiting(log);   // until it is destroyed
+//   train();
+//
+// Where a job has its cores alone, a thread that looks has the next operator's work sooner than one that is woken.
+// Where it does not, the thread that looks holds up the one that it waits for. A thread of this object measures twice a
+// second how long threads of the process waited for a core, which the kernel counts.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "d9d/base/log.h"
+
+namespace d9d {
+
+// What the threads of a process did in some time.
+struct CoreUse {
+  std::chrono::nanoseconds running{0};
+  std::chrono::nanoseconds waiting{0};  // ready to run, without a core
+};
+
+// Of how many of the last measurements cores were taken by others, and what follows.
+class CrowdedCores {
+ public:
+  // use: of the process since the last call, which was `period` ago. Returns whether its cores are taken now.
+  bool measure(const CoreUse& use, std::chrono::nanoseconds period);
+
+ private:
+  bool are_taken_ = false;
+  int num_free_ = 0;  // measurements in a row
+};
+
+class WaitingThreads {
+ public:
+  // log: is told once when the cores are taken. Does nothing where threads of operators are not those of libgomp, or
+  // where the kernel does not count.
+  explicit WaitingThreads(Logger log);
+  ~WaitingThreads();
+  WaitingThreads(const WaitingThreads&) = delete;
+  WaitingThreads& operator=(const WaitingThreads&) = delete;
+
+ private:
+  class SleepingTeam;
+  class Watch;
+  std::unique_ptr<Watch> watch_;
+};
+
+}  // namespace d9d
