@@ -39,7 +39,8 @@ class JobSaves {
   // where a rank lacks memory for a copy.
   [[nodiscard]] bool will_wait(bool is_last) const;
   // Collective where it waits, else local. Throws IoError on all ranks where it has waited and nothing could be saved,
-  // if trainer.checkpointing.on_failed_save is to stop, and at the end of a run.
+  // if trainer.checkpointing.on_failed_save is to stop, and at the end of a run; ConfigError on all ranks where it has
+  // waited and ranks have other values of what they share (equal_ranks.h), whatever on_failed_save says.
   void save(const RunPosition& position, bool is_last);
 
   // Local. Later work of the current stream may change parameters and the optimiser's state.

@@ -1,4 +1,6 @@
 // Ranks of one job that were given different things.
+#include <filesystem>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,6 +43,132 @@ TEST(RanksThatDiffer, In_the_model_are_refused_by_parameter) {
                 if (rank == 1) job.provider.make_model = [] { return make_module<Wide>(); };
               }),
               HasSubstr("expected one model on all ranks, got extra = nothing on rank 0 and \"Float [3]\" on rank 1"));
+}
+
+// Calls `act(model, step)` before each step.
+struct ActingTask : toy::Task {
+  void register_events(const DistContext& context, EventBus& events) override {
+    events.subscribe(kTrainModelStagesReady, [this, &context](const ModelStagesReady& ready) {
+      module = &ready.modules[0].get();
+      if (when_built) when_built(*module, context.rank());
+    });
+    events.subscribe(kTrainStepPre, [this, &context](const TrainStep& step) {
+      if (before_step) before_step(*module, context.rank(), step.schedule.current_step());
+    });
+  }
+  static inline std::function<void(Module&, std::int64_t rank)> when_built = {};
+  static inline std::function<void(Module&, std::int64_t rank, std::int64_t step)> before_step = {};
+  Module* module = nullptr;
+};
+
+std::string log_of_acting_ranks(const std::function<void(toy::Job&, std::int64_t)>& change, Layout layout) {
+  const std::string said = log_of_ranks<ActingTask>(change, layout);
+  ActingTask::when_built = {};
+  ActingTask::before_step = {};
+  return said;
+}
+
+// A job that saves after each step into an empty folder.
+void save_each_step(toy::Job& job) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_differing_ranks";
+  job.config.checkpointing = {.save_dir = folder, .period_steps = {EverySteps{1}}};
+}
+std::string log_of_saves(const std::function<void(toy::Job&, std::int64_t)>& change, Layout layout) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_differing_ranks";
+  std::filesystem::remove_all(folder);
+  std::string said = log_of_acting_ranks(
+      [&](toy::Job& job, std::int64_t rank) {
+        save_each_step(job);
+        change(job, rank);
+      },
+      layout);
+  for (const int step : {1, 2}) {
+    if (std::filesystem::exists(folder / cat("save-", step))) said += cat(" has save-", step);
+  }
+  std::filesystem::remove_all(folder);
+  return said;
+}
+
+TEST(Replicas, That_a_handler_of_one_rank_makes_different_are_refused_at_the_next_save) {
+  ActingTask::before_step = [](Module& module, std::int64_t rank, std::int64_t step) {
+    if (step != 1 || rank != 0) return;
+    const at::NoGradGuard no_grad;
+    module.named_parameters().back().second->local().add_(1e-3);
+  };
+  EXPECT_THAT(log_of_saves([](toy::Job&, std::int64_t) {}, Layout::kReplicas),
+              ::testing::AllOf(HasSubstr("expected equal values of model.second."), HasSubstr("others on rank 0"),
+                               HasSubstr("has save-1"), Not(HasSubstr("has save-2"))));
+}
+
+// Whatever the policy for disks says.
+TEST(Replicas, That_differ_are_refused_where_failed_saves_are_not) {
+  ActingTask::before_step = [](Module& module, std::int64_t rank, std::int64_t step) {
+    if (step == 0 && rank == 0) module.named_parameters().back().second->local().detach().add_(1e-3);
+  };
+  EXPECT_THAT(log_of_saves([](toy::Job& job,
+                              std::int64_t) { job.config.checkpointing.on_failed_save = FailedSavePolicy::kContinue; },
+                           Layout::kReplicas),
+              ::testing::AllOf(HasSubstr("expected equal values of "), Not(HasSubstr("has save-"))));
+}
+
+struct Summing : toy::Model {
+  at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+    if (sum->local.defined()) sum->local.add_(x.detach().sum());
+    return toy::Model::forward(x, shared);
+  }
+  const BufferPtr sum = register_buffer("sum", {.shape = {1}, .dtype = at::kDouble, .init = init::zeros()});
+};
+struct Averaging : Summing {
+  void on_step_finished(StepOutcome) override { sum->local.zero_(); }
+};
+
+TEST(Buffers, That_a_rank_changes_by_its_own_data_are_refused_at_a_save) {
+  const auto makes = [](auto model) {
+    return [model](toy::Job& job, std::int64_t) { job.provider.make_model = model; };
+  };
+  EXPECT_THAT(log_of_saves(makes([]() -> ModulePtr<toy::Model> { return make_module<Summing>(); }), Layout::kReplicas),
+              ::testing::AllOf(HasSubstr("expected equal values of model.sum[0:1] on all ranks that have it"),
+                               HasSubstr("set is_persistent to false"), Not(HasSubstr("has save-"))));
+  EXPECT_THAT(
+      log_of_saves(makes([]() -> ModulePtr<toy::Model> { return make_module<Averaging>(); }), Layout::kReplicas),
+      ::testing::AllOf(Not(HasSubstr("expected")), HasSubstr("has save-1 has save-2")));
+}
+
+// An optimiser that counts the samples of its rank.
+struct CountingOptimizer : AdamW {
+  CountingOptimizer(const std::vector<NamedParameter>& parameters, double start)
+      : AdamW(parameters, {.lr = 0.1}), count(at::full({}, start, at::kDouble)) {}
+  std::map<std::string, DTensor> state_dict() const {
+    auto state = AdamW::state_dict();
+    state.emplace("count", whole_dtensor(count));
+    return state;
+  }
+  at::Tensor count;
+};
+
+TEST(OptimiserState, That_is_whole_and_differs_is_refused_at_a_save) {
+  struct CountingProvider : OptimizerProvider {
+    Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) override {
+      return Optimizer(CountingOptimizer(trainable.parameters, is_of_rank ? 1.0 + context.rank() : 1.0));
+    }
+    bool is_of_rank = false;
+  };
+  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
+    for (const bool is_of_rank : {true, false}) {
+      const std::string said = log_of_saves(
+          [&](toy::Job& job, std::int64_t) {
+            const auto provider = std::make_shared<CountingProvider>();
+            provider->is_of_rank = is_of_rank;
+            job.optimizer = provider;
+          },
+          layout);
+      if (is_of_rank) {
+        EXPECT_THAT(said, HasSubstr("expected equal values of optimizer.count on all ranks"));
+      } else {
+        EXPECT_THAT(said, HasSubstr("has save-1 has save-2"));
+      }
+    }
+  }
 }
 
 TEST(RanksThatDiffer, In_the_learning_rate_are_refused) {
