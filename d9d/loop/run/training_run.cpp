@@ -281,6 +281,7 @@ class TrainingRun {
 }  // namespace
 
 TrainingOutcome run_training(TrainingJob& job, PackRunner& packs) {
+  job.freeze_guard.check();  // gradients are summed of what is trained now
   if (!job.config.cuda_graph) return TrainingRun(job, packs).run();
   // Graphs cannot be captured on the default stream. Work before and after the run stays on its own stream.
   auto outcome = TrainingOutcome::kInterrupted;

@@ -61,11 +61,71 @@ struct ActingTask : toy::Task {
   Module* module = nullptr;
 };
 
+void freeze(Module& module, const std::string& part) {
+  module.for_each_module([&](const std::string& name, Module& each) {
+    if (name == part) each.set_requires_grad(false);
+  });
+}
+
 std::string log_of_acting_ranks(const std::function<void(toy::Job&, std::int64_t)>& change, Layout layout) {
   const std::string said = log_of_ranks<ActingTask>(change, layout);
   ActingTask::when_built = {};
   ActingTask::before_step = {};
   return said;
+}
+
+TEST(RanksThatDiffer, In_what_they_freeze_are_refused_by_parameter) {
+  ActingTask::when_built = [](Module& module, std::int64_t rank) { freeze(module, rank == 0 ? "first" : "second"); };
+  EXPECT_THAT(log_of_acting_ranks([](toy::Job&, std::int64_t) {}, Layout::kReplicas),
+              HasSubstr("got first.bias.requires_grad = false on rank 0 and true on rank 1"));
+  ActingTask::when_built = [](Module& module, std::int64_t) { freeze(module, "first"); };
+  EXPECT_THAT(log_of_acting_ranks([](toy::Job&, std::int64_t) {}, Layout::kReplicas), Not(HasSubstr("requires_grad")));
+}
+
+TEST(Freezing, In_the_middle_of_a_job_is_refused_on_every_layout) {
+  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
+    ActingTask::before_step = [](Module& module, std::int64_t, std::int64_t step) {
+      if (step == 1) freeze(module, "first");
+    };
+    EXPECT_THAT(log_of_acting_ranks([](toy::Job&, std::int64_t) {}, layout),
+                HasSubstr("expected requires_grad = 1 of first."));
+  }
+  ActingTask task;
+  const auto said_alone = [&](const std::function<void(Module&)>& early, const std::function<void(Module&)>& late) {
+    ActingTask::when_built = [&](Module& module, std::int64_t) { early(module); };
+    ActingTask::before_step = [&](Module& module, std::int64_t, std::int64_t step) {
+      if (step == 1) late(module);
+    };
+    toy::Job job({{toy::samples(0, 2)}, {toy::samples(2, 2)}});
+    std::string said;
+    try {
+      (void)job.make_trainer(job.context, task).train();
+    } catch (const StateError& error) {
+      said = error.what();
+    }
+    ActingTask::when_built = {};
+    ActingTask::before_step = {};
+    return said;
+  };
+  const auto nothing = [](Module&) {};
+  EXPECT_EQ(said_alone(nothing, nothing), "");
+  EXPECT_THAT(said_alone(nothing, [](Module& module) { freeze(module, "first"); }),
+              HasSubstr("expected requires_grad = 1 of first."));
+  EXPECT_THAT(said_alone([](Module& module) { freeze(module, "first"); },
+                         [](Module& module) { module.set_requires_grad(true); }),
+              HasSubstr("expected requires_grad = 0 of first."));
+}
+
+TEST(Freezing, Between_the_optimiser_and_the_first_step_is_refused) {
+  struct LateTask : ActingTask {
+    void register_events(const DistContext& context, EventBus& events) override {
+      ActingTask::register_events(context, events);
+      events.subscribe(kTrainOptimizerReady, [this](const OptimizerReady&) { freeze(*module, "second"); });
+    }
+  } task;
+  toy::Job job({{toy::samples(0, 2)}});
+  EXPECT_THAT([&] { (void)job.make_trainer(job.context, task).train(); },
+              ::testing::ThrowsMessage<StateError>(HasSubstr("expected requires_grad = 1 of second.")));
 }
 
 // A job that saves after each step into an empty folder.
