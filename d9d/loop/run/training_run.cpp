@@ -165,8 +165,12 @@ class TrainingRun {
     report.learning_rate = learning_rate();
     first_update_.begin(*job_.module, report.learning_rate);
     saves_.wait_for_copies();
-    const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
+    const RankReport own{.num_tokens = num_tokens,
+                         .wants_to_stop = interrupt_.requested(),
+                         .save = saves_.progress(),
+                         .next_microbatches = packs_.num_next()};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
+    packs_.tell_next(report.gradients.next_microbatches);
     saves_.advance(report.gradients.save);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
     if (!report.gradients.is_usable && job_.context.is_main_process()) {

@@ -231,6 +231,22 @@ TEST(OptimiserState, That_is_whole_and_differs_is_refused_at_a_save) {
   }
 }
 
+TEST(RanksThatDiffer, In_the_number_of_microbatches_are_refused_where_they_share_parameters) {
+  for (const std::int64_t prefetch_factor : {0, 1, 2}) {
+    for (const std::size_t step : {0U, 1U}) {
+      const auto has_two_on_rank_1 = [&](toy::Job& job, std::int64_t rank) {
+        job.config.data_prefetch.prefetch_factor = prefetch_factor;
+        if (rank == 1) job.provider.packs[step].push_back(toy::samples(20, 2));
+      };
+      EXPECT_THAT(
+          log_of_ranks(has_two_on_rank_1, Layout::kShards),
+          ::testing::AllOf(HasSubstr("expected as many microbatches on all ranks that hold parts of first.weight"),
+                           HasSubstr(cat("got 1 on rank 0 and 2 on rank 1 in step ", step))));
+      EXPECT_THAT(log_of_ranks(has_two_on_rank_1, Layout::kReplicas), Not(HasSubstr("expected")));
+    }
+  }
+}
+
 TEST(RanksThatDiffer, In_the_learning_rate_are_refused) {
   EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
                 job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1 * (1.0 + rank)});
