@@ -51,7 +51,7 @@ AREAS = {
     "model_state": Area(("modules", "core"), TORCH + JSON + ("xxhash.h",)),
     "checkpoint": Area(("core", "model_state"), TORCH + JSON),
     "parallelism": Area(("modules", "blocks", "core", "kernels"), TORCH),
-    "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH),
+    "internals": Area(("core", "kernels", "metrics", "modules", "pipelining/api"), TORCH + JSON),
     "models": Area(
         ("modules", "blocks", "kernels", "parallelism", "pipelining/api", "model_state", "core", "tokenizer"), TORCH + JSON),
     "loop": Area(

@@ -13,6 +13,7 @@
 #include "d9d/base/io/posix.h"
 #include "d9d/checkpoint/manifest.h"
 #include "d9d/checkpoint/rank_file.h"
+#include "d9d/checkpoint/shared_values.h"
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/model_state/io/huggingface_directory.h"
@@ -145,6 +146,13 @@ std::string rotate(const fs::path& path, std::int64_t newest, std::int64_t num_t
   return problems;
 }
 
+c10::Device device_of(const CheckpointState& state) {
+  for (const auto& [name, tensor] : state.tensors) {
+    if (!tensor.local.is_cpu()) return tensor.local.device();
+  }
+  return at::kCPU;
+}
+
 }  // namespace
 
 std::unique_ptr<FolderLock> CheckpointDirectory::prepare() const {
@@ -171,7 +179,9 @@ std::string CheckpointDirectory::complete(std::int64_t step, const JobTensors& t
                                           const nlohmann::ordered_json& values,
                                           std::optional<std::int64_t> num_to_keep) const {
   const fs::path folder = path_ / cat(kPrefix, step), staging = cat(folder.string(), kUnfinished);
-  write_manifest(staging, step, tensors, values, read_rank_notes(staging, job_.num_ranks()));
+  const std::vector<RankNote> notes = read_rank_notes(staging, job_.num_ranks());
+  check_shared_values(notes);
+  write_manifest(staging, step, tensors, values, notes);
   remove_rank_notes(staging, job_.num_ranks());
   put_in_place(staging, folder);
   if (!num_to_keep) return "";
@@ -208,7 +218,8 @@ std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& 
     agreed(job_, [&] {
       const RankFilePlan plan(state.tensors, all, job_);
       write_rank_file(make_staging(step), job_.index(), plan, host_values_in(state.tensors),
-                      state.rank_values ? state.rank_values() : nlohmann::json());
+                      state.rank_values ? state.rank_values() : nlohmann::json(),
+                      SharedValues(state, all, job_, SideStream(device_of(state))).wait());
     });
     on_first_rank(job_, [&] { not_removed = complete(step, all, state.values, num_to_keep); });
   } catch (const std::exception&) {

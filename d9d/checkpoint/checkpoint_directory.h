@@ -87,7 +87,8 @@ class CheckpointDirectory {
   // removed then; none: all are kept. Returns, on the first rank, which of them could not be removed and why. If a
   // rank cannot write, all throw: that one its error, the others IoError with its reason; there is no checkpoint of
   // this step then, and earlier ones stay. The same, with StateError, if the ranks have saved different tensors, or
-  // the values have bytes or text that is not UTF-8. CheckpointWriter saves without waiting.
+  // the values have bytes or text that is not UTF-8, and with ConfigError if ranks have other values of what they share
+  // (shared_values.h). CheckpointWriter saves without waiting.
   std::string save(std::int64_t step, const CheckpointState& state, std::optional<std::int64_t> num_to_keep) const;
 
   [[nodiscard]] std::map<std::int64_t, std::filesystem::path> complete() const;  // local: checkpoints by step

@@ -8,33 +8,47 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/available_memory.h"
+#include "d9d/checkpoint/shared_values.h"
 #include "d9d/core/collectives/gather.h"
 
 namespace d9d {
+namespace detail {
+
+struct SaveError {
+  std::string text = {};    // empty: none
+  bool is_refused = false;  // EndedSave::is_refused
+};
+
+}  // namespace detail
+
 namespace {
+
+using detail::SaveError;
 
 constexpr std::chrono::seconds kPatience{10};  // for the files of other ranks after an error
 
-std::string error_of(const std::function<void()>& work) {
+SaveError error_of(const std::function<void()>& work) {
   try {
     work();
-    return "";
+    return {};
+  } catch (const ConfigError& error) {
+    return {.text = error.what(), .is_refused = true};
   } catch (const std::exception& error) {
-    return error.what();
+    return {.text = error.what()};
   }
 }
 
-std::shared_future<std::string> in_thread(std::function<void()> work) {
+std::shared_future<SaveError> in_thread(std::function<void()> work) {
   return std::async(std::launch::async, [work = std::move(work)] { return error_of(work); }).share();
 }
 
-std::shared_future<std::string> at_once(const std::function<void()>& work) {
-  std::promise<std::string> result;
+std::shared_future<SaveError> at_once(const std::function<void()>& work) {
+  std::promise<SaveError> result;
   result.set_value(error_of(work));
   return result.get_future().share();
 }
 
-bool is_ready(const std::shared_future<std::string>& result) {
+bool is_ready(const std::shared_future<SaveError>& result) {
   return result.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
@@ -47,8 +61,8 @@ struct CheckpointWriter::Save {
   std::optional<std::int64_t> num_to_keep;
   nlohmann::ordered_json values;
   Phase phase = Phase::kFiles;
-  std::shared_future<std::string> work = {};  // this rank's part of the phase: its error
-  std::string not_removed = {};               // of the thread until it is done
+  std::shared_future<SaveError> work = {};  // this rank's part of the phase: its error
+  std::string not_removed = {};             // of the thread until it is done
 };
 
 CheckpointWriter::CheckpointWriter(CheckpointDirectory directory, c10::Device device, std::int64_t ranks_of_host)
@@ -56,7 +70,8 @@ CheckpointWriter::CheckpointWriter(CheckpointDirectory directory, c10::Device de
 
 CheckpointWriter::~CheckpointWriter() {
   if (save_ == nullptr) return;
-  const bool is_written = save_->work.valid() && save_->work.get().empty();  // the thread reads memory of this object
+  const bool is_written =
+      save_->work.valid() && save_->work.get().text.empty();  // the thread reads memory of this object
   if (!is_written || save_->phase == Save::Phase::kManifest || directory_.job().index() != 0) return;
   if (!directory_.has_all_files(save_->step, kPatience)) return;
   (void)error_of([this] { directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });
@@ -112,9 +127,11 @@ void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, st
   if (memory_in_the_making_.valid()) receive_memory();
   save_ = std::make_unique<Save>(Save{
       .step = step, .began = std::chrono::steady_clock::now(), .num_to_keep = num_to_keep, .values = state.values});
-  const auto write = [this, step, rank_values = state.rank_values](const BoxValues& values) {
+  const auto shared = std::make_shared<const SharedValues>(state, tensors_, directory_.job(), copies_);
+  const auto write = [this, step, shared, rank_values = state.rank_values](const BoxValues& values) {
     const std::filesystem::path folder = directory_.make_staging(step);
-    write_rank_file(folder, directory_.job().index(), *plan_, values, rank_values ? rank_values() : nlohmann::json());
+    write_rank_file(folder, directory_.job().index(), *plan_, values, rank_values ? rank_values() : nlohmann::json(),
+                    shared->wait());
   };
   if (memory_ == nullptr) {
     save_->work = at_once([&] { write(host_values_in(state.tensors)); });
@@ -130,7 +147,7 @@ void CheckpointWriter::begin(std::int64_t step, const CheckpointState& state, st
 SaveProgress CheckpointWriter::progress() const {
   if (save_ == nullptr || !save_->work.valid()) return {};
   if (!is_ready(save_->work)) return {.num_working = 1};
-  return {.num_failed = save_->work.get().empty() ? 0 : 1};
+  return {.num_failed = save_->work.get().text.empty() ? 0 : 1};
 }
 
 // The first rank makes a checkpoint of what all ranks have written; the others have nothing to do.
@@ -142,10 +159,13 @@ void CheckpointWriter::start_commit() {
       [this] { save_->not_removed = directory_.complete(save_->step, tensors_, save_->values, save_->num_to_keep); });
 }
 
-EndedSave CheckpointWriter::ended(const std::string& error) {
+EndedSave CheckpointWriter::ended(const std::string& error, bool is_refused) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - save_->began;
-  const EndedSave result{
-      .step = save_->step, .error = error, .seconds = time.count(), .not_removed = save_->not_removed};
+  const EndedSave result{.step = save_->step,
+                         .error = error,
+                         .is_refused = is_refused,
+                         .seconds = time.count(),
+                         .not_removed = save_->not_removed};
   if (!error.empty() && directory_.job().index() == 0) directory_.discard(save_->step);
   save_.reset();
   return result;
@@ -161,10 +181,13 @@ std::optional<EndedSave> CheckpointWriter::advance(const SaveProgress& all) {
 
 std::optional<EndedSave> CheckpointWriter::finish() {
   while (save_ != nullptr) {
-    const nlohmann::json own = save_->work.valid() ? save_->work.get() : "";
-    const std::vector<nlohmann::json> errors = all_gather_object(own, directory_.job());
+    const SaveError own = save_->work.valid() ? save_->work.get() : SaveError();
+    const std::vector<nlohmann::json> errors = all_gather_object({own.text, own.is_refused}, directory_.job());
     for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-      if (errors[rank] != "") return ended(cat(errors[rank].get<std::string>(), " (rank ", rank, ")"));
+      const auto text = errors[rank].at(0).get<std::string>();
+      if (text.empty()) continue;
+      const bool is_refused = errors[rank].at(1).get<bool>();
+      return ended(is_refused ? text : cat(text, " (rank ", rank, ")"), is_refused);
     }
     if (save_->phase == Save::Phase::kManifest) return ended("");
     start_commit();

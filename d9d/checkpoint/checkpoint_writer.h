@@ -42,6 +42,7 @@ namespace d9d {
 struct EndedSave {
   std::int64_t step = 0;
   std::string error = {};        // why there is no checkpoint of this step; empty: there is one
+  bool is_refused = false;       // no disk is to blame: ranks hold other values of what they share (shared_values.h)
   double seconds = 0.0;          // since begin()
   std::string not_removed = {};  // on the first rank: older checkpoints that should be gone, and why they are not
 };
@@ -84,7 +85,7 @@ class CheckpointWriter {
   void receive_memory();
   void copy(const CheckpointState& state);
   void start_commit();
-  [[nodiscard]] EndedSave ended(const std::string& error);
+  [[nodiscard]] EndedSave ended(const std::string& error, bool is_refused = false);
 
   CheckpointDirectory directory_;
   c10::Device device_;

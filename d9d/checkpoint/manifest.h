@@ -26,8 +26,9 @@ inline constexpr const char* kManifestName = "manifest.json";
 
 // What a rank tells whoever writes the manifest.
 struct RankNote {
-  nlohmann::json boxes;   // [{"tensor": name, "dtype": of this rank, "box": as above}, ...]
-  nlohmann::json values;  // CheckpointState::rank_values
+  nlohmann::json boxes;                             // [{"tensor": name, "dtype": of this rank, "box": as above}, ...]
+  nlohmann::json values;                            // CheckpointState::rank_values
+  nlohmann::json shared = nlohmann::json::array();  // SharedValues::wait()
 };
 
 struct SavedBox {

@@ -81,7 +81,7 @@ BoxValues host_values_in(const std::map<std::string, DTensor>& tensors) {
 }
 
 void write_rank_file(const fs::path& folder, std::int64_t rank, const RankFilePlan& plan, const BoxValues& values,
-                     const nlohmann::json& rank_values) {
+                     const nlohmann::json& rank_values, const nlohmann::json& shared) {
   nlohmann::json boxes = nlohmann::json::array();
   const std::string name = cat("rank-", rank, ".safetensors");
   if (!plan.boxes().empty()) {
@@ -102,7 +102,7 @@ void write_rank_file(const fs::path& folder, std::int64_t rank, const RankFilePl
     file.commit();
   }
   const std::vector<std::uint8_t> note =
-      nlohmann::json::to_cbor({{"boxes", std::move(boxes)}, {"values", rank_values}});
+      nlohmann::json::to_cbor({{"boxes", std::move(boxes)}, {"values", rank_values}, {"shared", shared}});
   AtomicFile file(note_of(folder, rank));
   file.write(std::as_bytes(std::span(note)));
   file.commit();
@@ -123,12 +123,12 @@ std::vector<RankNote> read_rank_notes(const fs::path& folder, std::int64_t num_r
     const auto note = nlohmann::json::from_cbor(file, /*strict=*/true, /*allow_exceptions=*/false);
     D9D_CHECK(file.good() || file.eof(), IoError, "[checkpoint] expected the file ", path.string(), " of rank ", rank,
               ", got none. All ranks must see the same file system.");
-    D9D_CHECK(note.is_object() && note.contains("boxes") && note.contains("values"), IoError, "[checkpoint] expected ",
-              path.string(), " as rank ", rank, " wrote it, got something else.");
+    D9D_CHECK(note.is_object() && note.contains("boxes") && note.contains("values") && note.contains("shared"), IoError,
+              "[checkpoint] expected ", path.string(), " as rank ", rank, " wrote it, got something else.");
     const fs::path values = folder / cat("rank-", rank, ".safetensors");
     D9D_CHECK(note.at("boxes").empty() || fs::exists(values), IoError, "[checkpoint] expected the file ",
               values.string(), " of rank ", rank, ", got none. Leave the folder alone while the job saves.");
-    notes.push_back({.boxes = note.at("boxes"), .values = note.at("values")});
+    notes.push_back({.boxes = note.at("boxes"), .values = note.at("values"), .shared = note.at("shared")});
   }
   return notes;
 }

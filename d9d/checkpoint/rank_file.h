@@ -56,7 +56,8 @@ using BoxValues = std::function<at::Tensor(const PlannedBox&)>;
 
 // Local. Writes rank-<rank>.safetensors, unless the plan has no boxes, and then rank-<rank>.cbor.
 void write_rank_file(const std::filesystem::path& folder, std::int64_t rank, const RankFilePlan& plan,
-                     const BoxValues& values, const nlohmann::json& rank_values);
+                     const BoxValues& values, const nlohmann::json& rank_values,
+                     const nlohmann::json& shared = nlohmann::json::array());
 
 // Local. Whether the notes of all ranks are there.
 [[nodiscard]] bool has_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);

@@ -43,7 +43,8 @@ OwnLayers draw_own_layers() {
       .has_experts = one_in(2),
       .dropout = one_in(3) ? 0.25 : 0.0,
       .has_branch = one_in(3),
-      .replays = one_in(3)};
+      .replays = one_in(3),
+      .has_buffer = one_in(2)};
   own.has_shared_expert = own.has_experts && one_in(2);
   return own;
 }
@@ -147,21 +148,23 @@ Layout draw_layout(const LayoutJob& job) {
   using enum Checkpoints;
   layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kOuter, kOuterNested});
   layout.keeps_master_weights = one_in(4);
+  if (one_in(4)) layout.deal = any_of<Deal>({Deal::kByReplica, Deal::kByReplica, Deal::kByRank});
   layout.deals_in_turn = one_in(2);
   layout.fsdp = draw_fsdp();
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;
   layout.bucket_size_mb = one_in(2) ? 0 : 32;
   layout.renews_manager = one_in(6);
-  const bool counts_tokens = job.balances_by_bias || job.starves_experts;  // which is not undone
-  layout.abandons = !counts_tokens && num_stages(layout) == 1 && one_in(6);
+  const bool counts = job.balances_by_bias || job.starves_experts || has_buffer(job);  // which is not undone
+  layout.abandons = !counts && num_stages(layout) == 1 && one_in(6);
   return layout;
 }
 
 // What the schedule needs, over all ranks.
 std::int64_t least_microbatches(const Layout& layout) {
-  if (layout.schedule != Schedule::kDualPipeV) return 1;
   const DeviceMeshParameters& mesh = layout.mesh;
-  return 2 * mesh.pipeline_parallel * mesh.data_parallel_replicate * mesh.data_parallel_shard;
+  const std::int64_t of_rank = layout.schedule == Schedule::kDualPipeV ? 2 * mesh.pipeline_parallel : 1;
+  const std::int64_t given_up = layout.deal == Deal::kEqual ? 0 : 1;
+  return (of_rank + given_up) * mesh.data_parallel_replicate * mesh.data_parallel_shard;
 }
 
 }  // namespace
@@ -184,6 +187,7 @@ LayoutCase draw_case() {
   }
   const std::int64_t least = std::max(least_microbatches(drawn.layout), least_microbatches(drawn.rest));
   drawn.job.num_microbatches = std::max(number(1, 4), (least + share - 1) / share) * share;
+  drawn.job.freezes_late = one_in(12);
   if (is_rounded_to_float(drawn)) {  // Adam's updates have the same size for a rounding error as for a gradient
     drawn.job.update_rule = UpdateRule::kSgd;
     drawn.job.num_steps = 1;  // after an update some token may be at a tie of two experts

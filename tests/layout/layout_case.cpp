@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 
 #include <ATen/ATen.h>
@@ -11,6 +12,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/loop/component/equal_microbatches.h"
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/component/local_stages.h"
@@ -99,10 +101,13 @@ class RankJob {
                          .placements = parameter->placements()});
     }
     TestOptimizer optimizer(trained, job_.update_rule);
+    EqualMicrobatches equal_microbatches(context_, *module_);
     const DeviceMesh& all = context_.mesh(MeshDomain::kBatch);
     const CheckpointState state{.tensors = tensors_of(*module_, optimizer.adamw())};
     if (part.begin > 0) CheckpointDirectory(part.folder, all).newest().value().load(state, all);
     for (std::int64_t step = part.begin; step < part.end; ++step) {
+      equal_microbatches.check(step, share());
+      if (job_.freezes_late && step + 1 == job_.num_steps && mutation_ != Mutation::kFreezingUnseen) freeze_late();
       if (layout_.abandons) abandon_microbatch(*manager, step);
       const StepGradients report = run_step(*manager, step);
       add_gradients(shared.gradients, cat("step ", step, " "));
@@ -152,6 +157,11 @@ class RankJob {
     keep_parameters_in(model.shared(), at::kDouble);
   }
 
+  void freeze_late() const {
+    const ParameterPtr parameter = module_->named_parameters().front().second;
+    parameter->set_requires_grad(!parameter->requires_grad());
+  }
+
   void starve_experts() const {
     for (const auto& [name, buffer] : module_->named_buffers()) {
       if (name.ends_with("expert_bias")) buffer->local.narrow(0, 0, 2).fill_(10.0);
@@ -166,18 +176,26 @@ class RankJob {
     }
   }
 
-  // The number, among all microbatches of the step, of microbatch i of this rank's M, depending on their distribution.
-  [[nodiscard]] std::int64_t number_in_step(std::int64_t i, std::int64_t share) const {
-    if (layout_.deals_in_turn) return i * context_.data_parallel_size() + context_.data_parallel_rank();
-    return context_.data_parallel_rank() * share + i;
+  // The number, among all microbatches of the step, of microbatch i of this rank, depending on their distribution.
+  [[nodiscard]] std::int64_t number_in_step(std::int64_t i) const {
+    const std::int64_t rank = context_.data_parallel_rank();
+    if (layout_.deals_in_turn && layout_.deal == Deal::kEqual) return i * context_.data_parallel_size() + rank;
+    std::int64_t begin = 0;
+    for (std::int64_t before = 0; before < rank; ++before) begin += num_microbatches(job_, layout_, before);
+    return begin + i;
   }
 
-  [[nodiscard]] std::int64_t share() const { return job_.num_microbatches / context_.data_parallel_size(); }
+  // The number of this rank's microbatches in a step.
+  [[nodiscard]] std::int64_t share() const {
+    const std::int64_t last = context_.data_parallel_size() - 1;
+    const bool is_cut = mutation_ == Mutation::kUnequalCut;
+    return num_microbatches(job_, layout_, is_cut ? last : context_.data_parallel_rank());
+  }
 
   // Makes the i-th of this rank's microbatches the one that the model computes next. Returns its number, counted over
   // the job.
   std::int64_t begin_microbatch(LayoutModel& model, std::int64_t step, std::int64_t i) {
-    const std::int64_t number = number_in_step(i, share());
+    const std::int64_t number = number_in_step(i);
     clock_->base_seed = mutation_ == Mutation::kSeedOfRank ? 3 + static_cast<std::uint64_t>(context_.rank()) : 3;
     clock_->microbatch = {.step = static_cast<std::uint64_t>(step),
                           .number = static_cast<std::uint64_t>(mutation_ == Mutation::kLocalMicrobatch ? i : number)};
@@ -199,7 +217,7 @@ class RankJob {
         .phase = &phase_,
         .mutation = mutation_,
         .begin = [&](LayoutModel& model, std::int64_t i) { return begin_microbatch(model, step, i); },
-        .number = [&](std::int64_t i) { return step * job_.num_microbatches + number_in_step(i, share()); }};
+        .number = [&](std::int64_t i) { return step * job_.num_microbatches + number_in_step(i); }};
     std::vector<LayoutStage> stages;
     for (const auto& model : models_) stages.emplace_back(model, stages.size(), job_, positions_, shared);
     std::vector<PipelineStage*> all;
@@ -331,16 +349,32 @@ void expect_same(const LayoutResult& actual, const LayoutResult& expected, const
   EXPECT_TRUE(text.empty()) << text;
 }
 
+namespace {
+
+// What a training that must be refused says instead; empty: the right refusal.
+std::string fault_of_refusal(const std::string& due, const std::function<void()>& train_it) {
+  try {
+    train_it();
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    return text.find(due) != std::string::npos ? "" : first_line(text);
+  }
+  return cat("expected a refusal that names ", due, ", got a training");
+}
+
+}  // namespace
+
 std::string fault_of(const LayoutCase& drawn, Mutation mutation) {
-  const auto due = refusal(drawn);
+  if (const auto due = refusal(drawn)) {
+    if (mutation != Mutation::kNone && mutation != Mutation::kFreezingUnseen) return "";
+    const std::string fault = fault_of_refusal(*due, [&] { (void)train(drawn, mutation); });
+    if (!fault.empty() || !drawn.job.freezes_late) return fault;
+    return fault_of_refusal("expected requires_grad",
+                            [&] { (void)train({}, drawn.job, RankBackend::kThreads, mutation); });
+  }
   try {
     const LayoutResult actual = train(drawn, mutation);
-    if (due) return cat("expected a refusal that names ", *due, ", got a training");
     return difference(actual, train({}, drawn.job), tolerance(is_rounded_to_float(drawn) ? "fp32" : "fp64"));
-  } catch (const ConfigError& error) {
-    const std::string text = error.what();
-    if (mutation != Mutation::kNone) throw;
-    return due && text.find(*due) != std::string::npos ? "" : first_line(text);
   } catch (const std::exception& error) {
     if (mutation != Mutation::kNone) throw;
     return first_line(error.what());

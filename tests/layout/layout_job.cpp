@@ -42,6 +42,22 @@ bool has_dropout(const LayoutJob& job) {
   return (is_classified && job.head_dropout > 0) || (job.family == kOwnLayers && job.own.dropout > 0);
 }
 
+bool has_buffer(const LayoutJob& job) { return job.family == kOwnLayers && job.own.has_buffer; }
+
+std::int64_t num_microbatches(const LayoutJob& job, const Layout& layout, std::int64_t data_rank) {
+  const std::int64_t num_shards = layout.mesh.data_parallel_shard;
+  const std::int64_t num_ranks = layout.mesh.data_parallel_replicate * num_shards;
+  const std::int64_t equal = job.num_microbatches / num_ranks;
+  const std::int64_t size = layout.deal == Deal::kByReplica ? num_shards : 1;  // of what gets more or less
+  if (layout.deal == Deal::kEqual || size == num_ranks) return equal;
+  return equal + (data_rank / size == 0 ? 1 : 0) - (data_rank / size == num_ranks / size - 1 ? 1 : 0);
+}
+
+bool is_unequal(const LayoutJob& job, const Layout& layout) {
+  const std::int64_t num_ranks = layout.mesh.data_parallel_replicate * layout.mesh.data_parallel_shard;
+  return num_microbatches(job, layout, 0) != num_microbatches(job, layout, num_ranks - 1);
+}
+
 bool is_rounded_to_float(const LayoutCase& drawn) {
   const auto is_rounded = [](const Layout& layout) {
     return layout.grad_dtype == Dtype::kFloat32 || layout.fsdp.gradient_dtype == Dtype::kFloat32;
@@ -51,6 +67,35 @@ bool is_rounded_to_float(const LayoutCase& drawn) {
 
 namespace {
 
+// Whether two ranks of a pipeline stage hold parts of one parameter.
+bool share_a_parameter(const LayoutJob& job, const Layout& layout, std::int64_t one, std::int64_t other) {
+  const DeviceMeshParameters& mesh = layout.mesh;
+  const std::int64_t num_shards = mesh.data_parallel_shard * mesh.context_parallel_shard;
+  const std::int64_t of_shard = mesh.context_parallel_replicate * mesh.tensor_parallel;  // ranks
+  const bool has_shards = num_shards > 1;
+  const bool share_shards = has_shards && one / (num_shards * of_shard) == other / (num_shards * of_shard) &&
+                            one % of_shard == other % of_shard;
+  const std::int64_t experts = mesh.expert_parallel;
+  if (!has_experts(job) || experts == 1) return share_shards;
+  return share_shards || one / experts == other / experts || (has_shards && one % experts == other % experts);
+}
+
+// Whether ranks that need each other in every microbatch have other numbers of them.
+bool waits_for_ever(const LayoutJob& job, const Layout& layout) {
+  const DeviceMeshParameters& mesh = layout.mesh;
+  const std::int64_t of_microbatch =
+      mesh.context_parallel_shard * mesh.context_parallel_replicate * mesh.tensor_parallel;  // ranks
+  const std::int64_t num_ranks = mesh.world_size() / mesh.pipeline_parallel;
+  for (std::int64_t one = 0; one < num_ranks; ++one) {
+    for (std::int64_t other = 0; other < one; ++other) {
+      const bool are_equal =
+          num_microbatches(job, layout, one / of_microbatch) == num_microbatches(job, layout, other / of_microbatch);
+      if (!are_equal && share_a_parameter(job, layout, one, other)) return true;
+    }
+  }
+  return false;
+}
+
 std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool has_other_heads = std::ranges::any_of(job.heads, [](const Head head) { return head != Head::kCausalLM; });
@@ -58,14 +103,16 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
   if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
-  return job.packs && splits_sequences ? std::optional<std::string>("packed sequences") : std::nullopt;
+  if (job.packs && splits_sequences) return "packed sequences";
+  return waits_for_ever(job, layout) ? std::optional<std::string>("as many microbatches") : std::nullopt;
 }
 
 }  // namespace
 
 std::optional<std::string> refusal(const LayoutCase& drawn) {
-  const auto of_first = refusal(drawn.job, drawn.layout);
-  return of_first || drawn.resumes_at == 0 ? of_first : refusal(drawn.job, drawn.rest);
+  auto found = refusal(drawn.job, drawn.layout);
+  if (!found && drawn.resumes_at > 0) found = refusal(drawn.job, drawn.rest);
+  return found || !drawn.job.freezes_late ? found : std::optional<std::string>("expected requires_grad");
 }
 
 namespace {
@@ -105,6 +152,7 @@ std::string source(Schedule value) {
 std::string source(Composition value) {
   return source_of("Composition", {"kDefault", "kLayersByHand", "kGroupsByHand"}, value);
 }
+std::string source(Deal value) { return source_of("Deal", {"kEqual", "kByReplica", "kByRank"}, value); }
 std::string source(ReshardAfterForward value) {
   return source_of("ReshardAfterForward", {"kExceptLast", "kAlways", "kNever"}, value);
 }
@@ -155,6 +203,7 @@ std::string source(const OwnLayers& own) {
       .member("dropout", &OwnLayers::dropout)
       .member("has_branch", &OwnLayers::has_branch)
       .member("replays", &OwnLayers::replays)
+      .member("has_buffer", &OwnLayers::has_buffer)
       .text();
 }
 
@@ -168,6 +217,7 @@ std::string source(const LayoutJob& job) {
       .member("freezes_attention", &LayoutJob::freezes_attention)
       .member("is_mixed", &LayoutJob::is_mixed)
       .member("calls_layers_twice", &LayoutJob::calls_layers_twice)
+      .member("freezes_late", &LayoutJob::freezes_late)
       .member("balances_by_loss", &LayoutJob::balances_by_loss)
       .member("balances_by_bias", &LayoutJob::balances_by_bias)
       .member("starves_experts", &LayoutJob::starves_experts)
@@ -216,6 +266,7 @@ std::string source(const Layout& layout) {
       .member("composition", &Layout::composition)
       .member("checkpoints", &Layout::checkpoints)
       .member("keeps_master_weights", &Layout::keeps_master_weights)
+      .member("deal", &Layout::deal)
       .member("deals_in_turn", &Layout::deals_in_turn)
       .part("fsdp", source(layout.fsdp))
       .member("grad_dtype", &Layout::grad_dtype)

@@ -37,6 +37,8 @@ struct OwnLayers {
   // A linear that is skipped in every second step, and in the other steps in every second microbatch.
   bool has_branch = false;
   bool replays = false;  // multiplies by a call counter, which a recomputation must not increment
+  // A persistent buffer that follows the activations of all ranks, and changes nothing else.
+  bool has_buffer = false;
 };
 
 enum class Head : std::uint8_t { kCausalLM, kClassification, kEmbedding };
@@ -71,6 +73,7 @@ struct LayoutJob {
   bool freezes_attention = false;  // attention of every second layer, and the embedding
   bool is_mixed = false;           // norms in fp32
   bool calls_layers_twice = false;
+  bool freezes_late = false;  // freezes, or thaws, a parameter before the last step: refused on every layout
   // For families with experts.
   bool balances_by_loss = false;
   bool balances_by_bias = false;
@@ -84,7 +87,8 @@ struct LayoutJob {
   bool packs = false;  // two documents a sequence, which do not see each other
   Weights weights = Weights::kCounted;
   bool has_pairs = false;  // two forwards before one backward
-  // Microbatches of a step over all ranks; divisible by the data-parallel ranks of each layout.
+  // Microbatches of a step over all ranks; divisible by the data-parallel ranks of each layout, of which each gets at
+  // least two if they are dealt unequally.
   std::int64_t num_microbatches = 8;
   std::int64_t num_sequences = 1;  // of a microbatch
   std::int64_t num_steps = 3;
@@ -102,6 +106,13 @@ enum class Composition : std::uint8_t {
   kDefault,       // parallelize_decoder
   kLayersByHand,  // sharded layers, everything else replicated: parallelize_fsdp and parallelize_replicate
   kGroupsByHand,  // the same with two layers a unit, and a unit a head
+};
+
+// How many microbatches a data-parallel rank gets. What the first has more, the last has less.
+enum class Deal : std::uint8_t {
+  kEqual,
+  kByReplica,  // the ranks of the first replica, all that share its shards, have one more
+  kByRank,     // the first rank has one more
 };
 
 // Of the stages of a pipeline over mesh.pipeline_parallel ranks.
@@ -123,7 +134,9 @@ struct Layout {
   Composition composition = Composition::kDefault;
   Checkpoints checkpoints = Checkpoints::kNone;
   bool keeps_master_weights = false;  // parameters are stored in float64, beside those that layers compute with
-  bool deals_in_turn = false;  // microbatches are dealt round-robin to ranks; otherwise each rank has consecutive ones
+  Deal deal = Deal::kEqual;
+  // Microbatches are dealt round-robin to ranks, if equally; otherwise each rank has consecutive ones.
+  bool deals_in_turn = false;
   FsdpConfig fsdp = {};
   std::optional<Dtype> grad_dtype = {};
   std::int64_t bucket_size_mb = 32;  // 0: one bucket for each parameter
@@ -144,6 +157,11 @@ struct LayoutCase {
 [[nodiscard]] std::int64_t num_stages(const Layout& layout);  // of all ranks
 [[nodiscard]] bool has_experts(const LayoutJob& job);
 [[nodiscard]] bool has_dropout(const LayoutJob& job);
+[[nodiscard]] bool has_buffer(const LayoutJob& job);
+// The microbatches of a step that a data-parallel rank has.
+[[nodiscard]] std::int64_t num_microbatches(const LayoutJob& job, const Layout& layout, std::int64_t data_rank);
+// Whether not all ranks have equally many.
+[[nodiscard]] bool is_unequal(const LayoutJob& job, const Layout& layout);
 
 // Whether any tensor is rounded to fewer digits than those of float64.
 [[nodiscard]] bool is_rounded_to_float(const LayoutCase& drawn);

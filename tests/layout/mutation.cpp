@@ -28,6 +28,7 @@ class MutatedCommunicator final : public Communicator {
         (mutation_ == Mutation::kReplicaDropped && is_gradient && !std::exchange(has_dropped_, true)) ||
         (mutation_ == Mutation::kAuxiliaryDropped && phase_.phase == Phase::kForward && balances) ||
         (mutation_ == Mutation::kBalanceDropped && phase_.phase == Phase::kFinish && counts_tokens) ||
+        (mutation_ == Mutation::kBufferDropped && phase_.phase == Phase::kFinish && tensor.is_floating_point()) ||
         (mutation_ == Mutation::kTiedDropped && group().name == "tied") ||
         (mutation_ == Mutation::kNormDropped && phase_.phase == Phase::kSum && !is_first_sum);
     return is_dropped ? Work() : whole_->all_reduce(tensor, op);
@@ -67,6 +68,8 @@ class MutatedCommunicator final : public Communicator {
     return {};
   }
   void barrier() override { whole_->barrier(); }
+  void throw_if_failed() override { whole_->throw_if_failed(); }
+  void throw_if_rank_is_gone() override { whole_->throw_if_rank_is_gone(); }
   void set_timeout(std::chrono::milliseconds timeout) override { whole_->set_timeout(timeout); }
   void abort(const std::string& reason) override { whole_->abort(reason); }
 
@@ -124,6 +127,9 @@ constexpr Description kDescriptions[] = {
     {Mutation::kSeedOfRank, "seed_of_rank", "dropout has another seed on each rank"},
     {Mutation::kStageSumEarly, "stage_sum_early", "a stage's gradients are summed after its first microbatch"},
     {Mutation::kTiedDropped, "tied_dropped", "the gradients of an embedding that two stages have are not summed"},
+    {Mutation::kBufferDropped, "buffer_dropped", "a layer's own buffer follows the activations of one rank"},
+    {Mutation::kFreezingUnseen, "freezing_unseen", "a parameter that is frozen late is not seen"},
+    {Mutation::kUnequalCut, "unequal_cut", "ranks train as many microbatches as the one that has fewest"},
     {Mutation::kMessageStale, "message_stale", "a stage gets the message before instead of the second"},
 };
 
@@ -149,7 +155,10 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   const auto& [job, layout, resumes_at, rest] = drawn;
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool has_context = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
+  if (mutation == Mutation::kFreezingUnseen) return job.freezes_late && mesh.world_size() > 1;
   if (mesh.world_size() == 1 || refusal(drawn)) return false;
+  if (mutation == Mutation::kBufferDropped) return has_buffer(job);
+  if (mutation == Mutation::kUnequalCut) return is_unequal(job, layout);
   if (mutation == Mutation::kAuxiliaryDropped) return has_context && has_experts(job) && job.balances_by_loss;
   if (mutation == Mutation::kBalanceDropped) return has_experts(job) && job.balances_by_bias;
   if (mutation == Mutation::kStageSumEarly) return num_stages(layout) > 1;

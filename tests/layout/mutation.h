@@ -28,6 +28,9 @@ enum class Mutation : std::uint8_t {
   kSeedOfRank,         // dropout has another seed on each rank
   kStageSumEarly,      // a stage's gradients are summed over ranks after its first microbatch
   kTiedDropped,        // the gradients of an embedding that two stages have are not summed
+  kBufferDropped,      // a layer's own buffer follows the activations of one rank
+  kFreezingUnseen,     // a parameter that is frozen late is not seen
+  kUnequalCut,         // ranks train as many microbatches as the one that has fewest
   kMessageStale,       // a stage gets a message of the one before it a second time instead of the next
 };
 [[nodiscard]] const char* name_of(Mutation mutation);

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/core/autograd/checkpoint.h"
 #include "d9d/models/qwen3_dense/model.h"
 
 namespace d9d::test {
@@ -49,10 +50,20 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
                                                                              .out_features = sizes.hidden_size,
                                                                              .has_bias = true})
                             : nullptr),
-      scale(register_parameter("scale", {.shape = {sizes.hidden_size}, .init = init::uniform(1.0)})) {}
+      scale(register_parameter("scale", {.shape = {sizes.hidden_size}, .init = init::uniform(1.0)})),
+      seen(own.has_buffer ? register_buffer("seen", {.shape = {sizes.hidden_size},
+                                                     .dtype = at::kDouble,
+                                                     .init = init::zeros(),
+                                                     .follows_dtype = false})
+                          : nullptr),
+      seen_in_step_(at::zeros({sizes.hidden_size}, at::kDouble)) {}
 
 DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
                                      const std::optional<PackedSequences>& packed) const {
+  if (seen && !is_recomputing()) {
+    const at::NoGradGuard no_grad;
+    seen_in_step_ = seen_in_step_ + hidden_states.detach().flatten(0, -2).to(at::kDouble).sum(0);
+  }
   const at::Tensor attended =
       hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), packed);
   const at::Tensor normed = post_attention_layernorm(attended);
@@ -70,6 +81,14 @@ DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const Rota
   if (own.replays) mixed = mixed * replayed([this] { return 1.0 + 0.25 * (num_calls_++ % 5); });
   output.hidden_states = attended + mixed * scale->local();
   return output;
+}
+
+void OwnLayer::on_step_finished(StepOutcome outcome) {
+  if (!seen) return;
+  const at::NoGradGuard no_grad;
+  if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(seen_in_step_, ReduceOp::kSum).wait();
+  if (outcome == StepOutcome::kUpdated) seen->local.mul_(0.5).add_(seen_in_step_);
+  seen_in_step_ = at::zeros_like(seen_in_step_);
 }
 
 ModulePtr<PreNormDecoder> make_own_decoder(const OwnLayers& own, const SmallDecoder& sizes,

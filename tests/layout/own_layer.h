@@ -1,5 +1,5 @@
 // A layer as a user would write one, with features that the families lack: a shared expert, dropout, a branch that some
-// steps leave out, a factor from state that changes with every call, and a parameter of its own.
+// steps leave out, a factor from state that changes with every call, a parameter and a buffer of its own.
 #pragma once
 
 #include "d9d/blocks/attention/grouped_query_attention.h"
@@ -24,6 +24,9 @@ class OwnLayer : public DecoderLayer {
     uses_branch_ = step % 2 == 0 && number % 2 == 0;
   }
 
+  // Those with other positions, over which the buffer sums.
+  void set_ranks(const DeviceMesh& ranks) { ranks_ = ranks; }
+
   const OwnLayers own;
   const ModulePtr<RMSNorm> input_layernorm;
   const ModulePtr<GroupedQueryAttention> self_attn;
@@ -33,10 +36,16 @@ class OwnLayer : public DecoderLayer {
   const ModulePtr<Dropout> dropout;
   const ModulePtr<Linear> branch;  // null without
   const ParameterPtr scale;        // [H]
+  const BufferPtr seen;            // [H], null without
+
+ protected:
+  void on_step_finished(StepOutcome outcome) override;
 
  private:
   mutable int num_calls_ = 0;  // in this microbatch
   bool uses_branch_ = true;    // as well
+  DeviceMesh ranks_;
+  mutable at::Tensor seen_in_step_;  // [H], of this rank
 };
 
 [[nodiscard]] ModulePtr<PreNormDecoder> make_own_decoder(const OwnLayers& own, const SmallDecoder& sizes,

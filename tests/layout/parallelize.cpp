@@ -9,6 +9,7 @@
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 
 #include "tests/layout/layout_model.h"
+#include "tests/layout/own_layer.h"
 
 namespace d9d::test {
 namespace {
@@ -70,6 +71,10 @@ void parallelize_by_hand(const DistContext& context, const LayoutModel& model, c
 }  // namespace
 
 void parallelize(const DistContext& context, const LayoutModel& model, const Layout& layout) {
+  for (const auto& layer : model.backbone->layers()) {
+    auto* const own = dynamic_cast<OwnLayer*>(layer.shared().get());
+    if (own != nullptr) own->set_ranks(context.mesh(MeshDomain::kBatch).slice({"dp", "cp"}));
+  }
   if (layout.composition == Composition::kDefault) {
     parallelize_decoder(context, *model.backbone, model.heads(), layout.fsdp);
   } else {

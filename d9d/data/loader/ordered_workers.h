@@ -80,6 +80,12 @@ class OrderedWork {
     return result;
   }
 
+  template <class Read>
+  void look(const Read& read) {
+    const std::unique_lock lock(mutex_);
+    if (const auto* const result = std::get_if<Result>(&slot_of(next_to_take_))) read(*result);
+  }
+
   void work(std::size_t worker, const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     const auto is_at_end = [this] { return options_.end && next_to_make_ >= *options_.end; };
@@ -213,6 +219,11 @@ class OrderedWorkers {
   [[nodiscard]] std::optional<Result> take_within(const ResultWait& wait) { return work_->take(wait); }
   [[nodiscard]] std::optional<Result> take_within(std::chrono::duration<double> timeout) {
     return work_->take({.timeout = timeout});
+  }
+  // Calls read(result) with the result that take() returns next, if that is ready. Does not wait.
+  template <class Read>
+  void look(const Read& read) const {
+    work_->look(read);
   }
 
  private:

@@ -81,6 +81,16 @@ class PrefetchedPacks final : public PackStream<Batch> {
     return std::move(fetched.pack);
   }
 
+  // The number of microbatches of the pack that next() returns next. None: it is not read yet, or there is none.
+  [[nodiscard]] std::optional<std::size_t> num_next() const {
+    std::optional<std::size_t> size;
+    if (!workers_) return size;
+    workers_->look([&](const Fetched& fetched) {
+      if (fetched.pack) size = fetched.pack->size();
+    });
+    return size;
+  }
+
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override { return numbers_; }
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return total_steps_; }
   [[nodiscard]] nlohmann::json state() const override { return state_; }

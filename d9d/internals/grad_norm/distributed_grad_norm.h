@@ -1,4 +1,5 @@
-// The norm of all gradients of a job, whatever their layouts: every element counts exactly once.
+// The norm of all gradients of a job, whatever their layouts: every element counts exactly once. Those of its layers:
+// gradient_norms.h.
 //
 // Example
 //   const std::vector<GradNormGroup> groups = group_parameters_for_norm(parameters);

@@ -137,7 +137,8 @@ class BucketedReduction::Bucket {
 };
 
 BucketedReduction::BucketedReduction(const std::vector<std::pair<std::string, ParameterPtr>>& parameters,
-                                     const BucketedReductionConfig& config) {
+                                     const BucketedReductionConfig& config)
+    : guard_(parameters) {
   for (auto entry = parameters.rbegin(); entry != parameters.rend(); ++entry) {
     const auto& [name, parameter] = *entry;
     if (!parameter->requires_grad() || has_flat_shard(parameter->placements())) continue;
@@ -183,6 +184,7 @@ void BucketedReduction::reduce_ready(bool all) {
 }
 
 void BucketedReduction::begin_microbatch(bool is_last) {
+  guard_.check();
   is_last_microbatch_ = is_last;
   for (const auto& bucket : buckets_) bucket->begin_microbatch();
 }
@@ -226,7 +228,8 @@ void BucketedReduction::set_received(const std::vector<bool>& received) {
 void BucketedReduction::abandon() {
   reduced_.wait();  // a reduction in flight may still write memory that the next step uses
   clear();
-  begin_microbatch(/*is_last=*/true);
+  is_last_microbatch_ = true;
+  for (const auto& bucket : buckets_) bucket->begin_microbatch();
 }
 
 }  // namespace d9d

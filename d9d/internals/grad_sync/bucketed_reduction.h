@@ -23,6 +23,7 @@
 
 #include "d9d/base/dtype.h"
 #include "d9d/core/device/side_stream.h"
+#include "d9d/modules/freeze_guard.h"
 #include "d9d/modules/gradient_reduction.h"
 
 namespace d9d {
@@ -43,7 +44,9 @@ class BucketedReduction final : public GradientReduction {
 
   // In the last microbatch all gradients must come from one backward. On GPUs gradients of a second backward, whose
   // buckets may be summed already, throw StateError.
+  // Throws StateError if a parameter was frozen or thawed since the construction, of flat shards too.
   void begin_microbatch(bool is_last) override;
+  void begin_forward_pass(std::int64_t /*microbatch*/) override { guard_.check(); }
   void end_microbatch() override;
   void finish() override;
   void clear() override;
@@ -60,6 +63,7 @@ class BucketedReduction final : public GradientReduction {
   class Bucket;
   void reduce_ready(bool all);
 
+  const FreezeGuard guard_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<ParameterPtr> others_;  // whose gradients remain in autograd's memory
   std::optional<SideStream> stream_;

@@ -1,7 +1,6 @@
 #include "d9d/loop/component/equal_ranks.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,11 +50,6 @@ nlohmann::json with_dots(const nlohmann::json& pointers) {
   return result;
 }
 
-std::uint64_t hash_of_values(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().cpu().contiguous();
-  return fnv1a({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
-}
-
 }  // namespace
 
 void check_equal_config(const DistContext& context, const TrainerConfig& config) {
@@ -81,10 +75,11 @@ void check_equal_model(const DistContext& context, const Module& module) {
   nlohmann::json tensors = nlohmann::json::object();
   for (const auto& [name, parameter] : module.named_parameters()) {
     tensors[name] = cat(parameter->local().scalar_type(), " ", at::IntArrayRef(parameter->global_shape()));
+    tensors[name + ".requires_grad"] = parameter->requires_grad();
   }
   const auto found = difference(tensors, context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}));
   D9D_CHECK(!found, ConfigError, "[loop::model_stage] expected one model on all ranks, got ", *found,
-            ". Build it from the same configuration on every rank.");
+            ". Build it from the same configuration on every rank, and freeze the same parameters.");
 }
 
 void check_equal_rates(const DistContext& context, double learning_rate, double factor) {
@@ -94,32 +89,27 @@ void check_equal_rates(const DistContext& context, double learning_rate, double 
             ". Build optimiser and schedule from the same configuration on every rank.");
 }
 
-void check_equal_data_state(const DistContext& context, const nlohmann::json& state) {
-  const auto found = difference({{"state()", state}}, context.mesh(MeshDomain::kBatch));
-  D9D_CHECK(!found, ConfigError, "[loop::data] expected one state of the data stream on all ranks, from which each of ",
-            "them continues, got ", *found, ". Let it say where the job is, not where this rank is.");
+std::map<std::string, EqualValue> equal_at_saves() {
+  const std::string schedule = "Build it from the same configuration on every rank, and step it in the loop alone.";
+  return {{"data",
+           {.rule = "one state of the data stream on all ranks, from which each of them continues",
+            .remedy = "Let PackStream::state() say where the job is, not where this rank is."}},
+          {"schedule", {.rule = "one number of steps on all ranks", .remedy = schedule}},
+          {"lr_scheduler", {.rule = "one state of the learning-rate schedule on all ranks", .remedy = schedule}}};
 }
 
-void check_equal_buffers(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages) {
-  const DeviceMesh pipeline = context.mesh(MeshDomain::kRegular).slice({"pp"});
-  if (pipeline.num_ranks() == 1 && stages.size() == 1) return;
-  nlohmann::json own = nlohmann::json::object();
+std::multimap<std::string, at::Tensor> copies_of_buffers(const Module& module,
+                                                         const std::vector<std::shared_ptr<Module>>& stages,
+                                                         const std::string& prefix) {
+  std::map<std::string, BufferPtr> saved;
+  for (const auto& [name, buffer] : module.named_buffers()) saved.emplace(name, buffer);
+  std::multimap<std::string, at::Tensor> copies;
   for (const auto& stage : stages) {
     for (const auto& [name, buffer] : stage->named_buffers()) {
-      if (buffer->is_persistent) own[name].push_back(hash_of_values(buffer->local));
+      if (buffer->is_persistent && buffer != saved.at(name)) copies.emplace(prefix + name, buffer->local);
     }
   }
-  std::map<std::string, nlohmann::json> first;
-  for (const nlohmann::json& of_rank : all_gather_object(own, pipeline)) {
-    for (const auto& [name, of_stages] : of_rank.items()) {
-      for (const nlohmann::json& hash : of_stages) {
-        D9D_CHECK(hash == first.try_emplace(name, hash).first->second, ConfigError,
-                  "[loop::checkpoints] expected equal values on all pipeline stages that have buffer ", name,
-                  ", of which a checkpoint has one, got others. Name it after its layer, or set is_persistent to "
-                  "false.");
-      }
-    }
-  }
+  return copies;
 }
 
 }  // namespace d9d

@@ -1,5 +1,15 @@
-// Ranks of one job that were given different things, found before they train: a configuration that a rank changed, a
-// model of another size, another learning rate. Without a check the job would run, and train nothing that one rank can.
+// What the ranks of a job must have alike, and where it is compared. Without a check a job of ranks that were given
+// different things would run, and train nothing that one rank can.
+//
+//   what                                             on which ranks               when
+//   configuration; schedule; rates                   all                          once, while the job is built
+//   names, shapes, dtypes of parameters, and whether  those of a pipeline stage    when they are made, and after
+//     each is trained                                                              kTrainModelStagesReady
+//   the same, later                                  each by itself (FreezeGuard)  before each forward
+//   microbatches of a step                           equal_microbatches.h         before the first forward of each step
+//   state of the data stream; of the schedules       all                          at each save (equal_at_saves)
+//   parameters, optimiser's state, buffers           those that hold the same     at each save (shared_values.h)
+//                                                    elements or the same name
 //
 // Example
 //   check_equal_config(context, config);
@@ -8,12 +18,12 @@
 //   check_equal_rates(context, optimizer.learning_rate(), lr_scheduler.factor());
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
+#include "d9d/checkpoint/checkpoint_state.h"
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
 #include "d9d/modules/module.h"
@@ -21,19 +31,21 @@
 
 namespace d9d {
 
-// All are Collective, and throw ConfigError on all ranks.
+// The checks are Collective, and throw ConfigError on all ranks, which names what differs and two ranks.
 
 // Every key but those of the tracker and of run, which the main process alone reads.
 void check_equal_config(const DistContext& context, const TrainerConfig& config);
 // Where the stages of a pipeline lie, and the schedule's name.
 void check_equal_schedule(const DistContext& context, const std::string& name, const StagePlacement& placement);
-// Names, shapes and dtypes of parameters, on the ranks of one pipeline stage.
+// Of parameters, on the ranks that have the same pipeline stages.
 void check_equal_model(const DistContext& context, const Module& module);
 void check_equal_rates(const DistContext& context, double learning_rate, double factor);
-// The state of the data stream, of which a checkpoint has one.
-void check_equal_data_state(const DistContext& context, const nlohmann::json& state);
-// The values of buffers that several stages of a pipeline have under one name, of which a checkpoint has one. stages:
-// of this rank.
-void check_equal_buffers(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages);
+
+// CheckpointState::equal_values of a job: of each of these a checkpoint has one.
+[[nodiscard]] std::map<std::string, EqualValue> equal_at_saves();
+// CheckpointState::copies: of a buffer that several stages of this rank have under one name. module: all of them;
+// prefix: of names in the checkpoint.
+[[nodiscard]] std::multimap<std::string, at::Tensor> copies_of_buffers(
+    const Module& module, const std::vector<std::shared_ptr<Module>>& stages, const std::string& prefix);
 
 }  // namespace d9d

@@ -90,16 +90,9 @@ FirstStep::FirstStep(const DistContext& context) : context_(context), generators
 void FirstStep::check_packs(const FirstPack& own) const {
   if (context_.world_size() == 1) return;
   const auto or_null = [](const auto& value) { return value ? nlohmann::json(*value) : nlohmann::json(); };
-  const nlohmann::json entry = {{"share", context_.data_parallel_rank()},
-                                {"size", own.num_microbatches},
-                                {"hash", or_null(own.hash)},
-                                {"number", or_null(own.number)}};
+  const nlohmann::json entry = {
+      {"share", context_.data_parallel_rank()}, {"hash", or_null(own.hash)}, {"number", or_null(own.number)}};
   const auto all = all_gather_object(entry, *context_.mesh(MeshDomain::kBatch).communicator());
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    D9D_CHECK(all[i]["size"] > 0, StateError,
-              "[loop::data] expected a microbatch on every rank in the first step, got ", "none on rank ", i,
-              ". Give each rank at least one, if need be with the loss weight 0.");
-  }
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) check_pair(all[j], all[i]);
   }

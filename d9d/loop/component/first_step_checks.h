@@ -4,7 +4,7 @@
 // Example
 //   check_data_order(context, stream->state());
 //   FirstStep first(context);
-//   first.check_packs({.num_microbatches = std::ssize(pack), .hash = hash_of(pack.front())});
+//   first.check_packs({.hash = hash_of(pack.front())});
 //   ...                                          // forward
 //   first.watch(loss);
 //   ...                                          // backward; the other microbatches
@@ -52,7 +52,6 @@ template <TensorTree Batch>
 
 // What a rank has in its first pack.
 struct FirstPack {
-  std::int64_t num_microbatches = 0;
   // Of the first microbatch; none if it has no tensors.
   std::optional<std::uint64_t> hash = {};
   std::optional<std::int64_t> number = {};  // of PackStream::microbatch_numbers(), if the stream has them
@@ -62,9 +61,9 @@ class FirstStep {
  public:
   explicit FirstStep(const DistContext& context);
 
-  // Collective over all ranks. StateError on all of them if some have no microbatch, if two data-parallel ranks begin
-  // with the same samples, or if ranks that share a model's or a sequence's parts begin with different ones. The same
-  // samples with different numbers are a dataset that repeats itself, and are accepted.
+  // Collective over all ranks. StateError on all of them if two data-parallel ranks begin with the same samples, or if
+  // ranks that share a model's or a sequence's parts begin with different ones. The same samples with different numbers
+  // are a dataset that repeats itself, and are accepted.
   void check_packs(const FirstPack& own) const;
   // Before a microbatch's backward. Walks the graph of the loss.
   void watch(const at::Tensor& loss);

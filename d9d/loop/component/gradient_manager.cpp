@@ -19,7 +19,7 @@ namespace {
 
 // Indices of Pending::totals.
 constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4, kSaving = 5, kFailedSaves = 6,
-              kNorm = 7, kScale = 8;
+              kNumSums = 7, kNorm = 7, kScale = 8, kNextMicrobatches = 9;
 // Tolerance for rounding; GradientReduction::disagreement() is 0 or at least 0.5.
 constexpr double kMaxDisagreement = 0.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -112,7 +112,7 @@ void GradientManager::add_loss_with_weight(const at::Tensor& loss, const at::Ten
   losses_.emplace_back(weighted, wide_weight);
 }
 
-// Returns the first seven of Pending::totals, fp64, on the device, after one all-reduce.
+// Returns, of Pending::totals, those that are sums over ranks, fp64, on the device, after one all-reduce.
 at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
   const at::TensorOptions options = at::TensorOptions(device_).dtype(at::kDouble);
   const at::Tensor zero = at::zeros({}, options);
@@ -127,7 +127,11 @@ at::Tensor GradientManager::sum_over_ranks(const RankReport& report) const {
        number(counts_ && pipeline_.index() == 0 ? static_cast<double>(report.num_tokens) : 0.0),
        number(report.wants_to_stop ? 1.0 : 0.0), disagreement, number(static_cast<double>(report.save.num_working)),
        number(static_cast<double>(report.save.num_failed))});
-  if (ranks_.num_ranks() > 1) ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
+  if (ranks_.num_ranks() == 1) return totals;
+  const at::Tensor next_microbatches = at::zeros({ranks_.num_ranks()}, options);
+  if (report.next_microbatches > 0) next_microbatches[ranks_.index()].fill_(report.next_microbatches);
+  totals = at::cat({totals, next_microbatches});
+  ranks_.communicator()->all_reduce(totals, ReduceOp::kSum).wait();
   return totals;
 }
 
@@ -151,7 +155,9 @@ GradientManager::Pending GradientManager::sum_step(const RankReport& report) {
   tied_.sum_gradients();
   const at::Tensor norm = distributed_grad_norm(norm_groups_, 2.0, pipeline_).to(sums.options());
   const at::Tensor scale = grad_scale_of(sums, norm);
-  return {.grad_scale = scale, .totals = HostCopy(at::cat({sums, norm.view(1), scale.view(1)}), copies_, world_)};
+  const at::Tensor next_microbatches = sums.narrow(0, kNumSums, sums.size(0) - kNumSums);
+  const at::Tensor totals = at::cat({sums.narrow(0, 0, kNumSums), norm.view(1), scale.view(1), next_microbatches});
+  return {.grad_scale = scale, .totals = HostCopy(totals, copies_, world_)};
 }
 
 StepGradients GradientManager::read_step(const Pending& pending) const {
@@ -170,6 +176,10 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
                      .stops = total[kStops] > 0,
                      .save = {.num_working = static_cast<std::int64_t>(total[kSaving]),
                               .num_failed = static_cast<std::int64_t>(total[kFailedSaves])}};
+  if (ranks_.num_ranks() > 1) {
+    const double* const next_microbatches = total + kNextMicrobatches;
+    step.next_microbatches.assign(next_microbatches, next_microbatches + ranks_.num_ranks());
+  }
   if (step.total_weight == 0.0) {
     step.is_usable = false;
     step.reason = "its total loss weight is 0";

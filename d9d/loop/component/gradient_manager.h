@@ -43,6 +43,7 @@ struct RankReport {
   std::int64_t num_tokens = 0;
   bool wants_to_stop = false;
   SaveProgress save = {};
+  std::int64_t next_microbatches = 0;  // of the next step, if they are known
 };
 
 // Totals of a step, the same on all ranks.
@@ -53,7 +54,8 @@ struct StepGradients {
   std::int64_t num_tokens = 0;
   bool stops = false;  // at least one rank wants to stop
   SaveProgress save = {};
-  bool is_usable = true;  // false: total weight 0, or not finite
+  std::vector<std::int64_t> next_microbatches = {};  // by rank; empty in a job of one
+  bool is_usable = true;                             // false: total weight 0, or not finite
   bool is_finite = true;
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
   std::string reason;       // why the step is not usable; names the first parameter with a non-finite gradient
@@ -138,8 +140,8 @@ class GradientManager {
     // fp64, 0-dim: the factor that divides the gradients in .grad() by the total weight and clips them. NaN if the step
     // is not usable.
     at::Tensor grad_scale;
-    // [9] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, ranks that save, ranks
-    // that failed to, norm, grad_scale
+    // [9 + ranks] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, ranks that
+    // save, ranks that failed to, norm, grad_scale, and, of several ranks, next_microbatches of each
     HostCopy totals;
   };
 

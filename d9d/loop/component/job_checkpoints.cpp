@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kModel = "model.", kOptimizer = "optimizer.";  // what names begin with
+const std::string kModel = kModelPrefix, kOptimizer = "optimizer.";  // what names begin with
 constexpr const char* kTrainableOnly = "checkpoint_only_trainable_parameters";
 
 std::map<std::string, DTensor> tensors_of_model(const Module& module, bool trainable_only) {

@@ -83,6 +83,7 @@ void load(const SavedCheckpoint& saved, TrainingJob& job);
 // Optimizer::state_dict(). `trainable_only`: no frozen parameters.
 [[nodiscard]] std::map<std::string, DTensor> tensors_of(const Module& module, const Optimizer& optimizer,
                                                         bool trainable_only = false);
+inline constexpr const char* kModelPrefix = "model.";
 // Local. The names among them that are persistent buffers.
 [[nodiscard]] std::set<std::string> buffers_of(const Module& module);
 

@@ -62,6 +62,8 @@ CheckpointState state_of(const TrainingJob& job, const RunPosition& position) {
   CheckpointState state{.tensors = saved_tensors(job),
                         .buffers = buffers_of(*job.module),
                         .values = {},
+                        .copies = copies_of_buffers(*job.module, job.stages, kModelPrefix),
+                        .equal_values = equal_at_saves(),
                         .rank_values = rank_values(job, position.task)};
   state.values = {
       {"schedule", job.schedule.state()},
@@ -106,10 +108,6 @@ void JobSaves::save(const RunPosition& position, bool is_last) {
   }
   if (const auto before = writer_.finish()) report(*before, is_last, /*is_last_save=*/false);
   const bool is_first = !writer_.writes_at_once().has_value();
-  if (is_first) {
-    check_equal_data_state(job_.context, position.data);
-    check_equal_buffers(job_.context, job_.stages);
-  }
   writer_.begin(job_.schedule.current_step(), state_of(job_, position), job_.config.checkpointing.num_to_keep);
   const bool waits = *writer_.writes_at_once();
   if (is_first && waits && job_.context.is_main_process()) {
@@ -142,6 +140,7 @@ void JobSaves::report(const EndedSave& save, bool run_ends, bool is_last_save) c
     if (!save.not_removed.empty()) log.warning("[checkpoint] could not remove ", save.not_removed);
     return;
   }
+  if (save.is_refused) throw ConfigError(save.error);
   const bool is_error = is_last_save || config.on_failed_save == FailedSavePolicy::kStop;
   if (is_error && !run_ends) throw IoError(save.error);
   const std::string text = cat(save.error, " Step ", save.step, " is not saved");

@@ -34,6 +34,7 @@ MicrobatchRunner::MicrobatchRunner(const TrainingJob& job, const AnyTask& task, 
       task_(task),
       stream_(stream),
       binding_(binding),
+      equal_microbatches_(job.context, *job.module),
       executor_(job.context, job.pipeline_schedule, {.method = job.config.pipelining.messages}) {
   const auto& own = executor_.stages();
   for (std::size_t i = 0; i < own.size(); ++i) {
@@ -59,6 +60,8 @@ GraphCounts MicrobatchRunner::graph_counts() const {
   return graphs_ ? graphs_->counts() : GraphCounts();
 }
 
+std::int64_t MicrobatchRunner::num_next() const { return static_cast<std::int64_t>(binding_.num_next().value_or(0)); }
+
 nlohmann::json MicrobatchRunner::data_state() const { return stream_.state(); }
 
 nlohmann::json MicrobatchRunner::task_state() const { return task_.state(); }
@@ -76,10 +79,8 @@ std::int64_t MicrobatchRunner::run(GradientManager& gradients) {
     TaskBinding& binding;
     ~Reset() { binding.reset(); }
   } const reset{binding_};
+  equal_microbatches_.check(job_.schedule.current_step(), std::ssize(step_.numbers));
   if (first_step_ && job_.config.refuse_equal_data) first_step_->check_packs(first_pack());
-  D9D_CHECK(!step_.numbers.empty(), StateError, "[loop::data] expected a microbatch on every rank in step ",
-            job_.schedule.current_step(), ", got none on rank ", job_.context.world()->rank(),
-            ". Give each rank at least one, if need be with the loss weight 0.");
   if (job_.has_own_schedule) check_order();
   build_all();
   step_.gradients = &gradients;
@@ -132,7 +133,7 @@ void MicrobatchRunner::build_all() {
 }
 
 FirstPack MicrobatchRunner::first_pack() const {
-  FirstPack first{.num_microbatches = std::ssize(step_.numbers)};
+  FirstPack first;
   first.hash = binding_.hash_of_first();
   if (const auto numbers = stream_.microbatch_numbers(); !numbers.empty()) first.number = numbers.front();
   return first;

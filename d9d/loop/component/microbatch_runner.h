@@ -16,6 +16,7 @@
 #include <set>
 #include <vector>
 
+#include "d9d/loop/component/equal_microbatches.h"
 #include "d9d/loop/component/first_step_checks.h"
 #include "d9d/loop/component/microbatch_graphs.h"
 #include "d9d/loop/component/pack_runner.h"
@@ -38,6 +39,8 @@ class MicrobatchRunner final : public PackRunner {
   [[nodiscard]] GraphCounts graph_counts() const;
 
   bool fetch() override;
+  [[nodiscard]] std::int64_t num_next() const override;
+  void tell_next(const std::vector<std::int64_t>& of_ranks) override { equal_microbatches_.tell_next(of_ranks); }
   std::int64_t run(GradientManager& gradients) override;
 
  private:
@@ -55,6 +58,7 @@ class MicrobatchRunner final : public PackRunner {
   TaskBinding& binding_;
   StepMicrobatches step_;
   std::int64_t num_tokens_ = 0;  // of the step
+  EqualMicrobatches equal_microbatches_;
   PipelineExecutor executor_;
   std::vector<TrainingStage> stages_;
   std::set<std::int64_t> checked_orders_;  // of a schedule of the program's own, by the number of microbatches

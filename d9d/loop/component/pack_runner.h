@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,10 @@ class PackRunner {
   virtual ~PackRunner() = default;
   // Fetches the next pack; false at the end of the data.
   [[nodiscard]] virtual bool fetch() = 0;
+  // The number of microbatches of the pack that fetch() gets next, if that was read already; 0 otherwise.
+  [[nodiscard]] virtual std::int64_t num_next() const = 0;
+  // What num_next() said on each rank.
+  virtual void tell_next(const std::vector<std::int64_t>& of_ranks) = 0;
   // Runs forward and backward of the fetched pack and adds its losses and gradients to `gradients`. Returns the number
   // of its tokens.
   virtual std::int64_t run(GradientManager& gradients) = 0;

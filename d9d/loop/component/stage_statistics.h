@@ -21,8 +21,9 @@ class StageStatistics {
  public:
   explicit StageStatistics(DeviceMesh stages) : stages_(std::move(stages)) {}
 
-  // Collective over the stages. `own`: of this rank's stages; the same names and sizes in each call. The result, in the
-  // order of ranks, is fp64 and the same on all of them. Only the first call waits for the device.
+  // Collective over the stages. `own`: of this rank's stages; the same names and sizes in each call, else StateError
+  // that names one. The result, in the order of ranks, is fp64 and the same on all of them. Only the first call waits
+  // for the device.
   [[nodiscard]] std::map<std::string, at::Tensor> gather(const std::map<std::string, at::Tensor>& own);
 
  private:
@@ -30,6 +31,8 @@ class StageStatistics {
     std::string name;
     std::int64_t size;
   };
+
+  void check_same(const std::map<std::string, at::Tensor>& own) const;
 
   DeviceMesh stages_;
   std::vector<std::vector<Series>> series_;  // of each rank; empty before the first call

@@ -55,6 +55,8 @@ class TaskBinding {
 
   // PackStream::next(), on the device: the number of the pack's microbatches; none at the end of the data.
   [[nodiscard]] virtual std::optional<std::size_t> fetch() = 0;
+  // The number of microbatches of the pack after that, if it was read already. Does not wait.
+  [[nodiscard]] virtual std::optional<std::size_t> num_next() const = 0;
   // fetch() of a pack that the next call of fetch() returns again.
   [[nodiscard]] virtual std::optional<std::size_t> peek() = 0;
   // For measuring, between peek() and fetch(): builds the pack's first microbatch from a copy of it, anew at each call.
@@ -132,6 +134,7 @@ class TypedTask final : public TaskBinding {
     pack_ = std::move(*pack);
     return pack_.size();
   }
+  std::optional<std::size_t> num_next() const override { return stream_->num_next(); }
   std::optional<std::size_t> peek() override {
     const auto size = fetch();
     has_peeked_ = size.has_value();

@@ -14,6 +14,7 @@
 #include "d9d/loop/event/event_bus.h"
 #include "d9d/lr_scheduler/learning_rate_scheduler.h"
 #include "d9d/metrics/metric.h"
+#include "d9d/modules/freeze_guard.h"
 #include "d9d/modules/module.h"
 #include "d9d/optim/optimizer.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
@@ -36,6 +37,7 @@ struct TrainingJob {
   // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from its first
   // microbatches on.
   const std::shared_ptr<MetricMap> loss_means = std::make_shared<MetricMap>();
+  const FreezeGuard freeze_guard;  // of the parameters that the optimiser was built on
   Optimizer optimizer;
   LearningRateScheduler lr_scheduler;
   // trainer.pipelining.schedule as it was given where that was auto, and null otherwise; `config` has what was chosen.

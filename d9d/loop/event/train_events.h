@@ -34,7 +34,7 @@ struct LRSchedulerReady {
   LearningRateScheduler& lr_scheduler;
 };
 struct TrainReady {
-  TrackerRun& run;
+  TrackerRun& run;  // of the main process; what other ranks write to theirs is dropped, so gather it first
 };
 struct TrainStep {
   const JobSchedule& schedule;  // current_step() is the running step

@@ -126,10 +126,12 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   ModelStagesReady ready;
   for (const auto& stage : stages) ready.modules.emplace_back(*stage);
   events->trigger(kTrainModelStagesReady, ready);
+  check_equal_model(context, *module);  // once more, as the handlers have left it
 
   RandomClockPtr clock = share_random_clock(context, *module, config);
   MetricMap metrics = parts_.task.create_metrics();
   check_metrics(metrics);
+  FreezeGuard freeze_guard(module->named_parameters());
   Optimizer optimizer = parts_.optimizer.build_optimizer(context, trainable_parameters(*module));
   LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context, schedule.total_steps());
   if (saves_checkpoints(config.checkpointing)) check_optimizer_state(context, *module, optimizer);
@@ -146,6 +148,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .placement = placement,
           .clock = std::move(clock),
           .metrics = std::move(metrics),
+          .freeze_guard = std::move(freeze_guard),
           .optimizer = std::move(optimizer),
           .lr_scheduler = std::move(lr_scheduler),
           .auto_schedule = auto_schedule_of(given),

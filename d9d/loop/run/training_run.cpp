@@ -167,8 +167,12 @@ class TrainingRun {
     report.learning_rate = learning_rate();
     first_update_.begin(*job_.module, report.learning_rate);
     saves_.wait_for_copies();
-    const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
+    const RankReport own{.num_tokens = num_tokens,
+                         .wants_to_stop = interrupt_.requested(),
+                         .save = saves_.progress(),
+                         .next_microbatches = packs_.num_next()};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
+    packs_.tell_next(report.gradients.next_microbatches);
     saves_.advance(report.gradients.save, report.gradients.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
     job_.updates.add(report.gradients, job_.schedule.current_step(), job_.context.is_main_process() ? &log_ : nullptr);
@@ -281,6 +285,7 @@ class TrainingRun {
 }  // namespace
 
 TrainingOutcome run_training(TrainingJob& job, PackRunner& packs) {
+  job.freeze_guard.check();  // gradients are summed of what is trained now
   if (!job.config.cuda_graph) return TrainingRun(job, packs).run();
   // Graphs cannot be captured on the default stream. Work before and after the run stays on its own stream.
   auto outcome = TrainingOutcome::kInterrupted;

@@ -6,6 +6,7 @@
 #include "d9d/base/rounding.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/core/dtype/scalar_type.h"
+#include "d9d/modules/freeze_guard.h"
 #include "d9d/parallelism/fsdp/flat_alignment.h"
 
 namespace d9d {
@@ -56,10 +57,7 @@ std::int64_t FlatGroup::gradient_bytes() const {
 
 void FlatGroup::check_unchanged() const {
   for (const auto& [name, parameter] : parameters_) {
-    D9D_CHECK(parameter->requires_grad() == requires_grad_, StateError,
-              "[parallelism::fsdp] expected requires_grad = ", requires_grad_, " of ", name,
-              " as when it was sharded, got ", parameter->requires_grad(),
-              ". Freeze parameters before parallelize_fsdp().");
+    check_requires_grad(name, *parameter, requires_grad_);
     D9D_CHECK(parameter->local().scalar_type() == dtype_, StateError, "[parallelism::fsdp] expected ", name, " in ",
               dtype_, " as when it was sharded, got ", parameter->local().scalar_type(),
               ". Convert the module before parallelize_fsdp().");

@@ -32,6 +32,27 @@ TEST(OrderedWorkers, Keeps_the_order_when_an_early_result_is_the_slowest) {
   for (std::int64_t i = 0; i < 4; ++i) EXPECT_EQ(*workers.take(), i * i);
 }
 
+TEST(OrderedWorkers, Show_the_next_result_when_it_is_ready_and_do_not_wait_for_it) {
+  std::latch may_finish(1);
+  Workers workers(
+      [&](std::int64_t index) {
+        if (index == 1) may_finish.wait();
+        return square(index + 10);
+      },
+      {.num_ahead = 1});
+  const auto seen = [&] {
+    std::optional<std::int64_t> result;
+    workers.look([&](const std::unique_ptr<std::int64_t>& next) { result = *next; });
+    return result;
+  };
+  while (!seen()) std::this_thread::yield();
+  EXPECT_EQ(seen(), 100);
+  EXPECT_EQ(*workers.take(), 100);
+  EXPECT_EQ(seen(), std::nullopt);
+  may_finish.count_down();
+  EXPECT_EQ(*workers.take(), 121);
+}
+
 TEST(OrderedWorkers, Work_at_the_same_time) {
   std::latch all_three(3);
   Workers workers(

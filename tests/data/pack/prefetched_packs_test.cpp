@@ -172,6 +172,23 @@ TEST_P(Prefetched, Can_be_given_back) {
 
 INSTANTIATE_TEST_SUITE_P(Factors, Prefetched, ::testing::Values(0, 1, 2, 3));
 
+TEST(PrefetchedPacks, Know_the_size_of_the_next_pack_when_it_is_read) {
+  PrefetchedPacks<at::Tensor> ahead(as_pack_stream<at::Tensor>(Numbers{.size = 3}), {.prefetch_factor = 1});
+  EXPECT_EQ(ahead.num_next(), std::nullopt) << "nothing is read before the first call of next()";
+  for (const std::size_t next : {2, 3}) {
+    (void)ahead.next();
+    while (!ahead.num_next()) std::this_thread::yield();
+    EXPECT_EQ(ahead.num_next(), next);
+  }
+  (void)ahead.next();
+  (void)ahead.next();
+  EXPECT_EQ(ahead.num_next(), std::nullopt) << "behind the end";
+
+  PrefetchedPacks<at::Tensor> plain(as_pack_stream<at::Tensor>(Numbers{}), {.prefetch_factor = 0});
+  (void)plain.next();
+  EXPECT_EQ(plain.num_next(), std::nullopt);
+}
+
 TEST(PrefetchedPacks, Abandon_a_pack_that_hangs_and_say_so) {
   struct Hanging : Numbers {
     std::optional<std::vector<at::Tensor>> next() {

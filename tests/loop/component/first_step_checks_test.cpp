@@ -92,19 +92,18 @@ std::string complaint(const DeviceMeshParameters& mesh, const std::vector<FirstP
 
 TEST(FirstPacks, Differ_between_data_parallel_ranks_unless_the_dataset_repeats_itself) {
   const DeviceMeshParameters mesh{.data_parallel_replicate = 2};
-  EXPECT_EQ(complaint(mesh, {{1, 7}, {2, 8}}), "");
-  EXPECT_THAT(complaint(mesh, {{1, 7}, {1, 7}}), HasSubstr("the same first microbatch on 0 and 1"));
-  EXPECT_THAT(complaint(mesh, {{1, 7, 0}, {1, 7, 0}}), HasSubstr("the same first microbatch on 0 and 1"));
-  EXPECT_EQ(complaint(mesh, {{1, 7, 0}, {1, 7, 1}}), "");
-  EXPECT_EQ(complaint(mesh, {{1, std::nullopt}, {1, std::nullopt}}), "");
-  EXPECT_THAT(complaint(mesh, {{0, std::nullopt}, {1, 7}}), HasSubstr("got none on rank 0"));
+  EXPECT_EQ(complaint(mesh, {{7}, {8}}), "");
+  EXPECT_THAT(complaint(mesh, {{7}, {7}}), HasSubstr("the same first microbatch on 0 and 1"));
+  EXPECT_THAT(complaint(mesh, {{7, 0}, {7, 0}}), HasSubstr("the same first microbatch on 0 and 1"));
+  EXPECT_EQ(complaint(mesh, {{7, 0}, {7, 1}}), "");
+  EXPECT_EQ(complaint(mesh, {{std::nullopt}, {std::nullopt}}), "");
 }
 
 TEST(FirstPacks, Are_the_same_on_ranks_that_compute_a_microbatch_together) {
   for (const DeviceMeshParameters& mesh :
        {DeviceMeshParameters{.tensor_parallel = 2}, DeviceMeshParameters{.context_parallel_shard = 2}}) {
-    EXPECT_EQ(complaint(mesh, {{1, 7}, {1, 7}}), "");
-    EXPECT_THAT(complaint(mesh, {{1, 7}, {1, 8}}), HasSubstr("others on two of data-parallel rank 0"));
+    EXPECT_EQ(complaint(mesh, {{7}, {7}}), "");
+    EXPECT_THAT(complaint(mesh, {{7}, {8}}), HasSubstr("others on two of data-parallel rank 0"));
   }
 }
 

@@ -1,14 +1,18 @@
 #include "d9d/loop/component/stage_statistics.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "d9d/base/check.h"
 #include "d9d/loop/component/local_stages.h"
 
 #include "tests/support/ranks.h"
 
 namespace d9d::test::stage_statistics_test {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(StageStatistics, Are_those_of_all_stages_on_every_rank) {
   run_ranks(RankBackend::kThreads, 3, [](World& world) {
@@ -32,6 +36,29 @@ TEST(StageStatistics, May_be_none) {
     StageStatistics statistics(DeviceMesh("regular", {{"pp", 2}}, borrowed(world)));
     EXPECT_TRUE(statistics.gather({}).empty());
   });
+}
+
+TEST(StageStatistics, That_change_are_refused_by_name) {
+  using Values = std::map<std::string, at::Tensor>;
+  const Values first = {{"layers.1/load", at::ones({2})}};
+  const auto said = [&](const Values& later) {
+    try {
+      run_ranks(RankBackend::kThreads, 2, [&](World& world) {
+        StageStatistics statistics(DeviceMesh("regular", {{"pp", 2}}, borrowed(world)));
+        for (const Values& own : {first, later}) (void)statistics.gather(world.rank() == 1 ? own : first);
+      });
+    } catch (const StateError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(said({{"layers.1/load", at::zeros({2})}}), "");
+  EXPECT_THAT(said({{"layers.1/other", at::ones({2})}}),
+              HasSubstr("got none called layers.1/load, which the first had"));
+  EXPECT_THAT(said({{"layers.1/load", at::ones({3})}}),
+              HasSubstr("got 3 numbers of layers.1/load, and 2 in the first"));
+  EXPECT_THAT(said({{"layers.1/load", at::ones({2})}, {"layers.1/new", at::ones({1})}}),
+              HasSubstr("got layers.1/new, which the first had not"));
 }
 
 struct Stage : Module {

@@ -1,4 +1,6 @@
 // Ranks of one job that were given different things.
+#include <filesystem>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,6 +43,208 @@ TEST(RanksThatDiffer, In_the_model_are_refused_by_parameter) {
                 if (rank == 1) job.provider.make_model = [] { return make_module<Wide>(); };
               }),
               HasSubstr("expected one model on all ranks, got extra = nothing on rank 0 and \"Float [3]\" on rank 1"));
+}
+
+// Calls `act(model, step)` before each step.
+struct ActingTask : toy::Task {
+  void register_events(const DistContext& context, EventBus& events) override {
+    events.subscribe(kTrainModelStagesReady, [this, &context](const ModelStagesReady& ready) {
+      module = &ready.modules[0].get();
+      if (when_built) when_built(*module, context.rank());
+    });
+    events.subscribe(kTrainStepPre, [this, &context](const TrainStep& step) {
+      if (before_step) before_step(*module, context.rank(), step.schedule.current_step());
+    });
+  }
+  static inline std::function<void(Module&, std::int64_t rank)> when_built = {};
+  static inline std::function<void(Module&, std::int64_t rank, std::int64_t step)> before_step = {};
+  Module* module = nullptr;
+};
+
+void freeze(Module& module, const std::string& part) {
+  module.for_each_module([&](const std::string& name, Module& each) {
+    if (name == part) each.set_requires_grad(false);
+  });
+}
+
+std::string log_of_acting_ranks(const std::function<void(toy::Job&, std::int64_t)>& change, Layout layout) {
+  const std::string said = log_of_ranks<ActingTask>(change, layout);
+  ActingTask::when_built = {};
+  ActingTask::before_step = {};
+  return said;
+}
+
+TEST(RanksThatDiffer, In_what_they_freeze_are_refused_by_parameter) {
+  ActingTask::when_built = [](Module& module, std::int64_t rank) { freeze(module, rank == 0 ? "first" : "second"); };
+  EXPECT_THAT(log_of_acting_ranks([](toy::Job&, std::int64_t) {}, Layout::kReplicas),
+              HasSubstr("got first.bias.requires_grad = false on rank 0 and true on rank 1"));
+  ActingTask::when_built = [](Module& module, std::int64_t) { freeze(module, "first"); };
+  EXPECT_THAT(log_of_acting_ranks([](toy::Job&, std::int64_t) {}, Layout::kReplicas), Not(HasSubstr("requires_grad")));
+}
+
+TEST(Freezing, In_the_middle_of_a_job_is_refused_on_every_layout) {
+  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
+    ActingTask::before_step = [](Module& module, std::int64_t, std::int64_t step) {
+      if (step == 1) freeze(module, "first");
+    };
+    EXPECT_THAT(log_of_acting_ranks([](toy::Job&, std::int64_t) {}, layout),
+                HasSubstr("expected requires_grad = 1 of first."));
+  }
+  ActingTask task;
+  const auto said_alone = [&](const std::function<void(Module&)>& early, const std::function<void(Module&)>& late) {
+    ActingTask::when_built = [&](Module& module, std::int64_t) { early(module); };
+    ActingTask::before_step = [&](Module& module, std::int64_t, std::int64_t step) {
+      if (step == 1) late(module);
+    };
+    toy::Job job({{toy::samples(0, 2)}, {toy::samples(2, 2)}});
+    std::string said;
+    try {
+      (void)job.make_trainer(job.context, task).train();
+    } catch (const StateError& error) {
+      said = error.what();
+    }
+    ActingTask::when_built = {};
+    ActingTask::before_step = {};
+    return said;
+  };
+  const auto nothing = [](Module&) {};
+  EXPECT_EQ(said_alone(nothing, nothing), "");
+  EXPECT_THAT(said_alone(nothing, [](Module& module) { freeze(module, "first"); }),
+              HasSubstr("expected requires_grad = 1 of first."));
+  EXPECT_THAT(said_alone([](Module& module) { freeze(module, "first"); },
+                         [](Module& module) { module.set_requires_grad(true); }),
+              HasSubstr("expected requires_grad = 0 of first."));
+}
+
+TEST(Freezing, Between_the_optimiser_and_the_first_step_is_refused) {
+  struct LateTask : ActingTask {
+    void register_events(const DistContext& context, EventBus& events) override {
+      ActingTask::register_events(context, events);
+      events.subscribe(kTrainOptimizerReady, [this](const OptimizerReady&) { freeze(*module, "second"); });
+    }
+  } task;
+  toy::Job job({{toy::samples(0, 2)}});
+  EXPECT_THAT([&] { (void)job.make_trainer(job.context, task).train(); },
+              ::testing::ThrowsMessage<StateError>(HasSubstr("expected requires_grad = 1 of second.")));
+}
+
+// A job that saves after each step into an empty folder.
+void save_each_step(toy::Job& job) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_differing_ranks";
+  job.config.checkpointing = {.save_dir = folder, .period_steps = {EverySteps{1}}};
+}
+std::string log_of_saves(const std::function<void(toy::Job&, std::int64_t)>& change, Layout layout) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_differing_ranks";
+  std::filesystem::remove_all(folder);
+  std::string said = log_of_acting_ranks(
+      [&](toy::Job& job, std::int64_t rank) {
+        save_each_step(job);
+        change(job, rank);
+      },
+      layout);
+  for (const int step : {1, 2}) {
+    if (std::filesystem::exists(folder / cat("save-", step))) said += cat(" has save-", step);
+  }
+  std::filesystem::remove_all(folder);
+  return said;
+}
+
+TEST(Replicas, That_a_handler_of_one_rank_makes_different_are_refused_at_the_next_save) {
+  ActingTask::before_step = [](Module& module, std::int64_t rank, std::int64_t step) {
+    if (step != 1 || rank != 0) return;
+    const at::NoGradGuard no_grad;
+    module.named_parameters().back().second->local().add_(1e-3);
+  };
+  EXPECT_THAT(log_of_saves([](toy::Job&, std::int64_t) {}, Layout::kReplicas),
+              ::testing::AllOf(HasSubstr("expected equal values of model.second."), HasSubstr("others on rank 0"),
+                               HasSubstr("has save-1"), Not(HasSubstr("has save-2"))));
+}
+
+// Whatever the policy for disks says.
+TEST(Replicas, That_differ_are_refused_where_failed_saves_are_not) {
+  ActingTask::before_step = [](Module& module, std::int64_t rank, std::int64_t step) {
+    if (step == 0 && rank == 0) module.named_parameters().back().second->local().detach().add_(1e-3);
+  };
+  EXPECT_THAT(log_of_saves([](toy::Job& job,
+                              std::int64_t) { job.config.checkpointing.on_failed_save = FailedSavePolicy::kContinue; },
+                           Layout::kReplicas),
+              ::testing::AllOf(HasSubstr("expected equal values of "), Not(HasSubstr("has save-"))));
+}
+
+struct Summing : toy::Model {
+  at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+    if (sum->local.defined()) sum->local.add_(x.detach().sum());
+    return toy::Model::forward(x, shared);
+  }
+  const BufferPtr sum = register_buffer("sum", {.shape = {1}, .dtype = at::kDouble, .init = init::zeros()});
+};
+struct Averaging : Summing {
+  void on_step_finished(StepOutcome) override { sum->local.zero_(); }
+};
+
+TEST(Buffers, That_a_rank_changes_by_its_own_data_are_refused_at_a_save) {
+  const auto makes = [](auto model) {
+    return [model](toy::Job& job, std::int64_t) { job.provider.make_model = model; };
+  };
+  EXPECT_THAT(log_of_saves(makes([]() -> ModulePtr<toy::Model> { return make_module<Summing>(); }), Layout::kReplicas),
+              ::testing::AllOf(HasSubstr("expected equal values of model.sum[0:1] on all ranks that have it"),
+                               HasSubstr("set is_persistent to false"), Not(HasSubstr("has save-"))));
+  EXPECT_THAT(
+      log_of_saves(makes([]() -> ModulePtr<toy::Model> { return make_module<Averaging>(); }), Layout::kReplicas),
+      ::testing::AllOf(Not(HasSubstr("expected")), HasSubstr("has save-1 has save-2")));
+}
+
+// An optimiser that counts the samples of its rank.
+struct CountingOptimizer : AdamW {
+  CountingOptimizer(const std::vector<NamedParameter>& parameters, double start)
+      : AdamW(parameters, {.lr = 0.1}), count(at::full({}, start, at::kDouble)) {}
+  std::map<std::string, DTensor> state_dict() const {
+    auto state = AdamW::state_dict();
+    state.emplace("count", whole_dtensor(count));
+    return state;
+  }
+  at::Tensor count;
+};
+
+TEST(OptimiserState, That_is_whole_and_differs_is_refused_at_a_save) {
+  struct CountingProvider : OptimizerProvider {
+    Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) override {
+      return Optimizer(CountingOptimizer(trainable.parameters, is_of_rank ? 1.0 + context.rank() : 1.0));
+    }
+    bool is_of_rank = false;
+  };
+  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
+    for (const bool is_of_rank : {true, false}) {
+      const std::string said = log_of_saves(
+          [&](toy::Job& job, std::int64_t) {
+            const auto provider = std::make_shared<CountingProvider>();
+            provider->is_of_rank = is_of_rank;
+            job.optimizer = provider;
+          },
+          layout);
+      if (is_of_rank) {
+        EXPECT_THAT(said, HasSubstr("expected equal values of optimizer.count on all ranks"));
+      } else {
+        EXPECT_THAT(said, HasSubstr("has save-1 has save-2"));
+      }
+    }
+  }
+}
+
+TEST(RanksThatDiffer, In_the_number_of_microbatches_are_refused_where_they_share_parameters) {
+  for (const std::int64_t prefetch_factor : {0, 1, 2}) {
+    for (const std::size_t step : {0U, 1U}) {
+      const auto has_two_on_rank_1 = [&](toy::Job& job, std::int64_t rank) {
+        job.config.data_prefetch.prefetch_factor = prefetch_factor;
+        if (rank == 1) job.provider.packs[step].push_back(toy::samples(20, 2));
+      };
+      EXPECT_THAT(
+          log_of_ranks(has_two_on_rank_1, Layout::kShards),
+          ::testing::AllOf(HasSubstr("expected as many microbatches on all ranks that hold parts of first.weight"),
+                           HasSubstr(cat("got 1 on rank 0 and 2 on rank 1 in step ", step))));
+      EXPECT_THAT(log_of_ranks(has_two_on_rank_1, Layout::kReplicas), Not(HasSubstr("expected")));
+    }
+  }
 }
 
 TEST(RanksThatDiffer, In_the_learning_rate_are_refused) {

@@ -367,7 +367,7 @@ TEST(OwnStages, That_save_other_values_of_a_buffer_under_one_name_are_refused) {
     std::filesystem::remove_all(folder);
     EXPECT_THAT(
         [&] { (void)train(Provider(summed), layout); },
-        ThrowsMessage<ConfigError>(HasSubstr("expected equal values on all pipeline stages that have buffer sum")));
+        ThrowsMessage<ConfigError>(HasSubstr("expected equal values of model.sum[0:1] on all ranks that have it")));
     EXPECT_NO_THROW((void)train(Provider(constant), layout));
     std::filesystem::remove_all(folder);
   }

@@ -22,6 +22,8 @@ using ::testing::ThrowsMessage;
 constexpr std::int64_t kSteps = 7;
 constexpr std::int64_t kBudget = 6;  // samples of a step, on each of the data-parallel ranks
 
+constexpr std::int64_t kNever = 1'000'000;  // a row that no job comes to
+
 // Rows of 1 to 4 samples, dealt to two ranks. Each stream goes through the rows of both, so that its position is the
 // job's, and hands out those of `ranks`.
 struct BudgetStream {
@@ -30,8 +32,8 @@ struct BudgetStream {
   std::optional<std::vector<toy::Batch>> next() {
     std::vector<toy::Batch> pack;
     for (const std::int64_t rank : {0, 1}) {
-      if (forgets_the_others && !ranks.contains(rank)) continue;
       std::int64_t& row = rows[static_cast<std::size_t>(rank)];
+      if (row >= forgets_the_others_from && !ranks.contains(rank)) continue;
       for (std::int64_t left = kBudget; length_of(row) <= left; row += 2) {
         left -= length_of(row);
         if (ranks.contains(rank)) pack.push_back(toy::samples(10 * row, length_of(row)));
@@ -45,7 +47,7 @@ struct BudgetStream {
   void load_state(const nlohmann::json& state) { rows = state.get<std::vector<std::int64_t>>(); }
 
   std::set<std::int64_t> ranks = {};
-  bool forgets_the_others = false;
+  std::int64_t forgets_the_others_from = kNever;  // this row on
   std::shared_ptr<std::vector<std::int64_t>> nums_of_microbatches = {};
   std::vector<std::int64_t> rows = {0, 1};
 };
@@ -58,7 +60,7 @@ struct Result {
 
 // Rows are dealt to two ranks; one rank has those of both.
 Result train(std::int64_t num_ranks, const std::filesystem::path& folder, std::int64_t throws_at_step,
-             bool forgets_the_others = false) {
+             std::int64_t forgets_the_others_from = kNever) {
   Result result;
   run_ranks(RankBackend::kThreads, num_ranks, [&](World& world) {
     const DistContext context({.mesh = {.data_parallel_replicate = num_ranks},
@@ -77,7 +79,7 @@ Result train(std::int64_t num_ranks, const std::filesystem::path& folder, std::i
     } provider;
     const auto nums_of_microbatches = std::make_shared<std::vector<std::int64_t>>();
     provider.stream = {.ranks = num_ranks == 2 ? std::set{world.rank()} : std::set<std::int64_t>{0, 1},
-                       .forgets_the_others = forgets_the_others,
+                       .forgets_the_others_from = forgets_the_others_from,
                        .nums_of_microbatches = nums_of_microbatches};
     struct Task : toy::Task {
       void register_events(const DistContext&, EventBus& events) override {
@@ -127,11 +129,15 @@ TEST(TokenBudget, Trains_on_two_ranks_as_on_one_and_resumes) {
 }
 
 // Rank 1 would go on from where rank 0 is.
-TEST(TokenBudget, A_state_of_one_rank_alone_is_refused_at_the_first_save) {
+TEST(TokenBudget, A_state_of_one_rank_alone_is_refused_at_the_first_save_and_at_any_later_one) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "d9d_token_budget_of_a_rank";
-  std::filesystem::remove_all(folder);
-  EXPECT_THAT([&] { (void)train(2, folder, -1, /*forgets_the_others=*/true); },
-              ThrowsMessage<ConfigError>(HasSubstr("expected one state of the data stream on all ranks")));
+  for (const std::int64_t from_row : {0, 20}) {
+    std::filesystem::remove_all(folder);
+    EXPECT_THAT([&] { (void)train(2, folder, -1, from_row); },
+                ThrowsMessage<ConfigError>(::testing::AllOf(
+                    HasSubstr("expected one state of the data stream on all ranks"), HasSubstr("] on rank 0 and ["))));
+    EXPECT_EQ(std::filesystem::exists(folder / "save-3"), from_row == 20) << "that one was right";
+  }
   std::filesystem::remove_all(folder);
 }
 

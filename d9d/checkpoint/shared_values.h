@@ -1,0 +1,54 @@
+// What several ranks hold alike and a checkpoint has once, so that its author is chosen by bytes: replicas of a
+// parameter, buffers, counters of an optimiser, the position in the data. If the ranks' values differ, a job that
+// continues is another one; so the first rank compares them before it makes a checkpoint.
+//
+// Example
+//   const SharedValues shared(state, all, job, copies);            // on each rank; in flight from the device
+//   write_rank_file(folder, rank, plan, values, rank_values, shared.wait());
+//   check_shared_values(read_rank_notes(folder, num_ranks));       // on the first rank: ConfigError
+//
+// Tensors are compared by a sum of their bytes, which the device computes: it costs one reading of what several ranks
+// hold, and no communication.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/checkpoint/checkpoint_state.h"
+#include "d9d/checkpoint/job_tensors.h"
+#include "d9d/checkpoint/manifest.h"
+#include "d9d/core/device/host_copy.h"
+#include "d9d/core/device/side_stream.h"
+
+namespace d9d {
+
+class SharedValues {
+ public:
+  // Local. `all`: job_tensors() of the state. Sums of CheckpointState::buffers are computed on the current stream, and
+  // the others on `copies`, after all work that is on the current stream now: what is written before `copies` has
+  // passed that point is not seen.
+  SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job, const SideStream& copies);
+
+  // Waits for the device. Called once, by any thread.
+  [[nodiscard]] nlohmann::json wait() const;
+
+ private:
+  struct Sums {
+    nlohmann::json entries = nlohmann::json::array();  // without their sums
+    std::vector<at::Tensor> columns = {};
+    std::vector<HostCopy> sums = {};  // one of [number of entries], or none
+    void add(const std::string& name, const LocalBox& box, const at::Tensor& values, bool is_buffer);
+    void finish(const SideStream& copies);
+  };
+
+  nlohmann::json values_ = nlohmann::json::array();  // of CheckpointState::equal_values
+  std::vector<Sums> sums_;
+};
+
+// Local. ConfigError that names what differs and two ranks, for notes of ranks that hold different values of one thing.
+void check_shared_values(const std::vector<RankNote>& notes);
+
+}  // namespace d9d
