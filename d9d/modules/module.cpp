@@ -232,6 +232,12 @@ void name_module_of_error(const Module& module) {
   if (!module.canonical_name().empty() && !has_error_place()) add_error_place("in " + module.canonical_name());
 }
 
+void note_buffers(const Module& module) {
+  for (const auto& [name, buffer] : module.buffers_) {
+    note_state(join(module.canonical_name(), name), std::shared_ptr<const at::Tensor>(buffer, &buffer->local));
+  }
+}
+
 }  // namespace detail
 
 }  // namespace d9d
