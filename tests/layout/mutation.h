@@ -29,6 +29,8 @@ enum class Mutation : std::uint8_t {
   kStageSumEarly,      // a stage's gradients are summed over ranks after its first microbatch
   kTiedDropped,        // the gradients of an embedding that two stages have are not summed
   kMessageStale,       // a stage gets a message of the one before it a second time instead of the next
+  kMessageRounded,     // a stage gets hidden states that were rounded to float32
+  kAuxiliaryOfStage,   // a stage forgets the auxiliary loss of the layers before it
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);
