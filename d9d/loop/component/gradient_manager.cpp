@@ -80,7 +80,7 @@ void GradientManager::end_microbatch() {
 }
 
 void GradientManager::begin_forward(std::size_t stage, std::int64_t microbatch) {
-  if (!std::exchange(has_begun_, true)) tied_.update_copies();
+  tied_.begin_step();
   for (const auto& reduction : stages_[stage].all) reduction->begin_forward_pass(microbatch);
 }
 
@@ -235,7 +235,7 @@ void GradientManager::reset() {
   weighted_loss_ = at::Tensor();
   total_weight_ = at::Tensor();
   losses_.clear();
-  has_begun_ = false;
+  tied_.end_step();
 }
 
 void GradientManager::abandon() {

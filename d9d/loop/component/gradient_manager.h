@@ -164,7 +164,6 @@ class GradientManager {
   std::vector<StageReductions> stages_;
   std::vector<std::shared_ptr<GradientReduction>> reductions_;  // of all stages
   TiedParameters tied_;
-  bool has_begun_ = false;  // the step's first forward
   std::vector<GradNormGroup> norm_groups_;
   DeviceMesh pipeline_;  // ranks with other layers
   DeviceMesh ranks_;     // all ranks
