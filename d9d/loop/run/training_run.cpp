@@ -165,7 +165,10 @@ class TrainingRun {
     report.learning_rate = learning_rate();
     first_update_.begin(*job_.module, report.learning_rate);
     saves_.wait_for_copies();
-    const RankReport own{.num_tokens = num_tokens, .wants_to_stop = interrupt_.requested(), .save = saves_.progress()};
+    const RankReport own{.step = job_.schedule.current_step(),
+                         .num_tokens = num_tokens,
+                         .wants_to_stop = interrupt_.requested(),
+                         .save = saves_.progress()};
     report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
     saves_.advance(report.gradients.save);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
