@@ -17,8 +17,8 @@
 //
 // Parameters are those of torch::nn with its names, and the torch::nn module computes with them: changes by an
 // optimiser, a checkpoint or to(dtype) affect both. A forward that draws random numbers itself (dropout) is refused,
-// because the numbers would depend on what else ran. Use d9d::Dropout beside it. Buffers that forward writes (BatchNorm)
-// are written once, also under activation checkpointing.
+// because the numbers would depend on what else ran. Use d9d::Dropout beside it. Buffers that forward writes
+// (BatchNorm) are written once, also under activation checkpointing.
 #pragma once
 
 #include <functional>

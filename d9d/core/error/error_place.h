@@ -4,8 +4,8 @@
 //   with_error_place("in compute_loss", [&] { return task.compute_loss(output); });
 //   // expected a tensor of 2 dims, got 3 (in compute_loss)
 //
-// An exception keeps its type. The places of one that is neither of this library nor of LibTorch are kept beside it, for
-// error_line().
+// An exception keeps its type. The places of one that is neither of this library nor of LibTorch are kept beside it,
+// for error_line().
 #pragma once
 
 #include <exception>

@@ -1,5 +1,5 @@
-// A decoder of one's own in the style of GPT-2, without a block of the library but Linear: learned positions, attention of
-// LibTorch, norms of torch::nn, a head that is the embedding. It can be cut into pipeline stages and sharded.
+// A decoder of one's own in the style of GPT-2, without a block of the library but Linear: learned positions, attention
+// of LibTorch, norms of torch::nn, a head that is the embedding. It can be cut into pipeline stages and sharded.
 #pragma once
 
 #include <string>

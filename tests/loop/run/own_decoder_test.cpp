@@ -1,5 +1,5 @@
-// A decoder of one's own with attention and a tied head, in stages and shards: trains, exports and continues as the model
-// in one piece does, in float64.
+// A decoder of one's own with attention and a tied head, in stages and shards: trains, exports and continues as the
+// model in one piece does, in float64.
 #include "tests/loop/run/own_decoder.h"
 
 #include <filesystem>
