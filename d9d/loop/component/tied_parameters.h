@@ -29,8 +29,8 @@ class TiedParameters {
   TiedParameters(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages);
 
   // Local. Copies on this rank get the values of the first stage's: after the optimiser's step, before the first
-  // forward of the next, and, while this object lives, before each forward of a stage outside of a step, as of an evaluation,
-  // since the program may have changed parameters in between.
+  // forward of the next, and, while this object lives, before each forward of a stage outside of a step, as of an
+  // evaluation, since the program may have changed parameters in between.
   void update_copies() const { d9d::update_copies(copies_->all); }
   // Local. Before each forward of a step; the first updates the copies. A step ends with the sum of its gradients, or
   // with end_step().
