@@ -1,6 +1,5 @@
 #include "d9d/modules/adopt.h"
 
-#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -106,17 +105,33 @@ torch::nn::Module& AdoptedModule::ready_module() const {
   return *module_;
 }
 
-at::Tensor AdoptedModule::generator_state() const {
-  const auto parameters = named_parameters();
-  const at::Device device = parameters.empty() ? at::kCPU : parameters.front().second->local().device();
-  return at::globalContext().defaultGenerator(device).get_state();
+void AdoptedModule::check_drew_nothing(const OperatorWatch& watch) const {
+  D9D_CHECK(!watch.drawing_operator(), StateError, "[modules::adopt] expected ", canonical_name(), " (",
+            module_->name(), ") to draw no random numbers in forward, but it did, by ", *watch.drawing_operator(),
+            ". Set its dropout to 0 and put d9d::Dropout beside it.");
 }
 
-void AdoptedModule::check_drew_nothing_since(const at::Tensor& state) const {
-  const at::Tensor now = generator_state();
-  D9D_CHECK(std::memcmp(now.data_ptr(), state.data_ptr(), state.nbytes()) == 0, StateError,
-            "[modules::adopt] expected ", canonical_name(), " (", module_->name(),
-            ") to draw no random numbers in forward, but it did. Set its dropout to 0 and put d9d::Dropout beside it.");
+AdoptedModule::BuffersOfFirstRun::BuffersOfFirstRun(const AdoptedModule& module) {
+  const auto buffers = module.named_buffers();
+  if (buffers.empty() || !is_checkpointed()) return;
+  const auto values = replayed([&] {
+    std::vector<at::Tensor> copies;
+    for (const auto& [name, buffer] : buffers) copies.push_back(buffer->local.clone());
+    return copies;
+  });
+  if (!is_recomputing()) return;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const at::Tensor& buffer = buffers[i].second->local;
+    replaced_.push_back({.buffer = buffer, .values = buffer.tensor_data()});
+    // No operator, so that the tensor's version stays too.
+    buffer.unsafeGetTensorImpl()->shallow_copy_from(values[i].clone().getIntrusivePtr());
+  }
+}
+
+AdoptedModule::BuffersOfFirstRun::~BuffersOfFirstRun() {
+  for (const auto& [buffer, values] : replaced_) {
+    buffer.unsafeGetTensorImpl()->shallow_copy_from(values.getIntrusivePtr());
+  }
 }
 
 }  // namespace d9d::detail

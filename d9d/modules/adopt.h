@@ -17,13 +17,15 @@
 //
 // Parameters are those of torch::nn with its names, and the torch::nn module computes with them: changes by an
 // optimiser, a checkpoint or to(dtype) affect both. A forward that draws random numbers itself (dropout) is refused,
-// because the numbers would depend on what else ran. Use d9d::Dropout beside it.
+// because the numbers would depend on what else ran. Use d9d::Dropout beside it. Buffers that forward writes
+// (BatchNorm) are written once, also under activation checkpointing.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <utility>
 
+#include "d9d/core/autograd/operator_watch.h"
 #include "d9d/modules/module.h"
 
 namespace torch::nn {
@@ -53,9 +55,24 @@ class AdoptedModule : public AdoptedTensors {
   // parameter's leaf has been replaced.
   [[nodiscard]] torch::nn::Module& ready_module() const;
 
-  // The state of ATen's default generator of this module's device, to detect a forward that draws from it.
-  [[nodiscard]] at::Tensor generator_state() const;
-  void check_drew_nothing_since(const at::Tensor& state) const;
+  void check_drew_nothing(const OperatorWatch& watch) const;
+
+  // While it lives in a recomputation, the torch::nn module has copies of its buffers as the first run found them, so
+  // that it computes the same again and its buffers stay as they are.
+  class BuffersOfFirstRun {
+   public:
+    explicit BuffersOfFirstRun(const AdoptedModule& module);
+    ~BuffersOfFirstRun();
+    BuffersOfFirstRun(const BuffersOfFirstRun&) = delete;
+    BuffersOfFirstRun& operator=(const BuffersOfFirstRun&) = delete;
+
+   private:
+    struct Replaced {
+      at::Tensor buffer;
+      at::Tensor values;  // its own
+    };
+    std::vector<Replaced> replaced_;
+  };
 
  private:
   const Factory factory_;
@@ -84,9 +101,10 @@ class Adopted : public detail::AdoptedModule {
   template <class... Args>
   auto forward(const Args&... args) const -> decltype(std::declval<Impl&>().forward(args...)) {
     auto& module = static_cast<Impl&>(ready_module());
-    const at::Tensor state = generator_state();
+    const BuffersOfFirstRun buffers(*this);
+    const OperatorWatch watch;
     auto output = module.forward(args...);
-    check_drew_nothing_since(state);
+    check_drew_nothing(watch);
     return output;
   }
 };

@@ -1,6 +1,8 @@
 #include "d9d/modules/module.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <unordered_set>
 
 #include <ATen/ATen.h>
@@ -59,6 +61,8 @@ void visit_modules(AnyModule& module, const std::string& name, const Visit& visi
   }
 }
 
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
 }  // namespace
 
 std::vector<std::pair<std::string, ParameterPtr>> Module::named_parameters() const {
@@ -107,14 +111,36 @@ void Module::to(at::ScalarType dtype) {
 }
 
 void Module::materialize(at::Device device) {
-  for (const auto& [name, parameter] : named_parameters()) parameter->materialize(device);
-  for (const auto& [name, buffer] : named_buffers()) {
-    buffer->local = at::empty(buffer->local.sizes(), buffer->local.options().device(device));
-    buffer->is_initialized = false;
+  const auto parameters = named_parameters();
+  const auto allocate = [&](const std::string& name, const auto& work) {
+    try {
+      work();
+    } catch (const c10::Error& error) {
+      if (!is_out_of_memory(error)) throw;
+      const double bytes =
+          std::transform_reduce(parameters.begin(), parameters.end(), 0.0, std::plus(),
+                                [](const auto& each) { return static_cast<double>(each.second->local().nbytes()); });
+      throw StateError(cat("[modules::module] expected memory on ", device, " for the model, got none left at ", name,
+                           ": this rank's parameters take ", bytes / kGiB,
+                           " GiB, and training about 4 times as much. d9d_plan says what a job keeps and which changes "
+                           "would help."));
+    }
+  };
+  for (const auto& [name, parameter] : parameters) {
+    allocate(name, [&, each = parameter] { each->materialize(device); });
   }
-  for_each_module([&](const std::string&, Module& module) { module.after_materialize(device); });
-  for_each_module([&](const std::string&, Module& module) {
-    for (const auto& hook : module.hooks()) hook->on_materialize(module, device);
+  for (const auto& [name, buffer] : named_buffers()) {
+    allocate(name, [&, each = buffer] {
+      each->local = at::empty(each->local.sizes(), each->local.options().device(device));
+      each->is_initialized = false;
+    });
+  }
+  for_each_module(
+      [&](const std::string& name, Module& module) { allocate(name, [&] { module.after_materialize(device); }); });
+  for_each_module([&](const std::string& name, Module& module) {
+    allocate(name, [&] {
+      for (const auto& hook : module.hooks()) hook->on_materialize(module, device);
+    });
   });
 }
 
@@ -230,6 +256,12 @@ namespace detail {
 
 void name_module_of_error(const Module& module) {
   if (!module.canonical_name().empty() && !has_error_place()) add_error_place("in " + module.canonical_name());
+}
+
+void note_buffers(const Module& module) {
+  for (const auto& [name, buffer] : module.buffers_) {
+    note_state(join(module.canonical_name(), name), std::shared_ptr<const at::Tensor>(buffer, &buffer->local));
+  }
 }
 
 }  // namespace detail

@@ -41,6 +41,7 @@ template <class T, class... Args>
 [[nodiscard]] ModulePtr<T> make_module(Args&&... args);
 
 namespace detail {
+void note_buffers(const Module& module);
 struct NoModule {  // stands for a module after a compile error
   template <class T>
   operator ModulePtr<T>() const;  // NOLINT: converts to any, never defined
@@ -197,6 +198,7 @@ class Module {
  private:
   void register_child(const std::string& name, std::shared_ptr<Module> child);
   void check_new_name(const std::string& name) const;
+  friend void detail::note_buffers(const Module& module);
 
   std::vector<std::pair<std::string, ParameterPtr>> parameters_;
   std::vector<std::pair<std::string, BufferPtr>> buffers_;

@@ -17,6 +17,8 @@ namespace detail {
 
 // In a catch block.
 void name_module_of_error(const Module& module);
+// In a checkpointed body, which is to use the module.
+void note_buffers(const Module& module);
 
 template <class Tree>
 void add_tensor_refs(Tree& tree, TensorRefs& refs) {
@@ -55,6 +57,7 @@ class ModulePtr {
                   "the struct that forward returns must list its members in `static constexpr auto fields()` "
                   "(d9d/base/record.h), so that hooks and checkpointing find tensors in it");
     try {
+      if (is_checkpointed()) detail::note_buffers(*module_);
       return call(args...);
     } catch (const std::exception&) {
       detail::name_module_of_error(*module_);
@@ -81,7 +84,18 @@ class ModulePtr {
   template <class Self = T, class... Args>
   auto run(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
     if (!module_->checkpoints_activations()) return module_->forward(args...);
-    return checkpoint([module = module_](const Args&... arg) { return module->forward(arg...); }, args...);
+    return checkpoint([module = *this](const Args&... arg) { return module.run_in_checkpoint(arg...); }, args...);
+  }
+
+  template <class Self = T, class... Args>
+  auto run_in_checkpoint(const Args&... args) const -> decltype(std::declval<Self&>().forward(args...)) {
+    try {
+      detail::note_buffers(*module_);
+      return module_->forward(args...);
+    } catch (const std::exception&) {
+      detail::name_module_of_error(*module_);
+      throw;
+    }
   }
 
   std::shared_ptr<T> module_;

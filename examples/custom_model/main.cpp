@@ -31,13 +31,15 @@ struct Config {
   d9d::TrainerConfig trainer = {};
   double learning_rate = 0.0;
   d9d::LRSchedulerConfig lr_scheduler = {};
+  std::filesystem::path export_to = {};  // a folder for the trained weights; empty: none
   static constexpr auto fields() {
     return d9d::record<Config>(d9d::defaulted("launch", &Config::launch), d9d::defaulted("mesh", &Config::mesh),
                                d9d::required("languages", &Config::languages),
                                d9d::required("num_channels", &Config::num_channels, d9d::at_least(1)),
                                d9d::required("trainer", &Config::trainer),
                                d9d::required("learning_rate", &Config::learning_rate, d9d::greater_than(0)),
-                               d9d::required("lr_scheduler", &Config::lr_scheduler));
+                               d9d::required("lr_scheduler", &Config::lr_scheduler),
+                               d9d::defaulted("export_to", &Config::export_to));
   }
 };
 
@@ -108,7 +110,7 @@ struct Corpus {
   std::vector<at::Tensor> texts;  // [number of bytes] int64 each
 };
 
-// Any class with these three functions is a pack stream: each pack holds the microbatches of one step that this rank
+// Any class with these four functions is a pack stream: each pack holds the microbatches of one step that this rank
 // computes. Data-parallel ranks divide the step's snippets among themselves, so that the job learns the same on any
 // number of them.
 struct SnippetStream {
@@ -172,7 +174,7 @@ struct SnippetTask : d9d::TrainTask<SnippetTypes> {
   const std::shared_ptr<Accuracy> accuracy = std::make_shared<Accuracy>();
 };
 
-// ---- Optimiser: gradient descent with momentum. Any class with these four functions is an optimiser. ----
+// ---- Optimiser: gradient descent with momentum. Any class with these three functions is an optimiser. ----
 
 class Momentum {
  public:
@@ -248,6 +250,7 @@ void train(const Config& config, d9d::DistContext& context) {
       context, config.trainer,
       {.task = task, .model = provider, .data = provider, .optimizer = provider, .lr_scheduler = lr_scheduler});
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
+  if (!config.export_to.empty()) trainer.export_to(config.export_to);
 
   const at::NoGradGuard no_grad;
   const SnippetBatch unseen = provider.corpus.draw(/*first=*/0, /*count=*/500, kTrainingPart, 1);

@@ -20,6 +20,8 @@ PROCESS = {
     "d9d::(anonymous namespace)::are_installed": "the signal handlers of a process",
     "d9d::(anonymous namespace)::previous_actions": "the signal handlers of a process",
     "d9d::(anonymous namespace)::current_scope": "the recomputation that a thread of autograd is in",
+    "d9d::(anonymous namespace)::innermost": "LibTorch's callbacks of operators know nothing but the thread",
+    "d9d::(anonymous namespace)::operator_of(at::RecordFunction const&)::known": "LibTorch has one list of operators",
     "d9d::(anonymous namespace)::num_begun_backwards": "the backwards that a thread of autograd has begun",
     "d9d::(anonymous namespace)::num_running_ranks": "exit() ends the process, and is told of nothing else",
     "d9d::(anonymous namespace)::stderr_is_terminal": "asked once",

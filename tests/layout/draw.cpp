@@ -46,6 +46,7 @@ OwnLayers draw_own_layers() {
       .replays = one_in(3),
       .has_buffer = one_in(2)};
   own.has_shared_expert = own.has_experts && one_in(2);
+  if (own.has_experts) own.num_dense = any_of<std::int64_t>({0, 0, 1, 2, 3});
   return own;
 }
 
@@ -56,6 +57,7 @@ LayoutJob draw_job() {
   LayoutJob job{.family = any_of(families)};
   if (job.family == kOwnLayers) job.own = draw_own_layers();
   job.dtype = one_in(8) ? at::kFloat : at::kDouble;
+  job.is_mixed = job.dtype == at::kDouble && one_in(8);
   job.num_layers = number(1, 4);
   job.ties_embeddings = one_in(4);
   job.freezes_attention = one_in(5);

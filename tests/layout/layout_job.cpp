@@ -200,6 +200,7 @@ std::string source(const OwnLayers& own) {
       .member("attention", &OwnLayers::attention)
       .member("has_experts", &OwnLayers::has_experts)
       .member("has_shared_expert", &OwnLayers::has_shared_expert)
+      .member("num_dense", &OwnLayers::num_dense)
       .member("dropout", &OwnLayers::dropout)
       .member("has_branch", &OwnLayers::has_branch)
       .member("replays", &OwnLayers::replays)

@@ -33,6 +33,7 @@ struct OwnLayers {
   Attention attention = Attention::kPlain;
   bool has_experts = false;
   bool has_shared_expert = false;  // with a gate; needs experts
+  std::int64_t num_dense = 0;      // the first layers, which have no experts; the last layer always has them
   double dropout = 0.0;
   // A linear that is skipped in every second step, and in the other steps in every second microbatch.
   bool has_branch = false;

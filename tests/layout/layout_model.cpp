@@ -111,9 +111,12 @@ DecoderWithHeads::Output LayoutModel::forward(const SequenceStageInput& input,
   const DecoderLayerOutput state =
       is_one_checkpoint_ ? checkpoint(layers, begin, tables, packed) : layers(begin, tables, packed);
   if (!backbone->stage().is_last()) {
-    return SequenceTransfer{.hidden_states = state.hidden_states,
-                            .hidden_states_snapshot = std::nullopt,
-                            .auxiliary_loss = state.auxiliary_loss};
+    std::optional<at::Tensor> auxiliary_loss = state.auxiliary_loss;
+    if (backbone->config.has_auxiliary_loss && !auxiliary_loss) {
+      auxiliary_loss = at::zeros({}, state.hidden_states.options());
+    }
+    return SequenceTransfer{
+        .hidden_states = state.hidden_states, .hidden_states_snapshot = std::nullopt, .auxiliary_loss = auxiliary_loss};
   }
   const at::Tensor hidden_states = backbone->norm(state.hidden_states);
   DecoderHeadsOutput output{.heads = {}, .hidden_states_snapshot = {}, .auxiliary_loss = state.auxiliary_loss};

@@ -23,6 +23,12 @@ std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const s
     SequenceTransfer transfer = model_->decoder->stage_transfer(inputs.input, StageBoundary::kIncoming);
     auto next = arrived.begin();
     tree_for_each_leaf(transfer, [&](at::Tensor& leaf) { leaf = *next++; });
+    if (step_.mutation == Mutation::kMessageRounded) {
+      transfer.hidden_states = transfer.hidden_states.to(at::kFloat).to(transfer.hidden_states.scalar_type());
+    }
+    if (step_.mutation == Mutation::kAuxiliaryOfStage && transfer.auxiliary_loss) {
+      transfer.auxiliary_loss = at::zeros_like(*transfer.auxiliary_loss);
+    }
     input = transfer;
   }
   step_.gradients->begin_forward(local_, microbatch.value);

@@ -131,6 +131,8 @@ constexpr Description kDescriptions[] = {
     {Mutation::kFreezingUnseen, "freezing_unseen", "a parameter that is frozen late is not seen"},
     {Mutation::kUnequalCut, "unequal_cut", "ranks train as many microbatches as the one that has fewest"},
     {Mutation::kMessageStale, "message_stale", "a stage gets the message before instead of the second"},
+    {Mutation::kMessageRounded, "message_rounded", "a stage gets hidden states that were rounded to float32"},
+    {Mutation::kAuxiliaryOfStage, "auxiliary_of_stage", "a stage forgets the auxiliary loss of the layers before it"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
@@ -164,6 +166,10 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kStageSumEarly) return num_stages(layout) > 1;
   if (mutation == Mutation::kTiedDropped) return mesh.pipeline_parallel > 1 && job.ties_embeddings;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
+  if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
+  if (mutation == Mutation::kAuxiliaryOfStage) {
+    return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;
+  }
   if (mutation == Mutation::kLocalMicrobatch || mutation == Mutation::kSeedOfRank) return has_dropout(job);
   return true;
 }

@@ -32,6 +32,8 @@ enum class Mutation : std::uint8_t {
   kFreezingUnseen,     // a parameter that is frozen late is not seen
   kUnequalCut,         // ranks train as many microbatches as the one that has fewest
   kMessageStale,       // a stage gets a message of the one before it a second time instead of the next
+  kMessageRounded,     // a stage gets hidden states that were rounded to float32
+  kAuxiliaryOfStage,   // a stage forgets the auxiliary loss of the layers before it
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);

@@ -1,5 +1,7 @@
 #include "tests/layout/own_layer.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "d9d/core/autograd/checkpoint.h"
@@ -95,7 +97,11 @@ ModulePtr<PreNormDecoder> make_own_decoder(const OwnLayers& own, const SmallDeco
                                            const DecoderStageOptions& options) {
   PreNormDecoderConfig config = pre_norm_decoder_config(small_parameters<Qwen3DenseParameters>(sizes));
   config.has_auxiliary_loss = own.has_experts && sizes.auxiliary_loss_coefficient > 0.0;
-  return make_module<PreNormDecoder>(config, options, [&](std::int64_t) { return make_module<OwnLayer>(own, sizes); });
+  return make_module<PreNormDecoder>(config, options, [&](std::int64_t index) {
+    OwnLayers of_layer = own;
+    of_layer.has_experts = own.has_experts && index >= std::min(own.num_dense, sizes.num_layers - 1);
+    return make_module<OwnLayer>(of_layer, sizes);
+  });
 }
 
 }  // namespace d9d::test

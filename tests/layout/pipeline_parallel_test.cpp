@@ -96,6 +96,37 @@ TEST(PipelineParallel, Trains_a_tied_head_as_on_one_rank) {
   }
 }
 
+// Norms in float32 in layers of float64.
+TEST(PipelineParallel, Trains_layers_of_mixed_dtypes_as_one_rank_does) {
+  for (const DecoderFamily& family : decoder_families()) {
+    for (const Schedule schedule : {Schedule::kOneFOneB, Schedule::kZeroBubbleV}) {
+      expect_no_fault({.job = {.family = family.name,
+                               .num_layers = 4,
+                               .is_mixed = true,
+                               .balances_by_loss = family.has_experts,
+                               .num_steps = 1,
+                               .update_rule = UpdateRule::kSgd},
+                       .layout = {.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2}, .schedule = schedule}});
+    }
+  }
+}
+
+// Dense layers first, then experts with an auxiliary loss: the cut lies before, within and after the dense ones.
+TEST(PipelineParallel, Trains_layers_that_differ_in_their_auxiliary_loss_as_one_rank_does) {
+  for (const std::int64_t num_dense : {1, 2, 3}) {
+    for (const Schedule schedule : {Schedule::kOneFOneB, Schedule::kZeroBubbleV}) {
+      expect_no_fault({.job = {.family = kOwnLayers,
+                               .own = {.has_experts = true, .num_dense = num_dense},
+                               .num_layers = 4,
+                               .balances_by_loss = true,
+                               .num_steps = 2},
+                       .layout = {.mesh = {.pipeline_parallel = 2},
+                                  .schedule = schedule,
+                                  .checkpoints = num_dense == 2 ? Checkpoints::kOuterNested : Checkpoints::kNone}});
+    }
+  }
+}
+
 TEST(PipelineParallel, Continues_on_other_stages_as_one_rank_would) {
   const std::vector<Layout> layouts = {
       {},

@@ -92,6 +92,17 @@ TEST(Module, Names_everything_without_values) {
   EXPECT_NO_THROW(model->check_initialized());
 }
 
+TEST(Module, Without_memory_names_the_parameter_and_the_size_of_all) {
+  static constexpr std::int64_t kMoreThanAnyMachineHas = std::int64_t{1} << 46;
+  struct Large : Module {
+    const ModulePtr<Scale> small = register_module<Scale>("small", 3);
+    const ModulePtr<Scale> large = register_module<Scale>("large", std::int64_t{kMoreThanAnyMachineHas});
+  };
+  EXPECT_THAT([] { make_module<Large>()->materialize(at::kCPU); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("got none left at large.weight"), HasSubstr("take 262144 GiB"),
+                                              HasSubstr("d9d_plan"))));
+}
+
 TEST(Module, Rejects_repeated_and_dotted_names) {
   struct Bad : Module {
     explicit Bad(const std::string& name) {

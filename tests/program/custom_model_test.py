@@ -1,12 +1,14 @@
 """custom_model over data-parallel ranks: they divide the samples of a step, and must train as one rank does."""
 
 import json
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import program_job
 from program_job import REPOSITORY, SECONDS, ProgramTest, main
+from safetensors.torch import load_file
 
 CONFIG = "examples/custom_model/config.json"
 TOLERANCE = 1e-4  # "fp32 training loss" of tests/support/tolerances.h: gradients are summed in another order
@@ -38,6 +40,22 @@ class CustomModel(ProgramTest):
                 for ours, expected in zip(together, alone, strict=True):
                     self.assertEqual(ours["num_tokens"], expected["num_tokens"])
                     self.assertLessEqual(abs(ours["loss"] - expected["loss"]), TOLERANCE * expected["loss"])
+
+    def test_a_job_continues_from_its_checkpoint_and_exports_what_it_would_have(self):
+        folder = Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, folder)
+        arguments = [f"trainer.checkpointing.save_dir={folder / 'saves'}", "trainer.checkpointing.period_steps=3"]
+        self.steps(*arguments, f"export_to={folder / 'whole'}")
+        expected = load_file(folder / "whole" / "model.safetensors")
+        self.assertEqual(set(expected), {"embedding", "convolution.weight", "convolution.bias", "classifier.weight"})
+        for mesh in ([], ["mesh.data_parallel_shard=2"]):
+            with self.subTest(mesh):
+                shutil.rmtree(folder / "saves" / "save-6")
+                rest = self.steps(*arguments, *mesh, f"export_to={folder / 'rest'}")
+                self.assertEqual([step["step"] for step in rest], [3, 4, 5])
+                for name, tensor in load_file(folder / "rest" / "model.safetensors").items():
+                    difference = (tensor - expected[name]).abs().max()
+                    self.assertLessEqual(difference, TOLERANCE * expected[name].abs().max() if mesh else 0, name)
 
     def test_ranks_that_do_not_divide_a_step_are_refused(self):
         result, _ = self.run_example("mesh.data_parallel_replicate=3")

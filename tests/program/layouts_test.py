@@ -216,6 +216,10 @@ class Layouts(ProgramTest):
             self.assert_same(self.run_job("dense", load, "mesh.data_parallel_shard=2", "mesh.tensor_parallel=2"), expected)
 
 
+STAGES = ["mesh.pipeline_parallel=2", "model_provider.model.num_hidden_layers=2"]
+PIPELINES = ["trainer.pipelining.schedule=" + json.dumps({"schedule": "1f1b", "zero_bubble": split}) for split in (False, True)]
+
+
 def children_of(process):
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
@@ -249,6 +253,39 @@ class Failures(ProgramTest):
         self.assertRegex(errors, r"error: .*rank 1 of 2 .*signal 9")
         self.assert_gone(children)
         self.assert_nothing_half_written(job)
+
+    def test_a_killed_rank_of_a_pipeline_ends_the_job_and_is_named(self):
+        for schedule in PIPELINES:
+            for rank in (0, 1):
+                with self.subTest(schedule=schedule, rank=rank):
+                    job, process = self.started(*STAGES, schedule)
+                    children = children_of(process)
+                    os.kill(children[rank], signal.SIGKILL)
+                    errors = process.stderr.read()
+                    self.assertEqual(process.wait(SECONDS), 128 + signal.SIGKILL, errors)
+                    self.assertRegex(errors, rf"error: .*rank {rank} of 2 .*signal 9")
+                    self.assert_gone(children)
+                    self.assert_nothing_half_written(job)
+
+    def test_a_rank_of_a_pipeline_that_hangs_ends_the_job_in_time_and_is_named(self):
+        timeout, grace = 3, 5  # seconds, as documented
+        for schedule in PIPELINES:
+            for rank in (0, 1):
+                with self.subTest(schedule=schedule, rank=rank):
+                    job, process = self.started(*STAGES, schedule,
+                                                f"trainer.timeout.step_timeout={timeout}")
+                    children = children_of(process)
+                    os.kill(children[rank], signal.SIGSTOP)
+                    stopped = time.monotonic()
+                    limit = threading.Timer(SECONDS, process.kill)  # rather than wait for ever
+                    self.addCleanup(limit.cancel)
+                    limit.start()
+                    errors = process.stderr.read()  # until the last process that holds it has ended
+                    self.assertLess(time.monotonic() - stopped, timeout + grace, errors)
+                    self.assertEqual(process.wait(SECONDS), 1, errors)
+                    self.assertRegex(errors, rf"error: .* waited 3 s .*rank {rank}")
+                    self.assert_gone(children)
+                    self.assert_nothing_half_written(job)
 
     def test_a_rank_that_hangs_ends_the_job_in_time_and_is_named(self):
         timeout, grace = 3, 5  # seconds, as documented: 1 to ask for positions, the rest to end

@@ -1,5 +1,6 @@
 #include "d9d/core/autograd/checkpoint.h"
 
+#include <algorithm>
 #include <mutex>
 
 #include <ATen/ATen.h>
@@ -7,6 +8,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/autograd/operator_watch.h"
 #include "d9d/core/error/error_place.h"
 
 namespace d9d {
@@ -15,12 +17,22 @@ namespace {
 namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
 
+// A tensor as it was when the first run of a body came to it.
+struct State {
+  std::string name;
+  std::shared_ptr<const at::Tensor> tensor;
+  at::Tensor seen;
+  std::int64_t version;
+};
+
 // State of the thread that runs a checkpointed body for the first or the second time. It is set around the body only,
 // so backward never reads a state that a forward thread left behind.
 struct BodyScope {
   const HookFactory* hooks = nullptr;
   detail::ReplayLog* log = nullptr;
   bool is_recomputing = false;
+  std::vector<State>* states = nullptr;  // where a first run notes them
+  const BodyScope* outer = nullptr;
 };
 thread_local BodyScope current_scope;
 thread_local std::int64_t num_begun_backwards = 0;
@@ -31,6 +43,7 @@ void run_in_scope(const BodyScope& scope, const Run& run) {
     BodyScope previous;
     ~Restore() { current_scope = previous; }
   } restore{std::exchange(current_scope, scope)};
+  current_scope.outer = &restore.previous;
   run();
 }
 
@@ -75,7 +88,8 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   void run(const std::function<void()>& forward) {
     const HookFactory make_slot = [this] { return std::make_unique<Slot>(shared_from_this()); };
     log_->rewind();
-    run_in_scope({.hooks = &make_slot, .log = log_.get(), .is_recomputing = outer_is_recomputing_}, forward);
+    run_in_scope({.hooks = &make_slot, .log = log_.get(), .is_recomputing = outer_is_recomputing_, .states = &states_},
+                 forward);
   }
 
  private:
@@ -113,8 +127,9 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
 
   // Passes a tensor that the recomputation saves to the slot at the same position of the first run.
   struct Refill final : ag::SavedVariableHooks {
-    explicit Refill(CheckpointFrame& owner) : frame(owner) {}
+    Refill(CheckpointFrame& owner, const OperatorWatch& over_body) : frame(owner), watch(over_body) {}
     void call_pack_hook(const at::Tensor& tensor) override {
+      check_computes_the_same(watch);  // here, where the error will name the module
       D9D_CHECK(frame.next_slot_ < frame.slots_.size(), StateError,
                 "[core::checkpoint] expected the recomputation to save ", frame.slots_.size(),
                 " tensors as the first run did, got more. The body must compute the same again: see replayed().");
@@ -131,7 +146,33 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
       throw StateError("[core::checkpoint] a backward ran inside a checkpointed body. Take it out of the body.");
     }
     CheckpointFrame& frame;
+    const OperatorWatch& watch;
   };
+
+  // States that were written since the first run came to them are not to be used; batch_norm writes others too.
+  [[nodiscard]] std::vector<WatchedMemory> watched_states() const {
+    std::vector<WatchedMemory> watched;
+    for (const auto& [name, tensor, seen, version] : states_) {
+      if (!tensor->defined() || !tensor->has_storage()) continue;
+      const bool is_as_seen = tensor->is_same(seen) && tensor->_version() == version;
+      watched.push_back({.name = name, .memory = tensor->storage(), .may_be_read = is_as_seen});
+    }
+    return watched;
+  }
+
+  static void check_computes_the_same(const OperatorWatch& watch) {
+    D9D_CHECK(!watch.drawing_operator(), StateError,
+              "[core::checkpoint] expected a body under activation checkpointing to compute the same again, but ",
+              *watch.drawing_operator(),
+              " draws other random numbers in the recomputation: the gradients would be those of other values than the "
+              "loss. Use d9d::Dropout, a RandomStream or replayed(), or do not checkpoint this module.");
+    D9D_CHECK(!watch.first_use(), StateError,
+              "[core::checkpoint] expected a body under activation checkpointing to compute the same again, but the "
+              "recomputation uses (",
+              watch.first_use()->by, ") the buffer ", watch.first_use()->tensor,
+              ", which forward writes. Write it under `if (!is_recomputing())` and do not read it in forward, read it "
+              "through replayed(), or do not checkpoint this module.");
+  }
 
   void recompute() {
     std::vector<at::Tensor> inputs;
@@ -142,21 +183,25 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     next_slot_ = 0;
     num_wanted_ = slots_.size() - static_cast<std::size_t>(std::ranges::count(slots_, nullptr));
     log_->rewind();
+    const OperatorWatch watch(watched_states());
     try {
       const at::AutoGradMode grad_mode(true);
-      const HookFactory make_refill = [this] { return std::make_unique<Refill>(*this); };
+      const HookFactory make_refill = [&] { return std::make_unique<Refill>(*this, watch); };
       run_in_scope({.hooks = &make_refill, .log = log_.get(), .is_recomputing = true}, [&] { body_(inputs); });
     } catch (const StopRecomputation&) {
     }
+    check_computes_the_same(watch);
     D9D_CHECK(num_wanted_ == 0, StateError, "[core::checkpoint] expected the recomputation to save ", slots_.size(),
               " tensors as the first run did, got ", num_wanted_, " fewer. The body must compute the same again.");
     inputs_.clear();  // from here on the slots own everything that is left
     body_ = nullptr;
+    states_.clear();
   }
 
   detail::CheckpointBody body_;
   std::vector<Input> inputs_;
   std::vector<Slot*> slots_;  // in the order of saving; null: dropped by autograd
+  std::vector<State> states_;
   std::size_t next_slot_ = 0;
   std::size_t num_wanted_ = 0;
   const std::shared_ptr<detail::ReplayLog> log_ = detail::ReplayLog::inside_current();
@@ -166,6 +211,16 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
 }  // namespace
 
 bool is_recomputing() { return current_scope.is_recomputing; }
+bool is_checkpointed() { return current_scope.log != nullptr; }
+
+void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>& state) {
+  for (const BodyScope* scope = &current_scope; scope != nullptr; scope = scope->outer) {
+    if (scope->states == nullptr || !state->defined() || !state->has_storage()) continue;
+    const auto is_known = [&](const State& known) { return known.tensor == state; };
+    if (std::ranges::any_of(*scope->states, is_known)) continue;
+    scope->states->push_back({.name = name, .tensor = state, .seen = *state, .version = state->_version()});
+  }
+}
 
 void install_checkpoint_engine() {
   static std::once_flag once;  // lint: allow(mutable-global): the engine belongs to the process
@@ -180,10 +235,16 @@ ReplayLog* ReplayLog::current() { return current_scope.log; }
 
 std::shared_ptr<ReplayLog> ReplayLog::inside_current() {
   const auto make = [] { return std::make_shared<ReplayLog>(); };
-  return current() == nullptr ? make() : std::any_cast<std::shared_ptr<ReplayLog>>(current()->next(make));
+  return current() == nullptr ? make() : next_in(*current(), make);
 }
 
-std::any ReplayLog::next(const std::function<std::any()>& compute) {
+void refuse_other_type() {
+  throw StateError(
+      "[core::checkpoint] expected the recomputation to replay values of the same types as the first run did, got "
+      "another. The body must compute the same again.");
+}
+
+ReplayedPtr ReplayLog::next(const std::function<ReplayedPtr()>& compute) {
   if (position_ == values_.size()) {
     D9D_CHECK(!current_scope.is_recomputing, StateError, "[core::checkpoint] expected the recomputation to replay ",
               values_.size(), " values as the first run did, got more. The body must compute the same again.");

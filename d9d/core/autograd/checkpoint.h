@@ -9,12 +9,17 @@
 // tensor that is still needed. Checkpoints nest to any depth. Works for every module, including adopted torch::nn
 // modules: the body only has to compute the same again. What must not happen twice goes through replayed() or
 // is_recomputing().
+//
+// Two ways to compute something else are found by themselves, and backward throws StateError: a recomputation that
+// draws from LibTorch's generators (d9d::Dropout draws the same again), and one that uses a module's buffer that was
+// written since the first run began.
 #pragma once
 
-#include <any>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -28,6 +33,13 @@ namespace d9d {
 // True inside the second run of a checkpointed body. Side effects (counters, statistics) belong in the first run.
 [[nodiscard]] bool is_recomputing();
 
+// Whether the calling thread runs a checkpointed body, for the first or the second time.
+[[nodiscard]] bool is_checkpointed();
+
+// In the first run of a checkpointed body: the body may use `*state`, named `name`, a tensor that is no input of it and
+// that somebody may write. ModulePtr calls this for the buffers of each module.
+void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>& state);
+
 // Installs the autograd engine that provides the saved-variable hooks. Idempotent; process-wide. launch() calls it
 // before any rank starts. In a program without launch() the first checkpoint() calls it; that checkpoint must not be
 // inside a backward.
@@ -38,7 +50,18 @@ void install_checkpoint_engine();
 
 namespace detail {
 
-// Values that the first run of a checkpointed body drew, in order, and the logs of the checkpoints inside that body.
+// A value that the first run of a checkpointed body drew.
+struct Replayed {
+  virtual ~Replayed() = default;
+};
+using ReplayedPtr = std::shared_ptr<const Replayed>;
+template <class Value>
+struct ReplayedAs final : Replayed {
+  explicit ReplayedAs(Value drawn) : value(std::move(drawn)) {}
+  const Value value;
+};
+
+// Those values, in order, and the logs of the checkpoints inside that body.
 class ReplayLog {
  public:
   // The log of the innermost checkpointed body that is running. Null outside of checkpoints.
@@ -48,11 +71,11 @@ class ReplayLog {
   [[nodiscard]] static std::shared_ptr<ReplayLog> inside_current();
   // In the first run: stores compute() and returns it. In a recomputation: returns what the first run stored at this
   // position; throws StateError if the first run stored fewer values.
-  [[nodiscard]] std::any next(const std::function<std::any()>& compute);
+  [[nodiscard]] ReplayedPtr next(const std::function<ReplayedPtr()>& compute);
   void rewind() { position_ = 0; }
 
  private:
-  std::vector<std::any> values_;
+  std::vector<ReplayedPtr> values_;
   std::size_t position_ = 0;
 };
 
@@ -62,6 +85,17 @@ using CheckpointBody = std::function<void(const std::vector<at::Tensor>& inputs)
 void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody recompute,
                       const std::function<void()>& forward);
 [[nodiscard]] bool grad_mode_is_enabled();
+[[noreturn]] void refuse_other_type();
+
+// The value in `log` at its position, or compute() as a new one. StateError for a value of another type.
+template <class Compute>
+[[nodiscard]] auto next_in(ReplayLog& log, const Compute& compute) {
+  using Value = decltype(compute());
+  const ReplayedPtr kept = log.next([&] { return std::make_shared<const ReplayedAs<Value>>(compute()); });
+  const auto* const typed = dynamic_cast<const ReplayedAs<Value>*>(kept.get());
+  if (typed == nullptr) refuse_other_type();
+  return typed->value;
+}
 
 }  // namespace detail
 
@@ -69,9 +103,8 @@ void run_checkpointed(const std::vector<at::Tensor>& inputs, CheckpointBody reco
 // random stream or for a clock. compute() may call replayed() itself.
 template <class Compute>
 [[nodiscard]] auto replayed(const Compute& compute) {
-  using Value = decltype(compute());
   detail::ReplayLog* const log = detail::ReplayLog::current();
-  return log == nullptr ? compute() : std::any_cast<Value>(log->next([&] { return std::any(compute()); }));
+  return log == nullptr ? compute() : detail::next_in(*log, compute);
 }
 
 // Returns body(args...), checkpointed. Tensors anywhere in `args` (trees of tensors) are the inputs. `body` must not

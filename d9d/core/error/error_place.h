@@ -1,15 +1,20 @@
-// Where in a model and a job an exception was thrown, of this library or of LibTorch: who knows adds it on the way out.
+// Where in a model and a job an exception was thrown: who knows adds it on the way out.
 //
 // Example
 //   with_error_place("in compute_loss", [&] { return task.compute_loss(output); });
 //   // expected a tensor of 2 dims, got 3 (in compute_loss)
 //
-// Exceptions of other kinds stay as they are.
+// An exception keeps its type. The places of one that is neither of this library nor of LibTorch are kept beside it,
+// for error_line().
 #pragma once
 
 #include <exception>
 #include <string>
 #include <string_view>
+
+namespace c10 {
+class Error;
+}
 
 namespace d9d {
 
@@ -28,8 +33,12 @@ decltype(auto) with_error_place(std::string_view place, const Work& work) {
   }
 }
 
-// The error's text on one line, with its places: what a program prints. Of several lines of LibTorch the first.
+// The error's text on one line, with its places: what a program prints, in a catch block. Of several lines of LibTorch
+// the first.
+// It says too what helps where memory is short.
 [[nodiscard]] std::string error_line(const std::exception& error);
+// Whether LibTorch found no memory, on a CPU or a GPU.
+[[nodiscard]] bool is_out_of_memory(const c10::Error& error);
 // What is said of anything else that was thrown.
 inline constexpr const char* kUnknownException = "an exception that is no std::exception";
 

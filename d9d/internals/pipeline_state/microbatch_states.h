@@ -5,7 +5,6 @@
 //   MicrobatchStates<State> states;
 //   states.with(0, [&](State& state) { state.num_correct = ...; });     // detached afterwards, even after an exception
 //   states.reset();                                                     // after the step, even after an exception
-//   states.reset();                                                     // after the step, also on an exception
 #pragma once
 
 #include <map>

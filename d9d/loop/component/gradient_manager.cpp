@@ -24,6 +24,11 @@ constexpr int kLoss = 0, kWeight = 1, kTokens = 2, kStops = 3, kDisagreement = 4
 constexpr double kMaxDisagreement = 0.25;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
+// Without the sign of a NaN, which says nothing.
+std::string text_of(double value) { return std::isnan(value) ? "nan" : cat(value); }
+
+bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
+
 }  // namespace
 
 GradientManager::GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
@@ -80,7 +85,7 @@ void GradientManager::end_microbatch() {
 }
 
 void GradientManager::begin_forward(std::size_t stage, std::int64_t microbatch) {
-  if (!std::exchange(has_begun_, true)) tied_.update_copies();
+  tied_.begin_step();
   for (const auto& reduction : stages_[stage].all) reduction->begin_forward_pass(microbatch);
 }
 
@@ -189,14 +194,21 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
   step.norm = total[kNorm] / std::abs(step.total_weight);
   step.is_finite = step.is_usable = std::isfinite(step.loss) && std::isfinite(step.norm);
   step.grad_scale = total[kScale];
-  if (!step.is_finite) step.reason = cat("loss ", step.loss, ", gradient norm ", step.norm, cause_of_non_finite());
+  if (!step.is_finite) {
+    step.reason =
+        cat("loss ", text_of(step.loss), ", gradient norm ", text_of(step.norm), cause_of_non_finite(step.loss));
+  }
   return step;
 }
 
-void GradientManager::refuse_non_finite(const StepGradients& step) const {
-  D9D_CHECK(step.is_finite || clipping_.on_non_finite == NonFinitePolicy::kSkip, StateError,
-            "[loop::gradients] expected a finite loss and gradient norm, got ", step.reason,
-            ". Or set trainer.gradient_clipping.on_non_finite to \"skip\".");
+void GradientManager::refuse_non_finite(const StepGradients& step, const RankReport& report) const {
+  if (step.is_finite || clipping_.on_non_finite == NonFinitePolicy::kSkip) return;
+  const bool has_trained = report.step.value_or(0) > 0;
+  throw StateError(cat("[loop::gradients] expected a finite loss and gradient norm",
+                       report.step ? cat(" in step ", *report.step) : "", ", got ", step.reason,
+                       ". trainer.detect_non_finite = true names the module that computes it first.",
+                       has_trained ? " A lower learning rate may help." : "",
+                       " trainer.gradient_clipping.on_non_finite = \"skip\" leaves such steps out."));
 }
 
 void GradientManager::scale_gradients(const StepGradients& step) const {
@@ -214,7 +226,7 @@ void GradientManager::scale_gradients(const StepGradients& step) const {
 StepGradients GradientManager::finish_step(const RankReport& report) {
   const Pending pending = sum_step(report);
   const StepGradients step = read_step(pending);
-  refuse_non_finite(step);
+  refuse_non_finite(step, report);
   if (step.is_usable) scale_gradients(step);
   return step;
 }
@@ -227,7 +239,7 @@ StepGradients GradientManager::apply(Optimizer& optimizer, double learning_rate,
     tied_.update_copies();
     const StepGradients step = read_step(pending);
     if (!step.is_usable) optimizer.forget_step();
-    refuse_non_finite(step);
+    refuse_non_finite(step, report);
     return step;
   }
   const StepGradients step = finish_step(report);
@@ -245,7 +257,7 @@ void GradientManager::reset() {
   weighted_loss_ = at::Tensor();
   total_weight_ = at::Tensor();
   losses_.clear();
-  has_begun_ = false;
+  tied_.end_step();
 }
 
 void GradientManager::abandon() {
@@ -257,16 +269,16 @@ void GradientManager::close() {
   for (const auto& reduction : reductions_) reduction->close();
 }
 
-std::string GradientManager::cause_of_non_finite() const {
-  nlohmann::json own = {{"microbatch", nullptr}, {"parameter", nullptr}};
+std::string GradientManager::cause_of_non_finite(double loss) const {
+  nlohmann::json own = {{"microbatch", nullptr}, {"parameter", nullptr}, {"gradient", nullptr}};
   for (std::size_t i = 0; i < losses_.size() && own["microbatch"].is_null(); ++i) {
     const auto& [weighted, weight] = losses_[i];
     if (weight.item<double>() == 0 && !std::isfinite(weighted.item<double>())) own["microbatch"] = i;
   }
   for (const auto& [name, parameter] : parameters_) {
     const at::Tensor& grad = parameter->stored().grad();
-    if (!own["parameter"].is_null() || !grad.defined() || grad.isfinite().all().item<bool>()) continue;
-    own["parameter"] = name;
+    if (own["parameter"].is_null() && !is_finite(parameter->stored())) own["parameter"] = name;
+    if (grad.defined() && !is_finite(grad)) own["gradient"] = name;
   }
   const std::vector<nlohmann::json> all = all_gather_object(own, ranks_);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -275,12 +287,19 @@ std::string GradientManager::cause_of_non_finite() const {
                " has the weight 0 and a loss that is no number, as a mean over nothing is. Return a loss without a "
                "division by 0 for it, such as the sum over max(1, count)");
   }
-  std::string where;
-  for (const nlohmann::json& one : all) {
-    if (where.empty() && one["parameter"].is_string())
-      where = cat(", first in the gradient of ", one["parameter"].get<std::string>());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i]["parameter"].is_null()) continue;
+    return cat(": ", all[i]["parameter"].get<std::string>(), " itself has such values on rank ", ranks_.ranks()[i],
+               ". Look at what it was loaded from, and at what writes it");
   }
-  return where + ". Lower the learning rate";
+  if (!std::isfinite(loss)) return "";  // which gives all gradients such values
+  // Backward goes from the last to the first, and so do such values.
+  for (auto one = all.rbegin(); one != all.rend(); ++one) {
+    if (one->at("gradient").is_string()) {
+      return cat(", nearest to the loss in the gradient of ", one->at("gradient").get<std::string>());
+    }
+  }
+  return "";
 }
 
 }  // namespace d9d

@@ -40,6 +40,7 @@ namespace d9d {
 
 // What one rank contributes to the totals of a step.
 struct RankReport {
+  std::optional<std::int64_t> step = {};  // of the job, which errors name
   std::int64_t num_tokens = 0;
   bool wants_to_stop = false;
   SaveProgress save = {};
@@ -58,7 +59,7 @@ struct StepGradients {
   bool is_usable = true;                             // false: total weight 0, or not finite
   bool is_finite = true;
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
-  std::string reason;       // why the step is not usable; names the first parameter with a non-finite gradient
+  std::string reason;       // why the step is not usable, and where that comes from
 };
 
 // Wraps the optimiser's step: must call `step` and may run code before and after it.
@@ -149,9 +150,9 @@ class GradientManager {
   [[nodiscard]] Pending sum_step(const RankReport& report);
   // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
   [[nodiscard]] StepGradients read_step(const Pending& pending) const;
-  void refuse_non_finite(const StepGradients& step) const;
-  // Collective, of a step that is not finite: where that comes from, the same on all ranks.
-  [[nodiscard]] std::string cause_of_non_finite() const;
+  void refuse_non_finite(const StepGradients& step, const RankReport& report) const;
+  // Collective, of a step that is not finite: where that comes from, as far as it is known, the same on all ranks.
+  [[nodiscard]] std::string cause_of_non_finite(double loss) const;
   // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
   void scale_gradients(const StepGradients& step) const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
@@ -166,7 +167,6 @@ class GradientManager {
   std::vector<StageReductions> stages_;
   std::vector<std::shared_ptr<GradientReduction>> reductions_;  // of all stages
   TiedParameters tied_;
-  bool has_begun_ = false;  // the step's first forward
   std::vector<GradNormGroup> norm_groups_;
   DeviceMesh pipeline_;  // ranks with other layers
   DeviceMesh ranks_;     // all ranks

@@ -74,8 +74,32 @@ void check_same(const Named& own, const std::map<std::string, std::vector<std::s
 
 }  // namespace
 
+class TiedParameters::UpdateBetweenSteps final : public ModuleHook {
+ public:
+  explicit UpdateBetweenSteps(const std::shared_ptr<Copies>& copies) : copies_(copies) {}
+  void before_forward(Module& /*module*/, const TensorRefs& /*inputs*/) override {
+    const std::shared_ptr<Copies> copies = copies_.lock();
+    if (copies == nullptr || copies->are_in_step) return;
+    d9d::update_copies(copies->all);
+    std::vector<ParameterPtr> written;
+    for (const ParameterCopy& each : copies->all) written.push_back(each.copy);
+    update_local(written);
+  }
+  void after_forward(Module& /*module*/, const TensorRefs& /*outputs*/) override {}
+
+ private:
+  std::weak_ptr<Copies> copies_;  // of TiedParameters, which may end before the stages
+};
+
 TiedParameters::TiedParameters(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages)
-    : copies_(copies_of(stages)) {
+    : copies_(std::make_shared<Copies>(Copies{.all = copies_of(stages)})) {
+  for (const auto& stage : stages) {
+    const auto parameters = stage->named_parameters();
+    const bool has_copies = std::ranges::any_of(copies_->all, [&](const ParameterCopy& each) {
+      return std::ranges::any_of(parameters, [&](const auto& own) { return own.second == each.copy; });
+    });
+    if (has_copies) stage->add_hook(std::make_shared<UpdateBetweenSteps>(copies_));
+  }
   const DeviceMesh pipeline = context.mesh(MeshDomain::kRegular).slice({"pp"});
   if (pipeline.num_ranks() == 1 && stages.size() <= 1) return;
   if (context.device().is_meta()) return;  // the other ranks do not exist (meta_rank())
@@ -101,9 +125,14 @@ TiedParameters::TiedParameters(const DistContext& context, const std::vector<std
   }
 }
 
+void TiedParameters::begin_step() const {
+  if (!std::exchange(copies_->are_in_step, true)) update_copies();
+}
+
 void TiedParameters::sum_gradients() const {
+  end_step();
   const at::NoGradGuard no_grad;
-  for (const auto& [first, copy] : copies_) {
+  for (const auto& [first, copy] : copies_->all) {
     if (first->requires_grad()) first->stored().mutable_grad().add_(copy->stored().grad());
   }
   std::vector<Work> sums;

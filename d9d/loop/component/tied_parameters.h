@@ -4,11 +4,11 @@
 //
 // Example
 //   const TiedParameters tied(context, stages);
-//   tied.update_copies();
+//   tied.begin_step();              // before the first forward
 //   ...                             // gradients of each stage are summed over data-parallel ranks
 //   tied.sum_gradients();           // before their norm
 //   optimizer.step(...);
-//   tied.update_copies();           // for forwards between steps, as of an evaluation
+//   tied.update_copies();
 #pragma once
 
 #include <memory>
@@ -28,9 +28,14 @@ class TiedParameters {
   // parameter, if its dtype, shape or layout differs, or if only some train it.
   TiedParameters(const DistContext& context, const std::vector<std::shared_ptr<Module>>& stages);
 
-  // Local. Copies on this rank get the values of the first stage's: after the optimiser's step, and before the first
-  // forward of the next, since the program may have changed parameters in between.
-  void update_copies() const { d9d::update_copies(copies_); }
+  // Local. Copies on this rank get the values of the first stage's: after the optimiser's step, before the first
+  // forward of the next, and, while this object lives, before each forward of a stage outside of a step, as of an
+  // evaluation, since the program may have changed parameters in between.
+  void update_copies() const { d9d::update_copies(copies_->all); }
+  // Local. Before each forward of a step; the first updates the copies. A step ends with the sum of its gradients, or
+  // with end_step().
+  void begin_step() const;
+  void end_step() const { copies_->are_in_step = false; }
   // Collective over the ranks that have the parameters. Adds up stored().grad(); copies on one rank keep their own.
   void sum_gradients() const;
 
@@ -48,7 +53,13 @@ class TiedParameters {
   };
 
   std::vector<std::string> names_;
-  std::vector<ParameterCopy> copies_;
+  struct Copies {
+    std::vector<ParameterCopy> all;
+    bool are_in_step = false;
+  };
+  class UpdateBetweenSteps;  // of the stages that have copies
+
+  std::shared_ptr<Copies> copies_;
   std::vector<OverRanks> over_ranks_;
   std::unordered_set<const Parameter*> counted_before_;
 };

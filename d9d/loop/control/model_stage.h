@@ -54,12 +54,16 @@ inline constexpr bool kIsOrHolds = std::is_convertible_v<Result, T>;
 template <class T, class... Alternatives>
 inline constexpr bool kIsOrHolds<T, std::variant<Alternatives...>> = (std::is_same_v<T, Alternatives> || ...);
 
+// Throws StateError: a stage returned what another one returns.
+[[noreturn]] void refuse_other_end();
+
 // The T that a result is or holds.
 template <class T, class Result>
 [[nodiscard]] T taken_as(Result&& result) {
   if constexpr (std::is_convertible_v<Result, T>) {
     return T(std::forward<Result>(result));
   } else {
+    if (!std::holds_alternative<T>(result)) refuse_other_end();
     return std::get<T>(std::forward<Result>(result));
   }
 }

@@ -167,7 +167,8 @@ class TrainingRun {
     report.learning_rate = learning_rate();
     first_update_.begin(*job_.module, report.learning_rate);
     saves_.wait_for_copies();
-    const RankReport own{.num_tokens = num_tokens,
+    const RankReport own{.step = job_.schedule.current_step(),
+                         .num_tokens = num_tokens,
                          .wants_to_stop = interrupt_.requested(),
                          .save = saves_.progress(),
                          .next_microbatches = packs_.num_next()};

@@ -9,10 +9,12 @@
 // any data is read.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,6 +39,19 @@ namespace d9d::mapper {
 [[nodiscard]] StateMapper unsqueeze(const std::string& name, std::int64_t dim);
 [[nodiscard]] StateMapper squeeze(const std::string& name, std::optional<std::int64_t> dim);  // none: all of size 1
 [[nodiscard]] StateMapper cast(const std::string& name, at::ScalarType dtype);
+// The mistakes of other types, each as one compile error.
+template <class T>
+requires(std::is_enum_v<T> && !std::is_same_v<T, at::ScalarType>) StateMapper cast(const std::string&, T) {
+  static_assert(sizeof(T) == 0,
+                "cast takes LibTorch's at::ScalarType: write cast(name, d9d::to_scalar_type(dtype)) "
+                "(d9d/core/dtype/scalar_type.h)");
+  return identity("");
+}
+template <std::convertible_to<std::string> Name>
+StateMapper stack(const Name&, const std::string&, std::int64_t) {
+  static_assert(sizeof(Name) == 0, "stack takes the list of names that become one: write stack({...}, to, dim)");
+  return identity("");
+}
 
 [[nodiscard]] StateMapper stack(const std::vector<std::string>& from, const std::string& to, std::int64_t dim);
 [[nodiscard]] StateMapper unstack(const std::string& from, const std::vector<std::string>& to, std::int64_t dim);
@@ -52,6 +67,16 @@ namespace d9d::mapper {
 [[nodiscard]] StateMapper function(
     const std::string& name, const std::vector<std::string>& from, const std::vector<std::string>& to,
     const std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>& apply);
+
+template <class Apply>
+requires(!std::is_invocable_r_v<std::vector<at::Tensor>, const Apply&, const std::vector<at::Tensor>&>) StateMapper
+    function(const std::string&, const std::vector<std::string>&, const std::vector<std::string>&, const Apply&) {
+  static_assert(
+      sizeof(Apply) == 0,
+      "function takes a callable `std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)`: one tensor "
+      "for each name of `from`, and for each of `to`");
+  return identity("");
+}
 
 // Local. Keeps this rank's part of a tensor that every rank has. Only at the end of a chain.
 [[nodiscard]] StateMapper distribute(const std::string& name, const DeviceMesh& mesh, const Placements& placements);

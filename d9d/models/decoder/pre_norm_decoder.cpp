@@ -1,5 +1,6 @@
 #include "d9d/models/decoder/pre_norm_decoder.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/ATen.h>
@@ -16,6 +17,17 @@ class LayerList : public Module {
     register_module(std::to_string(global_index), layer);
   }
 };
+
+// Hidden states between layers have the dtype of the matrices that they are multiplied with, of which the largest
+// stands for all. Norms and routers may have another.
+at::ScalarType dtype_between_layers(const DecoderLayer& layer) {
+  const auto parameters = layer.named_parameters();
+  const auto size = [](const auto& named) { return c10::multiply_integers(named.second->global_shape()); };
+  return std::ranges::max_element(parameters, {}, size)->second->local().scalar_type();
+}
+
+// Of the decoder's float64, or float32.
+at::ScalarType auxiliary_dtype(at::ScalarType dtype) { return at::promote_types(dtype, at::kFloat); }
 
 }  // namespace
 
@@ -76,6 +88,10 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
     }
     aggregator.add(state.hidden_states);
   }
+  if (config.has_auxiliary_loss && !state.auxiliary_loss) {  // the layers up to here have none, and later ones do
+    const at::TensorOptions like = state.hidden_states.options();
+    state.auxiliary_loss = at::zeros({}, like.dtype(auxiliary_dtype(state.hidden_states.scalar_type())));
+  }
   if (norm) state.hidden_states = norm(state.hidden_states);
   state.hidden_states_snapshot = aggregator.pack_with_snapshot(state.hidden_states_snapshot);
   return state;
@@ -87,7 +103,7 @@ SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_in
   D9D_CHECK(sequence % num_position_shards_ == 0, ConfigError,
             "[models::decoder] expected positions in a multiple of the tensor-parallel ranks = ", num_position_shards_,
             ", got ids ", pipeline_input.input_ids.sizes(), ". Choose such a sequence length, or pad.");
-  const at::ScalarType dtype = layers_.front()->named_parameters().front().second->local().scalar_type();
+  const at::ScalarType dtype = dtype_between_layers(*layers_.front());
   const at::TensorOptions meta(at::kMeta);
   SequenceTransfer transfer{
       .hidden_states = at::empty({batch, sequence / num_position_shards_, config.hidden_size}, meta.dtype(dtype)),
@@ -98,7 +114,7 @@ SequenceTransfer PreNormDecoder::stage_transfer(const SequenceInput& pipeline_in
     transfer.hidden_states_snapshot = at::empty({layers_done + 1, batch, config.hidden_size}, meta.dtype(dtype));
   }
   if (config.has_auxiliary_loss) {
-    transfer.auxiliary_loss = at::empty({}, meta.dtype(at::promote_types(dtype, at::kFloat)));
+    transfer.auxiliary_loss = at::empty({}, meta.dtype(auxiliary_dtype(dtype)));
   }
   return transfer;
 }

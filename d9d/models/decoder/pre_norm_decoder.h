@@ -44,7 +44,7 @@ struct PreNormDecoderConfig {
   VocabularySplits vocabulary;
   RotaryEmbeddingConfig rope;
   bool ties_word_embeddings = false;
-  bool has_auxiliary_loss = false;  // at least one layer returns one
+  bool has_auxiliary_loss = false;  // at least one layer of the whole model returns one
 };
 
 // The decoder configuration in a parameter record of any family.

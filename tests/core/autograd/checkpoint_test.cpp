@@ -1,6 +1,9 @@
 #include "d9d/core/autograd/checkpoint.h"
 
+#include <thread>
+
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
@@ -8,6 +11,9 @@
 
 namespace d9d::checkpoint_test {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 at::Tensor random_leaf(at::IntArrayRef shape, std::uint64_t key) {
   const at::Tensor leaf = at::empty(shape, at::kDouble);
@@ -137,6 +143,15 @@ TEST(Checkpoint, Refuses_a_recomputation_that_replays_more) {
   EXPECT_THROW(y.sum().backward(), StateError);
 }
 
+TEST(Checkpoint, Refuses_a_recomputation_that_replays_another_type) {
+  const at::Tensor y = checkpoint(
+      [](const at::Tensor& input) {
+        return at::exp(is_recomputing() ? input * replayed([] { return 2.0; }) : input * replayed([] { return 2; }));
+      },
+      random_leaf({4}, 1));
+  EXPECT_THAT([&] { y.sum().backward(); }, ThrowsMessage<StateError>(HasSubstr("values of the same types")));
+}
+
 TEST(Checkpoint, Takes_tensors_inside_trees_and_other_arguments) {
   const at::Tensor a = random_leaf({3}, 1);
   const at::Tensor b = random_leaf({3}, 2);
@@ -172,6 +187,51 @@ TEST(Checkpoint, Refuses_in_place_changes_of_saved_tensors) {
       },
       x);
   EXPECT_THROW(y.sum().backward(), StateError);
+}
+
+TEST(Checkpoint, Refuses_a_recomputation_that_draws_other_random_numbers) {
+  using Draw = std::function<at::Tensor(const at::Tensor&)>;
+  const std::vector<std::pair<std::string, Draw>> draws = {
+      {"aten::dropout", [](const at::Tensor& x) { return at::dropout(x, 0.5, /*train=*/true); }},
+      {"aten::rand", [](const at::Tensor& x) { return x * at::rand(x.sizes(), x.options()); }},
+      {"aten::bernoulli", [](const at::Tensor& x) { return x * at::bernoulli(at::full_like(x, 0.5)); }},
+      {"aten::normal_", [](const at::Tensor& x) { return x * at::empty_like(x).normal_(); }},
+      {"aten::randperm", [](const at::Tensor& x) { return x.index({at::randperm(x.size(0))}); }},
+  };
+  for (const auto& [name, draw] : draws) {
+    SCOPED_TRACE(name);
+    for (const bool is_nested : {false, true}) {
+      const auto body = [&](const at::Tensor& input) { return at::sin(draw(at::sin(input))); };
+      const at::Tensor y =
+          checkpoint([&](const at::Tensor& input) { return is_nested ? checkpoint(body, input) : body(input); },
+                     random_leaf({4}, 1));
+      EXPECT_THAT([&] { y.sum().backward(); }, ThrowsMessage<StateError>(HasSubstr(name)));
+    }
+  }
+}
+
+TEST(Checkpoint, Accepts_operators_that_may_draw_and_do_not) {
+  const auto body = [](const at::Tensor& input) {
+    const at::Tensor heads = input.view({1, 1, 2, 2});
+    const at::Tensor attended = at::scaled_dot_product_attention(heads, heads, heads, {}, /*dropout_p=*/0.0);
+    return at::sin(at::dropout(at::dropout(attended, 0.0, /*train=*/true), 0.5, /*train=*/false));
+  };
+  const at::Tensor plain = random_leaf({4}, 1), x = random_leaf({4}, 1);
+  body(plain).sum().backward();
+  checkpoint(body, x).sum().backward();
+  EXPECT_TRUE(at::equal(x.grad(), plain.grad()));
+}
+
+TEST(Checkpoint, Accepts_random_numbers_that_are_replayed_or_of_other_threads) {
+  const at::Tensor x = random_leaf({4}, 1);
+  at::Tensor mask;
+  const auto body = [&](const at::Tensor& input) {
+    std::thread([] { (void)at::rand({1}); }).join();  // as a loader's
+    mask = replayed([&] { return at::bernoulli(at::full_like(input, 0.5)); });
+    return at::sin(input) * mask;
+  };
+  checkpoint(body, x).sum().backward();
+  EXPECT_TRUE(at::equal(x.grad(), at::cos(x.detach()) * mask));
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 #include "d9d/core/error/error_place.h"
 
 #include <stdexcept>
+#include <thread>
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
@@ -48,8 +50,32 @@ TEST(ErrorPlace, Is_added_to_errors_of_libtorch_without_their_stack) {
             "shape '[4, 4]' is invalid for input of size 6 (in layers.0, microbatch 3)");
 }
 
-TEST(ErrorPlace, Leaves_exceptions_of_others_as_they_are) {
-  EXPECT_EQ(line_of([] { throw std::out_of_range("map::at"); }), "map::at");
+TEST(ErrorPlace, Is_kept_beside_exceptions_of_others) {
+  EXPECT_EQ(line_of([] { throw std::out_of_range("map::at"); }), "map::at (in layers.0, microbatch 3)");
+  struct OwnError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  EXPECT_EQ(line_of([] { throw OwnError("boom\nof the user"); }), "boom (in layers.0, microbatch 3)");
+  EXPECT_THROW(with_error_place("in forward", [] { throw OwnError("boom"); }), OwnError);
+}
+
+TEST(ErrorPlace, Of_exceptions_of_others_goes_from_thread_to_thread) {
+  std::exception_ptr thrown;
+  std::thread([&] {
+    try {
+      with_error_place("in layers.0", [] { throw std::out_of_range("map::at"); });
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  }).join();
+  EXPECT_EQ(line_of([&] { std::rethrow_exception(thrown); }), "map::at (in layers.0, microbatch 3)");
+  EXPECT_EQ(line_of([] { throw std::out_of_range("another"); }), "another (in layers.0, microbatch 3)");
+}
+
+TEST(ErrorPlace, Of_memory_that_is_short_says_what_helps) {
+  constexpr std::int64_t kMoreThanAnyMachineHas = std::int64_t{1} << 46;
+  EXPECT_THAT(line_of([] { (void)at::empty({kMoreThanAnyMachineHas}, at::kDouble); }),
+              ::testing::AllOf(::testing::HasSubstr("(in layers.0, microbatch 3)"), ::testing::HasSubstr("d9d_plan")));
 }
 
 TEST(ErrorPlace, Passes_results_on) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "examples/pipeline_schedule/limited_schedule.h"
 #include "tests/loop/run/pipeline_job.h"
 #include "tests/support/io_faults.h"
 
@@ -52,6 +53,17 @@ TEST(OwnSchedule, Trains_as_one_rank_does) {
   for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{}, DeviceMeshParameters{.pipeline_parallel = 2},
                                            DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
     expect_same(train({.mesh = mesh, .own_schedule = [](std::int64_t) { return there_and_back(); }}), in_one_piece());
+  }
+}
+
+TEST(OwnSchedule, Of_the_example_trains_as_one_rank_does) {
+  for (const DeviceMeshParameters& mesh :
+       {DeviceMeshParameters{.pipeline_parallel = 2}, DeviceMeshParameters{.pipeline_parallel = 4},
+        DeviceMeshParameters{.pipeline_parallel = 2, .data_parallel_shard = 2}}) {
+    for (const std::int64_t limit : {1, 2, 4}) {
+      expect_same(train({.mesh = mesh, .own_schedule = [&](std::int64_t) { return limited_schedule(limit); }}),
+                  in_one_piece());
+    }
   }
 }
 

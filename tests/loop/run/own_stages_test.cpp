@@ -129,7 +129,7 @@ struct Stream {
 struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   explicit Provider(const Layers& of_net) : layers(of_net) {}
   ModelStage<Types> initialize_model_stage(const DistContext&, const PipelineStageInfo& stage) override {
-    net = make_module<Net>(layers, stage);
+    net = make_module<Net>(layers, ignores_stage ? PipelineStageInfo() : stage);
     return as_model_stage<Types>(net);
   }
   void parallelize_model_stage(const DistContext& context, const PipelineStageInfo&, Module&) override {
@@ -143,6 +143,7 @@ struct Provider : ModelProvider<Types>, DataProvider<Batch> {
   }
   const Layers& layers;
   ModulePtr<Net> net = nullptr;
+  bool ignores_stage = false;  // builds the whole model for each
   std::function<std::int64_t(std::int64_t rank)> of_second_step = [](std::int64_t) { return kNumMicrobatches; };
 };
 
@@ -336,6 +337,15 @@ TEST(OwnStages, That_hand_on_memory_which_they_write_again_are_refused_and_copie
     EXPECT_THAT(error_of(Provider(written_again), layout),
                 HasSubstr("expected tensor 1 of what stage 0 hands to stage 1 for microbatch 0 to stay"));
   }
+}
+
+TEST(OwnStages, Built_without_their_stage_info_are_refused) {
+  const Layers layers = activated_layers();
+  Provider provider(layers);
+  provider.ignores_stage = true;
+  EXPECT_THAT(error_of(provider, {.mesh = {.pipeline_parallel = 2}, .schedule = OneFOneBScheduleConfig{}}),
+              AllOf(HasSubstr("Types::Transfer on every other"), HasSubstr("from the PipelineStageInfo"),
+                    HasSubstr("stage 0, microbatch 0 of step 0")));
 }
 
 TEST(OwnStages, That_announce_an_undefined_tensor_are_refused) {

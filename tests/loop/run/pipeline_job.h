@@ -71,6 +71,7 @@ struct PipelineJob {
   bool is_huggingface = false;          // exports, and source_checkpoint; of dense models
   at::ScalarType dtype = at::kDouble;
   OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
+  std::optional<std::int64_t> step_timeout = {};
   RankBackend backend = RankBackend::kThreads;
   std::optional<Dtype> gradient_dtype = {};
   bool is_on_gpu = false;  // one rank, in this process
@@ -78,6 +79,7 @@ struct PipelineJob {
   // Called with each stage that the provider has built, those that are measured included; null: nothing.
   std::function<void(const PipelineStageInfo&, Module&)> on_stage = nullptr;
   std::function<void(LossResult&)> on_loss = nullptr;  // called with each loss of the last stage
+  std::function<void()> on_updated = nullptr;          // called after each of the optimiser's steps
   std::vector<std::int64_t> prompt = {};               // after which the trained model writes; empty: nothing
   std::function<void(Module&)> on_trained = nullptr;   // called with the rank's part before the model writes
   // Of a rank, in place of `schedule`; null: none.
@@ -219,6 +221,9 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
 
   // `note` gets all tensors of the stages as whole ones when the job is ready.
   void register_events(const DistContext&, EventBus& events) override {
+    if (job.on_updated) {
+      events.subscribe(kTrainOptimizerStepPost, [this](const auto&) { job.on_updated(); });
+    }
     events.subscribe(kTrainModelStagesReady, [this](const ModelStagesReady& ready) {
       for (Module& stage : ready.modules) stages.push_back(&stage);
     });
@@ -275,6 +280,7 @@ inline TrainerConfig config_of(const PipelineJob& job) {
   config.gradient_manager.grad_dtype = job.gradient_dtype;
   config.gradient_clipping.max_norm = 0.5;
   if (job.has_graphs) config.cuda_graph.emplace();
+  if (job.step_timeout) config.timeout.step_timeout = *job.step_timeout;
   return config;
 }
 

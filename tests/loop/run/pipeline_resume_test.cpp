@@ -132,6 +132,34 @@ TEST_F(PipelineResume, Of_stages_with_experts_continues_as_one_piece_would) {
   }
 }
 
+// Without a pipeline: tensor, context and expert parallelism alone, and from each to the others, to stages and back.
+TEST_F(PipelineResume, Of_parts_of_layers_and_sequences_continues_as_one_rank_would) {
+  const std::vector<PipelineJob> dense = {
+      {.mesh = {.tensor_parallel = 2}},
+      {.mesh = {.context_parallel_shard = 2}},
+      {},
+      {.mesh = {.context_parallel_replicate = 2}},
+      {.mesh = {.pipeline_parallel = 2, .tensor_parallel = 2}, .schedule = OneFOneBScheduleConfig{}}};
+  const std::vector<PipelineJob> experts = {{.mesh = {.data_parallel_replicate = 2, .expert_parallel = 2}},
+                                            {.mesh = {.context_parallel_shard = 2, .expert_parallel = 2}},
+                                            {},
+                                            {.mesh = {.data_parallel_shard = 4, .expert_parallel = 4}}};
+  for (const bool has_experts : {false, true}) {
+    std::vector<PipelineJob> jobs = has_experts ? experts : dense;
+    for (PipelineJob& job : jobs) job.has_experts = has_experts;
+    const Trained whole = since(train({.has_experts = has_experts, .num_steps = kSteps}), kSaved);
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const Trained uninterrupted = since(save(jobs[i]), kSaved);
+      SCOPED_TRACE(cat("experts ", has_experts, ", from ", i));
+      expect_bit_equal(resume(jobs[i]), uninterrupted);
+      for (const std::size_t distance : {1, 2}) {
+        SCOPED_TRACE(cat("to ", (i + distance) % jobs.size()));
+        expect_same(resume(jobs[(i + distance) % jobs.size()]), whole);
+      }
+    }
+  }
+}
+
 TEST_F(PipelineResume, Over_sockets_continues_as_one_piece_would) {
   const PipelineJob job{.mesh = {.pipeline_parallel = 2, .data_parallel_shard = 2},
                         .schedule = DualPipeVScheduleConfig{},

@@ -140,6 +140,66 @@ TEST(TiedPipeline, Announces_which_parameters_several_stages_have) {
   EXPECT_THAT(log_of({.mesh = tied.mesh, .schedule = tied.schedule}), Not(HasSubstr("train as one")));
 }
 
+// The tied parameters of the first and the last of the stages.
+std::vector<std::pair<at::Tensor, at::Tensor>> tied_pairs(const Module& first, const Module& last) {
+  std::map<std::string, at::Tensor> of_first;
+  for (const auto& [name, parameter] : first.named_parameters()) of_first[name] = parameter->local().detach();
+  std::vector<std::pair<at::Tensor, at::Tensor>> pairs;
+  for (const auto& [name, parameter] : last.named_parameters()) {
+    if (of_first.contains(name)) pairs.emplace_back(of_first.at(name), parameter->local().detach());
+  }
+  return pairs;
+}
+
+at::Tensor losses_of_last_stage(DecoderForCausalLM& last) {
+  const at::NoGradGuard no_grad;
+  const TokenBatch batch = pipeline::microbatch(0, 0);
+  const at::Tensor hidden = at::sin(at::arange(batch.input_ids.numel() * last.model->hidden_size(), at::kDouble));
+  const SequenceTransfer arrived{.hidden_states = hidden.view({1, batch.input_ids.numel(), last.model->hidden_size()}),
+                                 .hidden_states_snapshot = std::nullopt,
+                                 .auxiliary_loss = std::nullopt};
+  const ModulePtr<DecoderForCausalLM> model(std::shared_ptr<DecoderForCausalLM>(std::shared_ptr<void>(), &last));
+  DecoderForCausalLM::Shared shared;
+  shared.sequence.position_ids = batch.position_ids;
+  shared.head.labels = batch.labels;
+  const auto output = model(SequenceStageInput(arrived), shared);
+  return std::get<DecoderOutput<LanguageModellingHead>>(output).head.cross_entropy;
+}
+
+// As a handler of an event that evaluates the stage by itself.
+TEST(TiedPipeline, A_stage_that_a_handler_calls_reads_what_it_wrote_to_the_first) {
+  DecoderForCausalLM* last = nullptr;
+  Module* first = nullptr;
+  int num_calls = 0;
+  const auto check = [&] {
+    ++num_calls;
+    const at::NoGradGuard no_grad;
+    const auto pairs = tied_pairs(*first, *last);
+    ASSERT_FALSE(pairs.empty());
+    std::vector<at::Tensor> values;
+    for (const auto& [own, copy] : pairs) {
+      values.push_back(own.clone());
+      own.mul_(2);
+      copy.mul_(2);
+    }
+    const at::Tensor expected = losses_of_last_stage(*last);  // both were written
+    for (const auto& [own, copy] : pairs) copy.zero_();
+    EXPECT_TRUE(at::equal(losses_of_last_stage(*last), expected));
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      pairs[i].first.copy_(values[i]);
+      pairs[i].second.copy_(values[i]);
+    }
+  };
+  PipelineJob job{.schedule = ZeroBubbleVScheduleConfig{}, .ties_embeddings = true};
+  job.on_stage = [&](const PipelineStageInfo& stage, Module& module) {
+    if (stage.is_first()) first = &module;
+    if (stage.is_last()) last = dynamic_cast<DecoderForCausalLM*>(&module);
+  };
+  job.on_updated = check;
+  expect_same(train(job), tied_in_one_piece());
+  EXPECT_EQ(num_calls, pipeline::kNumSteps);
+}
+
 class TiedPipelineFolders : public ::testing::Test {
  protected:
   void SetUp() override { fs::remove_all(folder()); }

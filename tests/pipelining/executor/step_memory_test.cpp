@@ -136,5 +136,44 @@ TEST(StepMemory, Goes_back_after_steps_of_any_number_of_microbatches_whose_progr
   EXPECT_EQ(num_built, kNumRanks * kNumRanks * kNumKinds);
 }
 
+// Inboxes grow with the longest message so far, in place of the ones before, and stay where messages are shorter again.
+TEST(StepMemory, Of_growing_messages_and_any_number_of_microbatches_is_that_of_the_longest) {
+  constexpr std::int64_t kNumRanks = 2, kNumSteps = 100, kMostMicrobatches = 6, kLongest = 4000;
+  const PipelineSchedule schedule = schedule_of(OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true});
+  run_ranks(RankBackend::kThreads, kNumRanks, [&](World& world) {
+    const DistContext context = context_of(world);
+    const auto prepared = [&] {  // gradients have their memory
+      auto part = std::make_unique<Part>(context, schedule, ToyShape{});
+      part->run(kMostMicrobatches);
+      return part;
+    };
+    const auto at_once = prepared();
+    const MemoryPeak of_longest;
+    at_once->network.num_more_rows = kLongest;
+    at_once->run(kMostMicrobatches);
+    const std::int64_t inboxes = of_longest.live_bytes();
+    ASSERT_GT(inboxes, kLongest * kToyWidth * 8) << "inboxes are not counted";
+
+    const auto part = prepared();
+    const MemoryPeak memory;
+    std::int64_t most_rows = 0, live = 0, num_changes = 0, num_growths = 0;
+    const auto run = [&](std::int64_t num_microbatches, std::int64_t num_more_rows) {
+      part->network.num_more_rows = num_more_rows;
+      const std::int64_t rows = part->network.num_rows(std::min<std::int64_t>(num_microbatches - 1, 2));
+      if (rows > std::exchange(most_rows, std::max(rows, most_rows))) ++num_growths;
+      part->run(num_microbatches);
+      if (memory.live_bytes() != std::exchange(live, memory.live_bytes())) ++num_changes;
+    };
+    for (std::int64_t step = 0; step < kNumSteps; ++step) {
+      // The same numbers on both ranks: lengths grow until step 50, and are shorter in two of three steps.
+      const std::int64_t limit = kLongest * std::min<std::int64_t>(1 + step / 10, 5) / 5;
+      run(1 + (step * 5 + step / 7) % kMostMicrobatches, step % 3 == 0 ? limit : 100 + (step * 37) % 300);
+    }
+    run(kMostMicrobatches, kLongest);
+    EXPECT_EQ(live, inboxes);
+    EXPECT_LE(num_changes, num_growths);
+  });
+}
+
 }  // namespace
 }  // namespace d9d::test::step_memory_test

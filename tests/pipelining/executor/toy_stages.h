@@ -52,9 +52,10 @@ class ToyNetwork {
     }
   }
 
-  // Microbatches have 1, 2, 3, 1, 2, ... rows.
+  // Microbatches have 1, 2, 3, 1, 2, ... rows, and num_more_rows.
+  [[nodiscard]] std::int64_t num_rows(std::int64_t microbatch) const { return 1 + microbatch % 3 + num_more_rows; }
   [[nodiscard]] at::Tensor input(std::int64_t microbatch) const {
-    return toy_values(microbatch, 1 + microbatch % 3, kToyWidth, shape.device);
+    return toy_values(microbatch, num_rows(microbatch), kToyWidth, shape.device);
   }
   [[nodiscard]] at::Tensor layer(std::int64_t index, const at::Tensor& x) const {
     return at::tanh(at::mm(x, weights[static_cast<std::size_t>(index)])) + x / 2;
@@ -82,6 +83,7 @@ class ToyNetwork {
 
   const ToyShape shape;
   std::vector<at::Tensor> weights;
+  std::int64_t num_more_rows = 0;  // may change between steps; num_rows() must not be kToyWidth
 };
 
 // x w, whose gradient of w may wait.
@@ -113,7 +115,7 @@ class ToyStage : public PipelineStage {
 
   std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary) const override {
     const at::TensorOptions meta(at::kMeta);
-    const at::Tensor x = at::empty({1 + microbatch.value % 3, kToyWidth}, meta.dtype(at::kDouble));
+    const at::Tensor x = at::empty({network_.num_rows(microbatch.value), kToyWidth}, meta.dtype(at::kDouble));
     if (!network_.shape.has_more_tensors) return {x};
     return {x, at::empty({}, meta.dtype(at::kDouble)), at::empty({3}, meta.dtype(at::kLong))};
   }
@@ -150,7 +152,7 @@ class ToyStage : public PipelineStage {
 
   std::vector<at::Tensor> weights() const override { return {weight()}; }
 
-  // Weights' gradients are sums over rows, which are fewer than columns.
+  // Weights' gradients are sums over rows, which are not as many as columns.
   void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                 const std::function<void()>& compute) override {
     if (on_backward) on_backward(index_, microbatch, part);
