@@ -58,7 +58,8 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
   if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
-  return job.packs && splits_sequences ? std::optional<std::string>("packed sequences") : std::nullopt;
+  const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
+  return is_packed && splits_sequences ? std::optional<std::string>("packed sequences") : std::nullopt;
 }
 
 }  // namespace
@@ -177,6 +178,7 @@ std::string source(const LayoutJob& job) {
       .member("pooling", &LayoutJob::pooling)
       .member("labels", &LayoutJob::labels)
       .member("packs", &LayoutJob::packs)
+      .member("has_short_sequences", &LayoutJob::has_short_sequences)
       .member("weights", &LayoutJob::weights)
       .member("has_pairs", &LayoutJob::has_pairs)
       .member("num_microbatches", &LayoutJob::num_microbatches)
@@ -216,6 +218,7 @@ std::string source(const Layout& layout) {
       .member("composition", &Layout::composition)
       .member("checkpoints", &Layout::checkpoints)
       .member("keeps_master_weights", &Layout::keeps_master_weights)
+      .member("pads", &Layout::pads)
       .member("deals_in_turn", &Layout::deals_in_turn)
       .part("fsdp", source(layout.fsdp))
       .member("grad_dtype", &Layout::grad_dtype)

@@ -52,14 +52,14 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
       scale(register_parameter("scale", {.shape = {sizes.hidden_size}, .init = init::uniform(1.0)})) {}
 
 DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                     const std::optional<PackedSequences>& packed) const {
+                                     const SequenceShared& shared) const {
   const at::Tensor attended =
-      hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), packed);
+      hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), shared.packed);
   const at::Tensor normed = post_attention_layernorm(attended);
   DecoderLayerOutput output;
   at::Tensor mixed;
   if (experts) {
-    const MoEOutput of_experts = experts(normed);
+    const MoEOutput of_experts = experts(normed, shared.real_positions);
     mixed = of_experts.hidden_states;
     output.auxiliary_loss = of_experts.auxiliary_loss;
   } else {
