@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/philox.h"
+#include "d9d/base/rounding.h"
 #include "d9d/data/build_documents.h"
 #include "d9d/data/build_view.h"
 #include "d9d/data/stream/streamed_packs.h"
@@ -35,11 +36,36 @@ const SequenceConfig& sequence_of(const SourceConfig& config) {
   return std::visit([](const auto& source) -> const SequenceConfig& { return source.sequence; }, config);
 }
 
+std::int64_t num_context_ranks(const DeviceMeshParameters& mesh) {
+  return mesh.context_parallel_shard * mesh.context_parallel_replicate;
+}
+
+// What the number of positions of a sequence must be a multiple of.
+std::int64_t num_position_ranks(const DeviceMeshParameters& mesh) {
+  return num_context_ranks(mesh) * mesh.tensor_parallel;
+}
+
+// Packed sequences are not padded: ranks must be able to share them as they are.
+void check_packed(const SequenceConfig& sequence, const DeviceMeshParameters& mesh) {
+  D9D_CHECK(num_context_ranks(mesh) == 1, ConfigError,
+            "[data::build_token_stream] expected mesh.context_parallel_shard * context_parallel_replicate = 1 with the "
+            "views \"packed\" and \"streamed\", got ",
+            num_context_ranks(mesh), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
+  D9D_CHECK(sequence.sequence_length % mesh.tensor_parallel == 0, ConfigError,
+            "[data::build_token_stream] expected sequence_length in a multiple of mesh.tensor_parallel = ",
+            mesh.tensor_parallel,
+            " with the views \"packed\" and \"streamed\", got sequence_length = ", sequence.sequence_length,
+            ". Set it to ", round_up(sequence.sequence_length, mesh.tensor_parallel), ".");
+}
+
 void check_length(const SequenceConfig& sequence, const Job& job) {
   const auto& max_positions = job.options.max_positions;
   D9D_CHECK(!max_positions || sequence.sequence_length <= *max_positions, ConfigError,
             "[data::build_token_stream] expected sequence_length <= the model's max_position_ids = ", *max_positions,
             ", got sequence_length = ", sequence.sequence_length, ". Change one of the two.");
+  const bool is_packed = std::holds_alternative<PackedViewConfig>(sequence.view) ||
+                         std::holds_alternative<StreamedViewConfig>(sequence.view);
+  if (is_packed) check_packed(sequence, job.options.mesh);
 }
 
 // Whether some tokens are read and not predicted.
@@ -119,8 +145,11 @@ std::function<TokenBatch(TokenBatch)> pinning(const AutoDataConfig& loader) {
   return [](const TokenBatch& batch) { return tree_map(detail::pin_memory, batch); };
 }
 
-TokenBatch collate(std::span<const TokenSample> samples) {
-  return samples.front().packed_lengths.empty() ? collate_padded(samples) : collate_fixed(samples);
+std::function<TokenBatch(std::span<const TokenSample>)> collating(const DeviceMeshParameters& mesh) {
+  return [multiple = num_position_ranks(mesh)](std::span<const TokenSample> samples) {
+    return samples.front().packed_lengths.empty() ? collate_padded_to_multiple(samples, multiple)
+                                                  : collate_fixed(samples);
+  };
 }
 
 // The source of a job that is not a mixture; null for others.
@@ -173,7 +202,7 @@ std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& con
   TokenView view = std::visit([&](const auto& data) { return view_of(data, {loader, options}); }, config);
   if (view.shuffles_itself) loader.shuffle = false;
   options.stream.dataset_order = view.order;
-  return make_pack_stream<TokenBatch>(std::move(view.dataset), collate, loader, options.stream);
+  return make_pack_stream<TokenBatch>(std::move(view.dataset), collating(options.mesh), loader, options.stream);
 }
 
 }  // namespace d9d

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "d9d/core/mesh/device_mesh_parameters.h"
 #include "d9d/data/config.h"
 #include "d9d/data/make_pack_stream.h"
 #include "d9d/data/view/token_sample.h"
@@ -18,13 +19,15 @@ struct TokenStreamOptions {
   std::int64_t vocabulary_size = 0;                // of the model; every token id must be smaller
   std::optional<std::int64_t> max_positions = {};  // of the model: the maximum length of a sequence; none: unlimited
   bool shows_progress = false;                     // of tokenising, which one rank of a machine does
+  DeviceMeshParameters mesh = {};                  // whose context- and tensor-parallel ranks share each sequence
   StreamOptions stream = {};
 };
 
-// The documents of the source (build_documents) in its view (build_view), in batches: packed and concatenated sequences
-// have one length, documents are padded to the longest of a microbatch. Throws ConfigError or IoError as these do, and
-// ConfigError if sequences are longer than the model's positions, or if a mixture has packed sources and others. The
-// view "streamed" of a source of rows is StreamedPacks.
+// The documents of the source (build_documents) in its view (build_view), in batches. Documents are padded to the
+// longest of a microbatch, and these and concatenated sequences to a multiple of the ranks that share a sequence;
+// packed ones have one length. Throws ConfigError or IoError as these do, and ConfigError if sequences are longer than
+// the model's positions, if packed ones cannot be shared by these ranks, or if a mixture has packed sources and others.
+// The view "streamed" of a source of rows is StreamedPacks.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 

@@ -63,6 +63,29 @@ TEST_F(TokenStream, Of_sequences_longer_than_the_positions_of_the_model_is_refus
               AllOf(HasSubstr("sequence_length = 2"), HasSubstr("max_position_ids = 1")));
 }
 
+// Ranks that share a sequence have equally many of its positions.
+TEST_F(TokenStream, Pads_sequences_for_the_ranks_that_share_them_unless_they_are_packed) {
+  TokensDataConfig data = config();
+  data.source.end_of_document = 40;
+  data.source.sequence.sequence_length = 40;
+  const auto columns = [&](const ViewConfig& view, const DeviceMeshParameters& mesh) {
+    data.source.sequence.view = view;
+    data.loader = {.global_batch_size = 1, .microbatch_size = 1, .num_workers = 0};
+    const auto stream = build_token_stream(data, {.vocabulary_size = 300, .mesh = mesh});
+    const TokenBatch batch = stream->next().value().front();
+    EXPECT_EQ(batch.lengths.empty() ? batch.input_ids.size(1) : batch.lengths.at(0), 40);
+    return batch.input_ids.size(1);
+  };
+  EXPECT_EQ(columns(DocumentsViewConfig{}, {}), 40);
+  EXPECT_EQ(columns(DocumentsViewConfig{}, {.context_parallel_shard = 3, .tensor_parallel = 2}), 42);
+  EXPECT_EQ(columns(ConcatenatedViewConfig{}, {.context_parallel_replicate = 3}), 42);
+  EXPECT_EQ(columns(PackedViewConfig{}, {.tensor_parallel = 4}), 40);
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)columns(PackedViewConfig{}, {.context_parallel_shard = 2}); }),
+              AllOf(HasSubstr("mesh.context_parallel_shard"), HasSubstr("\"documents\"")));
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)columns(PackedViewConfig{}, {.tensor_parallel = 3}); }),
+              AllOf(HasSubstr("sequence_length"), HasSubstr("mesh.tensor_parallel = 3"), HasSubstr("Set it to 42")));
+}
+
 TEST_F(TokenStream, Ends_with_a_shorter_pack_unless_the_rest_is_dropped) {
   TokensDataConfig keeping = config();
   keeping.loader.drop_last = false;

@@ -75,6 +75,8 @@ LayoutJob draw_job() {
   job.labels = any_of<Labels>({Labels::kAll, Labels::kUnequal, Labels::kSecondHalf, Labels::kSomeSequences});
   job.packs = one_in(4);
   job.weights = any_of<Weights>({Weights::kCounted, Weights::kScaled, Weights::kSomeZero});
+  job.has_short_sequences = one_in(3);
+  if (job.has_short_sequences) job.own.dropout = job.head_dropout = 0.0;  // a mask numbers positions with their padding
   job.has_pairs = one_in(5);
   job.num_sequences = number(1, 3);
   job.num_steps = number(1, 4);
@@ -107,6 +109,7 @@ DeviceMeshParameters draw_mesh(const LayoutJob& job, const Layout& pipeline) {
   std::vector<Axis> axes = {{&Mesh::data_parallel_shard, {1, 2, 3, 4, 8}}, {&Mesh::data_parallel_replicate, {1, 2, 3}}};
   const auto may_be_with = [&](std::int64_t Mesh::*degree) {
     Layout layout = pipeline;
+    layout.pads = true;  // where the job has short sequences
     layout.mesh.*degree = 2;
     return may_have(job, layout);
   };
@@ -151,6 +154,9 @@ Layout draw_layout(const LayoutJob& job) {
   layout.checkpoints = any_of<Checkpoints>({kNone, kNone, kLayers, kNested, kOuter, kOuterNested});
   layout.keeps_master_weights = one_in(4);
   if (one_in(4)) layout.deal = any_of<Deal>({Deal::kByReplica, Deal::kByReplica, Deal::kByRank});
+  const bool splits_sequences = layout.mesh.context_parallel_shard * layout.mesh.context_parallel_replicate > 1;
+  const bool needs_padding = layout.mesh.tensor_parallel > 1 || (splits_sequences && !one_in(20));
+  layout.pads = job.has_short_sequences && (needs_padding || !one_in(4));
   layout.deals_in_turn = one_in(2);
   layout.fsdp = draw_fsdp();
   layout.grad_dtype = one_in(8) ? std::optional(any_of<Dtype>({Dtype::kFloat64, Dtype::kFloat32})) : std::nullopt;

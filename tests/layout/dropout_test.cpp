@@ -35,9 +35,9 @@ class DroppingLayer : public DecoderLayer {
         block(register_module<Qwen3DenseLayer>("block", parameters)),
         dropout(register_module<Dropout>("dropout", /*probability=*/0.3)) {}
   [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const std::optional<PackedSequences>& packed) const override {
+                                           const SequenceShared& shared) const override {
     at::Tensor sum = hidden_states;
-    for (int i = 0; i < num_rounds; ++i) sum = sum + dropout(block(sum, tables, packed).hidden_states);
+    for (int i = 0; i < num_rounds; ++i) sum = sum + dropout(block(sum, tables, shared).hidden_states);
     return {.hidden_states = sum, .auxiliary_loss = std::nullopt};
   }
   const int num_rounds;

@@ -207,7 +207,7 @@ class RankJob {
   // The forward of a model in one piece.
   LayoutLoss forward(std::int64_t step, std::int64_t i) {
     const ModulePtr<LayoutModel>& model = models_.front();
-    return microbatch_loss(model, job_, step, begin_microbatch(*model, step, i), positions_);
+    return microbatch_loss(model, job_, step, begin_microbatch(*model, step, i), rows_);
   }
 
   void run_stages(GradientManager& manager, std::int64_t step) {
@@ -219,7 +219,7 @@ class RankJob {
         .begin = [&](LayoutModel& model, std::int64_t i) { return begin_microbatch(model, step, i); },
         .number = [&](std::int64_t i) { return step * job_.num_microbatches + number_in_step(i); }};
     std::vector<LayoutStage> stages;
-    for (const auto& model : models_) stages.emplace_back(model, stages.size(), job_, positions_, shared);
+    for (const auto& model : models_) stages.emplace_back(model, stages.size(), job_, rows_, shared);
     std::vector<PipelineStage*> all;
     for (LayoutStage& stage : stages) all.push_back(&stage);
     // A stale message is one of exchange().
@@ -264,7 +264,9 @@ class RankJob {
   const Mutation mutation_;
   PhaseOfRank& phase_;
   const RandomClockPtr clock_ = std::make_shared<RandomClock>();
-  const DeviceMesh positions_ = context_.mesh(MeshDomain::kBatch).slice({"cp"});
+  const Rows rows_ = {.positions = context_.mesh(MeshDomain::kBatch).slice({"cp"}),
+                      .are_padded = layout_.pads,
+                      .padding_is_data = mutation_ == Mutation::kPaddingCounted};
   std::vector<ModulePtr<LayoutModel>> models_;  // of the rank's stages
   std::shared_ptr<Module> module_;              // of all of them
   std::optional<PipelineExecutor> executor_;

@@ -103,7 +103,8 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
   if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
-  if (job.packs && splits_sequences) return "packed sequences";
+  const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
+  if (is_packed && splits_sequences) return "packed sequences";
   return waits_for_ever(job, layout) ? std::optional<std::string>("as many microbatches") : std::nullopt;
 }
 
@@ -228,6 +229,7 @@ std::string source(const LayoutJob& job) {
       .member("pooling", &LayoutJob::pooling)
       .member("labels", &LayoutJob::labels)
       .member("packs", &LayoutJob::packs)
+      .member("has_short_sequences", &LayoutJob::has_short_sequences)
       .member("weights", &LayoutJob::weights)
       .member("has_pairs", &LayoutJob::has_pairs)
       .member("num_microbatches", &LayoutJob::num_microbatches)
@@ -268,6 +270,7 @@ std::string source(const Layout& layout) {
       .member("checkpoints", &Layout::checkpoints)
       .member("keeps_master_weights", &Layout::keeps_master_weights)
       .member("deal", &Layout::deal)
+      .member("pads", &Layout::pads)
       .member("deals_in_turn", &Layout::deals_in_turn)
       .part("fsdp", source(layout.fsdp))
       .member("grad_dtype", &Layout::grad_dtype)

@@ -86,6 +86,9 @@ struct LayoutJob {
   Pooling pooling = Pooling::kAll;
   Labels labels = Labels::kUnequal;
   bool packs = false;  // two documents a sequence, which do not see each other
+  // Sequence n has the first (5 * n + 3) % 9 of its positions, so some have none. One rank has them in one row without
+  // padding.
+  bool has_short_sequences = false;
   Weights weights = Weights::kCounted;
   bool has_pairs = false;  // two forwards before one backward
   // Microbatches of a step over all ranks; divisible by the data-parallel ranks of each layout, of which each gets at
@@ -136,6 +139,7 @@ struct Layout {
   Checkpoints checkpoints = Checkpoints::kNone;
   bool keeps_master_weights = false;  // parameters are stored in float64, beside those that layers compute with
   Deal deal = Deal::kEqual;
+  bool pads = false;  // short sequences are padded to one length, and microbatches say so
   // Microbatches are dealt round-robin to ranks, if equally; otherwise each rank has consecutive ones.
   bool deals_in_turn = false;
   FsdpConfig fsdp = {};

@@ -1,5 +1,7 @@
 #include "tests/layout/layout_loss.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "d9d/base/ignore_index.h"
@@ -8,29 +10,61 @@
 namespace d9d::test {
 namespace {
 
+// All [S].
 struct Sequence {
-  at::Tensor ids;     // [S]
-  at::Tensor labels;  // [S]
+  at::Tensor ids;
+  at::Tensor labels;
+  at::Tensor positions;
+  at::Tensor mask;                           // of pooled positions, int64
+  at::Tensor is_real;                        // whether a position is data
+  std::vector<std::int64_t> documents = {};  // their lengths, S together
 };
 
-Sequence make_sequence(Labels labels, std::int64_t number) {
-  const at::Tensor position = at::arange(kLayoutSequence + 1, at::kLong) + number * (kLayoutSequence + 1);
-  const at::Tensor tokens = (position * position * 31 + position * 7 + number) % kLayoutVocabulary;
-  Sequence sequence{.ids = tokens.narrow(0, 0, kLayoutSequence),
-                    .labels = tokens.narrow(0, 1, kLayoutSequence).clone()};
-  std::int64_t num_ignored = 0;                              // the first ones
-  if (labels == Labels::kUnequal) num_ignored = number % 7;  // in some sequences the whole first half
-  if (labels == Labels::kSecondHalf) num_ignored = kLayoutSequence / 2;
-  if (labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = kLayoutSequence;
-  sequence.labels.narrow(0, 0, num_ignored).fill_(kIgnoreIndex);
-  return sequence;
+std::int64_t length_of(const LayoutJob& job, std::int64_t number) {
+  return job.has_short_sequences ? (5 * number + 3) % (kLayoutSequence + 1) : kLayoutSequence;
 }
 
-std::optional<at::Tensor> pooling_mask(Pooling pooling) {
-  const at::Tensor position = at::arange(kLayoutSequence, at::kLong);
+// Where the first document of a packed sequence ends.
+std::int64_t end_of_first(std::int64_t number) { return 1 + number % (kLayoutSequence - 1); }
+
+at::Tensor pooling_mask(Pooling pooling, std::int64_t length) {
+  const at::Tensor position = at::arange(length, at::kLong);
   if (pooling == Pooling::kSome) return position.remainder(3).eq(1).to(at::kLong);
-  if (pooling == Pooling::kLast) return position.eq(kLayoutSequence - 1).to(at::kLong);
-  return std::nullopt;
+  if (pooling == Pooling::kLast) return position.eq(length - 1).to(at::kLong);
+  return at::ones_like(position);
+}
+
+// Without padding.
+Sequence make_sequence(const LayoutJob& job, std::int64_t number, std::int64_t which) {
+  const std::int64_t length = length_of(job, number);
+  const at::Tensor position = at::arange(kLayoutSequence + 1, at::kLong) + number * (kLayoutSequence + 1);
+  const at::Tensor tokens = (position * position * 31 + position * 7 + number) % kLayoutVocabulary;
+  at::Tensor labels = tokens.narrow(0, 1, kLayoutSequence).clone();
+  std::int64_t num_ignored = 0;                                  // the first ones
+  if (job.labels == Labels::kUnequal) num_ignored = number % 7;  // in some sequences the whole first half
+  if (job.labels == Labels::kSecondHalf) num_ignored = kLayoutSequence / 2;
+  if (job.labels == Labels::kSomeSequences && number % 3 == 1) num_ignored = kLayoutSequence;
+  labels.narrow(0, 0, num_ignored).fill_(kIgnoreIndex);
+  const std::int64_t first = job.packs ? std::min(end_of_first(number), length) : length;
+  return {.ids = (tokens.narrow(0, 0, length) + 5 * which) % kLayoutVocabulary,
+          .labels = labels.narrow(0, 0, length),
+          .positions = at::cat({at::arange(first), at::arange(length - first)}),
+          .mask = pooling_mask(job.pooling, length),
+          .is_real = at::ones({length}, at::kBool),
+          .documents = {first, length - first}};
+}
+
+void pad(Sequence& sequence, std::int64_t length) {
+  const std::int64_t num_padding = length - sequence.ids.size(0);
+  const auto padded = [&](at::Tensor& row, std::int64_t value) {
+    row = at::constant_pad_nd(row, {0, num_padding}, value);
+  };
+  padded(sequence.ids, 0);
+  padded(sequence.labels, kIgnoreIndex);
+  padded(sequence.positions, 0);
+  padded(sequence.mask, 0);
+  padded(sequence.is_real, 0);
+  sequence.documents.push_back(num_padding);
 }
 
 // This rank's part of the inputs of one forward.
@@ -40,32 +74,43 @@ struct Inputs {
   std::optional<at::Tensor> mask;
   at::Tensor positions;
   std::optional<PackedSequences> packed = std::nullopt;
+  std::optional<at::Tensor> real_positions = std::nullopt;
 };
 
-// Where the first document of a packed sequence ends.
-std::int64_t end_of_first(std::int64_t number) { return 1 + number % (kLayoutSequence - 1); }
-
-Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const DeviceMesh& ranks) {
-  const auto here = [&](const at::Tensor& rows) { return context_parallel_shard(rows, /*dim=*/1, ranks); };
-  std::vector<at::Tensor> ids, labels, positions;
+PackedSequences boundaries_of(const std::vector<Sequence>& sequences) {
   std::vector<std::int32_t> ends = {0};
-  for (std::int64_t i = 0; i < job.num_sequences; ++i) {
-    const std::int64_t index = number * job.num_sequences + i;
-    Sequence sequence = make_sequence(job.labels, index);
-    ids.push_back((sequence.ids + 5 * which) % kLayoutVocabulary);
-    labels.push_back(sequence.labels);
-    const std::int64_t first = job.packs ? end_of_first(index) : kLayoutSequence;
-    positions.push_back(at::cat({at::arange(first), at::arange(kLayoutSequence - first)}));
-    if (job.packs) ends.push_back(static_cast<std::int32_t>(i * kLayoutSequence + first));
-    ends.push_back(static_cast<std::int32_t>((i + 1) * kLayoutSequence));
+  for (const Sequence& sequence : sequences) {
+    for (const std::int64_t length : sequence.documents)
+      ends.push_back(ends.back() + static_cast<std::int32_t>(length));
   }
-  const at::Tensor whole = at::stack(ids);
-  Inputs inputs{.ids = here(whole),
-                .labels = here(at::stack(labels)),
-                .mask = pooling_mask(job.pooling),
-                .positions = here(at::stack(positions))};
-  if (job.packs) inputs.packed = {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = kLayoutSequence};
-  if (inputs.mask) inputs.mask = here(inputs.mask->unsqueeze(0).expand_as(whole));
+  return {.cu_seqlens = at::tensor(ends, at::kInt), .max_length = kLayoutSequence};
+}
+
+Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which, const Rows& rows) {
+  const bool is_one_row = job.has_short_sequences && !rows.are_padded;
+  std::vector<Sequence> sequences;
+  std::int64_t num_real = 0;
+  for (std::int64_t i = 0; i < job.num_sequences; ++i) {
+    sequences.push_back(make_sequence(job, number * job.num_sequences + i, which));
+    num_real += sequences.back().ids.size(0);
+    if (!is_one_row) pad(sequences.back(), kLayoutSequence);
+  }
+  if (num_real == 0 && is_one_row) pad(sequences.back(), 1);  // no model takes a row of nothing
+  const auto here = [&](at::Tensor Sequence::*member) {
+    std::vector<at::Tensor> all;
+    for (const Sequence& sequence : sequences) all.push_back(sequence.*member);
+    return context_parallel_shard(is_one_row ? at::cat(all).unsqueeze(0) : at::stack(all), /*dim=*/1, rows.positions);
+  };
+  Inputs inputs{.ids = here(&Sequence::ids),
+                .labels = here(&Sequence::labels),
+                .mask = std::nullopt,
+                .positions = here(&Sequence::positions)};
+  if (job.pooling != Pooling::kAll || job.has_short_sequences) inputs.mask = here(&Sequence::mask);
+  if (job.packs || is_one_row) inputs.packed = boundaries_of(sequences);
+  const bool has_padding = job.has_short_sequences && (rows.are_padded || num_real == 0);
+  if (has_padding && !rows.padding_is_data) {
+    inputs.real_positions = here(&Sequence::is_real).reshape({-1}).nonzero().squeeze(1);
+  }
   return inputs;
 }
 
@@ -104,9 +149,11 @@ double factor_of(Weights weights, std::int64_t number) {
 }
 
 StageInputs forward_inputs(const LayoutJob& job, const Inputs& inputs) {
-  SequenceHeadsShared shared{
-      .sequence = {.position_ids = inputs.positions, .hidden_states_agg_mask = {}, .packed = inputs.packed},
-      .heads = {}};
+  SequenceHeadsShared shared{.sequence = {.position_ids = inputs.positions,
+                                          .hidden_states_agg_mask = {},
+                                          .packed = inputs.packed,
+                                          .real_positions = inputs.real_positions},
+                             .heads = {}};
   for (const Head head : job.heads) {
     AnyHeadShared& own = shared.heads[name_of(head)];
     if (head == Head::kCausalLM) own = LanguageModellingShared{inputs.labels};
@@ -158,24 +205,24 @@ LayoutLoss weighted(const at::Tensor& losses, const at::Tensor& counts, const st
 
 }  // namespace
 
-StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const DeviceMesh& positions) {
-  return forward_inputs(job, make_inputs(job, number, 0, positions));
+StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const Rows& rows) {
+  return forward_inputs(job, make_inputs(job, number, 0, rows));
 }
 
 LayoutLoss stage_loss(const DecoderHeadsOutput& output, const LayoutJob& job, std::int64_t step, std::int64_t number,
-                      const DeviceMesh& positions) {
-  const Forward only(output, make_inputs(job, number, 0, positions), used_heads(job, step, number));
+                      const Rows& rows) {
+  const Forward only(output, make_inputs(job, number, 0, rows), used_heads(job, step, number));
   return weighted(only.losses, only.counts, output.auxiliary_loss, factor_of(job.weights, number));
 }
 
 LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob& job, std::int64_t step,
-                           std::int64_t number, const DeviceMesh& positions) {
+                           std::int64_t number, const Rows& rows) {
   const std::vector<Head> used = used_heads(job, step, number);
-  const Forward first = forward_of(model, job, make_inputs(job, number, 0, positions), used);
+  const Forward first = forward_of(model, job, make_inputs(job, number, 0, rows), used);
   at::Tensor losses = first.losses;
   std::optional<at::Tensor> auxiliary_loss = first.output.auxiliary_loss;
   if (job.has_pairs) {
-    const Inputs inputs = make_inputs(job, number, 1, positions);
+    const Inputs inputs = make_inputs(job, number, 1, rows);
     const std::vector<Head> used_by_second = used_heads(job, step, number + 1);
     const Forward second = forward_of(model, job, inputs, used_by_second);
     losses = losses + 0.5 * second.losses;

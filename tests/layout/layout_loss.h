@@ -15,19 +15,26 @@ struct LayoutLoss {
   at::Tensor weight;
 };
 
+// How a rank arranges what belongs to it.
+struct Rows {
+  DeviceMesh positions = {};     // the ranks over which sequences are cut; this rank uses its part
+  bool are_padded = false;       // Layout::pads
+  bool padding_is_data = false;  // a fault: microbatches do not say which positions are padding
+};
+
 // What the stages of a pipeline get of microbatch `number`, counted over the job.
 struct StageInputs {
   SequenceInput input;  // into the first one
   SequenceHeadsShared shared;
 };
-[[nodiscard]] StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const DeviceMesh& positions);
+[[nodiscard]] StageInputs stage_inputs(const LayoutJob& job, std::int64_t number, const Rows& rows);
 // Of what the last stage returns for it. Jobs without pairs.
 [[nodiscard]] LayoutLoss stage_loss(const DecoderHeadsOutput& output, const LayoutJob& job, std::int64_t step,
-                                    std::int64_t number, const DeviceMesh& positions);
+                                    std::int64_t number, const Rows& rows);
 
-// Runs the forward passes of microbatch `number`, counted over the job. `positions`: the ranks over which sequences are
-// cut; this rank uses its part, and weights count only what it holds, as those of a task would.
+// Runs the forward passes of microbatch `number`, counted over the job. Weights count only what the rank holds, as
+// those of a task would.
 [[nodiscard]] LayoutLoss microbatch_loss(const ModulePtr<LayoutModel>& model, const LayoutJob& job, std::int64_t step,
-                                         std::int64_t number, const DeviceMesh& positions);
+                                         std::int64_t number, const Rows& rows);
 
 }  // namespace d9d::test

@@ -78,11 +78,11 @@ LayoutModel::LayoutModel(const LayoutJob& job, Checkpoints checkpoints, const Pi
 }
 
 DecoderLayerOutput LayoutModel::run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
-                                           const std::optional<PackedSequences>& packed) const {
+                                           const SequenceShared& shared) const {
   DecoderLayerOutput state = input;
   for (int pass = 0; pass < num_passes_; ++pass) {
     for (const ModulePtr<DecoderLayer>& layer : backbone->layers()) {
-      const DecoderLayerOutput output = layer(state.hidden_states, tables, packed);
+      const DecoderLayerOutput output = layer(state.hidden_states, tables, shared);
       state.hidden_states = output.hidden_states;
       if (output.auxiliary_loss) {
         state.auxiliary_loss =
@@ -104,12 +104,10 @@ DecoderWithHeads::Output LayoutModel::forward(const SequenceStageInput& input,
     const auto& arrived = std::get<SequenceTransfer>(input);
     begin = {.hidden_states = arrived.hidden_states, .auxiliary_loss = arrived.auxiliary_loss};
   }
-  const auto layers = [this](const DecoderLayerOutput& state, const RotaryTables& rotary, const auto& packed) {
-    return run_layers(state, rotary, packed);
-  };
-  const auto& packed = shared.sequence.packed;
+  const auto layers = [this](const DecoderLayerOutput& state, const RotaryTables& rotary,
+                             const SequenceShared& to_all) { return run_layers(state, rotary, to_all); };
   const DecoderLayerOutput state =
-      is_one_checkpoint_ ? checkpoint(layers, begin, tables, packed) : layers(begin, tables, packed);
+      is_one_checkpoint_ ? checkpoint(layers, begin, tables, shared.sequence) : layers(begin, tables, shared.sequence);
   if (!backbone->stage().is_last()) {
     std::optional<at::Tensor> auxiliary_loss = state.auxiliary_loss;
     if (backbone->config.has_auxiliary_loss && !auxiliary_loss) {

@@ -41,7 +41,7 @@ class LayoutModel : public Module {
 
  private:
   [[nodiscard]] DecoderLayerOutput run_layers(const DecoderLayerOutput& input, const RotaryTables& tables,
-                                              const std::optional<PackedSequences>& packed) const;
+                                              const SequenceShared& shared) const;
 
   const int num_passes_;
   const bool is_one_checkpoint_;

@@ -10,14 +10,14 @@
 namespace d9d::test {
 
 std::vector<at::Tensor> LayoutStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
-  const StageInputs inputs = stage_inputs(job_, step_.number(microbatch.value), positions_);
+  const StageInputs inputs = stage_inputs(job_, step_.number(microbatch.value), rows_);
   return tree_leaves(model_->decoder->stage_transfer(inputs.input, boundary));
 }
 
 std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
                                              bool /*backward_follows*/) {
   const std::int64_t number = step_.begin(*model_, microbatch.value);
-  const StageInputs inputs = stage_inputs(job_, number, positions_);
+  const StageInputs inputs = stage_inputs(job_, number, rows_);
   SequenceStageInput input = inputs.input;
   if (!arrived.empty()) {
     SequenceTransfer transfer = model_->decoder->stage_transfer(inputs.input, StageBoundary::kIncoming);
@@ -37,7 +37,7 @@ std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const s
   if (const auto* const transfer = std::get_if<SequenceTransfer>(&output)) {
     made = tree_leaves(*transfer);
   } else {
-    const auto [loss, weight] = stage_loss(std::get<DecoderHeadsOutput>(output), job_, step_.step, number, positions_);
+    const auto [loss, weight] = stage_loss(std::get<DecoderHeadsOutput>(output), job_, step_.step, number, rows_);
     step_.gradients->add_loss_with_weight(loss, weight);
     made = {loss * weight};
   }

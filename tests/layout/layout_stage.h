@@ -1,7 +1,7 @@
 // A stage of a job's model, as the executor of pipelines trains it.
 //
 // Example
-//   LayoutStage stage(model, /*local=*/0, job, positions, step);
+//   LayoutStage stage(model, /*local=*/0, job, rows, step);
 //   executor.run({&stage}, num_microbatches);
 #pragma once
 
@@ -13,6 +13,7 @@
 #include "d9d/loop/component/gradient_manager.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 
+#include "tests/layout/layout_loss.h"
 #include "tests/layout/layout_model.h"
 #include "tests/layout/mutation.h"
 
@@ -32,9 +33,9 @@ struct StageStep {
 class LayoutStage final : public PipelineStage {
  public:
   // All are borrowed. local: among the rank's stages.
-  LayoutStage(const ModulePtr<LayoutModel>& model, std::size_t local, const LayoutJob& job, const DeviceMesh& positions,
+  LayoutStage(const ModulePtr<LayoutModel>& model, std::size_t local, const LayoutJob& job, const Rows& rows,
               const StageStep& step)
-      : model_(model), local_(local), job_(job), positions_(positions), step_(step) {}
+      : model_(model), local_(local), job_(job), rows_(rows), step_(step) {}
 
   [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
   [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
@@ -47,7 +48,7 @@ class LayoutStage final : public PipelineStage {
   const ModulePtr<LayoutModel>& model_;
   std::size_t local_;
   const LayoutJob& job_;
-  const DeviceMesh& positions_;
+  const Rows& rows_;
   const StageStep& step_;
 };
 

@@ -122,6 +122,7 @@ constexpr Description kDescriptions[] = {
     {Mutation::kAuxiliaryDropped, "auxiliary_dropped", "the auxiliary loss counts the tokens of one rank"},
     {Mutation::kBalanceDropped, "balance_dropped", "the loss-free balance counts the tokens of one rank"},
     {Mutation::kNormDropped, "norm_dropped", "the norm of gradients is that of one rank's shards"},
+    {Mutation::kPaddingCounted, "padding_counted", "experts get padding, and count it"},
     {Mutation::kTotalsMean, "totals_mean", "losses and weights are averaged over ranks"},
     {Mutation::kLocalMicrobatch, "local_microbatch", "dropout knows the number of a microbatch on its rank"},
     {Mutation::kSeedOfRank, "seed_of_rank", "dropout has another seed on each rank"},
@@ -163,6 +164,9 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kUnequalCut) return is_unequal(job, layout);
   if (mutation == Mutation::kAuxiliaryDropped) return has_context && has_experts(job) && job.balances_by_loss;
   if (mutation == Mutation::kBalanceDropped) return has_experts(job) && job.balances_by_bias;
+  if (mutation == Mutation::kPaddingCounted) {
+    return layout.pads && has_experts(job) && (job.balances_by_loss || job.balances_by_bias);
+  }
   if (mutation == Mutation::kStageSumEarly) return num_stages(layout) > 1;
   if (mutation == Mutation::kTiedDropped) return mesh.pipeline_parallel > 1 && job.ties_embeddings;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;

@@ -23,6 +23,7 @@ enum class Mutation : std::uint8_t {
   kAuxiliaryDropped,   // the auxiliary loss counts the tokens of one rank
   kBalanceDropped,     // the loss-free balance counts the tokens of one rank
   kNormDropped,        // the norm of gradients is that of one rank's shards
+  kPaddingCounted,     // microbatches do not say which positions are padding
   kTotalsMean,         // losses and weights are averaged over ranks
   kLocalMicrobatch,    // dropout gets the number of a microbatch on its rank instead of the global one
   kSeedOfRank,         // dropout has another seed on each rank

@@ -61,18 +61,20 @@ OwnLayer::OwnLayer(const OwnLayers& layers, const SmallDecoder& sizes)
       seen_in_step_(at::zeros({sizes.hidden_size}, at::kDouble)) {}
 
 DecoderLayerOutput OwnLayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                     const std::optional<PackedSequences>& packed) const {
+                                     const SequenceShared& shared) const {
   if (seen && !is_recomputing()) {
     const at::NoGradGuard no_grad;
-    seen_in_step_ = seen_in_step_ + hidden_states.detach().flatten(0, -2).to(at::kDouble).sum(0);
+    at::Tensor rows = hidden_states.detach().flatten(0, -2).to(at::kDouble);
+    if (shared.real_positions) rows = rows.index_select(0, *shared.real_positions);
+    seen_in_step_ = seen_in_step_ + rows.sum(0);
   }
   const at::Tensor attended =
-      hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), packed);
+      hidden_states + self_attn(input_layernorm(hidden_states), tables, std::optional<at::Tensor>(), shared.packed);
   const at::Tensor normed = post_attention_layernorm(attended);
   DecoderLayerOutput output;
   at::Tensor mixed;
   if (experts) {
-    const MoEOutput of_experts = experts(normed);
+    const MoEOutput of_experts = experts(normed, shared.real_positions);
     mixed = of_experts.hidden_states;
     output.auxiliary_loss = of_experts.auxiliary_loss;
   } else {

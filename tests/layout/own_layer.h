@@ -17,7 +17,7 @@ class OwnLayer : public DecoderLayer {
  public:
   OwnLayer(const OwnLayers& own, const SmallDecoder& sizes);
   [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const std::optional<PackedSequences>& packed) const override;
+                                           const SequenceShared& shared) const override;
   // `number`: within the step.
   void begin_microbatch(std::int64_t step, std::int64_t number) {
     num_calls_ = 0;

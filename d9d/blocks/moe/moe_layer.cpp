@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/core/collectives/differentiable.h"
+#include "d9d/kernels/moe_permute/select_rows.h"
 #include "d9d/kernels/router/expert_counts.h"
 #include "d9d/kernels/router/load_balancing.h"
 
@@ -37,13 +38,15 @@ MoELayer::MoELayer(const MoELayerConfig& configuration)
           {.shape = {config.num_experts}, .dtype = at::kLong, .init = init::zeros(), .is_persistent = false})),
       dispatcher_(std::make_unique<LocalTokenDispatcher>(config.num_experts)) {}
 
-MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
-  const at::Tensor tokens = hidden_states.reshape({-1, config.hidden_size});
+MoEOutput MoELayer::forward(const at::Tensor& hidden_states, const std::optional<at::Tensor>& real_positions) const {
+  const at::Tensor all = hidden_states.reshape({-1, config.hidden_size});
+  const at::Tensor tokens = real_positions ? kernels::select_rows(all, *real_positions) : all;
   const RoutedTokens routed = router(tokens);
   count_tokens(routed.expert_ids);
   const auto dispatched = dispatcher_->dispatch(tokens, routed.expert_ids, routed.probs);
   at::Tensor out = dispatched->combine(grouped_experts(dispatched->rows, dispatched->probs, dispatched->groups));
   if (shared_expert) out = out + shared_expert(tokens);
+  if (real_positions) out = kernels::place_rows(out, *real_positions, all.size(0));
   MoEOutput output{.hidden_states = out.view(hidden_states.sizes()), .auxiliary_loss = std::nullopt};
   if (config.auxiliary_loss_coefficient > 0.0) {
     output.auxiliary_loss = balance_loss(routed) * config.auxiliary_loss_coefficient;
@@ -52,7 +55,7 @@ MoEOutput MoELayer::forward(const at::Tensor& hidden_states) const {
 }
 
 void MoELayer::count_tokens(const at::Tensor& expert_ids) const {
-  if (is_recomputing() || !is_training()) return;
+  if (is_recomputing() || !is_training() || !at::GradMode::is_enabled()) return;
   kernels::add_expert_counts_(tokens_per_expert->local, expert_ids);
 }
 

@@ -40,16 +40,19 @@ struct MoEOutput {
 };
 
 // Children: router, grouped_experts, shared_expert. Buffer tokens_per_expert [E] int64, not in the state dict: the
-// number of tokens that chose each (global) expert in this step; activation checkpointing does not count them twice.
+// number of tokens that chose each (global) expert in this step. Only a forward of training with gradients counts them;
+// activation checkpointing does not count them twice.
 class MoELayer : public Module {
  public:
   explicit MoELayer(const MoELayerConfig& config);
 
-  // hidden_states [..., H]. The auxiliary loss covers all positions of this microbatch: ranks that share its positions
-  // get the same value, and its gradient is that of the sum of the ranks' uses of it, whatever weights their losses
-  // have.
+  // hidden_states [..., H]. real_positions [n] int64: which of the positions, numbered through, are data
+  // (SequenceShared); none: all. The others are not routed, not counted, and zero in the result.
+  // The auxiliary loss covers all positions of this microbatch that are data: ranks that share its positions get the
+  // same value, and its gradient is that of the sum of the ranks' uses of it, whatever weights their losses have.
   // Collective over these ranks, in forward and backward, if the coefficient is positive.
-  [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states) const;
+  [[nodiscard]] MoEOutput forward(const at::Tensor& hidden_states,
+                                  const std::optional<at::Tensor>& real_positions = std::nullopt) const;
 
   // The ranks whose tokens are counted together for load balancing. Default: this rank only.
   struct CountRanks {

@@ -24,6 +24,15 @@ void check_loader_options(const LoaderOptions& options) {
             options.timeout_seconds, ". Use 0 to wait for ever.");
 }
 
+void check_no_padding(const GlobalBatchSampler& sampler) {
+  D9D_CHECK(sampler.num_padding() == 0, ConfigError,
+            "[data::DataLoader] expected samples that make the last step even over ranks, or ones that can become "
+            "padding, got ",
+            sampler.num_padding(),
+            " places too many with drop_last = false: a sample in them would count twice. Set data.drop_last to true, "
+            "or declare `void make_padding(Sample&)` beside your sample, which makes its loss weigh nothing.");
+}
+
 void throw_sample_error(std::int64_t sample, const char* what) {
   std::throw_with_nested(
       IoError(cat("[data::DataLoader] expected to read sample ", sample, " of the dataset, got: ", what)));

@@ -54,13 +54,23 @@ template <class Batch, class AnyDataset, class Collate>
 inline constexpr bool kCollates =
     std::is_invocable_r_v<Batch, const Collate&,
                           std::span<const std::remove_cvref_t<decltype(std::declval<AnyDataset&>().get(0))>>>;
+
+// Whether a sample can be made one that counts nowhere.
+template <class Sample>
+concept BecomesPadding = requires(Sample& sample) {
+  make_padding(sample);
+};
+// Throws ConfigError if a rank would read a sample that another one has.
+void check_no_padding(const GlobalBatchSampler& sampler);
 }  // namespace detail
 
 template <class Batch>
 class DataLoader {
  public:
   // `dataset` is a Dataset<Sample>; `collate` makes a Batch from std::span<const Sample>, the samples of a microbatch.
-  // All workers call both concurrently.
+  // All workers call both concurrently. Where the sampler fills places (SampleKey::is_padding), the function
+  // `void make_padding(Sample&)`, declared beside Sample, makes of a sample one that counts nowhere: as it is for
+  // TokenSample. Throws ConfigError if there is no such function then.
   template <class AnyDataset, class Collate>
   DataLoader(std::shared_ptr<AnyDataset> dataset, Collate collate, GlobalBatchSampler sampler, LoaderOptions options)
       : sampler_(std::move(sampler)), options_(std::move(options)) {
@@ -71,12 +81,16 @@ class DataLoader {
         kCollates,
         "collate of DataLoader<Batch> must be callable, also when it is const, with std::span<const Sample> and "
         "return Batch; Sample is what the dataset's get() returns");
+    if constexpr (!detail::BecomesPadding<Sample>) detail::check_no_padding(sampler_);
     if constexpr (kCollates) {
       read_ = [dataset = std::move(dataset), collate = std::move(collate), sampler = sampler_](std::int64_t index) {
         std::vector<Sample> samples;
-        for (const auto& [sample, epoch] : sampler.sample_keys(index)) {
+        for (const auto& [sample, epoch, is_padding] : sampler.sample_keys(index)) {
           try {
             samples.push_back(sample_in_epoch(*dataset, sample, epoch));
+            if constexpr (detail::BecomesPadding<Sample>) {
+              if (is_padding) make_padding(samples.back());
+            }
           } catch (const std::exception& error) {
             detail::throw_sample_error(sample, error.what());
           }

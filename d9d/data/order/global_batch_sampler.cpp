@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/rounding.h"
 #include "d9d/data/order/num_microbatches.h"
 #include "d9d/data/order/permutation.h"
 
@@ -28,42 +29,55 @@ GlobalBatchSampler::GlobalBatchSampler(Options options)
             " times the data's size of ", options.dataset_size, ", got ", options.global_batch_size, ". Lower it.");
 }
 
-std::int64_t GlobalBatchSampler::samples_per_rank() const {
-  const std::int64_t full = options_.dataset_size / options_.global_batch_size * options_.global_batch_size;
-  const std::int64_t rest = options_.drop_last ? 0 : options_.dataset_size - full;
-  return full / options_.rank.size + (rest + options_.rank.size - 1) / options_.rank.size;
+std::int64_t GlobalBatchSampler::num_left() const {
+  return options_.drop_last || options_.repeat ? 0 : options_.dataset_size % options_.global_batch_size;
+}
+
+std::int64_t GlobalBatchSampler::samples_in_step(std::int64_t step) const {
+  const bool is_full = options_.repeat || step < options_.dataset_size / options_.global_batch_size;
+  return is_full ? options_.global_batch_size : num_left();
+}
+
+std::int64_t GlobalBatchSampler::microbatches_in_step(std::int64_t step) const {
+  return divide_up(samples_in_step(step), options_.rank.size * options_.microbatch_size);
 }
 
 std::optional<std::int64_t> GlobalBatchSampler::num_microbatches() const {
   if (options_.repeat) return std::nullopt;
-  return (samples_per_rank() + options_.microbatch_size - 1) / options_.microbatch_size;
+  const std::int64_t num_full = options_.dataset_size / options_.global_batch_size;
+  return num_full * microbatches_per_step_ + microbatches_in_step(num_full);
 }
 
-std::int64_t GlobalBatchSampler::samples_in_step(std::int64_t step) const {
-  const std::int64_t full = options_.global_batch_size / options_.rank.size;
-  return options_.repeat ? full : std::min(full, samples_per_rank() - step * full);
+std::int64_t GlobalBatchSampler::num_padding() const {
+  const std::int64_t num_left = this->num_left(), num_ranks = options_.rank.size, size = options_.microbatch_size;
+  if (options_.mode == ShardIndexingMode::kSequential) return round_up(num_left, num_ranks) - num_left;
+  return divide_up(num_left, num_ranks * size) * num_ranks - divide_up(num_left, size);
 }
 
 std::int64_t GlobalBatchSampler::number_in_step(std::int64_t index) const {
   const std::int64_t here = index % microbatches_per_step_;
   if (options_.mode == ShardIndexingMode::kSequential) return here * options_.rank.size + options_.rank.index;
-  const std::int64_t in_this_step = samples_in_step(index / microbatches_per_step_);
-  const std::int64_t num_here = (in_this_step + options_.microbatch_size - 1) / options_.microbatch_size;
-  return options_.rank.index * num_here + here;
+  return options_.rank.index * microbatches_in_step(index / microbatches_per_step_) + here;
 }
 
 std::vector<SampleKey> GlobalBatchSampler::sample_keys(std::int64_t index) const {
-  const std::int64_t step = index / microbatches_per_step_;
-  const std::int64_t in_this_step = samples_in_step(step);
-  const std::int64_t first = index % microbatches_per_step_ * options_.microbatch_size;
-  const std::int64_t last = std::min(first + options_.microbatch_size, in_this_step);
-  D9D_ASSERT(index >= 0 && first < last, "microbatch ", index, " of ", samples_per_rank(), " samples");
+  const std::int64_t step = index / microbatches_per_step_, here = index % microbatches_per_step_;
+  const std::int64_t num_samples = samples_in_step(step), size = options_.microbatch_size;
+  D9D_ASSERT(index >= 0 && here < microbatches_in_step(step), "microbatch ", index, " of a step of ", num_samples,
+             " samples");
   std::vector<SampleKey> samples;
-  for (std::int64_t i = first; i < last; ++i) {
-    const std::int64_t in_batch = options_.mode == ShardIndexingMode::kSequential
-                                      ? i * options_.rank.size + options_.rank.index
-                                      : options_.rank.index * in_this_step + i;
-    samples.push_back(sample_at(step * options_.global_batch_size + in_batch));
+  const auto add = [&](std::int64_t in_step) {
+    const bool is_padding = in_step >= num_samples;
+    samples.push_back(sample_at(step * options_.global_batch_size + (is_padding ? num_samples - 1 : in_step)));
+    samples.back().is_padding = is_padding;
+  };
+  if (options_.mode == ShardIndexingMode::kSequential) {
+    const std::int64_t end = std::min((here + 1) * size, divide_up(num_samples, options_.rank.size));
+    for (std::int64_t i = here * size; i < end; ++i) add(i * options_.rank.size + options_.rank.index);
+  } else {
+    const std::int64_t first = number_in_step(index) * size, end = std::min(first + size, num_samples);
+    for (std::int64_t i = first; i < end; ++i) add(i);
+    if (first >= num_samples) add(first);
   }
   return samples;
 }
@@ -77,7 +91,7 @@ std::vector<std::int64_t> GlobalBatchSampler::samples(std::int64_t index) const 
 SampleKey GlobalBatchSampler::sample_at(std::int64_t position) const {
   const std::int64_t size = options_.dataset_size;
   const std::int64_t epoch = options_.repeat ? position / size : 0;
-  const std::int64_t in_epoch = options_.repeat ? position % size : std::min(position, size - 1);
+  const std::int64_t in_epoch = options_.repeat ? position % size : position;
   const auto shuffled = [&] { return Permutation(size, {.seed = options_.seed, .epoch = epoch})(in_epoch); };
   return {.index = options_.shuffle ? shuffled() : in_epoch, .epoch = epoch};
 }

@@ -30,6 +30,7 @@ struct DataParallelRank {
 struct SampleKey {
   std::int64_t index = 0;  // in the dataset
   std::int64_t epoch = 0;
+  bool is_padding = false;  // another rank has the sample already: this one only fills a microbatch, and counts nowhere
 };
 
 class GlobalBatchSampler {
@@ -44,8 +45,9 @@ class GlobalBatchSampler {
     bool shuffle = false;
     std::uint64_t seed = 0;
     // What happens to the samples after the last full global batch. true: they are dropped, and every microbatch has
-    // microbatch_size samples. false: they are distributed like the others; the last sample is repeated until their
-    // number is a multiple of the rank count, so that all ranks have the same number of microbatches.
+    // microbatch_size samples. false: they are distributed like the others, and all ranks have the same number of
+    // microbatches. Where too few are left for that, the last sample fills places as padding (is_padding): in
+    // sequential order until all ranks have the same number of samples, in chunked order as a microbatch of its own.
     bool drop_last = true;
     // Endless: position p is sample p mod dataset_size of epoch p div dataset_size, and each epoch has its own order.
     // No samples are left over then.
@@ -57,6 +59,9 @@ class GlobalBatchSampler {
 
   // Number of microbatches of one rank; nullopt if endless.
   [[nodiscard]] std::optional<std::int64_t> num_microbatches() const;
+
+  // How many places padding fills, over all ranks.
+  [[nodiscard]] std::int64_t num_padding() const;
 
   // The samples of microbatch `index` of this rank, and their dataset indices alone. Thread-safe.
   [[nodiscard]] std::vector<SampleKey> sample_keys(std::int64_t index) const;
@@ -75,9 +80,10 @@ class GlobalBatchSampler {
   [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
 
  private:
-  [[nodiscard]] std::int64_t samples_per_rank() const;
-  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;  // of this rank
-  [[nodiscard]] SampleKey sample_at(std::int64_t position) const;       // in the global order
+  [[nodiscard]] std::int64_t num_left() const;  // after the last full global batch; 0 if they are dropped
+  [[nodiscard]] std::int64_t samples_in_step(std::int64_t step) const;       // of all ranks
+  [[nodiscard]] std::int64_t microbatches_in_step(std::int64_t step) const;  // of a rank
+  [[nodiscard]] SampleKey sample_at(std::int64_t position) const;            // in the global order
 
   Options options_;
   std::int64_t microbatches_per_step_;

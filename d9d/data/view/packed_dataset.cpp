@@ -32,7 +32,8 @@ TokenSample PackedDataset::get_in_epoch(std::int64_t index, std::int64_t epoch) 
     packed.packed_lengths.push_back(count);
     end += count;
   }
-  if (end < length) packed.packed_lengths.push_back(length - end);
+  packed.num_padding = length - end;
+  if (packed.num_padding > 0) packed.packed_lengths.push_back(packed.num_padding);
   return packed;
 }
 

@@ -17,16 +17,27 @@ std::vector<at::Tensor> column(std::span<const TokenSample> samples, at::Tensor 
   return tensors;
 }
 
-TokenBatch stack(std::span<const TokenSample> samples, std::int64_t min_length) {
+// How many positions of each sequence are data, out of `length`; empty if all are.
+std::vector<std::int64_t> lengths_of(std::span<const TokenSample> samples, std::int64_t length) {
+  std::vector<std::int64_t> lengths;
+  for (const TokenSample& sample : samples) lengths.push_back(sample.input_ids.size(0) - sample.num_padding);
+  const bool has_padding = std::ranges::any_of(lengths, [length](std::int64_t own) { return own < length; });
+  return has_padding ? lengths : std::vector<std::int64_t>();
+}
+
+// Pads to a multiple of `multiple`; sequences of no positions, to one multiple.
+TokenBatch stack(std::span<const TokenSample> samples, std::int64_t multiple) {
   std::vector<at::Tensor> ids = column(samples, &TokenSample::input_ids);
   std::vector<at::Tensor> labels = column(samples, &TokenSample::labels);
   std::vector<at::Tensor> positions = column(samples, &TokenSample::position_ids);
   const auto pad = [&](const std::vector<at::Tensor>& rows, double value) {
     const bool is_empty = std::ranges::all_of(rows, [](const at::Tensor& row) { return row.numel() == 0; });
-    if (!is_empty || rows.empty()) return pad_stack_1d(rows, {.pad_value = value});
-    return at::full({std::ssize(rows), min_length}, value, rows.front().options());
+    if (!is_empty || rows.empty()) return pad_stack_1d(rows, {.pad_value = value, .multiple_of = multiple});
+    return at::full({std::ssize(rows), multiple}, value, rows.front().options());
   };
-  return {.input_ids = pad(ids, 0), .labels = pad(labels, kIgnoreIndex), .position_ids = pad(positions, 0)};
+  TokenBatch batch{.input_ids = pad(ids, 0), .labels = pad(labels, kIgnoreIndex), .position_ids = pad(positions, 0)};
+  batch.lengths = lengths_of(samples, batch.input_ids.size(1));
+  return batch;
 }
 
 PackedSequences boundaries_of(std::span<const TokenSample> samples) {
@@ -62,18 +73,42 @@ TokenBatch collate_fixed(std::span<const TokenSample> samples) {
               "[data::collate_fixed] expected sequences that are all packed or all not, got both. Sources of a mixture "
               "have one view.");
   }
-  TokenBatch batch = stack(samples, 0);
+  TokenBatch batch = stack(samples, 1);
   if (!samples.front().packed_lengths.empty()) batch.packed = boundaries_of(samples);
   return batch;
 }
 
-TokenBatch collate_padded(std::span<const TokenSample> samples) {
+void make_padding(TokenSample& sample) {
+  sample.num_padding = sample.input_ids.size(0);
+  sample.labels = at::full_like(sample.labels, kIgnoreIndex);
+}
+
+TokenBatch collate_padded(std::span<const TokenSample> samples) { return collate_padded_to_multiple(samples, 1); }
+
+TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple) {
   for (const TokenSample& sample : samples) {
     D9D_CHECK(sample.packed_lengths.empty(), ConfigError,
               "[data::collate_padded] expected sequences of one document, got one of ", sample.packed_lengths.size(),
               ". Use collate_fixed for packed sequences.");
   }
-  return stack(samples, 1);
+  return stack(samples, multiple);
+}
+
+std::optional<at::Tensor> real_positions(const TokenBatch& batch, std::int64_t first, std::int64_t count,
+                                         at::Device device) {
+  if (batch.lengths.empty()) return std::nullopt;
+  D9D_CHECK(std::ssize(batch.lengths) == batch.input_ids.size(0), ConfigError,
+            "[data::TokenBatch] expected a length for each of ", batch.input_ids.size(0), " sequences, got ",
+            batch.lengths.size(), ". Leave `lengths` empty if there is no padding.");
+  const at::TensorOptions options = at::TensorOptions(at::kLong).device(device);
+  std::vector<at::Tensor> of_sequences;
+  std::int64_t num_padding = 0;
+  for (std::int64_t row = 0; row < std::ssize(batch.lengths); ++row) {
+    const std::int64_t length = std::clamp<std::int64_t>(batch.lengths[row] - first, 0, count);
+    of_sequences.push_back(at::arange(row * count, row * count + length, options));
+    num_padding += count - length;
+  }
+  return num_padding > 0 ? std::optional(at::cat(of_sequences)) : std::nullopt;
 }
 
 }  // namespace d9d

@@ -25,10 +25,12 @@ struct TokenSample {
   at::Tensor position_ids;  // 0..n-1; from 0 on in each document of a packed sequence
   // Positions of each document of a packed sequence, and of its padding, in order: n together. Empty: not packed.
   std::vector<std::int64_t> packed_lengths = {};
+  std::int64_t num_padding = 0;  // so many positions at the end are no data
   static constexpr auto fields() {
     return record<TokenSample>(field("input_ids", &TokenSample::input_ids), field("labels", &TokenSample::labels),
                                field("position_ids", &TokenSample::position_ids),
-                               field("packed_lengths", &TokenSample::packed_lengths));
+                               field("packed_lengths", &TokenSample::packed_lengths),
+                               field("num_padding", &TokenSample::num_padding));
   }
 };
 
@@ -39,11 +41,19 @@ struct TokenBatch {
   at::Tensor position_ids;
   // Where the documents end in the order of the B * S positions; padding is one. Unset: each sequence is a document.
   std::optional<PackedSequences> packed = {};
+  // B numbers: the first lengths[b] positions of sequence b are data, the others padding. They are on the host, where
+  // counting does not wait for a GPU. Empty: there is no padding.
+  std::vector<std::int64_t> lengths = {};
   static constexpr auto fields() {
     return record<TokenBatch>(field("input_ids", &TokenBatch::input_ids), field("labels", &TokenBatch::labels),
-                              field("position_ids", &TokenBatch::position_ids), field("packed", &TokenBatch::packed));
+                              field("position_ids", &TokenBatch::position_ids), field("packed", &TokenBatch::packed),
+                              field("lengths", &TokenBatch::lengths));
   }
 };
+
+// Makes all positions of a sample padding, without labels. Loaders call it for a sample that a rank reads only to have
+// as many microbatches as the others: such a sample counts nowhere.
+void make_padding(TokenSample& sample);
 
 // Inputs are all tokens except the last, labels all except the first. Both are views of `tokens` ([n + 1] int64, n >=
 // 1).
@@ -54,8 +64,15 @@ struct TokenBatch {
 [[nodiscard]] TokenBatch collate_fixed(std::span<const TokenSample> samples);
 
 // Stacks sequences of any lengths, padded on the right to the longest (at least one position) with input 0, label
-// kIgnoreIndex and position 0. Causal attention and ignored labels make an attention mask unnecessary. Throws
-// ConfigError if there is no sample, or a packed one.
+// kIgnoreIndex and position 0. Causal attention and ignored labels make an attention mask unnecessary; `lengths` says
+// what is padding. Throws ConfigError if there is no sample, or a packed one.
 [[nodiscard]] TokenBatch collate_padded(std::span<const TokenSample> samples);
+// The same, with a number of positions that `multiple` divides: that of the ranks which share them.
+[[nodiscard]] TokenBatch collate_padded_to_multiple(std::span<const TokenSample> samples, std::int64_t multiple);
+
+// Of the batch's positions [first, first + count) of each sequence, numbered through in a [B, count] tensor, those that
+// are data: [n] int64 on `device`, ascending. None: all. Does not synchronise with the device.
+[[nodiscard]] std::optional<at::Tensor> real_positions(const TokenBatch& batch, std::int64_t first, std::int64_t count,
+                                                       at::Device device);
 
 }  // namespace d9d

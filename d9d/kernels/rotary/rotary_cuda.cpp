@@ -46,12 +46,12 @@ struct Rotation {
   at::Tensor out;
 };
 
-struct Tables {
+struct CosSin {
   at::Tensor cos;
   at::Tensor sin;
 };
 
-void rotary_vectorized(const at::Tensor& like, const std::array<const Rotation*, 2>& rotations, const Tables& tables,
+void rotary_vectorized(const at::Tensor& like, const std::array<const Rotation*, 2>& rotations, const CosSin& tables,
                        RotaryStyle style, RotaryPass pass) {
   RotaryVectorizedArgs args{.dtype = dtype_of(like),
                             .table_dtype = dtype_of(tables.cos),
@@ -76,7 +76,7 @@ void rotary_vectorized(const at::Tensor& like, const std::array<const Rotation*,
   launch_rotary_vectorized(args, current_cuda_stream(like.device()));
 }
 
-void rotary_any(const at::Tensor& like, const std::array<const Rotation*, 2>& rotations, const Tables& tables,
+void rotary_any(const at::Tensor& like, const std::array<const Rotation*, 2>& rotations, const CosSin& tables,
                 RotaryStyle style, RotaryPass pass) {
   launch_rotary({.dtype = dtype_of(like),
                  .table_dtype = dtype_of(tables.cos),
@@ -104,7 +104,7 @@ RotatedHeads rotate_cuda(const at::Tensor& first, const at::Tensor& second, cons
   const Rotation second_rotation(second);
   if (!first_rotation.is_empty() || !second_rotation.is_empty()) {
     const at::ScalarType dtype = table_dtype(cos, sin, like.scalar_type());
-    const Tables tables{.cos = fitting_numbers(cos, dtype), .sin = fitting_numbers(sin, dtype)};
+    const CosSin tables{.cos = fitting_numbers(cos, dtype), .sin = fitting_numbers(sin, dtype)};
     const bool are_few = std::max(first.defined() ? first.numel() : 0, second.defined() ? second.numel() : 0) /
                              std::max<std::int64_t>(like.size(3), 1) <=
                          std::numeric_limits<std::int32_t>::max();

@@ -8,6 +8,7 @@ AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenL
         return build_token_stream(config, {.vocabulary_size = limits.vocabulary_size,
                                            .max_positions = limits.max_positions,
                                            .shows_progress = context.is_local_main_process(),
+                                           .mesh = context.mesh_parameters(),
                                            .stream = options});
       },
       base_seed);

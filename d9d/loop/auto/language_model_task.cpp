@@ -16,16 +16,20 @@ ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const 
   const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions_); };
   const at::Tensor ids = here(batch.input_ids);
   const at::Tensor labels = here(batch.labels);
+  const std::int64_t length = ids.size(1);
+  std::optional<at::Tensor> real = real_positions(batch, positions_.index() * length, length, ids.device());
+  const std::int64_t num_tokens = real ? real->size(0) : ids.numel();
   D9D_CHECK(!batch.packed || positions_.num_ranks() == 1, ConfigError,
             "[loop::LanguageModelTask] expected context parallelism of 1 with packed sequences, got ",
             positions_.num_ranks(), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");
   return {.input = {ids},
           .shared = {.sequence = {.position_ids = here(batch.position_ids),
                                   .hidden_states_agg_mask = std::nullopt,
-                                  .packed = batch.packed},
+                                  .packed = batch.packed,
+                                  .real_positions = std::move(real)},
                      .head = {labels}},
           .state = {labels.ne(kIgnoreIndex).sum()},
-          .num_tokens = ids.numel()};
+          .num_tokens = num_tokens};
 }
 
 // Divides the sum and not each token's loss: the gradient of a token's loss is then 1, and no kernel multiplies by it.

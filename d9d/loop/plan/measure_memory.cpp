@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 
+#include "d9d/base/rounding.h"
 #include "d9d/core/autograd/deferred_gradients.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/loop/component/local_stages.h"
@@ -222,7 +223,9 @@ class MeasuredRank {
     gradients_.emplace(context_, *module_, request_.trainer.gradient_manager, request_.trainer.gradient_clipping,
                        GradientMemory::kOfStep, modules_);
     step_.emplace(MeasuredStep{.task = task_, .gradients = *gradients_, .num_stages = placement.num_stages()});
-    const at::Tensor ids = at::zeros({request_.num_sequences, request_.sequence_length},
+    // Sequences are padded for the ranks that share them.
+    const std::int64_t num_sharing = context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
+    const at::Tensor ids = at::zeros({request_.num_sequences, round_up(request_.sequence_length, num_sharing)},
                                      at::TensorOptions(context_.device()).dtype(at::kLong));
     const TokenBatch batch{.input_ids = ids, .labels = ids, .position_ids = ids};
     for (std::size_t i = 0; i < built.size(); ++i) {

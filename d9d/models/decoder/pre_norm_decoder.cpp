@@ -80,7 +80,7 @@ SequenceTransfer PreNormDecoder::forward(const SequenceStageInput& input, const 
   }
   const RotaryTables tables = rope_provider(shared.position_ids);
   for (const ModulePtr<DecoderLayer>& layer : layers_) {
-    const DecoderLayerOutput output = layer(state.hidden_states, tables, shared.packed);
+    const DecoderLayerOutput output = layer(state.hidden_states, tables, shared);
     state.hidden_states = output.hidden_states;
     if (output.auxiliary_loss) {
       state.auxiliary_loss =

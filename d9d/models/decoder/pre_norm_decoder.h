@@ -25,9 +25,10 @@ struct DecoderLayerOutput {
 
 class DecoderLayer : public Module {
  public:
-  // packed: GroupedQueryAttention::forward().
+  // shared.packed is for attention (GroupedQueryAttention::forward), shared.real_positions for experts
+  // (MoELayer::forward).
   [[nodiscard]] virtual DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                                   const std::optional<PackedSequences>& packed) const = 0;
+                                                   const SequenceShared& shared) const = 0;
 };
 
 // How a stage of any model family is built.

@@ -1,5 +1,7 @@
 #include "d9d/models/decoder/sharded_sequence.h"
 
+#include <algorithm>
+
 #include <ATen/ATen.h>
 
 #include "d9d/parallelism/context/parallelize_context_parallel.h"
@@ -17,6 +19,9 @@ ShardedSequence::ShardedSequence(const at::Tensor& ids, const DeviceMesh& ranks)
   input_ = {of_this_rank(ids)};
   shared_ = {.position_ids = of_this_rank(at::arange(length_, ids.options()).unsqueeze(0)),
              .hidden_states_agg_mask = std::nullopt};
+  if (num_padding == 0) return;
+  const std::int64_t size = input_.input_ids.size(1), first = positions_.index() * size;
+  shared_.real_positions = at::arange(std::clamp<std::int64_t>(length_ - first, 0, size), ids.options());
 }
 
 at::Tensor ShardedSequence::last_logits(const DecoderForCausalLM& model, const at::Tensor& hidden_states) const {

@@ -20,11 +20,11 @@ Qwen3MoELayer::Qwen3MoELayer(const Qwen3MoELayerParameters& parameters)
                                 .expert_bias_update_rate = parameters.router_bias_update_rate})) {}
 
 DecoderLayerOutput Qwen3MoELayer::forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                          const std::optional<PackedSequences>& packed) const {
+                                          const SequenceShared& shared) const {
   const auto [residual, normed_input] = input_layernorm(hidden_states, std::optional<at::Tensor>());
-  const at::Tensor attention = self_attn(normed_input, tables, std::optional<at::Tensor>(), packed);
+  const at::Tensor attention = self_attn(normed_input, tables, std::optional<at::Tensor>(), shared.packed);
   const auto [attended, normed] = post_attention_layernorm(residual, attention);
-  const MoEOutput mixed = mlp(normed);
+  const MoEOutput mixed = mlp(normed, shared.real_positions);
   return {.hidden_states = attended + mixed.hidden_states, .auxiliary_loss = mixed.auxiliary_loss};
 }
 

@@ -18,7 +18,7 @@ class Qwen3MoELayer : public DecoderLayer {
  public:
   explicit Qwen3MoELayer(const Qwen3MoELayerParameters& parameters);
   [[nodiscard]] DecoderLayerOutput forward(const at::Tensor& hidden_states, const RotaryTables& tables,
-                                           const std::optional<PackedSequences>& packed) const override;
+                                           const SequenceShared& shared) const override;
 
   const ModulePtr<RMSNorm> input_layernorm;
   const ModulePtr<GroupedQueryAttention> self_attn;

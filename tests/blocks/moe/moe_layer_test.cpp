@@ -49,22 +49,74 @@ TEST(MoELayer, Gives_experts_without_tokens_gradients_of_zero) {
   EXPECT_TRUE(gradient.flatten(1).eq(0).all(1).any().item<bool>()) << "the oracle has no expert without tokens";
 }
 
-TEST(MoELayer, Has_the_auxiliary_loss_of_transformers) {
+// With the auxiliary loss of the real positions.
+void expect_auxiliary_loss_of_oracle(const std::string& name, const std::optional<at::Tensor>& real_positions) {
   MoELayerConfig config = sizes();
   config.auxiliary_loss_coefficient = 0.1;
   for (const at::ScalarType dtype : {at::kDouble, at::kFloat}) {
-    test::OracleCase oracle = test::oracle_case("auxiliary_loss", dtype);
+    test::OracleCase oracle = test::oracle_case(name, dtype);
     auto moe = make_module<MoELayer>(config);
     test::load(*moe, oracle.weights, dtype);
     std::erase_if(oracle.gradients, [](const auto& gradient) { return gradient.first.starts_with("grouped"); });
     moe->grouped_experts->set_requires_grad(false);
-    const at::Tensor loss = *moe(oracle.inputs.at("x")).auxiliary_loss;
+    const at::Tensor loss = *moe(oracle.inputs.at("x"), real_positions).auxiliary_loss;
     test::expect_close("loss", loss, oracle.output, test::tolerance(dtype == at::kDouble ? "fp64" : "fp32"));
     test::backward(loss, oracle.inputs.at("grad_out"));
     test::expect_all_close(
         {{"x", oracle.inputs.at("x").grad()}, {"router.gate.weight", moe->router->gate->weight->local().grad()}},
         oracle.gradients, test::tolerance(dtype == at::kDouble ? "fp64" : "fp32"));
   }
+}
+
+TEST(MoELayer, Has_the_auxiliary_loss_of_transformers) {
+  expect_auxiliary_loss_of_oracle("auxiliary_loss", std::nullopt);
+}
+
+TEST(MoELayer, Has_the_auxiliary_loss_of_transformers_with_an_attention_mask) {
+  const std::int64_t row = test::oracle_case("auxiliary_loss_with_padding", at::kDouble).inputs.at("x").size(1);
+  expect_auxiliary_loss_of_oracle("auxiliary_loss_with_padding", at::cat({at::arange(row), at::arange(row, row + 3)}));
+}
+
+// A token sequence of five positions in a batch of two rows of eight, and alone.
+TEST(MoELayer, Does_with_padding_what_it_does_without) {
+  MoELayerConfig config = sizes();
+  config.auxiliary_loss_coefficient = 0.1;
+  config.expert_bias_update_rate = 1e-3;
+  config.shared_expert = SharedExpertParameters{.intermediate_size = 10, .enable_gate = true};
+  for (const bool checkpointing : {false, true}) {
+    const Layer padded = make_layer(config), alone = make_layer(config);
+    padded->set_activation_checkpointing(checkpointing);
+    const at::Tensor real = at::arange(3, 8), token_grads = test::normal({1, 5, 24}, 2);
+    const at::Tensor x = kInput.clone().set_requires_grad(true);
+    const at::Tensor tokens = kInput.reshape({16, 24}).narrow(0, 3, 5).unsqueeze(0).clone().set_requires_grad(true);
+    const MoEOutput of_padded = padded(x, std::optional(real)), of_tokens = alone(tokens);
+    const at::Tensor flat = of_padded.hidden_states.reshape({16, 24});
+    EXPECT_TRUE(at::equal(flat.narrow(0, 3, 5), of_tokens.hidden_states[0]));
+    EXPECT_EQ(test::largest_magnitude(flat.narrow(0, 0, 3)) + test::largest_magnitude(flat.narrow(0, 8, 8)), 0);
+    EXPECT_TRUE(at::equal(*of_padded.auxiliary_loss, *of_tokens.auxiliary_loss));
+    const auto differentiate = [&](const at::Tensor& hidden_states, const MoEOutput& output) {
+      ((hidden_states * token_grads[0]).sum() + *output.auxiliary_loss).backward();
+    };
+    differentiate(flat.narrow(0, 3, 5), of_padded);
+    differentiate(of_tokens.hidden_states[0], of_tokens);
+    EXPECT_TRUE(at::equal(x.grad().reshape({16, 24}).narrow(0, 3, 5), tokens.grad()[0]));
+    EXPECT_EQ(test::largest_magnitude(x.grad()[1]), 0);
+    test::expect_all_close(test::gradients_of(*padded), test::gradients_of(*alone), test::tolerance("fp64"));
+    EXPECT_TRUE(at::equal(padded->tokens_per_expert->local, alone->tokens_per_expert->local));
+    EXPECT_EQ(alone->tokens_per_expert->local.sum().item<std::int64_t>(), 5 * 2);
+  }
+}
+
+TEST(MoELayer, Of_nothing_but_padding_computes_nothing_and_has_gradients_of_zero) {
+  MoELayerConfig config = sizes();
+  config.auxiliary_loss_coefficient = 0.1;
+  config.shared_expert = SharedExpertParameters{.intermediate_size = 10, .enable_gate = true};
+  const Layer moe = make_layer(config);
+  const MoEOutput output = moe(kInput, std::optional(at::empty({0}, at::kLong)));
+  EXPECT_EQ(test::largest_magnitude(output.hidden_states), 0);
+  EXPECT_EQ(output.auxiliary_loss->item<double>(), 0);
+  (output.hidden_states.sum() + *output.auxiliary_loss).backward();
+  for (const auto& [name, gradient] : test::gradients_of(*moe)) EXPECT_EQ(test::largest_magnitude(gradient), 0) << name;
 }
 
 TEST(MoELayer, Trains_its_router_when_input_and_experts_are_frozen) {
@@ -91,6 +143,11 @@ TEST(MoELayer, Counts_the_tokens_of_each_expert_until_the_step_is_finished) {
   EXPECT_TRUE(at::equal(moe->tokens_per_expert->local, 2 * expected));
   moe->finish_step(StepOutcome::kUpdated);
   EXPECT_TRUE(moe->tokens_per_expert->local.eq(0).all().item<bool>());
+  {
+    const at::NoGradGuard no_grad;
+    (void)moe(kInput);
+  }
+  EXPECT_TRUE(moe->tokens_per_expert->local.eq(0).all().item<bool>()) << "a forward without gradients was counted";
   moe->eval();
   (void)moe(kInput);
   EXPECT_TRUE(moe->tokens_per_expert->local.eq(0).all().item<bool>());

@@ -15,9 +15,12 @@
 #include "d9d/core/launch/thread_ranks.h"
 #include "d9d/data/pack/fixed_count_packer.h"
 
+#include "tests/support/io_faults.h"
+
 namespace d9d::data_loader_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Batch = std::vector<std::int64_t>;
@@ -323,6 +326,42 @@ TEST(DataLoader, Rejects_options_out_of_range) {
 }
 
 TEST(DataLoader, Is_a_loader_for_packers) { static_assert(MicrobatchLoader<DataLoader<Batch>>); }
+
+// A sample of one's own that says how to make it count nowhere.
+struct Weighed {
+  std::int64_t value = 0;
+  std::int64_t weight = 1;
+};
+void make_padding(Weighed& sample) { sample.weight = 0; }
+
+class WeighedTens final : public Dataset<Weighed> {
+ public:
+  std::int64_t size() const override { return 5; }
+  Weighed get(std::int64_t index) const override { return {.value = 10 * index}; }
+};
+
+TEST(DataLoader, Makes_samples_that_another_rank_has_count_nowhere) {
+  std::int64_t sum = 0, num_read = 0;
+  for (std::int64_t rank = 0; rank < 3; ++rank) {
+    const GlobalBatchSampler sampler(
+        {.dataset_size = 5, .global_batch_size = 6, .rank = {.index = rank, .size = 3}, .drop_last = false});
+    const auto weigh = [](std::span<const Weighed> samples) {
+      return Batch{samples.front().value * samples.front().weight};
+    };
+    DataLoader<Batch> loader(std::make_shared<const WeighedTens>(), weigh, sampler, {});
+    for (; const auto batch = loader.next(); ++num_read) sum += batch->front();
+  }
+  EXPECT_EQ(num_read, 6);
+  EXPECT_EQ(sum, 0 + 10 + 20 + 30 + 40);
+}
+
+TEST(DataLoader, Refuses_to_read_a_sample_twice_that_would_count_twice) {
+  Job job{.dataset_size = 5, .sampling = {.global_batch_size = 6, .rank = {.index = 1, .size = 3}, .drop_last = false}};
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)make_loader(job); }),
+              AllOf(HasSubstr("1 places too many"), HasSubstr("data.drop_last"), HasSubstr("make_padding")));
+  job.dataset_size = 6;
+  EXPECT_NO_THROW((void)make_loader(job));
+}
 
 }  // namespace
 }  // namespace d9d::data_loader_test

@@ -68,6 +68,53 @@ TEST(GlobalBatchSampler, Repeats_the_last_sample_until_ranks_have_equally_many) 
   for (std::int64_t rank = 0; rank < 3; ++rank) EXPECT_THAT(all_of_rank(options, rank, 3), ElementsAre(0));
 }
 
+// The microbatches of a step on all ranks, without padding, and how many places padding has.
+std::pair<std::multiset<Samples>, std::int64_t> microbatches_of_rest(const Options& options, std::int64_t num_ranks) {
+  std::multiset<Samples> microbatches;
+  std::int64_t num_padding = 0;
+  for (std::int64_t rank = 0; rank < num_ranks; ++rank) {
+    const GlobalBatchSampler sampler = of_rank(options, rank, num_ranks);
+    for (std::int64_t i = 0; i < sampler.num_microbatches().value(); ++i) {
+      Samples real;
+      for (const SampleKey& key : sampler.sample_keys(i)) {
+        if (key.is_padding) ++num_padding;
+        if (!key.is_padding) real.push_back(key.index);
+      }
+      if (!real.empty()) microbatches.insert(real);
+    }
+  }
+  return {microbatches, num_padding};
+}
+
+// A rest of every size: no sample counts twice.
+TEST(GlobalBatchSampler, Fills_places_that_no_sample_is_left_for_with_padding) {
+  for (const auto mode : {ShardIndexingMode::kSequential, ShardIndexingMode::kChunked}) {
+    for (std::int64_t size = 1; size <= 24; ++size) {
+      for (const std::int64_t microbatch_size : {1, 2}) {
+        Options options{.dataset_size = size,
+                        .global_batch_size = 24,
+                        .microbatch_size = microbatch_size,
+                        .mode = mode,
+                        .shuffle = true,
+                        .drop_last = false};
+        const auto alone = microbatches_of_rest(options, 1);
+        EXPECT_EQ(alone.second, 0);
+        for (const std::int64_t num_ranks : {2, 3, 4}) {
+          const auto [microbatches, num_padding] = microbatches_of_rest(options, num_ranks);
+          std::multiset<std::int64_t> seen, expected;
+          for (const Samples& each : microbatches) seen.insert(each.begin(), each.end());
+          for (std::int64_t i = 0; i < size; ++i) expected.insert(i);
+          EXPECT_EQ(seen, expected);
+          EXPECT_EQ(num_padding, of_rank(options, 0, num_ranks).num_padding());
+          // So that what depends on a whole microbatch is that of one rank.
+          const bool has_whole_microbatches = mode == ShardIndexingMode::kChunked || microbatch_size == 1;
+          EXPECT_TRUE(!has_whole_microbatches || microbatches == alone.first) << size << " over " << num_ranks;
+        }
+      }
+    }
+  }
+}
+
 TEST(GlobalBatchSampler, Drops_the_rest_of_an_incomplete_global_batch) {
   const Options options{.dataset_size = 11, .global_batch_size = 4};
   EXPECT_THAT(all_of_rank(options, 1, 2), ElementsAre(1, 3, 5, 7));

@@ -125,6 +125,7 @@ TEST(PackedDataset, Has_the_boundaries_of_its_documents_in_batches) {
   EXPECT_EQ(batch.packed->cu_seqlens.scalar_type(), at::kInt);
   EXPECT_THAT(values(batch.packed->cu_seqlens), ElementsAre(0, 3, 4, 6, 7, 8));
   EXPECT_EQ(batch.packed->max_length, 3);
+  EXPECT_THAT(batch.lengths, ElementsAre(4, 3));
   const DocumentDataset single(UsableDocuments(source, {.max_positions = 4}));
   EXPECT_FALSE(collate_padded(std::vector{single.get(0), single.get(1)}).packed.has_value());
   EXPECT_THROW((void)collate_padded(std::vector{packed.get(0)}), ConfigError);

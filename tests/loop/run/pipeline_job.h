@@ -23,6 +23,7 @@
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/data/pack/as_pack_stream.h"
+#include "d9d/loop/auto/auto_data_provider.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
 #include "d9d/loop/auto/staged_decoder.h"
@@ -61,6 +62,7 @@ struct PipelineJob {
   VocabularyContextPtr vocabulary = nullptr;  // of the head; null: its own
   Rows rows = Rows::kSequence;
   std::function<std::vector<TokenBatch>(std::int64_t step)> microbatches = nullptr;  // over all ranks; null: of `rows`
+  std::optional<DataConfig> data = {};                                               // one pass of it instead
   std::int64_t num_steps = kNumSteps;
   std::int64_t log_period = 1;
   std::string save_dir = {};  // in folder(); empty: nothing is saved
@@ -96,7 +98,7 @@ inline TokenBatch microbatch(std::int64_t step, std::int64_t number) {
           .position_ids = position.unsqueeze(0)};
 }
 
-// Two or three documents of 3 to 6 positions; without padding, which an auxiliary loss would count.
+// Two or three documents of 3 to 6 positions, all of one length.
 inline TokenBatch documents(std::int64_t step, std::int64_t number, bool are_packed) {
   std::vector<TokenSample> samples;
   for (std::int64_t i = 0; i < 2 + number % 2; ++i) {
@@ -190,6 +192,10 @@ struct Provider : ModelProvider<LanguageModelTypes>, DataProvider<TokenBatch> {
   }
   std::unique_ptr<PackStream<TokenBatch>> build_pack_stream(const DistContext& context,
                                                             std::optional<std::int64_t>) override {
+    if (job.data) {
+      const TokenLimits limits{.vocabulary_size = sizes().vocabulary_size, .max_positions = sizes().max_position_ids};
+      return token_data_provider(*job.data, limits, /*base_seed=*/1).build_pack_stream(context, std::nullopt);
+    }
     return as_pack_stream<TokenBatch>(Stream{.rank = context.data_parallel_rank(),
                                              .num_ranks = context.data_parallel_size(),
                                              .rows = job.rows,
