@@ -23,8 +23,8 @@ struct TokenStreamOptions {
 
 // The documents of the source (build_documents) in its view (build_view), in batches: packed and concatenated sequences
 // have one length, documents are padded to the longest of a microbatch. Throws ConfigError or IoError as these do, and
-// ConfigError if sequences are longer than the model's positions, or if a mixture has packed sources and others. The
-// view "streamed" of a source of rows is StreamedPacks.
+// ConfigError if sequences are longer than the model's positions, or if a mixture has packed sources and others, or
+// sources of two tokenizers. The view "streamed" of a source of rows is StreamedPacks.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 
