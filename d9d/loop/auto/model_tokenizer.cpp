@@ -143,7 +143,9 @@ std::string generation_config(json published, const EndTokens& ends) {
   std::vector<std::int64_t> all = ends.ids;
   const json before = published.value("eos_token_id", json());
   for (const json& id : before.is_array() ? before : json::array({before})) {
-    if (id.is_number_integer() && std::ranges::find(all, id.get<std::int64_t>()) == all.end()) all.push_back(id);
+    if (id.is_number_integer() && std::ranges::find(all, id.get<std::int64_t>()) == all.end()) {
+      all.push_back(id.get<std::int64_t>());
+    }
   }
   if (!all.empty()) published["eos_token_id"] = all.size() == 1 ? json(all.front()) : json(all);
   if (!all.empty() && !published.contains("pad_token_id")) published["pad_token_id"] = all.front();
