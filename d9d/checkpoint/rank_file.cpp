@@ -137,9 +137,17 @@ void remove_rank_notes(const fs::path& folder, std::int64_t num_ranks) {
   for (std::int64_t rank = 0; rank < num_ranks; ++rank) fs::remove(note_of(folder, rank));
 }
 
+const SafetensorsFile& RankFiles::open(const std::string& file) try {
+  return files_.try_emplace(file, folder_ / file).first->second;
+} catch (const IoError& error) {
+  const std::string text = error.what();  // its remedy, the last sentence, is for files that one can download again
+  throw IoError(cat(text.substr(0, text.rfind(". ")), ". The checkpoint is not whole: remove the folder ",
+                    folder_.string(), ", and the job continues from the one before."));
+}
+
 StoredTensor RankFiles::find(const std::string& tensor, const SavedTensor& saved, const SavedBox& box) {
   const fs::path path = folder_ / box.file;
-  const auto& entries = files_.try_emplace(box.file, path).first->second.entries();
+  const auto& entries = open(box.file).entries();
   const auto found = entries.find(box.entry);
   const bool is_right = found != entries.end() && found->second.shape == box.box.sizes &&
                         at::toString(found->second.dtype) == saved.dtype;

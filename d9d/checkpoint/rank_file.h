@@ -80,6 +80,8 @@ class RankFiles {
   [[nodiscard]] TensorSource source_of(const std::string& name, const SavedTensor& saved);
 
  private:
+  [[nodiscard]] const SafetensorsFile& open(const std::string& file);
+
   std::filesystem::path folder_;
   std::map<std::string, SafetensorsFile> files_;
 };

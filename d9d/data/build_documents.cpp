@@ -82,6 +82,7 @@ Documents tokenised(Rows rows, Encoder encoder, const TokenizationConfig& config
 
 Rows rows_of(const DatasetFiles& files, std::vector<std::string> columns,
              ColumnContent content = ColumnContent::kText) {
+  check_no_pointers(files.paths);
   switch (files.format) {
     case DatasetFormat::kArrow:
       return std::make_shared<const ColumnRows>(files.paths, ColumnFormat::kArrow, std::move(columns), content);
@@ -166,7 +167,8 @@ Documents documents_of(const TextSource& config, const DocumentOptions& options)
   if (!is_bytes(config)) return documents_of<TextSource>(config, options);
   check_vocabulary(kByteVocabularySize, "data of kind 'text' without a tokenizer (tokens are bytes)",
                    options.vocabulary_size);
-  const TokenFormat bytes{.dtype = TokenDtype::kUint8, .vocabulary_size = options.vocabulary_size};
+  const TokenFormat bytes{
+      .dtype = TokenDtype::kUint8, .vocabulary_size = options.vocabulary_size, .tokenizer = byte_tokenizer_identity()};
   std::vector<std::filesystem::path> files = match_files(config.paths);
   if (config.tokenization.bad_rows == BadRows::kSkip) skip_empty(files, options.log);
   return std::make_shared<const TokenCorpus>(files, bytes);

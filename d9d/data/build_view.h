@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "d9d/base/log.h"
 #include "d9d/data/source/token_documents.h"
@@ -20,8 +21,9 @@ namespace d9d {
 struct TokenView {
   std::shared_ptr<const Dataset<TokenSample>> dataset;
   std::string order = {};  // names an order that the view has by itself (GlobalBatchSampler::Options::dataset_order)
-  bool shuffles_itself = false;  // the reader must not
-  bool is_packed = false;        // samples have packed_lengths
+  bool shuffles_itself = false;                 // the reader must not
+  bool is_packed = false;                       // samples have packed_lengths
+  std::vector<DocumentsIdentity> sources = {};  // of the documents, by source of a mixture
 };
 
 struct ViewOptions {

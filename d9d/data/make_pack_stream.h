@@ -24,8 +24,9 @@ inline constexpr double kDefaultDataTimeout = 300;
 
 struct StreamOptions {
   DataParallelRank rank = {};
-  std::uint64_t seed = 0;          // of the shuffled order
-  std::string dataset_order = {};  // GlobalBatchSampler::Options::dataset_order
+  std::uint64_t seed = 0;                     // of the shuffled order
+  std::string dataset_order = {};             // GlobalBatchSampler::Options::dataset_order
+  nlohmann::json dataset_identity = nullptr;  // GlobalBatchSampler::Options::dataset_identity
   bool repeat = false;           // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
   Logger log = Logger();         // LoaderOptions::log
   Logger shared_log = Logger();  // for what all ranks find alike: silent but on the main process
@@ -56,6 +57,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
   if constexpr (kCollates) {
     const GlobalBatchSampler sampler({.dataset_size = dataset->size(),
                                       .dataset_order = options.dataset_order,
+                                      .dataset_identity = options.dataset_identity,
                                       .global_batch_size = config.global_batch_size,
                                       .microbatch_size = config.microbatch_size,
                                       .rank = options.rank,

@@ -48,6 +48,23 @@ std::optional<TextForm> text_form(const DataConfig& config) {
   return std::visit([](const auto& data) { return form_of_data(data); }, config);
 }
 
+std::optional<TextForm> text_form(const SourceConfig& config) {
+  return std::visit([](const auto& source) { return form_of_source(source); }, config);
+}
+
+std::vector<TextForm> text_forms(const DataConfig& config) {
+  std::vector<TextForm> forms;
+  const auto add = [&](const std::optional<TextForm>& form) {
+    if (form) forms.push_back(*form);
+  };
+  if (const auto* mixture = std::get_if<MixtureDataConfig>(&config)) {
+    for (const MixedSourceConfig& mixed : mixture->sources) add(text_form(mixed.source));
+  } else {
+    add(text_form(config));
+  }
+  return forms;
+}
+
 ChatFamily chat_family(const ColumnsConfig& conversations) {
   return conversations.chat_template ? *conversations.chat_template
                                      : chat_family_beside(*conversations.tokenization.tokenizer);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "d9d/data/config.h"
 #include "d9d/tokenizer/chat/chat_template.h"
@@ -25,6 +26,10 @@ struct TextForm {
 
 // nullopt for files of token ids, and for mixtures of sources that differ. Throws as chat_family().
 [[nodiscard]] std::optional<TextForm> text_form(const DataConfig& config);
+
+// Of one source, and of all that are text, in their order.
+[[nodiscard]] std::optional<TextForm> text_form(const SourceConfig& config);
+[[nodiscard]] std::vector<TextForm> text_forms(const DataConfig& config);
 
 // The template of a source of conversations: the one that it names, or chat_family_beside() its tokenizer, whose errors
 // it throws.

@@ -13,8 +13,10 @@
 #include "d9d/data/build_documents.h"
 #include "d9d/data/build_view.h"
 #include "d9d/data/stream/streamed_packs.h"
+#include "d9d/data/text_form.h"
 #include "d9d/data/view/mixture_dataset.h"
 #include "d9d/data/view/shuffled_dataset.h"
+#include "d9d/tokenizer/tokenizer.h"
 
 namespace d9d {
 
@@ -87,12 +89,39 @@ TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64
       !has_targets(config) || !std::holds_alternative<ConcatenatedViewConfig>(sequence_of(config).view), ConfigError,
       "[data::build_token_stream] expected the view \"documents\", \"packed\" or \"streamed\" with prompt_column or "
       "messages_column, got \"concatenated\", in which every label counts. Set the view.");
-  return build_view(build_documents(config, document_options(job)), sequence_of(config),
-                    {.seed = seed,
-                     .shuffle = job.loader.shuffle,
-                     .global_batch_size = job.loader.global_batch_size,
-                     .separator = document_separator(config),
-                     .log = job.options.stream.shared_log});
+  std::shared_ptr<const TokenDocuments> documents = build_documents(config, document_options(job));
+  DocumentsIdentity identity = documents->identity();
+  TokenView view = build_view(std::move(documents), sequence_of(config),
+                              {.seed = seed,
+                               .shuffle = job.loader.shuffle,
+                               .global_batch_size = job.loader.global_batch_size,
+                               .separator = document_separator(config),
+                               .log = job.options.stream.shared_log});
+  view.sources = {std::move(identity)};
+  return view;
+}
+
+// Before anything is tokenised. An id has one meaning in a job; of files of tokens nobody knows it.
+void check_same_tokenizer(const MixtureDataConfig& config) {
+  struct Known {
+    std::size_t source;
+    std::string name;
+    TokenizerIdentity identity;
+  };
+  std::optional<Known> first;
+  for (std::size_t i = 0; i < config.sources.size(); ++i) {
+    const std::optional<TextForm> form = text_form(config.sources[i].source);
+    if (!form) continue;
+    const std::string name = form->tokenizer ? cat("'", form->tokenizer->string(), "'") : "bytes";
+    if (first && name == first->name) continue;
+    const TokenizerIdentity identity =
+        form->tokenizer ? Tokenizer::from_file(*form->tokenizer).identity() : byte_tokenizer_identity();
+    if (!first) first = {.source = i, .name = name, .identity = identity};
+    D9D_CHECK(identity == first->identity, ConfigError,
+              "[data::build_token_stream] expected one tokenizer in all sources of a mixture, got ", first->name,
+              " in source ", first->source, " and ", name, " in source ", i,
+              ", which give the same ids to other texts. Name the model's in both.");
+  }
 }
 
 template <class Source>
@@ -102,9 +131,11 @@ TokenView view_of(const DataOf<Source>& config, const Job& job) {
 
 // Each source is shuffled by itself, with a seed of its own.
 TokenView view_of(const MixtureDataConfig& config, const Job& job) {
+  check_same_tokenizer(config);
   std::vector<MixtureDataset<TokenSample>::Source> sources;
   std::string order = "mixture of";
   bool is_packed = false;
+  std::vector<DocumentsIdentity> identities;
   for (std::size_t i = 0; i < config.sources.size(); ++i) {
     const std::uint64_t seed = philox_key(job.options.stream.seed, "mixture", std::to_string(i));
     TokenView view = view_of_source(config.sources[i].source, job, seed);
@@ -113,6 +144,7 @@ TokenView view_of(const MixtureDataConfig& config, const Job& job) {
         "[data::build_token_stream] expected sources of a mixture that are all packed or all not, got both. Change "
         "their views.");
     is_packed = view.is_packed;
+    identities.push_back(view.sources.front());
     const std::int64_t length = sequence_of(config.sources[i].source).sequence_length;
     const std::int64_t first_length = sequence_of(config.sources.front().source).sequence_length;
     D9D_CHECK(!is_packed || length == first_length, ConfigError,
@@ -127,17 +159,32 @@ TokenView view_of(const MixtureDataConfig& config, const Job& job) {
   return {.dataset = std::make_shared<const MixtureDataset<TokenSample>>(std::move(sources)),
           .order = std::move(order),
           .shuffles_itself = true,
-          .is_packed = is_packed};
+          .is_packed = is_packed,
+          .sources = std::move(identities)};
 }
 
 TokenView view_of(const DatasetDataConfig& config, const Job& job) {
   constexpr std::int64_t kUnlimited = std::numeric_limits<std::int32_t>::max();
-  return build_reference_view(build_documents(config, document_options(job)),
-                              {.max_positions = job.options.max_positions.value_or(kUnlimited),
-                               .presort_buffer_size = config.presort_buffer_size,
-                               .global_batch_size = config.loader.global_batch_size,
-                               .seed = static_cast<std::uint64_t>(config.shuffle_seed),
-                               .shuffle = config.loader.shuffle});
+  std::shared_ptr<const TokenDocuments> documents = build_documents(config, document_options(job));
+  DocumentsIdentity identity = documents->identity();
+  TokenView view =
+      build_reference_view(std::move(documents), {.max_positions = job.options.max_positions.value_or(kUnlimited),
+                                                  .presort_buffer_size = config.presort_buffer_size,
+                                                  .global_batch_size = config.loader.global_batch_size,
+                                                  .seed = static_cast<std::uint64_t>(config.shuffle_seed),
+                                                  .shuffle = config.loader.shuffle});
+  view.sources = {std::move(identity)};
+  return view;
+}
+
+// null if any source is unknown.
+nlohmann::json identity_of(const TokenView& view) {
+  nlohmann::json identity = nlohmann::json::array();
+  for (const DocumentsIdentity& source : view.sources) {
+    if (source.tokens.empty()) return nullptr;
+    identity.push_back(to_json(source));
+  }
+  return identity;
 }
 
 std::function<TokenBatch(TokenBatch)> pinning(const AutoDataConfig& loader) {
@@ -202,6 +249,7 @@ std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& con
   TokenView view = std::visit([&](const auto& data) { return view_of(data, {loader, options}); }, config);
   if (view.shuffles_itself) loader.shuffle = false;
   options.stream.dataset_order = view.order;
+  options.stream.dataset_identity = identity_of(view);
   return make_pack_stream<TokenBatch>(std::move(view.dataset), collating(options.mesh), loader, options.stream);
 }
 

@@ -26,8 +26,8 @@ struct TokenStreamOptions {
 // The documents of the source (build_documents) in its view (build_view), in batches. Documents are padded to the
 // longest of a microbatch, and these and concatenated sequences to a multiple of the ranks that share a sequence;
 // packed ones have one length. Throws ConfigError or IoError as these do, and ConfigError if sequences are longer than
-// the model's positions, if packed ones cannot be shared by these ranks, or if a mixture has packed sources and others.
-// The view "streamed" of a source of rows is StreamedPacks.
+// the model's positions, if packed ones cannot be shared by these ranks, or if a mixture has packed sources and others,
+// or sources of two tokenizers. The view "streamed" of a source of rows is StreamedPacks.
 [[nodiscard]] std::unique_ptr<PackStream<TokenBatch>> build_token_stream(const DataConfig& config,
                                                                          TokenStreamOptions options);
 

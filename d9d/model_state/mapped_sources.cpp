@@ -92,14 +92,16 @@ std::vector<SourceGroup> source_groups(const StateMapper& mapper, const NamedTen
     std::map<std::string, TensorSource> inputs;
     for (const std::string& name : group.inputs) {
       if (auto source = tensors.find(name)) {
+        if (source->dtype == at::ScalarType::Undefined) (void)source->read();  // throws
         inputs.emplace(name, *std::move(source));
       } else {
         absent.insert(name);
       }
     }
-    if (absent.empty()) {
+    const bool is_whole = absent.empty(), is_damaged = !is_whole && !inputs.empty();
+    if (is_whole) {
       found.push_back(std::move(inputs));
-    } else if (!std::ranges::all_of(group.outputs, is_optional)) {
+    } else if (is_damaged || !std::ranges::all_of(group.outputs, is_optional)) {
       missing.merge(absent);
     }
   }

@@ -40,8 +40,8 @@ struct SourceGroup {
 
 // The mapper's groups that make one of `wanted`, sorted, after all checks that need no data: nothing is read. Throws
 // StateError that lists all missing inputs; that names leaf, tensors and files for shapes and dtypes that do not fit;
-// and for `wanted` names that no group makes. `may_be_missing`: whether a group whose inputs are missing, and which
-// makes only such outputs, is left out.
+// and for `wanted` names that no group makes. `may_be_missing`: whether a group whose inputs are all missing, and which
+// makes only such outputs, is left out. A group of which a part is there is damaged and never left out.
 [[nodiscard]] std::vector<SourceGroup> source_groups(
     const StateMapper& mapper, const NamedTensors& tensors, const std::set<std::string>& wanted,
     const std::function<bool(const std::string& output)>& may_be_missing = nullptr);

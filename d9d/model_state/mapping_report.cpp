@@ -79,6 +79,7 @@ std::string lines_of(const Items& items, const std::string& indent, const TextOf
 
 std::string tensors_text(const std::vector<TensorSource>& tensors, const std::string& indent) {
   return lines_of(tensors, indent, [](const TensorSource& tensor, const auto& shown) {
+    if (tensor.dtype == at::ScalarType::Undefined) return cat(shown(tensor.name), "  of a dtype that is not built");
     return cat(shown(tensor.name), "  ", tensor.dtype, " ", at::IntArrayRef(tensor.shape), "  ",
                text_of_bytes(num_bytes(tensor)));
   });
@@ -108,8 +109,12 @@ std::string groups_text(const std::vector<MappingReport::Group>& groups) {
 
 MappingReport report_mapping(const StateMapper& mapper, const NamedTensors& tensors) {
   MappingReport report;
-  const auto any = [](const std::string&) { return true; };
-  for (const SourceGroup& source : source_groups(mapper, tensors, mapper.outputs(), any)) {
+  const std::set<std::string> present(tensors.names.begin(), tensors.names.end());
+  std::set<std::string> made;
+  for (const StateGroup& group : mapper.groups()) {
+    if (std::ranges::includes(present, group.inputs)) made.insert(group.outputs.begin(), group.outputs.end());
+  }
+  for (const SourceGroup& source : source_groups(mapper, tensors, made)) {
     MappingReport::Group group{.has_function = !source.mapped.calls.empty()};
     for (const auto& [name, input] : source.inputs) group.inputs.push_back(input);
     for (const auto& [name, output] : source.mapped.outputs) {
@@ -118,7 +123,6 @@ MappingReport report_mapping(const StateMapper& mapper, const NamedTensors& tens
     report.groups.push_back(std::move(group));
   }
   for (const std::string& name : unused_names(mapper, tensors.names)) report.unused.push_back(*tensors.find(name));
-  const std::set<std::string> present(tensors.names.begin(), tensors.names.end());
   for (const StateGroup& group : mapper.groups()) {
     if (std::ranges::includes(present, group.inputs)) continue;
     std::ranges::set_difference(group.inputs, present, std::back_inserter(report.missing));

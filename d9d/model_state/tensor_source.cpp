@@ -17,6 +17,7 @@ TensorSource tensor_source(std::string name, at::Tensor tensor) {
 }
 
 std::int64_t num_bytes(const TensorSource& source) {
+  if (source.dtype == at::ScalarType::Undefined) return 0;
   return c10::multiply_integers(source.shape) * static_cast<std::int64_t>(c10::elementSize(source.dtype));
 }
 

@@ -27,7 +27,7 @@ struct StoredPart {
 
 struct TensorSource {
   std::string name;
-  at::ScalarType dtype;
+  at::ScalarType dtype;  // Undefined: of a file, one that this library does not know; read() throws
   std::vector<std::int64_t> shape;
   std::function<at::Tensor()> read;     // each call returns a tensor of this dtype and shape, which may alias others
   std::string origin = "memory";        // for messages: the file that holds it
@@ -37,7 +37,7 @@ struct TensorSource {
 // A source over an existing tensor; shares its storage.
 [[nodiscard]] TensorSource tensor_source(std::string name, at::Tensor tensor);
 
-// Number of bytes of the tensor in contiguous form.
+// Number of bytes of the tensor in contiguous form; 0 if its dtype is unknown.
 [[nodiscard]] std::int64_t num_bytes(const TensorSource& source);
 
 // What fills `into`, of the box's shape, with a box of a tensor that is stored in files.

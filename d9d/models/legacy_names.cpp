@@ -1,5 +1,6 @@
 #include "d9d/models/legacy_names.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -39,6 +40,12 @@ StateMapper own_names(const Module& module, const std::vector<std::string>& name
     renames.push_back(mapper::rename(is_legacy ? *legacy : name, name));
   }
   return mapper::parallel(std::move(renames));
+}
+
+bool has_own_names(const Module& module, const std::vector<std::string>& names_in_folder,
+                   const std::string& head_prefix) {
+  const std::set<std::string> present(names_in_folder.begin(), names_in_folder.end());
+  return std::ranges::includes(present, own_names(module, names_in_folder, head_prefix).inputs());
 }
 
 std::string present_name(const std::string& name, const std::string& head_prefix) {

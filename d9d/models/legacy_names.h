@@ -3,7 +3,11 @@
 // embedding_head.projection.weight.
 //
 // Example
-//   d9d::load_model_state(*model, d9d::own_names(*model, directory.names()), d9d::tensors_of(directory));
+//   const std::vector<std::string> names = directory.names();
+//   const d9d::StateMapper mapper = d9d::has_own_names(*model, names)
+//                                       ? d9d::own_names(*model, names)
+//                                       : d9d::qwen3_dense_from_huggingface(parameters, head, names);
+//   d9d::load_model_state(*model, mapper, d9d::tensors_of(directory));
 #pragma once
 
 #include <string>
@@ -13,6 +17,10 @@
 #include "d9d/modules/module.h"
 
 namespace d9d {
+
+// Whether the folder has every parameter of the module by its present name, or a head's by that of 0.16.
+[[nodiscard]] bool has_own_names(const Module& module, const std::vector<std::string>& names_in_folder,
+                                 const std::string& head_prefix = "head.");
 
 // Takes every parameter of the module by its name, or where the folder has a head's name of 0.16 and not the present
 // one, by that. `head_prefix`: of the head in present names.

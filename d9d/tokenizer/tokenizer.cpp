@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/git_lfs.h"
 #include "d9d/base/io/input_file.h"
 #include "d9d/tokenizer/encoder.h"
 #include "d9d/tokenizer/tokenizer_state.h"
@@ -52,6 +53,7 @@ Tokenizer Tokenizer::from_file(const std::filesystem::path& file) {
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& source) {
+  D9D_CHECK(!is_git_lfs_pointer(json), ConfigError, "[tokenizer] ", source, ": expected JSON, ", kGitLfsRemedy);
   nlohmann::json parsed;
   try {
     parsed = nlohmann::json::parse(json);
@@ -59,7 +61,9 @@ Tokenizer Tokenizer::from_json(std::string_view json, const std::string& source)
     throw ConfigError(
         cat("[tokenizer] ", source, ": expected JSON, got none (", error.what(), "). The file is damaged."));
   }
-  return Tokenizer(std::make_unique<detail::TokenizerState>(detail::JsonNode(parsed, source)));
+  auto state = std::make_unique<detail::TokenizerState>(detail::JsonNode(parsed, source));
+  state->identity = identity_of_tokenizer(parsed);
+  return Tokenizer(std::move(state));
 }
 
 Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
@@ -112,6 +116,7 @@ bool Tokenizer::is_special(std::uint32_t id) const {
   return id < state_->tokens.size() && state_->tokens[id].is_special;
 }
 std::size_t Tokenizer::vocabulary_size() const { return state_->num_tokens; }
+const TokenizerIdentity& Tokenizer::identity() const { return state_->identity; }
 std::uint32_t Tokenizer::highest_id() const { return static_cast<std::uint32_t>(state_->tokens.size() - 1); }
 
 }  // namespace d9d

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "d9d/tokenizer/encoding.h"
+#include "d9d/tokenizer/tokenizer_identity.h"
 
 namespace d9d {
 
@@ -74,6 +75,7 @@ class Tokenizer {
   // How many tokens there are, added ones included. Ids may reach further where the vocabulary has gaps: highest_id().
   [[nodiscard]] std::size_t vocabulary_size() const;
   [[nodiscard]] std::uint32_t highest_id() const;
+  [[nodiscard]] const TokenizerIdentity& identity() const;
 
  private:
   explicit Tokenizer(std::unique_ptr<detail::TokenizerState> state);

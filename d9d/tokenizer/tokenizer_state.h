@@ -12,6 +12,7 @@
 #include "d9d/tokenizer/bpe/bpe_model.h"
 #include "d9d/tokenizer/bpe/word_cache.h"
 #include "d9d/tokenizer/format/tokenizer_json.h"
+#include "d9d/tokenizer/tokenizer_identity.h"
 
 namespace d9d::detail {
 
@@ -57,6 +58,7 @@ struct TokenizerState {
   StringMap<TokenId> added_ids;
   std::vector<TokenText> tokens;  // by id
   std::size_t num_tokens = 0;
+  TokenizerIdentity identity = {};
   mutable ScratchPool scratch;
 };
 

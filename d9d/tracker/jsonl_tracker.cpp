@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/append_file.h"
+#include "d9d/base/io/folder_lock.h"
 #include "d9d/tracker/run_info.h"
 
 namespace d9d {
@@ -44,6 +45,14 @@ void keep_as_previous(const std::filesystem::path& path) {
   check(error, "rename", path);
 }
 
+// Two jobs in one file would mix their lines. null: what is no file (a pipe) is not locked.
+std::unique_ptr<FolderLock> lock_of(const std::filesystem::path& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) return nullptr;
+  if (path.has_parent_path()) std::filesystem::create_directories(path.parent_path(), error);
+  return std::make_unique<FolderLock>(path, path.string() + ".lock");
+}
+
 std::optional<std::int64_t> step_of(const std::string& line) {
   const auto object = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object() || !object.contains("step") || !object["step"].is_number_integer()) return std::nullopt;
@@ -66,8 +75,9 @@ void drop_lines_after(std::int64_t last_step, const std::filesystem::path& path)
 
 class JsonlRun final : public TrackerRun {
  public:
-  JsonlRun(const std::filesystem::path& path, TrackerContext context, std::int64_t last_step)
-      : file_(path), context_(std::move(context)), last_step_(last_step) {}
+  JsonlRun(std::unique_ptr<FolderLock> lock, const std::filesystem::path& path, TrackerContext context,
+           std::int64_t last_step)
+      : lock_(std::move(lock)), file_(path), context_(std::move(context)), last_step_(last_step) {}
   ~JsonlRun() override { close_in_destructor(); }
 
   [[nodiscard]] nlohmann::ordered_json state() const override { return state_of_last_step(last_step_); }
@@ -84,8 +94,10 @@ class JsonlRun final : public TrackerRun {
   void do_close(RunOutcome) override {
     do_flush();
     file_.close();
+    lock_.reset();
   }
 
+  std::unique_ptr<FolderLock> lock_;  // until the run is closed
   AppendFile file_;
   const TrackerContext context_;
   nlohmann::ordered_json line_ = nlohmann::ordered_json::object();  // of step last_step_; empty: nothing pending
@@ -98,12 +110,13 @@ JsonlTracker::JsonlTracker(std::filesystem::path path) : path_(std::move(path)) 
 
 std::unique_ptr<TrackerRun> JsonlTracker::open(const RunInfo& info) const {
   const auto last_step = resumed_last_step(info);
+  auto lock = lock_of(path_);
   if (last_step) {
     drop_lines_after(*last_step, path_);
   } else {
     keep_as_previous(path_);
   }
-  return std::make_unique<JsonlRun>(path_, info.context, last_step.value_or(kNoStep));
+  return std::make_unique<JsonlRun>(std::move(lock), path_, info.context, last_step.value_or(kNoStep));
 }
 
 }  // namespace d9d

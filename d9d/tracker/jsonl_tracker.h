@@ -8,7 +8,7 @@
 //
 // A fresh run starts a new file and renames an existing one to <path>.previous. A resumed run deletes the lines of
 // steps after its checkpoint and appends, so that each step occurs once. A line is written when the step changes, with
-// one write.
+// one write. While a run is open the file is its own, by <path>.lock: another job is refused with IoError.
 #pragma once
 
 #include <filesystem>

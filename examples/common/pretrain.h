@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,14 +22,17 @@
 #include "d9d/loop/auto/auto_data_provider.h"
 #include "d9d/loop/auto/auto_providers.h"
 #include "d9d/loop/auto/language_model_task.h"
+#include "d9d/loop/auto/model_tokenizer.h"
 #include "d9d/loop/auto/staged_decoder.h"
 #include "d9d/loop/auto/text_samples.h"
+#include "d9d/loop/component/export_model.h"
 #include "d9d/loop/component/job_checkpoints.h"
 #include "d9d/loop/config/aliases.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/huggingface/model_sizes.h"
+#include "d9d/models/legacy_names.h"
 #include "d9d/modules/initial_values.h"
 
 namespace examples {
@@ -80,9 +84,16 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
  public:
   using Parameters = typename Family::Parameters;
 
-  // stored: the dtype in which parameters are kept and exported.
-  CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config, Parameters resolved_sizes, d9d::Dtype stored)
-      : config(provider_config), sizes(std::move(resolved_sizes)), stored_dtype(stored) {}
+  // stored: the dtype in which parameters are kept and exported. `files`: what exports have beside weights and
+  // config.json.
+  CausalLMProvider(const ModelProviderConfig<Parameters>& provider_config, Parameters resolved_sizes, d9d::Dtype stored,
+                   std::map<std::string, std::string> files = {})
+      : config(provider_config),
+        sizes(std::move(resolved_sizes)),
+        stored_dtype(stored),
+        export_{.mapper = Family::to_huggingface(sizes, kHead), .files = std::move(files)} {
+    export_.files["config.json"] = Family::huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n";
+  }
 
   d9d::ModelStage<d9d::LanguageModelTypes> initialize_model_stage(const d9d::DistContext&,
                                                                   const d9d::PipelineStageInfo& stage) override {
@@ -98,8 +109,10 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
     d9d::parallelize_decoder(context, *backbone_, {model_->head.shared()}, config.fsdp);
   }
 
-  d9d::StateMapper map_source_checkpoint(const d9d::HuggingFaceDirectory& source, const d9d::Module&) override {
-    return Family::from_huggingface(sizes, kHead, source.names());
+  d9d::StateMapper map_source_checkpoint(const d9d::HuggingFaceDirectory& source, const d9d::Module& stage) override {
+    const std::vector<std::string> names = source.names();
+    if (d9d::has_own_names(stage, names)) return d9d::own_names(stage, names);  // an export in them
+    return Family::from_huggingface(sizes, kHead, names);
   }
 
   d9d::ModelExport prepare_export(const d9d::Module&) override { return export_; }
@@ -119,10 +132,7 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
 
   d9d::ModulePtr<d9d::PreNormDecoder> backbone_;  // of the stage that was built last
   d9d::ModulePtr<d9d::DecoderForCausalLM> model_;
-  // Made before training: a model that transformers cannot have is refused now and not hours later.
-  const d9d::ModelExport export_ = {
-      .mapper = Family::to_huggingface(sizes, kHead),
-      .files = {{"config.json", Family::huggingface_config(sizes, kHead, stored_dtype).dump(2) + "\n"}}};
+  d9d::ModelExport export_;  // made before training: a model that transformers cannot have is refused at once
 };
 
 // What the model is built with. Of a checkpoint of a job of this program sizes are what
@@ -148,11 +158,18 @@ typename Family::Parameters model_sizes(const PretrainConfig<typename Family::Pa
 // Trains, exports, and prints samples of what the model writes.
 template <class Family>
 void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::DistContext& context) {
-  d9d::check_huggingface_target(config.export_to);
+  const auto& source = config.trainer.model_stage_factory.source_checkpoint;
   const auto sizes = model_sizes<Family>(config);
+  if (source) d9d::check_tokenizer(context, config.data, *source);
+  auto files = d9d::tokenizer_files(context, config.data,
+                                    {.source_checkpoint = source,
+                                     .tokenizer = config.sample ? config.sample->tokenizer : std::nullopt,
+                                     .max_positions = sizes.max_position_ids});
+  const auto export_lock = d9d::prepare_export(context, config.export_to, files);
   d9d::LanguageModelTask task(context);
   CausalLMProvider<Family> model(config.model_provider, sizes,
-                                 config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype));
+                                 config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype),
+                                 std::move(files));
   const d9d::VocabularySplits vocabulary{.sizes = sizes.split_vocab_size, .order = sizes.split_vocab_order};
   const d9d::TokenLimits limits{.vocabulary_size = vocabulary.total(), .max_positions = sizes.max_position_ids};
   std::optional<d9d::TextSamples> samples;  // made before training: what is wrong with it is refused now

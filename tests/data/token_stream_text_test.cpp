@@ -105,6 +105,8 @@ TEST_F(TextOfAJob, Is_that_of_the_split_in_folders_of_datasets) {
   EXPECT_THAT(read(json), ElementsAre(Ids{'c', 'd'}));
   json = documents("arrow", {folder / "hub", folder / "more"});
   EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}, Ids{'e', 'f'}));
+  write("more/train.jsonl", "version https://git-lfs.github.com/spec/v1\n");
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)read(json); }), HasSubstr("git lfs pull"));
   json["paths"].push_back(write("a.arrow", ""));
   EXPECT_THAT(error_of(json), HasSubstr("paths of one format"));
 }

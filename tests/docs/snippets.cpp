@@ -32,7 +32,6 @@
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapper/leaves.h"
 #include "d9d/model_state/write_model_state.h"
-#include "d9d/models/huggingface/module_weights.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
 #include "d9d/optim/adamw.h"
@@ -175,7 +174,7 @@ void load(const d9d::ModulePtr<d9d::Linear>& model) {
   const d9d::HuggingFaceDirectory directory("Qwen3-0.6B");
   const auto parameters = d9d::qwen3_dense_parameters_from_huggingface(directory.read_config());
   const auto mapper = d9d::qwen3_dense_from_huggingface(parameters, d9d::CausalLMHeadConfig{}, directory.names());
-  const d9d::LoadReport report = d9d::load_weights(*model, mapper, directory);
+  const d9d::LoadReport report = d9d::load_model_state(*model, mapper, d9d::tensors_of(directory));
 }
 
 void write(const d9d::ModulePtr<d9d::Linear>& model, const d9d::Qwen3MoEParameters& parameters,

@@ -134,6 +134,20 @@ TEST(LoadModelState, Leaves_what_may_be_missing_at_its_initial_values) {
                ConfigError);
 }
 
+// One expert of many that is not there is damage, whatever may be missing.
+TEST(LoadModelState, Names_what_a_group_lacks_of_which_a_part_is_there) {
+  State state = published();
+  state.erase("b");
+  const auto model = made();
+  const LoadOptions any{.may_be_missing = ".*"};
+  EXPECT_THAT(
+      test::message_of<StateError>([&] { (void)load_model_state(*model, mapper_of_model(), tensors_of(state), any); }),
+      HasSubstr("1 missing: 'b'"));
+  EXPECT_TRUE(at::equal(model->state_dict().at("head"), at::ones({3})));
+  state.erase("a");
+  EXPECT_THAT(load_model_state(*model, mapper_of_model(), tensors_of(state), any).missing, ElementsAre("proj"));
+}
+
 TEST(LoadModelState, Names_both_shapes_and_the_file_before_any_value_changes) {
   State state = published();
   state["h"] = at::ones({4});

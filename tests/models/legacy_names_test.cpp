@@ -5,9 +5,14 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/io/safetensors.h"
 #include "d9d/model_state/load_model_state.h"
+#include "d9d/models/decoder/decoder_with_head.h"
+#include "d9d/models/qwen3_dense/huggingface.h"
 
 #include "tests/support/io_faults.h"
+#include "tests/support/tiny_blocks.h"
 
 namespace d9d::legacy_names_test {
 namespace {
@@ -59,6 +64,58 @@ TEST(FormerNames, Give_way_to_present_ones) {
 TEST(FormerNames, Do_not_hide_that_a_tensor_is_missing) {
   EXPECT_THAT(test::message_of<StateError>([] { (void)loaded("head.score.weight", {}); }),
               ::testing::HasSubstr("'head.score.weight'"));
+}
+
+ModulePtr<DecoderForCausalLM> make_model(std::uint64_t seed) {
+  return test::initialized(make_decoder_for_causal_lm(test::make_backbone(test::tiny_dense())), at::kFloat, seed);
+}
+
+// A folder with the tensors, and a model that was loaded from it as the examples' providers do.
+ModulePtr<DecoderForCausalLM> loaded_from(const State& state) {
+  const std::filesystem::path folder = test::fresh_directory("d");
+  std::vector<TensorSource> sources;
+  for (const auto& [name, tensor] : state) sources.push_back(tensor_source(name, tensor));
+  write_safetensors(folder / "model.safetensors", sources);
+  const HuggingFaceDirectory directory(folder);
+  const std::vector<std::string> names = directory.names();
+  auto model = make_model(2);
+  const StateMapper mapper = has_own_names(*model, names)
+                                 ? own_names(*model, names)
+                                 : qwen3_dense_from_huggingface(test::tiny_dense(), CausalLMHeadConfig{}, names);
+  EXPECT_THAT(load_model_state(*model, mapper, tensors_of(directory)).unused, ::testing::IsEmpty());
+  return model;
+}
+
+void expect_equal_weights(const Module& actual, const Module& expected) {
+  const auto state = actual.state_dict();
+  for (const auto& [name, tensor] : expected.state_dict()) EXPECT_TRUE(at::equal(state.at(name), tensor)) << name;
+}
+
+TEST(OwnNames, Are_told_from_those_of_transformers) {
+  const auto trained = make_model(1);
+  State theirs;
+  for (const TensorSource& tensor : mapped_sources(qwen3_dense_to_huggingface(test::tiny_dense(), CausalLMHeadConfig{}),
+                                                   tensors_of(trained->state_dict()))) {
+    theirs.emplace(tensor.name, tensor.read());
+  }
+  expect_equal_weights(*loaded_from(theirs), *trained);
+}
+
+TEST(OwnNames, Load_with_the_head_names_of_0_16) {
+  const auto trained = make_model(1);
+  State state = trained->state_dict();
+  for (const std::string split : {"regular", "added"}) {
+    auto head = state.extract("head.lm_head." + split + ".weight");
+    head.key() = "lm_head.lm_head." + split + ".weight";
+    state.insert(std::move(head));
+  }
+  expect_equal_weights(*loaded_from(state), *trained);
+}
+
+TEST(OwnNames, Are_all_there_or_none_are) {
+  State state = make_model(1)->state_dict();
+  state.erase("model.norm.weight");
+  EXPECT_THROW((void)loaded_from(state), StateError);
 }
 
 }  // namespace

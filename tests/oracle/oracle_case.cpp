@@ -8,7 +8,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"
-#include "d9d/models/huggingface/module_weights.h"
 
 #include "tests/support/python.h"
 
@@ -86,7 +85,7 @@ LoadedModel::LoadedModel(const OracleCase& oracle, const DecoderStageOptions& op
   module().materialize(at::kCPU);
   module().reset_parameters(/*base_seed=*/1);
   const LoadReport report =
-      load_weights(module(), family.from_huggingface(config_, head, directory_.names()), directory_);
+      load_model_state(module(), family.from_huggingface(config_, head, directory_.names()), tensors_of(directory_));
   EXPECT_TRUE(report.unused.empty()) << report.unused.front();
 }
 

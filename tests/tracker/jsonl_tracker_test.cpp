@@ -12,6 +12,8 @@
 #include "d9d/base/check.h"
 #include "d9d/tracker/run_info.h"
 
+#include "tests/support/io_faults.h"
+
 namespace d9d::jsonl_tracker_test {
 namespace {
 
@@ -158,6 +160,17 @@ TEST(JsonlTracker, Names_the_path_when_the_disk_is_full) {
   } catch (const IoError& error) {
     EXPECT_THAT(error.what(), HasSubstr("/dev/full"));
   }
+}
+
+TEST(JsonlTracker, Has_its_file_for_itself_while_a_run_is_open) {
+  const std::filesystem::path path = test::fresh_directory("d") / "run" / "metrics.jsonl";
+  const JsonlTracker tracker(path);
+  const auto run = tracker.open({.name = "first"});
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)tracker.open({.name = "second"}); }),
+              ::testing::AllOf(::testing::HasSubstr(path.string()), ::testing::HasSubstr("in use by no other job")));
+  EXPECT_FALSE(std::filesystem::exists(path.string() + ".previous"));
+  run->close(RunOutcome::kCompleted);
+  EXPECT_NO_THROW((void)tracker.open({.name = "third"}));
 }
 
 }  // namespace

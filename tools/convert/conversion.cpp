@@ -79,7 +79,7 @@ std::string read_text(const fs::path& path) {
   return text;
 }
 
-std::map<std::string, std::string> files_beside_weights(const Options& options) {
+std::map<std::string, std::string> files_beside_weights(const Options& options, const HuggingFaceDirectory& directory) {
   const std::set<std::string> weights = {".safetensors", ".bin", ".pt",      ".pth", ".ckpt",
                                          ".gguf",        ".h5",  ".msgpack", ".onnx"};
   std::map<std::string, std::string> files;
@@ -89,14 +89,17 @@ std::map<std::string, std::string> files_beside_weights(const Options& options) 
     if (entry.is_regular_file() && is_kept && !name.ends_with(".index.json")) files[name] = read_text(entry.path());
   }
   const auto config = files.find("config.json");
-  if (options.dtype && config != files.end()) {
+  if (config == files.end()) return files;
+  const bool unties_head = directory.has_untied_head();  // which names of its own do not show
+  if (options.dtype || unties_head) {
     auto json = nlohmann::ordered_json::parse(config->second, nullptr, /*allow_exceptions=*/false);
     D9D_CHECK(json.is_object() && json_depth(config->second) <= kMaxJsonDepth, IoError,
               "[convert] expected a JSON object in '", (options.source / "config.json").string(),
               "' to write --dtype into, got something else. Mend it.");
     for (const char* const key : {"torch_dtype", "dtype"}) {
-      if (json.contains(key)) json[key] = enum_name(*options.dtype);
+      if (options.dtype && json.contains(key)) json[key] = enum_name(*options.dtype);
     }
+    if (unties_head) json["tie_word_embeddings"] = false;
     config->second = json.dump(2) + "\n";
   }
   return files;
@@ -126,7 +129,7 @@ StateMapper mapper_of(const Options& options, const HuggingFaceDirectory& direct
 Conversion plan_conversion(const Options& options, const HuggingFaceDirectory& directory) {
   StateMapper mapper = mapper_of(options, directory);
   if (options.dtype) mapper = with_dtype(mapper, tensors_of(directory), *options.dtype);
-  return {.mapper = std::move(mapper), .files = files_beside_weights(options)};
+  return {.mapper = std::move(mapper), .files = files_beside_weights(options, directory)};
 }
 
 }  // namespace d9d::convert

@@ -58,6 +58,14 @@ void convert(const d9d::convert::Options& options, const d9d::HuggingFaceDirecto
                                                 .on_progress = on_progress});
   bar.reset();
   for (const std::string& name : unused) std::cerr << "convert: unused: " << name << "\n";
+  if (directory.has_untied_head()) {
+    std::cerr
+        << "convert: lm_head.weight is not the embedding, though config.json says tie_word_embeddings: wrote false "
+           "there, as transformers takes it\n";
+  }
+  if (const auto index = d9d::ignored_index(options.source)) {
+    std::cerr << "convert: read model.safetensors, and nothing of the shards in " << *index << "\n";
+  }
   std::cout << "convert: wrote " << options.target.string() << "\n";
 }
 

@@ -2,9 +2,12 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <string>
 #include <system_error>
 
 #include "d9d/base/check.h"
@@ -37,10 +40,45 @@ bool has_entries(const fs::path& path) {
   return fs::exists(path, error) && !(fs::is_directory(path, error) && fs::is_empty(path, error));
 }
 
+constexpr std::string_view kReplaced = ".replaced";  // behind the staging folder's name: what had its final name
+
+fs::path aside_of(const fs::path& staging) { return cat(staging.string(), kReplaced); }
+
+int open_locked(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor >= 0) (void)::flock(descriptor, LOCK_EX | LOCK_NB);
+  return descriptor;
+}
+
+// Whether a process holds its lock: one of another container may have a number that this one does not see.
+bool is_locked(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool is_held = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  return is_held;
+}
+
 }  // namespace
+
+void clear_remains(const fs::path& path) {
+  const fs::path place = place_of(path);
+  std::error_code ignored;
+  for (const fs::path& name : detail::abandoned_temporary_names(place)) {
+    const bool is_replaced = name.extension() == kReplaced;
+    const fs::path staging = is_replaced ? name.parent_path() / name.stem() : name;
+    if (is_locked(staging)) continue;
+    if (fs::exists(aside_of(staging), ignored) && !fs::exists(fs::symlink_status(place, ignored))) {
+      fs::rename(fs::exists(staging, ignored) ? staging : aside_of(staging), place, ignored);
+    }
+    fs::remove_all(staging, ignored);
+    fs::remove_all(aside_of(staging), ignored);
+  }
+}
 
 AtomicDirectory::AtomicDirectory(const fs::path& path, ExistingDirectory existing)
     : path_(place_of(path)), existing_(existing) {
+  clear_remains(path_);
   D9D_CHECK(existing == ExistingDirectory::kReplace || !has_entries(path_), IoError, "[base::io] expected '",
             path_.string(),
             "' to be absent or an empty folder, got something there. Remove it or choose another name.");
@@ -48,9 +86,11 @@ AtomicDirectory::AtomicDirectory(const fs::path& path, ExistingDirectory existin
             "' to be absent or a folder that can be replaced, got a mount point. Choose a name within it.");
   staging_ = detail::claim_temporary_name(
       path_, [](const fs::path& candidate) { return ::mkdir(candidate.c_str(), 0777) == 0; });
+  descriptor_ = open_locked(staging_);
 }
 
 AtomicDirectory::~AtomicDirectory() {
+  if (descriptor_ >= 0) ::close(descriptor_);
   std::error_code ignored;
   if (!staging_.empty()) fs::remove_all(staging_, ignored);
 }
@@ -58,7 +98,7 @@ AtomicDirectory::~AtomicDirectory() {
 void AtomicDirectory::commit() {
   D9D_ASSERT(!staging_.empty(), "second commit of ", path_);
   detail::sync_directory(staging_);
-  const fs::path aside = staging_.string() + ".replaced";
+  const fs::path aside = aside_of(staging_);
   const bool replaces = existing_ == ExistingDirectory::kReplace && has_entries(path_);
   if (replaces && ::rename(path_.c_str(), aside.c_str()) != 0) detail::throw_system_error("to move aside", path_);
   if (::rename(staging_.c_str(), path_.c_str()) != 0) {

@@ -1,13 +1,13 @@
 // A folder that appears completely or not at all: fill its staging folder, then commit() renames it.
 //
 // Example
-//   d9d::AtomicDirectory directory("export");      // creates export.tmp-<process>-<attempt>
+//   d9d::AtomicDirectory directory("export");      // creates export.tmp-<machine>-<process>-<attempt>
 //   d9d::write_file_atomically(directory.staging() / "config.json", text);
 //   directory.commit();                            // export/ now holds config.json
 //
-// If it is destroyed before commit(), it removes the staging folder; a killed process leaves at most that folder.
-// Throws
-// IoError with the path and the reason. Local, blocking; each object may be used by one thread only.
+// If it is destroyed before commit(), it removes the staging folder. What a killed process leaves is removed by the
+// next one on the same machine (clear_remains). Throws IoError with the path and the reason. Local, blocking; each
+// object may be used by one thread only.
 #pragma once
 
 #include <filesystem>
@@ -17,13 +17,18 @@ namespace d9d {
 // What to do with an existing folder of the final name that has entries. An empty one is always replaced.
 enum class ExistingDirectory {
   kRefuse,   // IoError, at construction
-  kReplace,  // moved aside, deleted after the rename; a kill in between leaves both under temporary names
+  kReplace,  // moved aside, deleted after the rename; after a kill in between clear_remains() ends the commit
 };
+
+// Removes the staging folders that processes of this machine left for `path` when they were killed. Where one was
+// killed while it replaced the folder, the new one takes its place.
+void clear_remains(const std::filesystem::path& path);
 
 class AtomicDirectory {
  public:
-  // The parent folder of `path` must exist. A link to a folder means that folder. IoError, beside what
-  // ExistingDirectory says, for what commit() could not replace: a file, a link that leads nowhere, a mount point.
+  // After clear_remains(). The parent folder of `path` must exist. A link to a folder means that folder. IoError,
+  // beside what ExistingDirectory says, for what commit() could not replace: a file, a link that leads nowhere, a mount
+  // point.
   explicit AtomicDirectory(const std::filesystem::path& path, ExistingDirectory existing = ExistingDirectory::kRefuse);
   ~AtomicDirectory();
   AtomicDirectory(const AtomicDirectory&) = delete;
@@ -38,6 +43,7 @@ class AtomicDirectory {
  private:
   std::filesystem::path path_;
   std::filesystem::path staging_;  // empty once committed
+  int descriptor_ = -1;            // of staging_, which is locked while this process is at work
   ExistingDirectory existing_;
 };
 

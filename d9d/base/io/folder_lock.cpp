@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/posix.h"
@@ -30,16 +31,17 @@ std::string text_in(int descriptor) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::filesystem::path& folder) : path_(folder / ".lock") {
+FolderLock::FolderLock(const std::filesystem::path& place, std::filesystem::path lock_file)
+    : path_(std::move(lock_file)) {
   while (true) {
     descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) detail::throw_system_error("to create", path_);
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       const std::string holder = text_in(descriptor_);
       ::close(descriptor_);
-      throw IoError(cat("[base::io] expected the folder '", folder.string(), "' to be in use by no other job, got ",
+      throw IoError(cat("[base::io] expected '", place.string(), "' to be in use by no other job, got ",
                         holder.empty() ? "another process" : holder,
-                        " at work in it. Wait until it has ended, or choose another folder."));
+                        " at work in it. Wait until it has ended, or choose another place."));
     }
     if (is_in_place()) break;
     ::close(descriptor_);  // who had it before has removed it meanwhile

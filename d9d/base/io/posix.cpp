@@ -1,9 +1,13 @@
 #include "d9d/base/io/posix.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <charconv>
 #include <string>
 #include <system_error>
 
@@ -31,6 +35,16 @@ std::string_view remedy(int error) {
   }
 }
 
+// What temporary names of this machine begin with, up to the number of the process.
+std::string temporary_prefix(const std::filesystem::path& path) {
+  std::array<char, 65> machine = {};
+  if (::gethostname(machine.data(), machine.size() - 1) != 0) machine = {'h', 'o', 's', 't'};
+  std::ranges::replace(machine, '/', '_');
+  return cat(path.string(), ".tmp-", machine.data(), "-");
+}
+
+bool has_ended(pid_t process) { return ::kill(process, 0) != 0 && errno == ESRCH; }
+
 }  // namespace
 
 void throw_system_error(std::string_view action, const std::filesystem::path& path) {
@@ -41,12 +55,29 @@ void throw_system_error(std::string_view action, const std::filesystem::path& pa
 
 std::filesystem::path claim_temporary_name(const std::filesystem::path& path,
                                            const std::function<bool(const std::filesystem::path&)>& create) {
-  const std::string prefix = cat(path.string(), ".tmp-", ::getpid(), "-");
+  const std::string prefix = cat(temporary_prefix(path), ::getpid(), "-");
   for (int attempt = 0;; ++attempt) {
     std::filesystem::path candidate = prefix + std::to_string(attempt);
     if (create(candidate)) return candidate;
     if (errno != EEXIST) throw_system_error("to create", path);
   }
+}
+
+std::vector<std::filesystem::path> abandoned_temporary_names(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> names;
+  const std::string prefix = temporary_prefix(path.filename());
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : ".";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(prefix)) continue;
+    pid_t process = 0;
+    const char* const begin = name.data() + prefix.size();
+    const auto [end, problem] = std::from_chars(begin, name.data() + name.size(), process);
+    if (problem == std::errc() && *end == '-' && process > 0 && has_ended(process)) names.push_back(entry.path());
+  }
+  std::ranges::sort(names);
+  return names;
 }
 
 void make_writable_folder(const std::filesystem::path& folder) {

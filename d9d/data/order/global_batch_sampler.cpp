@@ -11,6 +11,32 @@
 
 namespace d9d {
 
+namespace {
+
+nlohmann::json without_data(nlohmann::json order) {
+  order.erase("data");
+  return order;
+}
+
+// Where both runs know what their data is.
+void check_same_data(const nlohmann::json& saved, const nlohmann::json& own) {
+  if (!saved.contains("data") || !own.contains("data") || saved.at("data") == own.at("data")) return;
+  const nlohmann::json &before = saved.at("data"), &now = own.at("data");
+  std::string which = before.size() == now.size() ? "" : cat(" of ", before.size(), " sources, got ", now.size());
+  for (std::size_t i = 0; which.empty() && i < before.size(); ++i) {
+    if (before[i] == now[i]) continue;
+    const std::string source = before.size() == 1 ? "" : cat(" in source ", i);
+    const auto tokenizer = [](const nlohmann::json& data) { return data.value("tokenizer", std::string()); };
+    which = tokenizer(before[i]) == tokenizer(now[i]) ? cat(", got other documents", source)
+                                                      : cat(", got tokens of another tokenizer", source);
+  }
+  throw StateError(cat("[data::GlobalBatchSampler::resume] expected the data that the saved run began with", which,
+                       ". Resume with that, or begin a new job, in another save_dir, with the checkpoint as "
+                       "trainer.model_stage_factory.source_checkpoint."));
+}
+
+}  // namespace
+
 GlobalBatchSampler::GlobalBatchSampler(Options options)
     : options_(options),
       microbatches_per_step_(num_microbatches_for_global_batch({.data_parallel_size = options.rank.size,
@@ -100,6 +126,7 @@ nlohmann::json GlobalBatchSampler::state(std::int64_t num_consumed) const {
   nlohmann::json order = {{"dataset_size", options_.dataset_size},
                           {"shuffle_seed", options_.shuffle ? nlohmann::json(options_.seed) : nlohmann::json(nullptr)}};
   if (!options_.dataset_order.empty()) order["dataset_order"] = options_.dataset_order;
+  if (!options_.dataset_identity.is_null()) order["data"] = options_.dataset_identity;
   return {{"num_samples", num_consumed * options_.microbatch_size * options_.rank.size},
           {"order", std::move(order)},
           {"layout",
@@ -111,9 +138,11 @@ nlohmann::json GlobalBatchSampler::state(std::int64_t num_consumed) const {
 
 std::int64_t GlobalBatchSampler::resume(const nlohmann::json& saved) const try {
   const nlohmann::json own = state(0);
-  D9D_CHECK(saved.at("order") == own.at("order"), StateError,
-            "[data::GlobalBatchSampler::resume] expected the data order of the saved run, ", saved.at("order"),
-            ", got ", own.at("order"), ". Resume with the dataset and the seed of the saved run.");
+  check_same_data(saved.at("order"), own.at("order"));
+  const nlohmann::json saved_order = without_data(saved.at("order")), own_order = without_data(own.at("order"));
+  D9D_CHECK(saved_order == own_order, StateError,
+            "[data::GlobalBatchSampler::resume] expected the data order of the saved run, ", saved_order, ", got ",
+            own_order, ". Resume with the dataset and the seed of the saved run.");
   const auto num_samples = saved.at("num_samples").get<std::int64_t>();
   const auto saved_global_batch = saved.at("layout").at("global_batch_size").get<std::int64_t>();
   const bool between_steps =

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include "d9d/data/order/shard_indexing_mode.h"
 
@@ -38,6 +38,9 @@ class GlobalBatchSampler {
   struct Options {
     std::int64_t dataset_size = 0;
     std::string dataset_order = {};  // names the order that the dataset has by itself; resume() compares it
+    // What the dataset is, whatever its files are called; a list with an object for each of its sources, such as
+    // to_json(DocumentsIdentity). resume() compares it where both runs know it; null: unknown.
+    nlohmann::json dataset_identity = nullptr;
     std::int64_t global_batch_size = 1;
     std::int64_t microbatch_size = 1;
     DataParallelRank rank = {};
@@ -76,7 +79,8 @@ class GlobalBatchSampler {
   [[nodiscard]] nlohmann::json state(std::int64_t num_consumed) const;
 
   // The inverse of state(). Throws StateError that names what differs: the dataset and its order must be those of the
-  // saved run. Batch sizes and rank count may differ if the position is the start of a global batch with both.
+  // saved run, of which the first is compared by its identity. Batch sizes and rank count may differ if the position is
+  // the start of a global batch with both.
   [[nodiscard]] std::int64_t resume(const nlohmann::json& state) const;
 
  private:

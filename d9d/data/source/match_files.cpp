@@ -2,11 +2,14 @@
 
 #include <glob.h>
 
+#include <array>
+#include <fstream>
 #include <map>
 #include <set>
 #include <system_error>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/git_lfs.h"
 
 namespace d9d {
 
@@ -52,7 +55,18 @@ std::vector<std::filesystem::path> match_files(const std::vector<std::string>& p
   for (const auto& [name, file] : files) {
     if (known.insert(file).second) names.push_back(name);
   }
+  check_no_pointers(names);
   return names;
+}
+
+void check_no_pointers(const std::vector<std::filesystem::path>& files) {
+  for (const std::filesystem::path& path : files) {
+    std::array<char, 64> begin{};
+    std::ifstream file(path, std::ios::binary);
+    file.read(begin.data(), begin.size());
+    D9D_CHECK(!is_git_lfs_pointer(std::string_view(begin.data(), static_cast<std::size_t>(file.gcount()))), IoError,
+              "[data::match_files] '", path.string(), "': expected data, ", kGitLfsRemedy);
+  }
 }
 
 }  // namespace d9d

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "d9d/base/check.h"
+#include "d9d/data/text/file_fingerprint.h"
 
 namespace d9d {
 
@@ -152,6 +153,10 @@ void MegatronDocuments::read(std::int64_t document, std::int64_t start, std::spa
 
 std::string MegatronDocuments::place(std::int64_t document) const {
   return cat("document ", document, " of '", tokens_path_.string(), "'");
+}
+
+DocumentsIdentity MegatronDocuments::identity() const {
+  return {.tokens = hash_text(content_fingerprint({index_path_, tokens_path_}))};
 }
 
 std::string MegatronDocuments::describe() const { return cat("'", tokens_path_.string(), "'"); }

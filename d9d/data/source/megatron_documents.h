@@ -33,6 +33,7 @@ class MegatronDocuments final : public TokenDocuments {
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] DocumentsIdentity identity() const override;
 
  private:
   void read_header();

@@ -31,6 +31,7 @@ class PermutedDocuments final : public TokenDocuments {
   }
   [[nodiscard]] std::string place(std::int64_t document) const override { return documents_->place(order_[document]); }
   [[nodiscard]] std::string describe() const override { return documents_->describe(); }
+  [[nodiscard]] DocumentsIdentity identity() const override { return documents_->identity(); }
 
  private:
   std::shared_ptr<const TokenDocuments> documents_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "d9d/base/check.h"
+#include "d9d/data/text/file_fingerprint.h"
 
 namespace d9d {
 
@@ -66,6 +67,13 @@ void TokenCorpus::read(std::int64_t document, std::int64_t start, std::span<std:
 std::string TokenCorpus::place(std::int64_t document) const {
   const File& file = file_at(starts_[document]);
   return cat("the document at token ", starts_[document] - file.start, " of '", file.path.string(), "'");
+}
+
+DocumentsIdentity TokenCorpus::identity() const {
+  std::vector<std::filesystem::path> paths;
+  for (const File& file : files_) paths.push_back(file.path);
+  return {.tokens = hash_text(cat(enum_name(format_.dtype), "\n", content_fingerprint(paths))),
+          .tokenizer = format_.tokenizer};
 }
 
 std::string TokenCorpus::describe() const {

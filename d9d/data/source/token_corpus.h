@@ -25,6 +25,7 @@ struct TokenFormat {
   std::int64_t vocabulary_size = 0;  // ids are 0..vocabulary_size-1
   // The last token of a document, which belongs to it. Files are read once, to find it. Unset: a file is a document.
   std::optional<std::int64_t> end_of_document = {};
+  TokenizerIdentity tokenizer = {};  // whose ids they are, where that is known
 };
 
 class TokenCorpus final : public TokenDocuments {
@@ -39,6 +40,7 @@ class TokenCorpus final : public TokenDocuments {
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] DocumentsIdentity identity() const override;
 
  private:
   struct File {

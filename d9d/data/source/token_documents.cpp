@@ -39,6 +39,17 @@ std::string JoinedDocuments::place(std::int64_t document) const {
   return found.source.place(found.document);
 }
 
+DocumentsIdentity JoinedDocuments::identity() const {
+  DocumentsIdentity joined = sources_.front()->identity();
+  for (std::size_t i = 1; i < sources_.size(); ++i) {
+    const DocumentsIdentity next = sources_[i]->identity();
+    const bool is_known = !joined.tokens.empty() && !next.tokens.empty();
+    joined.tokens = is_known ? hash_text(cat(joined.tokens, " ", next.tokens)) : "";
+    if (next.tokenizer != joined.tokenizer) joined.tokenizer = {};
+  }
+  return joined;
+}
+
 std::string JoinedDocuments::describe() const {
   return sources_.size() == 1 ? sources_.front()->describe()
                               : cat(sources_.front()->describe(), " and ", sources_.size() - 1, " more sources");

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "d9d/data/source/documents_identity.h"
+
 namespace d9d {
 
 // Tokens from `begin` to before `end` of a document.
@@ -44,6 +46,9 @@ class TokenDocuments {
   // Both for messages: one document, and where all come from ("'a.bin' and 3 more files").
   [[nodiscard]] virtual std::string place(std::int64_t document) const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
+
+  // What a job compares when it continues; unknown unless the source knows better.
+  [[nodiscard]] virtual DocumentsIdentity identity() const { return {}; }
 };
 
 // The documents of several sources, one source after the other.
@@ -58,6 +63,7 @@ class JoinedDocuments final : public TokenDocuments {
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] DocumentsIdentity identity() const override;
 
  private:
   struct Found {

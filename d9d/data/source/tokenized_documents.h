@@ -9,8 +9,9 @@
 //   targets.bin     int32: begin and end of each range of tokens that a model learns to predict, from the document's
 //                   first token on; absent where these are all tokens
 //   target_offsets.bin   int64: the first range of each document; then the number of ranges
-//   manifest.json   {"format": 2, "dtype": "uint16", "num_parts": ..., "num_documents": ..., "num_tokens": ...,
-//                    "num_targets": ..., "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ..."}; written last
+//   manifest.json   {"format": 4, "dtype": "uint16", "num_parts": ..., "num_documents": ..., "num_tokens": ...,
+//                    "num_targets": ..., "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ...",
+//                    "identity": {"tokens": ..., "tokenizer": ..., "vocabulary": ...}}; written last
 // All numbers are little-endian.
 #pragma once
 
@@ -43,6 +44,7 @@ class TokenizedDocuments final : public TokenDocuments {
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
+  [[nodiscard]] DocumentsIdentity identity() const override { return manifest_.identity; }
 
   [[nodiscard]] const TokenizedManifest& manifest() const { return manifest_; }
 

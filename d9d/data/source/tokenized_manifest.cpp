@@ -16,6 +16,7 @@ std::string manifest_text(const TokenizedManifest& manifest, std::string_view ma
                                {"num_targets", manifest.num_targets ? nlohmann::json(*manifest.num_targets) : nullptr},
                                {"num_skipped", manifest.num_skipped},
                                {"first_skipped", manifest.first_skipped},
+                               {"identity", to_json(manifest.identity)},
                                {"made_from", made_from}};
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -37,7 +38,8 @@ TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder) {
             .num_targets = json.at("num_targets").is_null() ? std::nullopt
                                                             : std::optional(json.at("num_targets").get<std::int64_t>()),
             .num_skipped = json.at("num_skipped").get<std::int64_t>(),
-            .first_skipped = json.at("first_skipped").get<std::string>()};
+            .first_skipped = json.at("first_skipped").get<std::string>(),
+            .identity = documents_identity(json.at("identity"))};
   } catch (const nlohmann::json::exception& error) {
     throw IoError(cat("[data::read_tokenized_manifest] expected a manifest of tokenised documents in '", path.string(),
                       "', got ", error.what(), ". Delete the folder: it is made again."));

@@ -7,11 +7,12 @@
 #include <string>
 #include <string_view>
 
+#include "d9d/data/source/documents_identity.h"
 #include "d9d/data/source/token_dtype.h"
 
 namespace d9d {
 
-inline constexpr int kTokenizedFormat = 3;  // of the folder, and of the tokens that one text gives
+inline constexpr int kTokenizedFormat = 4;  // of the folder, and of the tokens that one text gives
 
 struct TokenizedManifest {
   TokenDtype dtype = TokenDtype::kUint16;
@@ -21,6 +22,7 @@ struct TokenizedManifest {
   std::optional<std::int64_t> num_targets = {};  // ranges of all documents; unset: all tokens are targets
   std::int64_t num_skipped = 0;                  // rows that were no documents
   std::string first_skipped = {};                // the place and problem of the first
+  DocumentsIdentity identity = {};
 };
 
 inline constexpr std::string_view kTokensFile = "tokens.bin";

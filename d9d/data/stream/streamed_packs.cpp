@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "d9d/base/check.h"
-#include "d9d/base/fnv1a.h"
 #include "d9d/base/philox.h"
 #include "d9d/data/order/num_microbatches.h"
 #include "d9d/data/order/permutation.h"
@@ -15,8 +14,9 @@ namespace {
 
 nlohmann::json order_of(const TextRows& rows, const TextEncoder& encoder, const StreamedPartOptions& part) {
   const std::string tokenised =
-      cat(rows.fingerprint(), "\n", encoder.fingerprint(), "\n", part.tokenize.end_of_document.value_or(-1));
-  return {{"rows", fnv1a(tokenised)},
+      cat(rows.content_fingerprint(), "\n", encoder.fingerprint(), "\n", part.tokenize.end_of_document.value_or(-1));
+  const DocumentsIdentity identity{.tokens = hash_text(tokenised), .tokenizer = encoder.identity()};
+  return {{"data", nlohmann::json::array({to_json(identity)})},
           {"num_parts", rows.num_parts()},
           {"max_positions", part.max_positions},
           {"bad_rows", enum_name(part.tokenize.bad_rows)},
@@ -87,6 +87,9 @@ bool StreamedPacks::move_to_sequence(Position& position) {
       if (loaded_->num_skipped() > 0) {
         options_.log.warning("data: skipped ", loaded_->num_skipped(), " bad rows of part ", position.part);
       }
+      if (const std::string remark = encoder_->remark(); !remark.empty() && !std::exchange(has_remarked_, true)) {
+        options_.log.warning("data: ", remark);
+      }
     }
     if (position.sequence < loaded_->size()) return true;
     num_empty = loaded_->size() == 0 ? num_empty + 1 : 0;
@@ -154,7 +157,8 @@ nlohmann::json StreamedPacks::state() const {
 void StreamedPacks::load_state(const nlohmann::json& state) try {
   D9D_CHECK(with_rules_of(state.at("order"), order_) == order_, StateError,
             "[data::StreamedPacks] expected the data order of the saved run, ", state.at("order"), ", got ", order_,
-            ". Resume with the data, the view and the seed of the saved run.");
+            ". Resume with the data, the view and the seed of the saved run, or begin a new job, in another save_dir, "
+            "with the checkpoint as trainer.model_stage_factory.source_checkpoint.");
   const Position position = {.part = state.at("part").get<std::int64_t>(),
                              .sequence = state.at("sequence").get<std::int64_t>()};
   D9D_CHECK(position.part >= 0 && position.sequence >= 0, StateError,

@@ -75,6 +75,7 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   nlohmann::json order_;  // what the position belongs to
   Position position_;
   std::int64_t loaded_part_ = -1;
+  bool has_remarked_ = false;
   std::shared_ptr<const StreamedPart> loaded_;
   std::int64_t num_microbatches_ = 0;  // of the last pack
   std::unique_ptr<OrderedWorkers<std::shared_ptr<const StreamedPart>>> workers_;

@@ -1,5 +1,8 @@
 #include "d9d/data/text/chat_encoder.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
@@ -19,6 +22,18 @@ std::vector<TokenRange> ranges_of(const std::vector<bool>& is_assistant) {
   return ranges;
 }
 
+std::string joined(const std::set<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += cat(all.empty() ? "" : ", ", text);
+  return all;
+}
+
+std::string roles_in(const std::vector<ChatMessage>& messages) {
+  std::set<std::string> roles;
+  for (const ChatMessage& message : messages) roles.insert(message.role);
+  return joined(roles);
+}
+
 }  // namespace
 
 ChatEncoder::ChatEncoder(const std::filesystem::path& tokenizer, ChatFamily family)
@@ -36,14 +51,32 @@ EncodedRow ChatEncoder::encode_row(std::span<const std::string_view> columns, st
   const auto json = nlohmann::json::parse(columns.front(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return {.problem = "messages that are no JSON"};
   try {
-    const EncodedChat chat = encode_chat(tokenizer(), render_chat(family_, read_chat_messages(json, "messages")));
+    std::set<std::string> other_keys;
+    const std::vector<ChatMessage> messages = read_chat_messages(json, "messages", &other_keys);
+    const bool has_thoughts =
+        std::ranges::any_of(messages, [](const ChatMessage& each) { return each.reasoning_content.has_value(); });
+    if (has_thoughts && family_ != ChatFamily::kQwen3) other_keys.insert("reasoning_content");
+    if (!other_keys.empty()) {
+      const std::scoped_lock lock(mutex_);
+      other_keys_.merge(other_keys);
+    }
+    const EncodedChat chat = encode_chat(tokenizer(), render_chat(family_, messages));
     EncodedRow row{.tokens = {chat.ids.begin(), chat.ids.end()}, .targets = ranges_of(chat.is_assistant)};
-    if (row.targets->empty()) return {.problem = "a conversation in which the assistant says nothing"};
+    if (row.targets->empty()) {
+      return {.problem = cat("a conversation in which the assistant says nothing, of the roles ", roles_in(messages))};
+    }
     if (end) row.tokens.push_back(*end);
     return row;
   } catch (const ConfigError& error) {
     return {.problem = error.what()};
   }
+}
+
+std::string ChatEncoder::remark() const {
+  const std::scoped_lock lock(mutex_);
+  if (other_keys_.empty()) return {};
+  return cat("keys of messages that the chat template ", enum_name(family_), " does not read: ", joined(other_keys_),
+             ". They change nothing");
 }
 
 std::string ChatEncoder::fingerprint() const {

@@ -8,7 +8,9 @@
 #pragma once
 
 #include <filesystem>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -26,10 +28,14 @@ class ChatEncoder final : public TokenizerEncoder {
   // which the assistant says nothing. `end` is no target.
   [[nodiscard]] EncodedRow encode_row(std::span<const std::string_view> columns,
                                       std::optional<std::int64_t> end) const override;
+  // Keys of messages that the template does not read.
+  [[nodiscard]] std::string remark() const override;
   [[nodiscard]] std::string fingerprint() const override;
 
  private:
   ChatFamily family_;
+  mutable std::mutex mutex_;  // guards other_keys_
+  mutable std::set<std::string> other_keys_;
 };
 
 }  // namespace d9d

@@ -1,7 +1,6 @@
 #include "d9d/data/text/column_rows.h"
 
 #include "d9d/base/check.h"
-#include "d9d/data/text/file_fingerprint.h"
 
 namespace d9d {
 
@@ -27,10 +26,10 @@ std::string ColumnRows::place(std::int64_t part, std::int64_t row) const {
   return row < 0 ? cat("'", path, "'") : cat("row ", row, " of '", path, "'");
 }
 
-std::string ColumnRows::fingerprint() const {
+std::string ColumnRows::columns_text() const {
   std::string text = content_ == ColumnContent::kJson ? "columns of JSON\n" : "columns\n";
   for (const std::string& column : columns_) text += "column " + column + "\n";
-  return text + file_fingerprint(paths_);
+  return text;
 }
 
 }  // namespace d9d

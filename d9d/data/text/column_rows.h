@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "d9d/data/text/column_file.h"
+#include "d9d/data/text/file_fingerprint.h"
 #include "d9d/data/text/text_rows.h"
 
 namespace d9d {
@@ -25,9 +26,14 @@ class ColumnRows final : public TextRows {
   // column or no text in it (of JSON: a type that JSON does not have).
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
-  [[nodiscard]] std::string fingerprint() const override;
+  [[nodiscard]] std::string fingerprint() const override { return columns_text() + file_fingerprint(paths_); }
+  [[nodiscard]] std::string content_fingerprint() const override {
+    return columns_text() + d9d::content_fingerprint(paths_);
+  }
 
  private:
+  [[nodiscard]] std::string columns_text() const;
+
   struct Part {
     std::size_t file;
     std::int64_t part;  // of the file; -1: the file has a problem

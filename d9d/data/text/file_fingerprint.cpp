@@ -13,15 +13,16 @@ namespace d9d {
 
 namespace {
 
-// A hash of the first, the middle and the last block: edits that keep size and time change most often one of them.
+// A hash of up to 16 blocks, spread evenly over the file: edits that keep size and time change most often one of them.
 std::uint64_t hash_of_samples(const std::filesystem::path& path) {
-  constexpr std::int64_t kBlock = 4096;
+  constexpr std::int64_t kBlock = 4096, kMostBlocks = 16;
   const InputFile file(path);
   std::string block(static_cast<std::size_t>(std::min(kBlock, file.size())), '\0');
   const std::int64_t last = file.size() - std::ssize(block);
+  const std::int64_t num_blocks = std::clamp<std::int64_t>((file.size() + kBlock - 1) / kBlock, 1, kMostBlocks);
   std::uint64_t hash = fnv1a("");
-  for (const std::int64_t begin : {std::int64_t{0}, last / 2, last}) {
-    file.read(begin, std::as_writable_bytes(std::span(block)));
+  for (std::int64_t i = 0; i < num_blocks; ++i) {
+    file.read(last * i / std::max<std::int64_t>(num_blocks - 1, 1), std::as_writable_bytes(std::span(block)));
     hash = fnv1a(block, hash);
   }
   return hash;
@@ -38,6 +39,14 @@ std::string file_fingerprint(const std::vector<std::filesystem::path>& files) {
               error.message(), ". Check the path.");
     const auto changed = std::filesystem::last_write_time(path, error).time_since_epoch().count();
     text += cat(std::filesystem::absolute(path).string(), " ", size, " ", changed, " ", hash_of_samples(path), "\n");
+  }
+  return text;
+}
+
+std::string content_fingerprint(const std::vector<std::filesystem::path>& files) {
+  std::string text;
+  for (const std::filesystem::path& path : files) {
+    text += cat(std::filesystem::file_size(path), " ", hash_of_samples(path), "\n");
   }
   return text;
 }

@@ -7,8 +7,11 @@
 
 namespace d9d {
 
-// A line for each file: its absolute path, size, time of last change, and a hash of 4 KiB each at its beginning, middle
-// and end. Throws IoError for a file that cannot be read.
+// A line for each file: its absolute path, size, time of last change, and a hash of up to 16 blocks of 4 KiB, spread
+// evenly over it. Throws IoError for a file that cannot be read.
 [[nodiscard]] std::string file_fingerprint(const std::vector<std::filesystem::path>& files);
+
+// The same without path and time, so that copies elsewhere have it too.
+[[nodiscard]] std::string content_fingerprint(const std::vector<std::filesystem::path>& files);
 
 }  // namespace d9d

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
-#include "d9d/data/text/file_fingerprint.h"
 
 namespace d9d {
 
@@ -79,10 +78,10 @@ std::string JsonlRows::place(std::int64_t part, std::int64_t row) const {
   return cat("line ", 1 + std::ranges::count(before, '\n'), " of '", files_[file].string(), "'");
 }
 
-std::string JsonlRows::fingerprint() const {
+std::string JsonlRows::columns_text() const {
   std::string text = content_ == ColumnContent::kJson ? "jsonl of JSON\n" : "jsonl\n";
   for (const std::string& column : columns_) text += "column " + column + "\n";
-  return text + file_fingerprint(files_);
+  return text;
 }
 
 }  // namespace d9d

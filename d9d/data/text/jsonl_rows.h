@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "d9d/base/io/mapped_file.h"
+#include "d9d/data/text/file_fingerprint.h"
 #include "d9d/data/text/text_rows.h"
 
 namespace d9d {
@@ -30,9 +31,14 @@ class JsonlRows final : public TextRows {
   // an empty file.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;  // row: the line's first byte
-  [[nodiscard]] std::string fingerprint() const override;
+  [[nodiscard]] std::string fingerprint() const override { return columns_text() + file_fingerprint(files_); }
+  [[nodiscard]] std::string content_fingerprint() const override {
+    return columns_text() + d9d::content_fingerprint(files_);
+  }
 
  private:
+  [[nodiscard]] std::string columns_text() const;
+
   struct Part {
     std::size_t file;
     std::size_t begin;  // bytes; lines that begin before `end` are read to their ends

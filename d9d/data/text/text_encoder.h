@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "d9d/data/text/encoded_row.h"
+#include "d9d/tokenizer/tokenizer_identity.h"
 
 namespace d9d {
 
@@ -37,6 +38,10 @@ class TextEncoder {
   [[nodiscard]] virtual std::int64_t vocabulary_size() const = 0;
   // The id of a token by its text ("<|endoftext|>"); nullopt if there is none.
   [[nodiscard]] virtual std::optional<std::int64_t> id_of(std::string_view token) const = 0;
+  // Whose ids they are; unknown unless the encoder knows better.
+  [[nodiscard]] virtual TokenizerIdentity identity() const { return {}; }
+  // What it left alone in rows that it has encoded so far, for the log; empty: nothing. Thread-safe.
+  [[nodiscard]] virtual std::string remark() const { return {}; }
   // Differs between encoders that give different ids.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
 };
@@ -52,6 +57,7 @@ class ByteEncoder final : public TextEncoder {
     if (token.size() != 1) return std::nullopt;
     return static_cast<unsigned char>(token.front());
   }
+  [[nodiscard]] TokenizerIdentity identity() const override { return byte_tokenizer_identity(); }
   [[nodiscard]] std::string fingerprint() const override { return "bytes"; }
 };
 

@@ -21,5 +21,6 @@ std::string TextFileRows::place(std::int64_t part, std::int64_t /*row*/) const {
 }
 
 std::string TextFileRows::fingerprint() const { return "text\n" + file_fingerprint(files_); }
+std::string TextFileRows::content_fingerprint() const { return "text\n" + d9d::content_fingerprint(files_); }
 
 }  // namespace d9d

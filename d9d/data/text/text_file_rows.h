@@ -21,6 +21,7 @@ class TextFileRows final : public TextRows {
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
   [[nodiscard]] std::string fingerprint() const override;
+  [[nodiscard]] std::string content_fingerprint() const override;
 
  private:
   std::vector<std::filesystem::path> files_;

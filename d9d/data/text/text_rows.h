@@ -45,6 +45,8 @@ class TextRows {
 
   // Changes when files are replaced, edited or added, or when other columns are asked for.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
+  // The same, and equal for copies of the files.
+  [[nodiscard]] virtual std::string content_fingerprint() const = 0;
 };
 
 }  // namespace d9d

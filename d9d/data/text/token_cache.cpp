@@ -35,6 +35,7 @@ void make(const TextRows& rows, const TextEncoder& encoder, const TokenCacheOpti
   }
   try {
     const TokenizedManifest made = tokenize_rows(rows, encoder, tokenize, folder);
+    if (const std::string remark = encoder.remark(); !remark.empty()) options.log.warning("data: ", remark);
     if (made.num_skipped > 0) {
       options.log.warning("data: skipped ", made.num_skipped, " bad rows, the first: ", made.first_skipped);
     }

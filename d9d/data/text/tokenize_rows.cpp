@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "d9d/base/check.h"
+#include "d9d/base/fnv1a.h"
 #include "d9d/base/io/atomic_directory.h"
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/data/loader/ordered_workers.h"
@@ -79,13 +81,17 @@ class Writer {
     put(offsets_, ends);
     put<std::int64_t>(parts_, {manifest_.num_documents});
     const std::int64_t num_bytes = (manifest_.num_tokens - first) * bytes_per_token(manifest_.dtype);
-    tokens_.write(std::span(part.tokens).first(static_cast<std::size_t>(num_bytes)));
+    const auto tokens = std::span(part.tokens).first(static_cast<std::size_t>(num_bytes));
+    tokens_.write(tokens);
+    add_to_hash(tokens);
+    add_to_hash(std::as_bytes(std::span(ends)));
     if (part.has_targets) append_targets(part, count);
     if (manifest_.num_skipped == 0) manifest_.first_skipped = part.first_skipped;
     manifest_.num_skipped += part.num_skipped;
   }
 
-  TokenizedManifest finish(std::string_view made_from) {
+  TokenizedManifest finish(std::string_view made_from, TokenizerIdentity tokenizer) {
+    manifest_.identity = {.tokens = hash_text(std::to_string(hash_)), .tokenizer = std::move(tokenizer)};
     tokens_.commit();
     offsets_.commit();
     parts_.commit();
@@ -124,6 +130,12 @@ class Writer {
     }
     put(targets_->offsets, ends);
     put(targets_->ranges, bounds);
+    add_to_hash(std::as_bytes(std::span(ends)));
+    add_to_hash(std::as_bytes(std::span(bounds)));
+  }
+
+  void add_to_hash(std::span<const std::byte> bytes) {
+    hash_ = fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, hash_);
   }
 
   template <class Stored>
@@ -137,6 +149,7 @@ class Writer {
   AtomicFile parts_;
   std::optional<Targets> targets_;
   TokenizedManifest manifest_;
+  std::uint64_t hash_ = fnv1a("");  // of all that is written, but for where parts of the rows end
 };
 
 }  // namespace
@@ -166,7 +179,7 @@ TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder
       manifest.num_documents > 0, IoError, "[data::tokenize_rows] expected at least one row of text, got none",
       manifest.num_skipped == 0 ? "" : cat(" but ", manifest.num_skipped, " bad ones, first ", manifest.first_skipped),
       ". Check the files and the names of columns.");
-  const TokenizedManifest written = writer.finish(rows.fingerprint());
+  const TokenizedManifest written = writer.finish(rows.fingerprint(), encoder.identity());
   directory.commit();
   return written;
 }

@@ -25,6 +25,7 @@ class TokenizerEncoder : public TextEncoder {
   [[nodiscard]] std::span<const std::int64_t> tokens_behind() const override { return behind_; }
   [[nodiscard]] std::int64_t vocabulary_size() const override { return std::int64_t{tokenizer_.highest_id()} + 1; }
   [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override;
+  [[nodiscard]] TokenizerIdentity identity() const override { return tokenizer_.identity(); }
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
 
  protected:

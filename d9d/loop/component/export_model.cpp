@@ -3,7 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/write_model_state.h"
 
 namespace d9d {
@@ -23,6 +25,13 @@ void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
 }
 
 }  // namespace
+
+std::unique_ptr<FolderLock> prepare_export(const DistContext& context, const std::filesystem::path& folder,
+                                           const std::map<std::string, std::string>& files) {
+  std::unique_ptr<FolderLock> lock;
+  on_first_rank(context.mesh(MeshDomain::kBatch), [&] { lock = lock_huggingface_target(folder, files); });
+  return lock;
+}
 
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder) {
   check_same_mapper(job, model.mapper);

@@ -2,11 +2,21 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
 
+#include "d9d/base/io/folder_lock.h"
 #include "d9d/loop/component/training_job.h"
 #include "d9d/loop/control/providers.h"
 
 namespace d9d {
+
+// Collective. Before training, throws what an export would throw before it writes, and makes the folder the job's own
+// until the result, on the main process, is destroyed. Throws IoError if another job has it.
+[[nodiscard]] std::unique_ptr<FolderLock> prepare_export(const DistContext& context,
+                                                         const std::filesystem::path& folder,
+                                                         const std::map<std::string, std::string>& files);
 
 // Collective: write_model_state(). On the main process, warns of tensors of the model that the mapper does not take.
 void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder);

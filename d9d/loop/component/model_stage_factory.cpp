@@ -13,7 +13,6 @@
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/component/job_checkpoints.h"
-#include "d9d/models/huggingface/module_weights.h"
 #include "d9d/modules/mixed_precision.h"
 
 namespace d9d {
@@ -51,7 +50,7 @@ LoadReport load_source_checkpoint(const DistContext& context, Module& module, co
         report = load_saved_model(module, *saved, options);
       } else {
         const HuggingFaceDirectory source(folder);
-        report = load_weights(module, map(source), source, options);
+        report = load_model_state(module, map(source), tensors_of(source), options);
       }
     });
   });
@@ -65,6 +64,17 @@ void warn_of_source_checkpoint(const DistContext& context, const ModelStageFacto
   const auto all = all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}));
   if (!context.is_main_process()) return;
   const std::string folder = config.source_checkpoint.value().string();
+  if (is_huggingface_directory(folder)) {
+    if (const auto index = ignored_index(folder)) {
+      context.log().warning("reads model.safetensors of ", folder, ", and nothing of the shards in ", *index,
+                            " beside it. Remove what is old");
+    }
+    if (HuggingFaceDirectory(folder).has_untied_head()) {
+      context.log().warning("config.json of ", folder,
+                            " says tie_word_embeddings, and its lm_head.weight is not its embedding: they train apart, "
+                            "as in transformers");
+    }
+  }
   std::map<std::string, std::size_t> num_unused;  // by how many stages
   std::set<std::string> missing;
   std::size_t num_stages = 0;

@@ -36,8 +36,9 @@ class AnyModelProvider {
 
   // Declares the layout of parameters, before storage exists. By default replicate_over_data().
   virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module);
-  // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters. By default
-  // by their names. A folder that has all of them by these names is loaded so whatever this returns.
+  // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters: what this
+  // returns is what happens. By default by their names (own_names). A family that reads the names of Hugging Face asks
+  // has_own_names() first. Not called for a checkpoint of a job, which has the stage's own names and values.
   [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
   // What Trainer::export_to writes: of a pipeline on all ranks the mapper of the whole model. By default all tensors of
   // `module`, what this rank has of the model, by their names, and no other file.

@@ -4,14 +4,17 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <system_error>
 
+#include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/json_depth.h"
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/base/io/git_lfs.h"
 #include "d9d/core/dtensor/held_parts.h"
 #include "d9d/model_state/io/safetensors.h"
 
@@ -23,12 +26,27 @@ using json = nlohmann::json;
 constexpr const char* kConfigFileName = "config.json";
 constexpr const char* kSingleFileName = "model.safetensors";
 constexpr const char* kIndexFileName = "model.safetensors.index.json";
+constexpr const char* kTokenizerFileName = "tokenizer.json";
+constexpr const char* kTied = "tie_word_embeddings";  // of config.json
+
+// What describes a model beside its weights and the tokenizer, and what says how its tokens are made.
+const std::set<std::string> kModelFiles = {"README.md", "LICENSE", ".gitattributes", "generation_config.json"};
+const std::set<std::string> kTokenizerFiles = {kTokenizerFileName,
+                                               "tokenizer_config.json",
+                                               "special_tokens_map.json",
+                                               "added_tokens.json",
+                                               "chat_template.jinja",
+                                               "chat_template.json",
+                                               "vocab.json",
+                                               "merges.txt"};
 
 json read_object(const fs::path& path) {
   std::ifstream stream(path, std::ios::binary);
   D9D_CHECK(stream.is_open(), IoError, "[model_state::huggingface] expected a readable file '", path.string(),
             "', got none. Check the folder.");
   const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  D9D_CHECK(!is_git_lfs_pointer(text), IoError, "[model_state::huggingface] '", path.string(),
+            "': expected a JSON object, ", kGitLfsRemedy);
   D9D_CHECK(json_depth(text) <= kMaxJsonDepth, IoError, "[model_state::huggingface] expected at most ", kMaxJsonDepth,
             " levels of objects and lists in '", path.string(),
             "', got more. The file is damaged; write or download it again.");
@@ -86,19 +104,108 @@ bool is_shard(const std::string& name) {
   return std::ranges::equal(kPattern, name, fits);
 }
 
-// Whether every entry of the folder has a name that an export with these files uses.
+std::string read_text(const fs::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(stream), {}};
+  D9D_CHECK(stream.good(), IoError, "[model_state::huggingface] expected a readable file '", path.string(),
+            "', got none. Check its permissions.");
+  return text;
+}
+
+// Whether a config.json is of a model that someone published, or a copy of one, and of no export of this library.
+bool is_of_transformers(const std::string& config_json) {
+  const json config = json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() && config.contains("transformers_version");
+}
+
+// Whether every entry of the folder has a name that an export with these files uses, or that people put beside one.
 bool is_export(const fs::path& directory, const std::map<std::string, std::string>& files) {
   std::error_code error;
   if (!fs::is_directory(directory, error)) return false;
+  bool has_more = false;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
-    const bool is_known = name == kConfigFileName || name == kSingleFileName || name == kIndexFileName;
-    if (!is_shard(name) && !is_known && !files.contains(name)) return false;
+    const bool is_weights = name == kSingleFileName || name == kIndexFileName || is_shard(name);
+    if (is_weights || name == kConfigFileName) continue;
+    if (!files.contains(name) && !kModelFiles.contains(name) && !kTokenizerFiles.contains(name)) return false;
+    has_more = true;
   }
-  return !error;
+  const fs::path config = directory / kConfigFileName;
+  const bool is_published = has_more && fs::exists(config, error) && is_of_transformers(read_text(config));
+  const auto own = files.find(kConfigFileName);
+  return !error && (!is_published || (own != files.end() && is_of_transformers(own->second)));
+}
+
+// Of an earlier export, the names of the files that stay: those that this one does not write. Of two tokenizers' files
+// none stay.
+std::vector<std::string> kept_files(const fs::path& directory, const std::map<std::string, std::string>& files) {
+  std::vector<std::string> names;
+  std::error_code error;
+  const bool has_tokenizer = files.contains(kTokenizerFileName);
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    const bool stays = kModelFiles.contains(name) || (kTokenizerFiles.contains(name) && !has_tokenizer);
+    if (stays && !files.contains(name) && entry.is_regular_file(error)) names.push_back(name);
+  }
+  return names;
+}
+
+bool have_equal_values(const TensorSource& left, const TensorSource& right) {
+  const at::Tensor a = left.read(), b = right.read();
+  if (a.sizes() != b.sizes()) return false;
+  return a.scalar_type() == b.scalar_type() ? at::equal(a, b) : at::equal(a.to(at::kDouble), b.to(at::kDouble));
+}
+
+// "Qwen/Qwen3-0.6B"
+bool is_name_of_hub(const fs::path& path) {
+  const std::string name = path.string();
+  const bool has_folder = !path.has_root_path() && std::ranges::count(name, '/') == 1;
+  return has_folder && !name.starts_with('.') && !name.starts_with('~') && path.has_filename() &&
+         !fs::exists(path.parent_path());
+}
+
+// The weights in a folder that are in another format: "pytorch_model.bin". Empty: there are none.
+std::string other_weights_in(const fs::path& folder) {
+  const std::set<std::string> formats = {".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack"};
+  std::error_code error;
+  std::set<std::string> found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (formats.contains(entry.path().extension())) found.insert(entry.path().filename());
+  }
+  return found.empty() ? "" : *found.begin();
+}
+
+[[noreturn]] void refuse_folder(const fs::path& path) {
+  constexpr const char* kExpected =
+      "[model_state::huggingface] expected a folder with model.safetensors or "
+      "model.safetensors.index.json, got '";
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    const std::string remedy =
+        is_name_of_hub(path) ? cat("Check the path. If it is a name of the Hugging Face hub, run \"hf download ",
+                                   path.string(), " --local-dir ", path.filename().string(), "\" and name that folder.")
+                             : "Check the path.";
+    throw IoError(cat(kExpected, path.string(), "', which does not exist. ", remedy));
+  }
+  D9D_CHECK(fs::is_directory(path, error), IoError, kExpected, path.string(),
+            "', which is a file. Name the folder that it is in.");
+  const std::string other = other_weights_in(path);
+  D9D_CHECK(
+      other.empty(), IoError, kExpected, path.string(), "', which has weights in another format: ", other,
+      ". Write them as safetensors: in Python, AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(NEW).");
+  throw IoError(cat(kExpected, path.string(), "', which has neither. Check the path."));
 }
 
 }  // namespace
+
+std::optional<std::string> ignored_index(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path / kSingleFileName, error) || !fs::exists(path / kIndexFileName, error)) return std::nullopt;
+  for (const auto& [tensor, file] : read_index(path / kIndexFileName)) {
+    if (file != kSingleFileName) return kIndexFileName;
+  }
+  return std::nullopt;
+}
 
 bool is_huggingface_directory(const fs::path& path) {
   std::error_code ignored;
@@ -111,12 +218,30 @@ HuggingFaceDirectory::HuggingFaceDirectory(fs::path path) : path_(std::move(path
     for (const auto& [name, entry] : open(kSingleFileName)->entries()) file_of_tensor_.emplace(name, kSingleFileName);
     return;
   }
-  D9D_CHECK(fs::exists(path_ / kIndexFileName, error), IoError, "[model_state::huggingface] expected ", kSingleFileName,
-            " or ", kIndexFileName, " in '", path_.string(), "', got neither. Check the path.");
+  if (!fs::exists(path_ / kIndexFileName, error)) refuse_folder(path_);
   file_of_tensor_ = read_index(path_ / kIndexFileName);
 }
 
-json HuggingFaceDirectory::read_config() const { return read_object(path_ / kConfigFileName); }
+json HuggingFaceDirectory::read_config() const {
+  json config = read_object(path_ / kConfigFileName);
+  if (has_untied_head(config)) config[kTied] = false;
+  return config;
+}
+
+bool HuggingFaceDirectory::has_untied_head() const {
+  std::error_code error;
+  return fs::exists(path_ / kConfigFileName, error) && has_untied_head(read_object(path_ / kConfigFileName));
+}
+
+bool HuggingFaceDirectory::has_untied_head(const json& config) const {
+  if (config.value(kTied, json()) != true) return false;
+  const auto head = find("lm_head.weight");
+  if (!head) return false;
+  for (const char* name : {"model.embed_tokens.weight", "embed_tokens.weight"}) {
+    if (const auto embedding = find(name)) return !have_equal_values(*head, *embedding);
+  }
+  return false;
+}
 
 std::vector<std::string> HuggingFaceDirectory::names() const {
   std::vector<std::string> names;
@@ -165,6 +290,7 @@ AtomicDirectory stage_export(const fs::path& path, const std::map<std::string, s
   fs::create_directories(fs::absolute(path).parent_path(), error);
   D9D_CHECK(!error, IoError, "[model_state::huggingface] expected to create the folders above '", path.string(),
             "', got ", error.message(), ". Choose another place.");
+  clear_remains(path);
   return AtomicDirectory(path, is_export(path, files) ? ExistingDirectory::kReplace : ExistingDirectory::kRefuse);
 }
 
@@ -189,7 +315,7 @@ std::vector<std::size_t> shard_of_each(const std::vector<std::int64_t>& bytes, s
 }
 
 HuggingFaceExport::HuggingFaceExport(const fs::path& path, std::map<std::string, std::string> files)
-    : files_(std::move(files)), directory_(stage_export(path, files_)) {
+    : path_(path), files_(std::move(files)), directory_(stage_export(path, files_)) {
   for (const auto& [name, text] : files_) {
     D9D_CHECK(fs::path(name).filename() == name && name != kSingleFileName && name != kIndexFileName, ConfigError,
               "[model_state::huggingface] expected names of files beside the weights, got '", name, "'. Rename it.");
@@ -198,6 +324,9 @@ HuggingFaceExport::HuggingFaceExport(const fs::path& path, std::map<std::string,
 
 void HuggingFaceExport::commit(const std::vector<std::vector<TensorSource>>& shards) {
   const json index = index_of(shards);
+  for (const std::string& name : kept_files(path_, files_)) {
+    write_file_atomically(staging() / name, read_text(path_ / name));
+  }
   for (const auto& [name, text] : files_) write_file_atomically(staging() / name, text);
   if (shards.size() > 1) write_file_atomically(staging() / kIndexFileName, index.dump(4));
   directory_.commit();
@@ -205,6 +334,15 @@ void HuggingFaceExport::commit(const std::vector<std::vector<TensorSource>>& sha
 
 void check_huggingface_target(const fs::path& path, const std::map<std::string, std::string>& files) {
   const AtomicDirectory directory = stage_export(path, files);
+}
+
+std::unique_ptr<FolderLock> lock_huggingface_target(const fs::path& path,
+                                                    const std::map<std::string, std::string>& files) {
+  check_huggingface_target(path, files);
+  std::error_code ignored;
+  fs::path place = fs::weakly_canonical(fs::absolute(path), ignored);
+  if (!place.has_filename()) place = place.parent_path();
+  return std::make_unique<FolderLock>(path, place.string() + ".lock");
 }
 
 void write_huggingface_directory(const fs::path& path, const json& config, const std::vector<TensorSource>& tensors,

@@ -21,6 +21,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "d9d/base/io/atomic_directory.h"
+#include "d9d/base/io/folder_lock.h"
 #include "d9d/model_state/tensor_source.h"
 
 namespace d9d {
@@ -30,15 +31,23 @@ class SafetensorsFile;
 // Whether the folder has weights or an index of such names.
 [[nodiscard]] bool is_huggingface_directory(const std::filesystem::path& path);
 
+// The file of the folder that HuggingFaceDirectory does not read because it has model.safetensors too: an index of
+// shards, perhaps of other weights. none: there is no such file.
+[[nodiscard]] std::optional<std::string> ignored_index(const std::filesystem::path& path);
+
 class HuggingFaceDirectory {
  public:
   // Reads the index, or the header of a single file (which takes precedence, as in transformers). Throws IoError if
-  // there is neither, or if the index is not a map from names to files of this folder. A shard is opened when one of
-  // its tensors is first requested.
+  // there is neither, with what is in its place, or if the index is not a map from names to files of this folder. A
+  // shard is opened when one of its tensors is first requested.
   explicit HuggingFaceDirectory(std::filesystem::path path);
 
-  // Reads config.json. Throws IoError if it is missing or not a JSON object.
+  // Reads config.json. Throws IoError if it is missing or not a JSON object. Where has_untied_head(),
+  // tie_word_embeddings is false, as transformers takes it.
   [[nodiscard]] nlohmann::json read_config() const;
+  // Whether config.json ties the head to the embedding, and the folder has a head with other values. Reads both tensors
+  // if they are there.
+  [[nodiscard]] bool has_untied_head() const;
 
   // The names of the tensors, sorted.
   [[nodiscard]] std::vector<std::string> names() const;
@@ -49,6 +58,7 @@ class HuggingFaceDirectory {
   [[nodiscard]] std::optional<TensorSource> find(const std::string& name) const;
 
  private:
+  [[nodiscard]] bool has_untied_head(const nlohmann::json& config) const;
   const std::shared_ptr<SafetensorsFile>& open(const std::string& file) const;
 
   std::filesystem::path path_;
@@ -67,8 +77,9 @@ class HuggingFaceDirectory {
 // A folder that is being written: whoever writes shards puts them into staging().
 class HuggingFaceExport {
  public:
-  // `files`: text files beside the weights, by name. The folder may hold an earlier export; one that holds any other
-  // file is refused with IoError.
+  // `files`: text files beside the weights, by name. The folder may hold an earlier export, with a tokenizer, a
+  // README.md or a license that people put beside it: these stay, but for the tokenizer where `files` has one. A folder
+  // that holds any other file is refused with IoError, and so is a published model with its tokenizer.
   HuggingFaceExport(const std::filesystem::path& path, std::map<std::string, std::string> files);
   [[nodiscard]] const std::filesystem::path& staging() const { return directory_.staging(); }
   // Adds files and index, and makes the folder appear. `shards`: their tensors, described. Throws StateError for equal
@@ -76,6 +87,7 @@ class HuggingFaceExport {
   void commit(const std::vector<std::vector<TensorSource>>& shards);
 
  private:
+  std::filesystem::path path_;
   std::map<std::string, std::string> files_;
   AtomicDirectory directory_;
 };
@@ -87,6 +99,11 @@ struct HuggingFaceWriteOptions {
 
 // Throws the errors that an export would throw before it writes: for programs that train for hours before they export.
 void check_huggingface_target(const std::filesystem::path& path, const std::map<std::string, std::string>& files = {});
+
+// After check_huggingface_target(), makes the folder that a job exports to at its end the job's own until the result is
+// destroyed, by <path>.lock beside it. Throws IoError if another job has it.
+[[nodiscard]] std::unique_ptr<FolderLock> lock_huggingface_target(const std::filesystem::path& path,
+                                                                  const std::map<std::string, std::string>& files = {});
 
 // Local. Writes config.json and the tensors, in shards in the given order, and reads the sources one at a time. The
 // folder appears completely or not at all and replaces an earlier export; as HuggingFaceExport. Throws StateError as

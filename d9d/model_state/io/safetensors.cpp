@@ -18,6 +18,9 @@ at::Tensor SafetensorsFile::tensor(const std::string& name) const {
   D9D_CHECK(found != header_.entries.end(), StateError, "[model_state::safetensors] expected tensor '", name, "' in '",
             path_, "', got none of that name. Check the names that the file lists.");
   const SafetensorsEntry& entry = found->second;
+  D9D_CHECK(entry.unknown_dtype.empty(), IoError, "[model_state::safetensors] expected a dtype of tensor '", name,
+            "' in '", path_, "' that is built, got ", entry.unknown_dtype,
+            ". Convert the tensor, or take a checkpoint in a float type.");
   const auto options = at::TensorOptions().dtype(entry.dtype);
   if (entry.size == 0) return at::empty(entry.shape, options);
   std::byte* data = mapping_->bytes().data() + entry.offset;

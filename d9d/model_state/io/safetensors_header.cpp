@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/git_lfs.h"
 
 namespace d9d {
 namespace {
@@ -111,12 +112,11 @@ SafetensorsEntry parse_entry(const std::string& name, const json& value, std::si
   }
   const json& dtype_name = value["dtype"];
   const auto* dtype = std::ranges::find_if(kDtypes, [&](const Dtype& known) { return dtype_name == known.name; });
-  if (dtype == std::end(kDtypes)) complain("a known dtype for '", name, "', got ", dtype_name.dump());
+  const bool is_known = dtype != std::end(kDtypes);
+  if (!is_known && !dtype_name.is_string()) complain("a dtype for '", name, "', got ", dtype_name.dump());
 
-  const std::size_t element_size = c10::elementSize(dtype->type);
+  const std::size_t element_size = is_known ? c10::elementSize(dtype->type) : 1;
   std::vector<std::int64_t> shape = parse_shape(value["shape"], element_size, name, complain);
-  const std::size_t expected_size = element_size * static_cast<std::size_t>(c10::multiply_integers(shape));
-
   const json& offsets = value["data_offsets"];
   const bool is_pair = offsets.is_array() && offsets.size() == 2;
   const auto begin = is_pair ? as_size(offsets[0]) : std::nullopt;
@@ -124,6 +124,14 @@ SafetensorsEntry parse_entry(const std::string& name, const json& value, std::si
   if (!begin || !end || *begin > *end || *end > data_size) {
     complain("data_offsets of '", name, "' within the ", data_size, " bytes of data, got ", offsets.dump());
   }
+  if (!is_known) {  // it matters only where the tensor is used
+    return {.dtype = c10::ScalarType::Undefined,
+            .shape = std::move(shape),
+            .offset = data_start + *begin,
+            .size = *end - *begin,
+            .unknown_dtype = dtype_name.get<std::string>()};
+  }
+  const std::size_t expected_size = element_size * static_cast<std::size_t>(c10::multiply_integers(shape));
   if (expected_size != *end - *begin) {
     complain(expected_size, " bytes for '", name, "' of dtype ", dtype->name, " and shape ", value["shape"].dump(),
              ", got ", *end - *begin);
@@ -160,6 +168,8 @@ const Dtype& dtype_of(const TensorSource& source) {
 
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& path) {
   const Complaint complain{path};
+  D9D_CHECK(!is_git_lfs_pointer(file), IoError, "[model_state::safetensors] '", path,
+            "': expected a safetensors file, ", kGitLfsRemedy);
   if (file.size() < kLengthBytes) complain("at least ", kLengthBytes, " bytes, got ", file.size());
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), kLengthBytes);

@@ -25,6 +25,8 @@ struct SafetensorsEntry {
   std::vector<std::int64_t> shape;
   std::size_t offset;  // of the first byte, from the start of the file
   std::size_t size;    // bytes
+  // The dtype's name where this library does not know it; `dtype` is Undefined then.
+  std::string unknown_dtype = {};
 };
 
 struct SafetensorsHeader {
@@ -33,8 +35,9 @@ struct SafetensorsHeader {
 };
 
 // Parses and checks the header of a whole file. Every returned entry lies within `file` and has the byte count of its
-// shape and dtype, and together the entries cover the data exactly once. Otherwise throws IoError that names `path`
-// and, if one is concerned, the tensor. No number in the file is used unchecked.
+// shape and dtype (of a dtype that is unknown here, any), and together the entries cover the data exactly once.
+// Otherwise throws IoError that names `path` and, if one is concerned, the tensor. No number in the file is used
+// unchecked.
 [[nodiscard]] SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, const std::string& path);
 
 // Sorts `tensors` into the order in which a file holds them: widest dtype first, so that each is aligned to its

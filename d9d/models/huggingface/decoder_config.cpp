@@ -16,6 +16,16 @@ void remove_nulls(nlohmann::json& object) {
   }
 }
 
+// Whether any layer attends within a window only. Layers of mixtures of experts all do, or none.
+bool has_windows(const HuggingFaceDecoderConfig& config) {
+  constexpr std::int64_t kDefaultMaxWindowLayers = 28;  // of transformers
+  if (!config.use_sliding_window || !config.sliding_window) return false;
+  if (config.model_type != "qwen3") return true;
+  if (config.layer_types)
+    return std::ranges::find(*config.layer_types, "sliding_attention") != config.layer_types->end();
+  return config.max_window_layers.value_or(kDefaultMaxWindowLayers) < config.num_hidden_layers;
+}
+
 }  // namespace
 
 ConfigPath huggingface_config_path() { return {.keys = {}, .source = "config.json"}; }
@@ -34,7 +44,7 @@ void check_buildable(const HuggingFaceDecoderConfig& config) {
   check_key(config.hidden_act == "silu", "hidden_act", "silu", config.hidden_act);
   check_key(!config.attention_bias, "attention_bias", "false", "true");
   check_key(config.attention_dropout == 0, "attention_dropout", "0", cat(config.attention_dropout));
-  check_key(!config.use_sliding_window, "use_sliding_window", "false", "true");
+  check_key(!has_windows(config), "use_sliding_window", "false, or max_window_layers >= num_hidden_layers", "true");
   check_key(config.partial_rotary_factor == 1, "partial_rotary_factor", "1", cat(config.partial_rotary_factor));
   check_key(!config.quantization_config, "quantization_config", "none", "quantised weights");
   for (const std::string& type : config.layer_types.value_or(std::vector<std::string>{})) {
@@ -54,7 +64,7 @@ Rope rope_from_huggingface(const HuggingFaceDecoderConfig& config) {
 
   const nlohmann::json type = rope.value("rope_type", rope.value("type", nlohmann::json("default")));
   if (type == "default") return {.base = base, .scaling = std::nullopt};
-  for (const char* handled : {"rope_theta", "rope_type"}) rope.erase(handled);
+  for (const char* handled : {"rope_theta", "rope_type", "finetuned"}) rope.erase(handled);
   rope["type"] = type;
   if (type == "yarn") rope.emplace("truncate", true);  // the default of transformers
   if (type == "yarn" || type == "longrope" || type == "llama3") {

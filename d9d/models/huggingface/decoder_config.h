@@ -46,6 +46,9 @@ struct HuggingFaceDecoderConfig {
   bool attention_bias = false;
   double attention_dropout = 0.0;
   bool use_sliding_window = false;
+  std::optional<std::int64_t> sliding_window = 4096;  // null: no layer has a window
+  // Layers from this one on have the window, where layer_types does not say which; null: 28.
+  std::optional<std::int64_t> max_window_layers = {};
   double partial_rotary_factor = 1.0;
   std::optional<std::vector<std::string>> layer_types = {};
   std::optional<nlohmann::json> quantization_config = {};
@@ -61,12 +64,14 @@ struct HuggingFaceDecoderConfig {
         required("num_key_value_heads", &Config::num_key_value_heads, at_least(1)),
         required("head_dim", &Config::head_dim, at_least(2)),
         required("max_position_embeddings", &Config::max_position_embeddings, at_least(1)),
-        required("rms_norm_eps", &Config::rms_norm_eps, at_least(0)),
+        required("rms_norm_eps", &Config::rms_norm_eps, greater_than(0)),
         defaulted("tie_word_embeddings", &Config::tie_word_embeddings), defaulted("rope_theta", &Config::rope_theta),
         defaulted("rope_scaling", &Config::rope_scaling), defaulted("rope_parameters", &Config::rope_parameters),
         defaulted("hidden_act", &Config::hidden_act), defaulted("attention_bias", &Config::attention_bias),
         defaulted("attention_dropout", &Config::attention_dropout),
         defaulted("use_sliding_window", &Config::use_sliding_window),
+        defaulted("sliding_window", &Config::sliding_window),
+        defaulted("max_window_layers", &Config::max_window_layers),
         defaulted("partial_rotary_factor", &Config::partial_rotary_factor),
         defaulted("layer_types", &Config::layer_types), defaulted("quantization_config", &Config::quantization_config));
   }
@@ -96,7 +101,7 @@ void check_model_type(const nlohmann::json& config, const std::string& model_typ
 void check_buildable(const HuggingFaceDecoderConfig& config);
 
 // Base and scaling of the rotary embedding. Throws ConfigError for types and keys that this library lacks, and for a
-// base that is not an integer.
+// base that is not an integer. "finetuned" says how a model came to be, and changes nothing.
 struct Rope {
   std::int64_t base;
   std::optional<RopeScalingConfig> scaling;
@@ -150,7 +155,8 @@ template <class Parameters>
           .rms_norm_eps = parameters.layer.rms_norm_eps,
           .tie_word_embeddings = parameters.tie_word_embeddings,
           .rope_theta = static_cast<double>(parameters.rope_base),
-          .rope_scaling = rope_scaling_to_huggingface(parameters.rope_scaling)};
+          .rope_scaling = rope_scaling_to_huggingface(parameters.rope_scaling),
+          .sliding_window = {}};
 }
 
 }  // namespace d9d

@@ -58,12 +58,16 @@ std::string huggingface_backbone_prefix(const std::vector<std::string>& checkpoi
   return has_prefix ? kHuggingFaceBackbone : "";
 }
 
-StateMapper head_from_huggingface(const HeadConfig& head, const DecoderSizes& sizes, const std::string& backbone_prefix,
-                                  const DecoderNames& names) {
-  if (std::holds_alternative<ClassificationHeadConfig>(head)) return mapper::rename(kScore, names.head + kScore);
-  if (std::holds_alternative<EmbeddingHeadConfig>(head)) return mapper::parallel({});
-  const std::string matrix = sizes.tie_word_embeddings ? backbone_prefix + kEmbedding : kHead;
-  return split_rows(matrix, names.head + kSplitHead, sizes);
+StateMapper add_head_from_huggingface(const StateMapper& decoder, const HeadConfig& head, const DecoderSizes& sizes,
+                                      const std::string& backbone_prefix, const DecoderNames& names) {
+  if (std::holds_alternative<EmbeddingHeadConfig>(head)) return decoder;
+  if (std::holds_alternative<ClassificationHeadConfig>(head)) {
+    return mapper::parallel({decoder, mapper::rename(kScore, names.head + kScore)});
+  }
+  const StateMapper both = mapper::parallel({decoder, split_rows(kHead, names.head + kSplitHead, sizes)});
+  if (!sizes.tie_word_embeddings) return both;
+  const std::string matrix = backbone_prefix + kEmbedding;
+  return mapper::sequential({mapper::copy(matrix, {matrix, kHead}), both});
 }
 
 StateMapper head_to_huggingface(const HeadConfig& head, const DecoderSizes& sizes, const DecoderNames& names) {
@@ -86,13 +90,7 @@ StateMapper decoder_from_huggingface(const DecoderStateLayout& layout,
       mapper::with_prefix(mapper::parallel({split_rows(kEmbedding, kSplitEmbedding, layout.sizes), map_layers(layout)}),
                           prefix, layout.names.backbone);
   if (!layout.head) return backbone;
-  if (!layout.sizes.tie_word_embeddings || !std::holds_alternative<CausalLMHeadConfig>(*layout.head)) {
-    return mapper::parallel({backbone, head_from_huggingface(*layout.head, layout.sizes, prefix, layout.names)});
-  }
-  const std::string matrix = prefix + kEmbedding;
-  return mapper::sequential(
-      {mapper::copy(matrix, {matrix, kHead}),
-       mapper::parallel({backbone, split_rows(kHead, layout.names.head + kSplitHead, layout.sizes)})});
+  return add_head_from_huggingface(backbone, *layout.head, layout.sizes, prefix, layout.names);
 }
 
 StateMapper decoder_to_huggingface(const DecoderStateLayout& layout) {

@@ -59,10 +59,12 @@ struct DecoderStateLayout {
 // From this library's state to a checkpoint. Throws ConfigError for an embedding head with a projection.
 [[nodiscard]] StateMapper decoder_to_huggingface(const DecoderStateLayout& layout);
 
-// The head's part of the two functions above, for a further head beside (mapper::parallel) those with the backbone.
-// `backbone_prefix`: in the checkpoint, whose embedding a tied head takes.
-[[nodiscard]] StateMapper head_from_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
-                                                const std::string& backbone_prefix, const DecoderNames& names);
+// `decoder`, a mapper of the backbone and perhaps of heads, with one more head. `backbone_prefix`: in the checkpoint,
+// whose embedding a tied head takes too.
+[[nodiscard]] StateMapper add_head_from_huggingface(const StateMapper& decoder, const HeadConfig& head,
+                                                    const DecoderSizes& sizes, const std::string& backbone_prefix,
+                                                    const DecoderNames& names);
+// The head's part of decoder_to_huggingface(), for a further head beside (mapper::parallel) those with the backbone.
 [[nodiscard]] StateMapper head_to_huggingface(const HeadConfig& head, const DecoderSizes& sizes,
                                               const DecoderNames& names);
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 
 namespace d9d {
@@ -63,7 +64,8 @@ void detail::check_words_of_sizes(const nlohmann::json& json, const ConfigPath& 
 nlohmann::json read_checkpoint_config(const std::optional<std::filesystem::path>& checkpoint, const ConfigPath& path) {
   D9D_CHECK(checkpoint, ConfigError, path, "expected the sizes of a model, got \"", detail::kFromCheckpoint,
             "\" without a checkpoint. Set trainer.model_stage_factory.source_checkpoint.");
-  return HuggingFaceDirectory(*checkpoint).read_config();
+  return with_error_place("in trainer.model_stage_factory.source_checkpoint",
+                          [&] { return HuggingFaceDirectory(*checkpoint).read_config(); });
 }
 
 void check_model_sizes(const nlohmann::json& written, const nlohmann::json& published,

@@ -33,7 +33,7 @@ struct Qwen3DenseLayerParameters {
                          required("intermediate_size", &Layer::intermediate_size, at_least(1)),
                          required("num_attention_heads", &Layer::num_attention_heads, at_least(1)),
                          required("num_key_value_heads", &Layer::num_key_value_heads, at_least(1)),
-                         required("rms_norm_eps", &Layer::rms_norm_eps, at_least(0)),
+                         required("rms_norm_eps", &Layer::rms_norm_eps, greater_than(0)),
                          required("head_dim", &Layer::head_dim, at_least(2)),
                          defaulted("sdpa_backend", &Layer::sdpa_backend));
   }

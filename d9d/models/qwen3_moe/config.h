@@ -44,7 +44,7 @@ struct Qwen3MoELayerParameters {
         required("experts_top_k", &Layer::experts_top_k, at_least(1)),
         required("num_attention_heads", &Layer::num_attention_heads, at_least(1)),
         required("num_key_value_heads", &Layer::num_key_value_heads, at_least(1)),
-        required("rms_norm_eps", &Layer::rms_norm_eps, at_least(0)),
+        required("rms_norm_eps", &Layer::rms_norm_eps, greater_than(0)),
         required("head_dim", &Layer::head_dim, at_least(2)),
         defaulted("router_renormalize_probabilities", &Layer::router_renormalize_probabilities),
         defaulted("router_auxiliary_loss_coefficient", &Layer::router_auxiliary_loss_coefficient, at_least(0)),

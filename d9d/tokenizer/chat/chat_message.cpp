@@ -11,22 +11,34 @@ namespace {
 
 const std::string& text_of(const nlohmann::json& value, const std::string& place) {
   D9D_CHECK(value.is_string(), ConfigError, place, "expected a text, got ", value.type_name(),
-            ". Messages with images or parts are not built.");
+            value.is_null() ? ". A message without a text, such as one that only calls tools, is not built."
+                            : ". Messages with images or parts are not built.");
   return value.get_ref<const std::string&>();
 }
 
+void check_message(const nlohmann::json& message, const std::string& place) {
+  const bool is_object = message.is_object();
+  D9D_CHECK(!is_object || !message.contains("from") || !message.contains("value"), ConfigError, place,
+            ": expected an object with \"role\" and \"content\", got one with \"from\" and \"value\", as ShareGPT has "
+            "them. Rename the keys, and the roles: human is user, gpt is assistant.");
+  D9D_CHECK(is_object && message.contains("role") && message.contains("content"), ConfigError, place,
+            ": expected an object with \"role\" and \"content\", got ", message.type_name(), " without them.");
+}
+
+// What templates write of it, and this library does not.
+bool is_call(const std::string& key) { return key == "tool_calls" || key == "function_call"; }
+
 }  // namespace
 
-std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where) {
+std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where,
+                                            std::set<std::string>* other_keys) {
   D9D_CHECK(messages.is_array() && !messages.empty(), ConfigError, where, ": expected a list of messages, got ",
             messages.is_array() ? "an empty one" : messages.type_name(),
             ". Write [{\"role\": ..., \"content\": ...}, ...].");
   std::vector<ChatMessage> result;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string place = cat(where, ".", i);
-    D9D_CHECK(messages[i].is_object() && messages[i].contains("role") && messages[i].contains("content"), ConfigError,
-              place, ": expected an object with \"role\" and \"content\", got ", messages[i].type_name(),
-              " without them.");
+    check_message(messages[i], place);
     ChatMessage& message = result.emplace_back();
     for (const auto& [key, value] : messages[i].items()) {
       const std::string key_place = cat(place, ".", key, ": ");
@@ -36,9 +48,11 @@ std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, cons
         message.content = text_of(value, key_place);
       } else if (key == "reasoning_content" && !value.is_null()) {
         message.reasoning_content = text_of(value, key_place);
-      } else {
-        D9D_CHECK(value.is_null(), ConfigError, key_place, "expected no such key: only role, content and ",
-                  "reasoning_content are built. Remove it.");
+      } else if (is_call(key)) {
+        D9D_CHECK(value.empty(), ConfigError, key_place, "expected no calls of tools, got some: they are not built. ",
+                  "Leave such conversations out.");
+      } else if (other_keys != nullptr && !value.is_null()) {
+        other_keys->insert(key);
       }
     }
   }

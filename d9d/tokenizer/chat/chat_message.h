@@ -6,6 +6,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,9 @@ struct ChatMessage {
 };
 
 // `messages` is a list of objects with "role", "content" and perhaps "reasoning_content". `where` begins the messages
-// of ConfigErrors: another key that is not null ("tool_calls"), and content that is no text, are refused.
-[[nodiscard]] std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where);
+// of ConfigErrors: calls of tools, and content that is no text, are refused. Other keys ("id", "name", "weight") are in
+// no template: they are left alone, and those with a value are added to `other_keys`.
+[[nodiscard]] std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, const std::string& where,
+                                                          std::set<std::string>* other_keys = nullptr);
 
 }  // namespace d9d

@@ -8,16 +8,54 @@ namespace d9d {
 namespace {
 
 struct PublishedTemplate {
-  std::size_t size;  // bytes, without white space at the end
+  std::size_t size;  // bytes of normalized()
   std::uint64_t hash;
   ChatFamily family;
 };
 
+// Those in tests/tokenizer/chat/templates, whose README says where they are from, and those of ChatML and Qwen 2.
 constexpr PublishedTemplate kPublished[] = {
-    {199, 0xa41d6bae9b9141bc, ChatFamily::kChatMl},  {333, 0x75e88977b2787cd7, ChatFamily::kQwen2},
-    {2506, 0xe642ce246d7f2e3d, ChatFamily::kQwen25}, {4116, 0x2bfdb7aa9754484e, ChatFamily::kQwen3},
-    {393, 0x32844fd43eab01d2, ChatFamily::kLlama3},  {3826, 0x368f4c34b8554414, ChatFamily::kLlama32},
+    {196, 0x88bf4138d5c826f0, ChatFamily::kChatMl},
+    {328, 0x8a87094e0e1e24c5, ChatFamily::kQwen2},
+    {2474, 0x11d394755cef9355, ChatFamily::kQwen25},
+    {4071, 0xabb815b933a4981a, ChatFamily::kQwen3},  // with its models, April 2025
+    {4123, 0x521e84e1430005c3, ChatFamily::kQwen3},  // since then: content that is no text
+    {389, 0x0e60067a5537498e, ChatFamily::kLlama3},
+    {4583, 0x4fd30286bc0da17c, ChatFamily::kLlama32},  // of Llama 3.1, which renders texts alike
+    {3800, 0x1a6da26e3aef1b34, ChatFamily::kLlama32},
 };
+
+// Without white space at the end, and with line ends for \n: Jinja reads both alike within its texts, and one template
+// is published in both ways.
+std::string normalized(std::string_view text) {
+  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_escape = text.substr(i, 2) == "\\n", is_carriage = text.substr(i, 2) == "\r\n";
+    result += is_escape || is_carriage ? '\n' : text[i];
+    if (is_escape || is_carriage) ++i;
+  }
+  return result;
+}
+
+// What its template writes beside the messages, for those who choose one.
+std::string_view what_it_adds(ChatFamily family) {
+  switch (family) {
+    case ChatFamily::kChatMl:
+      return "(<|im_start|>, adds nothing)";
+    case ChatFamily::kQwen2:
+      return "(adds \"You are a helpful assistant.\" where no system message is first)";
+    case ChatFamily::kQwen25:
+      return "(adds \"You are Qwen, created by Alibaba Cloud. ...\" likewise)";
+    case ChatFamily::kQwen3:
+      return "(adds <think> to the last answer)";
+    case ChatFamily::kLlama3:
+      return "(<|start_header_id|>, adds nothing)";
+    case ChatFamily::kLlama32:
+      return "(adds a system message with dates)";
+  }
+  D9D_ASSERT(false, "family ", static_cast<int>(family));
+}
 
 bool is_llama(ChatFamily family) { return family == ChatFamily::kLlama3 || family == ChatFamily::kLlama32; }
 
@@ -62,16 +100,19 @@ std::span<const std::string_view> special_tokens(ChatFamily family) {
 std::string_view end_of_message(ChatFamily family) { return special_tokens(family).back(); }
 
 ChatFamily chat_family_of(std::string_view text, const std::string& where) {
-  text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
-  const std::uint64_t hash = fnv1a(text);
+  const std::string own = normalized(text);
+  const std::uint64_t hash = fnv1a(own);
   for (const PublishedTemplate& published : kPublished) {
-    if (published.size == text.size() && published.hash == hash) return published.family;
+    if (published.size == own.size() && published.hash == hash) return published.family;
   }
   std::string names;
-  for (const auto& entry : enum_names(ChatFamily{})) names += cat(names.empty() ? "" : ", ", entry.name);
-  throw ConfigError(
-      cat(where, "expected a chat template of a published family (", names, "), got '", text.substr(0, 60),
-          "...', whose texts d9d has no code for. If it renders messages as one of these does, name that family."));
+  for (const auto& entry : enum_names(ChatFamily{})) {
+    names += cat(names.empty() ? "" : ", ", entry.name, " ", what_it_adds(entry.value));
+  }
+  throw ConfigError(cat(where, "expected a chat template of a published family, got '", text.substr(0, 60),
+                        "...', whose texts d9d has no code for. If it renders messages as one of these does, name that "
+                        "family: ",
+                        names, "."));
 }
 
 RenderedChat render_chat(ChatFamily family, std::span<const ChatMessage> messages, const ChatOptions& options) {

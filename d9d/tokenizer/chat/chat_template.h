@@ -27,7 +27,7 @@ enum class ChatFamily : std::uint8_t {
   kQwen25,   // another default system message; answers of tools as the user's
   kQwen3,    // what the assistant thought before earlier questions is left out
   kLlama3,   // Llama 3
-  kLlama32,  // Llama 3.2: always a system message, with dates
+  kLlama32,  // Llama 3.1 and 3.2: always a system message, with dates
 };
 constexpr auto enum_names(ChatFamily) {
   return std::to_array<EnumName<ChatFamily>>({{ChatFamily::kChatMl, "chatml"},
@@ -43,8 +43,9 @@ constexpr auto enum_names(ChatFamily) {
 // The one of these that ends a message: where the assistant's answer is over.
 [[nodiscard]] std::string_view end_of_message(ChatFamily family);
 
-// The family whose published template, in Jinja, `text` is, letter by letter but for white space at its end. Another
-// one is refused with ConfigError, which begins with `where`: name the family instead.
+// The family whose published template, in Jinja, `text` is, letter by letter but for white space at its end and the way
+// in which line ends are written. Another one is refused with ConfigError, which begins with `where`: name the family
+// instead.
 [[nodiscard]] ChatFamily chat_family_of(std::string_view text, const std::string& where);
 
 struct ChatOptions {

@@ -9,6 +9,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/append_file.h"
+#include "d9d/base/io/folder_lock.h"
+#include "d9d/base/io/posix.h"
 #include "d9d/tracker/run_info.h"
 #include "d9d/tracker/tensorboard/event.h"
 #include "d9d/tracker/tensorboard/run_markdown.h"
@@ -37,10 +39,16 @@ std::filesystem::path new_event_file(const std::filesystem::path& log_dir) {
   return log_dir / (stem + std::to_string(n));
 }
 
+// The curves of two jobs in one folder would be one.
+std::unique_ptr<FolderLock> lock_of_folder(const std::filesystem::path& log_dir) {
+  detail::make_writable_folder(log_dir);
+  return std::make_unique<FolderLock>(log_dir, log_dir / ".events.lock");
+}
+
 class TensorboardRun final : public TrackerRun {
  public:
   TensorboardRun(const std::filesystem::path& log_dir, std::int64_t last_step)
-      : file_(new_event_file(log_dir)), last_step_(last_step) {
+      : lock_(lock_of_folder(log_dir)), file_(new_event_file(log_dir)), last_step_(last_step) {
     add(file_version_event(stamp(0)));
     add(session_start_event(stamp(last_step + 1)));
   }
@@ -70,8 +78,10 @@ class TensorboardRun final : public TrackerRun {
   void do_close(RunOutcome) override {
     do_flush();
     file_.close();
+    lock_.reset();
   }
 
+  std::unique_ptr<FolderLock> lock_;  // until the run is closed
   AppendFile file_;
   std::string pending_;  // records of step last_step_
   std::int64_t last_step_;

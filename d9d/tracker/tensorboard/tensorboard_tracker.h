@@ -5,7 +5,8 @@
 //   const auto run = d9d::TensorboardTracker("runs/a").open({.name = "pretrain", .hparams = hparams});
 //   run->write({.name = "loss", .step = 3, .context = {{"stage", "train"}}}, 2.5);  // series "train/loss"
 //
-// The folder is used directly: one folder holds one run. Each process adds a file. After a resume, readers ignore the
+// The folder is used directly: one folder holds one run, and while it is open another job is refused with IoError. Each
+// process adds a file. After a resume, readers ignore the
 // old values of steps that the new process repeats; after a fresh start they ignore all values of the earlier run.
 // Values have single precision.
 #pragma once

@@ -1,5 +1,10 @@
 #include "d9d/base/io/atomic_directory.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <functional>
 #include <iterator>
 
 #include <gmock/gmock.h>
@@ -113,6 +118,45 @@ TEST(AtomicDirectory, Names_path_and_cause_when_the_parent_is_missing) {
   const fs::path path = test::fresh_directory("d") / "missing" / "export";
   EXPECT_THAT(test::message_of<IoError>([&] { AtomicDirectory directory(path); }),
               AllOf(HasSubstr(path.string()), HasSubstr("No such file or directory")));
+}
+
+// What a process does before it is killed. Returns when it has ended.
+void killed_after(const std::function<void()>& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    work();
+    ::kill(::getpid(), SIGKILL);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+}
+
+TEST(AtomicDirectory, Removes_what_a_killed_process_left_and_nothing_of_one_that_lives) {
+  const fs::path parent = test::fresh_directory("d");
+  killed_after([&] {
+    auto* const directory = new AtomicDirectory(parent / "export");
+    write_file_atomically(directory->staging() / "half.txt", "half");
+  });
+  ASSERT_EQ(names_in(parent).size(), 1);
+  fs::create_directory(parent / "export.tmp-other");
+  const AtomicDirectory alive(parent / "export");
+  const AtomicDirectory second(parent / "export");
+  EXPECT_THAT(names_in(parent),
+              ::testing::UnorderedElementsAre("export.tmp-other", std::string(alive.staging().filename()),
+                                              std::string(second.staging().filename())));
+}
+
+TEST(AtomicDirectory, Ends_a_replacement_that_was_killed_between_its_two_renames) {
+  const fs::path parent = test::fresh_directory("d");
+  fs::create_directory(parent / "export");
+  write_file_atomically(parent / "export" / "old.txt", "old");
+  killed_after([&] {
+    auto* const directory = new AtomicDirectory(parent / "export", ExistingDirectory::kReplace);
+    write_file_atomically(directory->staging() / "new.txt", "new");
+    fs::rename(parent / "export", directory->staging().string() + ".replaced");
+  });
+  clear_remains(parent / "export");
+  EXPECT_THAT(names_in(parent), ::testing::ElementsAre("export"));
+  EXPECT_THAT(names_in(parent / "export"), ::testing::ElementsAre("new.txt"));
 }
 
 }  // namespace

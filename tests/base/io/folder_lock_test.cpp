@@ -52,5 +52,14 @@ TEST(FolderLock, Of_a_folder_that_was_removed_and_made_again_leaves_the_new_one_
   EXPECT_THROW(FolderLock{folder}, IoError);
 }
 
+TEST(FolderLock, Of_what_is_still_to_be_made_is_a_file_beside_it) {
+  const fs::path folder = test::fresh_directory("d"), file = folder / "metrics.jsonl", lock_file = folder / "m.lock";
+  std::optional<FolderLock> lock(std::in_place, file, lock_file);
+  EXPECT_THAT(test::message_of<IoError>([&] { FolderLock second(file, lock_file); }), HasSubstr(file.string()));
+  EXPECT_FALSE(fs::exists(file));
+  lock.reset();
+  EXPECT_TRUE(fs::is_empty(folder));
+}
+
 }  // namespace
 }  // namespace d9d::folder_lock_test

@@ -36,6 +36,12 @@ TEST_F(MatchFiles, Sorts_what_patterns_match_and_skips_folders) {
   EXPECT_THAT(names({"*.txt"}), ElementsAre("a.txt", "b.txt"));
 }
 
+TEST_F(MatchFiles, Names_a_file_that_a_clone_without_git_lfs_does_not_have) {
+  std::ofstream(folder / "a.txt") << "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 131\n";
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)names({"*.txt"}); }),
+              ::testing::AllOf(::testing::HasSubstr("a.txt'"), ::testing::HasSubstr("git lfs pull")));
+}
+
 TEST_F(MatchFiles, Lists_a_file_once_though_two_patterns_or_a_link_reach_it) {
   std::filesystem::create_symlink(folder / "a.txt", folder / "z.txt");
   EXPECT_THAT(names({"c.md", "*.txt", "a.txt", "./b.txt"}), ElementsAre("a.txt", "b.txt", "c.md"));

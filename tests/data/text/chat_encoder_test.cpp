@@ -51,6 +51,19 @@ TEST_F(Chat, That_cannot_be_rendered_is_a_problem_of_its_row) {
   EXPECT_THAT(encode(R"([{"role": "assistant", "content": null, "tool_calls": []}])").problem,
               HasSubstr("messages.0.content: expected a text, got null"));
   EXPECT_THAT(encode(R"([{"role": "user", "content": "a"}])").problem, HasSubstr("the assistant says nothing"));
+  EXPECT_THAT(encode(R"([{"role": "user", "content": "a"}, {"role": "bot", "content": "b"}])").problem,
+              HasSubstr("of the roles bot, user"));
+}
+
+TEST_F(Chat, Tells_which_keys_of_messages_the_template_does_not_read) {
+  const ChatEncoder encoder(tokenizer(), ChatFamily::kChatMl);
+  EXPECT_EQ(encoder.remark(), "");
+  for (const std::string_view row :
+       {R"([{"role": "assistant", "content": "a", "weight": 0}])",
+        R"([{"role": "assistant", "content": "a", "reasoning_content": "b", "tool_calls": []}])"}) {
+    EXPECT_EQ(encoder.encode_row({&row, 1}, {}).problem, "");
+  }
+  EXPECT_THAT(encoder.remark(), HasSubstr("chatml does not read: reasoning_content, weight."));
 }
 
 TEST_F(Chat, Refuses_tokenizers_without_the_tokens_of_the_template) {

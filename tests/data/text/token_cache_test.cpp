@@ -195,7 +195,7 @@ TEST_F(TokenCache, Refuses_damaged_folders_by_name) {
       .write(reinterpret_cast<const char*>(&far), 8);
   EXPECT_THAT(error(), AllOf(HasSubstr("offsets.bin"), HasSubstr("got 0 and 5 at document 0")));
   std::ofstream(entry / kManifestFile) << "{\"format\": 1}";
-  EXPECT_THAT(error(), AllOf(HasSubstr("manifest.json"), HasSubstr("format 3")));
+  EXPECT_THAT(error(), AllOf(HasSubstr("manifest.json"), HasSubstr("format 4")));
   std::ofstream(entry / kManifestFile) << "{";
   EXPECT_THAT(error(), HasSubstr("manifest.json"));
 }

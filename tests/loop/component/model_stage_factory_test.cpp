@@ -7,6 +7,8 @@
 #include "d9d/base/check.h"
 #include "d9d/blocks/linear/linear.h"
 #include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/model_state/mapper/leaves.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 
 #include "tests/loop/run/toy_job.h"
@@ -102,6 +104,39 @@ TEST(ModelStageFactory, Starts_a_new_head_on_a_published_backbone) {
     EXPECT_TRUE(at::equal(state.at(name), published.find(name)->read().to(state.at(name).scalar_type()))) << name;
   }
   EXPECT_TRUE(at::equal(state.at(head), initial.at(head)));
+}
+
+// Rotary rows in another order, a norm as 1 + w: what a family's folder needs, though its names are the model's.
+struct DoublingProvider : toy::Provider {
+  StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module&) override {
+    std::vector<StateMapper> doubled;
+    for (const std::string& name : source.names()) {
+      doubled.push_back(
+          mapper::function("double", {name}, {name}, [](const auto& x) { return std::vector<at::Tensor>{x[0] * 2}; }));
+    }
+    return mapper::parallel(std::move(doubled));
+  }
+};
+
+TEST(ModelStageFactory, Applies_the_mapper_of_a_provider_where_the_folder_has_the_models_names_too) {
+  toy::Job job({{toy::samples(0, 1)}});
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : job.make_trainer().module().named_parameters()) names.push_back(name);
+  const auto folder = write_folder(names);
+  job.config.model_stage_factory.source_checkpoint = folder;
+  DoublingProvider provider;
+  provider.packs = job.provider.packs;
+  const Trainer<toy::Types> trainer(job.context, job.config,
+                                    {.task = job.task,
+                                     .model = provider,
+                                     .data = provider,
+                                     .optimizer = *job.optimizer,
+                                     .lr_scheduler = job.lr_scheduler});
+  const HuggingFaceDirectory published(folder);
+  const auto state = trainer.module().state_dict();
+  for (const std::string& name : names) {
+    EXPECT_TRUE(at::equal(state.at(name), published.find(name)->read().to(at::kDouble) * 2)) << name;
+  }
 }
 
 TEST(ModelStageFactory, Loads_again_what_a_trainer_exports_by_default) {

@@ -42,9 +42,9 @@ const HeadConfig kLanguage = CausalLMHeadConfig{};
 const HeadConfig kIntent = ClassificationHeadConfig{.num_labels = kNumLabels};
 
 StateMapper from_published(const std::vector<std::string>& names) {
-  return mapper::parallel(
-      {qwen3_dense_from_huggingface(parameters(), kIntent, names, {.head = "heads.intent."}),
-       head_from_huggingface(kLanguage, decoder_sizes(parameters()), "model.", {.head = "heads.lm."})});
+  return add_head_from_huggingface(
+      qwen3_dense_from_huggingface(parameters(), kIntent, names, {.head = "heads.intent."}), kLanguage,
+      decoder_sizes(parameters()), "model.", {.head = "heads.lm."});
 }
 StateMapper to_published() {
   return mapper::parallel({qwen3_dense_to_huggingface(parameters(), kIntent, {.head = "heads.intent."}),

@@ -176,14 +176,111 @@ TEST(HuggingFaceDirectory, Replaces_an_earlier_export_as_a_whole) {
 
 TEST(HuggingFaceDirectory, Refuses_to_replace_a_folder_with_other_files_before_a_tensor_is_read) {
   const fs::path path = three_tensors_in_two_shards();
-  write_file_atomically(path / "tokenizer.json", "mine");
+  write_file_atomically(path / "notes.txt", "mine");
   const TensorSource unread = {.name = "a", .dtype = at::kFloat, .shape = {1}, .read = []() -> at::Tensor {
                                  ADD_FAILURE() << "was read";
                                  return {};
                                }};
   EXPECT_THAT(test::message_of<IoError>([&] { write_huggingface_directory(path, json::object(), {unread}); }),
               HasSubstr(path.string()));
-  EXPECT_EQ(content_of(path / "tokenizer.json"), "mine");
+  EXPECT_EQ(content_of(path / "notes.txt"), "mine");
+}
+
+TEST(HuggingFaceDirectory, Keeps_the_tokenizer_that_people_put_beside_an_export_unless_it_writes_one) {
+  const fs::path path = three_tensors_in_two_shards();
+  for (const char* name : {"tokenizer.json", "chat_template.jinja", "README.md"})
+    write_file_atomically(path / name, "mine");
+  EXPECT_NO_THROW(check_huggingface_target(path));
+  write_huggingface_directory(path, json::object(), {floats("a", 1)});
+  EXPECT_THAT(names_in(path),
+              ElementsAre("README.md", "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"));
+  EXPECT_EQ(content_of(path / "chat_template.jinja"), "mine");
+
+  HuggingFaceExport next(path, {{"config.json", "{}"}, {"tokenizer.json", "its own"}});
+  write_safetensors(next.staging() / "model.safetensors", {floats("a", 1)});
+  next.commit({{floats("a", 1)}});
+  EXPECT_THAT(names_in(path), ElementsAre("README.md", "config.json", "model.safetensors", "tokenizer.json"));
+  EXPECT_EQ(content_of(path / "tokenizer.json"), "its own");
+}
+
+TEST(HuggingFaceDirectory, Refuses_to_replace_a_published_model_with_its_tokenizer) {
+  const fs::path path = three_tensors_in_two_shards();
+  write_file_atomically(path / "config.json", R"({"transformers_version": "5.0"})");
+  write_file_atomically(path / "tokenizer.json", "published");
+  EXPECT_THROW(check_huggingface_target(path, {{"tokenizer.json", "its own"}}), IoError);
+}
+
+TEST(HuggingFaceDirectory, Is_exported_to_by_one_job_at_a_time) {
+  const fs::path path = test::fresh_directory("d") / "model";
+  auto lock = lock_huggingface_target(path);
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)lock_huggingface_target(path); }),
+              AllOf(HasSubstr(path.string()), HasSubstr("in use by no other job")));
+  EXPECT_FALSE(fs::exists(path));
+  write_huggingface_directory(path, json::object(), {floats("a", 1)});
+  lock.reset();
+  EXPECT_THAT(names_in(path.parent_path()), ElementsAre("model"));
+  EXPECT_NO_THROW((void)lock_huggingface_target(path));
+}
+
+std::string refusal_of(const fs::path& path) {
+  return test::message_of<IoError>([&] { HuggingFaceDirectory directory(path); });
+}
+
+TEST(HuggingFaceDirectory, Says_what_is_there_in_place_of_weights) {
+  const fs::path path = test::fresh_directory("d");
+  EXPECT_THAT(refusal_of(path / "gone"), AllOf(HasSubstr("gone'"), HasSubstr("does not exist. Check the path")));
+  EXPECT_THAT(refusal_of("Qwen/Qwen3-0.6B"),
+              AllOf(HasSubstr("does not exist"), HasSubstr("hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B")));
+  write_file_atomically(path / "a.safetensors", "");
+  EXPECT_THAT(refusal_of(path / "a.safetensors"), HasSubstr("which is a file. Name the folder"));
+  write_file_atomically(path / "pytorch_model.bin", "");
+  EXPECT_THAT(refusal_of(path), AllOf(HasSubstr("pytorch_model.bin"), HasSubstr("as safetensors")));
+  constexpr const char* kPointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n";
+  write_file_atomically(path / "model.safetensors", kPointer);
+  EXPECT_THAT(refusal_of(path), AllOf(HasSubstr("model.safetensors'"), HasSubstr("git lfs pull")));
+}
+
+TEST(HuggingFaceDirectory, Says_that_it_does_not_read_an_index_beside_a_single_file) {
+  const fs::path path = three_tensors_in_two_shards();
+  EXPECT_EQ(ignored_index(path), std::nullopt);
+  write_safetensors(path / "model.safetensors", {floats("a", 1)});
+  EXPECT_EQ(ignored_index(path), "model.safetensors.index.json");
+  EXPECT_THAT(HuggingFaceDirectory(path).names(), ElementsAre("a"));
+}
+
+TEST(HuggingFaceDirectory, Unties_a_head_that_is_not_the_embedding) {
+  const fs::path path = test::fresh_directory("d") / "model";
+  const at::Tensor embedding = counting({4, 2}), other = embedding + 1;
+  const json tied = {{"tie_word_embeddings", true}};
+  const auto is_tied = [&](const json& config, const std::vector<TensorSource>& tensors) {
+    write_huggingface_directory(path, config, tensors);
+    const HuggingFaceDirectory directory(path);
+    const bool result = directory.read_config().value("tie_word_embeddings", false);
+    EXPECT_EQ(directory.has_untied_head(), config == tied && !result);
+    return result;
+  };
+  const TensorSource theirs = tensor_source("model.embed_tokens.weight", embedding);
+  EXPECT_TRUE(is_tied(tied, {theirs}));
+  EXPECT_TRUE(is_tied(tied, {theirs, tensor_source("lm_head.weight", embedding.clone())}));
+  EXPECT_TRUE(is_tied(tied, {theirs, tensor_source("lm_head.weight", embedding.to(at::kBFloat16))}));
+  EXPECT_FALSE(is_tied(tied, {theirs, tensor_source("lm_head.weight", other)}));
+  EXPECT_FALSE(is_tied({{"tie_word_embeddings", false}}, {theirs, tensor_source("lm_head.weight", other)}));
+}
+
+// A tensor of four bits an element, as newer files have them, among others.
+TEST(HuggingFaceDirectory, Needs_a_dtype_that_it_knows_only_of_tensors_that_are_used) {
+  const fs::path path = test::fresh_directory("d");
+  std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+                       R"("b":{"dtype":"F4","shape":[4],"data_offsets":[4,6]}})";
+  header.resize(128, ' ');
+  const std::uint64_t length = header.size();
+  write_file_atomically(path / "model.safetensors",
+                        std::string(reinterpret_cast<const char*>(&length), 8) + header + std::string(6, '\0'));
+  const HuggingFaceDirectory directory(path);
+  EXPECT_THAT(directory.names(), ElementsAre("a", "b"));
+  EXPECT_EQ(directory.find("a")->read().item<float>(), 0);
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)directory.find("b")->read(); }),
+              AllOf(HasSubstr("'b'"), HasSubstr("F4"), HasSubstr("model.safetensors")));
 }
 
 TEST(HuggingFaceDirectory, Refuses_to_replace_a_folder_with_weights_that_are_no_shards) {

@@ -129,8 +129,13 @@ TEST(SafetensorsHeader, Rejects_negative_fractional_and_huge_sizes) {
   }
 }
 
-TEST(SafetensorsHeader, Rejects_unknown_dtypes) {
-  EXPECT_THAT(complaint(R"({"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("\"F4\""));
+// Who reads the tensor refuses it: huggingface_directory_test.cpp.
+TEST(SafetensorsHeader, Keeps_the_names_of_unknown_dtypes) {
+  const SafetensorsHeader header = parse(file_of(R"({"a":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}})", 2));
+  EXPECT_EQ(header.entries.at("a").dtype, c10::ScalarType::Undefined);
+  EXPECT_EQ(header.entries.at("a").unknown_dtype, "F4");
+  EXPECT_EQ(header.entries.at("a").size, 2);
+  EXPECT_THAT(complaint(R"({"a":{"dtype":"F4","shape":[4],"data_offsets":[0,3]}})", 2), HasSubstr("2 bytes of data"));
   EXPECT_THAT(complaint(R"({"a":{"dtype":4,"shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("dtype"));
 }
 

@@ -10,8 +10,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/load_model_state.h"
 #include "d9d/models/decoder/generate_text.h"
-#include "d9d/models/huggingface/module_weights.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/tokenizer/chat/encode_chat.h"
 #include "d9d/tokenizer/unicode/utf8.h"
@@ -36,7 +36,7 @@ ModulePtr<DecoderForCausalLM> load_model(const std::filesystem::path& folder) {
   const auto parameters = qwen3_dense_parameters_from_huggingface(directory.read_config());
   auto model = test::initialized(make_decoder_for_causal_lm(test::make_backbone(parameters)));
   const StateMapper mapper = qwen3_dense_from_huggingface(parameters, CausalLMHeadConfig{}, directory.names());
-  EXPECT_THAT(load_weights(*model, mapper, directory).unused, IsEmpty());
+  EXPECT_THAT(load_model_state(*model, mapper, tensors_of(directory)).unused, IsEmpty());
   return model;
 }
 

@@ -52,6 +52,31 @@ std::string refusal(const json& config) {
   });
 }
 
+// As transformers 5 reads them: configuration_qwen3.py, configuration_qwen3_moe.py.
+TEST(Qwen3HuggingFaceConfig, Has_windows_only_in_layers_that_have_them) {
+  json windows = with(with(dense_config(), "use_sliding_window", true), "sliding_window", 16);
+  EXPECT_NO_THROW((void)qwen3_dense_parameters_from_huggingface(windows));  // max_window_layers is num_hidden_layers
+  EXPECT_THAT(refusal(with(windows, "max_window_layers", 27)), HasSubstr("use_sliding_window"));
+  EXPECT_NO_THROW((void)qwen3_dense_parameters_from_huggingface(
+      with(with(windows, "max_window_layers", 27), "sliding_window", nullptr)));
+  EXPECT_NO_THROW((void)qwen3_dense_parameters_from_huggingface(
+      with(with(windows, "max_window_layers", 27), "layer_types", std::vector<std::string>(28, "full_attention"))));
+  json moe = with(with(moe_config(), "use_sliding_window", true), "sliding_window", 16);
+  EXPECT_THAT(refusal(moe), HasSubstr("use_sliding_window"));
+}
+
+TEST(Qwen3HuggingFaceConfig, Passes_over_how_a_yarn_model_came_to_be) {
+  json yarn = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const auto parameters = qwen3_dense_parameters_from_huggingface(with(dense_config(), "rope_scaling", yarn));
+  yarn["finetuned"] = true;
+  EXPECT_EQ(write_record(qwen3_dense_parameters_from_huggingface(with(dense_config(), "rope_scaling", yarn))),
+            write_record(parameters));
+}
+
+TEST(Qwen3HuggingFaceConfig, Needs_an_epsilon_above_zero) {
+  EXPECT_THAT(refusal(with(dense_config(), "rms_norm_eps", 0)), HasSubstr("rms_norm_eps"));
+}
+
 TEST(Qwen3HuggingFaceConfig, Is_read_as_published) {
   const Qwen3DenseParameters dense = qwen3_dense_parameters_from_huggingface(dense_config());
   EXPECT_EQ(dense.layer.hidden_size, 1024);

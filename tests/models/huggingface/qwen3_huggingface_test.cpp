@@ -29,6 +29,8 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using ::testing::Not;
 using State = std::map<std::string, at::Tensor>;
 
 constexpr const char* kOracle = "tests/models/huggingface/huggingface_oracle.py";
@@ -253,9 +255,28 @@ TEST(Qwen3HuggingFace, Has_names_for_a_head_among_several_and_for_a_backbone_alo
   EXPECT_THAT(classifier.outputs(), Contains("heads.intent.score.weight"));
   EXPECT_THAT(qwen3_dense_from_huggingface(dense(), std::nullopt, {"norm.weight"}, {.backbone = ""}).outputs(),
               Contains("layers.1.self_attn.q_norm.weight"));
-  const StateMapper lm = head_from_huggingface(kCausalLM, decoder_sizes(dense()), "model.", {.head = "heads.lm."});
-  EXPECT_THAT(lm.outputs(), ElementsAre("heads.lm.lm_head.regular.weight", "heads.lm.lm_head.special.weight"));
-  EXPECT_EQ(mapper::parallel({classifier, lm}).groups().size(), classifier.groups().size() + 1);
+  const StateMapper both =
+      add_head_from_huggingface(classifier, kCausalLM, decoder_sizes(dense()), "model.", {.head = "heads.lm."});
+  EXPECT_THAT(both.outputs(), IsSupersetOf({"heads.intent.score.weight", "heads.lm.lm_head.regular.weight",
+                                            "heads.lm.lm_head.special.weight"}));
+  EXPECT_EQ(both.groups().size(), classifier.groups().size() + 1);
+}
+
+TEST(Qwen3HuggingFace, Gives_the_embedding_to_each_of_two_tied_heads_among_several) {
+  const Qwen3DenseParameters tied = dense(/*tied=*/true);
+  StateMapper decoder =
+      qwen3_dense_from_huggingface(tied, kClassification, {"model.norm.weight"}, {.head = "heads.intent."});
+  for (const std::string head : {"heads.a.", "heads.b."}) {
+    decoder = add_head_from_huggingface(decoder, kCausalLM, decoder_sizes(tied), "model.", {.head = head});
+  }
+  EXPECT_THAT(decoder.inputs(), Not(Contains("lm_head.weight")));
+  const std::int64_t regular = tied.split_vocab_size.at("regular"), special = tied.split_vocab_size.at("special");
+  const at::Tensor embedding = at::arange((regular + special) * 4).view({regular + special, 4});
+  const auto state = decoder.apply(std::map<std::string, at::Tensor>{{"model.embed_tokens.weight", embedding}});
+  for (const std::string name : {"model.embed_tokens.token_embedding.", "heads.a.lm_head.", "heads.b.lm_head."}) {
+    EXPECT_TRUE(at::equal(state.at(name + "regular.weight"), embedding.slice(0, 0, regular))) << name;
+    EXPECT_TRUE(at::equal(state.at(name + "special.weight"), embedding.slice(0, regular))) << name;
+  }
 }
 
 TEST(Qwen3HuggingFace, Lists_what_a_checkpoint_lacks_before_it_reads_a_tensor) {

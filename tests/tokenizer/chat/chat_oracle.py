@@ -1,9 +1,10 @@
-"""chat_oracle.py TEMPLATES COUNT FILE: random conversations as transformers renders them, COUNT of each family, as JSON lines.
+"""chat_oracle.py TEMPLATES COUNT FILE: random conversations as transformers renders them, COUNT of each template, as JSON lines.
 
-TEMPLATES has the published templates, which are not ours to copy: FAMILY.jinja from the key "chat_template" of a model's
-tokenizer_config.json on https://huggingface.co, for chatml (HuggingFaceTB's or any plain one), qwen2 (Qwen2-7B-Instruct),
-qwen2.5 (Qwen2.5-7B-Instruct), qwen3 (Qwen3-8B), llama3 (Meta-Llama-3-8B-Instruct), llama3.2 (Llama-3.2-3B-Instruct).
-chat_template_test.cpp knows their hashes. tests/tokenizer/chat/renderings.jsonl was written with COUNT = 12.
+TEMPLATES has published templates, FAMILY.jinja or FAMILY__REVISION.jinja: those in the folder beside this file, or those
+under the key "chat_template" of models' tokenizer_config.json on https://huggingface.co, for chatml (HuggingFaceTB's or
+any plain one), qwen2 (Qwen2-7B-Instruct), qwen2.5 (Qwen2.5-7B-Instruct), qwen3 (Qwen3-8B), llama3
+(Meta-Llama-3-8B-Instruct), llama3.2 (Llama-3.2-3B-Instruct). tests/tokenizer/chat/renderings.jsonl was written with these
+six and COUNT = 12.
 """
 import json
 import random
@@ -14,7 +15,6 @@ from tokenizers import Tokenizer
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
-FAMILIES = ("chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.2")
 PIECES = ("Hi", " ", "\n", "\n\n", "\t", "what is 2 + 2?", "Ü", "π≈3", "日本語", "🙂", '"quoted"', "\\n", "'", "<b>&amp;",
           "\u00a0", "\u3000", "\x1c", "\x7f", "</think>", "<think>", "<think>\nhm\n</think>\n\n", "<tool_response>",
           "</tool_response>", "{{ x }}", "{% y %}", "a", "b c")  # fmt: skip
@@ -45,18 +45,20 @@ def main():
     random.seed(0)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(BPE()), bos_token="<|begin_of_text|>")
 
-    def render(family, messages, **options):
-        return tokenizer.apply_chat_template(messages, tokenize=False, date_string="26 Jul 2024", chat_template=(
-            templates / f"{family}.jinja").read_text(), **options)
+    def render(template, messages, **options):
+        return tokenizer.apply_chat_template(messages, tokenize=False, date_string="26 Jul 2024", chat_template=template, **options)
 
+    order = ("chatml", "qwen2", "qwen2.5", "qwen3", "llama3", "llama3.2")  # in which random numbers are drawn
+    paths = {path: path.name.removesuffix(".jinja").split("__")[0] for path in sorted(templates.glob("*.jinja"))}
     with open(file, "w", encoding="utf-8") as out:
-        for family in FAMILIES:
+        for path, family in sorted(paths.items(), key=lambda item: order.index(item[1])):
+            template = path.read_text()
             for _ in range(count):
                 messages = conversation()
                 options = {"add_generation_prompt": random.random() < 0.5, "enable_thinking": random.random() < 0.5}
-                text = render(family, messages, **options)
+                text = render(template, messages, **options)
                 # Where the assistant begins to speak: a model that is asked for message i sees the text before it.
-                heads = [render(family, messages[:i], add_generation_prompt=True) for i, message in enumerate(messages)
+                heads = [render(template, messages[:i], add_generation_prompt=True) for i, message in enumerate(messages)
                          if i > 0 and message["role"] == "assistant"]
                 begins = [len(head.encode()) for head in heads if text.startswith(head)]
                 assert len(begins) == len(heads) or family == "qwen3", (family, messages)

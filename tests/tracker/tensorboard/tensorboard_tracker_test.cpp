@@ -128,12 +128,23 @@ TEST(TensorboardTracker, Fresh_hides_the_values_of_an_earlier_run_in_its_folder)
 TEST(TensorboardTracker, Names_a_file_by_time_host_and_process_and_numbers_repetitions) {
   const auto folder = fresh_folder("names");
   const auto tracker = TensorboardTracker(folder);
-  const auto first = tracker.open({.name = "a"});
-  const auto second = tracker.open({.name = "a"});
+  tracker.open({.name = "a"})->close(RunOutcome::kCompleted);
+  tracker.open({.name = "a"})->close(RunOutcome::kCompleted);
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
   EXPECT_THAT(names, ::testing::SizeIs(2));
   EXPECT_THAT(names, ::testing::Each(MatchesRegex(R"(events\.out\.tfevents\.[0-9]+\..+\.[0-9]+\.[01])")));
+}
+
+TEST(TensorboardTracker, Has_its_folder_for_itself_while_a_run_is_open) {
+  const auto folder = fresh_folder("locked");
+  const auto tracker = TensorboardTracker(folder);
+  const auto run = tracker.open({.name = "a"});
+  EXPECT_THAT(
+      [&] { (void)tracker.open({.name = "b"}); },
+      ::testing::ThrowsMessage<IoError>(AllOf(HasSubstr(folder.string()), HasSubstr("in use by no other job"))));
+  run->close(RunOutcome::kCompleted);
+  EXPECT_NO_THROW((void)tracker.open({.name = "c"}));
 }
 
 TEST(TensorboardTracker, Names_the_folder_that_cannot_be_made) {

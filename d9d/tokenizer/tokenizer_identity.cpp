@@ -1,0 +1,102 @@
+#include "d9d/tokenizer/tokenizer_identity.h"
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <set>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/fnv1a.h"
+#include "d9d/tokenizer/bpe/byte_alphabet.h"
+
+namespace d9d {
+namespace {
+
+using nlohmann::json;
+
+// A hash of several texts: their ends count.
+class Hash {
+ public:
+  void add(std::string_view text) { hash_ = fnv1a(std::string_view("\0", 1), fnv1a(text, hash_)); }
+  [[nodiscard]] std::string text() const {
+    std::array<char, 17> digits{};
+    std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(hash_));
+    return digits.data();
+  }
+
+ private:
+  std::uint64_t hash_ = fnv1a("");
+};
+
+// The value without what other versions of the tokenizers package leave out or add: defaults, and keys of offsets.
+json without_defaults(const json& value) {
+  if (value.is_array()) {
+    json list = json::array();
+    for (const json& each : value) list.push_back(without_defaults(each));
+    return list;
+  }
+  if (!value.is_object()) return value;
+  json object = json::object();
+  for (const auto& [key, each] : value.items()) {
+    const bool is_default =
+        each.is_null() || each == false || each == "" || key == "trim_offsets" || (key == "use_regex" && each == true);
+    if (!is_default) object[key] = without_defaults(each);
+  }
+  return object;
+}
+
+}  // namespace
+
+TokenizerIdentity identity_of_tokenizer(const json& file) {
+  const json& model = file.at("model");
+  const json added = file.value("added_tokens", json());
+  Hash vocabulary, all;
+  std::set<std::int64_t> added_ids;
+  if (added.is_array()) {
+    for (const json& token : added) {
+      added_ids.insert(token.at("id").get<std::int64_t>());
+      all.add(cat(token.at("id").get<std::int64_t>(), " ", token.at("content").get_ref<const std::string&>()));
+    }
+  }
+  for (const auto& [token, id] : model.at("vocab").items()) {
+    const std::string text = cat(id.get<std::int64_t>(), " ", token);
+    if (!added_ids.contains(id.get<std::int64_t>())) vocabulary.add(text);
+    all.add(text);
+  }
+  for (const json& merge : model.value("merges", json::array())) {
+    if (merge.is_string()) {
+      all.add(merge.get_ref<const std::string&>());
+    } else {
+      all.add(cat(merge.at(0).get_ref<const std::string&>(), " ", merge.at(1).get_ref<const std::string&>()));
+    }
+  }
+  json rules = {{"ignore_merges", model.value("ignore_merges", json())}};
+  for (const char* key : {"normalizer", "pre_tokenizer"}) rules[key] = file.value(key, json());
+  all.add(without_defaults(rules).dump());
+  return {.vocabulary = vocabulary.text(), .all = all.text()};
+}
+
+std::string byte_tokenizer_json() {
+  json vocabulary = json::object();
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary[detail::to_byte_alphabet(std::string(1, static_cast<char>(byte)))] = byte;
+  }
+  const json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}};
+  nlohmann::ordered_json file = {
+      {"version", "1.0"},      {"truncation", nullptr},  {"padding", nullptr},        {"added_tokens", json::array()},
+      {"normalizer", nullptr}, {"pre_tokenizer", bytes}, {"post_processor", nullptr}, {"decoder", bytes}};
+  file["model"] = {{"type", "BPE"},       {"dropout", nullptr},     {"unk_token", nullptr},
+                   {"fuse_unk", false},   {"byte_fallback", false}, {"ignore_merges", false},
+                   {"vocab", vocabulary}, {"merges", json::array()}};
+  return file.dump(2) + "\n";
+}
+
+const TokenizerIdentity& byte_tokenizer_identity() {
+  static const TokenizerIdentity identity = identity_of_tokenizer(json::parse(byte_tokenizer_json()));
+  return identity;
+}
+
+}  // namespace d9d

@@ -1,0 +1,146 @@
+// A job continues on its own data alone: other documents of the same number, or of another tokenizer, are refused by
+// name, and copies of its files elsewhere are its data.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+
+#include "d9d/base/check.h"
+#include "d9d/base/config/record_json.h"
+#include "d9d/data/token_stream.h"
+
+#include "tests/data/source/source_test.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace d9d::same_data_test {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class SameData : public test::SourceTest {
+ protected:
+  static std::unique_ptr<PackStream<TokenBatch>> build(const json& data) {
+    return build_token_stream(parse_record<DataConfig>(data, {.keys = "data"}), {.vocabulary_size = 300});
+  }
+  json data_of(json source) const {
+    source.update({{"sequence_length", 8}, {"global_batch_size", 1}, {"microbatch_size", 1}});
+    return source;
+  }
+  json lines(const std::string& name, const std::string& view, const std::vector<std::string>& texts) const {
+    std::string all;
+    for (const std::string& text : texts) all += json{{"text", text}}.dump() + "\n";
+    return data_of({{"kind", "jsonl"},
+                    {"paths", {write(name, all)}},
+                    {"cache", (folder / "cache").string()},
+                    {"view", {{"kind", view}}}});
+  }
+  // What a job of `later` says when it continues one of `before` after a step.
+  static std::string refusal(const json& before, const json& later) {
+    const auto saved = build(before);
+    (void)saved->next();
+    const auto stream = build(later);
+    try {
+      stream->load_state(saved->state());
+    } catch (const StateError& error) {
+      return error.what();
+    }
+    return "";
+  }
+};
+
+constexpr const char* kRemedy = "a new job, in another save_dir, with the checkpoint as trainer.model_stage_factory";
+
+TEST_F(SameData, Is_refused_where_documents_are_others_of_the_same_number) {
+  const std::vector<std::string> texts = {"abcdefghi", "jklmnopqr", "stuvwxyza"},
+                                 other = {"stuvwxyza", "jklmnopqr", "abcdefghi"};
+  for (const std::string view : {"documents", "concatenated", "packed", "streamed"}) {
+    const json before = lines("a.jsonl", view, texts);
+    EXPECT_EQ(refusal(before, before), "") << view;
+    EXPECT_THAT(refusal(before, lines("b.jsonl", view, other)), HasSubstr(kRemedy)) << view;
+  }
+  EXPECT_THAT(refusal(lines("a.jsonl", "documents", texts), lines("b.jsonl", "documents", other)),
+              HasSubstr("got other documents."));
+}
+
+TEST_F(SameData, Is_refused_where_a_prompt_is_now_an_answer) {
+  write("a.jsonl", "{\"p\": \"abc\", \"text\": \"def\"}\n{\"p\": \"g\", \"text\": \"hi\"}\n");
+  json before = data_of({{"kind", "jsonl"},
+                         {"paths", {(folder / "a.jsonl").string()}},
+                         {"cache", (folder / "cache").string()},
+                         {"prompt_column", "p"},
+                         {"view", {{"kind", "documents"}}}});
+  write("b.jsonl", "{\"p\": \"ab\", \"text\": \"cdef\"}\n{\"p\": \"g\", \"text\": \"hi\"}\n");  // the same tokens
+  json later = before;
+  later["paths"] = {(folder / "b.jsonl").string()};
+  EXPECT_EQ(refusal(before, before), "");
+  EXPECT_THAT(refusal(before, later), HasSubstr("got other documents"));
+}
+
+TEST_F(SameData, Is_refused_of_files_of_tokens) {
+  std::vector<std::uint16_t> tokens(20000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint16_t>(i * i % 251);
+  const auto data = [&](const std::string& name) {
+    return data_of({{"kind", "tokens"},
+                    {"path", write_tokens(name, tokens)},
+                    {"dtype", "uint16"},
+                    {"view", {{"kind", "concatenated"}}}});
+  };
+  const json before = data("a.bin");
+  EXPECT_EQ(refusal(before, data("copy.bin")), "");
+  tokens[10000] ^= 1;
+  EXPECT_THAT(refusal(before, data("b.bin")), HasSubstr("got other documents"));
+}
+
+TEST_F(SameData, Is_named_by_its_tokenizer_and_source) {
+  json before = lines("a.jsonl", "documents", {"abcdefghi", "jklmnopqr"});
+  before["tokenizer"] = write("one.json", test::byte_tokenizer({"<x>"}));
+  json later = before;
+  later["tokenizer"] = write("two.json", test::byte_tokenizer({"<y>"}));
+  EXPECT_THAT(refusal(before, later), HasSubstr("got tokens of another tokenizer."));
+
+  const auto mixture = [&](const json& second) {
+    json sources = json::array();
+    for (json source : {before, second}) {
+      for (const char* key : {"global_batch_size", "microbatch_size"}) source.erase(key);
+      sources.push_back({{"weight", 1.0}, {"source", source}});
+    }
+    return json{{"kind", "mixture"}, {"sources", sources}, {"global_batch_size", 1}, {"microbatch_size", 1}};
+  };
+  json other = lines("c.jsonl", "documents", {"jklmnopqr", "abcdefghi"});
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(mixture(later)); }),
+              AllOf(HasSubstr("one tokenizer in all sources"), HasSubstr("one.json' in source 0"),
+                    HasSubstr("two.json' in source 1")));
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(mixture(other)); }), HasSubstr("bytes in source 1"));
+  other["tokenizer"] = write("copy.json", nlohmann::json::parse(test::byte_tokenizer({"<x>"})).dump(2));
+  EXPECT_THAT(refusal(mixture(before), mixture(other)), HasSubstr("got other documents in source 1"));
+}
+
+// Node-local copies, and files that something has touched.
+TEST_F(SameData, Is_its_content_and_not_its_path_or_time) {
+  for (const std::string view : {"packed", "streamed"}) {
+    const json before = lines("a.jsonl", view, {"abcdefghi", "jklmnopqr", "stuvwxyza"});
+    const auto saved = build(before);
+    (void)saved->next();
+    std::filesystem::create_directories(folder / "copy");
+    std::filesystem::copy_file(folder / "a.jsonl", folder / "copy" / "other.jsonl",
+                               std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::last_write_time(folder / "copy" / "other.jsonl", std::filesystem::file_time_type::clock::now());
+    json later = before;
+    later["paths"] = {(folder / "copy" / "other.jsonl").string()};
+    const auto stream = build(later);
+    EXPECT_EQ(stream->state().at("order"), saved->state().at("order")) << view;
+    EXPECT_NO_THROW(stream->load_state(saved->state())) << view;
+  }
+}
+
+// Checkpoints of earlier versions do not say what their data was.
+TEST_F(SameData, Is_not_compared_where_the_saved_run_did_not_know_it) {
+  const auto saved = build(lines("a.jsonl", "documents", {"abcdefghi", "jklmnopqr"}));
+  json state = saved->state();
+  state.at("order").erase("data");
+  EXPECT_NO_THROW(build(lines("b.jsonl", "documents", {"jklmnopqr", "abcdefghi"}))->load_state(state));
+}
+
+}  // namespace
+}  // namespace d9d::same_data_test
