@@ -91,7 +91,8 @@ std::int64_t of_control_groups(const fs::path& root) {
   const OwnGroups own = own_groups(root);
   std::int64_t least = kUnknown;
   std::ifstream file(root / "proc/self/mountinfo");
-  for (std::string line; std::getline(file, line);) {  // 35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+  for (std::string line;
+       std::getline(file, line);) {  // 35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
     std::istringstream words(line);
     std::string number, parent, device, mounted, point, word, kind, source, options;
     words >> number >> parent >> device >> mounted >> point;

@@ -63,7 +63,8 @@ TEST_F(AvailableMemory, Is_what_the_limit_of_a_group_of_version_1_leaves) {
   write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1000\n");
   write(job / "memory.limit_in_bytes", std::to_string(10 * kGiB));
   write(job / "memory.usage_in_bytes", std::to_string(4 * kGiB));
-  write(job / "memory.stat", "inactive_file 7\ntotal_inactive_file " + std::to_string(kGiB) + "\ntotal_active_file 0\n");
+  write(job / "memory.stat",
+        "inactive_file 7\ntotal_inactive_file " + std::to_string(kGiB) + "\ntotal_active_file 0\n");
   EXPECT_EQ(available(), 7 * kGiB);
 }
 
