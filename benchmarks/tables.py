@@ -1,4 +1,7 @@
-"""Tables in Markdown as the benchmarks print them: into CSV, and shares of a copy's bandwidth or FLOP/s as a picture."""
+"""Tables in Markdown as the benchmarks print them: into CSV, and shares of a copy's bandwidth or FLOP/s as a picture.
+
+    benchmarks/tables.py benchmarks/results/RESULT.md...      writes RESULT.csv and RESULT.svg beside each
+"""
 
 import csv
 import re
@@ -57,13 +60,16 @@ def write_csv(tables, path):
 
 
 def rates(tables, column):
-    """operation -> [(shape and implementation, number)] of the rows that have one, the same shapes side by side."""
+    """operation -> [(shape and implementation, number)] of the rows that have one, the same shapes side by side. These three
+    are the first columns, whatever they are called."""
     groups = {}
     for rows in tables:
         for row in rows:
             number = row.get(column, "").rstrip(" %")
-            if number and row["operation"] != "copy":
-                groups.setdefault(row["operation"], {}).setdefault(row["shape"], []).append((row["implementation"], float(number)))
+            if not number or next(iter(row.values())) == "copy":
+                continue
+            operation, shape, implementation = list(row.values())[:3]
+            groups.setdefault(operation, {}).setdefault(shape, []).append((implementation, float(number)))
     return {operation: [(f"{shape}, {implementation}", number) for shape, found in shapes.items() for implementation, number in found]
             for operation, shapes in groups.items()}
 
@@ -75,3 +81,17 @@ def picture(tables, name):
         return chart.bars(shares, f"{name}: share of a copy's bandwidth", "%", full=100.0)
     flops = rates(tables, "TFLOP/s")
     return chart.bars(flops, f"{name}: TFLOP/s", "TFLOP/s") if flops else None
+
+
+def main():
+    for path in map(Path, sys.argv[1:]):
+        found = tables_of(path.read_text())
+        drawn = picture(found, path.stem)
+        if not drawn:
+            sys.exit(f"tables.py: expected a table with the column 'of copy' or 'TFLOP/s' in {path}, got none")
+        write_csv(found, path.with_suffix(".csv"))
+        path.with_suffix(".svg").write_text(drawn)
+
+
+if __name__ == "__main__":
+    main()

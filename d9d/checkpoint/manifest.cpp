@@ -55,7 +55,7 @@ std::string fault_of(const SavedTensor& tensor) {
   }
   std::vector<LocalBox> boxes;
   for (const SavedBox& each : tensor.boxes) boxes.push_back(each.box);
-  if (std::ssize(intersections(boxes, boxes)) != std::ssize(boxes)) return "boxes on top of each other";
+  if (!are_disjoint(boxes)) return "boxes on top of each other";
   return numel == c10::multiply_integers(tensor.shape) ? "" : "boxes that do not cover it";
 }
 

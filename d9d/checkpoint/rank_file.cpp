@@ -165,7 +165,7 @@ std::vector<BoxRead> RankFiles::reads_of(const std::string& name, const DTensor&
   for (const HeldPart& held : held_parts(tensor)) {
     TensorSource needed{.name = name, .dtype = tensor.local.scalar_type(), .shape = saved.shape, .read = {}};
     for (const SavedBox& each : saved.boxes) {
-      if (intersections({each.box}, {held.box}).empty()) continue;
+      if (!have_common_elements(each.box, held.box)) continue;
       needed.stored.push_back({.box = each.box, .values = find(name, saved, each)});
     }
     for (BoxRead& read : d9d::reads_of(needed, held.box, held.values)) reads.push_back(std::move(read));

@@ -27,9 +27,9 @@ class Metric {
   virtual void sync(const DeviceMesh& ranks) = 0;
   // What the updates since reset() came to, as numbers that add up over ranks: a checkpoint holds their sum, which one
   // rank gets back. Undefined: no updates, or a metric that begins anew after a resume.
-  [[nodiscard]] virtual at::Tensor state() const { return {}; }
+  [[nodiscard]] virtual at::Tensor state() const = 0;
   // The sum of what state() said on all ranks: fp64, of the same shape, on the device of the job.
-  virtual void load_state(const at::Tensor& /*state*/) {}
+  virtual void load_state(const at::Tensor& state) = 0;
 };
 
 // Metrics by name; the names become tracker series.

@@ -64,7 +64,8 @@ KnownState known_state(const std::vector<json>& descriptions) {
       for (const json& box : description[2]) {
         const LocalBox held{.start = box[0].get<std::vector<std::int64_t>>(),
                             .sizes = box[1].get<std::vector<std::int64_t>>()};
-        if (held.numel() == 0 || !intersections(tensor.boxes, {held}).empty()) continue;
+        const auto is_common = [&](const LocalBox& other) { return have_common_elements(other, held); };
+        if (held.numel() == 0 || std::ranges::any_of(tensor.boxes, is_common)) continue;
         tensor.boxes.push_back(held);
         tensor.holders.push_back(static_cast<std::int64_t>(rank));
       }

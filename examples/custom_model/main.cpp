@@ -153,11 +153,16 @@ struct SnippetTypes {
 };
 
 struct Accuracy : d9d::Metric {
-  void update(const at::Tensor& is_right) { num_right.update(is_right), num_all.update(at::ones_like(is_right)); }
-  at::Tensor compute() const override { return num_right.compute() / num_all.compute(); }
-  void reset() override { num_right.reset(), num_all.reset(); }
-  void sync(const d9d::DeviceMesh& ranks) override { num_right.sync(ranks), num_all.sync(ranks); }
-  d9d::SumMetric num_right, num_all;
+  void update(const at::Tensor& is_right) {
+    const at::Tensor right = is_right.to(at::kDouble);
+    share.update(right.mean(), right.new_full({}, right.numel()));
+  }
+  at::Tensor compute() const override { return share.compute(); }
+  void reset() override { share.reset(); }
+  void sync(const d9d::DeviceMesh& ranks) override { share.sync(ranks); }
+  at::Tensor state() const override { return share.state(); }  // of a checkpoint; sums over ranks
+  void load_state(const at::Tensor& state) override { share.load_state(state); }
+  d9d::MeanMetric share;
 };
 
 struct SnippetTask : d9d::TrainTask<SnippetTypes> {

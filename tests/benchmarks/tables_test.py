@@ -50,6 +50,16 @@ class Tables(unittest.TestCase):
         self.assertIsNone(tables.picture(tables.tables_of(TEXT)[1:], "none"))
         self.assertIn("81.9 %", tables.picture(tables.tables_of(TEXT), "shares"))
 
+    def test_the_first_three_columns_may_have_other_names(self):
+        found = tables.tables_of("| product | experts | by | us | TFLOP/s |\n|---|---|---|---|---|\n| forward | E8 | ours | 3 | 7 |\n")
+        self.assertEqual(tables.rates(found, "TFLOP/s"), {"forward": [("E8, ours", 7.0)]})
+
+    def test_pictures_of_results_are_those_of_their_tables(self):
+        for page in sorted((BENCHMARKS / "results").glob("*.md")):
+            if page.with_suffix(".csv").exists():
+                drawn = tables.picture(tables.tables_of(page.read_text()), page.stem)
+                self.assertEqual(drawn, page.with_suffix(".svg").read_text(), page.name)
+
     def test_rows_of_a_peer_stand_beside_ours_of_the_same_shape(self):
         head = "| operation | shape | implementation | TFLOP/s |\n|---|---|---|---|\n"
         text = head + "| mm | a | ours | 7 |\n| mm | b | ours | 5 |\n\n" + head + "| mm | a | compiled | 6 |\n| copy | a | x | |\n"

@@ -32,6 +32,8 @@
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapper/leaves.h"
 #include "d9d/model_state/write_model_state.h"
+#include "d9d/model_state/mapped_sources.h"
+#include "d9d/models/huggingface/module_weights.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
 #include "d9d/optim/adamw.h"
@@ -182,23 +184,6 @@ void write(const d9d::ModulePtr<d9d::Linear>& model, const d9d::Qwen3MoEParamete
   const auto mapper = d9d::qwen3_moe_to_huggingface(parameters, head);
   d9d::write_huggingface_directory(path, d9d::qwen3_moe_huggingface_config(parameters, head, dtype),
                                    d9d::mapped_sources(mapper, d9d::tensors_of(model->state_dict())));
-}
-
-// docs/model_state.md
-void map_qkv() {
-  const d9d::StateMapper in = d9d::mapper::concatenate({"q_proj", "k_proj", "v_proj"}, "qkv_proj", 0);
-  const d9d::StateMapper out = d9d::mapper::split("qkv_proj", {{"q_proj", 64}, {"k_proj", 32}, {"v_proj", 32}}, 0);
-}
-
-void load_state(d9d::Module& model, const d9d::StateMapper& mapper) {
-  const d9d::HuggingFaceDirectory directory("published");
-  const d9d::LoadReport report =
-      d9d::load_model_state(model, mapper, d9d::tensors_of(directory), {.may_be_missing = "head\\..*"});
-}
-
-void write_state(const d9d::Module& model, const d9d::StateMapper& mapper, const d9d::DeviceMesh& job,
-                 const std::string& config) {
-  d9d::write_model_state("export", mapper, d9d::state_of(model), job, {.files = {{"config.json", config}}});
 }
 
 // docs/model_design.md

@@ -16,10 +16,11 @@ void safetensors_header(Bytes file);
 void huggingface_index(Bytes file);
 void manifest(Bytes file);
 void tokenizer_json(Bytes file);
+void megatron_index(Bytes file);
+void jsonl_rows(Bytes file);
 
-inline constexpr std::pair<std::string_view, void (*)(Bytes)> kTargets[] = {{"safetensors_header", safetensors_header},
-                                                                            {"huggingface_index", huggingface_index},
-                                                                            {"manifest", manifest},
-                                                                            {"tokenizer_json", tokenizer_json}};
+inline constexpr std::pair<std::string_view, void (*)(Bytes)> kTargets[] = {
+    {"safetensors_header", safetensors_header}, {"huggingface_index", huggingface_index}, {"manifest", manifest},
+    {"tokenizer_json", tokenizer_json},         {"megatron_index", megatron_index},       {"jsonl_rows", jsonl_rows}};
 
 }  // namespace d9d::fuzz

@@ -64,6 +64,13 @@ class Waits(ProgramTest):
                     self.assert_no_waits(self.steps(model, data=microbatches, mesh=mesh,
                                                     trainer={"pipelining": {"schedule": schedule}}))
 
+    def test_gpus_that_the_environment_hides_are_not_counted(self):
+        for visible, number in (("", 0), ("0", 1)):
+            result = subprocess.run([sys.executable, "-c", "import program_job; print(program_job.num_gpus())"], text=True,
+                                    cwd=Path(__file__).parent, env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
+                                    capture_output=True, timeout=SECONDS)
+            self.assertEqual(result.stdout.strip(), str(number), result.stderr)
+
 
 if __name__ == "__main__":
     main()

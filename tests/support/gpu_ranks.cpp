@@ -77,6 +77,8 @@ int run_as_rank(const RankEnvironment& here, const std::function<void(World&)>& 
 
 bool has_gpus(std::int64_t num) { return num_cuda_devices() >= num; }
 
+bool is_gpu_rank() { return environment_variable(kCall).has_value(); }
+
 void run_gpu_ranks(std::int64_t num_ranks, const std::function<void(World&)>& body) {
   const std::int64_t call = next_call();
   if (const auto mine = environment_variable(kCall)) {

@@ -2,7 +2,7 @@
 //
 // The test runs again in each of these processes. A rank's process skips every call of run_gpu_ranks but the one that
 // it was started for, and ends there. A test may therefore make several calls; code between the calls must have no
-// effect on them.
+// effect on them: what changes files asks is_gpu_rank().
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,9 @@ namespace d9d::test {
 
 // Whether this machine has at least `num` GPUs: otherwise tests skip.
 [[nodiscard]] bool has_gpus(std::int64_t num);
+
+// Whether this process is a rank of run_gpu_ranks, and not the one that waits for the ranks.
+[[nodiscard]] bool is_gpu_rank();
 
 // Runs `body` with one GPU for each rank. Fails if `body` throws or an expectation in it fails.
 void run_gpu_ranks(std::int64_t num_ranks, const std::function<void(World&)>& body);

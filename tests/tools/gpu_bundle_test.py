@@ -160,11 +160,39 @@ class RunGpuTests(unittest.TestCase):
         self.assertEqual(list(verdicts), ["area.A.two"])
 
 
+def load_bundle():
+    loader = importlib.machinery.SourceFileLoader("gpu_bundle", str(TOOLS / "gpu_bundle"))
+    bundle = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_bundle", loader))
+    loader.exec_module(bundle)
+    return bundle
+
+
+class Archive(unittest.TestCase):
+    def test_what_programs_share_is_stored_once_and_tarfile_unpacks_it(self):
+        bundle, shared = load_bundle(), os.urandom(5 << 20)  # preset 3 reaches over 4 MiB
+        with tempfile.TemporaryDirectory() as name:
+            source = Path(name) / "source"
+            source.mkdir()
+            for index in range(2):
+                (source / f"program_{index}").write_bytes(shared + bytes([index]))
+            bundle.pack(source, Path(name) / "packed.tar.xz", dictionary=16 << 20)
+            self.assertLess((Path(name) / "packed.tar.xz").stat().st_size, 1.1 * len(shared))
+            subprocess.run([sys.executable, "-m", "tarfile", "-e", f"{name}/packed.tar.xz", f"{name}/there"], check=True)
+            self.assertEqual((Path(name) / "there/source/program_1").read_bytes(), shared + b"\1")
+
+    def test_the_dictionary_reaches_over_all_files_where_memory_allows(self):
+        bundle, gibi = load_bundle(), 1 << 30
+        self.assertEqual(bundle.dictionary_for(600 << 20, 64 * gibi), 600 << 20)
+        self.assertEqual(bundle.dictionary_for(3 * gibi, 64 * gibi), gibi)
+        for available in (12 * gibi, 4 * gibi, gibi):
+            dictionary = bundle.dictionary_for(3 * gibi, available)
+            self.assertLessEqual(bundle.BYTES_FOR_A_BYTE_OF_DICTIONARY * dictionary, available)
+            self.assertGreater(bundle.BYTES_FOR_A_BYTE_OF_DICTIONARY * dictionary, available // 4)
+
+
 class Manifest(unittest.TestCase):
     def test_lists_the_tests_of_GPUs_as_ctest_knows_them(self):
-        loader = importlib.machinery.SourceFileLoader("gpu_bundle", str(TOOLS / "gpu_bundle"))
-        bundle = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_bundle", loader))
-        loader.exec_module(bundle)
+        bundle = load_bundle()
 
         def test(name, command, **properties):
             return {"name": name, "command": command,

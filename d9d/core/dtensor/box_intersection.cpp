@@ -1,6 +1,7 @@
 #include "d9d/core/dtensor/box_intersection.h"
 
 #include <algorithm>
+#include <span>
 
 #include "d9d/base/rounding.h"
 
@@ -33,6 +34,38 @@ void append_boxes(const LocalBox& box, std::size_t dim, FlatRange range, std::ve
   append_boxes(rows(last_whole, last_whole + 1), dim + 1, {0, range.end - last_whole * row}, result);
 }
 
+using BoxSpan = std::span<const LocalBox*>;
+
+bool are_disjoint_pairs(BoxSpan boxes) {
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      if (have_common_elements(*boxes[i], *boxes[k])) return false;
+    }
+  }
+  return true;
+}
+
+// Sorts along `dim` and divides where a line between two indices cuts no box; each part goes on with the next dim. After
+// the last `num_left` dims in a row that divide nothing, pairs are compared.
+bool are_disjoint_along(BoxSpan boxes, std::size_t dim, std::size_t num_left) {
+  const std::size_t num_dims = boxes[0]->start.size();
+  if (boxes.size() == 1) return true;
+  if (num_left == 0) return are_disjoint_pairs(boxes);
+  std::ranges::sort(boxes, {}, [dim](const LocalBox* box) { return box->start[dim]; });
+  std::int64_t end = 0;  // of the part so far
+  std::size_t first = 0;
+  for (std::size_t i = 0; i <= boxes.size(); ++i) {
+    if (i > first && (i == boxes.size() || boxes[i]->start[dim] >= end)) {
+      const bool is_whole = i - first == boxes.size();
+      const std::size_t next_left = is_whole ? num_left - 1 : num_dims;
+      if (!are_disjoint_along(boxes.subspan(first, i - first), (dim + 1) % num_dims, next_left)) return false;
+      first = i;
+    }
+    if (i < boxes.size()) end = std::max(i == first ? 0 : end, boxes[i]->start[dim] + boxes[i]->sizes[dim]);
+  }
+  return true;
+}
+
 }  // namespace
 
 std::vector<LocalBox> held_boxes(const std::vector<std::int64_t>& global_shape, const DeviceMesh& mesh,
@@ -48,20 +81,35 @@ std::vector<LocalBox> boxes_of_range(const LocalBox& box, const FlatRange& range
   return boxes;
 }
 
+bool have_common_elements(const LocalBox& a, const LocalBox& b) {
+  for (std::size_t d = 0; d < a.start.size(); ++d) {
+    const std::int64_t begin = std::max(a.start[d], b.start[d]);
+    if (std::min(a.start[d] + a.sizes[d], b.start[d] + b.sizes[d]) <= begin) return false;
+  }
+  return true;
+}
+
+bool are_disjoint(const std::vector<LocalBox>& boxes) {
+  if (boxes.size() < 2) return true;
+  if (boxes[0].start.empty()) return false;  // the one element of a scalar
+  std::vector<const LocalBox*> all;
+  for (const LocalBox& box : boxes) all.push_back(&box);
+  return are_disjoint_along(all, 0, boxes[0].start.size());
+}
+
 std::vector<BoxIntersection> intersections(const std::vector<LocalBox>& source, const std::vector<LocalBox>& target) {
   std::vector<BoxIntersection> result;
   for (std::size_t i = 0; i < source.size(); ++i) {
     for (std::size_t k = 0; k < target.size(); ++k) {
+      if (!have_common_elements(source[i], target[k])) continue;
       LocalBox box = source[i];
-      bool is_empty = false;
       for (std::size_t d = 0; d < box.start.size(); ++d) {
         const std::int64_t end =
             std::min(source[i].start[d] + source[i].sizes[d], target[k].start[d] + target[k].sizes[d]);
         box.start[d] = std::max(source[i].start[d], target[k].start[d]);
         box.sizes[d] = end - box.start[d];
-        is_empty = is_empty || box.sizes[d] <= 0;
       }
-      if (!is_empty) result.push_back({.box = std::move(box), .source = i, .target = k});
+      result.push_back({.box = std::move(box), .source = i, .target = k});
     }
   }
   return result;

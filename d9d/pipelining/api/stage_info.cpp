@@ -14,7 +14,8 @@ std::int64_t num_layers_of_stage(const LayerDistribution& distribution, const Pi
   D9D_CHECK(count > 0, ConfigError, "[pipelining::stage] expected at least one layer a stage, got ", count,
             " for stage ", stage.current_stage, " of ", stage.num_stages, " with ", distribution.num_layers,
             " layers and ", distribution.num_virtual_layers_pre, " + ", distribution.num_virtual_layers_post,
-            " virtual ones. Use fewer stages or fewer virtual layers.");
+            " virtual ones. Use fewer stages (in a job mesh.pipeline_parallel times num_stages_per_rank of ",
+            "trainer.pipelining.schedule, of V schedules twice), fewer virtual layers, or more layers.");
   return count;
 }
 

@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/data/pack/as_pack_stream.h"
@@ -70,10 +71,12 @@ struct PipelineJob {
   ModelStageFactoryConfig model = {};
   std::string export_to = {};           // in folder()
   std::set<std::string> exported = {};  // empty: what the provider does by itself
+  std::string begins_as = {};           // a checkpoint in folder() that all tensors are equal to at first; empty: none
   bool is_huggingface = false;          // exports, and source_checkpoint; of dense models
   at::ScalarType dtype = at::kDouble;
   OptimizerConfig optimizer = AdamWConfig{.lr = 1e-2};
   std::optional<std::int64_t> step_timeout = {};
+  OptimizerProvider* own_optimizer = nullptr;  // in place of `optimizer`
   RankBackend backend = RankBackend::kThreads;
   std::optional<Dtype> gradient_dtype = {};
   bool is_on_gpu = false;  // one rank, in this process
@@ -317,10 +320,14 @@ inline Trained train(const PipelineJob& job) {
                                }});
     Task task(context, job);
     Provider provider(job);
+    const auto saved = job.begins_as.empty() ? std::nullopt : checkpoint_at(folder() / job.begins_as);
     provider.note = [&](const std::string& name, const at::Tensor& whole) {
       const std::lock_guard lock(mutex);
       const auto [found, is_first] = trained.at_start.try_emplace(name, whole);
       EXPECT_TRUE(is_first || at::equal(found->second, whole)) << name << " begins as another on another rank";
+      if (!saved) return;
+      const auto tensor = saved->tensors("").find(name);
+      EXPECT_TRUE(tensor.has_value() && at::equal(whole.cpu(), tensor->read())) << name << " is not what was saved";
     };
     AutoOptimizerProvider optimizer(job.optimizer);
     AutoLRSchedulerProvider lr_scheduler(
@@ -332,7 +339,7 @@ inline Trained train(const PipelineJob& job) {
                                         {.task = task,
                                          .model = provider,
                                          .data = provider,
-                                         .optimizer = optimizer,
+                                         .optimizer = job.own_optimizer != nullptr ? *job.own_optimizer : optimizer,
                                          .lr_scheduler = lr_scheduler,
                                          .tracker = nullptr,
                                          .pipeline_schedule = own_schedule});
