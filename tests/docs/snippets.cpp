@@ -33,7 +33,6 @@
 #include "d9d/model_state/mapper/leaves.h"
 #include "d9d/model_state/write_model_state.h"
 #include "d9d/model_state/mapped_sources.h"
-#include "d9d/models/huggingface/module_weights.h"
 #include "d9d/models/qwen3_dense/huggingface.h"
 #include "d9d/models/qwen3_moe/huggingface.h"
 #include "d9d/optim/adamw.h"
