@@ -61,7 +61,8 @@ info: bootstrap  ## Versions, devices, and which kernels would run on them
 	@cmake --build $(BUILD) --parallel $(JOBS) --target d9d_info
 	@$(BUILD)/bin/d9d_info
 
-install: build  ## Install the library and its CMake package to PREFIX (default ./install)
+install: configure  ## Build and install the library, its CMake package and tools to PREFIX (default ./install)
+	@cmake --build $(BUILD) --parallel $(JOBS) --target d9d_installed
 	@cmake --install $(BUILD) --prefix $(or $(PREFIX),install)
 
 clean:  ## Remove build folders

@@ -44,5 +44,5 @@ set_source_files_properties("${PROJECT_SOURCE_DIR}/d9d/kernels/attention/cudnn_p
 target_compile_definitions(d9d_cudnn PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 target_link_libraries(d9d_cudnn PRIVATE "${D9D_SITE_PACKAGES}/nvidia/cudnn/lib/libcudnn.so.9")
 
-target_link_options(d9d_core INTERFACE "$<BUILD_INTERFACE:LINKER:-rpath,${CMAKE_RUNTIME_OUTPUT_DIRECTORY}>"
+target_link_options(d9d_core INTERFACE "$<BUILD_INTERFACE:${D9D_RPATH_OF_BUILD}>"
   "$<INSTALL_INTERFACE:LINKER:-rpath,$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}>")

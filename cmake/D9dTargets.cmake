@@ -2,6 +2,7 @@
 #
 #   d9d_library(kernels TORCH DEPENDS core)      d9d/kernels/**/*.{cpp,cu} -> libd9d_kernels.a, target d9d::kernels
 #   d9d_test(kernels LABELS unit)                tests/kernels/**/*_test.cpp -> kernels_test, one ctest entry a test case
+#   d9d_tool(plan TORCH DEPENDS loop)            tools/plan/*.cpp -> d9d_plan, installed; tests/tools/plan_test.py
 #
 # TORCH: the area sees tensors; it links LibTorch and shares the one precompiled header.
 # EXCLUDE models: d9d/<area>/models/ (a regular expression) is a library of its own, which may depend on more than the area.
@@ -62,6 +63,11 @@ if(D9D_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# For programs elsewhere that open libraries of this build by name. Tools stand beside them, and must not look for them
+# here when they are installed.
+set(D9D_RPATH_OF_BUILD
+  "$<$<NOT:$<BOOL:$<TARGET_PROPERTY:D9D_IS_TOOL>>>:LINKER:-rpath,${CMAKE_RUNTIME_OUTPUT_DIRECTORY}>")
+
 # The one precompiled header: std and the ATen and autograd headers. Every TORCH area and test reuses it.
 function(d9d_precompiled_header)
   file(WRITE "${PROJECT_BINARY_DIR}/pch/d9d_pch.cpp" "// Compiles the precompiled header that all areas share.\n")
@@ -117,6 +123,33 @@ function(d9d_library area)
   endif()
   d9d_unity(d9d_${name})
   set_property(GLOBAL APPEND PROPERTY D9D_LIBRARIES d9d_${name})
+endfunction()
+
+# Installed, a program finds this library's files beside its prefix's lib, so that the prefix may be moved, and those of the
+# wheels where they are now.
+function(d9d_tool name)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "DEPENDS" ${ARGN})
+  d9d_sources(sources "${PROJECT_SOURCE_DIR}/tools/${name}")
+  add_executable(d9d_${name} ${sources})
+  list(TRANSFORM ARG_DEPENDS PREPEND d9d_)
+  target_link_libraries(d9d_${name} PRIVATE d9d_options ${ARG_DEPENDS})
+  if(ARG_TORCH)
+    target_precompile_headers(d9d_${name} REUSE_FROM d9d_pch)
+    set_target_properties(d9d_${name} PROPERTIES D9D_IS_TOOL ON
+      INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${D9D_TORCH_LIB};${D9D_CUDA_WHEEL_LIB}")
+  endif()
+  if(D9D_INSTALL)
+    install(TARGETS d9d_${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    add_dependencies(d9d_installed d9d_${name})
+  endif()
+  set(test "${PROJECT_SOURCE_DIR}/tests/tools/${name}_test.py")
+  if(D9D_BUILD_TESTS AND EXISTS "${test}")
+    if(NOT ARG_TIMEOUT)
+      set(ARG_TIMEOUT 300)
+    endif()
+    add_test(NAME tools.${name} COMMAND "${PROJECT_SOURCE_DIR}/.venv/bin/python" "${test}" "$<TARGET_FILE:d9d_${name}>")
+    set_tests_properties(tools.${name} PROPERTIES LABELS unit TIMEOUT ${ARG_TIMEOUT})
+  endif()
 endfunction()
 
 # tests/<area>/**/*_test.cpp -> one binary, without the folders that the regular expression EXCLUDE matches. ORACLE: Python from .venv is handed over as D9D_TEST_PYTHON.

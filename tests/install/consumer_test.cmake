@@ -1,5 +1,5 @@
 # Builds tests/install/consumer as another project would, and runs it.
-#   WAY=package       installs this build into a prefix and uses find_package
+#   WAY=package       installs this build into a prefix, moves it, runs its programs and uses find_package
 #   WAY=subdirectory  adds the sources (FetchContent) and builds only one area; all are compiled by the same rules
 #   WAY=linked_subdirectory  the same with all areas, which takes minutes
 
@@ -18,12 +18,15 @@ endfunction()
 if(WAY STREQUAL "package")
   execute_process(COMMAND "${CMAKE_COMMAND}" --install "${BINARY_DIR}" --prefix "${work}/prefix"
     OUTPUT_QUIET COMMAND_ERROR_IS_FATAL ANY)
+  file(RENAME "${work}/prefix" "${work}/moved")
+  execute_process(COMMAND "${SOURCE_DIR}/.venv/bin/python" "${SOURCE_DIR}/tests/install/tools_test.py" "${work}/moved"
+    COMMAND_ERROR_IS_FATAL ANY)
   foreach(file share/doc/d9d/docs/own_model.md share/doc/d9d/examples/custom_model/main.cpp)
-    if(NOT EXISTS "${work}/prefix/${file}")
+    if(NOT EXISTS "${work}/moved/${file}")
       message(FATAL_ERROR "expected ${file} in what is installed, got none")
     endif()
   endforeach()
-  execute_process(COMMAND ${configure} "-DCMAKE_PREFIX_PATH=${work}/prefix" COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(COMMAND ${configure} "-DCMAKE_PREFIX_PATH=${work}/moved" COMMAND_ERROR_IS_FATAL ANY)
   execute_process(COMMAND "${CMAKE_COMMAND}" --build "${work}/build" COMMAND_ERROR_IS_FATAL ANY)
   run_consumer()
 elseif(WAY STREQUAL "linked_subdirectory")

@@ -5,6 +5,7 @@ convert_test.py PROGRAM
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORACLE = REPOSITORY / "tests/models/huggingface/huggingface_oracle.py"
-PROGRAM = sys.argv.pop()
+PROGRAM = str(Path(sys.argv.pop()).resolve())
 SPLITS = "--vocabulary=regular=50,special=14"  # of the oracle's embedding
 
 
@@ -164,6 +165,27 @@ class Convert(unittest.TestCase):
         text = self.run_program(source, self.root / "never", "--to=d9d", code=1)
         self.assertIn("'lm_head.weight'", text)
         self.assertFalse((self.root / "never").exists())
+
+    def test_the_command_lines_of_the_page_do_what_it_says(self) -> None:
+        page = (REPOSITORY / "docs/model_state.md").read_text()
+        lines = [shlex.split(line, comments=True) for line in page.splitlines() if line.startswith("d9d_convert ")]
+        self.assertEqual(len(lines), 4, lines)
+        here = self.root / "page"
+        shutil.copytree(self.root / "dense_causal_lm", here / "Qwen3-0.6B")
+        shutil.copytree(self.root / "moe_causal_lm", here / "Qwen3-30B-A3B")
+        (here / "mine").mkdir()
+        save_file({"backbone.w": torch.ones(2), "head": torch.ones(1)}, here / "mine/model.safetensors")
+        for words in lines:
+            splits = [SPLITS] if "d9d" in words else []  # the oracle's embedding has two
+            done = subprocess.run([PROGRAM, *words[1:], *splits], cwd=here, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, f"{words}: {done.stderr}")
+        self.assertIn("-> model.embed_tokens.", done.stdout)  # of the dry run, which the page shows last
+        self.assertEqual({path.name for path in here.iterdir()} - {"Qwen3-0.6B", "Qwen3-30B-A3B", "mine"},
+                         {"packed", "own", "theirs"})  # fmt: skip
+        self.assertTrue(any(name.endswith("qkv_proj.weight") for name in tensors(here / "packed")))
+        own = load_file(self.root / "moe_causal_lm.ours.safetensors")
+        self.assert_same(tensors(here / "own"), {name: x.bfloat16() for name, x in own.items()}, "own")
+        self.assertEqual(set(tensors(here / "theirs")), {"model.w", "head"})
 
     def test_refusals(self) -> None:
         source, never = self.root / "dense_causal_lm", self.root / "never"

@@ -9,6 +9,7 @@ from pathlib import Path
 PROGRAM = sys.argv[1]
 ROOT = Path(__file__).resolve().parents[2]
 DENSE = ROOT / "examples/qwen3_dense/pretrain/pretrain.json"
+EXPERTS = ROOT / "examples/qwen3_moe/pretrain/pretrain.json"
 MODEL = ROOT / "d9d/models/qwen3_dense/presets/8B.json"
 
 
@@ -52,6 +53,30 @@ def check_memory():
     assert "fits, leaves" in run(MODEL, "--microbatch", "1x128", "--microbatches", 1, "--memory", "200GiB")
     table = run(MODEL, "--microbatch", "1x128", "--microbatches", 1, "--memory", "80GiB", code=3)
     assert "does not fit: lacks" in table and "mesh.data_parallel_shard=2" in table and "stochastic_adamw" in table, table
+    table = run(MODEL, "--microbatch", "1x128", "--mesh", "data_parallel_replicate=4", "--memory", "80GiB", code=3)
+    for axis in ("data_parallel_shard", "pipeline_parallel", "tensor_parallel", "context_parallel_shard"):
+        assert f"mesh.data_parallel_replicate=2 mesh.{axis}=2 (as many ranks" in table, table
+    classic = run(MODEL, "--microbatch", "1x128", "--mesh", "pipeline_parallel=2", "--schedule", "1f1b")
+    assert "1f1b, V = 1, 4 microbatches" in classic, classic
+
+
+def check_meshes():
+    """Each line of the list is what the job's plan says with the keys of the line; every axis is tried."""
+    sizes = ("--microbatch", "1x128")
+    listed = run(MODEL, "--ranks", 4, *sizes).splitlines()
+    meshes = {line.split(": ")[1]: line.split(": ")[0].strip() for line in listed[1:] if line.startswith("  ")}
+    assert listed[0].startswith("Meshes of 4 ranks") and len(meshes) == 21, listed
+    for keys in ("mesh.data_parallel_shard=4", "mesh.pipeline_parallel=2 mesh.tensor_parallel=2", "mesh.context_parallel_shard=4"):
+        table = run(MODEL, *keys.split(), *sizes).splitlines()
+        assert any(line.endswith(meshes[keys]) for line in table), (keys, meshes[keys], table)
+    order = [float(size.split()[0]) for size in meshes.values() if size.endswith("GiB")]
+    assert order == sorted(order), meshes
+    fits = run(MODEL, "--ranks", 4, *sizes, "--memory", "40GiB")
+    assert "leaves" in fits and "do not fit in 40.00 GiB" in fits and "mesh.data_parallel_replicate=4" not in fits, fits
+    assert "do not fit" in run(MODEL, "--ranks", 2, *sizes, "--memory", "4GiB", code=3)
+    experts = run(EXPERTS, "--ranks", 2, "model_provider.model.num_hidden_layers=2", *sizes)
+    assert "mesh.expert_parallel=2" in experts and "are refused, such as mesh.tensor_parallel=2" in experts, experts
+    assert "got both" in run(MODEL, "--ranks", 2, "--mesh", "data_parallel_shard=2", code=2)
 
 
 def check_errors():
@@ -59,6 +84,7 @@ def check_errors():
     assert "expected a file" in run(code=2)
     assert "unknown option '--gpu'" in run(MODEL, "--gpu", code=2)
     assert "--memory SIZE" in run(MODEL, "--memory", "much", code=2)
+    assert "80 bytes. Add the unit, as in 80GiB." in run(MODEL, "--memory", "80", code=2)
     assert "--microbatch BxS" in run(MODEL, "--microbatch", 4096, code=2)
     assert "Did you mean 'pipeline_parallel'" in run(MODEL, "--mesh", "pipeline_paralel=2", code=1)
     assert "expert_parallel" in run(MODEL, "--mesh", "data_parallel_shard=2,expert_parallel=3", code=1)
@@ -74,4 +100,5 @@ def check_errors():
 check_jobs()
 check_model()
 check_memory()
+check_meshes()
 check_errors()

@@ -39,12 +39,6 @@ std::string source_of(const Options& options) {
   return options.file.string() + (options.overrides.empty() ? "" : " with overrides");
 }
 
-bool has_experts(const Json& job) {
-  const Json& model = job.at("model_provider").at("model");
-  return model.is_object() && model.contains("layer") && model["layer"].is_object() &&
-         model["layer"].contains("num_experts");
-}
-
 // A sample has this many positions, unless its documents are shorter.
 struct SequenceLength {
   template <class Source>
@@ -124,6 +118,12 @@ Job read_job(const Options& options) {
     std::clog << ConfigPath{.source = source_of(options)} << note << '\n';
   }
   return {.json = std::move(job), .is_of_model = is_model};
+}
+
+bool has_experts(const Json& job) {
+  const Json& model = job.at("model_provider").at("model");
+  return model.is_object() && model.contains("layer") && model["layer"].is_object() &&
+         model["layer"].contains("num_experts");
 }
 
 PlannedJob plan_job(const Job& job, const Options& options) {

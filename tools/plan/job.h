@@ -21,6 +21,9 @@ struct Job {
 // ConfigError for a file that is neither, naming what it lacks; IoError.
 [[nodiscard]] Job read_job(const Options& options);
 
+// Whether the job's model is a mixture of experts.
+[[nodiscard]] bool has_experts(const Json& job);
+
 struct PlannedJob {
   std::string model;      // its family and layers, for the table
   MemoryRequest request;  // what was planned

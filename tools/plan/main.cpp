@@ -2,6 +2,7 @@
 //
 //   d9d_plan examples/qwen3_dense/pretrain/pretrain.json --memory 24GiB
 //   d9d_plan d9d/models/qwen3_dense/presets/8B.json --mesh pipeline_parallel=4,data_parallel_shard=2
+//   d9d_plan d9d/models/qwen3_moe/presets/30B-A3B.json --ranks 8 --memory 80GiB
 //   d9d_plan --help
 #include <iostream>
 #include <string>
@@ -13,6 +14,7 @@
 #include "d9d/core/launch/launch.h"
 
 #include "tools/plan/job.h"
+#include "tools/plan/meshes.h"
 #include "tools/plan/options.h"
 #include "tools/plan/remedies.h"
 #include "tools/plan/table.h"
@@ -20,6 +22,7 @@
 namespace d9d::plan {
 namespace {
 
+constexpr int kError = 1;
 constexpr int kDoesNotFit = 3;
 
 void print_remedies(const Job& job, const PlannedJob& planned, const Options& options) {
@@ -39,6 +42,13 @@ int run(const std::vector<std::string>& words) {
   }
   at::set_num_threads(1);  // nothing that is computed has the size of a model
   const Job job = read_job(options);
+  if (options.num_ranks) {
+    const std::vector<MeshMemory> meshes = plan_meshes(job, options);
+    std::cout << meshes_text(meshes, options);
+    const MeshMemory& best = meshes.front();
+    if (!best.refusal.empty()) return kError;
+    return options.memory && best.bytes > *options.memory ? kDoesNotFit : 0;
+  }
   const PlannedJob planned = plan_job(job, options);
   std::cout << table_text(planned, options.memory);
   if (!options.memory || most_bytes(planned) <= *options.memory) return 0;

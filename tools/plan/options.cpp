@@ -1,5 +1,6 @@
 #include "tools/plan/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -17,14 +18,18 @@ std::int64_t parse_count(const std::string& option, std::string_view digits, con
 }
 
 std::int64_t parse_size(const std::string& text) {
+  constexpr const char* kSize = "--memory SIZE such as 80GiB, at least 1MiB";
   constexpr std::pair<std::string_view, std::int64_t> kUnits[] = {
       {"KiB", 1LL << 10}, {"MiB", 1LL << 20}, {"GiB", 1LL << 30}, {"MB", 1000000}, {"GB", 1000000000}};
   for (const auto& [name, bytes] : kUnits) {
     if (!text.ends_with(name)) continue;
     const std::string_view digits = std::string_view(text).substr(0, text.size() - name.size());
-    return parse_count("--memory SIZE such as 80GiB", digits, text) * bytes;
+    return parse_count(kSize, digits, text) * bytes;
   }
-  return parse_count("--memory SIZE such as 80GiB", text, text);
+  const std::int64_t bytes = parse_count(kSize, text, text);
+  D9D_CHECK(bytes >= 1 << 20, UsageError, "[plan] expected ", kSize, ", got '", text, "', which is ", bytes,
+            " bytes. Add the unit, as in ", text, "GiB.");
+  return bytes;
 }
 
 Options::Microbatch parse_microbatch(const std::string& text) {
@@ -77,6 +82,9 @@ Options parse_options(const std::vector<std::string>& words) {
       options.num_microbatches = parse_count("a number of microbatches from 1 on", text, text);
     } else if (word == "--memory") {
       options.memory = parse_size(value_of(word));
+    } else if (word == "--ranks") {
+      const std::string text = value_of(word);
+      options.num_ranks = parse_count("a number of ranks from 1 on", text, text);
     } else if (word.starts_with('-')) {
       throw UsageError(cat("[plan] unknown option '", word, "'. See --help."));
     } else if (options.file.empty()) {
@@ -87,6 +95,10 @@ Options parse_options(const std::vector<std::string>& words) {
   }
   D9D_CHECK(options.wants_help || !options.file.empty(), UsageError,
             "[plan] expected a file of a job or of a model, got none. See --help.");
+  const bool has_mesh =
+      std::ranges::any_of(options.overrides, [](const std::string& each) { return each.starts_with("mesh"); });
+  D9D_CHECK(!options.num_ranks || !has_mesh, UsageError,
+            "[plan] expected --ranks, which lists every mesh of that many ranks, or a mesh, got both. See --help.");
   return options;
 }
 

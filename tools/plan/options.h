@@ -25,8 +25,10 @@ the stages, lays them out and runs a step on tensors without values.
   --microbatch BxS      sequences x positions of a microbatch; of a JOB what its data says
   --microbatches M      of a step, on a rank; of a JOB what its batch sizes say, of a MODEL twice the pipeline's ranks
   --memory SIZE         of a GPU: 80GiB. Says which ranks do not fit, and what would help
+  --ranks N             in place of --mesh: every mesh of N ranks that the job can run on and that fits, by what its
+                        largest rank needs
 
-Exit code: 0, 3 where a rank does not fit in --memory, 1 for an error, 2 for this command line.
+Exit code: 0, 3 where a rank, or every mesh, does not fit in --memory, 1 for an error, 2 for this command line.
 )";
 
 struct Options {
@@ -38,7 +40,8 @@ struct Options {
   };
   std::optional<Microbatch> microbatch = {};
   std::optional<std::int64_t> num_microbatches = {};
-  std::optional<std::int64_t> memory = {};  // bytes
+  std::optional<std::int64_t> memory = {};     // bytes
+  std::optional<std::int64_t> num_ranks = {};  // of the meshes to list; none: the job's own mesh alone is planned
   bool wants_help = false;
 };
 

@@ -1,6 +1,7 @@
 #include "tools/plan/remedies.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -25,13 +26,22 @@ std::vector<Remedy> candidates(const PlannedJob& planned) {
       {.overrides = {R"(optimizer={"name": "stochastic_adamw", "lr": 1e-4, "state_dtype": "bfloat16"})",
                      "model_provider.dtype=bfloat16", "trainer.model_stage_factory.master_dtype=null"},
        .note = "moments in bfloat16"},
-      {.overrides = {mesh_key("data_parallel_shard", 2 * mesh.data_parallel_shard)}, .note = "twice the ranks"},
-      {.overrides = {mesh_key("pipeline_parallel", 2 * mesh.pipeline_parallel)}, .note = "twice the ranks"},
       {.overrides = {mesh_key("expert_parallel", 2 * mesh.expert_parallel)}, .note = "sends tokens to more ranks"}};
-  if (mesh.data_parallel_replicate % 2 == 0) {
-    all.push_back({.overrides = {mesh_key("data_parallel_replicate", mesh.data_parallel_replicate / 2),
-                                 mesh_key("data_parallel_shard", 2 * mesh.data_parallel_shard)},
-                   .note = "gathers parameters"});
+  using Degree = std::int64_t DeviceMeshParameters::*;
+  constexpr std::tuple<const char*, Degree, const char*> kAxes[] = {
+      {"data_parallel_shard", &DeviceMeshParameters::data_parallel_shard, "gathers parameters"},
+      {"pipeline_parallel", &DeviceMeshParameters::pipeline_parallel, "has a bubble"},
+      {"tensor_parallel", &DeviceMeshParameters::tensor_parallel, "communicates in each layer"},
+      {"context_parallel_shard", &DeviceMeshParameters::context_parallel_shard, "exchanges keys and values"}};
+  for (const auto& [name, degree, note] : kAxes) {
+    all.push_back({.overrides = {mesh_key(name, 2 * mesh.*degree)}, .note = cat("twice the ranks; ", note)});
+    for (const auto& [given, from] :
+         {std::pair("data_parallel_replicate", &DeviceMeshParameters::data_parallel_replicate),
+          std::pair("data_parallel_shard", &DeviceMeshParameters::data_parallel_shard)}) {
+      if (mesh.*from % 2 != 0 || from == degree) continue;
+      all.push_back({.overrides = {mesh_key(given, mesh.*from / 2), mesh_key(name, 2 * mesh.*degree)},
+                     .note = cat("as many ranks; ", note)});
+    }
   }
   if (mesh.pipeline_parallel > 1) {
     all.push_back({.overrides = {R"(trainer.pipelining.schedule={"schedule": "1f1b", "num_stages_per_rank": 1, )"

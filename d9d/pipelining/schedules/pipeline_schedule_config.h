@@ -57,8 +57,8 @@ struct OneFOneBScheduleConfig {
   static constexpr Tag kTag = {"schedule", "1f1b"};
   static constexpr auto fields() {
     using Schedule = OneFOneBScheduleConfig;
-    return record<Schedule>(required("num_stages_per_rank", &Schedule::num_stages_per_rank, at_least(1)),
-                            required("zero_bubble", &Schedule::zero_bubble), defaulted("depth", &Schedule::depth));
+    return record<Schedule>(defaulted("num_stages_per_rank", &Schedule::num_stages_per_rank, at_least(1)),
+                            defaulted("zero_bubble", &Schedule::zero_bubble), defaulted("depth", &Schedule::depth));
   }
 };
 
