@@ -1,0 +1,46 @@
+// Tensors that another stream still reads, kept until the stream that made them has waited for that: a wait of the
+// device, never of the host. Their memory then goes to what that stream does next, however far the host is ahead. (What
+// keep_for_current_stream() alone protects stays taken until the host sees that the reader is done.)
+//
+// Example
+//   KeptTensors kept;
+//   for (...) {
+//     kept.wait_for_all_but(2);                        // the current stream waits; at most two outputs are kept
+//     const at::Tensor output = compute();
+//     kept.keep({output}, sends.run([&] { send(output); }));
+//   }
+//   kept.wait_for_all();
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include "d9d/core/device/side_stream.h"
+
+namespace d9d {
+
+class KeptTensors {
+ public:
+  // Made on the current stream. read: when they may be dropped. On a CPU they may be at once.
+  void keep(std::vector<at::Tensor> tensors, StreamEvent read);
+  // Drops the oldest of those that were made on the current stream, which waits until they have been read.
+  void wait_for_all_but(std::size_t most);
+  // Drops all; the current stream waits.
+  void wait_for_all();
+
+ private:
+  struct Kept {
+    std::vector<at::Tensor> tensors;
+    StreamEvent read;
+    c10::Stream made_on;
+  };
+  static void drop(const Kept& kept);
+
+  std::deque<Kept> kept_;  // the oldest first
+};
+
+}  // namespace d9d
