@@ -26,6 +26,7 @@ PROCESS = {
     "d9d::(anonymous namespace)::CheckpointEngine::instance()::engine": "autograd has one engine",
     "d9d::install_checkpoint_engine()::once": "autograd has one engine",
     "d9d::lock_starts()::mutex": "libraries are loaded once",
+    "d9d::(anonymous namespace)::keep_until_all_have_left(": "other processes have device memory of this one open",
     "d9d::load_cuda()::is_loaded": "libraries are loaded once",
     "d9d::kernels::detail::(anonymous namespace)::cudnn()::graph": "libraries are loaded once",
     "d9d::kernels::detail::write_rows_product_by_cublas": "libraries are loaded once",

@@ -19,7 +19,10 @@ struct CudaIpc {
   const char* (*open)(int device, const Handle& handle, void** memory);
   const char* (*close)(int device, void* memory);
   const char* (*copy)(void* target, const void* source, std::size_t num_bytes, CUstream_st* stream);
-  // Sets a word of any device's memory, after the work of the stream and visible after it.
+  // Makes host memory that processes share known to the device. address: where streams find its words.
+  const char* (*register_host)(int device, void* memory, std::size_t num_bytes, void** address);
+  const char* (*unregister_host)(int device, void* memory);
+  // Sets a word of registered memory, after the work of the stream and visible after it.
   const char* (*write_word)(void* word, std::uint32_t value, CUstream_st* stream);
   // The stream waits until the signed difference of the word and the value is not negative.
   const char* (*wait_for_word)(void* word, std::uint32_t value, CUstream_st* stream);

@@ -6,7 +6,7 @@
 namespace d9d {
 
 // Collective. Each rank is a process of this machine. No memory is opened if CUDA refuses on any rank.
-[[nodiscard]] PeerMemoryResult open_cuda_peer_memory(const std::shared_ptr<Communicator>& ranks,
-                                                     std::int64_t num_bytes);
+[[nodiscard]] PeerMemoryResult open_cuda_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
+                                                     std::int64_t num_shared_bytes);
 
 }  // namespace d9d

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <vector>
 
@@ -12,16 +13,28 @@
 namespace d9d {
 namespace {
 
-// Of one rank.
-struct Block {
-  explicit Block(std::int64_t num_bytes) : bytes(at::zeros({num_bytes}, at::kByte)) {}
+// Of all ranks: the words, and who is told that one of them has changed.
+struct Shared {
+  explicit Shared(std::int64_t num_bytes) : bytes(static_cast<std::size_t>(num_bytes)) {}
 
-  const at::Tensor bytes;
+  std::vector<std::byte> bytes;
   std::mutex mutex;
   std::condition_variable raised;
 
+  [[nodiscard]] std::uint32_t& word(std::int64_t offset) {
+    return *reinterpret_cast<std::uint32_t*>(bytes.data() + offset);
+  }
+};
+
+// Of one rank. The ranks share what the first has.
+struct Block {
+  Block(std::int64_t num_bytes, std::int64_t num_shared_bytes)
+      : bytes(at::zeros({num_bytes}, at::kByte)), shared(std::make_shared<Shared>(num_shared_bytes)) {}
+
+  const at::Tensor bytes;
+  const std::shared_ptr<Shared> shared;
+
   [[nodiscard]] std::uint8_t* at(std::int64_t offset) const { return bytes.mutable_data_ptr<std::uint8_t>() + offset; }
-  [[nodiscard]] std::uint32_t& word(std::int64_t offset) const { return *reinterpret_cast<std::uint32_t*>(at(offset)); }
 };
 
 // A loop, which compilers turn into a memcpy: ThreadSanitizer checks this loop but not memcpy itself.
@@ -33,7 +46,7 @@ class HostPeerMemory final : public PeerMemory {
  public:
   // blocks: by rank.
   HostPeerMemory(std::shared_ptr<Communicator> ranks, std::vector<std::shared_ptr<Block>> blocks)
-      : ranks_(std::move(ranks)), blocks_(std::move(blocks)) {
+      : ranks_(std::move(ranks)), blocks_(std::move(blocks)), shared_(blocks_.front()->shared) {
     const at::Tensor& own = block_of(ranks_->rank()).bytes;
     own_ = at::from_blob(
         own.mutable_data_ptr(), own.sizes(), [owner = own](void*) mutable { owner.reset(); }, own.options());
@@ -49,19 +62,21 @@ class HostPeerMemory final : public PeerMemory {
     copy_bytes(block_of(rank).at(offset), static_cast<const std::uint8_t*>(source.const_data_ptr()), source.nbytes());
   }
 
-  void raise(std::int64_t rank, std::int64_t offset, std::uint32_t value) const override {
-    Block& block = block_of(rank);
-    const std::lock_guard lock(block.mutex);
-    block.word(offset) = value;
-    block.raised.notify_all();
+  [[nodiscard]] std::byte* shared() const override { return shared_->bytes.data(); }
+
+  void raise(std::int64_t word, std::uint32_t value) const override { raise_at_once(word, value); }
+
+  void raise_at_once(std::int64_t word, std::uint32_t value) const override {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->word(word) = value;
+    shared_->raised.notify_all();
   }
 
-  void wait_for(std::int64_t offset, std::uint32_t value) const override {
+  void wait_for(std::int64_t word, std::uint32_t value) const override {
     constexpr std::chrono::milliseconds kPeriod{50};  // between two looks whether the group has failed
-    Block& block = block_of(ranks_->rank());
-    std::unique_lock lock(block.mutex);
-    const auto is_reached = [&] { return static_cast<std::int32_t>(block.word(offset) - value) >= 0; };
-    while (!block.raised.wait_for(lock, kPeriod, is_reached)) {
+    std::unique_lock lock(shared_->mutex);
+    const auto is_reached = [&] { return static_cast<std::int32_t>(shared_->word(word) - value) >= 0; };
+    while (!shared_->raised.wait_for(lock, kPeriod, is_reached)) {
       ranks_->throw_if_rank_is_gone();
     }
   }
@@ -70,6 +85,8 @@ class HostPeerMemory final : public PeerMemory {
     ranks_->barrier();
     blocks_.clear();
   }
+
+  void leave() override { blocks_.clear(); }
 
  private:
   [[nodiscard]] static std::size_t index_of(std::int64_t rank) { return static_cast<std::size_t>(rank); }
@@ -80,13 +97,15 @@ class HostPeerMemory final : public PeerMemory {
 
   std::shared_ptr<Communicator> ranks_;
   std::vector<std::shared_ptr<Block>> blocks_;  // a rank that fails leaves its block to the others
+  std::shared_ptr<Shared> shared_;
   at::Tensor own_;  // a tensor over its block's memory: moving its storage does not change the block
 };
 
 }  // namespace
 
-std::shared_ptr<PeerMemory> open_host_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes) {
-  const auto block = std::make_shared<Block>(num_bytes);
+std::shared_ptr<PeerMemory> open_host_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
+                                                  std::int64_t num_shared_bytes) {
+  const auto block = std::make_shared<Block>(num_bytes, num_shared_bytes);
   const at::Tensor address = at::tensor({reinterpret_cast<std::int64_t>(&block)}, at::kLong);
   const at::Tensor addresses = at::empty({ranks->size()}, at::kLong);
   ranks->all_gather(addresses, address).wait();

@@ -31,16 +31,17 @@ std::size_t num_distinct(const std::vector<nlohmann::json>& ranks, const char* k
 
 }  // namespace
 
-PeerMemoryResult open_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes) {
+PeerMemoryResult open_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
+                                  std::int64_t num_shared_bytes) {
   const auto all = all_gather_object({{"machine", machine()}, {"process", ::getpid()}}, *ranks);
   if (num_distinct(all, "machine") > 1) return {.memory = nullptr, .reason = "its ranks are on several machines"};
   const std::size_t num_processes = num_distinct(all, "process");
   if (ranks->device().is_cpu()) {
     if (num_processes > 1) return {.memory = nullptr, .reason = "its ranks are processes on CPUs"};
-    return {.memory = open_host_peer_memory(ranks, num_bytes), .reason = ""};
+    return {.memory = open_host_peer_memory(ranks, num_bytes, num_shared_bytes), .reason = ""};
   }
   if (num_processes < all.size()) return {.memory = nullptr, .reason = "its ranks share a process"};
-  return open_cuda_peer_memory(ranks, num_bytes);
+  return open_cuda_peer_memory(ranks, num_bytes, num_shared_bytes);
 }
 
 }  // namespace d9d

@@ -1,9 +1,12 @@
 // A block of memory of each rank of a group, which the other ranks read and write without the owner's participation
-// while it computes, and words in it by which they tell each other that they have.
+// while it computes, and words by which they tell each other that they have.
 //
 //   CUDA   one process a rank, all on one machine: copy engines read and write over NVLink or PCIe and use no
 //          multiprocessor; streams wait for words, never the host
 //   CPU    ranks that are threads of one process
+//
+// Words are in host memory, so that a host can end a wait whatever the devices and the other ranks do: a write by the
+// device could stand behind the wait in the same hardware queue.
 //
 // Example
 //   const PeerMemoryResult result = open_peer_memory(*ranks, /*num_bytes=*/1 << 20);    // Collective
@@ -16,10 +19,11 @@
 // Nothing but raise() and wait_for() orders writers and readers; the caller must do that, as in the example or so:
 //
 //   result.memory->write(message, /*rank=*/1, /*offset=*/256);
-//   result.memory->raise(/*rank=*/1, /*offset=*/0, /*value=*/1);    // after what was written above
-//   result.memory->wait_for(/*offset=*/0, /*value=*/1);             // on rank 1: the message is there
+//   result.memory->raise(/*word=*/0, /*value=*/1);             // after what was written above
+//   result.memory->wait_for(/*word=*/0, /*value=*/1);          // on rank 1: the message is there
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -35,7 +39,7 @@ class PeerMemory {
   PeerMemory() = default;
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
-  // Local. Without close(), mappings of the other ranks' blocks stay until the process ends.
+  // Local. Without close() or leave(), mappings of the other ranks' blocks stay until the process ends.
   virtual ~PeerMemory() = default;
 
   // This rank's block: kByte [num_bytes], initially zeros. After close() its memory is freed with its storage.
@@ -47,16 +51,25 @@ class PeerMemory {
   virtual void read(const at::Tensor& target, std::int64_t rank, std::int64_t offset) const = 0;
   // Local. The same in the other direction: copies source to the block of `rank`.
   virtual void write(const at::Tensor& source, std::int64_t rank, std::int64_t offset) const = 0;
-  // Local. Sets the word (4 bytes, initially 0) at `offset`, a multiple of 4, of the block of `rank`. Runs on the
-  // current stream; whoever sees the value also sees what was written before it. A word has one writer.
-  virtual void raise(std::int64_t rank, std::int64_t offset, std::uint32_t value) const = 0;
-  // Local. Waits until the word at `offset` of this rank's own block is `value` or one of the 2^31 values after it:
-  // numbers may wrap. CUDA: the current stream waits, without a limit of time, whatever happens to the rank that would
-  // write. CPU: the host waits; throws CommunicationError if the group fails.
-  virtual void wait_for(std::int64_t offset, std::uint32_t value) const = 0;
+  // Host memory that all ranks of the group see, [num_shared_bytes], initially zeros; valid while this object is. Words
+  // are in it, each at a multiple of 4, and what else hosts tell each other.
+  [[nodiscard]] virtual std::byte* shared() const = 0;
+  // Local. Sets the word (4 bytes) at `word` of shared(). Runs on the current stream; whoever sees the value also sees
+  // what was written before it.
+  virtual void raise(std::int64_t word, std::uint32_t value) const = 0;
+  // Local. Sets it at once, by the host, from any thread.
+  virtual void raise_at_once(std::int64_t word, std::uint32_t value) const = 0;
+  // Local. Waits until the word at `word` of shared() is `value` or one of the 2^31 values after it: numbers may wrap.
+  // CUDA: the current stream waits, without a limit of time, whatever happens to the rank that would write. CPU: the
+  // host waits; throws CommunicationError if the group fails.
+  virtual void wait_for(std::int64_t word, std::uint32_t value) const = 0;
   // Collective. The host waits for the current stream, on which all calls must precede. Releases the blocks of the
   // other ranks; only own() may be called afterwards.
   virtual void close() = 0;
+  // Local, of memory with shared bytes. As close(), for ranks that do not end at one time: work of this rank that uses
+  // blocks of others must have ended. A block is freed when all ranks have left, at the latest at the next leave() or
+  // open_peer_memory() of its owner.
+  virtual void leave() = 0;
 };
 
 struct PeerMemoryResult {
@@ -64,7 +77,9 @@ struct PeerMemoryResult {
   std::string reason;                  // why not; the same on all ranks
 };
 
-// Collective. The host waits. Keeps a reference to `ranks`. num_bytes: the same on all ranks, > 0.
-[[nodiscard]] PeerMemoryResult open_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
+// Collective. The host waits. Keeps a reference to `ranks`. num_bytes: the same on all ranks, > 0; so is
+// num_shared_bytes, >= 0.
+[[nodiscard]] PeerMemoryResult open_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
+                                                std::int64_t num_shared_bytes = 0);
 
 }  // namespace d9d

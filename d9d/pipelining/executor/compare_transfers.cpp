@@ -8,32 +8,17 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
-#include "d9d/pipelining/executor/transfer_text.h"
+#include "d9d/pipelining/executor/announced_transfers.h"
 
 namespace d9d {
-namespace {
-
-// A line a microbatch; those that follow with the same transfer are left out.
-std::string text_of(const PipelineStage& stage, StageBoundary boundary, std::int64_t num_microbatches) {
-  std::string text, last;
-  for (std::int64_t i = 0; i < num_microbatches; ++i) {
-    const std::string own = transfer_text(stage.transfer({i}, boundary));
-    if (own != last) text += cat(text.empty() ? "" : ", ", "from microbatch ", i, " on ", own);
-    last = own;
-  }
-  return text;
-}
-
-}  // namespace
-
 void compare_transfers(const DistContext& context, const StagePlacement& placement,
                        const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches) {
   nlohmann::json own = {{"microbatches", num_microbatches}};
   for (const auto& [index, stage] : stages) {
     const std::string key = std::to_string(index.value);
-    if (index.value > 0) own["in"][key] = text_of(*stage, StageBoundary::kIncoming, num_microbatches);
+    if (index.value > 0) own["in"][key] = announced_transfers(*stage, StageBoundary::kIncoming, num_microbatches).text;
     if (index.value + 1 < placement.num_stages()) {
-      own["out"][key] = text_of(*stage, StageBoundary::kOutgoing, num_microbatches);
+      own["out"][key] = announced_transfers(*stage, StageBoundary::kOutgoing, num_microbatches).text;
     }
   }
   const auto all = all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}));

@@ -39,12 +39,13 @@ void ExchangeLink::send(const std::string& /*what*/, const std::vector<at::Tenso
     on_the_way_.front().work.wait();
     on_the_way_.pop_front();
   }
+  unsent_.wait_for_all_but(static_cast<std::size_t>(num_inbox_slots_ - 1));  // this one is another
   Sent sent{.message = packed(leaves, device_), .work = {}};
-  (void)sends_.run([&] {
-    keep_for_current_stream(sent.message);
+  const StreamEvent has_left = sends_.run([&] {
     sent.work = to_send_->exchange({{PointToPoint::Direction::kSend, sent.message, /*peer=*/1}});
     if (!device_.is_cpu()) sent.work.wait();
   });
+  unsent_.keep({sent.message}, has_left);
   if (device_.is_cpu()) on_the_way_.push_back(std::move(sent));
 }
 
@@ -60,6 +61,7 @@ std::vector<at::Tensor> ExchangeLink::receive(const std::string& /*what*/, const
 
 void ExchangeLink::finish() {
   for (; !on_the_way_.empty(); on_the_way_.pop_front()) on_the_way_.front().work.wait();
+  unsent_.wait_for_all();
 }
 
 }  // namespace d9d

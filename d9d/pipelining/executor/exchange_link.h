@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "d9d/core/communicator/communicator.h"
+#include "d9d/core/device/kept_tensors.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/pipelining/executor/neighbour_link.h"
 
@@ -17,7 +18,7 @@ class ExchangeLink final : public NeighbourLink {
   ExchangeLink(std::shared_ptr<Communicator> to_send, std::shared_ptr<Communicator> to_receive,
                std::int64_t num_inbox_slots);
 
-  void reserve(std::int64_t /*num_bytes*/) override {}
+  void begin_step(std::int64_t /*num_bytes*/, const std::string& /*transfers*/) override {}
   void send(const std::string& what, const std::vector<at::Tensor>& leaves) override;
   [[nodiscard]] std::vector<at::Tensor> receive(const std::string& what, const std::vector<at::Tensor>& like) override;
   void finish() override;
@@ -34,6 +35,7 @@ class ExchangeLink final : public NeighbourLink {
   SideStream sends_;
   SideStream receives_;
   std::deque<Sent> on_the_way_;  // on CPUs
+  KeptTensors unsent_;           // on CUDA
 };
 
 }  // namespace d9d

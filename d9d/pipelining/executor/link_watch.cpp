@@ -1,5 +1,7 @@
 #include "d9d/pipelining/executor/link_watch.h"
 
+#include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "d9d/base/check.h"
@@ -29,6 +31,7 @@ LinkWatch::~LinkWatch() {
     stop_.notify_all();
   }
   thread_.join();
+  if (abort_.joinable()) abort_.join();
 }
 
 void LinkWatch::add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits) {
@@ -41,12 +44,14 @@ void LinkWatch::remove_link(const void* link) {
   links_.erase(link);
 }
 
-LinkWatch::Wait LinkWatch::begin(const std::string& what, const Communicator& ranks) {
+LinkWatch::Wait LinkWatch::begin(const std::string& what, const Communicator& ranks, StreamEvent reached) {
   std::string text = cat("rank ", ranks.group().ranks[static_cast<std::size_t>(ranks.rank())], " has waited ",
                          static_cast<double>(world_->timeout().count()) / 1e3, " s for ", what, " rank ",
                          ranks.group().ranks[static_cast<std::size_t>(1 - ranks.rank())], ".");
+  UnderWay wait{.text = std::move(text), .timeout = world_->timeout(), .reached = std::move(reached)};
+  if (wait.reached.is_complete()) wait.since = Clock::now();
   const std::lock_guard lock(mutex_);
-  waits_.emplace(next_, UnderWay{.text = std::move(text), .timeout = world_->timeout(), .since = Clock::now()});
+  waits_.emplace(next_, std::move(wait));
   return next_++;
 }
 
@@ -64,12 +69,25 @@ void LinkWatch::look() {
     if (has_failed(*link.ranks)) link.end_waits();
   }
   std::erase_if(waits_, [](const auto& wait) { return wait.second.done && wait.second.done->is_complete(); });
-  for (const auto& [number, wait] : waits_) {
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - wait.since);
-    if (has_aborted_ || waited < wait.timeout) continue;
-    has_aborted_ = true;
-    world_->abort(cat("[pipelining::executor] ", wait.text));
+  for (auto& [number, wait] : waits_) {
+    if (!wait.since && wait.reached.is_complete()) wait.since = Clock::now();
   }
+  abort_if_too_long();
+}
+
+void LinkWatch::abort_if_too_long() {
+  const auto is_too_long = [](const auto& wait) {
+    return wait.second.since && Clock::now() - *wait.second.since >= wait.second.timeout;
+  };
+  const auto found = std::ranges::find_if(waits_, is_too_long);
+  if (has_aborted_ || found == waits_.end()) return;
+  has_aborted_ = true;
+  abort_ = std::thread([world = world_, reason = cat("[pipelining::executor] ", found->second.text)] {
+    try {
+      world->abort(reason);
+    } catch (const std::exception&) {  // the ranks know the reason; what followed is the library's
+    }
+  });
 }
 
 void LinkWatch::run() {

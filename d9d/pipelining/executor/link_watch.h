@@ -1,12 +1,13 @@
 // Ends waits that nothing else would end: streams, and ranks that are threads, wait for words of memory without a
 // limit. A thread looks twice a second. Where a group has failed it lets the waits of its link pass, so that the host
 // reaches the next operation, which throws. Where a wait is longer than the job's timeout it aborts the job, with what
-// the rank waits for.
+// the rank waits for. A wait of a stream begins when the stream has come to it, not when the host queues it.
 //
 // Example
 //   LinkWatch watch(world);
 //   watch.add_link(link, ranks, [&] { link.end_waits(); });
-//   const LinkWatch::Wait wait = watch.begin("the output of stage 0, microbatch 3, from", *ranks);
+//   const auto here = StreamEvent::of_current_stream(device);
+//   const LinkWatch::Wait wait = watch.begin("the output of stage 0, microbatch 3, from", *ranks, here);
 //   ...                                               // queue the wait; on CPUs, wait
 //   watch.end(wait, StreamEvent::of_current_stream(device));
 #pragma once
@@ -37,13 +38,14 @@ class LinkWatch {
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
 
-  // link: a key. end_waits: called from the thread, at each look after a failure, and never after remove_link().
+  // link: a key. end_waits: called from the thread, at each look after a failure, and never after remove_link(). It
+  // must not wait.
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
   void remove_link(const void* link);
 
-  // what: "the output of stage 0, microbatch 3, from"; the other of the two `ranks` follows in the text. Between
-  // begin() and end() a wait is under way; afterwards it is until `done` has passed.
-  [[nodiscard]] Wait begin(const std::string& what, const Communicator& ranks);
+  // what: "the output of stage 0, microbatch 3, from"; the other of the two `ranks` follows in the text. A wait is
+  // under way from the point `reached` of a stream, or at once if the host waits, until `done` of end() has passed.
+  [[nodiscard]] Wait begin(const std::string& what, const Communicator& ranks, StreamEvent reached = {});
   void end(Wait wait, const StreamEvent& done);
 
  private:
@@ -55,10 +57,12 @@ class LinkWatch {
   struct UnderWay {
     std::string text;
     std::chrono::milliseconds timeout;
-    Clock::time_point since;
+    StreamEvent reached;                          // where the stream waits
+    std::optional<Clock::time_point> since = {};  // when it was seen to be there
     std::optional<StreamEvent> done = {};
   };
   void look();
+  void abort_if_too_long();
   void run();
 
   std::shared_ptr<World> world_;
@@ -69,6 +73,7 @@ class LinkWatch {
   std::map<const void*, Link> links_;
   std::map<Wait, UnderWay> waits_;
   Wait next_ = 0;
+  std::thread abort_;   // of the job: it may wait for the device, whose waits the other thread ends
   std::thread thread_;  // last: it uses the others
 };
 

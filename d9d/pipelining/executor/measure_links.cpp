@@ -8,6 +8,7 @@
 
 #include "d9d/core/device/moment.h"
 #include "d9d/pipelining/executor/message_layout.h"
+#include "d9d/pipelining/executor/transfer_text.h"
 
 namespace d9d {
 namespace {
@@ -23,15 +24,15 @@ class RoundTrips {
         num_repeats_(num_repeats),
         links_(context, StagePlacement::loop(context.mesh(MeshDomain::kRegular).axis_size("pp"), 1), config) {}
 
-  void reserve(const LinkSample& sample, const Leaves& smallest) {
-    std::map<DirectedLink, std::int64_t> largest;
-    const auto add = [&](std::int64_t low, const Leaves& leaves) {
-      const std::int64_t bytes = std::max(message_bytes(leaves), message_bytes(smallest));
-      largest[{.from = low, .to = low + 1}] = largest[{.from = low + 1, .to = low}] = bytes;
+  void begin(const LinkSample& sample, const Leaves& smallest) {
+    std::map<std::int64_t, LinkStep> steps;
+    const auto add = [&](std::int64_t peer, const Leaves& leaves) {
+      steps[peer] = {.largest_bytes = std::max(message_bytes(leaves), message_bytes(smallest)),
+                     .transfers = transfer_text(leaves)};
     };
     if (!sample.from_before.empty()) add(rank_ - 1, sample.from_before);
-    if (!sample.to_next.empty()) add(rank_, sample.to_next);
-    links_.reserve(largest);
+    if (!sample.to_next.empty()) add(rank_ + 1, sample.to_next);
+    links_.begin_step(steps);
   }
 
   // Seconds of one way.
@@ -70,7 +71,7 @@ class RoundTrips {
 LinkCosts measure_links(const DistContext& context, const StageLinksConfig& config, const LinkSample& sample) {
   const Leaves one_number = {at::empty({1}, at::TensorOptions(at::kMeta).dtype(at::kFloat))};
   RoundTrips trips(context, config, sample.num_repeats);
-  trips.reserve(sample, one_number);
+  trips.begin(sample, one_number);
   LinkCosts costs;
   if (!sample.from_before.empty()) trips.send_back(one_number), trips.send_back(sample.from_before);
   if (!sample.to_next.empty()) {

@@ -1,7 +1,9 @@
 #include "d9d/pipelining/executor/peer_link.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -13,13 +15,24 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kArrived = 0;
-constexpr std::int64_t kTakenOut = 64;
 constexpr std::int64_t kSlotAlignment = 256;
+// Of the words of both ranks; a line of the cache has one word.
+constexpr std::int64_t kWordsOfRank = 128, kTakenOut = 64, kNotes = 2 * kWordsOfRank;
 // Added to a word, it ends each wait for it: fewer messages are on their way.
 constexpr std::uint32_t kEndOfWaits = 1U << 30;
+// How long a rank that fails lets its streams pass: longer than a copy, shorter than a supervisor's patience.
+constexpr std::chrono::milliseconds kPassing{1000};
+constexpr std::chrono::microseconds kBetweenLooks{50};
+
+// Words of a rank: raised by the other one.
+std::int64_t arrived_at(std::int64_t rank) { return rank * kWordsOfRank; }
+std::int64_t taken_out_of(std::int64_t rank) { return rank * kWordsOfRank + kTakenOut; }
 
 }  // namespace
+
+PeerMemoryResult PeerLink::open(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes) {
+  return open_peer_memory(ranks, num_bytes, kNotes + StepNotes::kBytes);
+}
 
 PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> memory,
                    std::int64_t num_inbox_slots, LinkWatch& watch)
@@ -28,16 +41,21 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
       num_slots_(std::max<std::int64_t>(num_inbox_slots, 1)),
       watch_(watch),
       sends_(ranks_->device()),
-      ends_(ranks_->device()) {
+      notes_(std::in_place, memory_->shared() + kNotes, ranks_->rank()) {
   watch_streams();
 }
 
-// What was sent leaves first. A rank that fails, or whose job has failed, does not wait for the other: a stream that
-// waits would outlive the failure.
+// What was sent leaves first. A rank whose step has failed, or whose job has, does not wait for the other: a stream
+// that waits would outlive the failure. Its memory then stays until the process ends.
 PeerLink::~PeerLink() {
   try {
-    if (std::uncaught_exceptions() > num_exceptions_) end_waits();
-    last_sent_.synchronize();
+    if (has_given_up_ || std::uncaught_exceptions() > num_exceptions_) {
+      let_streams_pass();
+    } else {
+      last_sent_.synchronize();
+      last_received_.synchronize();
+      memory_->leave();
+    }
   } catch (const std::exception&) {  // of CUDA: then nothing waits
   }
   watch_.remove_link(this);
@@ -49,35 +67,73 @@ void PeerLink::watch_streams() {
 }
 
 void PeerLink::end_waits() const {
-  (void)ends_.run_at_once([&] {
-    memory_->raise(ranks_->rank(), kArrived, num_received_ + kEndOfWaits);
-    memory_->raise(ranks_->rank(), kTakenOut, num_sent_ + kEndOfWaits);
-  });
+  memory_->raise_at_once(arrived_at(ranks_->rank()), num_received_ + kEndOfWaits);
+  memory_->raise_at_once(taken_out_of(ranks_->rank()), num_sent_ + kEndOfWaits);
+}
+
+// Again and again: the other rank, if it goes on, sets the words back.
+void PeerLink::let_streams_pass() const {
+  if (ranks_->device().is_cpu()) return;
+  const auto end = std::chrono::steady_clock::now() + kPassing;
+  do {
+    end_waits();
+    std::this_thread::sleep_for(kBetweenLooks);
+  } while (!(last_sent_.is_complete() && last_received_.is_complete()) && std::chrono::steady_clock::now() < end);
 }
 
 std::int64_t PeerLink::inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes) {
-  return kHeaderBytes + num_slots * round_up(message_bytes, kSlotAlignment);
+  return num_slots * round_up(message_bytes, kSlotAlignment);
 }
 
-void PeerLink::reserve(std::int64_t num_bytes) {
+void PeerLink::begin_step(std::int64_t num_bytes, const std::string& transfers) {
+  ranks_->throw_if_failed();
+  D9D_CHECK(!has_given_up_, StateError,
+            "[pipelining::executor] expected a pipeline all of whose steps have ended, got ",
+            "one of which a step threw: messages of that step may be on their way. Make another PipelineExecutor.");
+  notes_->write(transfers);
+  has_compared_ = false;
   if (num_bytes <= slot_bytes_) return;
+  compare_notes();  // the other rank opens an inbox, too
+  open_inbox(num_bytes);
+}
+
+void PeerLink::compare_notes() {
+  if (has_compared_) return;
+  const LinkWatch::Wait wait = watch_.begin("the step of", *ranks_);
+  while (!notes_->is_there()) {
+    ranks_->throw_if_rank_is_gone();
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  watch_.end(wait, {});
+  notes_->compare();
+  has_compared_ = true;
+}
+
+void PeerLink::open_inbox(std::int64_t num_bytes) {
   watch_.remove_link(this);
   last_sent_.wait();
   memory_->close();
   slot_bytes_ = round_up(num_bytes, kSlotAlignment);
-  PeerMemoryResult opened = open_peer_memory(ranks_, inbox_bytes(num_slots_, slot_bytes_));
+  PeerMemoryResult opened = open(ranks_, inbox_bytes(num_slots_, slot_bytes_));
   D9D_CHECK(opened.memory != nullptr, StateError, "[pipelining::executor] expected an inbox of ", num_slots_,
             " messages of ", slot_bytes_, " bytes from rank ",
             ranks_->group().ranks[static_cast<std::size_t>(1 - ranks_->rank())], ", got none: ", opened.reason,
             ". Use \"communicator\" for trainer.pipelining.messages.");
   memory_ = std::move(opened.memory);
+  notes_.emplace(memory_->shared() + kNotes, ranks_->rank());
   num_sent_ = 0;
   num_received_ = 0;
   watch_streams();
 }
 
+void PeerLink::finish() {
+  compare_notes();
+  last_sent_.wait();
+  unsent_.wait_for_all();
+}
+
 std::int64_t PeerLink::slot_of(std::uint32_t number) const {
-  return kHeaderBytes + (static_cast<std::int64_t>(number - 1) % num_slots_) * slot_bytes_;
+  return (static_cast<std::int64_t>(number - 1) % num_slots_) * slot_bytes_;
 }
 
 void PeerLink::send(const std::string& what, const std::vector<at::Tensor>& leaves) {
@@ -86,29 +142,32 @@ void PeerLink::send(const std::string& what, const std::vector<at::Tensor>& leav
   const std::int64_t peer = 1 - ranks_->rank();
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& leaf : leaves) contiguous.push_back(contiguous_values(leaf));
-  const LinkWatch::Wait wait = watch_.begin(cat("room for ", what, " in the inbox of"), *ranks_);
+  unsent_.wait_for_all_but(static_cast<std::size_t>(num_slots_ - 1));  // this one is another
   last_sent_ = sends_.run([&] {
-    if (number > num_slots_) memory_->wait_for(kTakenOut, number - static_cast<std::uint32_t>(num_slots_));
+    const LinkWatch::Wait wait = watch_.begin(cat("room for ", what, " in the inbox of"), *ranks_, here());
+    if (number > num_slots_)
+      memory_->wait_for(taken_out_of(ranks_->rank()), number - static_cast<std::uint32_t>(num_slots_));
+    watch_.end(wait, here());
     std::int64_t offset = slot_of(number);
     for (const at::Tensor& leaf : contiguous) {
-      keep_for_current_stream(leaf);
       memory_->write(leaf, peer, offset);
       offset += message_bytes({leaf});
     }
-    memory_->raise(peer, kArrived, number);
+    memory_->raise(arrived_at(peer), number);
   });
-  watch_.end(wait, last_sent_);
+  unsent_.keep(std::move(contiguous), last_sent_);
 }
 
 std::vector<at::Tensor> PeerLink::receive(const std::string& what, const std::vector<at::Tensor>& like) {
   ranks_->throw_if_failed();
   const std::uint32_t number = ++num_received_;
   const at::Tensor message = at::empty({message_bytes(like)}, at::TensorOptions(ranks_->device()).dtype(at::kByte));
-  const LinkWatch::Wait wait = watch_.begin(cat(what, " from"), *ranks_);
-  memory_->wait_for(kArrived, number);
+  const LinkWatch::Wait wait = watch_.begin(cat(what, " from"), *ranks_, here());
+  memory_->wait_for(arrived_at(ranks_->rank()), number);
   memory_->read(message, ranks_->rank(), slot_of(number));
-  memory_->raise(1 - ranks_->rank(), kTakenOut, number);
-  watch_.end(wait, StreamEvent::of_current_stream(ranks_->device()));
+  memory_->raise(taken_out_of(1 - ranks_->rank()), number);
+  last_received_ = here();
+  watch_.end(wait, last_received_);
   return parts_of(message, like);
 }
 

@@ -2,11 +2,13 @@
 // there; the receiver waits for the word when it uses the message, copies it out and gives the slot back by a word of
 // the sender. On CUDA copy engines move the bytes and streams wait: nothing is posted, and neither host waits.
 //
-// Block of each rank (PeerMemory):
+// The block of each rank (PeerMemory) is its inbox: slots for messages of the other rank. Memory that both see has for
+// each rank r at 128 r two words:
 //
 //   0       number of messages that have arrived from the other rank
 //   64      number of this rank's messages that the other has taken out
-//   256     slots for messages of the other rank
+//
+// and behind them the notes of a step (StepNotes): what each rank takes the messages to be, which no message says.
 //
 // A stream that waits for a word waits for ever if its writer is gone: LinkWatch ends such waits, and says for what.
 #pragma once
@@ -15,35 +17,46 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "d9d/core/communicator/communicator.h"
+#include "d9d/core/device/kept_tensors.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/core/peer_memory/peer_memory.h"
 #include "d9d/pipelining/executor/link_watch.h"
 #include "d9d/pipelining/executor/neighbour_link.h"
+#include "d9d/pipelining/executor/step_notes.h"
 
 namespace d9d {
 
 class PeerLink final : public NeighbourLink {
  public:
-  static constexpr std::int64_t kHeaderBytes = 256;
   // That a link keeps on each of its ranks, for messages of up to message_bytes.
   [[nodiscard]] static std::int64_t inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes);
 
-  // memory: of the two ranks, kHeaderBytes or more, with words that are zero. watch: borrowed.
+  // Collective over the two ranks. Inboxes are opened in the first step.
+  [[nodiscard]] static PeerMemoryResult open(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
+  // memory: by open(). watch: borrowed.
   PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> memory, std::int64_t num_inbox_slots,
            LinkWatch& watch);
   ~PeerLink() override;
 
-  void reserve(std::int64_t num_bytes) override;
+  void begin_step(std::int64_t num_bytes, const std::string& transfers) override;
   void send(const std::string& what, const std::vector<at::Tensor>& leaves) override;
   [[nodiscard]] std::vector<at::Tensor> receive(const std::string& what, const std::vector<at::Tensor>& like) override;
-  void finish() override { last_sent_.wait(); }  // memory that was sent may be written from then on
+  void finish() override;  // memory that was sent may be written from then on
+  void give_up() override { has_given_up_ = true; }
 
  private:
+  [[nodiscard]] StreamEvent here() const { return StreamEvent::of_current_stream(ranks_->device()); }
   [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // offset of message 1, 2, ...
+  void open_inbox(std::int64_t num_bytes);
+  void compare_notes();
   void watch_streams();
   void end_waits() const;  // of this rank's streams; from any thread
+  void let_streams_pass() const;
 
   std::shared_ptr<Communicator> ranks_;
   std::shared_ptr<PeerMemory> memory_;
@@ -51,8 +64,12 @@ class PeerLink final : public NeighbourLink {
   std::int64_t slot_bytes_ = 0;
   LinkWatch& watch_;
   SideStream sends_;
-  SideStream ends_;  // of waits
+  KeptTensors unsent_;
   StreamEvent last_sent_;
+  StreamEvent last_received_;
+  std::optional<StepNotes> notes_;
+  bool has_compared_ = true;  // the notes of the step
+  bool has_given_up_ = false;
   int num_exceptions_ = std::uncaught_exceptions();  // when the link was made
   std::atomic<std::uint32_t> num_sent_ = 0;
   std::atomic<std::uint32_t> num_received_ = 0;

@@ -5,8 +5,8 @@
 #include <variant>
 
 #include "d9d/base/check.h"
+#include "d9d/pipelining/executor/announced_transfers.h"
 #include "d9d/pipelining/executor/compare_transfers.h"
-#include "d9d/pipelining/executor/message_layout.h"
 #include "d9d/pipelining/executor/program_run.h"
 
 namespace d9d {
@@ -48,24 +48,24 @@ bool PipelineExecutor::runs_at_once(std::int64_t num_microbatches) {
   return lanes_.has_value() && plan_for(num_microbatches).has_lanes;
 }
 
-std::map<DirectedLink, std::int64_t> PipelineExecutor::largest_messages(
-    const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches) const {
-  std::map<DirectedLink, std::int64_t> largest;
+std::map<std::int64_t, LinkStep> PipelineExecutor::link_steps(const std::map<StageIndex, PipelineStage*>& stages,
+                                                              std::int64_t num_microbatches) const {
+  std::map<std::int64_t, LinkStep> steps;
   for (const auto& [stage, computes] : stages) {
     for (const StageBoundary boundary : {StageBoundary::kIncoming, StageBoundary::kOutgoing}) {
       const StageIndex before{boundary == StageBoundary::kIncoming ? stage.value - 1 : stage.value};
       const StageIndex after{before.value + 1};
       if (before.value < 0 || after.value == placement_.num_stages()) continue;
-      for (std::int64_t i = 0; i < num_microbatches; ++i) {
-        const std::int64_t bytes = message_bytes(computes->transfer({i}, boundary));  // gradients take no more
-        for (const auto& [source, target] : {std::pair(before, after), std::pair(after, before)}) {
-          const auto link = link_of({.source = source, .target = target, .microbatch = {i}}, placement_);
-          if (link) largest[*link] = std::max(largest[*link], bytes);
-        }
-      }
+      const std::int64_t peer = placement_.rank_of(before == stage ? after : before);
+      if (peer == rank_) continue;
+      const AnnouncedTransfers announced = announced_transfers(*computes, boundary, num_microbatches);
+      LinkStep& step =
+          steps.try_emplace(peer, LinkStep{.transfers = cat(num_microbatches, " microbatches")}).first->second;
+      step.largest_bytes = std::max(step.largest_bytes, announced.largest_bytes);
+      step.transfers += cat("; stage ", before.value, " to ", after.value, ": ", announced.text);
     }
   }
-  return largest;
+  return steps;
 }
 
 void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches,
@@ -84,10 +84,15 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   if (const std::string text = std::exchange(planned.text, ""); has_peers && !text.empty()) {
     compare_programs(context_, schedule_.name, text);
   }
-  if (has_links) links_.reserve(largest_messages(by_index, num_microbatches));
   const Lanes* const lanes = planned.has_lanes && graphs == nullptr ? &*lanes_ : nullptr;
-  ProgramRun(placement_, by_index, links_, lanes, graphs, planned.has_backward).run(planned.plan);
-  links_.finish();
+  try {
+    if (has_links) links_.begin_step(link_steps(by_index, num_microbatches));
+    ProgramRun(placement_, by_index, links_, lanes, graphs, planned.has_backward).run(planned.plan);
+    links_.finish();
+  } catch (...) {
+    links_.give_up();
+    throw;
+  }
   if (graphs != nullptr) graphs->end_recording();
 }
 

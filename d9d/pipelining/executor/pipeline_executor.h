@@ -46,11 +46,12 @@ class PipelineExecutor {
   // number of microbatches on all ranks; shapes may differ between microbatches, and each step may have others.
   //
   // Throws, before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
-  // StateError on all ranks if they have different numbers of microbatches, or neighbours expect different transfers
-  // (on CUDA devices only the first step compares, since that makes the host wait), or, in the first step of so many
-  // microbatches, if the schedule gave ranks different programs. StateError for a stage that hands on other tensors
-  // than it announced. After an exception of a stage the other ranks must be aborted (launch() and run_ranks() do);
-  // nothing is kept of the step.
+  // StateError on all ranks if they have different numbers of microbatches, or neighbours expect different transfers,
+  // or, in the first step of so many microbatches, if the schedule gave ranks different programs. On CUDA devices all
+  // ranks compare the first step only, since that makes the host wait for the device; in later ones neighbours that
+  // share memory throw when the step is queued. StateError for a stage that hands on other tensors than it announced.
+  // After an exception of a stage the other ranks must be aborted (launch() and run_ranks() do); nothing is kept of the
+  // step, and an executor with several ranks runs no other.
   //
   // graphs: of this number of microbatches and of these stages alone; its first run records. Composed computations then
   // run one after the other.
@@ -64,8 +65,8 @@ class PipelineExecutor {
     std::string text;  // of the program of all ranks, until it is known to be theirs, too
   };
   [[nodiscard]] Planned& plan_for(std::int64_t num_microbatches);
-  [[nodiscard]] std::map<DirectedLink, std::int64_t> largest_messages(
-      const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches) const;
+  [[nodiscard]] std::map<std::int64_t, LinkStep> link_steps(const std::map<StageIndex, PipelineStage*>& stages,
+                                                            std::int64_t num_microbatches) const;
 
   const DistContext& context_;
   PipelineSchedule schedule_;

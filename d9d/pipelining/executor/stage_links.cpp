@@ -55,7 +55,7 @@ std::unique_ptr<NeighbourLink> StageLinks::open(const DistContext& context, cons
   const auto [low, high] = std::minmax({rank_, peer});
   const auto up = link_communicator(world, ranks, low, high, rank_);
   PeerMemoryResult opened{.memory = nullptr, .reason = "as configured"};
-  if (config.method != ExchangeMethod::kCommunicator) opened = open_peer_memory(up, PeerLink::kHeaderBytes);
+  if (config.method != ExchangeMethod::kCommunicator) opened = PeerLink::open(up, /*num_bytes=*/1);
   if (opened.memory != nullptr) {
     if (watch_ == nullptr) watch_ = std::make_unique<LinkWatch>(context.world());
     return std::make_unique<PeerLink>(up, std::move(opened.memory), config.num_inbox_slots, *watch_);
@@ -69,15 +69,12 @@ std::unique_ptr<NeighbourLink> StageLinks::open(const DistContext& context, cons
   return std::make_unique<ExchangeLink>(is_low ? up : down, is_low ? down : up, config.num_inbox_slots);
 }
 
-void StageLinks::reserve(const std::map<DirectedLink, std::int64_t>& num_bytes) {
+void StageLinks::begin_step(const std::map<std::int64_t, LinkStep>& steps) {
   const at::NoGradGuard no_grad;
-  for (const auto& [low, high] : neighbours(stages_)) {
-    if (low != rank_ && high != rank_) continue;
-    const auto of = [&](std::int64_t from, std::int64_t to) {
-      const auto found = num_bytes.find({.from = from, .to = to});
-      return found == num_bytes.end() ? 0 : found->second;
-    };
-    links_.at(low == rank_ ? high : low)->reserve(std::max(of(low, high), of(high, low)));
+  for (const auto& [peer, link] : links_) {  // by rank, as they were made: no rank waits in a circle
+    const auto found = steps.find(peer);
+    const LinkStep step = found == steps.end() ? LinkStep{} : found->second;
+    link->begin_step(step.largest_bytes, step.transfers);
   }
 }
 
@@ -102,6 +99,10 @@ std::vector<at::Tensor> StageLinks::receive(const Transfer& transfer, const std:
 
 void StageLinks::finish() {
   for (const auto& [peer, link] : links_) link->finish();
+}
+
+void StageLinks::give_up() {
+  for (const auto& [peer, link] : links_) link->give_up();
 }
 
 }  // namespace d9d

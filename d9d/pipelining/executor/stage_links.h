@@ -4,13 +4,13 @@
 //                  waits for; threads of one process likewise
 //   ExchangeLink   others: Communicator::exchange
 //
-// In each direction between two ranks messages arrive in the order of the sender's program. A send returns at once; on
-// CPUs it first waits until fewer than num_inbox_slots messages are on their way. A message is received when it is
-// used.
+// In each direction between two ranks messages arrive in the order of the sender's program. At most num_inbox_slots
+// messages are on their way: on CPUs a send waits for that; on CUDA it returns at once, and the stream that made the
+// message waits while as many have not left. A message is received when it is used.
 //
 // Example
 //   StageLinks links(context, stages, {.num_inbox_slots = 2});
-//   links.reserve(largest);                                             // Collective, before the messages of a step
+//   links.begin_step({{1, {.largest_bytes = 1 << 20, .transfers = "stage 0 to 1: ..."}}});      // Collective
 //   links.send(transfer, leaves);                                       // on the sender
 //   leaves = links.receive(transfer, like);                             // on the receiver
 //   links.finish();
@@ -38,19 +38,25 @@ struct StageLinksConfig {
   ExchangeMethod method = ExchangeMethod::kAuto;
 };
 
+// Of the messages of a step between two ranks, in both directions.
+struct LinkStep {
+  std::int64_t largest_bytes = 0;  // message_bytes()
+  std::string transfers = {};      // all of them, as text
+};
+
 class StageLinks {
  public:
   // Collective over the ranks of a pipeline: makes the links, on all ranks in one order. Throws ConfigError, with the
   // reason, if copies are asked for and impossible.
   StageLinks(const DistContext& context, const StagePlacement& stages, const StageLinksConfig& config);
 
-  // Collective. num_bytes: of the largest message of each direction (message_bytes) from now on, the same on both
-  // ranks.
-  void reserve(const std::map<DirectedLink, std::int64_t>& num_bytes);
+  // Collective. steps: what goes over each link of this rank, by the other's rank in the pipeline; the same on both.
+  void begin_step(const std::map<std::int64_t, LinkStep>& steps);
   // See NeighbourLink.
   void send(const Transfer& transfer, const std::vector<at::Tensor>& leaves);
   [[nodiscard]] std::vector<at::Tensor> receive(const Transfer& transfer, const std::vector<at::Tensor>& like);
   void finish();
+  void give_up();
 
  private:
   [[nodiscard]] std::unique_ptr<NeighbourLink> open(const DistContext& context, const std::vector<std::int64_t>& ranks,

@@ -58,6 +58,18 @@ const char* copy(void* target, const void* source, std::size_t num_bytes, CUstre
   return text_of(cudaMemcpyAsync(target, source, num_bytes, cudaMemcpyDefault, stream));
 }
 
+const char* register_host(int device, void* memory, std::size_t num_bytes, void** address) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  const char* const error =
+      text_of(cudaHostRegister(memory, num_bytes, cudaHostRegisterPortable | cudaHostRegisterMapped));
+  return error != nullptr ? error : text_of(cudaHostGetDevicePointer(address, memory, 0));
+}
+
+const char* unregister_host(int device, void* memory) {
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(device));
+  return text_of(cudaHostUnregister(memory));
+}
+
 // The driver is not linked: it is there only where a device is.
 using WordOperation = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
 WordOperation word_operation(const char* name) {
@@ -92,6 +104,8 @@ extern "C" __attribute__((visibility("default"))) d9d::CudaIpc d9d_cuda_ipc() {
           .open = d9d::open,
           .close = d9d::close,
           .copy = d9d::copy,
+          .register_host = d9d::register_host,
+          .unregister_host = d9d::unregister_host,
           .write_word = d9d::write_word,
           .wait_for_word = d9d::wait_for_word};
 }

@@ -1,0 +1,94 @@
+#include "d9d/pipelining/executor/link_watch.h"
+
+#include <atomic>
+#include <latch>
+#include <semaphore>
+
+#include <gmock/gmock.h>
+
+#include "d9d/base/check.h"
+#include "d9d/core/communicator/thread/thread_job.h"
+
+#include "tests/support/forwarding_communicator.h"
+#include "tests/support/gpu_test.h"
+#include "tests/support/ranks.h"
+#include "tests/support/stream_gate.h"
+
+namespace d9d::test::link_watch_test {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr std::chrono::seconds kFar{20};  // far more than any of this takes
+
+// That says itself that it has failed, as one of a device does.
+struct Abortable : ForwardingCommunicator {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  void abort(const std::string& reason) override { reason_ = reason, has_failed_ = true; }
+  void throw_if_failed() override { D9D_CHECK(!has_failed_, CommunicationError, reason_); }
+
+ private:
+  std::string reason_;
+  std::atomic<bool> has_failed_ = false;
+};
+
+// Two ranks, of which the test is the first.
+struct AbortingBackend final : CommunicatorBackend {
+  explicit AbortingBackend(std::function<void(const std::string&)> on_abort) : abort_job(std::move(on_abort)) {}
+  std::int64_t rank() const override { return 0; }
+  std::int64_t world_size() const override { return 2; }
+  at::Device device() const override { return at::kCPU; }
+  std::shared_ptr<Communicator> connect(RankGroup group, milliseconds timeout) override {
+    return std::make_shared<Abortable>(
+        ThreadBackend(std::make_shared<ThreadJob>(2), 0).connect(std::move(group), timeout));
+  }
+  void abort(const std::string& reason) override { abort_job(reason); }
+  void leave() override {}
+  const std::function<void(const std::string&)> abort_job;
+};
+
+// As NCCL's abort, which waits for the device.
+TEST(LinkWatch, Ends_waits_while_the_job_is_being_aborted) {
+  std::shared_ptr<Communicator> ranks;
+  std::latch ended(1), aborted(1);
+  std::string told;
+  const auto world = std::make_shared<World>(std::make_unique<AbortingBackend>([&](const std::string& reason) {
+    told = reason;
+    ranks->abort(reason);
+    ended.wait();
+    aborted.count_down();
+  }));
+  world->set_timeout(milliseconds(10));
+  ranks = world->communicator({.name = "pair", .ranks = {0, 1}, .index = 0});
+  LinkWatch watch(world);
+  bool has_ended = false;
+  watch.add_link(&watch, ranks, [&] {
+    if (!std::exchange(has_ended, true)) ended.count_down();
+  });
+  (void)watch.begin("a message from", *ranks);
+  aborted.wait();
+  EXPECT_THAT(told, HasSubstr("rank 0 has waited 0.01 s for a message from rank 1"));
+  watch.remove_link(&watch);
+}
+
+class LinkWatchCuda : public GpuTest {};
+
+// The host queues a wait long before the device comes to it.
+TEST_F(LinkWatchCuda, Counts_from_when_the_stream_has_come_to_the_wait) {
+  const at::Device gpu(at::kCUDA, 0);
+  std::binary_semaphore aborted{0};
+  const auto world =
+      std::make_shared<World>(std::make_unique<AbortingBackend>([&](const std::string&) { aborted.release(); }));
+  world->set_timeout(milliseconds(100));
+  const auto ranks = world->communicator({.name = "pair", .ranks = {0, 1}, .index = 0});
+  LinkWatch watch(world);
+  StreamGate gate(gpu);
+  (void)watch.begin("a message from", *ranks, StreamEvent::of_current_stream(gpu));
+  EXPECT_FALSE(aborted.try_acquire_for(milliseconds(1500)));  // three looks
+  gate.open();
+  EXPECT_TRUE(aborted.try_acquire_for(kFar));
+}
+
+}  // namespace
+}  // namespace d9d::test::link_watch_test
