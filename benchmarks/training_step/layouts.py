@@ -8,7 +8,8 @@ free communication a step would take as long. Row `apart`: all GPUs compute, eac
 events of the device at the ends of consecutive steps: the median of those after the warm-up, with their 10th and 90th
 percentile. Row `graphs`: one rank alone with trainer.cuda_graph; --sequence and --sequences make a step short enough
 for the host to matter. Row `pipeline.1f1b+zero_bubble=true+num_stages_per_rank=2`: a stage or more on each GPU, with that
-schedule and as many microbatches in all; `pipeline.1f1b/communicator` hands transfers on by NCCL. Row `experts`: each GPU has a
+schedule and as many microbatches in all; `pipeline.1f1b/communicator` hands transfers on by NCCL. Rows `pipeline_shards.1f1b`
+and `pipeline_experts.1f1b`: two stages, each sharded over half of the GPUs, and with a part of the experts there. Row `experts`: each GPU has a
 part of the experts, and shards of the rest; `experts.dual_pipe_v` runs that schedule on both stages of each GPU. models.py has
 the sizes and FLOP a token. llama3-8b has the sizes of Llama 3 and the layers of Qwen3: it also normalises queries and keys.
 Prints Markdown.
@@ -79,10 +80,13 @@ def configuration_of_row(model, options, num_ranks, row, folder):
                            device=options.device, num_ranks=num_ranks, microbatches=options.microbatches,
                            cuda_graph=row == "graphs" or row.endswith(":graphs"))
     row = row.removesuffix(":graphs")
-    if row.startswith(("pipeline.", "experts.")):
+    kind = row.partition(".")[0]
+    if "." in row:
         config["trainer"]["pipelining"] = pipelining_of_row(row)
-    if row.startswith("pipeline."):
-        config["mesh"] = {"pipeline_parallel": num_ranks}
+    if kind.startswith("pipeline"):
+        halves = {"pipeline_parallel": 2, "data_parallel_shard": num_ranks // 2}
+        config["mesh"] = {"pipeline": {"pipeline_parallel": num_ranks}, "pipeline_shards": halves,
+                          "pipeline_experts": {**halves, "expert_parallel": num_ranks // 2}}[kind]
         config["model_provider"]["model"]["pipeline_num_virtual_layers_post"] = options.virtual_layers
     elif row.startswith("experts"):
         config["mesh"] = {"data_parallel_shard": num_ranks, "expert_parallel": num_ranks}
