@@ -23,7 +23,7 @@ void KeptTensors::keep(std::vector<at::Tensor> tensors, StreamEvent read) {
 // one has used them.
 void KeptTensors::drop(const Kept& kept) {
   kept.read.wait();
-  for (const at::Tensor& tensor : kept.tensors) keep_for_stream_now(tensor);
+  for (const at::Tensor& tensor : kept.tensors) keep_for_current_stream(tensor);
 }
 
 void KeptTensors::wait_for_all_but(std::size_t most) {
