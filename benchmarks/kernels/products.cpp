@@ -56,7 +56,8 @@ void measure_silu_mul_linear(SustainedTable& table, at::TensorOptions bf16, cons
                   [&](std::int64_t call) { run(static_cast<std::size_t>(call) % kCopies); });
   };
   row("ours", [&](std::size_t i) {
-    (void)kernels::detail::silu_mul_linear_backward_cuda(grad_out[i], gate[i], up[i], weight[i]);
+    (void)kernels::detail::silu_mul_linear_backward_cuda(grad_out[i], gate[i], up[i], weight[i],
+                                                         /*wants_product=*/true);
   });
   row("at::mm, silu_mul", [&](std::size_t i) {
     (void)kernels::detail::silu_mul_backward_cuda(at::mm(grad_out[i], weight[i]), gate[i], up[i],

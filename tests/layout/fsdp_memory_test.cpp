@@ -33,6 +33,7 @@ Qwen3DenseParameters wide_decoder() {
 struct Bytes {
   std::int64_t building = 0;  // the peak until all values are there
   std::int64_t peak = 0;
+  std::int64_t between = 0;        // steps
   std::int64_t stage = 0;          // of all parameters
   std::int64_t largest_layer = 0;  // of a unit
 };
@@ -65,6 +66,7 @@ Bytes measure(World& world, const FsdpConfig& config) {
     }
     (void)gradients.finish_step({});
     gradients.reset();
+    bytes.between = memory.live_bytes();
   }
   bytes.peak = memory.peak_bytes();
   return bytes;
@@ -100,6 +102,14 @@ TEST_P(FsdpMemory, Is_slices_and_two_gathered_units_and_one_full_gradient) {
                             3.0 * static_cast<double>(bytes.largest_layer);
     EXPECT_NEAR(static_cast<double>(bytes.peak), expected, kTolerance * expected) << enum_name(gather);
   }
+}
+
+// Where the next forward fills memory: gathered units and one slot stay, slices of gradients do not.
+TEST_P(FsdpMemory, Has_no_gradients_between_steps) {
+  const Bytes bytes = measure_on(GetParam(), {});
+  const double expected = static_cast<double>(bytes.stage) / static_cast<double>(GetParam()) +
+                          3.0 * static_cast<double>(bytes.largest_layer);
+  EXPECT_NEAR(static_cast<double>(bytes.between), expected, kTolerance * expected);
 }
 
 TEST_P(FsdpMemory, Has_all_full_gradients_when_it_reduces_once_a_step) {

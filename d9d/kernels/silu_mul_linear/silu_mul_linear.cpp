@@ -23,8 +23,9 @@ at::Tensor as_matrix(const at::Tensor& tensor) { return tensor.view({-1, tensor.
 struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up,
                             const at::Tensor& weight) {
-    const at::Tensor activated = detail::silu_mul_forward_cuda(gate, up);
-    context->save_for_backward({gate, up, weight, weight.requires_grad() ? activated : at::Tensor()});
+    const at::Tensor activated =
+        gate.is_meta() ? at::empty(gate.sizes(), gate.options()) : detail::silu_mul_forward_cuda(gate, up);
+    context->save_for_backward({gate, up, weight});
     std::vector<std::int64_t> shape = gate.sizes().vec();
     shape.back() = weight.size(0);
     return detail::linears_forward(as_matrix(activated), {weight}, /*joins=*/false).front().view(shape);
@@ -36,10 +37,13 @@ struct SiluMulLinear : torch::autograd::Function<SiluMulLinear> {
     if (!grads[0].defined()) return results;
     const at::Tensor grad_out = as_matrix(grads[0].contiguous());
     const variable_list saved = context->get_saved_variables();
-    std::tie(results[0], results[1]) =
-        detail::silu_mul_linear_backward_cuda(grad_out, saved[0], saved[1], /*weight=*/saved[2]);
-    if (context->needs_input_grad(2)) {
-      const std::array reads = {grad_out, /*activated*/ as_matrix(saved[3])};
+    const bool trains_weight = context->needs_input_grad(2);
+    const detail::SiluMulLinearBackward made =
+        detail::silu_mul_linear_backward_cuda(grad_out, saved[0], saved[1], /*weight=*/saved[2], trains_weight);
+    results[0] = made.gate;
+    results[1] = made.up;
+    if (trains_weight) {
+      const std::array reads = {grad_out, made.product};
       results[2] = make_gradient(/*input=*/2, reads, [](auto tensors, const auto& place) {
         return detail::linears_weight_gradients(tensors.first(1), tensors[1], {place}).front();
       });

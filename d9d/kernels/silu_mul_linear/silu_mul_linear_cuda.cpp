@@ -1,5 +1,6 @@
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include <ATen/ATen.h>
 #include <c10/core/DeviceGuard.h>
@@ -33,7 +34,8 @@ bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, c
   };
   if (gate.dim() < 2 || weight.dim() != 2 || up.sizes() != gate.sizes() || weight.size(1) != gate.size(-1))
     return false;
-  if (!is_bf16_here(gate) || !is_bf16_here(up) || !is_bf16_here(weight) || !has_cuda_kernels(gate)) return false;
+  if (!is_bf16_here(gate) || !is_bf16_here(up) || !is_bf16_here(weight) || !(has_cuda_kernels(gate) || gate.is_meta()))
+    return false;
   return gate.numel() > 0 && weight.numel() > 0 && gate.numel() / gate.size(-1) <= kMostRows &&
          weight.size(0) % 8 == 0 && weight.size(1) % 8 == 0 && weight.is_contiguous() && is_aligned(weight) &&
          even_row_stride(gate) && even_row_stride(up);
@@ -47,10 +49,14 @@ bool pays_silu_mul_linear_kernel(std::int64_t num_rows, std::int64_t num_feature
          kLeastFilled * static_cast<double>(num_rounds * kTilesAtOnce * kTile * kTile);
 }
 
-std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate,
-                                                                const at::Tensor& up, const at::Tensor& weight) {
+SiluMulLinearBackward silu_mul_linear_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate,
+                                                    const at::Tensor& up, const at::Tensor& weight,
+                                                    bool wants_product) {
+  SiluMulLinearBackward result;
+  std::tie(result.gate, result.up) = empty_column_slices(gate, up, /*num_column_dims=*/1);
+  if (wants_product) result.product = at::empty({grad_out.size(0), gate.size(-1)}, gate.options());
+  if (gate.is_meta()) return result;
   const c10::DeviceGuard guard(gate.device());
-  auto result = empty_column_slices(gate, up, /*num_column_dims=*/1);
   const at::Tensor grad = aligned(grad_out);
   const at::Tensor tile_counter = at::empty({1}, gate.options().dtype(at::kInt));
   launch_silu_mul_linear_backward({.num_rows = static_cast<int>(grad.size(0)),
@@ -62,9 +68,10 @@ std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor
                                    .up = up.const_data_ptr(),
                                    .gate_row_stride = even_row_stride(gate).value(),
                                    .up_row_stride = even_row_stride(up).value(),
-                                   .grad_gate = result.first.mutable_data_ptr(),
-                                   .grad_up = result.second.mutable_data_ptr(),
-                                   .grad_row_stride = even_row_stride(result.first).value(),
+                                   .grad_gate = result.gate.mutable_data_ptr(),
+                                   .grad_up = result.up.mutable_data_ptr(),
+                                   .grad_row_stride = even_row_stride(result.gate).value(),
+                                   .product = wants_product ? result.product.mutable_data_ptr() : nullptr,
                                    .tile_counter = tile_counter.mutable_data_ptr<std::int32_t>()},
                                   current_cuda_stream(gate.device()));
   return result;

@@ -2,25 +2,27 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include <ATen/core/Tensor.h>
 
 namespace d9d::kernels::detail {
 
-// Whether the kernel takes gate, up [..., F] and weight [H, F]: bf16 on Hopper, not empty, aligned to 16 bytes, with a
-// constant stride between the rows of gate and between those of up.
+// Whether the kernel takes gate, up [..., F] and weight [H, F]: bf16 on Hopper, or without values (meta), not empty,
+// aligned to 16 bytes, with a constant stride between the rows of gate and between those of up.
 [[nodiscard]] bool fits_silu_mul_linear_kernel(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& weight);
 
 // Whether the kernel is faster than a matrix product and silu_mul_backward. It is if num_rows and num_features fill the
 // waves of tiles on the multiprocessors of an H100 or H200 well enough.
 [[nodiscard]] bool pays_silu_mul_linear_kernel(std::int64_t num_rows, std::int64_t num_features);
 
-// grad_out [T, H] contiguous, with T the number of rows of gate -> the gradients of gate and up, in their shape. They
-// are adjacent columns of one buffer if gate and up are.
-[[nodiscard]] std::pair<at::Tensor, at::Tensor> silu_mul_linear_backward_cuda(const at::Tensor& grad_out,
-                                                                              const at::Tensor& gate,
-                                                                              const at::Tensor& up,
-                                                                              const at::Tensor& weight);
+struct SiluMulLinearBackward {
+  at::Tensor gate, up;  // their gradients, in their shape: adjacent columns of one buffer if gate and up are
+  at::Tensor product;   // silu(gate) * up [T, F], bit for bit that of silu_mul(); undefined unless it was asked for
+};
+
+// grad_out [T, H] contiguous, with T the number of rows of gate.
+[[nodiscard]] SiluMulLinearBackward silu_mul_linear_backward_cuda(const at::Tensor& grad_out, const at::Tensor& gate,
+                                                                  const at::Tensor& up, const at::Tensor& weight,
+                                                                  bool wants_product);
 
 }  // namespace d9d::kernels::detail

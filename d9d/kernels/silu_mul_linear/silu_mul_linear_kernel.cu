@@ -5,7 +5,7 @@
 //          derivatives. The tensor cores compute the transpose: the weight is A (M = features), grad_out B (N = rows).
 // Numerics: bf16 in, fp32 accumulators, fp32 epilogue with fast exp and reciprocal, rounded once to bf16.
 // Traffic: grad_out and weight are read as in a GEMM, mostly from the L2 cache; gate and up are read once, their
-//          gradients are written once.
+//          gradients, and silu(gate) * up where it is asked for, are written once.
 #include "d9d/kernels/device/activation.cuh"
 #include "d9d/kernels/device/persistent_gemm.cuh"
 #include "d9d/kernels/device/tensor_map.cuh"
@@ -32,6 +32,7 @@ struct Maps {
   CUtensorMap up;
   CUtensorMap grad_gate;
   CUtensorMap grad_up;
+  CUtensorMap product;
 };
 
 // Widens both numbers of a pair of bf16.
@@ -41,7 +42,8 @@ __device__ __forceinline__ float2 unpack_bf16(std::uint32_t pair) {
 
 // A problem of run_persistent_gemm(). The stages of the matrix product are followed by stages with gate and up, each
 // for 128 rows of the features of one warpgroup. Those of the first warpgroup come first, so that it can begin its next
-// tile. The epilogue overwrites gate and up in shared memory with their gradients, and stores them from there.
+// tile. The epilogue overwrites gate and up in shared memory with their gradients, puts their product where the stages
+// of the matrix product have the weight, and stores all from there.
 struct SiluMulLinearBackward {
   const Maps& maps;
   const SiluMulLinearBackwardArgs& args;
@@ -130,6 +132,8 @@ struct SiluMulLinearBackward {
     const int stage = consumer.state.stage, lane = consumer.lane();
     unsigned char* const gate = consumer.shared.b[stage][0];
     unsigned char* const up = consumer.shared.b[stage][2];
+    unsigned char* const product = consumer.shared.a[stage][0];  // both boxes; the other warpgroup skips this stage
+    const bool wants_product = args.product != nullptr;
     mbarrier_wait_parity(consumer.shared.full[stage], consumer.state.phase);
 #pragma unroll
     for (int row = 0; row < kPieceRows; row += 16) {
@@ -137,7 +141,7 @@ struct SiluMulLinearBackward {
       std::uint32_t gates[4], ups[4];
       ldmatrix_x4_trans(gate + at, gates);
       ldmatrix_x4_trans(up + at, ups);
-      float grad_gate[8], grad_up[8];
+      float grad_gate[8], grad_up[8], products[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         const float2 g2 = unpack_bf16(gates[i / 2]), u2 = unpack_bf16(ups[i / 2]);
@@ -145,9 +149,11 @@ struct SiluMulLinearBackward {
         const float s = fast_sigmoid(g);
         grad_gate[i] = d * u * s * fmaf(g, 1.0F - s, 1.0F);
         grad_up[i] = d * (g * s);
+        products[i] = silu<__nv_bfloat16>(g) * u;  // bit for bit what silu_mul() gave in forward
       }
       stmatrix_x4_trans(gate + at, grad_gate);
       stmatrix_x4_trans(up + at, grad_up);
+      if (wants_product) stmatrix_x4_trans(product + at, products);
     }
     fence_proxy_async();
     consumer.sync();
@@ -155,6 +161,7 @@ struct SiluMulLinearBackward {
     const TmaCoordinates to = place_of(tile, consumer.warpgroup, piece);
     tma_store(maps.grad_gate, gate, to);
     tma_store(maps.grad_up, up, to);
+    if (wants_product) tma_store(maps.product, product, to);
     tma_store_commit();
   }
 };
@@ -169,6 +176,7 @@ __global__ void __cluster_dims__(2) __launch_bounds__(kThreads, 1)
     prefetch_tensor_map(maps.up);
     prefetch_tensor_map(maps.grad_gate);
     prefetch_tensor_map(maps.grad_up);
+    if (args.product != nullptr) prefetch_tensor_map(maps.product);
   }
   run_persistent_gemm(SiluMulLinearBackward{maps, args}, OneGroup{args.num_rows}, 1, args.tile_counter);
 }
@@ -191,7 +199,8 @@ void launch_silu_mul_linear_backward(const SiluMulLinearBackwardArgs& args, CUst
       .gate = piece_of(args.gate, args.gate_row_stride),
       .up = piece_of(args.up, args.up_row_stride),
       .grad_gate = piece_of(args.grad_gate, args.grad_row_stride),
-      .grad_up = piece_of(args.grad_up, args.grad_row_stride)};
+      .grad_up = piece_of(args.grad_up, args.grad_row_stride),
+      .product = args.product == nullptr ? CUtensorMap{} : piece_of(args.product, args.num_features)};
   cudaMemsetAsync(args.tile_counter, 0, sizeof(*args.tile_counter), stream);
   silu_mul_linear_backward<<<num_persistent_blocks(), kThreads, sizeof(SharedStorage), stream>>>(maps, args);
   check_launch("silu_mul_linear");

@@ -1,5 +1,6 @@
 // The gradients of gate and up through silu(gate) * up and a linear, in one kernel on Hopper's tensor cores. The
-// gradient of silu(gate) * up is never written to memory.
+// gradient of silu(gate) * up is never written to memory. silu(gate) * up itself is, where the weight's gradient needs
+// it: it costs less to compute again here than to keep from forward to backward.
 //
 // Legend   T rows, F features of gate and up, H of the linear's output; bf16 factors, sums in fp32. All tensors and
 //          their rows are aligned to 16 bytes; T, F, H >= 1, F and H are multiples of 8.
@@ -24,6 +25,7 @@ struct SiluMulLinearBackwardArgs {
   void* grad_gate;               // [T, F]
   void* grad_up;                 // [T, F]
   std::int64_t grad_row_stride;  // of both gradients
+  void* product;                 // [T, F], contiguous: silu(gate) * up; null: not written
   std::int32_t* tile_counter;    // scratch: one number
 };
 

@@ -44,7 +44,7 @@ FlatGroup::FlatGroup(NamedParameters parameters, FsdpAxes axes)
 
 void FlatGroup::set_gradient_dtype(c10::ScalarType dtype) {
   if (gradient_dtype_ == dtype) return;
-  free_gradients();
+  clear_gradients();
   gradient_dtype_ = dtype;
 }
 
@@ -163,7 +163,7 @@ void FlatGroup::sum_over_replicas() {
 }
 
 void FlatGroup::allocate_shard_gradient() {
-  if (shard_grad_.defined()) return;
+  if (shard_grad_.defined() || !requires_grad_) return;
   shard_grad_ = at::empty({padded_numel_ / shard_ranks_->size()}, shard_.options().dtype(gradient_dtype_));
 }
 
@@ -180,17 +180,13 @@ void FlatGroup::publish_gradients() {
 
 void FlatGroup::clear_gradients() {
   full_grad_ = at::Tensor();
+  shard_grad_ = at::Tensor();
   has_shard_grad_ = false;
   is_summed_over_replicas_ = false;
   for (const auto& [name, parameter] : parameters_) {
     parameter->local().mutable_grad() = at::Tensor();
     parameter->stored().mutable_grad() = at::Tensor();
   }
-}
-
-void FlatGroup::free_gradients() {
-  clear_gradients();
-  shard_grad_ = at::Tensor();
 }
 
 }  // namespace d9d

@@ -76,6 +76,9 @@ class FlatGroup {
   [[nodiscard]] GradientPlace gradient_place(std::size_t index);
   // Moves a parameter's .grad() into the full gradient: adds it to values that are there, or overwrites.
   void take_gradient(std::size_t index);
+  // Local. Makes memory for the reduced slice, unless there is some: of the current stream, which publishes and clears
+  // it. What reduces waits for that stream.
+  void allocate_shard_gradient();
   // Collective over the shard axis. Adds the sum of the ranks' full gradients to this rank's slice, on the current
   // stream, and releases the full gradient's memory. With `over_replicas` (in the last microbatch) it also sums over
   // the replicate axes all that is not summed over them yet, so that the number of reductions in a step does not
@@ -86,16 +89,13 @@ class FlatGroup {
   void sum_over_replicas();
   // Local. Sets stored().grad() of each parameter to its part of the reduced slice; zeros if nothing was reduced.
   void publish_gradients();
-  // Local. Discards full, reduced and published gradients.
+  // Local. Discards full, reduced and published gradients and frees their memory, which the next forward may use.
   void clear_gradients();
-  // Local. Discards the gradients and frees their memory.
-  void free_gradients();
   // This rank's slice of the parameters: the gathered one and, if it is another, the stored one.
   [[nodiscard]] std::vector<at::Tensor> slices() const;
 
  private:
   void check_unchanged() const;
-  void allocate_shard_gradient();
   [[nodiscard]] at::Tensor full_gradient(std::size_t index) const;
   [[nodiscard]] at::Tensor slice_of(const at::Tensor& shard, std::size_t index) const;
 
@@ -117,7 +117,7 @@ class FlatGroup {
   at::Tensor stored_shard_;          // [N / W], what parameters store: shard_, unless they have a stored dtype
   at::Tensor full_grad_;             // [N]; defined from begin_gradients() to reduce_gradients()
   std::vector<bool> took_gradient_;  // by parameter: whether full_grad_ has values there
-  at::Tensor shard_grad_;            // [N / W]; its memory is kept across steps
+  at::Tensor shard_grad_;            // [N / W]
   bool has_shard_grad_ = false;
   bool is_summed_over_replicas_ = false;  // whether shard_grad_ is, in this step
 };

@@ -257,6 +257,7 @@ void FsdpRuntime::reduce(std::size_t index) {
   entry.owes_reduction = false;
   if (entry.unit->gradient_bytes() == 0) return;
   if (!entry.unit->has_gradients()) provide_gradients(*entry.unit);
+  for (const auto& group : entry.unit->groups()) group->allocate_shard_gradient();
   reduced_ = reduce_stream_->run([&] { entry.unit->reduce_gradients(/*over_replicas=*/is_last_microbatch_); });
   gradient_slots_.give_back(index, reduced_);
   ++num_reductions_;
@@ -337,6 +338,7 @@ void FsdpRuntime::finish() {
 }
 
 void FsdpRuntime::clear() {
+  reduced_.wait();  // after a step that has not been finished
   for (Entry& entry : entries_) {
     entry.unit->clear_gradients();
     entry.is_used = entry.owes_reduction = false;
@@ -355,7 +357,7 @@ void FsdpRuntime::offload(const OffloadContext& context) {
     release(index);
     entries_[index].own_memory = at::Tensor();
     for (const auto& group : entries_[index].unit->groups()) {
-      group->free_gradients();
+      group->clear_gradients();
       for (const at::Tensor& slice : group->slices()) slices.push_back(slice);
     }
   }

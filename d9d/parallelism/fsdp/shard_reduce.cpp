@@ -1,5 +1,6 @@
 #include "d9d/parallelism/fsdp/shard_reduce.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ATen.h>
@@ -8,6 +9,11 @@
 #include "d9d/parallelism/fsdp/peer_exchange.h"
 
 namespace d9d {
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;  // of a slice; a copy of so many runs at full speed
+
+}  // namespace
 
 at::Tensor ShardReduce::allocate(std::int64_t num_bytes) {
   const at::TensorOptions options = at::TensorOptions(ranks_->device()).dtype(at::kByte);
@@ -30,26 +36,34 @@ void ShardReduce::reduce(const at::Tensor& sum, const at::Tensor& full, bool add
   if (adds) sum.add_(own);
 }
 
-// Ranks read each other's gradients between the two calls of meet().
+// Ranks read each other's gradients between the two calls of meet(), piece by piece: of a large unit, such as an
+// embedding, the slices of all ranks would take as much memory as the unit.
 void ShardReduce::add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds) {
+  const std::int64_t most = kPieceBytes / sum.element_size();
+  meet();
+  for (std::int64_t begin = 0; begin < sum.numel(); begin += most) {
+    const std::int64_t numel = std::min(most, sum.numel() - begin);
+    const at::Tensor own = full.narrow(0, ranks_->rank() * sum.numel() + begin, numel);
+    add_piece(sum.narrow(0, begin, numel), own, adds);
+  }
+  meet();
+}
+
+void ShardReduce::add_piece(const at::Tensor& sum, const at::Tensor& own, bool adds) {
   const std::int64_t num_ranks = ranks_->size();
-  const auto slice_bytes = static_cast<std::int64_t>(sum.nbytes());
-  const std::int64_t offset = full.storage_offset() * full.element_size() + ranks_->rank() * slice_bytes;
-  if (!copies_.defined() || copies_.numel() < num_ranks * slice_bytes) {
-    copies_ = at::empty({num_ranks * slice_bytes}, sum.options().dtype(at::kByte));
+  const auto bytes = static_cast<std::int64_t>(sum.nbytes());
+  const std::int64_t offset = own.storage_offset() * own.element_size();
+  if (!copies_.defined() || copies_.numel() < num_ranks * bytes) {
+    copies_ = at::empty({num_ranks * bytes}, sum.options().dtype(at::kByte));
   }
   const auto copy_of = [&](std::int64_t rank) {
-    return copies_.narrow(0, rank * slice_bytes, slice_bytes).view(sum.scalar_type());
+    return copies_.narrow(0, rank * bytes, bytes).view(sum.scalar_type());
   };
-  const auto part_of = [&](std::int64_t rank) {
-    return rank == ranks_->rank() ? full.narrow(0, rank * sum.numel(), sum.numel()) : copy_of(rank);
-  };
-  meet();
+  const auto part_of = [&](std::int64_t rank) { return rank == ranks_->rank() ? own : copy_of(rank); };
   for (std::int64_t i = 1; i < num_ranks; ++i) {  // each rank begins with a different peer, to spread the load
     const std::int64_t rank = (ranks_->rank() + i) % num_ranks;
-    peers_->read(part_of(rank), rank, offset);
+    peers_->read(copy_of(rank), rank, offset);
   }
-  meet();
   at::Tensor total = adds ? copy_of(ranks_->rank()) : sum;
   at::add_out(total, part_of(0), part_of(1));
   for (std::int64_t rank = 2; rank < num_ranks; ++rank) total.add_(part_of(rank));

@@ -45,12 +45,13 @@ class ShardReduce {
  private:
   void meet();
   void add_copies(const at::Tensor& sum, const at::Tensor& full, bool adds);
+  void add_piece(const at::Tensor& sum, const at::Tensor& own, bool adds);
 
   ExchangeMethod method_;
   std::shared_ptr<Communicator> ranks_;
   std::string reason_;
   std::shared_ptr<PeerMemory> peers_;  // null: sums by reduce_scatter
-  at::Tensor copies_;                  // kByte: copies of the slices of the other ranks
+  at::Tensor copies_;                  // kByte: copies of a piece of this rank's slice on the other ranks
   at::Tensor token_;
 };
 

@@ -41,13 +41,16 @@ Case halves_of_one_projection(std::int64_t num_rows, std::int64_t num_features, 
 
 void expect_gradients(const Case& c) {
   ASSERT_TRUE(detail::fits_silu_mul_linear_kernel(c.gate, c.up, c.weight));
-  const auto [gate, up] = detail::silu_mul_linear_backward_cuda(c.grad_out, c.gate, c.up, c.weight);
+  const auto [gate, up, product] =
+      detail::silu_mul_linear_backward_cuda(c.grad_out, c.gate, c.up, c.weight, /*wants_product=*/true);
+  EXPECT_TRUE(same_bits({product}, {silu_mul(c.gate, c.up)}));
   const Tensors peer = composition(c.grad_out, c.gate, c.up, c.weight, at::kBFloat16);
   const Tensors exact = composition(c.grad_out, c.gate, c.up, c.weight, at::kDouble);
   expect_no_worse({{"gate", gate}, {"up", up}}, {{"gate", peer[0]}, {"up", peer[1]}},
                   {{"gate", exact[0]}, {"up", exact[1]}});
-  const auto again = detail::silu_mul_linear_backward_cuda(c.grad_out, c.gate, c.up, c.weight);
-  EXPECT_TRUE(same_bits({gate, up}, {again.first, again.second}));
+  const auto again = detail::silu_mul_linear_backward_cuda(c.grad_out, c.gate, c.up, c.weight, /*wants_product=*/false);
+  EXPECT_FALSE(again.product.defined());
+  EXPECT_TRUE(same_bits({gate, up}, {again.gate, again.up}));
 }
 
 TEST_F(SiluMulLinearCuda, Errs_no_more_than_ATen_for_every_number_of_rows) {
@@ -75,7 +78,8 @@ TEST_F(SiluMulLinearCuda, Takes_gate_and_up_of_their_own_and_writes_nothing_else
 
 TEST_F(SiluMulLinearCuda, Gives_halves_of_one_buffer_to_halves_of_one_projection) {
   const Case c = halves_of_one_projection(300, 264, 72);
-  const auto [gate, up] = detail::silu_mul_linear_backward_cuda(c.grad_out, c.gate, c.up, c.weight);
+  const auto [gate, up, product] =
+      detail::silu_mul_linear_backward_cuda(c.grad_out, c.gate, c.up, c.weight, /*wants_product=*/false);
   EXPECT_TRUE(detail::are_adjacent_columns(gate, up, 1));
   EXPECT_EQ(gate.stride(0), 2 * 264);
 }
@@ -121,10 +125,10 @@ TEST_F(SiluMulLinearCuda, Counts_more_than_two_to_the_31_elements) {
     const auto last = [](const at::Tensor& rows) { return rows.narrow(0, rows.size(0) - kTail, kTail); };
     last(fused).copy_(at::cat({tail.gate, tail.up}, 1));
     last(grad_out).copy_(tail.grad_out);
-    const auto of_all = detail::silu_mul_linear_backward_cuda(grad_out, fused.narrow(1, 0, kFeatures),
-                                                              fused.narrow(1, kFeatures, kFeatures), tail.weight);
-    const auto of_tail = detail::silu_mul_linear_backward_cuda(tail.grad_out, tail.gate, tail.up, tail.weight);
-    EXPECT_TRUE(same_bits({last(of_all.first), last(of_all.second)}, {of_tail.first, of_tail.second}));
+    const auto of_all = detail::silu_mul_linear_backward_cuda(
+        grad_out, fused.narrow(1, 0, kFeatures), fused.narrow(1, kFeatures, kFeatures), tail.weight, false);
+    const auto of_tail = detail::silu_mul_linear_backward_cuda(tail.grad_out, tail.gate, tail.up, tail.weight, false);
+    EXPECT_TRUE(same_bits({last(of_all.gate), last(of_all.up)}, {of_tail.gate, of_tail.up}));
   });
   if (!fits) GTEST_SKIP() << "the device has too little memory";
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
+#include "d9d/core/device/meta_memory.h"
 #include "d9d/kernels/silu_mul_linear/silu_mul_linear_impl.h"
 
 #include "tests/kernels/op_testing.h"
@@ -41,6 +42,20 @@ TEST(SiluMulLinear, Has_a_kernel_where_its_tiles_fill_the_device) {
   EXPECT_FALSE(pays_silu_mul_linear_kernel(8192, 8));
   EXPECT_FALSE(pays_silu_mul_linear_kernel(1, 1));
   EXPECT_TRUE(pays_silu_mul_linear_kernel(std::int64_t{1} << 30, 65536));
+}
+
+// What it keeps of a decoder's layer, as plans count it: the kernel makes the product again.
+TEST(SiluMulLinear, Keeps_gate_and_up_alone_where_there_is_a_kernel) {
+  const auto bf16 = at::TensorOptions(at::kMeta).dtype(at::kBFloat16);
+  const at::Tensor gate = at::empty({8192, 6144}, bf16).requires_grad_();
+  const at::Tensor up = at::empty({8192, 6144}, bf16).requires_grad_();
+  const at::Tensor weight = at::empty({2048, 6144}, bf16).requires_grad_();
+  const MetaMemory memory;
+  const at::Tensor out = silu_mul_linear(gate, up, weight);
+  EXPECT_EQ(memory.live_bytes(), static_cast<std::int64_t>(out.nbytes()));
+  out.backward(at::empty_like(out));
+  EXPECT_EQ(weight.grad().sizes(), weight.sizes());
+  EXPECT_EQ(gate.grad().sizes(), gate.sizes());
 }
 
 }  // namespace
