@@ -31,13 +31,15 @@ struct DocumentOptions {
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const DatasetDataConfig& config,
                                                                     const DocumentOptions& options);
 
-// The rows of a source with what tokenises them, for a stream of them. Throws ConfigError for sources of tokens.
+// The rows of a source with what tokenises them, for a stream of them. `log` is told of what may not be meant. Throws
+// ConfigError for sources of tokens.
 struct TokenisableRows {
   std::shared_ptr<const TextRows> rows;
   std::shared_ptr<const TextEncoder> encoder;
   TokenizeOptions options = {};
 };
-[[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size);
+[[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size,
+                                         const Logger& log = Logger());
 
 // A token between two documents of a source in the concatenated view: of text as bytes, whose files have no ends.
 [[nodiscard]] std::optional<std::int64_t> document_separator(const SourceConfig& config);

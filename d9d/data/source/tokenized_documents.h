@@ -9,7 +9,7 @@
 //   targets.bin     int32: begin and end of each range of tokens that a model learns to predict, from the document's
 //                   first token on; absent where these are all tokens
 //   target_offsets.bin   int64: the first range of each document; then the number of ranges
-//   manifest.json   {"format": 2, "dtype": "uint16", "num_parts": ..., "num_documents": ..., "num_tokens": ...,
+//   manifest.json   {"format": 4, "dtype": "uint16", "num_parts": ..., "num_documents": ..., "num_tokens": ...,
 //                    "num_targets": ..., "num_skipped": ..., "first_skipped": "line 3 of 'a.jsonl': ..."}; written last
 // All numbers are little-endian.
 #pragma once
@@ -41,6 +41,7 @@ class TokenizedDocuments final : public TokenDocuments {
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   // Of pairs: what follows the prompt.
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
+  [[nodiscard]] bool has_targets() const override { return targets_.has_value(); }
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
 

@@ -11,7 +11,7 @@
 
 namespace d9d {
 
-inline constexpr int kTokenizedFormat = 3;  // of the folder, and of the tokens that one text gives
+inline constexpr int kTokenizedFormat = 4;  // of the folder, and of the tokens that one text gives
 
 struct TokenizedManifest {
   TokenDtype dtype = TokenDtype::kUint16;

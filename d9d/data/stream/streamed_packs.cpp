@@ -15,7 +15,7 @@ namespace {
 
 nlohmann::json order_of(const TextRows& rows, const TextEncoder& encoder, const StreamedPartOptions& part) {
   const std::string tokenised =
-      cat(rows.fingerprint(), "\n", encoder.fingerprint(), "\n", part.tokenize.end_of_document.value_or(-1));
+      cat(rows.identity(), "\n", encoder.fingerprint(), "\n", part.tokenize.end_of_document.value_or(-1));
   return {{"rows", fnv1a(tokenised)},
           {"num_parts", rows.num_parts()},
           {"max_positions", part.max_positions},
@@ -86,6 +86,11 @@ bool StreamedPacks::move_to_sequence(Position& position) {
       loaded_part_ = position.part;
       if (loaded_->num_skipped() > 0) {
         options_.log.warning("data: skipped ", loaded_->num_skipped(), " bad rows of part ", position.part);
+      }
+      if (loaded_->predicts_nothing()) {
+        options_.log.warning("data: in part ", position.part,
+                             " nothing is predicted: its answers are empty or cut off behind position ",
+                             options_.part.max_positions);
       }
     }
     if (position.sequence < loaded_->size()) return true;

@@ -1,5 +1,8 @@
 #include "d9d/data/text/chat_encoder.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
@@ -19,6 +22,17 @@ std::vector<TokenRange> ranges_of(const std::vector<bool>& is_assistant) {
   return ranges;
 }
 
+// "user, bot": each once, in their order.
+std::string roles_of(const std::vector<ChatMessage>& messages) {
+  std::vector<std::string> roles;
+  for (const ChatMessage& message : messages) {
+    if (std::ranges::find(roles, message.role) == roles.end()) roles.push_back(message.role);
+  }
+  std::string text;
+  for (const std::string& role : roles) text += (text.empty() ? "" : ", ") + role;
+  return text;
+}
+
 }  // namespace
 
 ChatEncoder::ChatEncoder(const std::filesystem::path& tokenizer, ChatFamily family)
@@ -36,9 +50,12 @@ EncodedRow ChatEncoder::encode_row(std::span<const std::string_view> columns, st
   const auto json = nlohmann::json::parse(columns.front(), nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return {.problem = "messages that are no JSON"};
   try {
-    const EncodedChat chat = encode_chat(tokenizer(), render_chat(family_, read_chat_messages(json, "messages")));
+    const std::vector<ChatMessage> messages = read_chat_messages(json, "messages");
+    const EncodedChat chat = encode_chat(tokenizer(), render_chat(family_, messages));
     EncodedRow row{.tokens = {chat.ids.begin(), chat.ids.end()}, .targets = ranges_of(chat.is_assistant)};
-    if (row.targets->empty()) return {.problem = "a conversation in which the assistant says nothing"};
+    if (row.targets->empty()) {
+      return {.problem = cat("a conversation in which the assistant says nothing: its roles are ", roles_of(messages))};
+    }
     if (end) row.tokens.push_back(*end);
     return row;
   } catch (const ConfigError& error) {

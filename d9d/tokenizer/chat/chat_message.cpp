@@ -10,6 +10,9 @@ namespace d9d {
 namespace {
 
 const std::string& text_of(const nlohmann::json& value, const std::string& place) {
+  D9D_CHECK(!value.is_null(), ConfigError, place,
+            "expected a text, got null: a message that has none, such as one with calls of tools only, is not built. "
+            "Write the text, or leave the conversation out.");
   D9D_CHECK(value.is_string(), ConfigError, place, "expected a text, got ", value.type_name(),
             ". Messages with images or parts are not built.");
   return value.get_ref<const std::string&>();
@@ -24,6 +27,10 @@ std::vector<ChatMessage> read_chat_messages(const nlohmann::json& messages, cons
   std::vector<ChatMessage> result;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string place = cat(where, ".", i);
+    D9D_CHECK(!(messages[i].is_object() && messages[i].contains("from") && messages[i].contains("value")), ConfigError,
+              place,
+              ": expected an object with \"role\" and \"content\", got one of ShareGPT with \"from\" and \"value\". ",
+              "Write role for from, content for value, user for human, and assistant for gpt.");
     D9D_CHECK(messages[i].is_object() && messages[i].contains("role") && messages[i].contains("content"), ConfigError,
               place, ": expected an object with \"role\" and \"content\", got ", messages[i].type_name(),
               " without them.");

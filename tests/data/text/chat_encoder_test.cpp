@@ -50,7 +50,10 @@ TEST_F(Chat, That_cannot_be_rendered_is_a_problem_of_its_row) {
   EXPECT_THAT(encode("[]").problem, HasSubstr("messages: expected a list of messages, got an empty one"));
   EXPECT_THAT(encode(R"([{"role": "assistant", "content": null, "tool_calls": []}])").problem,
               HasSubstr("messages.0.content: expected a text, got null"));
-  EXPECT_THAT(encode(R"([{"role": "user", "content": "a"}])").problem, HasSubstr("the assistant says nothing"));
+  EXPECT_THAT(encode(R"([{"role": "user", "content": "a"}, {"role": "bot", "content": "b"}])").problem,
+              HasSubstr("the assistant says nothing: its roles are user, bot"));
+  EXPECT_THAT(encode(R"([{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}])").problem,
+              HasSubstr("one of ShareGPT"));
 }
 
 TEST_F(Chat, Refuses_tokenizers_without_the_tokens_of_the_template) {
