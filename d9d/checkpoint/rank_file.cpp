@@ -139,6 +139,11 @@ void remove_rank_notes(const fs::path& folder, std::int64_t num_ranks) {
 
 StoredTensor RankFiles::find(const std::string& tensor, const SavedTensor& saved, const SavedBox& box) {
   const fs::path path = folder_ / box.file;
+  std::error_code error;
+  D9D_CHECK(
+      fs::exists(path, error), IoError, "[checkpoint] expected the file ", path.string(),
+      " that the manifest names, which does not exist. Restore it, or remove the folder, and the job continues from ",
+      "the one before.");
   const auto& entries = files_.try_emplace(box.file, path).first->second.entries();
   const auto found = entries.find(box.entry);
   const bool is_right = found != entries.end() && found->second.shape == box.box.sizes &&

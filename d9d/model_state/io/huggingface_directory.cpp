@@ -111,6 +111,11 @@ HuggingFaceDirectory::HuggingFaceDirectory(fs::path path) : path_(std::move(path
     for (const auto& [name, entry] : open(kSingleFileName)->entries()) file_of_tensor_.emplace(name, kSingleFileName);
     return;
   }
+  D9D_CHECK(fs::exists(path_, error), IoError, "[model_state::huggingface] expected a folder with ", kSingleFileName,
+            " or ", kIndexFileName, ", got '", path_.string(), "', which does not exist. Check the path; names of the ",
+            "hub are not downloaded: hf download NAME --local-dir FOLDER.");
+  D9D_CHECK(fs::is_directory(path_, error), IoError, "[model_state::huggingface] expected a folder with ",
+            kSingleFileName, " or ", kIndexFileName, ", got the file '", path_.string(), "'. Name its folder.");
   D9D_CHECK(fs::exists(path_ / kIndexFileName, error), IoError, "[model_state::huggingface] expected ", kSingleFileName,
             " or ", kIndexFileName, " in '", path_.string(), "', got neither. Check the path.");
   file_of_tensor_ = read_index(path_ / kIndexFileName);
