@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -10,14 +11,15 @@
 #include "d9d/data/source/match_files.h"
 #include "d9d/data/source/megatron_documents.h"
 #include "d9d/data/source/permuted_documents.h"
+#include "d9d/data/source/source_files.h"
 #include "d9d/data/source/token_corpus.h"
 #include "d9d/data/text/chat_encoder.h"
 #include "d9d/data/text/column_rows.h"
 #include "d9d/data/text/dataset_files.h"
+#include "d9d/data/text/document_ends.h"
 #include "d9d/data/text/jsonl_rows.h"
 #include "d9d/data/text/text_file_rows.h"
 #include "d9d/data/text/token_cache.h"
-#include "d9d/data/text/tokenizer_encoder.h"
 #include "d9d/data/text_form.h"
 #include "d9d/data/view/token_dataset.h"
 
@@ -34,8 +36,22 @@ void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabula
             needed, " for ", of, ", got ", vocabulary_size, ". Enlarge the model's vocabulary.");
 }
 
+// That a file is there, before someone opens it who does not know the key.
+void check_tokenizer(const std::filesystem::path& path) {
+  std::error_code error;
+  D9D_CHECK(!std::filesystem::is_directory(path, error), ConfigError,
+            "[data::build_documents] expected the file tokenizer.json for the key \"tokenizer\" of the data, got the "
+            "folder '",
+            path.string(), "'. Name the file in it.");
+  D9D_CHECK(std::filesystem::exists(path, error), ConfigError,
+            "[data::build_documents] expected the file of the key \"tokenizer\" of the data, got '", path.string(),
+            "', which does not exist. Check the path; names of the hub are not downloaded: hf download NAME "
+            "tokenizer.json --local-dir FOLDER.");
+}
+
 Encoder text_encoder(const TokenizationConfig& config) {
   if (!config.tokenizer) return std::make_shared<const ByteEncoder>();
+  check_tokenizer(*config.tokenizer);
   const EncodeOptions options{.add_special_tokens = config.add_special_tokens};
   return std::make_shared<const TokenizerEncoder>(*config.tokenizer, options);
 }
@@ -47,6 +63,7 @@ requires requires(const Source& source) { source.columns; }
 Encoder row_encoder(const Source& source) {
   const ColumnsConfig& columns = source.columns;
   if (!columns.messages_column) return text_encoder(columns.tokenization);
+  check_tokenizer(*columns.tokenization.tokenizer);
   return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_family(columns));
 }
 
@@ -100,18 +117,31 @@ Rows rows_of(const DatasetFiles& files, const ColumnsConfig& config) {
   return rows_of(files, std::vector{*config.prompt_column, config.column});
 }
 
-Rows rows_of(const TextSource& config) { return std::make_shared<const TextFileRows>(match_files(config.paths)); }
-
-Rows rows_of(const JsonlSource& config) {
-  return rows_of({.format = DatasetFormat::kJsonl, .paths = match_files(config.columns.paths)}, config.columns);
+Rows rows_of(const TextSource& config, const Logger& log) {
+  return std::make_shared<const TextFileRows>(without_empty(source_files(config.paths, log), log));
 }
 
-Rows rows_of(const ParquetSource& config) {
-  return rows_of({.format = DatasetFormat::kParquet, .paths = match_files(config.columns.paths)}, config.columns);
+Rows rows_of(const JsonlSource& config, const Logger& log) {
+  std::vector<std::filesystem::path> paths = without_empty(source_files(config.columns.paths, log), log);
+  return rows_of({.format = DatasetFormat::kJsonl, .paths = std::move(paths)}, config.columns);
+}
+
+Rows rows_of(const ParquetSource& config, const Logger& log) {
+  return rows_of({.format = DatasetFormat::kParquet, .paths = source_files(config.columns.paths, log)}, config.columns);
+}
+
+// Each file once.
+void remove_repeated(std::vector<std::filesystem::path>& files, const Logger& log) {
+  std::set<std::filesystem::path> known;
+  std::erase_if(files, [&](const std::filesystem::path& file) {
+    const bool is_known = !known.insert(std::filesystem::weakly_canonical(file)).second;
+    if (is_known) log.warning("data: '", file.string(), "' is named by two paths: it is read once.");
+    return is_known;
+  });
 }
 
 // First what is in folders of datasets, then the files.
-Rows rows_of(const ArrowSource& config) {
+Rows rows_of(const ArrowSource& config, const Logger& log) {
   DatasetFiles all;
   std::vector<std::string> patterns;
   const auto add = [&all](const DatasetFiles& files) {
@@ -126,11 +156,15 @@ Rows rows_of(const ArrowSource& config) {
     std::error_code error;
     if (std::filesystem::is_directory(path, error)) {
       add(dataset_files(path, config.split));
+      warn_of_missing_parts(all.paths, log);
     } else {
       patterns.push_back(path);
     }
   }
-  if (!patterns.empty() || all.paths.empty()) add({.format = DatasetFormat::kArrow, .paths = match_files(patterns)});
+  if (!patterns.empty() || all.paths.empty()) {
+    add({.format = DatasetFormat::kArrow, .paths = source_files(patterns, log)});
+  }
+  remove_repeated(all.paths, log);
   return rows_of(all, config.columns);
 }
 
@@ -139,13 +173,15 @@ template <class Source>
 requires requires(const Source& source) { source.columns; }
 const TokenizationConfig& tokenization_of(const Source& config) { return config.columns.tokenization; }
 
-// Leaves one, which is refused, if all are.
-void skip_empty(std::vector<std::filesystem::path>& files, const Logger& log) {
-  const auto has_bytes = [](const std::filesystem::path& file) { return std::filesystem::file_size(file) > 0; };
-  const auto empty = std::ranges::stable_partition(files, has_bytes);
-  if (empty.empty() || std::ssize(empty) == std::ssize(files)) return;
-  log.warning("data: skipped ", empty.size(), " bad rows, the first: no bytes in '", empty.front().string(), "'");
-  files.erase(empty.begin(), empty.end());
+// Whether the documents of a source end as their texts do. What the assistant says ends as its template has it.
+bool may_lack_ends(const TextSource& config, const TextEncoder& encoder) {
+  return !config.tokenization.end_of_document && encoder.tokens_behind().empty();
+}
+template <class Source>
+requires requires(const Source& source) { source.columns; }
+bool may_lack_ends(const Source& config, const TextEncoder& encoder) {
+  const ColumnsConfig& columns = config.columns;
+  return !columns.messages_column && !columns.tokenization.end_of_document && encoder.tokens_behind().empty();
 }
 
 bool is_bytes(const TextSource& config) {
@@ -156,11 +192,15 @@ bool is_bytes(const TextSource& config) {
 // -----------------------------
 
 template <class Source>
-requires requires(const Source& source) { rows_of(source); }
+requires requires(const Source& source, const Logger& log) { rows_of(source, log); }
 Documents documents_of(const Source& config, const DocumentOptions& options) {
-  Rows rows = rows_of(config);
-  return tokenised(std::move(rows), checked(row_encoder(config), options.vocabulary_size), tokenization_of(config),
-                   options);
+  Rows rows = rows_of(config, options.shared_log);
+  Encoder encoder = checked(row_encoder(config), options.vocabulary_size);
+  Documents documents = tokenised(std::move(rows), encoder, tokenization_of(config), options);
+  if (may_lack_ends(config, *encoder) && !end_with_special_tokens(*documents, *encoder)) {
+    warn_of_missing_ends(*encoder, options.shared_log);
+  }
+  return documents;
 }
 
 Documents documents_of(const TextSource& config, const DocumentOptions& options) {
@@ -169,22 +209,25 @@ Documents documents_of(const TextSource& config, const DocumentOptions& options)
                    options.vocabulary_size);
   const TokenFormat bytes{
       .dtype = TokenDtype::kUint8, .vocabulary_size = options.vocabulary_size, .tokenizer = byte_tokenizer_identity()};
-  std::vector<std::filesystem::path> files = match_files(config.paths);
-  if (config.tokenization.bad_rows == BadRows::kSkip) skip_empty(files, options.log);
+  const auto files = without_empty(source_files(config.paths, options.shared_log), options.shared_log);
+  for (const std::filesystem::path& file : files) check_text_file(file);
+  const bool has_separator = std::holds_alternative<ConcatenatedViewConfig>(config.sequence.view);
+  if (!has_separator) warn_of_missing_ends(ByteEncoder(), options.shared_log);
   return std::make_shared<const TokenCorpus>(files, bytes);
 }
 
 Documents documents_of(const TokensSource& config, const DocumentOptions& options) {
-  return std::make_shared<const TokenCorpus>(match_files({config.path.string()}),
-                                             TokenFormat{.dtype = config.dtype,
-                                                         .vocabulary_size = options.vocabulary_size,
-                                                         .end_of_document = config.end_of_document});
+  return std::make_shared<const TokenCorpus>(
+      without_empty(source_files({config.path.string()}, options.shared_log), options.shared_log),
+      TokenFormat{.dtype = config.dtype,
+                  .vocabulary_size = options.vocabulary_size,
+                  .end_of_document = config.end_of_document});
 }
 
 Documents documents_of(const MegatronSource& config, const DocumentOptions& options) {
   std::vector<Documents> sources;
-  for (const auto& path : match_files(config.paths)) {
-    sources.push_back(std::make_shared<const MegatronDocuments>(path, options.vocabulary_size));
+  for (const auto& prefix : megatron_prefixes(config.paths, options.shared_log)) {
+    sources.push_back(std::make_shared<const MegatronDocuments>(prefix, options.vocabulary_size));
   }
   return std::make_shared<const JoinedDocuments>(std::move(sources));
 }
@@ -198,20 +241,24 @@ Documents build_documents(const SourceConfig& config, const DocumentOptions& opt
 Documents build_documents(const DatasetDataConfig& config, const DocumentOptions& options) {
   const TokenizationConfig tokenization{
       .tokenizer = config.tokenizer, .add_special_tokens = true, .num_proc = config.num_proc};
-  Rows rows = rows_of(dataset_files(config.dataset, config.split), std::vector{config.text_column});
+  const DatasetFiles files = dataset_files(config.dataset, config.split);
+  warn_of_missing_parts(files.paths, options.shared_log);
+  Rows rows = rows_of(files, std::vector{config.text_column});
   Documents documents = tokenised(std::move(rows), checked(text_encoder(tokenization), options.vocabulary_size),
                                   tokenization, options, config.use_samples);
   auto order = numpy_permutation(documents->size(), static_cast<std::uint64_t>(config.shuffle_seed));
   return std::make_shared<const PermutedDocuments>(std::move(documents), std::move(order));
 }
 
-TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size) {
+TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size, const Logger& log) {
   return std::visit(
-      [vocabulary_size](const auto& source) -> TokenisableRows {
-        if constexpr (requires { rows_of(source); }) {
+      [&](const auto& source) -> TokenisableRows {
+        if constexpr (requires { rows_of(source, log); }) {
           Encoder encoder = checked(row_encoder(source), vocabulary_size);
           TokenizeOptions options = tokenize_options(tokenization_of(source), *encoder);
-          return {.rows = rows_of(source), .encoder = std::move(encoder), .options = std::move(options)};
+          Rows rows = rows_of(source, log);
+          if (may_lack_ends(source, *encoder)) warn_of_missing_ends(*encoder, log);
+          return {.rows = std::move(rows), .encoder = std::move(encoder), .options = std::move(options)};
         } else {
           throw ConfigError(
               "[data::build_rows] expected a source of text (text, jsonl, parquet, arrow) for the view \"streamed\", "

@@ -1,7 +1,7 @@
 // The documents of a source of a configuration.
 //
 // Example
-//   const auto documents = build_documents(source, {.vocabulary_size = 151936, .log = context.log()});
+//   const auto documents = build_documents(source, {.vocabulary_size = 151936});
 #pragma once
 
 #include <memory>
@@ -19,7 +19,8 @@ namespace d9d {
 struct DocumentOptions {
   std::int64_t vocabulary_size = 0;  // of the model; every token id must be smaller
   bool shows_progress = false;       // of tokenising, a bar on stderr
-  Logger log = Logger();
+  Logger log = Logger();             // for what one rank does for all: tokenising
+  Logger shared_log = Logger();      // for what all ranks find alike
 };
 
 // Rows of text are tokenised where the cache does not have them (cached_documents); text without a tokenizer and
@@ -31,13 +32,15 @@ struct DocumentOptions {
 [[nodiscard]] std::shared_ptr<const TokenDocuments> build_documents(const DatasetDataConfig& config,
                                                                     const DocumentOptions& options);
 
-// The rows of a source with what tokenises them, for a stream of them. Throws ConfigError for sources of tokens.
+// The rows of a source with what tokenises them, for a stream of them. `log` is told of what may not be meant. Throws
+// ConfigError for sources of tokens.
 struct TokenisableRows {
   std::shared_ptr<const TextRows> rows;
   std::shared_ptr<const TextEncoder> encoder;
   TokenizeOptions options = {};
 };
-[[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size);
+[[nodiscard]] TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size,
+                                         const Logger& log = Logger());
 
 // A token between two documents of a source in the concatenated view: of text as bytes, whose files have no ends.
 [[nodiscard]] std::optional<std::int64_t> document_separator(const SourceConfig& config);

@@ -21,7 +21,15 @@ UsableDocuments usable(Documents documents, const DocumentRules& rules, const Lo
   D9D_CHECK(result.size() > 0, ConfigError, "[data::build_view] expected a document of 2 to ", rules.max_positions + 1,
             " tokens, got none among the ", num_documents, " of ", described,
             ". Check the files, or the length of sequences.");
-  const auto& [too_short, too_long] = result.counts();
+  const auto& [too_short, too_long, without_targets] = result.counts();
+  D9D_CHECK(without_targets < result.size(), ConfigError,
+            "[data::build_view] expected a sample in which something is predicted, got none: the answers of all ",
+            result.size(), " samples of ", described, " are empty or cut off behind position ", rules.max_positions,
+            ". Lengthen the sequences (sequence_length), or set long_documents to \"split\".");
+  if (without_targets > 0) {
+    log.warning("data: in ", without_targets, " of ", result.size(),
+                " samples nothing is predicted: they are prompts whose answers are cut off or empty.");
+  }
   if (too_short > 0 && rules.too_short == ShortDocuments::kSkip) {
     log.info("data: left out ", too_short, " of ", num_documents, " documents, which have less than two tokens");
   }

@@ -32,7 +32,7 @@ struct AutoDataConfig {
   bool shuffle = false;
   bool drop_last = true;  // drop the last incomplete batch
   bool pin_memory = true;
-  bool persistent_workers = false;
+  bool persistent_workers = false;  // true asks for what holds: workers live as long as the stream, over all passes
   std::optional<std::int64_t> prefetch_factor = {};  // batches that each worker reads ahead
   // Seconds in which a microbatch must come; 0: no limit. null: 300, and none for the view "streamed".
   std::optional<double> timeout = {};

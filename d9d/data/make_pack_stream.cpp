@@ -17,9 +17,6 @@ LoaderOptions loader_options(const AutoDataConfig& config) {
             "[data::loader_options] expected num_workers > 0 where prefetch_factor or persistent_workers is set, got "
             "num_workers = ",
             config.num_workers, ". Remove those keys or add workers.");
-  D9D_CHECK(!config.persistent_workers, ConfigError,
-            "[data::loader_options] persistent_workers = true: workers that outlive a pass over the data are not built "
-            "in this version. Set it to false.");
   LoaderOptions options{.num_workers = config.num_workers,
                         .timeout_seconds = config.timeout.value_or(kDefaultDataTimeout)};
   if (config.prefetch_factor) options.prefetch_factor = *config.prefetch_factor;

@@ -35,8 +35,8 @@ struct StreamOptions {
 // `options` with the data-parallel coordinate and the logs of a rank of a job.
 [[nodiscard]] StreamOptions on_rank_of(const DistContext& context, StreamOptions options);
 
-// Converts the keys of a configuration to loader options. Throws ConfigError if keys of workers are set but
-// num_workers is 0, and for persistent_workers, which is not supported.
+// Converts the keys of a configuration to loader options. Workers outlive a pass over the data whatever
+// persistent_workers says. Throws ConfigError if keys of workers are set but num_workers is 0.
 [[nodiscard]] LoaderOptions loader_options(const AutoDataConfig& config);
 
 namespace detail {

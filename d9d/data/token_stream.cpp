@@ -1,7 +1,9 @@
 #include "d9d/data/token_stream.h"
 
+#include <filesystem>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -31,7 +33,8 @@ struct Job {
 DocumentOptions document_options(const Job& job) {
   return {.vocabulary_size = job.options.vocabulary_size,
           .shows_progress = job.options.shows_progress,
-          .log = job.options.stream.log};
+          .log = job.options.stream.log,
+          .shared_log = job.options.stream.shared_log};
 }
 
 const SequenceConfig& sequence_of(const SourceConfig& config) {
@@ -129,9 +132,36 @@ TokenView view_of(const DataOf<Source>& config, const Job& job) {
   return view_of_source(config.source, job, job.options.stream.seed);
 }
 
+std::vector<std::string> paths_of(const SourceConfig& config) {
+  return std::visit(
+      [](const auto& source) -> std::vector<std::string> {
+        if constexpr (requires { source.columns; }) {
+          return source.columns.paths;
+        } else if constexpr (requires { source.paths; }) {
+          return source.paths;
+        } else {
+          return {source.path.string()};
+        }
+      },
+      config);
+}
+
+// Of two sources that read one path: often a mistake, but each may take a column of it.
+void warn_of_shared_paths(const MixtureDataConfig& config, const Logger& log) {
+  std::map<std::string, std::size_t> source_of_path;
+  for (std::size_t i = 0; i < config.sources.size(); ++i) {
+    for (const std::string& path : paths_of(config.sources[i].source)) {
+      const auto [known, is_new] = source_of_path.emplace(std::filesystem::weakly_canonical(path).string(), i);
+      if (is_new || known->second == i) continue;
+      log.warning("data: '", path, "' is in sources ", known->second, " and ", i, " of the mixture.");
+    }
+  }
+}
+
 // Each source is shuffled by itself, with a seed of its own.
 TokenView view_of(const MixtureDataConfig& config, const Job& job) {
   check_same_tokenizer(config);
+  warn_of_shared_paths(config, job.options.stream.shared_log);
   std::vector<MixtureDataset<TokenSample>::Source> sources;
   std::string order = "mixture of";
   bool is_packed = false;
@@ -217,7 +247,7 @@ std::unique_ptr<PackStream<TokenBatch>> build_streamed(const SourceConfig& confi
   D9D_CHECK(job.loader.timeout.value_or(0) == 0 && !job.loader.prefetch_factor && job.loader.drop_last, ConfigError,
             "[data::build_token_stream] expected no timeout and no prefetch_factor, and drop_last, with the view "
             "\"streamed\", got one of them. Each worker tokenises one part ahead; remove the keys.");
-  TokenisableRows rows = build_rows(config, job.options.vocabulary_size);
+  TokenisableRows rows = build_rows(config, job.options.vocabulary_size, job.options.stream.shared_log);
   const StreamOptions& stream = job.options.stream;
   return std::make_unique<StreamedPacks>(std::move(rows.rows), std::move(rows.encoder),
                                          StreamedOptions{.part = {.tokenize = rows.options,

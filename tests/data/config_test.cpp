@@ -1,7 +1,10 @@
 #include "d9d/data/config.h"
 
+#include <fstream>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
@@ -78,6 +81,15 @@ TEST(DataConfig, Without_a_kind_is_the_record_of_a_dataset) {
                 "tokenizer": "tokenizer.json", "num_proc": 16, "presort_buffer_size": 1000, "global_batch_size": 128,
                 "microbatch_size": 8, "num_workers": 4})");
   EXPECT_EQ(std::get<DatasetDataConfig>(config).presort_buffer_size, 1000);
+}
+
+TEST(DataConfig, Reads_the_mixture_that_its_page_shows) {
+  std::ifstream page(D9D_SOURCE_DIR "/docs/data.md");
+  const std::string text{std::istreambuf_iterator<char>(page), {}};
+  const std::size_t begin = text.find("```json\n{\"kind\": \"mixture\"") + 8;
+  const auto json = nlohmann::json::parse(text.substr(begin, text.find("```", begin) - begin));
+  const auto config = parse_record<DataConfig>(json, {.keys = "data"});
+  EXPECT_EQ(std::get<MixtureDataConfig>(config).sources.size(), 2U);
 }
 
 TEST(DataConfig, Refuses_loader_keys_that_contradict_each_other) {

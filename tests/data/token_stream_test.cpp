@@ -2,7 +2,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <set>
+#include <thread>
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -165,14 +169,24 @@ TEST_F(TokenStream, Refuses_options_of_workers_without_workers) {
   }
 }
 
-TEST_F(TokenStream, Refuses_persistent_workers_by_name) {
-  TokensDataConfig persistent = config();
-  persistent.loader.num_workers = 1;
-  EXPECT_NO_THROW((void)build(persistent));
-  persistent.loader.persistent_workers = true;
-  EXPECT_EQ(config_error([&] { (void)build(persistent); }),
-            "[data::loader_options] persistent_workers = true: workers that outlive a pass over the data are not built "
-            "in this version. Set it to false.");
+// A sample is the thread that read it.
+struct ReaderOfSamples {
+  std::int64_t size() const { return 4; }
+  at::Tensor get(std::int64_t /*index*/) const {
+    return at::scalar_tensor(static_cast<std::int64_t>(std::hash<std::thread::id>()(std::this_thread::get_id())),
+                             at::kLong);
+  }
+};
+
+TEST_F(TokenStream, Has_workers_that_outlive_a_pass) {
+  const AutoDataConfig loader{
+      .global_batch_size = 2, .microbatch_size = 2, .num_workers = 1, .persistent_workers = true};
+  const auto first = [](std::span<const at::Tensor> samples) { return samples.front(); };
+  auto stream =
+      make_pack_stream<at::Tensor>(std::make_shared<const ReaderOfSamples>(), first, loader, {.repeat = true});
+  std::set<std::int64_t> readers;
+  for (int step = 0; step < 6; ++step) readers.insert(stream->next().value().front().item<std::int64_t>());  // 3 passes
+  EXPECT_EQ(readers.size(), 1U);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ using test::values;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr DataParallelRank kRank{.index = 1, .size = 2};
 
@@ -33,6 +34,15 @@ class TextOfAJob : public test::SourceTest {
   }
   static std::string error_of(const nlohmann::json& json) {
     return test::message_of<ConfigError>([&] { (void)build(json); });
+  }
+
+  // What is said while the stream is built, and so many packs are read.
+  static std::string log_of(const nlohmann::json& json, int num_packs = 0) {
+    std::string log;
+    const Logger logger = Logger().with_sink([&](std::string_view line) { log += line; });
+    const auto stream = build(json, {.log = logger, .shared_log = logger});
+    for (int i = 0; i < num_packs; ++i) (void)stream->next();
+    return log;
   }
 
   // One document a pack.
@@ -71,17 +81,131 @@ TEST_F(TextOfAJob, Is_tokenised_as_the_keys_say) {
   EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b', 'c', 'd', 256}));
 }
 
-TEST_F(TextOfAJob, Of_bytes_is_without_empty_files_where_the_policy_says_so) {
+TEST_F(TextOfAJob, Of_bytes_is_without_empty_files) {
   nlohmann::json json = documents("text", {write("a.txt", "ab"), write("b.txt", ""), write("c.txt", "cd")});
-  EXPECT_THAT(test::message_of<IoError>([&] { (void)read(json); }), HasSubstr("b.txt"));
-  json["bad_rows"] = "skip";
-  std::string log;
-  const Logger logger = Logger().with_sink([&](std::string_view line) { log += line; });
   EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}, Ids{'c', 'd'}));
-  (void)build(json, {.log = logger});
-  EXPECT_THAT(log, AllOf(HasSubstr("skipped 1 bad rows"), HasSubstr("b.txt")));
+  EXPECT_THAT(log_of(json), AllOf(HasSubstr("1 of 3 files are empty"), HasSubstr("b.txt")));
   json["paths"] = {(folder / "b.txt").string()};
   EXPECT_THAT(test::message_of<IoError>([&] { (void)read(json); }), HasSubstr("b.txt"));
+}
+
+TEST_F(TextOfAJob, Of_bytes_is_no_compressed_file) {
+  const auto path = write("a.txt", std::string_view("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10));
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)read(documents("text", {path})); }), HasSubstr("gzip"));
+}
+
+// A model stops where it has learned to.
+TEST_F(TextOfAJob, Without_a_token_that_ends_a_document_is_told) {
+  constexpr const char* kWarning = "no token ends a document";
+  const auto path =
+      write("a.jsonl", "{\"text\": \"ab\", \"ended\": \"ab</s>\"}\n{\"text\": \"cd\", \"ended\": \"cd</s>\"}\n");
+  nlohmann::json json = documents("jsonl", {path});
+  std::string tokenizer = test::byte_tokenizer();
+  for (std::size_t at = 0; (at = tokenizer.find("<s>", at)) != std::string::npos;) tokenizer.replace(at, 3, "</s>");
+  json["tokenizer"] = write("tokenizer.json", tokenizer);
+  for (const char* view : {"documents", "packed", "streamed", "concatenated"}) {
+    nlohmann::json own = json;
+    own.update({{"view", {{"kind", view}}}, {"sequence_length", view == std::string("concatenated") ? 1 : 9}});
+    EXPECT_THAT(log_of(own), AllOf(HasSubstr(kWarning), HasSubstr("such as \"</s>\""))) << view;
+    own["end_of_document"] = "</s>";
+    EXPECT_THAT(log_of(own), Not(HasSubstr(kWarning))) << view;
+  }
+  json["column"] = "ended";
+  EXPECT_THAT(log_of(json), Not(HasSubstr(kWarning)));
+  EXPECT_THAT(log_of(documents("text", {write("a.txt", "ab")})), HasSubstr(kWarning));
+  nlohmann::json bytes = documents("text", {write("a.txt", "ab")});  // with a separator
+  bytes.update({{"view", {{"kind", "concatenated"}}}, {"sequence_length", 1}});
+  EXPECT_THAT(log_of(bytes), Not(HasSubstr(kWarning)));
+}
+
+// Lengths of 2 and 8 in turn.
+TEST_F(TextOfAJob, Is_sorted_in_buffers_of_the_size_that_the_key_says) {
+  std::string text;
+  for (int i = 0; i < 8; ++i) text += "{\"text\": \"" + std::string(i % 2 == 0 ? 3 : 9, 'a') + "\"}\n";
+  nlohmann::json json = documents("jsonl", {write("a.jsonl", text)});
+  json["global_batch_size"] = json["microbatch_size"] = 2;
+  const auto num_padded = [&](std::int64_t buffer_size) {
+    json["view"]["sort_buffer_size"] = buffer_size;
+    std::int64_t count = 0;
+    const auto stream = build(json);
+    while (auto pack = stream->next()) {
+      for (const std::int64_t label : values(pack->front().labels)) count += label == kIgnoreIndex ? 1 : 0;
+    }
+    return count;
+  };
+  EXPECT_EQ(num_padded(0), 4 * 6);
+  EXPECT_EQ(num_padded(2), 4 * 6) << "a buffer has one pack";
+  EXPECT_EQ(num_padded(4), 0);
+}
+
+// Of 6, 6, 3 and 3 positions, two fill a sequence of 9 if they are in one buffer.
+TEST_F(TextOfAJob, Is_packed_in_buffers_of_the_size_that_the_key_says) {
+  std::string text;
+  for (const int length : {7, 7, 4, 4}) text += "{\"text\": \"" + std::string(length, 'a') + "\"}\n";
+  nlohmann::json json = documents("jsonl", {write("a.jsonl", text)});
+  json["view"] = {{"kind", "packed"}};
+  const auto num_sequences = [&](std::int64_t buffer_size) {
+    json["view"]["buffer_size"] = buffer_size;
+    std::int64_t count = 0;
+    const auto stream = build(json);
+    while (stream->next()) ++count;
+    return count;
+  };
+  EXPECT_EQ(num_sequences(1), 4);
+  EXPECT_EQ(num_sequences(2), 3);
+  EXPECT_EQ(num_sequences(4), 2);
+}
+
+TEST_F(TextOfAJob, With_nothing_to_predict_is_refused_or_told) {
+  const auto path = write(
+      "a.jsonl", "{\"prompt\": \"123456789\", \"text\": \"ab\"}\n{\"prompt\": \"1234567890\", \"text\": \"cd\"}\n");
+  nlohmann::json json = documents("jsonl", {path});
+  json.update({{"prompt_column", "prompt"}, {"view", {{"kind", "documents"}, {"long_documents", "truncate"}}}});
+  EXPECT_THAT(log_of(json), HasSubstr("in 1 of 2 samples nothing is predicted"));
+  json["sequence_length"] = 8;
+  EXPECT_THAT(error_of(json), AllOf(HasSubstr("the answers of all 2 samples"), HasSubstr("behind position 8")));
+  json["view"]["long_documents"] = "split";
+  EXPECT_THAT(log_of(json), HasSubstr("in 2 of 4 samples nothing is predicted"));
+  json["view"] = {{"kind", "streamed"}, {"long_documents", "truncate"}};
+  EXPECT_THAT(log_of(json, 1), HasSubstr("in part 0 nothing is predicted"));
+}
+
+TEST_F(TextOfAJob, Names_the_key_of_a_tokenizer_that_is_not_there) {
+  nlohmann::json json = documents("jsonl", {write("a.jsonl", "{\"text\": \"ab\"}\n")});
+  json["tokenizer"] = "Qwen/Qwen3-0.6B";
+  EXPECT_THAT(error_of(json), AllOf(HasSubstr("\"tokenizer\""), HasSubstr("does not exist"), HasSubstr("hf download")));
+  json["tokenizer"] = folder.string();
+  EXPECT_THAT(error_of(json), AllOf(HasSubstr("the folder"), HasSubstr("Name the file")));
+}
+
+TEST_F(TextOfAJob, Of_a_vocabulary_without_a_byte_has_bad_rows_where_it_occurs) {
+  nlohmann::json tokenizer = nlohmann::json::parse(test::byte_tokenizer());
+  const std::string name = "\u0104";  // of byte 4
+  tokenizer["model"]["vocab"]["unused"] = tokenizer["model"]["vocab"].at(name);
+  tokenizer["model"]["vocab"].erase(name);
+  nlohmann::json json = documents("jsonl", {write("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"a\\u0004\"}\n")});
+  json["tokenizer"] = write("tokenizer.json", tokenizer.dump());
+  EXPECT_THAT(test::message_of<IoError>([&] { (void)read(json); }),
+              AllOf(HasSubstr("got byte 4, for which it has no token"), HasSubstr("in line 2 of")));
+  json["bad_rows"] = "skip";
+  EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}));
+}
+
+TEST_F(TextOfAJob, Is_read_by_the_prefix_of_a_dataset_of_Megatron) {
+  nlohmann::json json = documents("megatron", {D9D_SOURCE_DIR "/tests/data/source/megatron/uint16.idx"});
+  json.erase("cache");
+  json["view"]["long_documents"] = "truncate";
+  const auto read_large = [](const nlohmann::json& own) {
+    std::vector<Ids> all;
+    const auto stream = build_token_stream(parse_record<DataConfig>(own, {.keys = "data"}), {.vocabulary_size = 50257});
+    while (auto pack = stream->next()) all.push_back(values(pack->front().input_ids));
+    return all;
+  };
+  const std::vector<Ids> by_index = read_large(json);
+  json["paths"] = {D9D_SOURCE_DIR "/tests/data/source/megatron/uint16"};
+  EXPECT_EQ(read_large(json), by_index);
+  json["paths"] = {D9D_SOURCE_DIR "/tests/data/source/megatron/uint16.*"};
+  EXPECT_EQ(read_large(json), by_index) << "each dataset once";
 }
 
 TEST_F(TextOfAJob, Is_kept_where_the_cache_is) {

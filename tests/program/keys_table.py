@@ -69,7 +69,6 @@ def tests(path, test):
 
 def loader_rows():
     sampler, stream = "tests/data/order/global_batch_sampler_test.cpp", "tests/data/token_stream_test.cpp"
-    workers = {"data.num_workers": 1}
     return {
         "global_batch_size": Row(16, look=numbers),
         "microbatch_size": Row(3, look=refused("global_batch_size", "microbatch_size")),
@@ -78,7 +77,7 @@ def loader_rows():
         "shuffle": Row(True, look=numbers, given={"data.shuffle": False}),
         "drop_last": tests(stream, "Ends_with_a_shorter_pack_unless_the_rest_is_dropped"),
         "pin_memory": tests(stream, "Hands_out_tensors_that_are_pinned_only_where_there_is_a_gpu"),
-        "persistent_workers": Row(True, look=refused("persistent_workers", "not built in this version"), given=workers),
+        "persistent_workers": tests(stream, "Has_workers_that_outlive_a_pass"),
         "prefetch_factor": tests("tests/data/loader/ordered_workers_test.cpp", "Compute_no_further_ahead_than_allowed"),
         "timeout": tests("tests/data/loader/ordered_workers_test.cpp", "Give_up_waiting_after_the_timeout_and_can_wait_again"),
     }
@@ -100,9 +99,9 @@ def data_rows():
         "data[text].cache": tests(text, "Is_kept_where_the_cache_is"),
         "data[text].view": every_document,
         "data[text].view[documents].long_documents": tests(kinds, "Refuse_or_cut_documents_longer_than_a_sequence"),
-        "data[text].view[documents].sort_buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
+        "data[text].view[documents].sort_buffer_size": tests(text, "Is_sorted_in_buffers_of_the_size_that_the_key_says"),
         "data[text].view[packed].long_documents": tests(kinds, "Refuse_or_cut_documents_longer_than_a_sequence"),
-        "data[text].view[packed].buffer_size": tests(kinds, "Refuse_the_position_of_another_order"),
+        "data[text].view[packed].buffer_size": tests(text, "Is_packed_in_buffers_of_the_size_that_the_key_says"),
         "data[text].view[streamed].long_documents": streamed,
         "data[text].view[streamed].buffer_size": streamed,
         "data[text].view[streamed].tokens_per_step": streamed,

@@ -16,6 +16,9 @@ LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 O200K = (rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{CONTRACTIONS}?|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{CONTRACTIONS}?"
          rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{END}")
+# As tiktoken has it, with sets where letter case does not matter; and more of these.
+TIKTOKEN = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")
+ANY_CASE = r"(?i:[k-m]+|[^s-v\s\d]a|[\d_-]+[q]?)"
 PUBLISHED = {"gpt2": GPT2, "qwen2": QWEN2, "qwen35": QWEN35, "llama3": LLAMA3, "o200k": O200K}
 DEEPSEEK = [r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
             r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + END]
@@ -101,6 +104,16 @@ def awkward_added_tokens(tokenizer):
         AddedToken("\u00e9", normalized=True), AddedToken("   ", normalized=False, lstrip=True)])
 
 
+LACKING = "".join(chr(code) for code in (4, 6, 19, 20, 22, 29))  # as SmolLM's vocabulary does
+
+
+def without_bytes(definition, lost):
+    """The vocabulary without the tokens of some bytes, numbered anew. It has no added tokens."""
+    model = definition["model"]
+    left = [token for token in sorted(model["vocab"], key=model["vocab"].get) if token not in {ALPHABET[byte] for byte in lost}]
+    return definition | {"model": model | {"vocab": {token: i for i, token in enumerate(left)}}}
+
+
 def all_tokenizers(texts, tiktoken_file):
     """{name: tokenizer.json}"""
     made = {name: trained(after(split(pattern)), texts) for name, pattern in PUBLISHED.items() if name != "gpt2"}
@@ -128,4 +141,7 @@ def all_tokenizers(texts, tiktoken_file):
         awkward_added_tokens(made[name])
     made["NFD_NFKC"] = trained(after(split(QWEN2)), texts)
     made["NFD_NFKC"].normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.NFKC()])
+    few_bytes = trained(after(split(TIKTOKEN), split(ANY_CASE)), texts).to_str()
+    lacking = without_bytes(json.loads(few_bytes), [*map(ord, LACKING), 0xC0, 0xC1, *range(0xF5, 0x100)])
+    made["few_bytes"] = Tokenizer.from_str(json.dumps(lacking))
     return {"qwen": qwen(tiktoken_file)} | {name: tokenizer.to_str() for name, tokenizer in made.items()}

@@ -77,7 +77,7 @@ TEST_P(Wheel, Gives_the_same_ids_offsets_and_texts) {
 INSTANTIATE_TEST_SUITE_P(Forms, Wheel,
                          ::testing::Values("qwen", "gpt2", "qwen2", "qwen35", "llama3", "o200k", "o200k_removed",
                                            "prefix", "digits", "digit_runs", "deepseek", "NFC", "NFD", "NFKC", "NFKD",
-                                           "NFD_NFKC"),
+                                           "NFD_NFKC", "few_bytes"),
                          [](const auto& form) { return std::string(form.param); });
 
 TEST(WheelThreads, Share_one_tokenizer) {

@@ -87,6 +87,7 @@ class Tokenize(unittest.TestCase):
             (["t", source, *good, "--bad-rows=drop"], 1, "drop"),
             (["t", source, *good, "--kind=csv"], 1, "csv"),
             (["t", "a.csv", *good], 2, "Add --kind"),
+            (["t", "a.jsonl.gz", *good], 2, "compressed as its name says. Unpack it"),
             (["t", str(self.root / "none*.jsonl"), *good], 1, "none*.jsonl"),
             (["t", source, *good, "--end-of-document=<end>"], 1, "'<end>'"),
             ([str(self.root), source, *good], 2, "not to exist"),

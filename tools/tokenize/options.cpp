@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,6 +56,9 @@ std::string kind_of(const std::filesystem::path& source) {
       {".txt", "text"}, {".jsonl", "jsonl"}, {".json", "jsonl"}, {".parquet", "parquet"}, {".arrow", "arrow"}};
   const auto found = kinds.find(source.extension());
   if (found != kinds.end()) return found->second;
+  static const std::set<std::string> packed = {".gz", ".zst", ".xz", ".bz2", ".lz4", ".zip", ".tar", ".tgz"};
+  D9D_CHECK(!packed.contains(source.extension()), UsageError, "[tokenize] expected files of text, got '",
+            source.string(), "', which is compressed as its name says. Unpack it.");
   D9D_CHECK(std::filesystem::is_directory(source), UsageError,
             "[tokenize] expected files whose names say their kind, got '", source.string(), "'. Add --kind.");
   return "arrow";

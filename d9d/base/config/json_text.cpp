@@ -10,6 +10,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
 #include "d9d/base/config/json_depth.h"
+#include "d9d/base/config/json_fault.h"
 
 namespace d9d {
 namespace {
@@ -66,15 +67,15 @@ std::string line_and_column(std::string_view text, std::size_t byte) {
   return cat("line ", std::count(before.begin(), before.end(), '\n') + 1, ", column ", before.size() - line_start + 1);
 }
 
-// nlohmann's sentence without its own prefix: "unexpected '}'; expected string literal".
-std::string cause_of(const std::string& what) {
+}  // namespace
+
+std::string json_fault(const std::exception& error) {
+  const std::string what = error.what();
   for (const std::string_view marker : {" - ", ": "}) {
     if (const auto at = what.find(marker); at != std::string::npos) return what.substr(at + marker.size());
   }
   return what;
 }
-
-}  // namespace
 
 Json parse_json_text(std::string_view text, const std::string& source) {
   StructureCheck check(source);
@@ -85,10 +86,9 @@ Json parse_json_text(std::string_view text, const std::string& source) {
     });
   } catch (const Json::parse_error& error) {
     throw ConfigError(cat(ConfigPath{.source = source}, line_and_column(text, error.byte), ": expected JSON, got ",
-                          cause_of(error.what()), ". Mend the syntax."));
+                          json_fault(error), ". Mend the syntax."));
   } catch (const Json::exception& error) {
-    throw ConfigError(
-        cat(ConfigPath{.source = source}, "expected JSON, got ", cause_of(error.what()), ". Mend the value."));
+    throw ConfigError(cat(ConfigPath{.source = source}, "expected JSON, got ", json_fault(error), ". Mend the value."));
   }
 }
 

@@ -6,6 +6,17 @@
 
 namespace d9d {
 
+namespace {
+
+// Whether an argument with '=' is a path for all that: that of a file, or in a folder. Keys have no '/'.
+bool is_path(const std::string& argument) {
+  std::error_code error;
+  return argument.substr(0, argument.find('=')).find('/') != std::string::npos ||
+         std::filesystem::is_regular_file(argument, error);
+}
+
+}  // namespace
+
 ConfigCommand parse_config_command(int argc, const char* const* argv) {
   ConfigCommand command{.program = argc > 0 ? argv[0] : "program"};
   for (int i = 1; i < argc; ++i) {
@@ -15,7 +26,7 @@ ConfigCommand parse_config_command(int argc, const char* const* argv) {
     } else if (argument == "--schema") {
       command.wants_schema = true;
     } else if (command.file.empty()) {
-      D9D_CHECK(argument[0] != '-' && argument.find('=') == std::string::npos, UsageError,
+      D9D_CHECK(argument[0] != '-' && (argument.find('=') == std::string::npos || is_path(argument)), UsageError,
                 "[config] expected a configuration file first, got '", argument, "'. Usage: ", command.program,
                 " CONFIG.json [key.path=value ...]");
       command.file = argument;

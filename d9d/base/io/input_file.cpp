@@ -14,6 +14,9 @@ namespace d9d {
 
 InputFile::InputFile(std::filesystem::path path)
     : path_(std::move(path)), descriptor_(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
+  const bool is_there = descriptor_ >= 0 || (errno != ENOENT && errno != ENOTDIR);
+  D9D_CHECK(is_there, IoError, "[base::io] expected to read '", path_.string(),
+            "', which does not exist (No such file). Check the path.");
   if (descriptor_ < 0) detail::throw_system_error("to open", path_);
   struct stat status {};
   const bool is_inspected = ::fstat(descriptor_, &status) == 0;

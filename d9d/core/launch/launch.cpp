@@ -15,6 +15,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
+#include "d9d/base/io/bus_errors.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/thread/thread_job.h"
@@ -186,6 +187,7 @@ void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh
 }  // namespace
 
 int run_reporting_errors(const std::function<void()>& program) {
+  explain_bus_errors();
   const auto report = [](const std::string& text) {
     if (!tell_supervisor(text)) write_line_to_stderr("error: " + text);
   };

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <string_view>
 #include <system_error>
 
 #include "d9d/base/check.h"
@@ -30,12 +31,37 @@ std::filesystem::path name_of(const std::filesystem::path& path) {
   return std::filesystem::equivalent(normal, name, error) ? normal : name;
 }
 
+// The pattern in which what exists as it is written is no pattern: a folder or a file may have [ ] in its name.
+std::string escaped(const std::string& pattern) {
+  std::size_t end = pattern.size();  // of the longest path that exists
+  std::error_code error;
+  while (end > 0 && !std::filesystem::exists(pattern.substr(0, end), error)) {
+    const std::size_t slash = pattern.rfind('/', end - 1);
+    end = slash == std::string::npos ? 0 : slash;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (i < end && std::string_view("*?[]\\").find(pattern[i]) != std::string_view::npos) text += '\\';
+    text += pattern[i];
+  }
+  return text;
+}
+
+// What may have been meant by a pattern that matches no file.
+std::string remedy_of(const std::string& pattern) {
+  std::error_code error;
+  if (std::filesystem::is_directory(pattern, error)) return "It is a folder: name the files in it, such as '*.jsonl'.";
+  const bool has_brackets = pattern.find('[') != std::string::npos;
+  return cat("Check the path",
+             has_brackets ? ": of names that do not exist [ ] are a pattern, one of the characters" : "", ".");
+}
+
 }  // namespace
 
 std::vector<std::filesystem::path> match_files(const std::vector<std::string>& patterns) {
   std::map<std::filesystem::path, std::filesystem::path> files;  // name: the file that it leads to
   for (const std::string& pattern : patterns) {
-    const GlobResult matches(pattern);
+    const GlobResult matches(escaped(pattern));
     D9D_CHECK(matches.status == 0 || matches.status == GLOB_NOMATCH, IoError, "[data::match_files] expected '", pattern,
               "' to be searchable, got glob error ", matches.status, ". Check the permissions of its folders.");
     bool found = false;
@@ -46,7 +72,7 @@ std::vector<std::filesystem::path> match_files(const std::vector<std::string>& p
       found = true;
     }
     D9D_CHECK(found, ConfigError, "[data::match_files] expected '", pattern, "' to match a file, got none in '",
-              std::filesystem::current_path().string(), "'. Check the path.");
+              std::filesystem::current_path().string(), "'. ", remedy_of(pattern));
   }
   D9D_CHECK(!files.empty(), ConfigError,
             "[data::match_files] expected at least one path, got an empty list. Name the files to read.");

@@ -29,6 +29,7 @@ class PermutedDocuments final : public TokenDocuments {
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override {
     return documents_->targets(order_[document]);
   }
+  [[nodiscard]] bool has_targets() const override { return documents_->has_targets(); }
   [[nodiscard]] std::string place(std::int64_t document) const override { return documents_->place(order_[document]); }
   [[nodiscard]] std::string describe() const override { return documents_->describe(); }
   [[nodiscard]] DocumentsIdentity identity() const override { return documents_->identity(); }

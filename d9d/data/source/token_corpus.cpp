@@ -4,6 +4,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/data/text/file_fingerprint.h"
+#include "d9d/data/text/file_form.h"
 
 namespace d9d {
 
@@ -16,6 +17,10 @@ TokenCorpus::TokenCorpus(const std::vector<std::filesystem::path>& files, TokenF
   const std::int64_t token_bytes = bytes_per_token(format.dtype);
   std::int64_t num_tokens = 0;
   for (const std::filesystem::path& path : files) {
+    if (const auto form = foreign_format(first_bytes(path))) {
+      throw IoError(cat("[data::TokenCorpus] expected token ids in '", path.string(), "', got a file that is ",
+                        form->is, ". ", form->remedy, "."));
+    }
     auto mapping = std::make_unique<MappedFile>(path);
     const auto num_bytes = static_cast<std::int64_t>(mapping->bytes().size());
     D9D_CHECK(num_bytes > 0, IoError, "[data::TokenCorpus] expected tokens in '", path.string(),
@@ -24,10 +29,29 @@ TokenCorpus::TokenCorpus(const std::vector<std::filesystem::path>& files, TokenF
               "' to hold whole tokens of ", token_bytes, " bytes, got ", num_bytes,
               " bytes. Check the dtype, or write the file again.");
     files_.push_back({path, std::move(mapping), num_tokens, num_bytes / token_bytes});
+    check_width(files_.back());
     find_documents(files_.back());
     num_tokens += files_.back().num_tokens;
   }
   starts_.push_back(num_tokens);
+}
+
+// Ids of twice as many bytes: their upper halves, which are 0 but for the largest ids, are read as every second token.
+void TokenCorpus::check_width(const File& file) const {
+  constexpr std::int64_t kFewest = 64, kLooksAt = 4096;
+  const std::int64_t num_bits = 8 * bytes_per_token(format_.dtype);
+  if (file.num_tokens < kFewest || num_bits == 8 || num_bits == 64) return;  // bytes may be any
+  std::vector<std::int64_t> tokens(static_cast<std::size_t>(std::min(kLooksAt, file.num_tokens)));
+  read_tokens(file.mapping->bytes().data(), format_.dtype, tokens);
+  const std::int64_t largest_upper_half = (format_.vocabulary_size - 1) >> num_bits;
+  bool looks_wider = true, has_ids = false;
+  for (std::size_t i = 0; i + 1 < tokens.size(); i += 2) {
+    has_ids |= tokens[i] > largest_upper_half;
+    looks_wider &= tokens[i + 1] >= 0 && tokens[i + 1] <= largest_upper_half;
+  }
+  D9D_CHECK(!(looks_wider && has_ids), IoError, "[data::TokenCorpus] expected ids of dtype ", enum_name(format_.dtype),
+            " in '", file.path.string(), "', got at most ", largest_upper_half, " at every second place of the first ",
+            tokens.size(), ", as ids of ", num_bits / 4, " bytes have. Set the dtype with which they were written.");
 }
 
 void TokenCorpus::find_documents(const File& file) {

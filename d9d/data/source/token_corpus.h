@@ -30,8 +30,8 @@ struct TokenFormat {
 
 class TokenCorpus final : public TokenDocuments {
  public:
-  // Throws IoError that names a file that is empty or ends within a token, ConfigError if there is no file and unless
-  // 0 <= end_of_document < vocabulary_size.
+  // Throws IoError that names a file that is empty, ends within a token, is of another format or has ids of twice as
+  // many bytes; ConfigError if there is no file and unless 0 <= end_of_document < vocabulary_size.
   TokenCorpus(const std::vector<std::filesystem::path>& files, TokenFormat format);
 
   [[nodiscard]] std::int64_t size() const override { return std::ssize(starts_) - 1; }
@@ -49,6 +49,7 @@ class TokenCorpus final : public TokenDocuments {
     std::int64_t start;  // its first token among those of all files
     std::int64_t num_tokens;
   };
+  void check_width(const File& file) const;
   void find_documents(const File& file);
   [[nodiscard]] const File& file_at(std::int64_t token) const;
 

@@ -34,6 +34,10 @@ std::vector<TokenRange> JoinedDocuments::targets(std::int64_t document) const {
   return found.source.targets(found.document);
 }
 
+bool JoinedDocuments::has_targets() const {
+  return std::ranges::any_of(sources_, [](const auto& source) { return source->has_targets(); });
+}
+
 std::string JoinedDocuments::place(std::int64_t document) const {
   const Found found = find(document);
   return found.source.place(found.document);

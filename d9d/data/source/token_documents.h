@@ -43,6 +43,9 @@ class TokenDocuments {
     return {{.begin = 0, .end = length(document)}};
   }
 
+  // Whether targets() are less than all tokens of some document.
+  [[nodiscard]] virtual bool has_targets() const { return false; }
+
   // Both for messages: one document, and where all come from ("'a.bin' and 3 more files").
   [[nodiscard]] virtual std::string place(std::int64_t document) const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
@@ -61,6 +64,7 @@ class JoinedDocuments final : public TokenDocuments {
   [[nodiscard]] std::int64_t length(std::int64_t document) const override;
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
+  [[nodiscard]] bool has_targets() const override;
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] DocumentsIdentity identity() const override;

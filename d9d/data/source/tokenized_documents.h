@@ -42,6 +42,7 @@ class TokenizedDocuments final : public TokenDocuments {
   void read(std::int64_t document, std::int64_t start, std::span<std::int64_t> tokens) const override;
   // Of pairs: what follows the prompt.
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override;
+  [[nodiscard]] bool has_targets() const override { return targets_.has_value(); }
   [[nodiscard]] std::string place(std::int64_t document) const override;
   [[nodiscard]] std::string describe() const override;
   [[nodiscard]] DocumentsIdentity identity() const override { return manifest_.identity; }

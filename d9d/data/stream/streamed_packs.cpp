@@ -90,6 +90,11 @@ bool StreamedPacks::move_to_sequence(Position& position) {
       if (const std::string remark = encoder_->remark(); !remark.empty() && !std::exchange(has_remarked_, true)) {
         options_.log.warning("data: ", remark);
       }
+      if (loaded_->predicts_nothing()) {
+        options_.log.warning("data: in part ", position.part,
+                             " nothing is predicted: its answers are empty or cut off behind position ",
+                             options_.part.max_positions);
+      }
     }
     if (position.sequence < loaded_->size()) return true;
     num_empty = loaded_->size() == 0 ? num_empty + 1 : 0;

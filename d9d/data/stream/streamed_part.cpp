@@ -18,7 +18,7 @@ class PartDocuments final : public TokenDocuments {
       std::string problem;
       auto document = encode_row(rows, part, row, encoder, options, problem);
       if (!document) {
-        ++num_skipped_;
+        num_skipped_ += row.num_rows;
         return;
       }
       documents_.push_back(std::move(*document));
@@ -37,6 +37,9 @@ class PartDocuments final : public TokenDocuments {
   [[nodiscard]] std::vector<TokenRange> targets(std::int64_t document) const override {
     const auto& targets = documents_[static_cast<std::size_t>(document)].targets;
     return targets ? *targets : TokenDocuments::targets(document);
+  }
+  [[nodiscard]] bool has_targets() const override {
+    return std::ranges::any_of(documents_, [](const EncodedRow& row) { return row.targets.has_value(); });
   }
   [[nodiscard]] std::string place(std::int64_t document) const override {
     return rows_.place(part_, rows_of_documents_[static_cast<std::size_t>(document)]);
@@ -60,10 +63,11 @@ StreamedPart make_streamed_part(const TextRows& rows, const TextEncoder& encoder
   const auto documents = std::make_shared<const PartDocuments>(rows, encoder, part, options.tokenize);
   UsableDocuments usable(documents, {.max_positions = options.max_positions, .too_long = options.long_documents});
   if (usable.size() == 0) return {nullptr, documents->num_skipped()};
+  const bool predicts_nothing = usable.counts().without_targets == usable.size();
   auto packed = std::make_shared<const PackedDataset>(
       std::move(usable),
       PackingOptions{.buffer_size = options.buffer_size, .seed = options.seed, .shuffle = options.shuffle});
-  return {std::move(packed), documents->num_skipped()};
+  return {std::move(packed), documents->num_skipped(), predicts_nothing};
 }
 
 }  // namespace d9d

@@ -28,17 +28,19 @@ struct StreamedPartOptions {
 class StreamedPart {
  public:
   // `packed`: null if the part has no document.
-  StreamedPart(std::shared_ptr<const PackedDataset> packed, std::int64_t num_skipped)
-      : packed_(std::move(packed)), num_skipped_(num_skipped) {}
+  StreamedPart(std::shared_ptr<const PackedDataset> packed, std::int64_t num_skipped, bool predicts_nothing = false)
+      : packed_(std::move(packed)), num_skipped_(num_skipped), predicts_nothing_(predicts_nothing) {}
 
   [[nodiscard]] std::int64_t size() const { return packed_ ? packed_->size() : 0; }
   [[nodiscard]] TokenSample sequence(std::int64_t index) const { return packed_->get(index); }
   [[nodiscard]] std::int64_t num_positions(std::int64_t index) const { return packed_->num_positions(index, 0); }
-  [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }  // bad rows
+  [[nodiscard]] std::int64_t num_skipped() const { return num_skipped_; }    // bad rows
+  [[nodiscard]] bool predicts_nothing() const { return predicts_nothing_; }  // in any of its documents
 
  private:
   std::shared_ptr<const PackedDataset> packed_;
   std::int64_t num_skipped_;
+  bool predicts_nothing_;
 };
 
 // Throws IoError that names file and row as tokenize_rows(), and for documents that are too long as UsableDocuments.

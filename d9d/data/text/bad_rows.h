@@ -5,7 +5,8 @@
 
 namespace d9d {
 
-// A row that is no document: a broken line, no such column, no text in it, no UTF-8, a file that is empty or damaged.
+// A row that is no document: a broken line, a null, no text in a column, no UTF-8, damaged rows within a file. What
+// concerns a whole file (it is not whole, of another format, has no such column) is an error under both.
 enum class BadRows {
   kRefuse,  // IoError that names file and row
   kSkip,    // left out and counted

@@ -26,8 +26,8 @@ class ColumnFile {
   ColumnFile& operator=(const ColumnFile&) = delete;
   virtual ~ColumnFile() = default;
 
-  // What is wrong with the whole file: it is damaged, has no rows, no such column or none of that content. Then without
-  // parts.
+  // What is wrong with the whole file: it is damaged, or has rows and no such column or none of that content. Then
+  // without parts.
   [[nodiscard]] virtual const std::string& problem() const = 0;
   [[nodiscard]] virtual std::int64_t num_parts() const = 0;
   // Calls each(row) with rows counted from the file's begin. Only the columns that were asked for are read, some

@@ -1,8 +1,23 @@
 #include "d9d/data/text/column_rows.h"
 
 #include "d9d/base/check.h"
+#include "d9d/data/text/file_form.h"
 
 namespace d9d {
+
+namespace {
+
+// The file is damaged, or it is of another format, of which its first bytes tell.
+void refuse_file(const std::filesystem::path& path, ColumnFormat format, const std::string& problem) {
+  const std::string begin = first_bytes(path);
+  const bool is_own = begin.starts_with(format == ColumnFormat::kParquet ? "PAR1" : "ARROW1");
+  const auto form = is_own ? std::nullopt : foreign_format(begin);
+  throw IoError(cat("[data::ColumnRows] expected rows with the columns that are asked for, got ", problem, " in '",
+                    path.string(), "'", form ? cat(", which is ", form->is) : "", ". ",
+                    form ? form->remedy : "Mend the file, or change what is read of it", "."));
+}
+
+}  // namespace
 
 ColumnRows::ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format,
                        std::vector<std::string> columns, ColumnContent content)
@@ -10,20 +25,20 @@ ColumnRows::ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFo
   for (std::size_t file = 0; file < paths_.size(); ++file) {
     files_.push_back(
         open_column_file({.path = paths_[file], .format = format, .columns = columns_, .content = content}));
-    if (!files_.back()->problem().empty()) parts_.push_back({file, -1});
+    if (!files_.back()->problem().empty()) {
+      refuse_file(paths_[file], format, files_.back()->problem());
+    }
     for (std::int64_t part = 0; part < files_.back()->num_parts(); ++part) parts_.push_back({file, part});
   }
 }
 
 void ColumnRows::read(std::int64_t part, const std::function<void(const TextRow&)>& each) const {
   const auto [file, part_of_file] = parts_[static_cast<std::size_t>(part)];
-  if (part_of_file < 0) return each({.row = -1, .problem = files_[file]->problem()});
   files_[file]->read(part_of_file, each);
 }
 
 std::string ColumnRows::place(std::int64_t part, std::int64_t row) const {
-  const std::string& path = paths_[parts_[static_cast<std::size_t>(part)].file].string();
-  return row < 0 ? cat("'", path, "'") : cat("row ", row, " of '", path, "'");
+  return cat("row ", row, " of '", paths_[parts_[static_cast<std::size_t>(part)].file].string(), "'");
 }
 
 std::string ColumnRows::columns_text() const {

@@ -17,13 +17,13 @@ namespace d9d {
 
 class ColumnRows final : public TextRows {
  public:
-  // Opens all files. Throws ConfigError where Arrow C++ is not there.
+  // Opens all files. Throws ConfigError where Arrow C++ is not there, and IoError for a file that is damaged or of
+  // another format, has no such column or no text in it (of JSON: none of ColumnContent::kJson's types).
   ColumnRows(const std::vector<std::filesystem::path>& files, ColumnFormat format, std::vector<std::string> columns,
              ColumnContent content = ColumnContent::kText);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(parts_); }
-  // Problems: a null, bytes that are not UTF-8; damaged rows; of a whole file that it is damaged, has no rows, no such
-  // column or no text in it (of JSON: a type that JSON does not have).
+  // Problems: a null, bytes that are not UTF-8, damaged rows.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
   [[nodiscard]] std::string fingerprint() const override { return columns_text() + file_fingerprint(paths_); }
@@ -32,11 +32,11 @@ class ColumnRows final : public TextRows {
   }
 
  private:
-  [[nodiscard]] std::string columns_text() const;
+  [[nodiscard]] std::string columns_text() const;  // what is read of the files
 
   struct Part {
     std::size_t file;
-    std::int64_t part;  // of the file; -1: the file has a problem
+    std::int64_t part;  // of the file
   };
 
   std::vector<std::filesystem::path> paths_;

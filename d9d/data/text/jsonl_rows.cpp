@@ -1,10 +1,13 @@
 #include "d9d/data/text/jsonl_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_depth.h"
+#include "d9d/data/text/json_lines.h"
 
 namespace d9d {
 
@@ -13,11 +16,7 @@ namespace {
 // Points into `object`, which is kept; the problem if there is one. Values that are asked for as JSON become texts.
 TextRow row_of(nlohmann::json& object, const std::vector<std::string>& columns, ColumnContent content) {
   TextRow row;
-  if (!object.is_object()) {
-    row.problem =
-        object.is_discarded() ? "a line that is no JSON" : cat("JSON that is no object but ", object.type_name());
-    return row;
-  }
+  if (!object.is_object()) return {.problem = cat("JSON that is no object but ", object.type_name())};
   for (const std::string& column : columns) {
     const auto found = object.find(column);
     if (found == object.end()) return {.problem = cat("no column '", column, "'")};
@@ -37,9 +36,10 @@ JsonlRows::JsonlRows(const std::vector<std::filesystem::path>& files, std::vecto
     : files_(files), columns_(std::move(columns)), content_(content) {
   for (std::size_t file = 0; file < files_.size(); ++file) {
     mappings_.push_back(std::make_unique<MappedFile>(files_[file]));
+    check_json_lines(files_[file], text_of(file));
     const std::size_t size = text_of(file).size();
     const auto step = static_cast<std::size_t>(part_bytes);
-    for (std::size_t begin = 0; begin < std::max<std::size_t>(size, 1); begin += step) {
+    for (std::size_t begin = 0; begin < size; begin += step) {
       parts_.push_back({file, begin, std::min(begin + step, size)});
     }
   }
@@ -53,7 +53,6 @@ std::string_view JsonlRows::text_of(std::size_t file) const {
 void JsonlRows::read(std::int64_t part, const std::function<void(const TextRow&)>& each) const {
   const auto [file, begin, end] = parts_[static_cast<std::size_t>(part)];
   const std::string_view text = text_of(file);
-  if (text.empty()) return each({.problem = "no bytes"});
   std::size_t first = begin;
   if (begin > 0) {  // the line that begins before belongs to the part before
     const std::size_t newline = text.find('\n', begin - 1);
@@ -63,8 +62,11 @@ void JsonlRows::read(std::int64_t part, const std::function<void(const TextRow&)
     const std::size_t newline = std::min(text.find('\n', first), text.size());
     const std::string_view line = text.substr(first, newline - first);
     if (!is_blank(line)) {
-      auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      TextRow row = row_of(object, columns_, content_);
+      nlohmann::json object;
+      const bool is_deep = content_ == ColumnContent::kJson && json_depth(line) > kMaxJsonDepth;
+      std::string problem = is_deep ? cat("JSON of more than ", kMaxJsonDepth, " levels of objects and lists")
+                                    : parse_json_line(line, object);
+      TextRow row = problem.empty() ? row_of(object, columns_, content_) : TextRow{.problem = std::move(problem)};
       row.row = static_cast<std::int64_t>(first);
       each(row);
     }

@@ -25,7 +25,8 @@ class TextEncoder {
   TextEncoder& operator=(const TextEncoder&) = delete;
   virtual ~TextEncoder() = default;
 
-  // Appends the ids of `text`, which is UTF-8, without tokens around it. Thread-safe.
+  // Appends the ids of `text`, which is UTF-8, without tokens around it. Thread-safe. Throws ConfigError for a text
+  // that it has no tokens for, as does encode_row().
   virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
   // What stands in front of a row's first column, and behind its last.
   [[nodiscard]] virtual std::span<const std::int64_t> tokens_before() const { return {}; }
@@ -42,6 +43,8 @@ class TextEncoder {
   [[nodiscard]] virtual TokenizerIdentity identity() const { return {}; }
   // What it left alone in rows that it has encoded so far, for the log; empty: nothing. Thread-safe.
   [[nodiscard]] virtual std::string remark() const { return {}; }
+  // Whether a token is none of text but a mark, such as the end of a document.
+  [[nodiscard]] virtual bool is_special(std::int64_t /*id*/) const { return false; }
   // Differs between encoders that give different ids.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
 };

@@ -1,4 +1,4 @@
-// Text files as rows: each file is one.
+// Text files as rows: each file is one, unless it is empty.
 //
 // Example
 //   const TextFileRows rows(match_files({"corpus/*.txt"}));
@@ -12,12 +12,17 @@
 
 namespace d9d {
 
+// Throws IoError that names the file, what it is and the remedy, if it begins as no text in UTF-8 does:
+// foreign_format(), foreign_encoding().
+void check_text_file(const std::filesystem::path& path);
+
 class TextFileRows final : public TextRows {
  public:
-  explicit TextFileRows(std::vector<std::filesystem::path> files) : files_(std::move(files)) {}
+  // Looks at the beginning of each file. Throws IoError for one that cannot be read, and as check_text_file().
+  explicit TextFileRows(const std::vector<std::filesystem::path>& files);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(files_); }
-  // A file that is empty or is not UTF-8 is a row with a problem. Throws IoError for a file that cannot be read.
+  // A file that is not UTF-8 is a row with a problem. Throws IoError for a file that cannot be read.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
   [[nodiscard]] std::string fingerprint() const override;

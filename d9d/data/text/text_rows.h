@@ -17,7 +17,8 @@ namespace d9d {
 struct TextRow {
   std::int64_t row = 0;                        // within its part, as TextRows::place() takes it
   std::vector<std::string_view> columns = {};  // of each name that was asked for; valid during the call
-  std::string problem = {};                    // what is wrong with the row, or with all of its part; then no columns
+  std::string problem = {};                    // what is wrong with the row; then no columns
+  std::int64_t num_rows = 1;                   // that have the problem: rows that are damaged together are one here
 };
 
 // What columns hold, and how a row has them.
@@ -26,7 +27,8 @@ enum class ColumnContent {
   kJson,  // any value, as JSON; texts are JSON already
 };
 
-// Reading is thread-safe, and equal calls give equal rows.
+// Reading is thread-safe, and equal calls give equal rows. What is wrong with a whole file is no row: constructors
+// throw IoError for a file that is damaged, of another format or without a column. A file without rows has none.
 class TextRows {
  public:
   TextRows() = default;
@@ -45,7 +47,7 @@ class TextRows {
 
   // Changes when files are replaced, edited or added, or when other columns are asked for.
   [[nodiscard]] virtual std::string fingerprint() const = 0;
-  // The same, and equal for copies of the files.
+  // The same for copies of the files elsewhere, whatever their times: what rows a position in them belongs to.
   [[nodiscard]] virtual std::string content_fingerprint() const = 0;
 };
 

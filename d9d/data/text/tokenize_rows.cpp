@@ -43,7 +43,8 @@ EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncod
     std::string problem;
     const auto document = encode_row(rows, part, row, encoder, options, problem);
     if (!document) {
-      if (encoded.num_skipped++ == 0) encoded.first_skipped = problem;
+      if (encoded.num_skipped == 0) encoded.first_skipped = problem;
+      encoded.num_skipped += row.num_rows;
       return;
     }
     if (document->targets) {

@@ -26,6 +26,9 @@ class TokenizerEncoder : public TextEncoder {
   [[nodiscard]] std::int64_t vocabulary_size() const override { return std::int64_t{tokenizer_.highest_id()} + 1; }
   [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override;
   [[nodiscard]] TokenizerIdentity identity() const override { return tokenizer_.identity(); }
+  [[nodiscard]] bool is_special(std::int64_t id) const override {
+    return tokenizer_.is_special(static_cast<std::uint32_t>(id));
+  }
   [[nodiscard]] std::string fingerprint() const override { return fingerprint_; }
 
  protected:

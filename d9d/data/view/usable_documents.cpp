@@ -26,7 +26,7 @@ void ignore_labels_outside(const std::vector<TokenRange>& targets, std::int64_t 
 }  // namespace
 
 UsableDocuments::UsableDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules)
-    : documents_(std::move(documents)), rules_(rules) {
+    : documents_(std::move(documents)), rules_(rules), has_targets_(documents_->has_targets()) {
   D9D_CHECK(rules.max_positions >= 1, ConfigError, "[data::UsableDocuments] expected max_positions >= 1, got ",
             rules.max_positions, ". Set the number of tokens of a training sequence.");
   for (std::int64_t document = 0; document < documents_->size(); ++document) list(document);
@@ -50,9 +50,16 @@ void UsableDocuments::list(std::int64_t document) {
   if (is_left_out) return;
   const std::int64_t num_items = is_split ? (num_positions + rules_.max_positions - 1) / rules_.max_positions : 1;
   const bool is_listed = is_split || !items_.empty() || size_ != document;
+  const std::vector<TokenRange> targets = has_targets_ ? documents_->targets(document) : std::vector<TokenRange>();
   for (std::int64_t i = 0; i < num_items; ++i) {
     if (is_listed) items_.push_back({document, i * rules_.max_positions});
     ++size_;
+    if (!has_targets_) continue;
+    const std::int64_t first = i * rules_.max_positions + 1;  // token that is predicted, and behind the last one
+    const std::int64_t end = std::min(first + rules_.max_positions, num_positions + 1);
+    const bool predicts = std::ranges::any_of(
+        targets, [&](const TokenRange& range) { return std::max(range.begin, first) < std::min(range.end, end); });
+    if (!predicts) ++counts_.without_targets;
   }
 }
 

@@ -43,13 +43,14 @@ class UsableDocuments {
   struct Counts {
     std::int64_t too_short = 0;
     std::int64_t too_long = 0;
+    std::int64_t without_targets = 0;  // items in which nothing is predicted, such as a prompt whose answer is cut off
   };
 
   // Asks for the length of each document once. Throws ConfigError unless max_positions >= 1. Nothing may be left.
   UsableDocuments(std::shared_ptr<const TokenDocuments> documents, DocumentRules rules);
 
   [[nodiscard]] std::int64_t size() const { return size_; }
-  [[nodiscard]] const Counts& counts() const { return counts_; }  // of documents to which a rule applied
+  [[nodiscard]] const Counts& counts() const { return counts_; }  // of documents; without_targets of items
 
   [[nodiscard]] std::int64_t max_positions() const { return rules_.max_positions; }
   // Positions of an item; 0 <= item < size().
@@ -69,6 +70,7 @@ class UsableDocuments {
 
   std::shared_ptr<const TokenDocuments> documents_;
   DocumentRules rules_;
+  bool has_targets_;
   Counts counts_;
   std::int64_t size_ = 0;
   std::vector<Item> items_;  // empty while item i is document i from its start on

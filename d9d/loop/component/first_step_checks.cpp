@@ -63,8 +63,11 @@ void check_pair(const nlohmann::json& first, const nlohmann::json& second) {
 
 void check_data_order(const DistContext& context, const nlohmann::json& state) {
   if (context.world_size() == 1) return;
-  const bool is_ours = state.is_object() && state.contains("order") && state.contains("layout");
-  const nlohmann::json own = is_ours ? nlohmann::json{state.at("order"), state.at("layout")} : nlohmann::json();
+  const bool is_streamed = state.is_object() && state.contains("part") && state.contains("sequence");
+  const bool is_ours = is_streamed || (state.is_object() && state.contains("layout"));
+  const nlohmann::json own = is_ours && state.contains("order")
+                                 ? nlohmann::json{state.at("order"), state.value("layout", nlohmann::json())}
+                                 : nlohmann::json();
   const std::vector<nlohmann::json> all = all_gather_object(own, *context.mesh(MeshDomain::kBatch).communicator());
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].is_null() || all[0].is_null()) continue;

@@ -30,7 +30,7 @@
 namespace d9d {
 
 // Collective over all ranks. `state`: PackStream::state() before the first pack. ConfigError on all ranks unless the
-// streams of make_pack_stream() deal one dataset in one order; other streams are not compared.
+// streams of make_pack_stream() and StreamedPacks deal one dataset in one order; other streams are not compared.
 void check_data_order(const DistContext& context, const nlohmann::json& state);
 
 // Continues a hash with a tensor's shape, dtype and, unless it is sparse, values. Waits for a tensor of a device.

@@ -13,6 +13,11 @@ constexpr std::size_t kShortWord = 48;  // bytes: from here on a heap is faster 
 // UTF-8 has no such byte.
 bool occurs_in_utf8(unsigned byte) { return byte != 0xC0 && byte != 0xC1 && byte < 0xF5; }
 
+// A vocabulary without one of these is none of bytes, or damaged. SmolLM's lacks some control characters.
+bool is_ascii_text(unsigned byte) {
+  return byte == '\t' || byte == '\n' || byte == '\r' || (byte >= 0x20 && byte < 0x7F);
+}
+
 bool comes_later(const MergeScratch::Candidate& a, const MergeScratch::Candidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
 }
@@ -25,10 +30,12 @@ BpeModel::BpeModel(StringMap<TokenId> vocabulary, const std::vector<std::pair<st
   for (unsigned byte = 0; byte < 256; ++byte) {
     const std::string symbol = to_byte_alphabet(std::string(1, static_cast<char>(byte)));
     const auto entry = vocabulary_.find(symbol);
-    D9D_CHECK(entry != vocabulary_.end() || !occurs_in_utf8(byte), ConfigError, where,
-              "vocab: expected a token for every ", "byte, got none for byte ", byte, " ('", symbol,
+    D9D_CHECK(entry != vocabulary_.end() || !is_ascii_text(byte), ConfigError, where,
+              "vocab: expected a token for every ", "byte of ASCII text, got none for byte ", byte, " ('", symbol,
               "'): text with it would be lost. Train with the initial ", "alphabet of ByteLevel.");
-    byte_tokens_[byte] = entry == vocabulary_.end() ? 0 : entry->second;
+    lacks_token_[byte] = entry == vocabulary_.end();
+    lacks_any_ |= lacks_token_[byte] && occurs_in_utf8(byte);
+    byte_tokens_[byte] = lacks_token_[byte] ? 0 : entry->second;
   }
   const auto id_of = [&](const std::string& token, std::size_t merge) {
     const auto entry = vocabulary_.find(token);
@@ -51,7 +58,17 @@ void BpeModel::encode_word(std::string_view word, MergeScratch& scratch, std::ve
   if (!whole_words_.empty()) {
     if (const auto entry = whole_words_.find(word); entry != whole_words_.end()) return ids.push_back(entry->second);
   }
+  if (lacks_any_) check_bytes(word);
   return word.size() < kShortWord ? merge_short(word, ids) : merge_long(word, scratch, ids);
+}
+
+void BpeModel::check_bytes(std::string_view word) const {
+  for (const char c : word) {
+    const auto byte = static_cast<unsigned char>(c);
+    D9D_CHECK(!lacks_token_[byte], ConfigError,
+              "[tokenizer] expected a text of bytes that the vocabulary has, got byte ", int{byte},
+              ", for which it has no token: the text would lose it. Take it out of the text.");
+  }
 }
 
 // Looks for the first merge among all pairs, again and again.

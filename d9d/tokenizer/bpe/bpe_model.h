@@ -45,17 +45,18 @@ struct MergeScratch {
 class BpeModel {
  public:
   // `vocabulary`: tokens in the byte alphabet, ids unique. `merges`: in their order, each of tokens whose
-  // concatenation is a token too. The vocabulary has a token for every byte that UTF-8 uses. `where` begins the
-  // messages of ConfigErrors.
+  // concatenation is a token too. The vocabulary has a token for each byte of ASCII text; others may lack one. `where`
+  // begins the messages of ConfigErrors.
   BpeModel(StringMap<TokenId> vocabulary, const std::vector<std::pair<std::string, std::string>>& merges,
            bool ignore_merges, const std::string& where);
 
-  // Adds the tokens of `word` to `ids`.
+  // Adds the tokens of `word` to `ids`. Throws ConfigError for a byte that has none.
   void encode_word(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& ids) const;
 
   [[nodiscard]] const StringMap<TokenId>& vocabulary() const { return vocabulary_; }
 
  private:
+  void check_bytes(std::string_view word) const;
   void merge_short(std::string_view word, std::vector<TokenId>& ids) const;
   void merge_long(std::string_view word, MergeScratch& scratch, std::vector<TokenId>& ids) const;
   void push_candidate(MergeScratch& scratch, std::int32_t left, std::int32_t right) const;
@@ -63,6 +64,8 @@ class BpeModel {
   StringMap<TokenId> vocabulary_;
   StringMap<TokenId> whole_words_;  // by bytes; empty unless merges are ignored for words that are tokens
   std::array<TokenId, 256> byte_tokens_ = {};
+  std::array<bool, 256> lacks_token_ = {};
+  bool lacks_any_ = false;  // of bytes that UTF-8 uses
   MergeTable merges_;
 };
 

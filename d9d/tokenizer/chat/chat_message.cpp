@@ -10,9 +10,12 @@ namespace d9d {
 namespace {
 
 const std::string& text_of(const nlohmann::json& value, const std::string& place) {
+  D9D_CHECK(
+      !value.is_null(), ConfigError, place,
+      "expected a text, got null: a message that has none, such as one that only calls tools, is not built. Write "
+      "the text, or leave the conversation out.");
   D9D_CHECK(value.is_string(), ConfigError, place, "expected a text, got ", value.type_name(),
-            value.is_null() ? ". A message without a text, such as one that only calls tools, is not built."
-                            : ". Messages with images or parts are not built.");
+            ". Messages with images or parts are not built.");
   return value.get_ref<const std::string&>();
 }
 

@@ -24,7 +24,7 @@ namespace d9d::detail {
 class Regex {
  public:
   // Throws ConfigError, which begins with `place`, for a construct that is refused: references, recursion, options
-  // except (?i:...) around ASCII text, properties except general categories, word boundaries, sets within sets.
+  // except (?i:...) around ASCII text and sets, properties except general categories, word boundaries, nested sets.
   Regex(std::string_view pattern, const std::string& place);
 
   // Adds the matches in `text` (valid UTF-8) in order, none overlapping, some perhaps empty. Any number of threads

@@ -45,6 +45,27 @@ CodePointSet any_case(char32_t code) {
   return set;
 }
 
+// With other letter case, of a set whose members beyond ASCII have none. None for another set.
+std::optional<CodePointSet> any_case(const CodePointSet& set) {
+  CodePointSet cased;  // what may have another case
+  for (const char* category : {"L", "M", "Nl", "So"}) cased.add(*set_of_category(category));
+  CodePointSet result = set;
+  for (const auto& [begin, end] : set.ranges()) {
+    for (char32_t code = begin; code < end; ++code) {
+      if (code < 0x80) result.add(any_case(code));
+      if (code >= 0x80 && cased.contains(code)) return std::nullopt;
+    }
+  }
+  return result;
+}
+
+// The letter of which the set has both cases, or the other character that it is; 0 for other sets.
+char32_t letter_of(const CodePointSet& set) {
+  if (set.ranges().empty()) return 0;
+  const char32_t first = set.ranges().front().begin;
+  return any_case(first).ranges() == set.ranges() ? first : 0;
+}
+
 // A place in a pattern.
 class PatternCursor {
  protected:
@@ -101,16 +122,19 @@ class PatternCursor {
 class SetParser : protected PatternCursor {
  protected:
   using PatternCursor::PatternCursor;
+  enum class Letters { kExact, kAnyCase };
 
-  CodePointSet parse_set_or_character() {
-    if (take(U"[")) return parse_bracket();
+  CodePointSet parse_set_or_character(Letters letters) {
+    if (take(U"[")) return parse_bracket(letters);
     if (take(U".")) return single(U'\n').complement();
-    if (next_is(U"\\")) return parse_escape();
     if (next_is(U"*") || next_is(U"+") || next_is(U"?")) refuse("something to repeat");
-    return single(take_any());
+    const std::size_t place = position_;
+    const CodePointSet set = next_is(U"\\") ? parse_escape() : single(take_any());
+    return letters == Letters::kAnyCase ? with_any_case(set, place) : set;
   }
 
-  CodePointSet parse_bracket() {
+  CodePointSet parse_bracket(Letters letters) {
+    const std::size_t place = position_;
     const bool is_negated = take(U"^");
     CodePointSet set;
     if (next_is(U"]")) refuse("a set that is not empty");
@@ -131,7 +155,15 @@ class SetParser : protected PatternCursor {
       }
       set.add(member);
     }
+    if (letters == Letters::kAnyCase) set = with_any_case(set, place);  // before it is negated
     return is_negated ? set.complement() : set;
+  }
+
+  CodePointSet with_any_case(const CodePointSet& set, std::size_t place) {
+    auto result = any_case(set);
+    if (!result) position_ = place;
+    if (!result) refuse("only ASCII characters, and sets without other letters, in (?i:...)");
+    return *std::move(result);
   }
 
   CodePointSet parse_escape() {
@@ -207,7 +239,6 @@ class RegexParser : SetParser {
   }
 
  private:
-  enum class Letters { kExact, kAnyCase };
   static constexpr int kMostDepth = 100;
 
   void write(std::string text) { result_.parts.push_back({std::move(text), std::nullopt}); }
@@ -242,7 +273,7 @@ class RegexParser : SetParser {
     if (folds) refuse("no letters that one character folds to in (?i:...)");
   }
 
-  // The character that it matches, 0 if it is none.
+  // The character that it matches in (?i:...), 0 if it is none.
   char32_t parse_atom(Letters letters, int depth) {
     if (take(U"(")) {
       parse_group(letters, depth);
@@ -254,16 +285,8 @@ class RegexParser : SetParser {
     if (take(U"\\A")) return write("\\A", std::nullopt, "");
     if (take(U"\\z")) return write("\\z", std::nullopt, "");
     if (take(U"\\Z")) return write("(?=", single(U'\n'), "?\\z)");
-    const bool is_set = next_is(U"[") || next_is(U".");
-    const std::size_t begin = position_;
-    CodePointSet set = parse_set_or_character();
-    const bool is_letter = !is_set && set.ranges().size() == 1 && set.ranges()[0].end - set.ranges()[0].begin == 1;
-    const char32_t letter = is_letter ? set.ranges()[0].begin : 0;
-    if (letters == Letters::kAnyCase) {
-      position_ = is_letter && letter < 0x80 ? position_ : begin;
-      if (!is_letter || letter >= 0x80) refuse("only ASCII characters in (?i:...)");
-      set = any_case(letter);
-    }
+    CodePointSet set = parse_set_or_character(letters);
+    const char32_t letter = letters == Letters::kAnyCase ? letter_of(set) : 0;
     write(std::move(set));
     return parse_quantifier() ? 0 : letter;
   }

@@ -84,6 +84,16 @@ TEST(LoadConfig, Refuses_a_command_line_without_a_file) {
   EXPECT_THAT(error_of<UsageError>({"--verbose"}), HasSubstr("expected a configuration file first, got '--verbose'"));
 }
 
+// Of folders that are named by what a run varies: runs/lr=0.1,bs=4/job.json.
+TEST(LoadConfig, Takes_a_file_with_an_equals_sign_in_its_path) {
+  const std::filesystem::path given = drawing_file(), folder = given.parent_path() / "lr=0.1,bs=4";
+  std::filesystem::create_directories(folder);
+  const std::filesystem::path file = folder / "a.json";
+  std::filesystem::copy_file(given, file);
+  EXPECT_EQ(load({file.string(), "name=b"}).name, "b");
+  EXPECT_THAT(error_of<IoError>({(folder / "none.json").string()}), HasSubstr("lr=0.1,bs=4/none.json"));
+}
+
 TEST(LoadConfig, Refuses_an_argument_that_is_no_assignment) {
   for (const char* argument : {"count", "=1", "--count=1"}) {
     EXPECT_THAT(error_of<UsageError>({drawing_file(), argument}), HasSubstr("expected an override as key.path=value"));

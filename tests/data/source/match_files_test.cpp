@@ -63,6 +63,27 @@ TEST_F(MatchFiles, Names_the_pattern_that_matches_no_file) {
   }
 }
 
+// huggingface/datasets and others write such names.
+TEST_F(MatchFiles, Takes_what_exists_by_its_name_before_a_pattern) {
+  std::filesystem::create_directory(folder / "[data] v1");
+  for (const char* name : {"[data] v1/part[0].txt", "[data] v1/part0.txt", "[data] v1/a*b.txt", "[data] v1/aab.txt"}) {
+    std::ofstream(folder / name) << name;
+  }
+  EXPECT_THAT(names({"[data] v1/part[0].txt"}), ElementsAre("part[0].txt"));
+  EXPECT_THAT(names({"[data] v1/a*b.txt"}), ElementsAre("a*b.txt"));
+  EXPECT_THAT(names({"[data] v1/part[0-9].txt"}), ElementsAre("part0.txt"));
+  EXPECT_THAT(names({"[data] v1/*.txt"}), ElementsAre("a*b.txt", "aab.txt", "part0.txt", "part[0].txt"));
+  EXPECT_THAT(names({"[[]data] v1/part*"}), ElementsAre("part0.txt", "part[0].txt"));
+}
+
+TEST_F(MatchFiles, Says_what_may_have_been_meant) {
+  const auto error = [&](const std::string& pattern) {
+    return test::message_of<ConfigError>([&] { (void)names({pattern}); });
+  };
+  EXPECT_THAT(error("sub.txt"), ::testing::HasSubstr("It is a folder: name the files in it"));
+  EXPECT_THAT(error("part[0].txt"), ::testing::HasSubstr("[ ] are a pattern"));
+}
+
 TEST_F(MatchFiles, Rejects_an_empty_list) { EXPECT_THROW((void)match_files({}), ConfigError); }
 
 }  // namespace

@@ -187,6 +187,22 @@ TEST_F(StreamOfRows, Refuses_the_position_of_other_rows_or_another_order) {
   EXPECT_THROW(build(options(), {}, 0, 3)->load_state(saved), StateError);
 }
 
+// Of files that are local to a machine, or were copied between two runs.
+TEST_F(StreamOfRows, Takes_the_position_in_copies_of_its_files) {
+  std::filesystem::create_directories(folder / "copy");
+  StreamedOptions own = options();
+  const auto first = build(own);
+  (void)first->next();
+  const nlohmann::json saved = first->state();
+  std::filesystem::copy(folder / "good_a.jsonl", folder / "copy" / "b.jsonl");
+  const auto copy = std::make_shared<const JsonlRows>(std::vector<std::filesystem::path>{folder / "copy" / "b.jsonl"},
+                                                      std::vector<std::string>{"text"}, 500);
+  StreamedPacks moved(copy, std::make_shared<const ByteEncoder>(), own);
+  moved.load_state(saved);
+  EXPECT_EQ(moved.state(), saved);
+  EXPECT_EQ(numbers_of(moved.next().value().front()), numbers_of(first->next().value().front()));
+}
+
 TEST_F(StreamOfRows, Refuses_rows_without_a_document) {
   const auto empty = std::make_shared<const JsonlRows>(
       std::vector<std::filesystem::path>{write("empty.jsonl", "\n\n\n")}, std::vector<std::string>{"text"});

@@ -52,7 +52,9 @@ TEST_F(Chat, That_cannot_be_rendered_is_a_problem_of_its_row) {
               HasSubstr("messages.0.content: expected a text, got null"));
   EXPECT_THAT(encode(R"([{"role": "user", "content": "a"}])").problem, HasSubstr("the assistant says nothing"));
   EXPECT_THAT(encode(R"([{"role": "user", "content": "a"}, {"role": "bot", "content": "b"}])").problem,
-              HasSubstr("of the roles bot, user"));
+              HasSubstr("the assistant says nothing, of the roles bot, user"));
+  EXPECT_THAT(encode(R"([{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}])").problem,
+              HasSubstr("as ShareGPT has them"));
 }
 
 TEST_F(Chat, Tells_which_keys_of_messages_the_template_does_not_read) {

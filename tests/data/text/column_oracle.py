@@ -1,4 +1,5 @@
 """column_oracle.py FOLDER: writes Parquet and Arrow files with pyarrow, and folders with datasets; prints the rows as JSON."""
+import datetime
 import json
 import random
 import sys
@@ -33,6 +34,12 @@ chats = [[{"role": role, "content": random.choice(texts), "name": random.choice(
 rows_of_chats = pa.table({"before": texts[:400], "nested": [{"a": i, "b": [i, i]} for i in range(400)],
                           "chats": chats, "json": [json.dumps(chat) for chat in chats],
                           "day": pa.array([0] * 400, pa.date32())})
+# Types beside the texts of messages that JSON has not.
+rich = {"content": "a", "at": datetime.datetime(2024, 5, 6, 7, 8, 9), "day": datetime.date(2024, 5, 6), "score": 0.5, "votes": -3,
+        "flags": 200, "bytes": b"x", "tags": {"k": "v"}}
+rich_type = pa.list_(pa.struct({"content": pa.string(), "at": pa.timestamp("us"), "day": pa.date32(), "score": pa.float32(),
+                                "votes": pa.int8(), "flags": pa.uint8(), "bytes": pa.binary(), "tags": pa.map_(pa.string(), pa.string())}))
+rows_of_chats = rows_of_chats.append_column("rich", pa.array([[], [{**rich, "tags": list(rich["tags"].items())}]] * 200, rich_type))
 pa.parquet.write_table(rows_of_chats, folder / "chats.parquet", row_group_size=150)
 with pa.ipc.new_file(folder / "chats.arrow", rows_of_chats.schema) as file:
     file.write_table(rows_of_chats, max_chunksize=150)

@@ -42,6 +42,14 @@ TEST_F(JsonLines, Have_values_as_JSON_where_they_are_asked_for) {
               ElementsAre("[{\"a\":\"é\",\"b\":1}]", "[2]", "null", HasSubstr("no column 'm'")));
 }
 
+// Deeper than a stack would bear.
+TEST_F(JsonLines, That_nest_deeply_are_bad_rows) {
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  const auto path = write("a.jsonl", "{\"m\": " + deep + "}\n{\"m\": [1]}\n");
+  EXPECT_THAT(lines_of(JsonlRows({path}, {"m"}, JsonlRows::kPartBytes, ColumnContent::kJson)),
+              ElementsAre(HasSubstr("more than 64 levels"), "[1]"));
+}
+
 TEST_F(JsonLines, Are_the_same_however_files_are_cut_into_parts) {
   std::string text;
   std::vector<std::string> expected;
@@ -69,8 +77,7 @@ TEST_F(JsonLines, Name_line_and_problem_of_bad_rows) {
                             AllOf(HasSubstr("line 5 of"), HasSubstr("no object but array")),
                             AllOf(HasSubstr("line 6 of"), HasSubstr("no JSON")),
                             AllOf(HasSubstr("line 7 of"), HasSubstr("no JSON")),
-                            AllOf(HasSubstr("line 8 of"), HasSubstr("null instead of text")),
-                            AllOf(HasSubstr("b.jsonl"), HasSubstr("no bytes"))));
+                            AllOf(HasSubstr("line 8 of"), HasSubstr("null instead of text"))));
   }
 }
 
@@ -86,9 +93,36 @@ TEST_F(JsonLines, Have_a_fingerprint_of_files_and_columns) {
 
 TEST_F(JsonLines, Of_text_files_are_one_row_each) {
   const auto good = write("a.txt", "one\ntwo\n"), bad = write("b.txt", "ab\xC3"), empty = write("c.txt", "");
-  EXPECT_THAT(lines_of(TextFileRows({good, bad, empty})),
-              ElementsAre("one\ntwo\n", AllOf(HasSubstr("b.txt"), HasSubstr("not UTF-8, from byte 2")),
-                          AllOf(HasSubstr("c.txt"), HasSubstr("no bytes"))));
+  EXPECT_THAT(lines_of(TextFileRows({good, empty, bad})),
+              ElementsAre("one\ntwo\n", AllOf(HasSubstr("b.txt"), HasSubstr("not UTF-8, from byte 2"))));
+}
+
+// json.dumps writes them, and json.loads reads them.
+TEST_F(JsonLines, May_have_numbers_that_Python_writes_and_JSON_lacks) {
+  const auto path =
+      write("a.jsonl",
+            "{\"x\": NaN, \"text\": \"NaN \\\" -Infinity\"}\n{\"text\": \"a\", \"x\": [Infinity, -Infinity, NaN]}\n"
+            "{\"x\": NaN, \"text\": NaN}\n{\"x\": NaN, \"y\": NaN, \"text\": \"cut}\n{\"text\": Nan}\n");
+  EXPECT_THAT(lines_of(JsonlRows({path}, {"text"})),
+              ElementsAre("NaN \" -Infinity", "a", HasSubstr("null instead of text"),
+                          HasSubstr("at column 35 (invalid string: missing closing quote)"),
+                          HasSubstr("at column 10 (invalid literal)")));
+}
+
+TEST_F(JsonLines, Have_an_identity_of_what_the_files_hold) {
+  const std::string text = "{\"text\": \"" + std::string(200'000, 'a') + "\"}\n";
+  const auto path = write("a.jsonl", text);
+  std::filesystem::create_directories(folder / "copy");
+  const auto copy = write("copy/b.jsonl", text);
+  const std::string identity = JsonlRows({path}, {"text"}).content_fingerprint();
+  EXPECT_EQ(JsonlRows({copy}, {"text"}).content_fingerprint(), identity);
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type());
+  EXPECT_EQ(JsonlRows({path}, {"text"}).content_fingerprint(), identity);
+  EXPECT_NE(JsonlRows({path}, {"other"}).content_fingerprint(), identity);
+  EXPECT_NE(JsonlRows({path, copy}, {"text"}).content_fingerprint(), identity);
+  std::string other = text;
+  other[3 * text.size() / 15] = 'b';  // one of the places that are looked at
+  EXPECT_NE(JsonlRows({write("a.jsonl", other)}, {"text"}).content_fingerprint(), identity);
 }
 
 }  // namespace

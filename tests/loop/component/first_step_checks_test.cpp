@@ -131,6 +131,18 @@ TEST(DataOrder, Is_compared_over_ranks) {
                                        HasSubstr(R"("dataset_size":101)"), HasSubstr("on rank 1"))));
 }
 
+TEST(DataOrder, Of_streamed_rows_is_compared_over_ranks) {
+  const auto check = [](const auto& rows_of) {
+    test::run_ranks(test::RankBackend::kThreads, kNumRanks, [&](World& world) {
+      const DistContext context({.mesh = {.data_parallel_replicate = kNumRanks}, .world = test::borrowed(world)});
+      check_data_order(context, {{"part", 0}, {"sequence", 0}, {"order", {{"rows", rows_of(world.rank())}}}});
+    });
+  };
+  EXPECT_NO_THROW(check([](std::int64_t) { return 100; }));
+  EXPECT_THAT([&] { check([](std::int64_t rank) { return 100 + rank; }); },
+              ThrowsMessage<ConfigError>(AllOf(HasSubstr("one dataset in one order"), HasSubstr(R"("rows":101)"))));
+}
+
 // What a job of one step says whose model is `make_model()`.
 std::string warnings_of(const std::function<ModulePtr<toy::Model>()>& make_model) {
   toy::Job job({{toy::samples(0, 2), toy::samples(2, 2)}, {toy::samples(4, 2)}});

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -92,6 +93,26 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"/added_tokens/0/content", R"("")", "added_tokens.0.content: ", "a text that no other"},
         Refusal{"/added_tokens/0/special", "", "added_tokens.0: ", "expected the key 'special'"}),
     name_of);
+
+// SmolLM's vocabulary lacks some control characters, of which the wheel loses the text.
+TEST(TokenizerJsonText, Without_a_token_for_a_byte_is_read_and_refuses_texts_with_it) {
+  json file = json::parse(test::byte_tokenizer());
+  for (const char* character : {"\u0104", "\u0133", "\u00f1", "\u00ff"}) file["model"]["vocab"].erase(character);
+  std::int64_t next = 0;
+  std::map<std::int64_t, std::string> tokens;
+  for (const auto& [token, id] : file["model"]["vocab"].items()) tokens.emplace(id.get<std::int64_t>(), token);
+  for (const auto& [id, token] : tokens) file["model"]["vocab"][token] = next++;
+  file["added_tokens"][0]["id"] = next;
+  file["post_processor"]["special_tokens"]["<s>"]["ids"][0] = next;
+  const Tokenizer tokenizer = Tokenizer::from_json(file.dump(), "a.json");
+  const auto encode = [&](const std::string& text) {
+    return test::message_of<ConfigError>([&] { (void)tokenizer.encode(text); });
+  };
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("plain text \u00e9").ids), "plain text \u00e9");
+  EXPECT_THAT(encode("a\x04"), HasSubstr("got byte 4, for which it has no token"));
+  EXPECT_THAT(encode("a\U00040000"), HasSubstr("got byte 241"));
+  EXPECT_THAT(encode(std::string(100, 'a') + "\x04"), HasSubstr("got byte 4")) << "a long word";
+}
 
 TEST(TokenizerJsonText, That_is_no_JSON_is_refused) {
   EXPECT_THAT(error_of("{"), HasSubstr("a.json: expected JSON, got none"));

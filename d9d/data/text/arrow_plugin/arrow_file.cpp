@@ -18,13 +18,10 @@ class ArrowFile final : public ColumnFile {
   explicit ArrowFile(const ColumnRequest& request) : request_(request) {
     const arrow::Status status = open();
     if (!status.ok()) problem_ = "no whole Arrow file: " + status.message();
-    if (problem_.empty() && first_rows_.back() == 0) problem_ = "no rows";
   }
 
   [[nodiscard]] const std::string& problem() const override { return problem_; }
-  [[nodiscard]] std::int64_t num_parts() const override {
-    return problem_.empty() ? static_cast<std::int64_t>(batches_.size()) : 0;
-  }
+  [[nodiscard]] std::int64_t num_parts() const override { return static_cast<std::int64_t>(batches_.size()); }
 
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override {
     arrow::ArrayVector columns;
@@ -49,11 +46,17 @@ class ArrowFile final : public ColumnFile {
 
   arrow::Status open_stream(const std::shared_ptr<arrow::io::MemoryMappedFile>& file) {
     ARROW_ASSIGN_OR_RAISE(auto reader, arrow::ipc::RecordBatchStreamReader::Open(file));
-    if (!find_columns(*reader->schema())) return arrow::Status::OK();
+    std::shared_ptr<arrow::RecordBatch> batch;
+    if (!find_columns(*reader->schema())) {  // a file without rows lacks nothing
+      do {
+        ARROW_RETURN_NOT_OK(reader->ReadNext(&batch));
+      } while (batch && batch->num_rows() == 0);
+      if (!batch) problem_.clear();
+      return arrow::Status::OK();
+    }
     ARROW_RETURN_NOT_OK(file->Seek(0));
     ARROW_ASSIGN_OR_RAISE(reader, arrow::ipc::RecordBatchStreamReader::Open(file, options_));
     while (true) {
-      std::shared_ptr<arrow::RecordBatch> batch;
       ARROW_RETURN_NOT_OK(reader->ReadNext(&batch));
       if (!batch) return arrow::Status::OK();
       add(std::move(batch));
@@ -62,7 +65,11 @@ class ArrowFile final : public ColumnFile {
 
   arrow::Status open_file(const std::shared_ptr<arrow::io::MemoryMappedFile>& file) {
     ARROW_ASSIGN_OR_RAISE(auto reader, arrow::ipc::RecordBatchFileReader::Open(file));
-    if (!find_columns(*reader->schema())) return arrow::Status::OK();
+    if (!find_columns(*reader->schema())) {
+      ARROW_ASSIGN_OR_RAISE(const auto num_rows, reader->CountRows());
+      if (num_rows == 0) problem_.clear();
+      return arrow::Status::OK();
+    }
     ARROW_ASSIGN_OR_RAISE(reader, arrow::ipc::RecordBatchFileReader::Open(file, options_));
     for (int i = 0; i < reader->num_record_batches(); ++i) {
       ARROW_ASSIGN_OR_RAISE(auto batch, reader->ReadRecordBatch(i));
@@ -80,6 +87,7 @@ class ArrowFile final : public ColumnFile {
   }
 
   void add(std::shared_ptr<arrow::RecordBatch> batch) {
+    if (batch->num_rows() == 0) return;
     first_rows_.push_back(first_rows_.back() + batch->num_rows());
     batches_.push_back(std::move(batch));
   }

@@ -24,10 +24,24 @@ nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_va
   switch (array.type_id()) {
     case arrow::Type::BOOL:
       return static_cast<const arrow::BooleanArray&>(array).Value(row);
+    case arrow::Type::INT8:
+      return static_cast<const arrow::Int8Array&>(array).Value(row);
+    case arrow::Type::INT16:
+      return static_cast<const arrow::Int16Array&>(array).Value(row);
     case arrow::Type::INT32:
       return static_cast<const arrow::Int32Array&>(array).Value(row);
     case arrow::Type::INT64:
       return static_cast<const arrow::Int64Array&>(array).Value(row);
+    case arrow::Type::UINT8:
+      return static_cast<const arrow::UInt8Array&>(array).Value(row);
+    case arrow::Type::UINT16:
+      return static_cast<const arrow::UInt16Array&>(array).Value(row);
+    case arrow::Type::UINT32:
+      return static_cast<const arrow::UInt32Array&>(array).Value(row);
+    case arrow::Type::UINT64:
+      return static_cast<const arrow::UInt64Array&>(array).Value(row);
+    case arrow::Type::FLOAT:
+      return static_cast<const arrow::FloatArray&>(array).Value(row);
     case arrow::Type::DOUBLE:
       return static_cast<const arrow::DoubleArray&>(array).Value(row);
     case arrow::Type::LIST: {
@@ -46,8 +60,10 @@ nlohmann::json value_of(const arrow::Array& array, std::int64_t row, bool& is_va
       }
       return object;
     }
-    default:
-      return nullptr;
+    default: {  // a time, a decimal, bytes: as Arrow writes them
+      const auto scalar = array.GetScalar(row);
+      return scalar.ok() ? nlohmann::json((*scalar)->ToString()) : nlohmann::json();
+    }
   }
 }
 
@@ -61,18 +77,14 @@ nlohmann::json list_of(const arrow::Array& values, std::int64_t first, std::int6
 
 bool has_json(const arrow::DataType& type) {
   switch (type.id()) {
-    case arrow::Type::NA:
-    case arrow::Type::BOOL:
-    case arrow::Type::INT32:
-    case arrow::Type::INT64:
-    case arrow::Type::DOUBLE:
-      return true;
     case arrow::Type::LIST:
     case arrow::Type::LARGE_LIST:
+      return has_json(*type.field(0)->type());
     case arrow::Type::STRUCT:
-      return std::ranges::all_of(type.fields(), [](const auto& field) { return has_json(*field->type()); });
+      return true;
     default:
-      return is_text(type);
+      return is_text(type) || arrow::is_integer(type.id()) || type.id() == arrow::Type::BOOL ||
+             type.id() == arrow::Type::FLOAT || type.id() == arrow::Type::DOUBLE;
   }
 }
 

@@ -8,7 +8,8 @@
 
 namespace d9d::arrow_plugin {
 
-// Texts, numbers, booleans and nulls, and lists and structs of these.
+// Texts, numbers, booleans, nulls and structs, and lists of these. Fields of structs may be of any type: those that
+// JSON does not have, such as times, are texts.
 [[nodiscard]] bool has_json(const arrow::DataType& type);
 // Expects a validated array of such a type. Unset if a text is not UTF-8.
 [[nodiscard]] std::optional<std::string> json_at(const arrow::Array& array, std::int64_t row);

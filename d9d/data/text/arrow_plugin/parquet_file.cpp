@@ -23,18 +23,20 @@ class ParquetFile final : public ColumnFile {
   explicit ParquetFile(const ColumnRequest& request) : request_(request) {
     const arrow::Status status = open();
     if (!status.ok()) problem_ = "no whole Parquet file: " + status.message();
-    if (problem_.empty() && first_rows_.back() == 0) problem_ = "no rows";
   }
 
   [[nodiscard]] const std::string& problem() const override { return problem_; }
   [[nodiscard]] std::int64_t num_parts() const override {
-    return problem_.empty() ? static_cast<std::int64_t>(first_rows_.size()) - 1 : 0;
+    const bool has_rows = problem_.empty() && first_rows_.back() > 0;
+    return has_rows ? static_cast<std::int64_t>(first_rows_.size()) - 1 : 0;
   }
 
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override {
     std::int64_t row = first_rows_[static_cast<std::size_t>(part)];
     const arrow::Status status = read_group(static_cast<int>(part), row, each);
-    if (!status.ok()) each({.row = row, .problem = "damaged rows: " + status.message()});
+    if (status.ok()) return;
+    const std::int64_t num_left = first_rows_[static_cast<std::size_t>(part) + 1] - row;
+    each({.row = row, .problem = "damaged rows: " + status.message(), .num_rows = std::max<std::int64_t>(num_left, 1)});
   }
 
  private:
@@ -57,6 +59,7 @@ class ParquetFile final : public ColumnFile {
     for (int group = 0; group < metadata_->num_row_groups(); ++group) {
       first_rows_.push_back(first_rows_.back() + metadata_->RowGroup(group)->num_rows());
     }
+    if (first_rows_.back() == 0) return arrow::Status::OK();
     std::shared_ptr<arrow::Schema> schema;
     ARROW_RETURN_NOT_OK(reader->GetSchema(&schema));
     const FoundColumns found = find_columns(*schema, request_);

@@ -10,6 +10,7 @@ namespace d9d::arrow_plugin {
 
 bool is_text(const arrow::DataType& type) {
   switch (type.id()) {
+    case arrow::Type::NA:  // a column of nulls has no other type
     case arrow::Type::STRING:
     case arrow::Type::LARGE_STRING:
     case arrow::Type::STRING_VIEW:
@@ -114,6 +115,10 @@ std::string_view value_at(const arrow::Array& array, std::int64_t row, const std
   return {};
 }
 
+bool is_list_of_integers(const arrow::DataType& type) {
+  return type.num_fields() == 1 && type.id() != arrow::Type::STRUCT && arrow::is_integer(type.field(0)->type()->id());
+}
+
 }  // namespace
 
 FoundColumns find_columns(const arrow::Schema& schema, const ColumnRequest& request) {
@@ -128,8 +133,10 @@ FoundColumns find_columns(const arrow::Schema& schema, const ColumnRequest& requ
     const arrow::DataType& type = *schema.field(indices.front())->type();
     const bool wants_json = request.content == ColumnContent::kJson;
     if (!(wants_json ? has_json(type) : is_text(type))) {
-      return {.problem = type.ToString() + " instead of " + (wants_json ? "lists and structs of texts" : "text") +
-                         " in column '" + name + "'"};
+      return {.problem =
+                  type.ToString() + " instead of " + (wants_json ? "lists and structs of texts" : "text") +
+                  (is_list_of_integers(type) ? " (ids of tokens are data of kind \"tokens\", in a flat file)" : "") +
+                  " in column '" + name + "'"};
     }
     found.indices.push_back(indices.front());
   }
@@ -141,8 +148,9 @@ void read_rows(const arrow::ArrayVector& columns, const ColumnRequest& request, 
   for (std::size_t i = 0; i < columns.size(); ++i) {
     const arrow::Status status = check_offsets(*columns[i]);
     if (status.ok()) continue;
-    return each(
-        {.row = first_row, .problem = "damaged rows of column '" + request.columns[i] + "': " + status.message()});
+    return each({.row = first_row,
+                 .problem = "damaged rows of column '" + request.columns[i] + "': " + status.message(),
+                 .num_rows = columns[i]->length()});
   }
   const std::int64_t num_rows = columns.front()->length();
   std::vector<std::string> kept(columns.size());

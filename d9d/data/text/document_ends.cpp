@@ -1,0 +1,31 @@
+#include "d9d/data/text/document_ends.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace d9d {
+
+bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder) {
+  constexpr std::int64_t kLooksAt = 64;
+  for (std::int64_t document = 0; document < std::min(kLooksAt, documents.size()); ++document) {
+    const std::int64_t length = documents.length(document);
+    if (length == 0) continue;
+    std::int64_t last = 0;
+    documents.read(document, length - 1, {&last, 1});
+    if (!encoder.is_special(last)) return false;
+  }
+  return true;
+}
+
+void warn_of_missing_ends(const TextEncoder& encoder, const Logger& log) {
+  constexpr std::array<std::string_view, 6> kUsual = {"<|endoftext|>", "<|end_of_text|>", "</s>",
+                                                      "<eos>",         "<|im_end|>",      "<|eot_id|>"};
+  const auto known =
+      std::ranges::find_if(kUsual, [&](std::string_view token) { return encoder.id_of(token).has_value(); });
+  const std::string such_as = known == kUsual.end() ? "" : cat(", such as \"", *known, "\"");
+  log.warning("data: no token ends a document, so the model does not learn to stop: set the key \"end_of_document\"",
+              such_as, ".");
+}
+
+}  // namespace d9d

@@ -1,0 +1,24 @@
+// A line of JSON lines, read as Python writes it: NaN and Infinity are null.
+//
+// Example
+//   nlohmann::json object;
+//   if (const std::string problem = parse_json_line(line, object); !problem.empty()) refuse(problem);
+//   check_json_lines("corpus.jsonl", text);                                // the file as a whole
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace d9d {
+
+// Sets `object`, or returns what is wrong with the line and at which column (bytes from 1 on).
+[[nodiscard]] std::string parse_json_line(std::string_view line, nlohmann::json& object);
+
+// Throws IoError that names the file and the remedy if its beginning shows that its lines are no objects: other formats
+// and encodings (check_text_file), a list of objects, an object over several lines, text that is no JSON.
+void check_json_lines(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace d9d
