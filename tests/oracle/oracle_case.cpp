@@ -8,6 +8,8 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/dtype/scalar_type.h"
+#include "d9d/model_state/load_model_state.h"
+#include "d9d/model_state/mapped_sources.h"
 
 #include "tests/support/python.h"
 

@@ -10,7 +10,7 @@
 namespace d9d::moe_layer_cuda_test {
 namespace {
 
-constexpr at::Device kGpu(at::kCUDA, 0);
+const at::Device kGpu(at::kCUDA, 0);
 
 class MoELayerCuda : public test::GpuTest {
  protected:
