@@ -32,14 +32,24 @@ std::string place_of(const std::vector<SchedulePhase>& phases, std::size_t index
              total_steps && *total_steps > 0 ? share(*total_steps) : "");
 }
 
+// A fraction that is more than none, but cut to no step: the warm-up of a trial run of a few steps.
+bool is_cut_away(const std::vector<PhaseConfig>& configs, std::size_t index, std::int64_t start_step,
+                 std::optional<std::int64_t> total_steps) {
+  const auto* until = std::get_if<PercentagePhaseConfig>(&configs[index]);
+  if (!until || !total_steps) return false;
+  const auto* before = index > 0 ? std::get_if<PercentagePhaseConfig>(&configs[index - 1]) : nullptr;
+  if (before) return until->percentage > before->percentage;
+  return until->percentage * static_cast<double>(*total_steps) > static_cast<double>(start_step);
+}
+
 void check_steps(const PiecewiseConfig& config, const std::vector<SchedulePhase>& phases,
                  std::optional<std::int64_t> total_steps) {
   for (std::size_t i = 0; i < phases.size(); ++i) {
-    const bool is_short = std::holds_alternative<PercentagePhaseConfig>(config.phases[i]);
-    D9D_CHECK(phases[i].end_step > phases[i].start_step, ConfigError,
-              "[lr_scheduler] expected each phase to have a step, got none: ", place_of(phases, i, total_steps), ". ",
-              is_short ? "`percentage` counts from the start of the run, and is cut to whole steps: raise it, or leave "
-                         "out the phase."
+    if (phases[i].end_step > phases[i].start_step || is_cut_away(config.phases, i, phases[i].start_step, total_steps)) continue;
+    const bool is_share = std::holds_alternative<PercentagePhaseConfig>(config.phases[i]);
+    D9D_CHECK(false, ConfigError, "[lr_scheduler] expected each phase to have a step, got none: ",
+              place_of(phases, i, total_steps), ". ",
+              is_share ? "`percentage` counts from the start of the run: raise it, or leave out the phase."
                        : "Shorten the phases before it, train longer, or leave out the phase.");
   }
 }

@@ -14,7 +14,8 @@
 namespace d9d {
 
 // Both throw ConfigError if phases do not fit one another or `total_steps`, the number of optimiser steps of the run,
-// and for a phase without a step, which shows that it was meant otherwise: `percentage` counts from the start.
+// and for a phase without a step, which shows that it was meant otherwise: `percentage` counts from the start. A fraction
+// that whole steps cut to none is accepted: a run of five steps has no step of a warm-up until 0.1.
 [[nodiscard]] PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config,
                                                          std::optional<std::int64_t> total_steps);
 [[nodiscard]] LearningRateScheduler as_lr_scheduler(PiecewiseSchedule schedule);

@@ -172,12 +172,14 @@ TEST(BuildLrScheduler, Refuses_a_phase_without_a_step_by_its_key) {
   EXPECT_EQ(
       error({until_60, until_60, rest}),
       "[lr_scheduler] expected each phase to have a step, got none: phases.1 ends where phases.0 ends, at step 60 "
-      "of 100 (60 %). `percentage` counts from the start of the run, and is cut to whole steps: raise it, or "
-      "leave out the phase.");
+      "of 100 (60 %). `percentage` counts from the start of the run: raise it, or leave out the phase.");
   EXPECT_THAT(error({rest, rest}), HasSubstr("phases.1 ends where phases.0 ends, at step 100 of 100 (100 %). Shorten"));
   EXPECT_THAT(error({StepsPhaseConfig{.steps = 100}, rest}), HasSubstr("phases.1 ends where phases.0 ends"));
-  EXPECT_THAT(error({PercentagePhaseConfig{.percentage = 0.1}, rest}, /*total_steps=*/5),
-              HasSubstr("phases.0 ends where the run begins, at step 0 of 5 (0 %). `percentage` counts"));
+  EXPECT_THAT(error({PercentagePhaseConfig{.percentage = 0}, rest}),
+              HasSubstr("phases.0 ends where the run begins, at step 0 of 100 (0 %). `percentage` counts"));
+  const PercentagePhaseConfig until_29{.percentage = 0.29};  // 0.29 * 100 is less than 29 in double
+  EXPECT_THAT(error({until_29, until_29, rest}), HasSubstr("phases.1 ends where phases.0 ends"));
+  EXPECT_EQ(error({PercentagePhaseConfig{.percentage = 0.1}, rest}, /*total_steps=*/5), "no error");
   EXPECT_EQ(error({PercentagePhaseConfig{.percentage = 0.1}, until_60, rest}), "no error");
 }
 

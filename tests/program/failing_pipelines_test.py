@@ -44,6 +44,7 @@ class Job:
             "launch": {"device": DEVICE, "ranks": "processes", "num_threads": 1},
             "mesh": mesh,
             "trainer": {"run": {"name": "failing"}, "schedule": {"total_steps": 1000000},
+                        "determinism": {"base_seed": 1}, "gradient_clipping": {"max_norm": 1.0},
                         "timeout": {"init_timeout": PATIENCE, "step_timeout": STEP_TIMEOUT},
                         "pipelining": {"schedule": self.schedule},
                         "logging": {"period_steps": 1, "tracker": {"provider": "null"}}, "gc": {"period_steps": "disable"},

@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Nccl, Links,
                          });
 
 TEST_P(Links, Give_the_memory_of_inboxes_back) {
-  if (!are_gpus()) GTEST_SKIP() << "of GPUs, whose memory other processes have open";
+  if (!are_gpus() || !are_copies()) GTEST_SKIP() << "of copies between GPUs, whose memory other processes have open";
   on_ranks([](World& world) {
     const DistContext context = context_of(world);
     const at::Tensor sent = at::ones({kMessageBytes}, at::TensorOptions(world.device()).dtype(at::kByte));
