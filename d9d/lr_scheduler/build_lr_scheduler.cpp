@@ -32,26 +32,15 @@ std::string place_of(const std::vector<SchedulePhase>& phases, std::size_t index
              total_steps && *total_steps > 0 ? share(*total_steps) : "");
 }
 
-// A fraction that is more than none, but cut to no step: the warm-up of a trial run of a few steps.
-bool is_cut_away(const std::vector<PhaseConfig>& configs, std::size_t index, std::int64_t start_step,
-                 std::optional<std::int64_t> total_steps) {
-  const auto* until = std::get_if<PercentagePhaseConfig>(&configs[index]);
-  if (!until || !total_steps) return false;
-  const auto* before = index > 0 ? std::get_if<PercentagePhaseConfig>(&configs[index - 1]) : nullptr;
-  if (before) return until->percentage > before->percentage;
-  return until->percentage * static_cast<double>(*total_steps) > static_cast<double>(start_step);
-}
-
-void check_steps(const PiecewiseConfig& config, const std::vector<SchedulePhase>& phases,
-                 std::optional<std::int64_t> total_steps) {
-  for (std::size_t i = 0; i < phases.size(); ++i) {
-    if (phases[i].end_step > phases[i].start_step || is_cut_away(config.phases, i, phases[i].start_step, total_steps)) continue;
-    const bool is_share = std::holds_alternative<PercentagePhaseConfig>(config.phases[i]);
-    D9D_CHECK(false, ConfigError, "[lr_scheduler] expected each phase to have a step, got none: ",
-              place_of(phases, i, total_steps), ". ",
-              is_share ? "`percentage` counts from the start of the run: raise it, or leave out the phase."
-                       : "Shorten the phases before it, train longer, or leave out the phase.");
+// Whether a phase has no step in a run of any length.
+bool is_always_empty(const std::vector<PhaseConfig>& configs, std::size_t index) {
+  const PhaseConfig* const before = index > 0 ? &configs[index - 1] : nullptr;
+  const auto* share_before = before ? std::get_if<PercentagePhaseConfig>(before) : nullptr;
+  if (const auto* share = std::get_if<PercentagePhaseConfig>(&configs[index])) {
+    return share->percentage <= (share_before ? share_before->percentage : 0.0);
   }
+  if (!before || !std::holds_alternative<RestPhaseConfig>(configs[index])) return false;
+  return std::holds_alternative<RestPhaseConfig>(*before) || (share_before && share_before->percentage >= 1.0);
 }
 
 }  // namespace
@@ -60,8 +49,25 @@ PiecewiseSchedule build_piecewise_schedule(const PiecewiseConfig& config, std::o
   PiecewiseBuilder builder({.initial_multiplier = config.initial_multiplier, .total_steps = total_steps});
   for (const PhaseConfig& phase : config.phases) std::visit(AddPhase{builder}, phase);
   PiecewiseSchedule schedule = builder.build();
-  check_steps(config, schedule.phases(), total_steps);
+  for (std::size_t i = 0; i < config.phases.size(); ++i) {
+    const bool is_share = std::holds_alternative<PercentagePhaseConfig>(config.phases[i]);
+    D9D_CHECK(!is_always_empty(config.phases, i), ConfigError,
+              "[lr_scheduler] expected each phase to have a step, got none: ",
+              place_of(schedule.phases(), i, total_steps), ". ",
+              is_share ? "`percentage` counts from the start of the run: raise it, or leave out the phase."
+                       : "Shorten the phases before it, or leave out the phase.");
+  }
   return schedule;
+}
+
+std::vector<std::string> phases_without_a_step(const PiecewiseSchedule& schedule,
+                                               std::optional<std::int64_t> total_steps) {
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < schedule.phases().size(); ++i) {
+    const SchedulePhase& phase = schedule.phases()[i];
+    if (phase.start_step == phase.end_step) found.push_back(place_of(schedule.phases(), i, total_steps));
+  }
+  return found;
 }
 
 LearningRateScheduler as_lr_scheduler(PiecewiseSchedule schedule) {

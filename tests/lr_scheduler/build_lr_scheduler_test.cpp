@@ -16,7 +16,9 @@
 namespace d9d::build_lr_scheduler_test {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Json = nlohmann::ordered_json;
 
 constexpr double kTolerance = 1e-12;
@@ -174,13 +176,25 @@ TEST(BuildLrScheduler, Refuses_a_phase_without_a_step_by_its_key) {
       "[lr_scheduler] expected each phase to have a step, got none: phases.1 ends where phases.0 ends, at step 60 "
       "of 100 (60 %). `percentage` counts from the start of the run: raise it, or leave out the phase.");
   EXPECT_THAT(error({rest, rest}), HasSubstr("phases.1 ends where phases.0 ends, at step 100 of 100 (100 %). Shorten"));
-  EXPECT_THAT(error({StepsPhaseConfig{.steps = 100}, rest}), HasSubstr("phases.1 ends where phases.0 ends"));
+  EXPECT_THAT(error({PercentagePhaseConfig{.percentage = 1}, rest}), HasSubstr("phases.1 ends where phases.0 ends"));
   EXPECT_THAT(error({PercentagePhaseConfig{.percentage = 0}, rest}),
               HasSubstr("phases.0 ends where the run begins, at step 0 of 100 (0 %). `percentage` counts"));
   const PercentagePhaseConfig until_29{.percentage = 0.29};  // 0.29 * 100 is less than 29 in double
   EXPECT_THAT(error({until_29, until_29, rest}), HasSubstr("phases.1 ends where phases.0 ends"));
-  EXPECT_EQ(error({PercentagePhaseConfig{.percentage = 0.1}, rest}, /*total_steps=*/5), "no error");
   EXPECT_EQ(error({PercentagePhaseConfig{.percentage = 0.1}, until_60, rest}), "no error");
+}
+
+// Such as a trial run: it is too short for the schedule of the whole.
+TEST(BuildLrScheduler, Names_phases_for_which_the_run_is_too_short) {
+  const RestPhaseConfig rest{.target_multiplier = 0};
+  const auto empty = [](std::vector<PhaseConfig> phases, std::int64_t total_steps) {
+    return phases_without_a_step(build_piecewise_schedule({.phases = std::move(phases)}, total_steps), total_steps);
+  };
+  EXPECT_THAT(empty({StepsPhaseConfig{.steps = 2}, rest}, 2),
+              ElementsAre("phases.1 ends where phases.0 ends, at step 2 of 2 (100 %)"));
+  EXPECT_THAT(empty({PercentagePhaseConfig{.percentage = 0.1}, rest}, 5),
+              ElementsAre("phases.0 ends where the run begins, at step 0 of 5 (0 %)"));
+  EXPECT_THAT(empty({StepsPhaseConfig{.steps = 2}, rest}, 3), IsEmpty());
 }
 
 TEST(BuildLrScheduler, Describes_its_corners) {

@@ -40,7 +40,12 @@ nlohmann::json AutoOptimizerProvider::dump_hparams() const { return write_record
 
 LearningRateScheduler AutoLRSchedulerProvider::build_scheduler(const DistContext& context, std::int64_t total_steps) {
   PiecewiseSchedule schedule = build_piecewise_schedule(piecewise_config(config_), total_steps);
-  if (context.is_main_process()) context.log().info("learning rate, times the optimiser's: ", describe(schedule));
+  if (context.is_main_process()) {
+    context.log().info("learning rate, times the optimiser's: ", describe(schedule));
+    for (const std::string& phase : phases_without_a_step(schedule, total_steps)) {
+      context.log().warning("learning rate: a phase has no step in this run: ", phase);
+    }
+  }
   return as_lr_scheduler(std::move(schedule));
 }
 
