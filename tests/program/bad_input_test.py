@@ -162,7 +162,7 @@ class BadInput(ProgramTest):
         result = job.run("mesh.data_parallel_shard=4", environment={
             "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "29500"})
-        self.assert_refused(job, result, "1 ranks that were started", "data_parallel_shard 4 = 4")
+        self.assert_refused(job, result, "the 1 ranks that RANK and WORLD_SIZE of the environment name, got 4", "data_parallel_shard=4")
 
 
 if __name__ == "__main__":

@@ -103,7 +103,8 @@ class FailingPipelines(ProgramTest):
             self.assertRegex(error, rf"rank \d at .* for.*: rank {job.victim}\b|waited {STEP_TIMEOUT} s .*\brank {job.victim}\b", job)
         else:
             self.assertEqual(job.exit_code, 1, job)
-            self.assertRegex(error, rf"rank {job.victim} breaks as asked \(.*{job.way} of stage", job)
+            place = "in backward of" if job.way == "backward" else "in model"
+            self.assertRegex(error, rf"rank {job.victim} breaks as asked \({place}.*, stage \d, microbatch \d of step 12\)", job)
 
     def test_each_way_ends_the_job_in_time_and_is_named(self):
         jobs = [Job(way, number) for number in range(NUM_FAILURES) for way in WAYS]

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "d9d/base/check.h"
 
@@ -58,20 +59,27 @@ LinkWatch::Wait LinkWatch::begin(const std::string& what, const Communicator& ra
 void LinkWatch::end(Wait wait, const StreamEvent& done) {
   const std::lock_guard lock(mutex_);
   waits_.at(wait).done = done;
-  // In the order of streams, mostly: what is complete is at the front.
-  while (!waits_.empty() && waits_.begin()->second.done && waits_.begin()->second.done->is_complete()) {
-    waits_.erase(waits_.begin());
-  }
 }
 
-void LinkWatch::look() {
+// Asks the device without the mutex. While NCCL aborts, the device may answer nobody until the waits of links have ended;
+// a host that adds a wait meanwhile must not be held up.
+void LinkWatch::look(std::unique_lock<std::mutex>& lock) {
   for (const auto& [key, link] : links_) {
     if (has_failed(*link.ranks)) link.end_waits();
   }
-  std::erase_if(waits_, [](const auto& wait) { return wait.second.done && wait.second.done->is_complete(); });
-  for (auto& [number, wait] : waits_) {
-    if (!wait.since && wait.reached.is_complete()) wait.since = Clock::now();
+  const std::map<Wait, UnderWay> known = waits_;
+  lock.unlock();
+  std::vector<Wait> done, reached;
+  for (const auto& [number, wait] : known) {
+    if (wait.done && wait.done->is_complete()) {
+      done.push_back(number);
+    } else if (!wait.since && wait.reached.is_complete()) {
+      reached.push_back(number);
+    }
   }
+  lock.lock();
+  for (const Wait number : done) waits_.erase(number);
+  for (const Wait number : reached) waits_.at(number).since = Clock::now();
   abort_if_too_long();
 }
 
@@ -92,7 +100,7 @@ void LinkWatch::abort_if_too_long() {
 
 void LinkWatch::run() {
   std::unique_lock lock(mutex_);
-  while (!stop_.wait_for(lock, kPeriod, [&] { return must_stop_; })) look();
+  while (!stop_.wait_for(lock, kPeriod, [&] { return must_stop_; })) look(lock);
 }
 
 }  // namespace d9d

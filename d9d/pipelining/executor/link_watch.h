@@ -61,7 +61,7 @@ class LinkWatch {
     std::optional<Clock::time_point> since = {};  // when it was seen to be there
     std::optional<StreamEvent> done = {};
   };
-  void look();
+  void look(std::unique_lock<std::mutex>& lock);
   void abort_if_too_long();
   void run();
 

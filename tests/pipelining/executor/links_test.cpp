@@ -134,26 +134,34 @@ TEST_P(Links, Keep_no_more_of_what_is_sent_than_slots) {
     const DistContext context = context_of(world);
     const Flag is_queued(world);
     StageLinks links(context, StagePlacement::loop(2, 1), GetParam().links(kNumSlots));
-    links.begin_step({{1 - world.rank(), {.largest_bytes = kMessageBytes}}});
-    const auto bytes = at::TensorOptions(world.device()).dtype(at::kByte);
+    const auto begin_step = [&] { links.begin_step({{1 - world.rank(), {.largest_bytes = kMessageBytes}}}); };
+    const auto send = [&](std::int64_t i) {
+      links.send(message(0, i), {at::full({kMessageBytes}, i, at::TensorOptions(world.device()).dtype(at::kByte))});
+    };
     const at::Tensor like = at::empty({kMessageBytes}, at::TensorOptions(at::kMeta).dtype(at::kByte));
+    const auto receive = [&](std::int64_t i) {
+      const at::Tensor received = links.receive(message(0, i), {like}).front();
+      return at::stack({received.min(), received.max()});
+    };
+    begin_step();  // a first message, which loads kernels and opens communicators: both wait for the device and the peer
     if (world.rank() == 0) {
-      (void)at::full({kMessageBytes}, 0, bytes);
-      at::accelerator::synchronizeDevice(world.device().index());
+      send(0);
+    } else {
+      (void)receive(0).eq(0).all().item<bool>();
+    }
+    links.finish();
+    at::accelerator::synchronizeDevice(world.device().index());
+    begin_step();
+    if (world.rank() == 0) {
       c10::getDeviceAllocator(at::kCUDA)->resetPeakStats(world.device().index());
-      const std::int64_t before = peak_bytes(world.device()) - kMessageBytes;
-      for (std::int64_t i = 0; i < kNumMessages; ++i) {
-        links.send(message(0, i), {at::full({kMessageBytes}, i, bytes)});
-      }
+      const std::int64_t before = peak_bytes(world.device());
+      for (std::int64_t i = 0; i < kNumMessages; ++i) send(i);
       is_queued.set();
       EXPECT_LE(peak_bytes(world.device()) - before, (kNumSlots + 2) * kMessageBytes);
     } else {
       Held held(world.device());
       std::vector<at::Tensor> ends;
-      for (std::int64_t i = 0; i < kNumMessages; ++i) {
-        const at::Tensor received = links.receive(message(0, i), {like}).front();
-        ends.push_back(at::stack({received.min(), received.max()}));
-      }
+      for (std::int64_t i = 0; i < kNumMessages; ++i) ends.push_back(receive(i));
       is_queued.wait();
       held.open_and_wait();
       for (std::int64_t i = 0; i < kNumMessages; ++i) {

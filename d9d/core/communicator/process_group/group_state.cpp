@@ -58,7 +58,11 @@ bool GroupState::record(const GroupFailure& failure) {
 }
 
 void GroupState::interrupt() {
-  process_group_.interrupt();
+  try {
+    process_group_.interrupt();
+  } catch (
+      const c10::Error&) {  // NCCL does not end in its time, as beside a stopped rank; operations throw as recorded
+  }
   const std::lock_guard lock(mutex_);
   for (const auto& message : messages_) {
     if (const auto work = message.lock()) work->abort();
