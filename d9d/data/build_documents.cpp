@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "d9d/base/check.h"
-#include "d9d/data/order/numpy_permutation.h"
 #include "d9d/data/source/match_files.h"
 #include "d9d/data/source/megatron_documents.h"
 #include "d9d/data/source/permuted_documents.h"
@@ -246,8 +245,7 @@ Documents build_documents(const DatasetDataConfig& config, const DocumentOptions
   Rows rows = rows_of(files, std::vector{config.text_column});
   Documents documents = tokenised(std::move(rows), checked(text_encoder(tokenization), options.vocabulary_size),
                                   tokenization, options, config.use_samples);
-  auto order = numpy_permutation(documents->size(), static_cast<std::uint64_t>(config.shuffle_seed));
-  return std::make_shared<const PermutedDocuments>(std::move(documents), std::move(order));
+  return shuffled_as_numpy(std::move(documents), static_cast<std::uint64_t>(config.shuffle_seed));
 }
 
 TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_size, const Logger& log) {

@@ -1,5 +1,5 @@
-// A folder of this process for parsers that take paths, in memory: a disk would make each input wait. It is removed at the
-// end.
+// A folder of this process for parsers that take paths, in memory: a disk would make each input wait. It is removed at
+// the end.
 //
 // Example
 //   static const ScratchFolder folder;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,7 +14,6 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/config_path.h"
-#include "d9d/base/io/bus_errors.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/core/communicator/peer_failed_error.h"
 #include "d9d/core/communicator/thread/thread_job.h"
@@ -185,30 +183,6 @@ void run_as_threads(const LaunchConfig& config, const DeviceMeshParameters& mesh
 }
 
 }  // namespace
-
-int run_reporting_errors(const std::function<void()>& program) {
-  explain_bus_errors();
-  const auto report = [](const std::string& text) {
-    if (!tell_supervisor(text)) write_line_to_stderr("error: " + text);
-  };
-  try {
-    program();
-    return 0;
-  } catch (const HelpRequested& help) {
-    std::cout << help.what() << '\n';
-    return 0;
-  } catch (const UsageError& error) {
-    report(error_line(error));
-    return 2;
-  } catch (const PeerFailedError&) {
-    return kPeerFailedExitCode;  // the rank that failed prints its error, and who started it how it ended
-  } catch (const std::exception& error) {
-    report(error_line(error));
-  } catch (...) {
-    report(kUnknownException);
-  }
-  return 1;
-}
 
 int launch(const LaunchConfig& config, const DeviceMeshParameters& mesh, const Program& program,
            std::optional<std::int64_t> init_timeout) {

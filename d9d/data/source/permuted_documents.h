@@ -4,6 +4,7 @@
 //   const PermutedDocuments shuffled(documents, numpy_permutation(documents->size(), 42));
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,5 +39,9 @@ class PermutedDocuments final : public TokenDocuments {
   std::shared_ptr<const TokenDocuments> documents_;
   std::vector<std::int64_t> order_;
 };
+
+// In the order of numpy_permutation().
+[[nodiscard]] std::shared_ptr<const TokenDocuments> shuffled_as_numpy(std::shared_ptr<const TokenDocuments> documents,
+                                                                      std::uint64_t seed);
 
 }  // namespace d9d

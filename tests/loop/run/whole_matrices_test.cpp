@@ -1,4 +1,5 @@
-// An optimiser of one's own that needs whole matrices trains as on one rank, whatever the layout: docs/own_model.md shows it.
+// An optimiser of one's own that needs whole matrices trains as on one rank, whatever the layout: docs/own_model.md
+// shows it.
 #include <gtest/gtest.h>
 
 #include "d9d/core/dtensor/redistribute.h"

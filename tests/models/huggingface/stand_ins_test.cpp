@@ -1,5 +1,5 @@
-// Folders like the published ones: names, dtypes, shapes, order and shards of Qwen3's, with holes in place of most weights
-// (benchmarks/model_state/stand_in.py).
+// Folders like the published ones: names, dtypes, shapes, order and shards of Qwen3's, with holes in place of most
+// weights (benchmarks/model_state/stand_in.py).
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
