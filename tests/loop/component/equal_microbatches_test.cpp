@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/loop/control/replicate_over_data.h"
 #include "d9d/loop/control/shard_over_data.h"
+#include "d9d/parallelism/replicate/parallelize_replicate.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"
@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 
 using Numbers = std::vector<std::int64_t>;  // by rank
 
-// What check() says of the steps of a job, which are told ahead as in `told`.
+// What check() says of the steps of a job, which are told ahead as in `told`. Without shards the model is replicated as
+// a provider of one's own may do it on any mesh; the default provider refuses meshes that cut more than the data.
 std::string said(const DeviceMeshParameters& mesh, const std::vector<Numbers>& steps,
                  const std::vector<Numbers>& told = {}, bool shards = true) {
   try {
@@ -30,7 +31,7 @@ std::string said(const DeviceMeshParameters& mesh, const std::vector<Numbers>& s
       if (shards && mesh.data_parallel_shard > 1) {
         shard_over_data(context, model.shared(), {model->first.shared(), model->second.shared()});
       } else {
-        replicate_over_data(context, *model);
+        parallelize_replicate(*model, context.mesh(MeshDomain::kDense), dense_data_axes());
       }
       model->materialize(at::kCPU);
       EqualMicrobatches equal(context, *model);
