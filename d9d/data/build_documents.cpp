@@ -35,22 +35,9 @@ void check_vocabulary(std::int64_t needed, const char* of, std::int64_t vocabula
             needed, " for ", of, ", got ", vocabulary_size, ". Enlarge the model's vocabulary.");
 }
 
-// That a file is there, before someone opens it who does not know the key.
-void check_tokenizer(const std::filesystem::path& path) {
-  std::error_code error;
-  D9D_CHECK(!std::filesystem::is_directory(path, error), ConfigError,
-            "[data::build_documents] expected the file tokenizer.json for the key \"tokenizer\" of the data, got the "
-            "folder '",
-            path.string(), "'. Name the file in it.");
-  D9D_CHECK(std::filesystem::exists(path, error), ConfigError,
-            "[data::build_documents] expected the file of the key \"tokenizer\" of the data, got '", path.string(),
-            "', which does not exist. Check the path; names of the hub are not downloaded: hf download NAME "
-            "tokenizer.json --local-dir FOLDER.");
-}
-
 Encoder text_encoder(const TokenizationConfig& config) {
   if (!config.tokenizer) return std::make_shared<const ByteEncoder>();
-  check_tokenizer(*config.tokenizer);
+  check_tokenizer_file(*config.tokenizer);
   const EncodeOptions options{.add_special_tokens = config.add_special_tokens};
   return std::make_shared<const TokenizerEncoder>(*config.tokenizer, options);
 }
@@ -62,7 +49,7 @@ requires requires(const Source& source) { source.columns; }
 Encoder row_encoder(const Source& source) {
   const ColumnsConfig& columns = source.columns;
   if (!columns.messages_column) return text_encoder(columns.tokenization);
-  check_tokenizer(*columns.tokenization.tokenizer);
+  check_tokenizer_file(*columns.tokenization.tokenizer);
   return std::make_shared<const ChatEncoder>(*columns.tokenization.tokenizer, chat_family(columns));
 }
 

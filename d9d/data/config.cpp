@@ -6,9 +6,10 @@
 namespace d9d {
 
 void AutoDataConfig::validate(const ConfigPath& path) const {
-  D9D_CHECK(global_batch_size % microbatch_size == 0, ConfigError, path,
-            "expected global_batch_size to be divisible by microbatch_size = ", microbatch_size,
-            ", got global_batch_size = ", global_batch_size, ". Change one of the two.");
+  D9D_CHECK(global_batch_size % microbatch_size == 0, ConfigError, path / "global_batch_size",
+            "expected a multiple of ", (path / "microbatch_size").keys, " = ", microbatch_size,
+            ", times mesh.data_parallel_replicate * mesh.data_parallel_shard, got ", global_batch_size,
+            ". Change one of them.");
   D9D_CHECK(num_workers > 0 || !persistent_workers, ConfigError, path,
             "expected num_workers >= 1 with persistent_workers, got 0. Turn persistent_workers off.");
   D9D_CHECK(num_workers > 0 || !prefetch_factor, ConfigError, path,

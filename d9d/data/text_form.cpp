@@ -1,5 +1,8 @@
 #include "d9d/data/text_form.h"
 
+#include <system_error>
+
+#include "d9d/base/check.h"
 #include "d9d/tokenizer/chat/find_chat_family.h"
 
 namespace d9d {
@@ -63,6 +66,19 @@ std::vector<TextForm> text_forms(const DataConfig& config) {
     add(text_form(config));
   }
   return forms;
+}
+
+void check_tokenizer_file(const std::filesystem::path& path) {
+  std::error_code error;
+  D9D_CHECK(
+      !std::filesystem::is_directory(path, error), ConfigError,
+      "[data::check_tokenizer_file] expected the file tokenizer.json for the key \"tokenizer\" of the data, got the "
+      "folder '",
+      path.string(), "'. Name the file in it.");
+  D9D_CHECK(std::filesystem::exists(path, error), ConfigError,
+            "[data::check_tokenizer_file] expected the file of the key \"tokenizer\" of the data, got '", path.string(),
+            "', which does not exist. Check the path; names of the hub are not downloaded: hf download NAME "
+            "tokenizer.json --local-dir FOLDER.");
 }
 
 ChatFamily chat_family(const ColumnsConfig& conversations) {

@@ -31,6 +31,9 @@ struct TextForm {
 [[nodiscard]] std::optional<TextForm> text_form(const SourceConfig& config);
 [[nodiscard]] std::vector<TextForm> text_forms(const DataConfig& config);
 
+// Throws ConfigError that names the key "tokenizer" of the data unless the file is there.
+void check_tokenizer_file(const std::filesystem::path& path);
+
 // The template of a source of conversations: the one that it names, or chat_family_beside() its tokenizer, whose errors
 // it throws.
 [[nodiscard]] ChatFamily chat_family(const ColumnsConfig& conversations);

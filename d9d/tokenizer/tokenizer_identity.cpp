@@ -94,9 +94,6 @@ std::string byte_tokenizer_json() {
   return file.dump(2) + "\n";
 }
 
-const TokenizerIdentity& byte_tokenizer_identity() {
-  static const TokenizerIdentity identity = identity_of_tokenizer(json::parse(byte_tokenizer_json()));
-  return identity;
-}
+TokenizerIdentity byte_tokenizer_identity() { return identity_of_tokenizer(json::parse(byte_tokenizer_json())); }
 
 }  // namespace d9d

@@ -23,6 +23,6 @@ struct TokenizerIdentity {
 
 // The tokenizer.json of text as bytes: each of the ids 0 to 255 is a byte.
 [[nodiscard]] std::string byte_tokenizer_json();
-[[nodiscard]] const TokenizerIdentity& byte_tokenizer_identity();
+[[nodiscard]] TokenizerIdentity byte_tokenizer_identity();
 
 }  // namespace d9d

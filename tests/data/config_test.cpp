@@ -95,8 +95,8 @@ TEST(DataConfig, Reads_the_mixture_that_its_page_shows) {
 TEST(DataConfig, Refuses_loader_keys_that_contradict_each_other) {
   EXPECT_EQ(error_with(R"("global_batch_size": 4, "microbatch_size": 2, "num_workers": 0)"), "accepted");
   EXPECT_EQ(error_with(R"("global_batch_size": 5, "microbatch_size": 2, "num_workers": 0)"),
-            "[config] data: expected global_batch_size to be divisible by microbatch_size = 2, got global_batch_size = "
-            "5. Change one of the two.");
+            "[config] data.global_batch_size: expected a multiple of data.microbatch_size = 2, times "
+            "mesh.data_parallel_replicate * mesh.data_parallel_shard, got 5. Change one of them.");
   EXPECT_THAT(
       error_with(R"("global_batch_size": 4, "microbatch_size": 2, "num_workers": 0, "persistent_workers": true)"),
       HasSubstr("expected num_workers >= 1 with persistent_workers"));

@@ -326,7 +326,7 @@ def rows():
         "launch.deterministic": tests("tests/program/learning_test.py", "test_a_deterministic_run_repeats_every_bit"),
         "launch.num_threads": Row(3, look="threads"),
         "launch.log_level": Row("error", look=less_log),
-        "data": Row(dataset, look=refused("save_to_disk"), given=no_sample),
+        "data": Row(dataset, look=refused("tokenizer", "'t'", "does not exist"), given=no_sample),
         "data[-]": tests("tests/data/reference_example_test.cpp", "Has_the_batches_of_the_reference_on_one_and_two_ranks"),
         "data[text].paths": Row(["other.txt"], look=numbers),
         "data[text].sequence_length": Row(16, look=numbers),

@@ -40,7 +40,8 @@ class Tokens(ProgramTest):
         for key in ("kind", "paths"):
             job.config["data"].pop(key)
         job.config["data"].update(kind="jsonl", paths=[str(file)], tokenizer=str(tokenizer), view={"kind": "documents"},
-                                  end_of_document="<|endoftext|>", cache=str(job.folder / "cache"), **data)
+                                  end_of_document="<|endoftext|>", cache=str(job.folder / "cache"),
+                                  sequence_length=64, **data)
         job.config["model_provider"]["model"].update(split_vocab_size={"all": 320}, split_vocab_order=["all"])
         return job
 
@@ -152,7 +153,7 @@ class Tokens(ProgramTest):
         job.config["data"].update(sequence_length=16, global_batch_size=1, microbatch_size=1, shuffle=False)
         job.config["sample"] = None
         result = self.train(job, f"trainer.model_stage_factory.source_checkpoint={source}", "model_provider.dtype=float32",
-                            "model_provider.model=from_checkpoint", "trainer.schedule.total_steps=1")
+                            "model_provider.model=from_checkpoint", "trainer.schedule.total_steps=3")
         self.assertIn("lm_head.weight is not its embedding", result.stderr)
         model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
         ids = torch.tensor([list((job.folder / "text.txt").read_bytes()[:17])])

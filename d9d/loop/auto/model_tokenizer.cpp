@@ -36,8 +36,8 @@ bool is_file(const fs::path& path) {
 std::string read_text(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
-  D9D_CHECK(file.good(), IoError, "[loop::tokenizer_files] expected a readable file '", path.string(),
-            "', got none. Check its permissions.");
+  D9D_CHECK(file.good(), IoError, "[loop::tokenizer_files] expected a readable file '", path.string(), "', got ",
+            is_file(path) ? "none. Check its permissions." : "none, as it does not exist. Check the path.");
   return text;
 }
 
@@ -183,6 +183,7 @@ void check_tokenizer(const DistContext& context, const DataConfig& data, const f
   const std::vector<TextForm> forms = text_forms(data);
   if (forms.empty()) return;
   const TextForm& form = forms.front();
+  if (form.tokenizer) check_tokenizer_file(*form.tokenizer);
   if (form.tokenizer && is_file(source / kTokenizer) && have_equal_bytes(*form.tokenizer, source / kTokenizer)) return;
   const auto saved = checkpoint_at(source);
   const auto theirs = saved ? tokenizer_of(*saved) : tokenizer_in(source, context);
@@ -207,6 +208,7 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   std::optional<fs::path> path = has_source ? *source / kTokenizer : options.tokenizer;
   if (!forms.empty()) path = forms.front().tokenizer;
   if (!path && forms.empty()) return {};
+  if (!forms.empty() && path) check_tokenizer_file(*path);
 
   std::vector<fs::path> folders;  // of files that belong to the tokenizer
   if (path) folders.push_back(path->parent_path());

@@ -28,6 +28,7 @@ constexpr const char* kSingleFileName = "model.safetensors";
 constexpr const char* kIndexFileName = "model.safetensors.index.json";
 constexpr const char* kTokenizerFileName = "tokenizer.json";
 constexpr const char* kTied = "tie_word_embeddings";  // of config.json
+constexpr const char* kHead = "lm_head.weight";
 
 // What describes a model beside its weights and the tokenizer, and what says how its tokens are made.
 const std::set<std::string> kModelFiles = {"README.md", "LICENSE", ".gitattributes", "generation_config.json"};
@@ -230,12 +231,13 @@ json HuggingFaceDirectory::read_config() const {
 
 bool HuggingFaceDirectory::has_untied_head() const {
   std::error_code error;
-  return fs::exists(path_ / kConfigFileName, error) && has_untied_head(read_object(path_ / kConfigFileName));
+  const bool may_have = file_of_tensor_.contains(kHead) && fs::exists(path_ / kConfigFileName, error);
+  return may_have && has_untied_head(read_object(path_ / kConfigFileName));
 }
 
 bool HuggingFaceDirectory::has_untied_head(const json& config) const {
   if (config.value(kTied, json()) != true) return false;
-  const auto head = find("lm_head.weight");
+  const auto head = find(kHead);
   if (!head) return false;
   for (const char* name : {"model.embed_tokens.weight", "embed_tokens.weight"}) {
     if (const auto embedding = find(name)) return !have_equal_values(*head, *embedding);

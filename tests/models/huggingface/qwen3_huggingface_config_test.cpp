@@ -159,8 +159,10 @@ TEST(Qwen3HuggingFaceConfig, Is_refused_by_name_where_we_build_something_else) {
       {"rope_theta", 10000.5},        {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}},
       {"hidden_size", "large"},       {"num_key_value_heads", nullptr},
       {"num_key_value_heads", 3},     {"head_dim", 7}};
+  const json base = with(with(dense_config(), "sliding_window", 16), "max_window_layers", 27);
+  EXPECT_NO_THROW((void)qwen3_dense_parameters_from_huggingface(base));
   for (const auto& [key, value] : changes) {
-    EXPECT_THAT(refusal(with(dense_config(), key, value)), AllOf(HasSubstr("config.json"), HasSubstr(key)));
+    EXPECT_THAT(refusal(with(base, key, value)), AllOf(HasSubstr("config.json"), HasSubstr(key)));
   }
   EXPECT_THAT(refusal(with(moe_config(), "mlp_only_layers", {0})), HasSubstr("mlp_only_layers"));
   EXPECT_THAT(refusal(with(moe_config(), "decoder_sparse_step", 2)), HasSubstr("decoder_sparse_step"));
