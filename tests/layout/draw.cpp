@@ -58,8 +58,8 @@ LayoutJob draw_job() {
   if (job.family == kOwnLayers) job.own = draw_own_layers();
   job.dtype = one_in(8) ? at::kFloat : at::kDouble;
   job.is_mixed = job.dtype == at::kDouble && one_in(8);
-  job.num_layers = number(1, 4);
-  job.ties_embeddings = one_in(4);
+  job.num_layers = number(1, 5);
+  job.ties_embeddings = one_in(2);
   job.freezes_attention = one_in(5);
   job.calls_layers_twice = one_in(5);
   if (has_experts(job)) {
@@ -88,10 +88,10 @@ bool may_have(const LayoutJob& job, const Layout& layout) {
   return !refusal({.job = job, .layout = layout}).has_value() || one_in(20);
 }
 
-// Schedule and ranks of a pipeline with a layer or more in each stage; more than one stage in a third of the layouts
-// whose job can have them.
+// Schedule and ranks of a pipeline with a layer or more in each stage; more than one stage in up to two thirds of the
+// layouts whose job can have them.
 Layout draw_pipeline(const LayoutJob& job) {
-  if (job.has_pairs || job.calls_layers_twice || !one_in(3)) return {};
+  if (job.has_pairs || job.calls_layers_twice || one_in(3)) return {};
   using enum Schedule;
   Layout layout{.mesh = {.pipeline_parallel = any_of<std::int64_t>({1, 2, 3, 4})},
                 .schedule = any_of<Schedule>(

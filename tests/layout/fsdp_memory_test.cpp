@@ -117,8 +117,7 @@ TEST_P(FsdpMemory, Has_no_gradients_between_steps) {
 TEST_P(FsdpMemory, Has_all_full_gradients_when_it_reduces_once_a_step) {
   const Bytes bytes = measure_on(GetParam(), {.reduce_on_last_microbatch = true});
   const double slices = static_cast<double>(bytes.stage + bytes.largest_layer) / static_cast<double>(GetParam());
-  const double expected =
-      slices + 2.0 * static_cast<double>(bytes.largest_layer) + static_cast<double>(bytes.stage);
+  const double expected = slices + 2.0 * static_cast<double>(bytes.largest_layer) + static_cast<double>(bytes.stage);
   EXPECT_NEAR(static_cast<double>(bytes.peak), expected, kTolerance * expected);
 }
 
