@@ -41,9 +41,9 @@ json without_defaults(const json& value) {
   if (!value.is_object()) return value;
   json object = json::object();
   for (const auto& [key, each] : value.items()) {
-    const bool is_default =
-        each.is_null() || each == false || each == "" || key == "trim_offsets" || (key == "use_regex" && each == true);
-    if (!is_default) object[key] = without_defaults(each);
+    const bool is_regex_default = key == "use_regex" && each == true;
+    const bool is_off = key != "use_regex" && (each == false || each == "");
+    if (!each.is_null() && !is_off && !is_regex_default && key != "trim_offsets") object[key] = without_defaults(each);
   }
   return object;
 }

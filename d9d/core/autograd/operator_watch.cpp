@@ -16,7 +16,8 @@ struct Operator {
   bool may_draw = false;
   // Arguments of one that may draw: it draws nothing if one of these is 0, or false.
   std::vector<std::size_t> strengths;
-  std::optional<std::size_t> writes_if;  // the argument `training` of batch_norm, which then writes its statistics
+  std::optional<std::size_t> num_layers;  // of a recurrent net: dropout is between layers, so one layer draws nothing
+  std::optional<std::size_t> writes_if;   // the argument `training` of batch_norm, which then writes its statistics
 };
 
 Operator read_schema(const at::RecordFunction& call) {
@@ -25,12 +26,15 @@ Operator read_schema(const at::RecordFunction& call) {
   if (!name) return read;
   const auto handle = c10::Dispatcher::singleton().findOp(*name);
   if (!handle || !handle->hasSchema()) return read;
-  read.may_draw = handle->hasTag(at::Tag::nondeterministic_seeded);
+  // This one has the tag and draws nothing.
+  read.may_draw =
+      handle->hasTag(at::Tag::nondeterministic_seeded) && name->name != "aten::_nested_tensor_softmax_with_shape";
   const auto& arguments = handle->schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i].name();
     const bool is_mode = argument == "train" || argument == "training";
     if (is_mode || argument == "p" || argument == "dropout_p" || argument == "dropout") read.strengths.push_back(i);
+    if (argument == "num_layers") read.num_layers = i;
     if (is_mode && name->name == "aten::_batch_norm_impl_index") read.writes_if = i;
   }
   return read;
@@ -71,7 +75,9 @@ void OperatorWatch::see(const at::RecordFunction& call) {
   const Operator& seen = operator_of(call);
   const auto inputs = call.inputs();
   const auto is_off_at = [&](std::size_t i) { return i < inputs.size() && is_off(inputs[i]); };
-  if (seen.may_draw && !drawing_operator_ && std::ranges::none_of(seen.strengths, is_off_at)) {
+  const bool has_one_layer =
+      seen.num_layers && *seen.num_layers < inputs.size() && inputs[*seen.num_layers] == c10::IValue(std::int64_t{1});
+  if (seen.may_draw && !drawing_operator_ && !has_one_layer && std::ranges::none_of(seen.strengths, is_off_at)) {
     drawing_operator_ = call.name();
   }
   if (memory_.empty() || first_use_) return;

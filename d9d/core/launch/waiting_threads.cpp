@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace d9d {
 namespace {
@@ -83,6 +86,21 @@ class WaitingThreads::SleepingTeam {
   SleepingTeam(const SleepingTeam&) = delete;
   SleepingTeam& operator=(const SleepingTeam&) = delete;
 
+  // Whether the process may have so many threads more: libgomp ends it where it gets one thread too few.
+  static bool may_begin() {
+    std::promise<void> end;
+    const std::shared_future<void> ended = end.get_future().share();
+    std::vector<std::jthread> threads;
+    bool may = true;
+    try {
+      while (threads.size() <= team_size()) threads.emplace_back([ended] { ended.wait(); });
+    } catch (const std::system_error&) {
+      may = false;
+    }
+    end.set_value();
+    return may;
+  }
+
  private:
   static unsigned team_size() { return std::thread::hardware_concurrency() + 2; }
   static void sleep(void* data) {
@@ -119,7 +137,7 @@ class WaitingThreads::Watch {
       const bool are_taken = cores.measure(use, Clock::now() - begin);
       if (are_taken && !team_) {
         tell(use);
-        team_.emplace(open_);
+        if (SleepingTeam::may_begin()) team_.emplace(open_);
       } else if (!are_taken && team_) {
         team_.reset();
       }

@@ -47,14 +47,16 @@ std::map<Group, std::set<std::int64_t>> parts_in(const fs::path& folder) {
 }
 
 void warn_of_group(const fs::path& first, std::int64_t count, const std::set<std::int64_t>& there, const Logger& log) {
-  const std::int64_t begin = there.contains(count) ? 1 : 0;  // some count from 1 on
+  const bool is_open = !there.contains(0) && !there.contains(count);  // some count from 1 on
+  const std::int64_t begin = there.contains(count) ? 1 : 0;
   std::vector<std::int64_t> missing;
   for (std::int64_t number = begin; number < begin + count; ++number) {
     if (!there.contains(number)) missing.push_back(number);
   }
   if (missing.empty()) return;
   log.warning("data: '", first.string(), "' is one of ", count, " files, of which ", missing.size(),
-              missing.size() == 1 ? " is" : " are", " not in its folder, the first with number ", missing.front(),
+              missing.size() == 1 ? " is" : " are", " not in its folder, the first with number ",
+              is_open ? cat("0 or ", count) : std::to_string(missing.front()),
               ". Download what is missing, if it is not left out on purpose.");
 }
 

@@ -110,10 +110,13 @@ bool is_over_lines(std::string_view text) {
   const std::size_t end = text.find('\n');
   if (end == std::string_view::npos || end > kLooksAt) return false;
   if (parse_json_line(text.substr(0, end), line).empty()) return false;
+  const auto format = nlohmann::json::input_format_t::json;
+  ParseEnd of_line;
+  const FiniteLine first = without_non_finite(text.substr(0, end));
+  if (nlohmann::json::sax_parse(first.text, &of_line, format, /*strict=*/false)) return false;  // a value and more
   const FiniteLine begin = without_non_finite(text.substr(0, kLooksAt));
   ParseEnd parsed;
-  const bool has_end =
-      nlohmann::json::sax_parse(begin.text, &parsed, nlohmann::json::input_format_t::json, /*strict=*/false);
+  const bool has_end = nlohmann::json::sax_parse(begin.text, &parsed, format, /*strict=*/false);
   return has_end || parsed.error_at > begin.text.size();
 }
 

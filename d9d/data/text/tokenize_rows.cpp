@@ -84,15 +84,17 @@ class Writer {
     const std::int64_t num_bytes = (manifest_.num_tokens - first) * bytes_per_token(manifest_.dtype);
     const auto tokens = std::span(part.tokens).first(static_cast<std::size_t>(num_bytes));
     tokens_.write(tokens);
-    add_to_hash(tokens);
-    add_to_hash(std::as_bytes(std::span(ends)));
+    add_to(tokens_hash_, tokens);
+    add_to(ends_hash_, std::as_bytes(std::span(ends)));
     if (part.has_targets) append_targets(part, count);
     if (manifest_.num_skipped == 0) manifest_.first_skipped = part.first_skipped;
     manifest_.num_skipped += part.num_skipped;
   }
 
   TokenizedManifest finish(std::string_view made_from, TokenizerIdentity tokenizer) {
-    manifest_.identity = {.tokens = hash_text(std::to_string(hash_)), .tokenizer = std::move(tokenizer)};
+    manifest_.identity = {
+        .tokens = hash_text(cat(tokens_hash_, " ", ends_hash_, " ", targets_hash_, " ", target_ends_hash_)),
+        .tokenizer = std::move(tokenizer)};
     tokens_.commit();
     offsets_.commit();
     parts_.commit();
@@ -131,12 +133,12 @@ class Writer {
     }
     put(targets_->offsets, ends);
     put(targets_->ranges, bounds);
-    add_to_hash(std::as_bytes(std::span(ends)));
-    add_to_hash(std::as_bytes(std::span(bounds)));
+    add_to(target_ends_hash_, std::as_bytes(std::span(ends)));
+    add_to(targets_hash_, std::as_bytes(std::span(bounds)));
   }
 
-  void add_to_hash(std::span<const std::byte> bytes) {
-    hash_ = fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, hash_);
+  static void add_to(std::uint64_t& hash, std::span<const std::byte> bytes) {
+    hash = fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, hash);
   }
 
   template <class Stored>
@@ -150,7 +152,9 @@ class Writer {
   AtomicFile parts_;
   std::optional<Targets> targets_;
   TokenizedManifest manifest_;
-  std::uint64_t hash_ = fnv1a("");  // of all that is written, but for where parts of the rows end
+  // Of what each file has, whatever the parts in which it came.
+  std::uint64_t tokens_hash_ = fnv1a(""), ends_hash_ = fnv1a(""), targets_hash_ = fnv1a(""),
+                target_ends_hash_ = fnv1a("");
 };
 
 }  // namespace
