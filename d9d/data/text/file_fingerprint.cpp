@@ -15,11 +15,12 @@ namespace {
 
 // A hash of up to 16 blocks, spread evenly over the file: edits that keep size and time change most often one of them.
 std::uint64_t hash_of_samples(const std::filesystem::path& path) {
-  constexpr std::int64_t kBlock = 4096, kMostBlocks = 16;
+  constexpr std::int64_t kFingerprintBlock = 4096, kMostBlocks = 16;
   const InputFile file(path);
-  std::string block(static_cast<std::size_t>(std::min(kBlock, file.size())), '\0');
+  std::string block(static_cast<std::size_t>(std::min(kFingerprintBlock, file.size())), '\0');
   const std::int64_t last = file.size() - std::ssize(block);
-  const std::int64_t num_blocks = std::clamp<std::int64_t>((file.size() + kBlock - 1) / kBlock, 1, kMostBlocks);
+  const std::int64_t num_blocks =
+      std::clamp<std::int64_t>((file.size() + kFingerprintBlock - 1) / kFingerprintBlock, 1, kMostBlocks);
   std::uint64_t hash = fnv1a("");
   for (std::int64_t i = 0; i < num_blocks; ++i) {
     file.read(last * i / std::max<std::int64_t>(num_blocks - 1, 1), std::as_writable_bytes(std::span(block)));
