@@ -1,6 +1,6 @@
 // Converts folders of a model that the library does not know, by a mapper of one's own: GPT-NeoX, whose projection of
-// queries, keys and values is one matrix with the rows of head 0, then of head 1, ..., becomes three matrices with names as
-// Llama's. Nothing but one such matrix at a time is in memory.
+// queries, keys and values is one matrix with the rows of head 0, then of head 1, ..., becomes three matrices with
+// names as Llama's. Nothing but one such matrix at a time is in memory.
 //
 //   build/release/bin/convert_weights pythia-160m pythia-160m-separate
 #include <iostream>

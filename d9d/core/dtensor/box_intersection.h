@@ -39,8 +39,8 @@ struct BoxIntersection {
 // Whether an element lies in both boxes, of the same dims.
 [[nodiscard]] bool have_common_elements(const LocalBox& a, const LocalBox& b);
 
-// Whether no element lies in two of the boxes, which are not empty. Boxes as layouts make them (a grid, ranges of rows) take
-// n log n steps; others that no line along a dim divides are compared in pairs.
+// Whether no element lies in two of the boxes, which are not empty. Boxes as layouts make them (a grid, ranges of rows)
+// take n log n steps; others that no line along a dim divides are compared in pairs.
 [[nodiscard]] bool are_disjoint(const std::vector<LocalBox>& boxes);
 
 // The position of `inner`, a box within `outer`, in the row-major order of outer, if its elements are contiguous there.

@@ -39,9 +39,9 @@ class JobSaves {
   // where a rank lacks memory for a copy.
   [[nodiscard]] bool will_wait(bool is_last) const;
   // Collective where it waits, else local. Throws IoError on all ranks where it has waited and nothing could be saved,
-  // if trainer.checkpointing.on_failed_save is to stop; ConfigError on all ranks where it has waited and ranks have other
-  // values of what they share (equal_ranks.h), whatever on_failed_save says. At the end of a run a save that failed loses
-  // nothing else: what follows, such as an export, happens, and then the program ends with the error
+  // if trainer.checkpointing.on_failed_save is to stop; ConfigError on all ranks where it has waited and ranks have
+  // other values of what they share (equal_ranks.h), whatever on_failed_save says. At the end of a run neither
+  // loses anything else: what follows, such as an export, happens, and then the program ends with the error
   // (DistContext::fail_at_end).
   void save(const RunPosition& position, bool is_last);
 

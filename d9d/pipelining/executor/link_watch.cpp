@@ -61,8 +61,8 @@ void LinkWatch::end(Wait wait, const StreamEvent& done) {
   waits_.at(wait).done = done;
 }
 
-// Asks the device without the mutex. While NCCL aborts, the device may answer nobody until the waits of links have ended;
-// a host that adds a wait meanwhile must not be held up.
+// Asks the device without the mutex. While NCCL aborts, the device may answer nobody until the waits of links have
+// ended; a host that adds a wait meanwhile must not be held up.
 void LinkWatch::look(std::unique_lock<std::mutex>& lock) {
   for (const auto& [key, link] : links_) {
     if (has_failed(*link.ranks)) link.end_waits();
