@@ -226,8 +226,9 @@ def moe_cases():
         return 0.1 * load_balancing_loss_func((logits,), 6, 2)
     add_case("auxiliary_loss", Qwen3MoeSparseMoeBlock(Qwen3MoeConfig(norm_topk_prob=True, **sizes)), auxiliary_loss, x(), moe_names)
 
-    def auxiliary_loss_with_padding(module, x):  # of sequences of 8 and 3 positions
-        attention_mask = (torch.arange(SEQUENCE) < torch.tensor([[SEQUENCE], [3]])).long()
+    # Of sequences of 5 and 3 positions: transformers divides counts by their sum in float32, which is exact for 8.
+    def auxiliary_loss_with_padding(module, x):
+        attention_mask = (torch.arange(SEQUENCE) < torch.tensor([[5], [3]])).long()
         return 0.1 * load_balancing_loss_func((module.gate(x)[0],), 6, 2, attention_mask)
     add_case("auxiliary_loss_with_padding", Qwen3MoeSparseMoeBlock(Qwen3MoeConfig(norm_topk_prob=True, **sizes)),
              auxiliary_loss_with_padding, x(), moe_names)

@@ -74,7 +74,7 @@ TEST(MoELayer, Has_the_auxiliary_loss_of_transformers) {
 
 TEST(MoELayer, Has_the_auxiliary_loss_of_transformers_with_an_attention_mask) {
   const std::int64_t row = test::oracle_case("auxiliary_loss_with_padding", at::kDouble).inputs.at("x").size(1);
-  expect_auxiliary_loss_of_oracle("auxiliary_loss_with_padding", at::cat({at::arange(row), at::arange(row, row + 3)}));
+  expect_auxiliary_loss_of_oracle("auxiliary_loss_with_padding", at::cat({at::arange(5), at::arange(row, row + 3)}));
 }
 
 // A token sequence of five positions in a batch of two rows of eight, and alone.
