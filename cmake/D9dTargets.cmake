@@ -40,8 +40,8 @@ endif()
 function(d9d_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${D9D_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   get_target_property(sources ${target} SOURCES)
-  # Stubs refuse in their own words each. CUDA files are compiled one by one; CMake before 3.31 does so by itself.
-  list(FILTER sources INCLUDE REGEX "(/no_[a-z_]+\\.cpp|\\.cu)$")
+  # CUDA files are compiled one by one; CMake before 3.31 does so by itself.
+  list(FILTER sources INCLUDE REGEX "\\.cu$")
   set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
@@ -138,6 +138,7 @@ function(d9d_tool name)
     set_target_properties(d9d_${name} PROPERTIES D9D_IS_TOOL ON
       INSTALL_RPATH "\$ORIGIN/../${CMAKE_INSTALL_LIBDIR};${D9D_TORCH_LIB};${D9D_CUDA_WHEEL_LIB}")
   endif()
+  d9d_unity(d9d_${name})
   if(D9D_INSTALL)
     install(TARGETS d9d_${name} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
     add_dependencies(d9d_installed d9d_${name})

@@ -16,11 +16,11 @@ OTHERS = ("d9d_cuda.dir", "d9d_cudnn.dir")  # libraries that such a build lacks
 
 
 def objects_of(folder, sources):
-    """Only the objects of sources that still exist."""
+    """Only the objects of sources that still exist; those of several sources at a time lie beside the file that includes them."""
     for item in folder.rglob("*.o"):
         target, *parts = item.relative_to(folder).parts
         source = sources.joinpath(*(".." if part == "__" else part for part in parts)).with_suffix("")  # as CMake names it
-        if target not in OTHERS and source.exists():
+        if target not in OTHERS and (source.exists() or item.with_suffix("").exists()):
             yield item
 
 
