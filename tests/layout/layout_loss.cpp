@@ -95,7 +95,12 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
     num_real += sequences.back().ids.size(0);
     if (!is_one_row) pad(sequences.back(), kLayoutSequence);
   }
-  if (num_real == 0 && is_one_row) pad(sequences.back(), 1);  // no model takes a row of nothing
+  std::int64_t num_padding = 0;  // of one row: none is of nothing, and ranks that share it have equal parts
+  if (is_one_row) {
+    const std::int64_t num_parts = rows.positions.num_ranks();
+    num_padding = std::max<std::int64_t>(1, (num_real + num_parts - 1) / num_parts) * num_parts - num_real;
+    if (num_padding > 0) pad(sequences.back(), sequences.back().ids.size(0) + num_padding);
+  }
   const auto here = [&](at::Tensor Sequence::*member) {
     std::vector<at::Tensor> all;
     for (const Sequence& sequence : sequences) all.push_back(sequence.*member);
@@ -107,7 +112,7 @@ Inputs make_inputs(const LayoutJob& job, std::int64_t number, std::int64_t which
                 .positions = here(&Sequence::positions)};
   if (job.pooling != Pooling::kAll || job.has_short_sequences) inputs.mask = here(&Sequence::mask);
   if (job.packs || is_one_row) inputs.packed = boundaries_of(sequences);
-  const bool has_padding = job.has_short_sequences && (rows.are_padded || num_real == 0);
+  const bool has_padding = job.has_short_sequences && (rows.are_padded || num_padding > 0);
   if (has_padding && !rows.padding_is_data) {
     inputs.real_positions = here(&Sequence::is_real).reshape({-1}).nonzero().squeeze(1);
   }
