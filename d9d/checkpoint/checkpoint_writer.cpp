@@ -31,7 +31,7 @@ SaveError error_of(const std::function<void()>& work) {
   try {
     work();
     return {};
-  } catch (const ConfigError& error) {
+  } catch (const UnequalRanksError& error) {
     return {.text = error.what(), .is_refused = true};
   } catch (const std::exception& error) {
     return {.text = error.what()};

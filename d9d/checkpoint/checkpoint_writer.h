@@ -42,7 +42,7 @@ namespace d9d {
 struct EndedSave {
   std::int64_t step = 0;
   std::string error = {};        // why there is no checkpoint of this step; empty: there is one
-  bool is_refused = false;       // no disk is to blame: ranks hold other values of what they share (shared_values.h)
+  bool is_refused = false;       // no disk is to blame: an UnequalRanksError (shared_values.h)
   double seconds = 0.0;          // since begin()
   std::string not_removed = {};  // on the first rank: older checkpoints that should be gone, and why they are not
 };

@@ -3,7 +3,7 @@
 //
 // Example
 //   const RankFilePlan plan(state.tensors, job_tensors(state.tensors, job), job);
-//   write_rank_file(folder, job.index(), plan, host_values_in(state.tensors), /*rank_values=*/nullptr);
+//   write_rank_file(folder, job.index(), plan, host_values_in(state.tensors), /*rank_values=*/nullptr, shared.wait());
 #pragma once
 
 #include <cstdint>
@@ -54,10 +54,10 @@ using BoxValues = std::function<at::Tensor(const PlannedBox&)>;
 // Those in `tensors`, which are borrowed; copies of one box at a time.
 [[nodiscard]] BoxValues host_values_in(const std::map<std::string, DTensor>& tensors);
 
-// Local. Writes rank-<rank>.safetensors, unless the plan has no boxes, and then rank-<rank>.cbor.
+// Local. Writes rank-<rank>.safetensors, unless the plan has no boxes, and then rank-<rank>.cbor. rank_values: of this
+// rank alone. shared: SharedValues::wait(), an array.
 void write_rank_file(const std::filesystem::path& folder, std::int64_t rank, const RankFilePlan& plan,
-                     const BoxValues& values, const nlohmann::json& rank_values,
-                     const nlohmann::json& shared = nlohmann::json::array());
+                     const BoxValues& values, const nlohmann::json& rank_values, const nlohmann::json& shared);
 
 // Local. Whether the notes of all ranks are there.
 [[nodiscard]] bool has_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);

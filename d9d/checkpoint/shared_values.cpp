@@ -134,7 +134,7 @@ void check_shared_values(const std::vector<RankNote>& notes) {
       const auto [found, is_new] = first.try_emplace(key, Found{.rank = rank, .entry = entry});
       const nlohmann::json& other = found->second.entry;
       if (is_new || other.at("sum") == entry.at("sum")) continue;
-      D9D_CHECK(!entry.contains("rule"), ConfigError, "[checkpoint] expected ", entry.value("rule", ""), ", got ",
+      D9D_CHECK(!entry.contains("rule"), UnequalRanksError, "[checkpoint] expected ", entry.value("rule", ""), ", got ",
                 other.value("text", ""), " on rank ", found->second.rank, " and ", entry.value("text", ""), " on rank ",
                 rank, ". ", entry.value("remedy", ""));
       const char* const remedy =
@@ -143,10 +143,10 @@ void check_shared_values(const std::vector<RankNote>& notes) {
               : "Write to parameters and to what the optimiser keeps alike on all ranks: not on the main process "
                 "alone, "
                 "nor by the numbers of a rank.";
-      throw ConfigError(cat("[checkpoint] expected equal values of ", key,
-                            " on all ranks that have it, of which a checkpoint has one, got others on rank ",
-                            found->second.rank, " (sum of bytes ", other.at("sum").dump(), ") and on rank ", rank, " (",
-                            entry.at("sum").dump(), "). ", remedy));
+      throw UnequalRanksError(cat("[checkpoint] expected equal values of ", key,
+                                  " on all ranks that have it, of which a checkpoint has one, got others on rank ",
+                                  found->second.rank, " (sum of bytes ", other.at("sum").dump(), ") and on rank ", rank,
+                                  " (", entry.at("sum").dump(), "). ", remedy));
     }
   }
 }

@@ -5,7 +5,7 @@
 // Example
 //   const SharedValues shared(state, all, job, copies);            // on each rank; in flight from the device
 //   write_rank_file(folder, rank, plan, values, rank_values, shared.wait());
-//   check_shared_values(read_rank_notes(folder, num_ranks));       // on the first rank: ConfigError
+//   check_shared_values(read_rank_notes(folder, num_ranks));       // on the first rank: UnequalRanksError
 //
 // Tensors are compared by a sum of their bytes, which the device computes: it costs one reading of what several ranks
 // hold, and no communication.
@@ -17,6 +17,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "d9d/base/check.h"
 #include "d9d/checkpoint/checkpoint_state.h"
 #include "d9d/checkpoint/job_tensors.h"
 #include "d9d/checkpoint/manifest.h"
@@ -24,6 +25,11 @@
 #include "d9d/core/device/side_stream.h"
 
 namespace d9d {
+
+// Ranks hold different values of one thing. No disk is to blame: the next save would fail too.
+struct UnequalRanksError : ConfigError {
+  using ConfigError::ConfigError;
+};
 
 class SharedValues {
  public:
@@ -48,7 +54,8 @@ class SharedValues {
   std::vector<Sums> sums_;
 };
 
-// Local. ConfigError that names what differs and two ranks, for notes of ranks that hold different values of one thing.
+// Local. UnequalRanksError that names what differs and two ranks, for notes of ranks that hold different values of one
+// thing.
 void check_shared_values(const std::vector<RankNote>& notes);
 
 }  // namespace d9d

@@ -1,11 +1,14 @@
 #include "d9d/data/make_pack_stream.h"
 
+#include <chrono>
+
 #include <ATen/ATen.h>
 
 namespace d9d {
 
 StreamOptions on_rank_of(const DistContext& context, StreamOptions options) {
   options.rank = {.index = context.data_parallel_rank(), .size = context.data_parallel_size()};
+  options.first_timeout_seconds = std::chrono::duration<double>(context.world()->timeout()).count();
   options.log = context.log();
   options.shared_log = context.is_main_process() ? context.log() : context.log().with_sink([](std::string_view) {});
   return options;

@@ -27,12 +27,14 @@ struct StreamOptions {
   std::uint64_t seed = 0;                     // of the shuffled order
   std::string dataset_order = {};             // GlobalBatchSampler::Options::dataset_order
   nlohmann::json dataset_identity = nullptr;  // GlobalBatchSampler::Options::dataset_identity
-  bool repeat = false;           // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
-  Logger log = Logger();         // LoaderOptions::log
-  Logger shared_log = Logger();  // for what all ranks find alike: silent but on the main process
+  bool repeat = false;  // endless epochs, for jobs with a given number of steps; total_steps() is then unknown
+  double first_timeout_seconds = 0;  // LoaderOptions::first_timeout_seconds
+  Logger log = Logger();             // LoaderOptions::log
+  Logger shared_log = Logger();      // for what all ranks find alike: silent but on the main process
 };
 
-// `options` with the data-parallel coordinate and the logs of a rank of a job.
+// `options` with the data-parallel coordinate and the logs of a rank of a job; the first microbatch may last as long as
+// the job now waits for ranks (trainer.timeout.init_timeout, while the job is built).
 [[nodiscard]] StreamOptions on_rank_of(const DistContext& context, StreamOptions options);
 
 // Converts the keys of a configuration to loader options. Workers outlive a pass over the data whatever
@@ -72,6 +74,7 @@ template <TensorTree Batch, class AnyDataset, class Collate>
       return pin ? tree_map(detail::pin_memory, batch) : batch;
     };
     LoaderOptions loading = loader_options(config);
+    loading.first_timeout_seconds = options.first_timeout_seconds;
     loading.log = options.log;
     DataLoader<Batch> loader(std::move(dataset), std::move(read), sampler, loading);
     return std::make_unique<FixedCountMicrobatchPacker<DataLoader<Batch>>>(

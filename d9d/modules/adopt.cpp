@@ -111,6 +111,16 @@ void AdoptedModule::check_drew_nothing(const OperatorWatch& watch) const {
             ". Set its dropout to 0 and put d9d::Dropout beside it.");
 }
 
+void AdoptedModule::on_step_finished(StepOutcome /*outcome*/) {
+  if (buffer_ranks_.num_ranks() == 1) return;
+  const at::NoGradGuard no_grad;
+  std::vector<Work> broadcasts;
+  for (const auto& [name, buffer] : named_buffers()) {
+    broadcasts.push_back(buffer_ranks_.communicator()->broadcast(buffer->local, /*root=*/0));
+  }
+  for (Work& broadcast : broadcasts) broadcast.wait();
+}
+
 AdoptedModule::BuffersOfFirstRun::BuffersOfFirstRun(const AdoptedModule& module) {
   const auto buffers = module.named_buffers();
   if (buffers.empty() || !is_checkpointed()) return;
@@ -135,3 +145,13 @@ AdoptedModule::BuffersOfFirstRun::~BuffersOfFirstRun() {
 }
 
 }  // namespace d9d::detail
+
+namespace d9d {
+
+void broadcast_buffers(Module& model, const DeviceMesh& ranks) {
+  model.for_each_module([&](const std::string&, Module& module) {
+    if (auto* const adopted = dynamic_cast<detail::AdoptedModule*>(&module)) adopted->set_buffer_ranks(ranks);
+  });
+}
+
+}  // namespace d9d

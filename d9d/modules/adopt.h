@@ -18,7 +18,8 @@
 // Parameters are those of torch::nn with its names, and the torch::nn module computes with them: changes by an
 // optimiser, a checkpoint or to(dtype) affect both. A forward that draws random numbers itself (dropout) is refused,
 // because the numbers would depend on what else ran. Use d9d::Dropout beside it. Buffers that forward writes
-// (BatchNorm) are written once, also under activation checkpointing.
+// (BatchNorm) are written once, also under activation checkpointing, and are those of the first data-parallel rank
+// after each step: broadcast_buffers().
 #pragma once
 
 #include <functional>
@@ -46,8 +47,10 @@ class AdoptedModule : public AdoptedTensors {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
   explicit AdoptedModule(Factory factory);
+  void set_buffer_ranks(const DeviceMesh& ranks) { buffer_ranks_ = ranks; }
 
  protected:
+  void on_step_finished(StepOutcome outcome) override;
   void after_materialize(at::Device device) override;
   void after_reset(std::uint64_t base_seed, const std::string& name) override;
 
@@ -78,6 +81,7 @@ class AdoptedModule : public AdoptedTensors {
   const Factory factory_;
   // Its tensors are those of this module's parameters and buffers; null until materialized.
   std::shared_ptr<torch::nn::Module> module_;
+  DeviceMesh buffer_ranks_;  // broadcast_buffers()
 };
 
 // The module type behind std::shared_ptr<Impl> or a holder of torch::nn such as torch::nn::Linear.
@@ -108,6 +112,11 @@ class Adopted : public detail::AdoptedModule {
     return output;
   }
 };
+
+// Local. At the end of each step, adopted modules below `model` get the buffers of the first of `ranks`, which compute
+// on other data: running statistics, as torch.nn.parallel.DistributedDataParallel has them. replicate_over_data() and
+// shard_over_data() call it. Ranks keep different buffers without it, and no checkpoint is made of them.
+void broadcast_buffers(Module& model, const DeviceMesh& ranks);
 
 // make() returns a new std::shared_ptr<Impl> or a new holder in each call.
 template <class Make>

@@ -5,6 +5,7 @@
 #include "d9d/base/check.h"
 #include "d9d/core/autograd/checkpoint.h"
 #include "d9d/modules/gradient_reduction.h"
+#include "d9d/modules/stale_values.h"
 
 namespace d9d {
 namespace {
@@ -21,6 +22,14 @@ class MasterWeights final : public GradientReduction {
   }
   void update() {
     if (!is_in_step_) update_local(parameters_);
+  }
+  void update_between_steps() {
+    if (is_in_step_) return;
+    std::vector<ParameterPtr> stale;
+    for (const ParameterPtr& parameter : parameters_) {
+      if (is_stale(parameter->local(), parameter->stored())) stale.push_back(parameter);
+    }
+    update_local(stale);
   }
 
   bool sums_gradients() const override { return false; }
@@ -43,7 +52,7 @@ class MasterWeightsHook final : public ModuleHook {
  public:
   void on_materialize(Module& module, at::Device /*device*/) override { weights_->set_parameters(module); }
   void before_forward(Module& /*module*/, const TensorRefs& /*inputs*/) override {
-    if (!is_recomputing()) weights_->update();
+    if (!is_recomputing()) weights_->update_between_steps();
   }
   void after_forward(Module& /*module*/, const TensorRefs& /*outputs*/) override {}
   std::shared_ptr<GradientReduction> gradient_reduction() const override { return weights_; }

@@ -166,7 +166,8 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
                                      .tokenizer = config.sample ? config.sample->tokenizer : std::nullopt,
                                      .max_positions = sizes.max_position_ids});
   const auto export_lock = d9d::prepare_export(context, config.export_to, files);
-  d9d::LanguageModelTask task(context);
+  constexpr bool kHasExperts = requires(const typename Family::Parameters& of) { of.layer.num_experts; };
+  d9d::LanguageModelTask task(context, {.tells_padding = kHasExperts});
   CausalLMProvider<Family> model(config.model_provider, sizes,
                                  config.trainer.model_stage_factory.master_dtype.value_or(config.model_provider.dtype),
                                  std::move(files));

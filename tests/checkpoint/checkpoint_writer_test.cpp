@@ -166,6 +166,24 @@ TEST_F(CheckpointWriterTest, Of_a_rank_that_cannot_write_says_so_on_all_ranks_an
   });
 }
 
+TEST_F(CheckpointWriterTest, Is_refused_for_unequal_ranks_and_has_failed_for_any_other_error) {
+  on_ranks(2, [&](const DeviceMesh& mesh) {
+    CheckpointWriter saves = writer(mesh);
+    CheckpointState state = state_of(mesh, 1);
+    if (mesh.index() == 1) state.rank_values = []() -> nlohmann::json { throw ConfigError("a metric's mistake"); };
+    saves.begin(1, state, {});
+    const EndedSave failed = saves.finish().value();
+    EXPECT_EQ(failed.error, "a metric's mistake (rank 1)");
+    EXPECT_FALSE(failed.is_refused);
+    CheckpointState unequal = state_of(mesh, 2);
+    unequal.tensors.at("count").local.add_(mesh.index());
+    saves.begin(2, unequal, {});
+    const EndedSave refused = saves.finish().value();
+    EXPECT_THAT(refused.error, HasSubstr("expected equal values of count on all ranks"));
+    EXPECT_TRUE(refused.is_refused);
+  });
+}
+
 TEST_F(CheckpointWriterTest, Of_a_manifest_that_cannot_be_written_says_so_on_all_ranks) {
   on_ranks(2, [&](const DeviceMesh& mesh) {
     CheckpointWriter saves = writer(mesh);
@@ -212,7 +230,8 @@ TEST_F(CheckpointWriterTest, Takes_nothing_of_a_job_that_was_killed_in_the_same_
     const CheckpointState state = state_of(mesh, 1);
     const JobTensors all = job_tensors(state.tensors, mesh);
     if (mesh.index() == 1) {
-      write_rank_file(staging, 1, RankFilePlan(state.tensors, all, mesh), host_values_in(state.tensors), nullptr);
+      write_rank_file(staging, 1, RankFilePlan(state.tensors, all, mesh), host_values_in(state.tensors), nullptr,
+                      /*shared=*/nlohmann::json::array());
       std::ofstream(staging / ".nfs0001") << "of the file system";
     }
     mesh.communicator()->barrier();

@@ -92,6 +92,36 @@ TEST(RecomputedBuffers, Replaced_by_other_tensors_are_refused) {
   });
 }
 
+TEST(RecomputedBuffers, Replaced_by_equal_tensors_are_accepted) {
+  const Counting::Use replaces = [](const at::Tensor& x, at::Tensor& statistic) {
+    statistic = statistic.clone();
+    return x.exp() * statistic;
+  };
+  for (const Where where : {Where::kItself, Where::kAround, Where::kBoth}) EXPECT_NO_THROW(train(replaces, where));
+}
+
+TEST(RecomputedBuffers, Made_in_inference_mode_are_accepted_unless_their_values_change) {
+  const auto holder = [](const Counting::Use& use) {
+    const auto model = make_module<Holder>(use);
+    model->materialize(at::kCPU);
+    model->reset_parameters(1);
+    model->layer->set_activation_checkpointing(true);
+    const c10::InferenceMode inference;
+    model->layer->statistic->local = at::full({kSize}, 0.5, at::kDouble);
+    return model;
+  };
+  const auto only_reads = [](const at::Tensor& x, at::Tensor& statistic) { return x + statistic.sum(); };
+  const at::Tensor x = waves(0, {4, kSize}).set_requires_grad(true);
+  EXPECT_NO_THROW(holder(only_reads)(x).sum().backward());
+  const auto model = holder(only_reads);
+  const at::Tensor y = model(x);
+  {
+    const c10::InferenceMode inference;
+    model->layer->statistic->local.add_(1);
+  }
+  EXPECT_THAT([&] { y.sum().backward(); }, ThrowsMessage<StateError>(HasSubstr("the buffer layer.statistic")));
+}
+
 TEST(RecomputedBuffers, Of_a_batch_norm_of_ones_own_are_refused) {
   expect_refused([](const at::Tensor& x, at::Tensor& statistic) {
     const at::Tensor variance = at::ones_like(statistic);

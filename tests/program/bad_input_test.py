@@ -164,6 +164,15 @@ class BadInput(ProgramTest):
             "MASTER_PORT": "29500"})
         self.assert_refused(job, result, "the 1 ranks that RANK and WORLD_SIZE of the environment name, got 4", "data_parallel_shard=4")
 
+    def test_too_few_open_files_for_the_ranks_are_refused_before_they_meet(self):
+        job = self.job()
+
+        def limit_open_files():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+
+        result = job.run("mesh.data_parallel_replicate=8", "launch.ranks=processes", preexec_fn=limit_open_files)
+        self.assert_refused(job, result, "expected a limit of at least", "open files", "got 32")
+
 
 if __name__ == "__main__":
     main()

@@ -18,11 +18,33 @@ namespace ag = torch::autograd;
 using HookFactory = std::function<std::unique_ptr<ag::SavedVariableHooks>()>;
 
 // A tensor as it was when the first run of a body came to it.
-struct State {
-  std::string name;
-  std::shared_ptr<const at::Tensor> tensor;
-  at::Tensor seen;
-  std::int64_t version;
+class State {
+ public:
+  State(std::string name_, const std::shared_ptr<const at::Tensor>& tensor_)
+      : name(std::move(name_)), tensor(tensor_), seen_(*tensor_) {
+    if (seen_.is_inference()) {  // has no version, so its values are compared
+      const c10::InferenceMode has_version(false);
+      seen_ = seen_.clone();
+    }
+    version_ = seen_._version();
+  }
+
+  // Whether the tensor has the values that it had then. A tensor in its place may have them too, but what was written
+  // in place counts as other values, whatever was written. Waits for the device where the tensor is another one.
+  [[nodiscard]] bool is_as_seen() const {
+    if (seen_._version() != version_) return false;
+    if (tensor->is_same(seen_)) return true;
+    const bool can_be_equal = tensor->options().type_equal(seen_.options()) && tensor->device() == seen_.device();
+    const at::NoGradGuard no_grad;
+    return can_be_equal && at::equal(*tensor, seen_);
+  }
+
+  const std::string name;
+  const std::shared_ptr<const at::Tensor> tensor;
+
+ private:
+  at::Tensor seen_;
+  std::int64_t version_;
 };
 
 // State of the thread that runs a checkpointed body for the first or the second time. It is set around the body only,
@@ -152,10 +174,9 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
   // States that were written since the first run came to them are not to be used; batch_norm writes others too.
   [[nodiscard]] std::vector<WatchedMemory> watched_states() const {
     std::vector<WatchedMemory> watched;
-    for (const auto& [name, tensor, seen, version] : states_) {
-      if (!tensor->defined() || !tensor->has_storage()) continue;
-      const bool is_as_seen = tensor->is_same(seen) && tensor->_version() == version;
-      watched.push_back({.name = name, .memory = tensor->storage(), .may_be_read = is_as_seen});
+    for (const State& state : states_) {
+      if (!state.tensor->defined() || !state.tensor->has_storage()) continue;
+      watched.push_back({.name = state.name, .memory = state.tensor->storage(), .may_be_read = state.is_as_seen()});
     }
     return watched;
   }
@@ -164,8 +185,9 @@ class CheckpointFrame final : public std::enable_shared_from_this<CheckpointFram
     D9D_CHECK(!watch.drawing_operator(), StateError,
               "[core::checkpoint] expected a body under activation checkpointing to compute the same again, but ",
               *watch.drawing_operator(),
-              " draws other random numbers in the recomputation: the gradients would be those of other values than the "
-              "loss. Use d9d::Dropout, a RandomStream or replayed(), or do not checkpoint this module.");
+              " draws from a generator in the recomputation (LibTorch's, or an at::Generator that it is given), which "
+              "the first run has moved on: the gradients would be those of other values than the loss. Use "
+              "d9d::Dropout, a RandomStream or replayed(), or do not checkpoint this module.");
     D9D_CHECK(!watch.first_use(), StateError,
               "[core::checkpoint] expected a body under activation checkpointing to compute the same again, but the "
               "recomputation uses (",
@@ -218,7 +240,7 @@ void note_state(const std::string& name, const std::shared_ptr<const at::Tensor>
     if (scope->states == nullptr || !state->defined() || !state->has_storage()) continue;
     const auto is_known = [&](const State& known) { return known.tensor == state; };
     if (std::ranges::any_of(*scope->states, is_known)) continue;
-    scope->states->push_back({.name = name, .tensor = state, .seen = *state, .version = state->_version()});
+    scope->states->emplace_back(name, state);
   }
 }
 

@@ -11,8 +11,9 @@
 // is_recomputing().
 //
 // Two ways to compute something else are found by themselves, and backward throws StateError: a recomputation that
-// draws from LibTorch's generators (d9d::Dropout draws the same again), and one that uses a module's buffer that was
-// written since the first run began.
+// draws by one of LibTorch's operators, from its generators or from one that the body gives it, whatever the state of
+// that one (d9d::Dropout draws the same again, and replayed() keeps what was drawn); and one that uses a module's
+// buffer that was written since the first run began, or that is another tensor with other values.
 #pragma once
 
 #include <cstdint>

@@ -38,9 +38,16 @@ void throw_sample_error(std::int64_t sample, const char* what) {
       IoError(cat("[data::DataLoader] expected to read sample ", sample, " of the dataset, got: ", what)));
 }
 
-void throw_timeout(const std::vector<std::int64_t>& samples, double seconds) {
+double timeout_seconds(const LoaderOptions& options, bool is_first) {
+  const bool has_limit = options.timeout_seconds > 0;
+  return is_first && has_limit ? std::max(options.timeout_seconds, options.first_timeout_seconds)
+                               : options.timeout_seconds;
+}
+
+void throw_timeout(const LoaderOptions& options, bool is_first, const std::vector<std::int64_t>& samples) {
   throw IoError(cat("[data::DataLoader] expected to read samples ", list_of(samples), " of the dataset within ",
-                    seconds, " seconds, got none. Check the storage that is read, or raise the timeout of the data."));
+                    timeout_seconds(options, is_first), " seconds, got none. Check the storage that is read, or raise ",
+                    is_first ? "trainer.timeout.init_timeout or " : "", "the timeout of the data."));
 }
 
 void throw_stopped(const std::vector<std::int64_t>& samples) {
@@ -54,9 +61,12 @@ double patience_seconds(const LoaderOptions& options) {
   return options.timeout_seconds > 0 ? std::min(options.timeout_seconds, patience) : patience;
 }
 
-void warn_long_wait(const LoaderOptions& options, const std::vector<std::int64_t>& samples, double seconds) {
+void warn_long_wait(const LoaderOptions& options, bool is_first, const std::vector<std::int64_t>& samples,
+                    double seconds) {
+  const double limit = timeout_seconds(options, is_first);
   options.log.warning("data: has waited ", std::round(10 * seconds) / 10, " s for samples ", list_of(samples),
-                      " of the dataset", options.timeout_seconds > 0 ? cat(", at most ", options.timeout_seconds) : "");
+                      " of the dataset", limit > 0 ? cat(", at most ", limit) : "",
+                      is_first ? ": the first that are read, for which it may open its files" : "");
 }
 
 void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples) {

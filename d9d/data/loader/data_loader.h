@@ -33,6 +33,9 @@ struct LoaderOptions {
   std::int64_t prefetch_factor = 2;  // microbatches that each worker reads ahead
   // How long next() waits for a microbatch; with 0 workers a thread reads while next() waits. 0: for ever.
   double timeout_seconds = 0;
+  // The same for the first microbatch, for which a dataset may open its files, where this is more. Without a
+  // timeout_seconds there is none either.
+  double first_timeout_seconds = 0;
   // How long stopping waits for reads that have begun, and next() for one after the job was asked to stop.
   std::chrono::duration<double> patience = kDefaultPatience;
   Logger log = Logger();  // is told of reads that last long, or are abandoned
@@ -43,10 +46,13 @@ namespace detail {
 void check_loader_options(const LoaderOptions& options);
 // Call it inside a catch handler: the exception being handled is nested in the IoError and repeated in its text.
 [[noreturn]] void throw_sample_error(std::int64_t sample, const char* what);
-[[noreturn]] void throw_timeout(const std::vector<std::int64_t>& samples, double seconds);
+// The limit of a wait: for the first microbatch, or a later one. 0: none.
+[[nodiscard]] double timeout_seconds(const LoaderOptions& options, bool is_first);
+[[noreturn]] void throw_timeout(const LoaderOptions& options, bool is_first, const std::vector<std::int64_t>& samples);
 [[noreturn]] void throw_stopped(const std::vector<std::int64_t>& samples);
 [[nodiscard]] double patience_seconds(const LoaderOptions& options);
-void warn_long_wait(const LoaderOptions& options, const std::vector<std::int64_t>& samples, double seconds);
+void warn_long_wait(const LoaderOptions& options, bool is_first, const std::vector<std::int64_t>& samples,
+                    double seconds);
 void warn_left_behind(const LoaderOptions& options, const std::vector<std::int64_t>& samples);
 
 // Whether a collate makes a Batch of samples that the dataset returns.
@@ -129,6 +135,7 @@ class DataLoader {
     if (const auto end = size(); end && num_consumed_ >= *end) return std::nullopt;
     Batch batch = reads_itself() ? read_(num_consumed_) : take();
     ++num_consumed_;
+    has_read_ = true;
     return batch;
   }
 
@@ -154,10 +161,10 @@ class DataLoader {
     start();
     const auto samples = [this] { return sampler_.samples(num_consumed_); };
     std::optional<Batch> batch = workers_->take_within(
-        {.timeout = std::chrono::duration<double>(options_.timeout_seconds),
-         .on_long_wait = [&](double seconds) { detail::warn_long_wait(options_, samples(), seconds); }});
+        {.timeout = std::chrono::duration<double>(detail::timeout_seconds(options_, /*is_first=*/!has_read_)),
+         .on_long_wait = [&](double seconds) { detail::warn_long_wait(options_, !has_read_, samples(), seconds); }});
     if (!batch && interrupt_requested()) detail::throw_stopped(samples());
-    if (!batch) detail::throw_timeout(samples(), options_.timeout_seconds);
+    if (!batch) detail::throw_timeout(options_, /*is_first=*/!has_read_, samples());
     return std::move(*batch);
   }
 
@@ -165,6 +172,7 @@ class DataLoader {
   LoaderOptions options_;
   std::function<Batch(std::int64_t)> read_;  // reads the microbatch with the given index
   std::int64_t num_consumed_ = 0;
+  bool has_read_ = false;  // a microbatch, from any position
   std::unique_ptr<OrderedWorkers<Batch>> workers_;
 };
 

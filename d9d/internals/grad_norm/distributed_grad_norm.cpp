@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include <ATen/ATen.h>
 
@@ -23,33 +22,21 @@ DeviceMesh sharded_axes(const Parameter& parameter) {
 at::Tensor power(const at::Tensor& norm, double order) { return order == 2 ? norm * norm : norm.pow(order); }
 at::Tensor root(const at::Tensor& sum, double order) { return order == 2 ? sum.sqrt() : sum.pow(1 / order); }
 
-// The maximum over ranks, NaN if one rank has it. The maximum of some backends ignores NaN, so NaN is sent as a flag:
-// [2] magnitude, and 1 if it is NaN.
-at::Tensor with_nan_apart(const at::Tensor& norm) {
-  const at::Tensor is_nan = norm.isnan();
-  return at::stack({norm.masked_fill(is_nan, 0), is_nan.to(norm.scalar_type())});
-}
-at::Tensor with_nan_inside(const at::Tensor& parts) {
-  return parts[0].masked_fill(parts[1] > 0, std::numeric_limits<double>::quiet_NaN());
-}
+// What ranks and groups add up to a norm, and what they make of it. The largest is NaN if one is.
+at::Tensor contribution(const at::Tensor& norm, double order) { return std::isinf(order) ? norm : power(norm, order); }
+at::Tensor joined(const at::Tensor& all, double order) { return std::isinf(order) ? all.amax() : all.sum(); }
 
-// A rank's contribution to the norm, in the form in which ranks sum contributions.
-class Part {
- public:
-  Part(const at::Tensor& norm, double order)
-      : is_max_(std::isinf(order)), values_(is_max_ ? with_nan_apart(norm) : power(norm, order)) {}
-
-  [[nodiscard]] Work reduce(const DeviceMesh& ranks) {
-    return ranks.communicator()->all_reduce(values_, is_max_ ? ReduceOp::kMax : ReduceOp::kSum);
-  }
-  void join(const Part& other) { values_ = is_max_ ? at::maximum(values_, other.values_) : values_ + other.values_; }
-  [[nodiscard]] at::Tensor norm(double order) const {
-    return is_max_ ? with_nan_inside(values_) : root(values_, order);
-  }
-
- private:
-  bool is_max_;
-  at::Tensor values_;
+// The contributions of all ranks, in their order, which each rank adds up by itself. Replicas reduce in groups of their
+// own, in which a backend may add in other orders: their norms, and by clipping their parameters, would then differ in
+// the last bit. The maximum of some backends ignores NaN, too.
+struct Gathered {
+  Gathered(const at::Tensor& contribution, const DeviceMesh& ranks)
+      : own(contribution.view(1)),
+        all(at::empty({ranks.num_ranks()}, own.options())),
+        work(ranks.communicator()->all_gather(all, own)) {}
+  at::Tensor own;
+  at::Tensor all;
+  Work work;
 };
 
 }  // namespace
@@ -74,26 +61,32 @@ std::vector<GradNormGroup> group_parameters_for_norm(const std::vector<Parameter
 
 at::Tensor distributed_grad_norm(const std::vector<GradNormGroup>& groups, double order, const DeviceMesh& stages) {
   const at::NoGradGuard no_grad;
-  std::vector<Part> parts;
-  std::vector<Work> reductions;
+  std::vector<at::Tensor> parts;
+  std::vector<Gathered> gathered;
   for (const GradNormGroup& group : groups) {
     std::vector<at::Tensor> grads;
     for (const ParameterPtr& parameter : group.parameters) {
       if (parameter->stored().grad().defined()) grads.push_back(parameter->stored().grad());
     }
     const at::Device device = group.parameters.front()->stored().device();
-    parts.emplace_back(global_grad_norm(grads, order).to(device), order);
-    if (group.shards.num_ranks() > 1) reductions.push_back(parts.back().reduce(group.shards));
+    const at::Tensor own = contribution(global_grad_norm(grads, order).to(device), order);
+    group.shards.num_ranks() > 1 ? (void)gathered.emplace_back(own, group.shards) : parts.push_back(own);
   }
-  for (Work& reduction : reductions) reduction.wait();
+  for (Gathered& each : gathered) {
+    each.work.wait();
+    parts.push_back(joined(each.all, order));
+  }
   if (parts.empty()) {  // a stage with nothing that is trained
     const at::Device device = stages.num_ranks() > 1 ? stages.communicator()->device() : at::kCPU;
-    parts.emplace_back(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble)), order);
+    parts.push_back(at::zeros({}, at::TensorOptions(device).dtype(at::kDouble)));
   }
-  Part& total = parts.front();
-  for (std::size_t i = 1; i < parts.size(); ++i) total.join(parts[i]);
-  if (stages.num_ranks() > 1) total.reduce(stages).wait();
-  return total.norm(order);
+  at::Tensor total = joined(at::stack(parts), order);
+  if (stages.num_ranks() > 1) {
+    Gathered of_stages(total, stages);
+    of_stages.work.wait();
+    total = joined(of_stages.all, order);
+  }
+  return std::isinf(order) ? total : root(total, order);
 }
 
 }  // namespace d9d

@@ -9,8 +9,8 @@
 
 namespace d9d {
 
-LanguageModelTask::LanguageModelTask(const DistContext& context)
-    : positions_(context.mesh(MeshDomain::kBatch).slice({"cp"})) {}
+LanguageModelTask::LanguageModelTask(const DistContext& context, LanguageModelTaskOptions options)
+    : positions_(context.mesh(MeshDomain::kBatch).slice({"cp"})), options_(options) {}
 
 ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const TokenBatch& batch) {
   const auto here = [&](const at::Tensor& x) { return context_parallel_shard(x, /*dim=*/1, positions_); };
@@ -19,6 +19,7 @@ ForwardInputs<LanguageModelTypes> LanguageModelTask::build_forward_inputs(const 
   const std::int64_t length = ids.size(1);
   std::optional<at::Tensor> real = real_positions(batch, positions_.index() * length, length, ids.device());
   const std::int64_t num_tokens = real ? real->size(0) : ids.numel();
+  if (!options_.tells_padding) real.reset();
   D9D_CHECK(!batch.packed || positions_.num_ranks() == 1, ConfigError,
             "[loop::LanguageModelTask] expected context parallelism of 1 with packed sequences, got ",
             positions_.num_ranks(), ". Choose the view \"documents\" or \"concatenated\", or another mesh.");

@@ -34,11 +34,17 @@ struct LanguageModelTypes {
   using State = LanguageModelState;
 };
 
+struct LanguageModelTaskOptions {
+  // Whether layers get SequenceShared::real_positions of microbatches with padding, which experts need. Without them,
+  // as for a dense model, microbatches that differ in padding alone are of one kind for CUDA graphs.
+  bool tells_padding = true;
+};
+
 // Mean cross-entropy of a microbatch, weighted by how many labels it has: a step's loss is the mean over its tokens.
 // Under context parallelism a rank takes its positions of each sequence. Logs the metric "num_predicted".
 class LanguageModelTask : public TrainTask<LanguageModelTypes> {
  public:
-  explicit LanguageModelTask(const DistContext& context);
+  explicit LanguageModelTask(const DistContext& context, LanguageModelTaskOptions options = {});
 
   ForwardInputs<LanguageModelTypes> build_forward_inputs(const TokenBatch& batch) override;
   LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override;
@@ -47,6 +53,7 @@ class LanguageModelTask : public TrainTask<LanguageModelTypes> {
 
  private:
   DeviceMesh positions_;  // the ranks that share a sequence
+  LanguageModelTaskOptions options_;
   std::shared_ptr<SumMetric> num_predicted_ = std::make_shared<SumMetric>();
 };
 

@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/core/collectives/gather.h"
+#include "d9d/modules/stale_values.h"
 
 namespace d9d {
 namespace {
@@ -80,9 +81,14 @@ class TiedParameters::UpdateBetweenSteps final : public ModuleHook {
   void before_forward(Module& /*module*/, const TensorRefs& /*inputs*/) override {
     const std::shared_ptr<Copies> copies = copies_.lock();
     if (copies == nullptr || copies->are_in_step) return;
-    d9d::update_copies(copies->all);
+    std::vector<ParameterCopy> stale;
     std::vector<ParameterPtr> written;
-    for (const ParameterCopy& each : copies->all) written.push_back(each.copy);
+    for (const ParameterCopy& each : copies->all) {
+      if (!is_stale(each.copy->stored(), each.first->stored())) continue;
+      stale.push_back(each);
+      written.push_back(each.copy);
+    }
+    d9d::update_copies(stale);
     update_local(written);
   }
   void after_forward(Module& /*module*/, const TensorRefs& /*outputs*/) override {}

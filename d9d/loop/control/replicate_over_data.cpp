@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "d9d/base/check.h"
+#include "d9d/modules/adopt.h"
 #include "d9d/parallelism/replicate/parallelize_replicate.h"
 
 namespace d9d {
@@ -28,6 +29,7 @@ void replicate_over_data(const DistContext& context, Module& module) {
             ", but this model provider replicates its model. Call shard_over_data() in parallelize_model_stage, or set "
             "mesh.data_parallel_replicate instead.");
   parallelize_replicate(module, context.mesh(MeshDomain::kDense), dense_data_axes());
+  broadcast_buffers(module, context.mesh(MeshDomain::kBatch).slice({"dp"}));
 }
 
 }  // namespace d9d

@@ -9,8 +9,9 @@ namespace d9d {
 // Throws ConfigError for degrees of the mesh that cut a model or its sequences.
 void check_only_data_parallel(const DistContext& context);
 
-// Local, on the meta device: every data-parallel rank holds the whole module, gradients are summed over them. Throws
-// ConfigError for mesh.data_parallel_shard > 1 (shard_over_data.h) and as check_only_data_parallel().
+// Local, on the meta device: every data-parallel rank holds the whole module, gradients are summed over them. Buffers
+// of adopted modules are those of the first rank after each step (broadcast_buffers). Throws ConfigError for
+// mesh.data_parallel_shard > 1 (shard_over_data.h) and as check_only_data_parallel().
 void replicate_over_data(const DistContext& context, Module& module);
 
 }  // namespace d9d

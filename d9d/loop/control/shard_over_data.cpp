@@ -6,6 +6,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/loop/control/replicate_over_data.h"
+#include "d9d/modules/adopt.h"
 #include "d9d/parallelism/fsdp/parallelize_fsdp.h"
 
 namespace d9d {
@@ -41,6 +42,7 @@ void shard_over_data(const DistContext& context, const std::shared_ptr<Module>& 
   if (std::ranges::any_of(model->named_parameters(), is_left)) {
     parallelize_fsdp(runtime, {.name = "model", .modules = {model}, .axes = axes, .stays_gathered = true});
   }
+  broadcast_buffers(*model, context.mesh(MeshDomain::kBatch).slice({"dp"}));
 }
 
 }  // namespace d9d

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -195,6 +196,8 @@ TEST(Checkpoint, Refuses_a_recomputation_that_draws_other_random_numbers) {
       {"aten::dropout", [](const at::Tensor& x) { return at::dropout(x, 0.5, /*train=*/true); }},
       {"aten::rand", [](const at::Tensor& x) { return x * at::rand(x.sizes(), x.options()); }},
       {"aten::bernoulli", [](const at::Tensor& x) { return x * at::bernoulli(at::full_like(x, 0.5)); }},
+      {"aten::bernoulli_", [own = at::detail::createCPUGenerator(7)](
+                               const at::Tensor& x) { return x * at::empty_like(x).bernoulli_(0.5, own); }},
       {"aten::normal_", [](const at::Tensor& x) { return x * at::empty_like(x).normal_(); }},
       {"aten::randperm", [](const at::Tensor& x) { return x.index({at::randperm(x.size(0))}); }},
   };
@@ -223,11 +226,12 @@ TEST(Checkpoint, Accepts_operators_that_may_draw_and_do_not) {
 }
 
 TEST(Checkpoint, Accepts_random_numbers_that_are_replayed_or_of_other_threads) {
+  const at::Generator own = at::detail::createCPUGenerator(7);
   const at::Tensor x = random_leaf({4}, 1);
   at::Tensor mask;
   const auto body = [&](const at::Tensor& input) {
     std::thread([] { (void)at::rand({1}); }).join();  // as a loader's
-    mask = replayed([&] { return at::bernoulli(at::full_like(input, 0.5)); });
+    mask = replayed([&] { return at::bernoulli(at::full_like(input, 0.5), own); });
     return at::sin(input) * mask;
   };
   checkpoint(body, x).sum().backward();

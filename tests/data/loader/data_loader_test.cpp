@@ -252,6 +252,28 @@ TEST(DataLoader, Reads_within_the_timeout_without_workers_too) {
                                             HasSubstr(" s for samples 6, 7 of the dataset, at most 0.05")));
 }
 
+// The same microbatch, as the first that a loader reads and after others.
+TEST(DataLoader, Waits_longer_for_the_first_microbatch_where_it_may) {
+  std::vector<std::string> lines;
+  LoaderOptions options{.num_workers = 1, .timeout_seconds = 0.05, .first_timeout_seconds = 0.3};
+  options.log = Logger({.sink = [&](std::string_view line) { lines.emplace_back(line); }});
+  const auto error = [&](bool is_first) {
+    return error_without_storage([&](const StoragePtr& storage) {
+      auto loader = make_hanging_loader(storage, options);
+      auto other = make_hanging_loader(storage, options);
+      (void)take(other, 3);
+      if (is_first) loader.load_state(other.state());
+      if (!is_first) (void)take(loader, 3);
+      (void)loader.next();
+    });
+  };
+  EXPECT_THAT(error(false), HasSubstr("within 0.05 seconds, got none. Check the storage that is read, or raise the"));
+  lines.clear();
+  EXPECT_THAT(error(true),
+              HasSubstr("within 0.3 seconds, got none. Check the storage that is read, or raise trainer."));
+  EXPECT_THAT(lines.at(0), HasSubstr("at most 0.3: the first that are read, for which it may open its files"));
+}
+
 TEST(DataLoader, Ends_a_wait_soon_after_the_job_was_asked_to_stop) {
   EXPECT_THAT(error_without_storage([](const StoragePtr& storage) {
                 auto loader = make_hanging_loader(storage, {.timeout_seconds = 60,

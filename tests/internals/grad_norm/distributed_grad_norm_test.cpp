@@ -1,5 +1,6 @@
 #include "d9d/internals/grad_norm/distributed_grad_norm.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -70,6 +71,33 @@ TEST_P(DistributedGradNorm, Is_NaN_on_all_ranks_when_it_is_on_one) {
       });
     }
   }
+}
+
+// Adds up in another order in the group of each replica, as rings over other machines do.
+struct OrderOfItsOwn : ForwardingCommunicator {
+  using ForwardingCommunicator::ForwardingCommunicator;
+  [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op) override {
+    if (op != ReduceOp::kSum || tensor.numel() != 1) return inner().all_reduce(tensor, op);
+    const at::Tensor all = at::empty({size()}, tensor.options());
+    inner().all_gather(all, tensor.view(1)).wait();
+    double sum = 0;
+    const std::int64_t first = group().ranks.front() == 0 ? 0 : 1;
+    for (std::int64_t i = 0; i < size(); ++i) sum += all[(i + first) % size()].item<double>();
+    tensor.fill_(sum);
+    return Work();
+  }
+};
+
+TEST(NormOfReplicas, Has_the_same_bits_whatever_order_a_backend_adds_in) {
+  std::array<double, 8> norms{};
+  run_ranks(RankBackend::kThreads, 8, [&](World& world) {
+    const DeviceMesh mesh("m", {{"dp_replicate", 2}, {"tp", 4}}, world_of<OrderOfItsOwn>(world));
+    // Of 16 elements: 2^53, to which 1 adds nothing, and thrice 1, whose sum does add.
+    const double value = world.rank() % 4 == 0 ? 0x1p49 : 0x1p-4;
+    const auto groups = group_parameters_for_norm({with_gradient(mesh, {{"tp", Shard{0}}}, value)});
+    norms.at(static_cast<std::size_t>(world.rank())) = distributed_grad_norm(groups, 1.0, DeviceMesh()).item<double>();
+  });
+  for (const double norm : norms) EXPECT_EQ(norm, norms[0]);
 }
 
 class NormOverGpus : public ::testing::TestWithParam<double> {

@@ -94,6 +94,30 @@ TEST(TiedParameters, Of_two_stages_of_a_rank_are_one_parameter_and_a_copy) {
   });
 }
 
+// As a handler that computes losses by itself.
+TEST(TiedParameters, Let_several_forwards_outside_of_a_step_precede_their_backward) {
+  struct Head : Module {
+    at::Tensor forward(const at::Tensor& x) { return norm(x); }
+    const ModulePtr<RMSNorm> norm = register_module<RMSNorm>("tied", RMSNormConfig{.hidden_size = 4});
+  };
+  on_pipeline(1, [](const DistContext& context, std::int64_t) {
+    const auto head = make_module<Head>();
+    head->materialize(at::kCPU);
+    head->reset_parameters(/*base_seed=*/1);
+    const std::vector<std::shared_ptr<Module>> stages = {make_stage({"tied"}), head.shared()};
+    const ParameterPtr first = stages[0]->named_parameters().front().second;
+    const TiedParameters tied(context, stages);
+    const at::Tensor x = at::arange(1, 9, at::kFloat).view({2, 4});
+    const at::Tensor y = head(x);
+    (y + head(2 * x)).sum().backward();
+    {
+      const at::NoGradGuard no_grad;
+      first->stored().fill_(7);
+    }
+    EXPECT_TRUE(at::allclose(head(x), 7 * y));  // the reset weight was 1
+  });
+}
+
 TEST(TiedParameters, Of_other_shapes_or_trained_on_some_stages_only_are_refused) {
   const auto expect_refused = [](const std::function<std::shared_ptr<Module>(std::int64_t rank)>& make,
                                  const std::string& first, const std::string& second) {

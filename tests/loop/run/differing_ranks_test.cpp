@@ -1,8 +1,14 @@
 // Ranks of one job that were given different things.
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
+
+#include "d9d/modules/adopt.h"
 
 #include "tests/loop/run/logged_job.h"
 
@@ -192,6 +198,56 @@ TEST(Buffers, That_a_rank_changes_by_its_own_data_are_refused_at_a_save) {
   EXPECT_THAT(
       log_of_saves(makes([]() -> ModulePtr<toy::Model> { return make_module<Averaging>(); }), Layout::kReplicas),
       ::testing::AllOf(Not(HasSubstr("expected")), HasSubstr("has save-1 has save-2")));
+}
+
+struct Normed : toy::Model {
+  at::Tensor forward(const at::Tensor& x, const std::monostate& shared) override {
+    return toy::Model::forward(norm(x), shared);
+  }
+  const ModulePtr<Adopted<torch::nn::BatchNorm1dImpl>> norm = register_module("norm", adopt([] {
+                                                                                auto made = torch::nn::BatchNorm1d(2);
+                                                                                made->to(at::kDouble);
+                                                                                return made;
+                                                                              }));
+};
+
+// Running statistics of two ranks, which compute on other data: in evaluation and in a checkpoint they are one.
+TEST(Buffers, Of_adopted_modules_are_those_of_the_first_rank_and_continue_as_without_a_stop) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_adopted_buffers";
+  std::mutex mutex;
+  using Tensors = std::map<std::string, at::Tensor>;
+  const auto train = [&](std::int64_t num_steps, Layout layout) {
+    std::map<std::int64_t, Tensors> of_ranks;
+    ActingTask::before_step = [&](Module& module, std::int64_t rank, std::int64_t) {
+      const std::lock_guard lock(mutex);
+      of_ranks[rank].clear();
+      for (const auto& [name, buffer] : module.named_buffers()) of_ranks[rank][name] = buffer->local.clone();
+    };
+    const std::string said = log_of_acting_ranks(
+        [&](toy::Job& job, std::int64_t rank) {
+          for (std::int64_t step = 2; step <= num_steps; ++step) {
+            job.provider.packs.push_back({toy::samples(20 * step + 2 * rank, 2)});
+          }
+          job.config.schedule.total_steps = num_steps;
+          job.config.checkpointing = {.save_dir = folder, .period_steps = {EverySteps{1}}};
+          job.provider.make_model = []() -> ModulePtr<toy::Model> { return make_module<Normed>(); };
+        },
+        layout);
+    EXPECT_THAT(said, Not(HasSubstr("expected")));
+    return of_ranks;
+  };
+  for (const Layout layout : {Layout::kReplicas, Layout::kShards}) {
+    SCOPED_TRACE(static_cast<int>(layout));
+    std::filesystem::remove_all(folder);
+    const auto whole = train(4, layout);
+    ASSERT_EQ(whole.size(), 2);
+    EXPECT_NE(whole.at(0).at("norm.running_mean").abs().sum().item<double>(), 0);
+    for (const auto& [name, buffer] : whole.at(0)) EXPECT_TRUE(at::equal(whole.at(1).at(name), buffer)) << name;
+    for (const int step : {3, 4}) std::filesystem::remove_all(folder / cat("save-", step));
+    const auto continued = train(4, layout);
+    for (const auto& [name, buffer] : whole.at(1)) EXPECT_TRUE(at::equal(continued.at(1).at(name), buffer)) << name;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // An optimiser that counts the samples of its rank.

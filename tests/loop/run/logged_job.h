@@ -42,6 +42,7 @@ std::string log_of_ranks(const std::function<void(Job& job, std::int64_t rank)>&
       change(job, world.rank());
       ShardingProvider sharding;
       sharding.packs = job.provider.packs;
+      sharding.make_model = job.provider.make_model;
       OwnTask task;
       Trainer<Types>(context, job.config,
                      {.task = task,
