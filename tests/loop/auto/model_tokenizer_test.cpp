@@ -9,6 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/loop/component/export_model.h"
 #include "d9d/tokenizer/tokenizer_identity.h"
 
 #include "tests/support/byte_tokenizer.h"
@@ -126,6 +127,14 @@ TEST_F(ModelTokenizer, Of_conversations_goes_into_the_export_of_a_mixture) {
   const auto files = tokenizer_files(context, mixture(folder / "base.json", mine / "tokenizer.json"), {});
   EXPECT_EQ(files.at("tokenizer.json"), test::byte_tokenizer({"<|im_start|>", "<|im_end|>"}));
   EXPECT_EQ(json::parse(files.at("generation_config.json")).at("eos_token_id"), 258);
+}
+
+TEST_F(ModelTokenizer, Of_another_job_is_told_before_an_export_without_one_removes_it) {
+  const auto warning = [&](const std::map<std::string, std::string>& files) {
+    return logged([&] { (void)prepare_export(context, mine, files); });
+  };
+  EXPECT_THAT(warning({}), AllOf(HasSubstr(mine / "tokenizer.json"), HasSubstr("sample.tokenizer")));
+  EXPECT_EQ(warning({{"tokenizer.json", "own"}}), "");
 }
 
 TEST_F(ModelTokenizer, Goes_into_an_export_with_what_lies_beside_it) {
