@@ -142,11 +142,11 @@ Rows rows_of(const ArrowSource& config, const Logger& log) {
     std::error_code error;
     if (std::filesystem::is_directory(path, error)) {
       add(dataset_files(path, config.split));
-      warn_of_missing_parts(all.paths, log);
     } else {
       patterns.push_back(path);
     }
   }
+  warn_of_missing_parts(all.paths, log);
   if (!patterns.empty() || all.paths.empty()) {
     add({.format = DatasetFormat::kArrow, .paths = source_files(patterns, log)});
   }
@@ -242,7 +242,9 @@ TokenisableRows build_rows(const SourceConfig& config, std::int64_t vocabulary_s
           Encoder encoder = checked(row_encoder(source), vocabulary_size);
           TokenizeOptions options = tokenize_options(tokenization_of(source), *encoder);
           Rows rows = rows_of(source, log);
-          if (may_lack_ends(source, *encoder)) warn_of_missing_ends(*encoder, log);
+          if (may_lack_ends(source, *encoder) && !end_with_special_tokens(*rows, *encoder)) {
+            warn_of_missing_ends(*encoder, log);
+          }
           return {.rows = std::move(rows), .encoder = std::move(encoder), .options = std::move(options)};
         } else {
           throw ConfigError(

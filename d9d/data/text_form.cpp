@@ -68,6 +68,16 @@ std::vector<TextForm> text_forms(const DataConfig& config) {
   return forms;
 }
 
+Tokenizer tokenizer_of(const TextForm& form) {
+  if (!form.tokenizer) return Tokenizer::from_json(byte_tokenizer_json(), "bytes");
+  check_tokenizer_file(*form.tokenizer);
+  return Tokenizer::from_file(*form.tokenizer);
+}
+
+std::string tokenizer_name(const TextForm& form) {
+  return form.tokenizer ? cat("'", form.tokenizer->string(), "'") : "bytes";
+}
+
 void check_tokenizer_file(const std::filesystem::path& path) {
   std::error_code error;
   D9D_CHECK(

@@ -12,6 +12,7 @@
 
 #include "d9d/data/config.h"
 #include "d9d/tokenizer/chat/chat_template.h"
+#include "d9d/tokenizer/tokenizer.h"
 
 namespace d9d {
 
@@ -30,6 +31,11 @@ struct TextForm {
 // Of one source, and of all that are text, in their order.
 [[nodiscard]] std::optional<TextForm> text_form(const SourceConfig& config);
 [[nodiscard]] std::vector<TextForm> text_forms(const DataConfig& config);
+
+// The tokenizer of a form, of bytes too, and what messages call it ("'Qwen3-0.6B/tokenizer.json'", "bytes"). Throws as
+// check_tokenizer_file() and Tokenizer::from_file().
+[[nodiscard]] Tokenizer tokenizer_of(const TextForm& form);
+[[nodiscard]] std::string tokenizer_name(const TextForm& form);
 
 // Throws ConfigError that names the key "tokenizer" of the data unless the file is there.
 void check_tokenizer_file(const std::filesystem::path& path);

@@ -1,5 +1,7 @@
 #include "d9d/data/token_stream.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -104,26 +106,49 @@ TokenView view_of_source(const SourceConfig& config, const Job& job, std::uint64
   return view;
 }
 
-// Before anything is tokenised. An id has one meaning in a job; of files of tokens nobody knows it.
-void check_same_tokenizer(const MixtureDataConfig& config) {
-  struct Known {
-    std::size_t source;
-    std::string name;
-    TokenizerIdentity identity;
-  };
-  std::optional<Known> first;
+// The lowest id that both know, as two texts.
+std::optional<std::uint32_t> id_of_two_texts(const Tokenizer& one, const Tokenizer& other) {
+  for (std::uint32_t id = 0; id <= std::min(one.highest_id(), other.highest_id()); ++id) {
+    const auto text = one.id_to_token(id), other_text = other.id_to_token(id);
+    if (text && other_text && *text != *other_text) return id;
+  }
+  return std::nullopt;
+}
+
+// A source's tokenizer that no source before it has.
+struct SourceTokenizer {
+  std::size_t source;
+  TextForm form;
+};
+
+std::vector<SourceTokenizer> different_tokenizers(const MixtureDataConfig& config) {
+  std::vector<SourceTokenizer> all;
   for (std::size_t i = 0; i < config.sources.size(); ++i) {
     const std::optional<TextForm> form = text_form(config.sources[i].source);
-    if (!form) continue;
-    const std::string name = form->tokenizer ? cat("'", form->tokenizer->string(), "'") : "bytes";
-    if (first && name == first->name) continue;
-    const TokenizerIdentity identity =
-        form->tokenizer ? Tokenizer::from_file(*form->tokenizer).identity() : byte_tokenizer_identity();
-    if (!first) first = {.source = i, .name = name, .identity = identity};
-    D9D_CHECK(identity == first->identity, ConfigError,
-              "[data::build_token_stream] expected one tokenizer in all sources of a mixture, got ", first->name,
-              " in source ", first->source, " and ", name, " in source ", i,
-              ", which give the same ids to other texts. Name the model's in both.");
+    const auto is_same = [&](const SourceTokenizer& other) { return other.form.tokenizer == form->tokenizer; };
+    if (form && std::ranges::none_of(all, is_same)) all.push_back({.source = i, .form = *form});
+  }
+  return all;
+}
+
+// Before anything is tokenised. An id has one meaning in a job, which a base and a chat tokenizer may share; of files
+// of tokens nobody knows it.
+void check_same_tokenizer(const MixtureDataConfig& config, const Logger& log) {
+  const std::vector<SourceTokenizer> all = different_tokenizers(config);
+  if (all.size() < 2) return;
+  std::vector<Tokenizer> tokenizers;
+  for (const SourceTokenizer& each : all) tokenizers.push_back(tokenizer_of(each.form));
+  const auto place = [&](std::size_t i) { return cat(tokenizer_name(all[i].form), " in source ", all[i].source); };
+  for (std::size_t i = 1; i < all.size(); ++i) {
+    for (std::size_t before = 0; before < i; ++before) {
+      const auto id = id_of_two_texts(tokenizers[before], tokenizers[i]);
+      D9D_CHECK(!id, ConfigError, "[data::build_token_stream] expected one tokenizer in all sources of a mixture, got ",
+                place(before), " and ", place(i), ", in which the id ", *id, " is '",
+                *tokenizers[before].id_to_token(*id), "' and '", *tokenizers[i].id_to_token(*id),
+                "'. Name the model's in both.");
+    }
+    if (tokenizers[i].identity() == tokenizers[0].identity()) continue;
+    log.warning("data: ", place(i), " has the ids of ", place(0), ", and other added tokens, merges or rules");
   }
 }
 
@@ -160,7 +185,7 @@ void warn_of_shared_paths(const MixtureDataConfig& config, const Logger& log) {
 
 // Each source is shuffled by itself, with a seed of its own.
 TokenView view_of(const MixtureDataConfig& config, const Job& job) {
-  check_same_tokenizer(config);
+  check_same_tokenizer(config, job.options.stream.shared_log);
   warn_of_shared_paths(config, job.options.stream.shared_log);
   std::vector<MixtureDataset<TokenSample>::Source> sources;
   std::string order = "mixture of";

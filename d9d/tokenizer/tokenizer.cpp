@@ -1,7 +1,5 @@
 #include "d9d/tokenizer/tokenizer.h"
 
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -46,10 +44,7 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::from_file(const std::filesystem::path& file) {
-  const InputFile input(file);
-  std::string text(static_cast<std::size_t>(input.size()), '\0');
-  input.read(0, std::as_writable_bytes(std::span(text)));
-  return from_json(text, file.string());
+  return from_json(text_of_file(file), file.string());
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, const std::string& source) {

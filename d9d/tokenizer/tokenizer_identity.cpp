@@ -1,10 +1,12 @@
 #include "d9d/tokenizer/tokenizer_identity.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -41,37 +43,58 @@ json without_defaults(const json& value) {
   if (!value.is_object()) return value;
   json object = json::object();
   for (const auto& [key, each] : value.items()) {
-    const bool is_regex_default = key == "use_regex" && each == true;
-    const bool is_off = key != "use_regex" && (each == false || each == "");
-    if (!each.is_null() && !is_off && !is_regex_default && key != "trim_offsets") object[key] = without_defaults(each);
+    const bool is_on_by_default = key == "use_regex" || key == "add_prefix_space";
+    const bool is_default = each.is_null() || each == "" || each == is_on_by_default;
+    if (!is_default && key != "trim_offsets") object[key] = without_defaults(each);
   }
   return object;
+}
+
+// The two tokens of a merge, of either form.
+std::pair<std::string, std::string> read_merge(const json& merge) {
+  if (merge.is_array()) return {merge.at(0).get<std::string>(), merge.at(1).get<std::string>()};
+  const auto& text = merge.get_ref<const std::string&>();
+  const std::size_t space = text.find(' ');
+  return {text.substr(0, space), space == std::string::npos ? "" : text.substr(space + 1)};
+}
+
+// Hashes what is added to the vocabulary, and how it is found in a text.
+std::set<std::int64_t> add_added_tokens(const json& added, Hash& all) {
+  std::set<std::int64_t> ids;
+  if (!added.is_array()) return ids;
+  for (const json& token : added) {
+    ids.insert(token.at("id").get<std::int64_t>());
+    all.add(cat(token.at("id").get<std::int64_t>(), " ", token.at("content").get_ref<const std::string&>()));
+    for (const char* key : {"single_word", "lstrip", "rstrip", "normalized", "special"}) {
+      if (token.value(key, false)) all.add(key);
+    }
+  }
+  return ids;
+}
+
+bool is_one_character(std::string_view token) {
+  return std::ranges::count_if(token, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }) == 1;
 }
 
 }  // namespace
 
 TokenizerIdentity identity_of_tokenizer(const json& file) {
   const json& model = file.at("model");
-  const json added = file.value("added_tokens", json());
   Hash vocabulary, all;
-  std::set<std::int64_t> added_ids;
-  if (added.is_array()) {
-    for (const json& token : added) {
-      added_ids.insert(token.at("id").get<std::int64_t>());
-      all.add(cat(token.at("id").get<std::int64_t>(), " ", token.at("content").get_ref<const std::string&>()));
-    }
+  const std::set<std::int64_t> added_ids = add_added_tokens(file.value("added_tokens", json()), all);
+  std::set<std::string> merged;
+  for (const json& merge : model.value("merges", json::array())) {
+    if (merge.is_string() && merge.get_ref<const std::string&>().starts_with("#version")) continue;
+    const auto [left, right] = read_merge(merge);
+    all.add(cat(left, " ", right));
+    merged.insert(left + right);
   }
+  const bool takes_whole_words = model.value("ignore_merges", json()) == true;
   for (const auto& [token, id] : model.at("vocab").items()) {
     const std::string text = cat(id.get<std::int64_t>(), " ", token);
-    if (!added_ids.contains(id.get<std::int64_t>())) vocabulary.add(text);
+    const bool is_word = takes_whole_words && !added_ids.contains(id.get<std::int64_t>());
+    if (is_one_character(token) || merged.contains(token) || is_word) vocabulary.add(text);
     all.add(text);
-  }
-  for (const json& merge : model.value("merges", json::array())) {
-    if (merge.is_string()) {
-      all.add(merge.get_ref<const std::string&>());
-    } else {
-      all.add(cat(merge.at(0).get_ref<const std::string&>(), " ", merge.at(1).get_ref<const std::string&>()));
-    }
   }
   json rules = {{"ignore_merges", model.value("ignore_merges", json())}};
   for (const char* key : {"normalizer", "pre_tokenizer"}) rules[key] = file.value(key, json());

@@ -12,8 +12,10 @@ namespace d9d {
 
 // Hashes; empty: unknown.
 struct TokenizerIdentity {
-  std::string vocabulary = {};  // of the text of each id, without added tokens: chat models add and rename those
-  std::string all = {};         // of added tokens, merges, normalisation and splitting too
+  // Of the ids that text becomes by characters and merges, each with its text. A mark such as <|im_end|> is none,
+  // wherever a file lists it: chat models add and rename marks.
+  std::string vocabulary = {};
+  std::string all = {};  // of added tokens, merges, normalisation and splitting too
 
   friend bool operator==(const TokenizerIdentity&, const TokenizerIdentity&) = default;
 };

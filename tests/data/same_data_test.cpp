@@ -35,6 +35,20 @@ class SameData : public test::SourceTest {
                     {"cache", (folder / "cache").string()},
                     {"view", {{"kind", view}}}});
   }
+  // A tokenizer of bytes that calls two of them otherwise.
+  static std::string other_bytes() {
+    json file = json::parse(test::byte_tokenizer({"<x>"}));
+    std::swap(file["model"]["vocab"]["x"], file["model"]["vocab"]["y"]);
+    return file.dump();
+  }
+  static json mixture_of(const std::vector<json>& data) {
+    json sources = json::array();
+    for (json source : data) {
+      for (const char* key : {"global_batch_size", "microbatch_size"}) source.erase(key);
+      sources.push_back({{"weight", 1.0}, {"source", source}});
+    }
+    return {{"kind", "mixture"}, {"sources", sources}, {"global_batch_size", 1}, {"microbatch_size", 1}};
+  }
   // What a job of `later` says when it continues one of `before` after a step.
   static std::string refusal(const json& before, const json& later) {
     const auto saved = build(before);
@@ -96,24 +110,52 @@ TEST_F(SameData, Is_named_by_its_tokenizer_and_source) {
   json before = lines("a.jsonl", "documents", {"abcdefghi", "jklmnopqr"});
   before["tokenizer"] = write("one.json", test::byte_tokenizer({"<x>"}));
   json later = before;
-  later["tokenizer"] = write("two.json", test::byte_tokenizer({"<y>"}));
+  later["tokenizer"] = write("two.json", other_bytes());
   EXPECT_THAT(refusal(before, later), HasSubstr("got tokens of another tokenizer."));
 
-  const auto mixture = [&](const json& second) {
-    json sources = json::array();
-    for (json source : {before, second}) {
-      for (const char* key : {"global_batch_size", "microbatch_size"}) source.erase(key);
-      sources.push_back({{"weight", 1.0}, {"source", source}});
-    }
-    return json{{"kind", "mixture"}, {"sources", sources}, {"global_batch_size", 1}, {"microbatch_size", 1}};
-  };
+  const auto mixture = [&](const json& second) { return mixture_of({before, second}); };
   json other = lines("c.jsonl", "documents", {"jklmnopqr", "abcdefghi"});
   EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(mixture(later)); }),
               AllOf(HasSubstr("one tokenizer in all sources"), HasSubstr("one.json' in source 0"),
-                    HasSubstr("two.json' in source 1")));
-  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(mixture(other)); }), HasSubstr("bytes in source 1"));
+                    HasSubstr("two.json' in source 1"), HasSubstr("the id 120 is 'x' and 'y'")));
+  json of_bytes = other;
+  std::swap(before, later);
+  EXPECT_THAT(test::message_of<ConfigError>([&] { (void)build(mixture(of_bytes)); }), HasSubstr("bytes in source 1"));
+  std::swap(before, later);
   other["tokenizer"] = write("copy.json", nlohmann::json::parse(test::byte_tokenizer({"<x>"})).dump(2));
   EXPECT_THAT(refusal(mixture(before), mixture(other)), HasSubstr("got other documents in source 1"));
+}
+
+// A base and a chat tokenizer, or one whose file was written again.
+TEST_F(SameData, Is_that_of_any_tokenizer_that_gives_the_same_ids) {
+  for (const std::string view : {"documents", "packed", "streamed"}) {
+    json before = lines("a.jsonl", view, {"abcdefghi", "jklmnopqr", "stuvwxyza"});
+    before["tokenizer"] = write("base.json", test::byte_tokenizer({"<x>"}));
+    json later = before;
+    later["tokenizer"] = write("written_again.json", json::parse(test::byte_tokenizer({"<x>"})).dump(2));
+    EXPECT_EQ(refusal(before, later), "") << view;
+    later["tokenizer"] = write("chat.json", test::byte_tokenizer({"<x>", "<|im_start|>", "<|im_end|>"}));
+    const bool is_known = view != "streamed";  // what is not read yet might have such a token
+    EXPECT_THAT(refusal(before, later), HasSubstr(is_known ? "" : "got tokens of another tokenizer.")) << view;
+    EXPECT_EQ(refusal(before, later).empty(), is_known) << view;
+  }
+}
+
+TEST_F(SameData, Of_a_mixture_may_have_a_base_and_a_chat_tokenizer) {
+  json base = lines("a.jsonl", "documents", {"abcdefghi"}), chat = lines("b.jsonl", "documents", {"jklmnopqr"});
+  base["tokenizer"] = write("base.json", test::byte_tokenizer({"<x>"}));
+  chat["tokenizer"] = write("chat.json", test::byte_tokenizer({"<x>", "<|im_start|>", "<|im_end|>"}));
+  EXPECT_NO_THROW((void)build(mixture_of({base, chat})));
+  chat["tokenizer"] = write("renamed.json", test::byte_tokenizer({"<|im_start|>", "<|im_end|>"}));
+  EXPECT_THAT(test::message_of<ConfigError>([&] {
+                (void)build(mixture_of({base, chat}));
+              }),
+              HasSubstr("the id 257 is '<x>' and '<|im_start|>'"));
+  chat["tokenizer"] = "Qwen/Qwen3-0.6B";
+  EXPECT_THAT(test::message_of<ConfigError>([&] {
+                (void)build(mixture_of({base, chat}));
+              }),
+              AllOf(HasSubstr("\"tokenizer\""), HasSubstr("hf download")));
 }
 
 // Node-local copies, and files that something has touched.

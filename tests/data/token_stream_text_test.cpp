@@ -111,7 +111,11 @@ TEST_F(TextOfAJob, Without_a_token_that_ends_a_document_is_told) {
     EXPECT_THAT(log_of(own), Not(HasSubstr(kWarning))) << view;
   }
   json["column"] = "ended";
-  EXPECT_THAT(log_of(json), Not(HasSubstr(kWarning)));
+  for (const char* view : {"documents", "packed", "streamed"}) {
+    nlohmann::json own = json;
+    own["view"] = {{"kind", view}};
+    EXPECT_THAT(log_of(own), Not(HasSubstr(kWarning))) << view;
+  }
   EXPECT_THAT(log_of(documents("text", {write("a.txt", "ab")})), HasSubstr(kWarning));
   nlohmann::json bytes = documents("text", {write("a.txt", "ab")});  // with a separator
   bytes.update({{"view", {{"kind", "concatenated"}}}, {"sequence_length", 1}});
@@ -229,6 +233,13 @@ TEST_F(TextOfAJob, Is_that_of_the_split_in_folders_of_datasets) {
   EXPECT_THAT(read(json), ElementsAre(Ids{'c', 'd'}));
   json = documents("arrow", {folder / "hub", folder / "more"});
   EXPECT_THAT(read(json), ElementsAre(Ids{'a', 'b'}, Ids{'e', 'f'}));
+  for (const char* part : {"hub/data/train-00000-of-00002.jsonl", "more/train-00001-of-00002.jsonl"}) {
+    write(part, "{\"text\": \"ef\"}\n");
+  }
+  const std::string log = log_of(json);
+  constexpr const char* kMissing = "hub/data/train-00000-of-00002.jsonl' is one of";
+  EXPECT_THAT(log, HasSubstr(kMissing));
+  EXPECT_EQ(log.find(kMissing), log.rfind(kMissing)) << "once: " << log;
   write("more/train.jsonl", "version https://git-lfs.github.com/spec/v1\n");
   EXPECT_THAT(test::message_of<IoError>([&] { (void)read(json); }), HasSubstr("git lfs pull"));
   json["paths"].push_back(write("a.arrow", ""));

@@ -51,6 +51,41 @@ TEST(TokenizerIdentity, Tells_added_tokens_and_rules_from_the_vocabulary) {
   EXPECT_NE(identity_of_tokenizer(moved).vocabulary, identity.vocabulary);
 }
 
+// Some files list a mark of the vocabulary among the added tokens, others do not, and others call it otherwise.
+TEST(TokenizerIdentity, Has_a_vocabulary_without_marks_wherever_they_are_listed) {
+  const auto with_mark = [](const std::string& mark, bool is_listed) {
+    json file = with_merge();
+    file["added_tokens"].erase(1);
+    file["model"]["vocab"][mark] = 258;
+    if (is_listed) {
+      file["added_tokens"].push_back(file["added_tokens"][0]);
+      file["added_tokens"][1].update({{"id", 258}, {"content", mark}});
+    }
+    return identity_of_tokenizer(file);
+  };
+  const TokenizerIdentity listed = with_mark("<|im_end|>", true);
+  EXPECT_EQ(with_mark("<|im_end|>", false).vocabulary, listed.vocabulary);
+  EXPECT_EQ(with_mark("<|eot_id|>", false).vocabulary, listed.vocabulary);
+  EXPECT_EQ(listed.vocabulary, identity_of_tokenizer(with_merge()).vocabulary);
+  EXPECT_NE(with_mark("<|im_end|>", false).all, listed.all);
+}
+
+TEST(TokenizerIdentity, Tells_what_is_added_or_split_in_another_way) {
+  json stripping = with_merge(), prefixed = with_merge(), whole = with_merge();
+  stripping["added_tokens"][1]["lstrip"] = true;
+  prefixed["pre_tokenizer"]["add_prefix_space"] = true;
+  for (const json& file : {stripping, prefixed}) {
+    EXPECT_NE(identity_of_tokenizer(file).all, identity_of_tokenizer(with_merge()).all);
+  }
+  prefixed["pre_tokenizer"].erase("add_prefix_space");  // it is on by itself
+  EXPECT_NE(identity_of_tokenizer(prefixed).all, identity_of_tokenizer(with_merge()).all);
+  whole["model"].update({{"ignore_merges", true}, {"merges", json::array()}});
+  json other_words = whole;
+  other_words["model"]["vocab"].erase("ab");
+  other_words["model"]["vocab"]["cd"] = 256;
+  EXPECT_NE(identity_of_tokenizer(other_words).vocabulary, identity_of_tokenizer(whole).vocabulary);
+}
+
 TEST(TokenizerIdentity, Of_bytes_is_that_of_a_file_whose_ids_are_bytes) {
   const Tokenizer tokenizer = Tokenizer::from_json(byte_tokenizer_json(), "bytes");
   EXPECT_EQ(tokenizer.identity(), byte_tokenizer_identity());

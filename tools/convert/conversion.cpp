@@ -1,9 +1,7 @@
 #include "tools/convert/conversion.h"
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,6 +12,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/json_depth.h"
+#include "d9d/base/io/input_file.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/mapper/leaves.h"
@@ -72,13 +71,6 @@ StateMapper with_dtype(const StateMapper& mapper, const NamedTensors& tensors, D
   return casts.empty() ? mapper : mapper::sequential({mapper, mapper::parallel(std::move(casts))});
 }
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  D9D_CHECK(file.good(), IoError, "[convert] expected a readable file '", path.string(), "', got none.");
-  return text;
-}
-
 std::map<std::string, std::string> files_beside_weights(const Options& options, const HuggingFaceDirectory& directory) {
   const std::set<std::string> weights = {".safetensors", ".bin", ".pt",      ".pth", ".ckpt",
                                          ".gguf",        ".h5",  ".msgpack", ".onnx"};
@@ -86,7 +78,7 @@ std::map<std::string, std::string> files_beside_weights(const Options& options, 
   for (const fs::directory_entry& entry : fs::directory_iterator(options.source)) {
     const std::string name = entry.path().filename();
     const bool is_kept = !weights.contains(entry.path().extension()) && !name.starts_with(".");
-    if (entry.is_regular_file() && is_kept && !name.ends_with(".index.json")) files[name] = read_text(entry.path());
+    if (entry.is_regular_file() && is_kept && !name.ends_with(".index.json")) files[name] = text_of_file(entry.path());
   }
   const auto config = files.find("config.json");
   if (config == files.end()) return files;

@@ -44,4 +44,11 @@ void InputFile::read(std::int64_t offset, std::span<std::byte> bytes) const {
   }
 }
 
+std::string text_of_file(const std::filesystem::path& path) {
+  const InputFile file(path);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 }  // namespace d9d

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 
 namespace d9d {
 
@@ -31,5 +32,8 @@ class InputFile {
   int descriptor_;
   std::int64_t size_ = 0;
 };
+
+// All of a file. Throws as InputFile.
+[[nodiscard]] std::string text_of_file(const std::filesystem::path& path);
 
 }  // namespace d9d

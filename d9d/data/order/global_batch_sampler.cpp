@@ -8,6 +8,7 @@
 #include "d9d/base/rounding.h"
 #include "d9d/data/order/num_microbatches.h"
 #include "d9d/data/order/permutation.h"
+#include "d9d/data/source/documents_identity.h"
 
 namespace d9d {
 
@@ -18,21 +19,12 @@ nlohmann::json without_data(nlohmann::json order) {
   return order;
 }
 
-// Where both runs know what their data is.
 void check_same_data(const nlohmann::json& saved, const nlohmann::json& own) {
-  if (!saved.contains("data") || !own.contains("data") || saved.at("data") == own.at("data")) return;
-  const nlohmann::json &before = saved.at("data"), &now = own.at("data");
-  std::string which = before.size() == now.size() ? "" : cat(" of ", before.size(), " sources, got ", now.size());
-  for (std::size_t i = 0; which.empty() && i < before.size(); ++i) {
-    if (before[i] == now[i]) continue;
-    const std::string source = before.size() == 1 ? "" : cat(" in source ", i);
-    const auto tokenizer = [](const nlohmann::json& data) { return data.value("tokenizer", std::string()); };
-    which = tokenizer(before[i]) == tokenizer(now[i]) ? cat(", got other documents", source)
-                                                      : cat(", got tokens of another tokenizer", source);
-  }
-  throw StateError(cat("[data::GlobalBatchSampler::resume] expected the data that the saved run began with", which,
-                       ". Resume with that, or begin a new job, in another save_dir, with the checkpoint as "
-                       "trainer.model_stage_factory.source_checkpoint."));
+  const auto data_of = [](const nlohmann::json& order) { return order.value("data", nlohmann::json()); };
+  const std::string difference = difference_of_data(data_of(saved), data_of(own));
+  D9D_CHECK(difference.empty(), StateError,
+            "[data::GlobalBatchSampler::resume] expected the data that the saved run began with", difference, ". ",
+            kOtherDataRemedy);
 }
 
 }  // namespace

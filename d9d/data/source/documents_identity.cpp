@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "d9d/base/check.h"
 #include "d9d/base/fnv1a.h"
 
 namespace d9d {
@@ -19,6 +20,19 @@ DocumentsIdentity documents_identity(const nlohmann::json& json) {
   return {.tokens = json.at("tokens").get<std::string>(),
           .tokenizer = {.vocabulary = json.at("vocabulary").get<std::string>(),
                         .all = json.at("tokenizer").get<std::string>()}};
+}
+
+std::string difference_of_data(const nlohmann::json& saved, const nlohmann::json& own) {
+  if (saved.is_null() || own.is_null()) return {};
+  if (saved.size() != own.size()) return cat(" of ", saved.size(), " sources, got ", own.size());
+  for (std::size_t i = 0; i < saved.size(); ++i) {
+    const DocumentsIdentity before = documents_identity(saved[i]), now = documents_identity(own[i]);
+    const bool has_same_ids = before.tokenizer.vocabulary == now.tokenizer.vocabulary;
+    if (before.tokens == now.tokens && has_same_ids) continue;
+    const char* what = before.tokenizer == now.tokenizer ? "other documents" : "tokens of another tokenizer";
+    return cat(", got ", what, saved.size() == 1 ? "" : cat(" in source ", i));
+  }
+  return {};
 }
 
 std::string hash_text(std::string_view text) {

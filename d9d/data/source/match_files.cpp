@@ -2,8 +2,6 @@
 
 #include <glob.h>
 
-#include <array>
-#include <fstream>
 #include <map>
 #include <set>
 #include <string_view>
@@ -11,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/git_lfs.h"
+#include "d9d/data/text/file_form.h"
 
 namespace d9d {
 
@@ -87,11 +86,8 @@ std::vector<std::filesystem::path> match_files(const std::vector<std::string>& p
 
 void check_no_pointers(const std::vector<std::filesystem::path>& files) {
   for (const std::filesystem::path& path : files) {
-    std::array<char, 64> begin{};
-    std::ifstream file(path, std::ios::binary);
-    file.read(begin.data(), begin.size());
-    D9D_CHECK(!is_git_lfs_pointer(std::string_view(begin.data(), static_cast<std::size_t>(file.gcount()))), IoError,
-              "[data::match_files] '", path.string(), "': expected data, ", kGitLfsRemedy);
+    D9D_CHECK(!is_git_lfs_pointer(first_bytes(path)), IoError, "[data::match_files] '", path.string(),
+              "': expected data, ", kGitLfsRemedy);
   }
 }
 

@@ -33,6 +33,23 @@ nlohmann::json with_rules_of(nlohmann::json saved, const nlohmann::json& order) 
   return saved;
 }
 
+// The order without what the data is: earlier versions knew it by names and times of files ("rows").
+nlohmann::json without_data(nlohmann::json order) {
+  for (const char* key : {"data", "rows"}) order.erase(key);
+  return order;
+}
+
+void check_order(const nlohmann::json& saved, const nlohmann::json& own, const Logger& log) {
+  const bool knows_data = saved.contains("data");
+  const std::string difference = knows_data ? difference_of_data(saved.at("data"), own.at("data")) : "";
+  D9D_CHECK(difference.empty(), StateError, "[data::StreamedPacks] expected the data that the saved run began with",
+            difference, ". ", kOtherDataRemedy);
+  const nlohmann::json before = without_data(with_rules_of(saved, own)), now = without_data(own);
+  D9D_CHECK(before == now, StateError, "[data::StreamedPacks] expected the data order of the saved run, ", before,
+            ", got ", now, ". Resume with the view and the seed of the saved run.");
+  if (!knows_data) log.warning("data: the saved position does not say what its data was: make sure that it is this");
+}
+
 }  // namespace
 
 StreamedPacks::StreamedPacks(std::shared_ptr<const TextRows> rows, std::shared_ptr<const TextEncoder> encoder,
@@ -160,10 +177,7 @@ nlohmann::json StreamedPacks::state() const {
 }
 
 void StreamedPacks::load_state(const nlohmann::json& state) try {
-  D9D_CHECK(with_rules_of(state.at("order"), order_) == order_, StateError,
-            "[data::StreamedPacks] expected the data order of the saved run, ", state.at("order"), ", got ", order_,
-            ". Resume with the data, the view and the seed of the saved run, or begin a new job, in another save_dir, "
-            "with the checkpoint as trainer.model_stage_factory.source_checkpoint.");
+  check_order(state.at("order"), order_, options_.log);
   const Position position = {.part = state.at("part").get<std::int64_t>(),
                              .sequence = state.at("sequence").get<std::int64_t>()};
   D9D_CHECK(position.part >= 0 && position.sequence >= 0, StateError,

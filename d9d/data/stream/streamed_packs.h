@@ -54,8 +54,9 @@ class StreamedPacks final : public PackStream<TokenBatch> {
   [[nodiscard]] std::optional<std::vector<TokenBatch>> next() override;
   [[nodiscard]] std::vector<std::int64_t> microbatch_numbers() const override;
   [[nodiscard]] std::optional<std::int64_t> total_steps() const override { return std::nullopt; }
-  // The part and the sequence in it where the next step begins. load_state() throws StateError if the rows or their
-  // order are others (copies of the files are the same); ranks, workers and batch sizes may change, and so may the rule
+  // The part and the sequence in it where the next step begins. load_state() throws StateError if the rows, the
+  // tokenizer or their order are others (copies of the files are the same); it warns of a position of an earlier
+  // version, whose rows it cannot compare. Ranks, workers and batch sizes may change, and so may the rule
   // for bad rows or for long documents that refused them.
   [[nodiscard]] nlohmann::json state() const override;
   void load_state(const nlohmann::json& state) override;

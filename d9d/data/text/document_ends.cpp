@@ -2,12 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
 #include <string_view>
+
+#include "d9d/data/text/encode_row.h"
 
 namespace d9d {
 
+namespace {
+
+constexpr std::int64_t kLooksAt = 64;  // documents
+
+}  // namespace
+
 bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder) {
-  constexpr std::int64_t kLooksAt = 64;
   for (std::int64_t document = 0; document < std::min(kLooksAt, documents.size()); ++document) {
     const std::int64_t length = documents.length(document);
     if (length == 0) continue;
@@ -16,6 +24,21 @@ bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder&
     if (!encoder.is_special(last)) return false;
   }
   return true;
+}
+
+bool end_with_special_tokens(const TextRows& rows, const TextEncoder& encoder) {
+  if (rows.num_parts() == 0) return true;
+  std::int64_t num_documents = 0;
+  bool all_end = true;
+  std::string problem;
+  rows.read(0, [&](const TextRow& row) {
+    if (!all_end || num_documents == kLooksAt) return;
+    const auto document = encode_row(rows, 0, row, encoder, {.bad_rows = BadRows::kSkip}, problem);
+    if (!document || document->tokens.empty()) return;
+    ++num_documents;
+    all_end = encoder.is_special(document->tokens.back());
+  });
+  return all_end;
 }
 
 void warn_of_missing_ends(const TextEncoder& encoder, const Logger& log) {

@@ -7,11 +7,14 @@
 #include "d9d/base/log.h"
 #include "d9d/data/source/token_documents.h"
 #include "d9d/data/text/text_encoder.h"
+#include "d9d/data/text/text_rows.h"
 
 namespace d9d {
 
 // Of the first documents, as their texts may have ends of their own.
 [[nodiscard]] bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder);
+// The same of rows that are not tokenised yet: reads their first part, and tokenises the first rows of it.
+[[nodiscard]] bool end_with_special_tokens(const TextRows& rows, const TextEncoder& encoder);
 
 // Names a token of the encoder that may be meant as the end, if it has one.
 void warn_of_missing_ends(const TextEncoder& encoder, const Logger& log);

@@ -1,25 +1,26 @@
 #include "d9d/data/text/tokenizer_encoder.h"
 
 #include "d9d/base/check.h"
-#include "d9d/base/fnv1a.h"
-#include "d9d/base/io/mapped_file.h"
 
 namespace d9d {
 
 namespace {
 
-// Of its content: a copy elsewhere is the same tokenizer.
-std::string fingerprint_of(const std::filesystem::path& file, const EncodeOptions& options) {
-  const MappedFile mapping(file);
-  const std::string_view text{reinterpret_cast<const char*>(mapping.bytes().data()), mapping.bytes().size()};
-  return cat("tokenizer.json ", text.size(), " ", fnv1a(text), options.add_special_tokens ? " with special tokens" : "",
-             options.split_special_tokens ? " split" : "");
+// Of what it does, and not of the file: a copy elsewhere, or in another form, is the same tokenizer.
+std::string fingerprint_of(const Tokenizer& tokenizer, const EncodeOptions& options) {
+  std::string around;
+  if (options.add_special_tokens) {
+    for (const std::uint32_t id : tokenizer.tokens_before_text()) around += cat(" ", id);
+    around += " text";
+    for (const std::uint32_t id : tokenizer.tokens_behind_text()) around += cat(" ", id);
+  }
+  return cat("tokenizer ", tokenizer.identity().all, around, options.split_special_tokens ? " split" : "");
 }
 
 }  // namespace
 
 TokenizerEncoder::TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options)
-    : tokenizer_(Tokenizer::from_file(file)), options_(options), fingerprint_(fingerprint_of(file, options)) {
+    : tokenizer_(Tokenizer::from_file(file)), options_(options), fingerprint_(fingerprint_of(tokenizer_, options)) {
   options_.add_special_tokens = false;
   if (!options.add_special_tokens) return;
   const auto before = tokenizer_.tokens_before_text(), behind = tokenizer_.tokens_behind_text();

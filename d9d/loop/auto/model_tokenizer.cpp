@@ -1,13 +1,13 @@
 #include "d9d/loop/auto/model_tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
+#include <set>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/io/input_file.h"
 #include "d9d/checkpoint/checkpoint_directory.h"
 #include "d9d/data/source/documents_identity.h"
 #include "d9d/data/text/text_encoder.h"
@@ -33,16 +33,8 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-std::string read_text(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  D9D_CHECK(file.good(), IoError, "[loop::tokenizer_files] expected a readable file '", path.string(), "', got ",
-            is_file(path) ? "none. Check its permissions." : "none, as it does not exist. Check the path.");
-  return text;
-}
-
 json read_object(const fs::path& path) {
-  json object = json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  json object = json::parse(text_of_file(path), nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(object.is_object(), ConfigError, "[loop::tokenizer_files] expected a JSON object in '", path.string(),
             "', got something else. Mend it, or move it away.");
   return object;
@@ -51,7 +43,7 @@ json read_object(const fs::path& path) {
 // Of files: nothing is copied that is the same already.
 bool have_equal_bytes(const fs::path& left, const fs::path& right) {
   std::error_code error;
-  return fs::file_size(left, error) == fs::file_size(right, error) && read_text(left) == read_text(right);
+  return fs::file_size(left, error) == fs::file_size(right, error) && text_of_file(left) == text_of_file(right);
 }
 
 // A tokenizer as messages name it.
@@ -60,14 +52,8 @@ struct KnownTokenizer {
   TokenizerIdentity identity;
 };
 
-KnownTokenizer tokenizer_of(const TextForm& form) {
-  if (!form.tokenizer) return {.name = "bytes", .identity = byte_tokenizer_identity()};
-  return {.name = cat("'", form.tokenizer->string(), "'"),
-          .identity = Tokenizer::from_file(*form.tokenizer).identity()};
-}
-
 // That of the job that saved a checkpoint; none where it trained on ids.
-std::optional<KnownTokenizer> tokenizer_of(const SavedCheckpoint& saved) {
+std::optional<KnownTokenizer> tokenizer_at(const SavedCheckpoint& saved) {
   const json data = value_of(saved, "data");
   const json order = data.is_object() ? data.value("order", json()) : json();
   const json sources = order.is_object() ? order.value("data", json()) : json();
@@ -177,27 +163,38 @@ void warn_of_other_template(const TextForm& form, const Files& files, const Logg
               ": make sure that it writes the same, or programs that read an export write others");
 }
 
-}  // namespace
-
-void check_tokenizer(const DistContext& context, const DataConfig& data, const fs::path& source) {
-  const std::vector<TextForm> forms = text_forms(data);
-  if (forms.empty()) return;
-  const TextForm& form = forms.front();
+// Throws and warns as check_tokenizer().
+void check_tokenizer_of(const TextForm& form, const fs::path& source, const DistContext& context) {
   if (form.tokenizer) check_tokenizer_file(*form.tokenizer);
   if (form.tokenizer && is_file(source / kTokenizer) && have_equal_bytes(*form.tokenizer, source / kTokenizer)) return;
   const auto saved = checkpoint_at(source);
-  const auto theirs = saved ? tokenizer_of(*saved) : tokenizer_in(source, context);
+  const auto theirs = saved ? tokenizer_at(*saved) : tokenizer_in(source, context);
   if (!theirs) return;
-  const KnownTokenizer ours = tokenizer_of(form);
-  D9D_CHECK(ours.identity.vocabulary == theirs->identity.vocabulary, ConfigError,
+  const TokenizerIdentity ours = tokenizer_of(form).identity();
+  D9D_CHECK(ours.vocabulary == theirs->identity.vocabulary, ConfigError,
             "[loop::check_tokenizer] expected the data's tokenizer to give the ids that the model of "
             "trainer.model_stage_factory.source_checkpoint = '",
-            source.string(), "' knows, got ", ours.name, ", whose ids are other texts than those of ", theirs->name,
-            ". Tokenise with that one; to train other ids all the same, begin without it",
+            source.string(), "' knows, got ", tokenizer_name(form), ", whose ids are other texts than those of ",
+            theirs->name, ". Tokenise with that one; to train other ids all the same, begin without it",
             saved ? "." : ": move the file away.");
-  if (ours.identity != theirs->identity && context.is_main_process()) {
-    context.log().warning("the tokenizer of the data, ", ours.name, ", has the vocabulary of ", theirs->name,
+  if (ours != theirs->identity && context.is_main_process()) {
+    context.log().warning("the tokenizer of the data, ", tokenizer_name(form), ", has the vocabulary of ", theirs->name,
                           ", and other added tokens, merges or rules");
+  }
+}
+
+// Of sources whose tokenizers have the same ids, that of conversations knows the tokens that end an answer.
+const TextForm& form_of_export(const std::vector<TextForm>& forms) {
+  const auto chat = std::ranges::find_if(forms, [](const TextForm& form) { return form.chat.has_value(); });
+  return chat == forms.end() ? forms.front() : *chat;
+}
+
+}  // namespace
+
+void check_tokenizer(const DistContext& context, const DataConfig& data, const fs::path& source) {
+  std::set<std::string> known;
+  for (const TextForm& form : text_forms(data)) {
+    if (known.insert(tokenizer_name(form)).second) check_tokenizer_of(form, source, context);
   }
 }
 
@@ -206,18 +203,18 @@ Files tokenizer_files(const DistContext& context, const DataConfig& data, const 
   const auto& source = options.source_checkpoint;
   const bool has_source = source && is_file(*source / kTokenizer);
   std::optional<fs::path> path = has_source ? *source / kTokenizer : options.tokenizer;
-  if (!forms.empty()) path = forms.front().tokenizer;
+  if (!forms.empty()) path = form_of_export(forms).tokenizer;
   if (!path && forms.empty()) return {};
   if (!forms.empty() && path) check_tokenizer_file(*path);
 
   std::vector<fs::path> folders;  // of files that belong to the tokenizer
   if (path) folders.push_back(path->parent_path());
   if (path && has_source && have_equal_bytes(*path, *source / kTokenizer)) folders.push_back(*source);
-  Files files = {{kTokenizer, path ? read_text(*path) : byte_tokenizer_json()}};
+  Files files = {{kTokenizer, path ? text_of_file(*path) : byte_tokenizer_json()}};
   for (const std::string name : {kTokenizerConfig, "special_tokens_map.json", "added_tokens.json",
                                  "chat_template.jinja", "chat_template.json"}) {
     for (const fs::path& folder : folders) {
-      if (!files.contains(name) && is_file(folder / name)) files[name] = read_text(folder / name);
+      if (!files.contains(name) && is_file(folder / name)) files[name] = text_of_file(folder / name);
     }
   }
   const std::optional<Tokenizer> tokenizer =

@@ -29,7 +29,14 @@ void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
 std::unique_ptr<FolderLock> prepare_export(const DistContext& context, const std::filesystem::path& folder,
                                            const std::map<std::string, std::string>& files) {
   std::unique_ptr<FolderLock> lock;
-  on_first_rank(context.mesh(MeshDomain::kBatch), [&] { lock = lock_huggingface_target(folder, files); });
+  on_first_rank(context.mesh(MeshDomain::kBatch), [&] {
+    lock = lock_huggingface_target(folder, files);
+    for (const std::string& name : token_files_that_go(folder, files)) {
+      context.log().warning("'", (folder / name).string(),
+                            "' is not of this job, which has no tokenizer, and goes when ",
+                            "the job exports: copy it, or name the tokenizer of the data's ids as sample.tokenizer");
+    }
+  });
   return lock;
 }
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -15,6 +13,7 @@
 #include "d9d/base/config/json_depth.h"
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/base/io/git_lfs.h"
+#include "d9d/base/io/input_file.h"
 #include "d9d/core/dtensor/held_parts.h"
 #include "d9d/model_state/io/safetensors.h"
 
@@ -30,22 +29,20 @@ constexpr const char* kTokenizerFileName = "tokenizer.json";
 constexpr const char* kTied = "tie_word_embeddings";  // of config.json
 constexpr const char* kHead = "lm_head.weight";
 
-// What describes a model beside its weights and the tokenizer, and what says how its tokens are made.
-const std::set<std::string> kModelFiles = {"README.md", "LICENSE", ".gitattributes", "generation_config.json"};
-const std::set<std::string> kTokenizerFiles = {kTokenizerFileName,
-                                               "tokenizer_config.json",
-                                               "special_tokens_map.json",
-                                               "added_tokens.json",
-                                               "chat_template.jinja",
-                                               "chat_template.json",
-                                               "vocab.json",
-                                               "merges.txt"};
+// What people write about a model, and what says how its tokens are made and which of them end a text.
+const std::set<std::string> kNotes = {"README.md", "LICENSE", ".gitattributes"};
+const std::set<std::string> kTokenFiles = {kTokenizerFileName,
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "generation_config.json"};
 
 json read_object(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  D9D_CHECK(stream.is_open(), IoError, "[model_state::huggingface] expected a readable file '", path.string(),
-            "', got none. Check the folder.");
-  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const std::string text = text_of_file(path);
   D9D_CHECK(!is_git_lfs_pointer(text), IoError, "[model_state::huggingface] '", path.string(),
             "': expected a JSON object, ", kGitLfsRemedy);
   D9D_CHECK(json_depth(text) <= kMaxJsonDepth, IoError, "[model_state::huggingface] expected at most ", kMaxJsonDepth,
@@ -105,14 +102,6 @@ bool is_shard(const std::string& name) {
   return std::ranges::equal(kPattern, name, fits);
 }
 
-std::string read_text(const fs::path& path) {
-  std::ifstream stream(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(stream), {}};
-  D9D_CHECK(stream.good(), IoError, "[model_state::huggingface] expected a readable file '", path.string(),
-            "', got none. Check its permissions.");
-  return text;
-}
-
 // Whether a config.json is of a model that someone published, or a copy of one, and of no export of this library.
 bool is_of_transformers(const std::string& config_json) {
   const json config = json::parse(config_json, nullptr, /*allow_exceptions=*/false);
@@ -128,26 +117,25 @@ bool is_export(const fs::path& directory, const std::map<std::string, std::strin
     const std::string name = entry.path().filename();
     const bool is_weights = name == kSingleFileName || name == kIndexFileName || is_shard(name);
     if (is_weights || name == kConfigFileName) continue;
-    if (!files.contains(name) && !kModelFiles.contains(name) && !kTokenizerFiles.contains(name)) return false;
+    if (!files.contains(name) && !kNotes.contains(name) && !kTokenFiles.contains(name)) return false;
     has_more = true;
   }
   const fs::path config = directory / kConfigFileName;
-  const bool is_published = has_more && fs::exists(config, error) && is_of_transformers(read_text(config));
+  const bool is_published = has_more && fs::exists(config, error) && is_of_transformers(text_of_file(config));
   const auto own = files.find(kConfigFileName);
   return !error && (!is_published || (own != files.end() && is_of_transformers(own->second)));
 }
 
-// Of an earlier export, the names of the files that stay: those that this one does not write. Of two tokenizers' files
-// none stay.
-std::vector<std::string> kept_files(const fs::path& directory, const std::map<std::string, std::string>& files) {
+// The names of the files of an earlier export that are among `known`, and that this one does not write.
+std::vector<std::string> others_in(const fs::path& directory, const std::set<std::string>& known,
+                                   const std::map<std::string, std::string>& files) {
   std::vector<std::string> names;
   std::error_code error;
-  const bool has_tokenizer = files.contains(kTokenizerFileName);
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
     const std::string name = entry.path().filename();
-    const bool stays = kModelFiles.contains(name) || (kTokenizerFiles.contains(name) && !has_tokenizer);
-    if (stays && !files.contains(name) && entry.is_regular_file(error)) names.push_back(name);
+    if (known.contains(name) && !files.contains(name) && entry.is_regular_file(error)) names.push_back(name);
   }
+  std::ranges::sort(names);
   return names;
 }
 
@@ -326,12 +314,17 @@ HuggingFaceExport::HuggingFaceExport(const fs::path& path, std::map<std::string,
 
 void HuggingFaceExport::commit(const std::vector<std::vector<TensorSource>>& shards) {
   const json index = index_of(shards);
-  for (const std::string& name : kept_files(path_, files_)) {
-    write_file_atomically(staging() / name, read_text(path_ / name));
+  for (const std::string& name : others_in(path_, kNotes, files_)) {
+    write_file_atomically(staging() / name, text_of_file(path_ / name));
   }
   for (const auto& [name, text] : files_) write_file_atomically(staging() / name, text);
   if (shards.size() > 1) write_file_atomically(staging() / kIndexFileName, index.dump(4));
   directory_.commit();
+}
+
+std::vector<std::string> token_files_that_go(const fs::path& path, const std::map<std::string, std::string>& files) {
+  if (files.contains(kTokenizerFileName)) return {};
+  return others_in(path, kTokenFiles, files);
 }
 
 void check_huggingface_target(const fs::path& path, const std::map<std::string, std::string>& files) {

@@ -77,9 +77,10 @@ class HuggingFaceDirectory {
 // A folder that is being written: whoever writes shards puts them into staging().
 class HuggingFaceExport {
  public:
-  // `files`: text files beside the weights, by name. The folder may hold an earlier export, with a tokenizer, a
-  // README.md or a license that people put beside it: these stay, but for the tokenizer where `files` has one. A folder
-  // that holds any other file is refused with IoError, and so is a published model with its tokenizer.
+  // `files`: text files beside the weights, by name. The folder may hold an earlier export, with a README.md or a
+  // license that people put beside it: these stay. A tokenizer and generation_config.json do not: they may be another
+  // job's, whose ids are other texts (token_files_that_go). A folder that holds any other file is refused with IoError,
+  // and so is a published model with its tokenizer.
   HuggingFaceExport(const std::filesystem::path& path, std::map<std::string, std::string> files);
   [[nodiscard]] const std::filesystem::path& staging() const { return directory_.staging(); }
   // Adds files and index, and makes the folder appear. `shards`: their tensors, described. Throws StateError for equal
@@ -96,6 +97,10 @@ struct HuggingFaceWriteOptions {
   // Maximum number of data bytes in a shard; a larger tensor gets its own shard. None: one shard.
   std::optional<std::int64_t> max_shard_bytes;
 };
+
+// The names of the files of a tokenizer in the folder that an export without one removes, for a word of warning.
+[[nodiscard]] std::vector<std::string> token_files_that_go(const std::filesystem::path& path,
+                                                           const std::map<std::string, std::string>& files);
 
 // Throws the errors that an export would throw before it writes: for programs that train for hours before they export.
 void check_huggingface_target(const std::filesystem::path& path, const std::map<std::string, std::string>& files = {});

@@ -11,16 +11,9 @@
 namespace d9d {
 namespace {
 
-std::string read_text(const std::filesystem::path& path) {
-  const InputFile file(path);
-  std::string text(static_cast<std::size_t>(file.size()), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 // The text of "chat_template" in the file; unset if it has none.
 std::optional<std::string> template_in(const std::filesystem::path& path) {
-  const auto json = nlohmann::json::parse(read_text(path), nullptr, /*allow_exceptions=*/false);
+  const auto json = nlohmann::json::parse(text_of_file(path), nullptr, /*allow_exceptions=*/false);
   D9D_CHECK(json.is_object(), ConfigError, path.string(), ": expected a JSON object, got ",
             json.is_discarded() ? "no JSON" : json.type_name(), ". Name the family of the chat template instead.");
   const nlohmann::json found = json.value("chat_template", nlohmann::json());
@@ -41,7 +34,7 @@ ChatFamily chat_family_beside(const std::filesystem::path& tokenizer) {
   const std::filesystem::path folder = tokenizer.parent_path();
   const std::filesystem::path jinja = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
   std::error_code error;
-  if (std::filesystem::exists(jinja, error)) return chat_family_of(read_text(jinja), cat(jinja.string(), ": "));
+  if (std::filesystem::exists(jinja, error)) return chat_family_of(text_of_file(jinja), cat(jinja.string(), ": "));
   std::optional<std::string> text;
   if (std::filesystem::exists(config, error)) text = template_in(config);
   D9D_CHECK(text, ConfigError,

@@ -203,6 +203,20 @@ TEST_F(StreamOfRows, Takes_the_position_in_copies_of_its_files) {
   EXPECT_EQ(numbers_of(moved.next().value().front()), numbers_of(first->next().value().front()));
 }
 
+// Earlier versions knew the rows by a number of names and times, which nobody can compare any more.
+TEST_F(StreamOfRows, Takes_the_position_of_an_earlier_version_and_says_what_it_does_not_compare) {
+  nlohmann::json saved = build(options())->state();
+  saved.at("order").erase("data");
+  saved.at("order")["rows"] = 1234567890123456789U;
+  StreamedOptions own = options();
+  std::string log;
+  own.log = Logger().with_sink([&log](std::string_view line) { log += line; });
+  build(own)->load_state(saved);
+  EXPECT_THAT(log, HasSubstr("does not say what its data was"));
+  own.part.seed = 4;
+  EXPECT_THAT(test::message_of<StateError>([&] { build(own)->load_state(saved); }), HasSubstr("the data order"));
+}
+
 TEST_F(StreamOfRows, Refuses_rows_without_a_document) {
   const auto empty = std::make_shared<const JsonlRows>(
       std::vector<std::filesystem::path>{write("empty.jsonl", "\n\n\n")}, std::vector<std::string>{"text"});

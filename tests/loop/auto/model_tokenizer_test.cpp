@@ -9,6 +9,7 @@
 #include "d9d/base/check.h"
 #include "d9d/base/config/record_json.h"
 #include "d9d/core/communicator/thread/thread_job.h"
+#include "d9d/loop/component/export_model.h"
 #include "d9d/tokenizer/tokenizer_identity.h"
 
 #include "tests/support/byte_tokenizer.h"
@@ -43,6 +44,18 @@ class ModelTokenizer : public ::testing::Test {
     if (all.at("kind") != "jsonl") all.erase("tokenizer");
     if (all.at("kind") == "tokens") all.erase("paths");
     return parse_record<DataConfig>(all, {.keys = "data"});
+  }
+  // Of these tokenizers, the second with conversations.
+  static DataConfig mixture(const fs::path& texts, const fs::path& chats) {
+    json all = json::array();
+    for (const fs::path& tokenizer : {texts, chats}) {
+      json one = {{"kind", "jsonl"}, {"paths", {"a"}}, {"tokenizer", tokenizer.string()}, {"sequence_length", 8}};
+      if (!all.empty()) one.update({{"messages_column", "messages"}, {"chat_template", "chatml"}});
+      one["view"] = {{"kind", "documents"}};
+      all.push_back({{"weight", 1.0}, {"source", one}});
+    }
+    const json keys = {{"kind", "mixture"}, {"global_batch_size", 1}, {"microbatch_size", 1}, {"sources", all}};
+    return parse_record<DataConfig>(keys, {.keys = "data"});
   }
   DataConfig bytes() const { return data({{"kind", "text"}, {"view", {{"kind", "concatenated"}}}}); }
   DataConfig ids() const { return data({{"kind", "tokens"}, {"path", "a.bin"}, {"dtype", "uint16"}}); }
@@ -99,6 +112,29 @@ TEST_F(ModelTokenizer, Of_the_same_ids_in_another_form_or_with_other_added_token
   EXPECT_THAT(warning(), HasSubstr("other added tokens, merges or rules"));
   write(source / "tokenizer.json", R"({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}})");
   EXPECT_THAT(warning(), AllOf(HasSubstr("cannot compare"), HasSubstr(source / "tokenizer.json")));
+}
+
+TEST_F(ModelTokenizer, Of_each_source_is_compared_with_that_of_the_weights) {
+  json other = json::parse(test::byte_tokenizer({"<|im_start|>", "<|im_end|>"}));
+  write(source / "tokenizer.json", other.dump());
+  std::swap(other["model"]["vocab"]["x"], other["model"]["vocab"]["y"]);
+  write(folder / "other.json", other.dump());
+  EXPECT_THAT(refusal(mixture(mine / "tokenizer.json", folder / "other.json")), HasSubstr(folder / "other.json"));
+}
+
+TEST_F(ModelTokenizer, Of_conversations_goes_into_the_export_of_a_mixture) {
+  write(folder / "base.json", test::byte_tokenizer());
+  const auto files = tokenizer_files(context, mixture(folder / "base.json", mine / "tokenizer.json"), {});
+  EXPECT_EQ(files.at("tokenizer.json"), test::byte_tokenizer({"<|im_start|>", "<|im_end|>"}));
+  EXPECT_EQ(json::parse(files.at("generation_config.json")).at("eos_token_id"), 258);
+}
+
+TEST_F(ModelTokenizer, Of_another_job_is_told_before_an_export_without_one_removes_it) {
+  const auto warning = [&](const std::map<std::string, std::string>& files) {
+    return logged([&] { (void)prepare_export(context, mine, files); });
+  };
+  EXPECT_THAT(warning({}), AllOf(HasSubstr(mine / "tokenizer.json"), HasSubstr("sample.tokenizer")));
+  EXPECT_EQ(warning({{"tokenizer.json", "own"}}), "");
 }
 
 TEST_F(ModelTokenizer, Goes_into_an_export_with_what_lies_beside_it) {

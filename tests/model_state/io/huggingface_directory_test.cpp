@@ -22,6 +22,7 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 at::Tensor counting(at::IntArrayRef shape) {
@@ -186,20 +187,25 @@ TEST(HuggingFaceDirectory, Refuses_to_replace_a_folder_with_other_files_before_a
   EXPECT_EQ(content_of(path / "notes.txt"), "mine");
 }
 
-TEST(HuggingFaceDirectory, Keeps_the_tokenizer_that_people_put_beside_an_export_unless_it_writes_one) {
+// Another job may have written the tokenizer: its ids are other texts than those of these weights.
+TEST(HuggingFaceDirectory, Keeps_what_people_wrote_about_a_model_and_no_tokenizer_of_another_export) {
   const fs::path path = three_tensors_in_two_shards();
-  for (const char* name : {"tokenizer.json", "chat_template.jinja", "README.md"})
-    write_file_atomically(path / name, "mine");
+  const std::vector<std::string> tokens = {"chat_template.jinja", "generation_config.json", "tokenizer.json"};
+  for (const std::string& name : tokens) write_file_atomically(path / name, "another job's");
+  for (const char* name : {"LICENSE", "README.md"}) write_file_atomically(path / name, "mine");
   EXPECT_NO_THROW(check_huggingface_target(path));
+  EXPECT_EQ(token_files_that_go(path, {{"config.json", "{}"}}), tokens);
+  EXPECT_THAT(token_files_that_go(path, {{"tokenizer.json", "its own"}}), IsEmpty());
   write_huggingface_directory(path, json::object(), {floats("a", 1)});
-  EXPECT_THAT(names_in(path),
-              ElementsAre("README.md", "chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"));
-  EXPECT_EQ(content_of(path / "chat_template.jinja"), "mine");
+  EXPECT_THAT(names_in(path), ElementsAre("LICENSE", "README.md", "config.json", "model.safetensors"));
+  EXPECT_EQ(content_of(path / "README.md"), "mine");
 
+  for (const std::string& name : tokens) write_file_atomically(path / name, "another job's");
   HuggingFaceExport next(path, {{"config.json", "{}"}, {"tokenizer.json", "its own"}});
   write_safetensors(next.staging() / "model.safetensors", {floats("a", 1)});
   next.commit({{floats("a", 1)}});
-  EXPECT_THAT(names_in(path), ElementsAre("README.md", "config.json", "model.safetensors", "tokenizer.json"));
+  EXPECT_THAT(names_in(path),
+              ElementsAre("LICENSE", "README.md", "config.json", "model.safetensors", "tokenizer.json"));
   EXPECT_EQ(content_of(path / "tokenizer.json"), "its own");
 }
 
