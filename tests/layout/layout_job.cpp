@@ -103,9 +103,9 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
   if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
+  if (waits_for_ever(job, layout)) return "as many microbatches";  // before any forward
   const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
-  if (is_packed && splits_sequences) return "packed sequences";
-  return waits_for_ever(job, layout) ? std::optional<std::string>("as many microbatches") : std::nullopt;
+  return is_packed && splits_sequences ? std::optional<std::string>("packed sequences") : std::nullopt;
 }
 
 }  // namespace
