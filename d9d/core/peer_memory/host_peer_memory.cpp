@@ -1,5 +1,6 @@
 #include "d9d/core/peer_memory/host_peer_memory.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -101,19 +102,32 @@ class HostPeerMemory final : public PeerMemory {
   at::Tensor own_;  // a tensor over its block's memory: moving its storage does not change the block
 };
 
+// A rank's block, for all ranks. Its last taker deletes it: the rank itself may have failed by then, and have left the
+// stack on which it opened the memory. Where a rank fails before it takes it, nobody does.
+struct Offer {
+  const std::shared_ptr<Block> block;
+  std::atomic<std::int64_t> num_takers;
+};
+
+std::shared_ptr<Block> take(Offer* offer) {
+  std::shared_ptr<Block> block = offer->block;
+  if (--offer->num_takers == 0) delete offer;
+  return block;
+}
+
 }  // namespace
 
 std::shared_ptr<PeerMemory> open_host_peer_memory(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes,
                                                   std::int64_t num_shared_bytes) {
-  const auto block = std::make_shared<Block>(num_bytes, num_shared_bytes);
-  const at::Tensor address = at::tensor({reinterpret_cast<std::int64_t>(&block)}, at::kLong);
+  Offer* const offer =
+      new Offer{.block = std::make_shared<Block>(num_bytes, num_shared_bytes), .num_takers = ranks->size()};
+  const at::Tensor address = at::tensor({reinterpret_cast<std::int64_t>(offer)}, at::kLong);
   const at::Tensor addresses = at::empty({ranks->size()}, at::kLong);
   ranks->all_gather(addresses, address).wait();
   std::vector<std::shared_ptr<Block>> blocks;
   for (std::int64_t rank = 0; rank < ranks->size(); ++rank) {
-    blocks.push_back(*reinterpret_cast<const std::shared_ptr<Block>*>(addresses.const_data_ptr<std::int64_t>()[rank]));
+    blocks.push_back(take(reinterpret_cast<Offer*>(addresses.const_data_ptr<std::int64_t>()[rank])));
   }
-  ranks->barrier();  // until all have arrived, every rank's `block` must stay at its address
   return std::make_shared<HostPeerMemory>(ranks, std::move(blocks));
 }
 
