@@ -47,6 +47,7 @@ TEST(SharedFile, That_does_not_fit_is_refused_on_all_ranks_with_the_reason) {
     const SharedFileResult opened = open_shared_file(*ranks, std::int64_t{1} << 60);
     EXPECT_EQ(opened.file, nullptr);
     EXPECT_TRUE(opened.reason.starts_with("rank 0 gets /dev/shm: ")) << opened.reason;
+    ranks->barrier();  // rank 0 has removed the name
     EXPECT_EQ(num_named(), 0);
   });
 }
