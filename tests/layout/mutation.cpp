@@ -69,6 +69,7 @@ class MutatedCommunicator final : public Communicator {
   }
   void barrier() override { whole_->barrier(); }
   void throw_if_failed() override { whole_->throw_if_failed(); }
+  [[nodiscard]] bool has_failed() const override { return whole_->has_failed(); }
   void throw_if_rank_is_gone() override { whole_->throw_if_rank_is_gone(); }
   void set_timeout(std::chrono::milliseconds timeout) override { whole_->set_timeout(timeout); }
   void abort(const std::string& reason) override { whole_->abort(reason); }

@@ -112,7 +112,11 @@ class FailingPipelines(ProgramTest):
             for job in pool.map(Job.run, jobs):
                 print(f"{job.way} {job.victim} {job.schedule['schedule']} {job.seconds} s", flush=True)
                 with self.subTest(str(job).splitlines()[0]):
-                    self.assert_ends_and_is_named(job)
+                    try:
+                        self.assert_ends_and_is_named(job)
+                    except AssertionError:
+                        print(job, flush=True)  # now: a limit of time may end the other jobs
+                        raise
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class ForwardingCommunicator : public Communicator {
   [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override { return inner_->exchange(messages); }
   void barrier() override { inner_->barrier(); }
   void throw_if_failed() override { inner_->throw_if_failed(); }
+  [[nodiscard]] bool has_failed() const override { return inner_->has_failed(); }
   void throw_if_rank_is_gone() override { inner_->throw_if_rank_is_gone(); }
   void set_timeout(std::chrono::milliseconds timeout) override { inner_->set_timeout(timeout); }
   void abort(const std::string& reason) override { inner_->abort(reason); }

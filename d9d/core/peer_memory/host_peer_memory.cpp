@@ -25,6 +25,9 @@ struct Shared {
   [[nodiscard]] std::uint32_t& word(std::int64_t offset) {
     return *reinterpret_cast<std::uint32_t*>(bytes.data() + offset);
   }
+  [[nodiscard]] bool is_raised(std::int64_t offset, std::uint32_t value) {
+    return static_cast<std::int32_t>(word(offset) - value) >= 0;
+  }
 };
 
 // Of one rank. The ranks share what the first has.
@@ -76,10 +79,14 @@ class HostPeerMemory final : public PeerMemory {
   void wait_for(std::int64_t word, std::uint32_t value) const override {
     constexpr std::chrono::milliseconds kPeriod{50};  // between two looks whether the group has failed
     std::unique_lock lock(shared_->mutex);
-    const auto is_reached = [&] { return static_cast<std::int32_t>(shared_->word(word) - value) >= 0; };
-    while (!shared_->raised.wait_for(lock, kPeriod, is_reached)) {
+    while (!shared_->raised.wait_for(lock, kPeriod, [&] { return shared_->is_raised(word, value); })) {
       ranks_->throw_if_rank_is_gone();
     }
+  }
+
+  [[nodiscard]] bool is_raised(std::int64_t word, std::uint32_t value) const override {
+    const std::lock_guard lock(shared_->mutex);
+    return shared_->is_raised(word, value);
   }
 
   void close() override {

@@ -63,6 +63,8 @@ class PeerMemory {
   // CUDA: the current stream waits, without a limit of time, whatever happens to the rank that would write. CPU: the
   // host waits; throws CommunicationError if the group fails.
   virtual void wait_for(std::int64_t word, std::uint32_t value) const = 0;
+  // Local. Whether the word is one of those values. From any thread; the device is not asked.
+  [[nodiscard]] virtual bool is_raised(std::int64_t word, std::uint32_t value) const = 0;
   // Collective. The host waits for the current stream, on which all calls must precede. Releases the blocks of the
   // other ranks; only own() may be called afterwards.
   virtual void close() = 0;

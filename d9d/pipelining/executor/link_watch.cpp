@@ -1,9 +1,7 @@
 #include "d9d/pipelining/executor/link_watch.h"
 
-#include <algorithm>
 #include <exception>
 #include <utility>
-#include <vector>
 
 #include "d9d/base/check.h"
 
@@ -11,15 +9,6 @@ namespace d9d {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{500};  // between two looks
-
-bool has_failed(Communicator& ranks) {
-  try {
-    ranks.throw_if_failed();
-    return false;
-  } catch (const CommunicationError&) {
-    return true;
-  }
-}
 
 }  // namespace
 
@@ -37,7 +26,7 @@ LinkWatch::~LinkWatch() {
 
 void LinkWatch::add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits) {
   const std::lock_guard lock(mutex_);
-  links_.insert_or_assign(link, Link{.ranks = std::move(ranks), .end_waits = std::move(end_waits)});
+  links_.insert_or_assign(link, Link{.ranks = std::move(ranks), .end_waits = std::move(end_waits), .waits = {}});
 }
 
 void LinkWatch::remove_link(const void* link) {
@@ -45,52 +34,42 @@ void LinkWatch::remove_link(const void* link) {
   links_.erase(link);
 }
 
-LinkWatch::Wait LinkWatch::begin(const std::string& what, const Communicator& ranks, StreamEvent reached) {
-  std::string text = cat("rank ", ranks.group().ranks[static_cast<std::size_t>(ranks.rank())], " has waited ",
-                         static_cast<double>(world_->timeout().count()) / 1e3, " s for ", what, " rank ",
-                         ranks.group().ranks[static_cast<std::size_t>(1 - ranks.rank())], ".");
-  UnderWay wait{.text = std::move(text), .timeout = world_->timeout(), .reached = std::move(reached)};
-  if (wait.reached.is_complete()) wait.since = Clock::now();
+LinkWatch::Wait LinkWatch::begin(const void* link, const std::string& what, Progress progress) {
   const std::lock_guard lock(mutex_);
-  waits_.emplace(next_, std::move(wait));
+  const auto found = links_.find(link);
+  if (found == links_.end()) return next_++;
+  const RankGroup& group = found->second.ranks->group();
+  const auto rank = [&](std::int64_t index) { return group.ranks[static_cast<std::size_t>(index)]; };
+  std::string text =
+      cat("rank ", rank(group.index), " has waited ", static_cast<double>(world_->timeout().count()) / 1e3, " s for ",
+          what, " rank ", rank(1 - group.index), ".");
+  found->second.waits.push_back(
+      {.number = next_, .text = std::move(text), .timeout = world_->timeout(), .progress = std::move(progress)});
   return next_++;
 }
 
-void LinkWatch::end(Wait wait, const StreamEvent& done) {
+void LinkWatch::end(Wait wait) {
   const std::lock_guard lock(mutex_);
-  waits_.at(wait).done = done;
+  for (auto& [key, link] : links_) {
+    std::erase_if(link.waits, [&](const UnderWay& known) { return known.number == wait; });
+  }
 }
 
-// Asks the device without the mutex. While NCCL aborts, the device may answer nobody until the waits of links have
-// ended; a host that adds a wait meanwhile must not be held up.
-void LinkWatch::look(std::unique_lock<std::mutex>& lock) {
-  for (const auto& [key, link] : links_) {
-    if (has_failed(*link.ranks)) link.end_waits();
-  }
-  const std::map<Wait, UnderWay> known = waits_;
-  lock.unlock();
-  std::vector<Wait> done, reached;
-  for (const auto& [number, wait] : known) {
-    if (wait.done && wait.done->is_complete()) {
-      done.push_back(number);
-    } else if (!wait.since && wait.reached.is_complete()) {
-      reached.push_back(number);
+void LinkWatch::look() {
+  for (auto& [key, link] : links_) {
+    if (link.ranks->has_failed()) link.end_waits();
+    std::erase_if(link.waits, [](const UnderWay& wait) { return wait.progress.is_over(); });
+    for (UnderWay& wait : link.waits) {
+      if (!wait.since && wait.progress.is_reached()) wait.since = Clock::now();
+      abort_if_too_long(wait);
     }
   }
-  lock.lock();
-  for (const Wait number : done) waits_.erase(number);
-  for (const Wait number : reached) waits_.at(number).since = Clock::now();
-  abort_if_too_long();
 }
 
-void LinkWatch::abort_if_too_long() {
-  const auto is_too_long = [](const auto& wait) {
-    return wait.second.since && Clock::now() - *wait.second.since >= wait.second.timeout;
-  };
-  const auto found = std::ranges::find_if(waits_, is_too_long);
-  if (has_aborted_ || found == waits_.end()) return;
+void LinkWatch::abort_if_too_long(const UnderWay& wait) {
+  if (has_aborted_ || !wait.since || Clock::now() - *wait.since < wait.timeout) return;
   has_aborted_ = true;
-  abort_ = std::thread([world = world_, reason = cat("[pipelining::executor] ", found->second.text)] {
+  abort_ = std::thread([world = world_, reason = cat("[pipelining::executor] ", wait.text)] {
     try {
       world->abort(reason);
     } catch (const std::exception&) {  // the ranks know the reason; what followed is the library's
@@ -100,7 +79,7 @@ void LinkWatch::abort_if_too_long() {
 
 void LinkWatch::run() {
   std::unique_lock lock(mutex_);
-  while (!stop_.wait_for(lock, kPeriod, [&] { return must_stop_; })) look(lock);
+  while (!stop_.wait_for(lock, kPeriod, [&] { return must_stop_; })) look();
 }
 
 }  // namespace d9d

@@ -3,13 +3,15 @@
 // reaches the next operation, which throws. Where a wait is longer than the job's timeout it aborts the job, with what
 // the rank waits for. A wait of a stream begins when the stream has come to it, not when the host queues it.
 //
+// The thread calls nothing of the device. Such a call may wait while another thread queues work of a stream whose queue
+// is full, or while NCCL aborts: both end only after the waits that this thread ends.
+//
 // Example
 //   LinkWatch watch(world);
 //   watch.add_link(link, ranks, [&] { link.end_waits(); });
-//   const auto here = StreamEvent::of_current_stream(device);
-//   const LinkWatch::Wait wait = watch.begin("the output of stage 0, microbatch 3, from", *ranks, here);
-//   ...                                               // queue the wait; on CPUs, wait
-//   watch.end(wait, StreamEvent::of_current_stream(device));
+//   watch.begin(link, "the output of stage 0, microbatch 3, from",
+//               {.is_reached = [&] { return memory.is_raised(kReached, 7); },     // the stream raises both
+//                .is_over = [&] { return memory.is_raised(kTakenOut, 7); }});
 #pragma once
 
 #include <chrono>
@@ -22,9 +24,9 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "d9d/core/communicator/world.h"
-#include "d9d/core/device/side_stream.h"
 
 namespace d9d {
 
@@ -32,6 +34,11 @@ namespace d9d {
 class LinkWatch {
  public:
   using Wait = std::uint64_t;
+  // Of a wait, asked by the thread until it is over or its link is removed. They must not call the device.
+  struct Progress {
+    std::function<bool()> is_reached = [] { return true; };
+    std::function<bool()> is_over = [] { return false; };
+  };
 
   explicit LinkWatch(std::shared_ptr<World> world);
   ~LinkWatch();
@@ -41,28 +48,29 @@ class LinkWatch {
   // link: a key. end_waits: called from the thread, at each look after a failure, and never after remove_link(). It
   // must not wait.
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
-  void remove_link(const void* link);
+  void remove_link(const void* link);  // and its waits
 
-  // what: "the output of stage 0, microbatch 3, from"; the other of the two `ranks` follows in the text. A wait is
-  // under way from the point `reached` of a stream, or at once if the host waits, until `done` of end() has passed.
-  [[nodiscard]] Wait begin(const std::string& what, const Communicator& ranks, StreamEvent reached = {});
-  void end(Wait wait, const StreamEvent& done);
+  // what: "the output of stage 0, microbatch 3, from"; the other of the link's two ranks follows in the text. A wait of
+  // a link that was not added, or is removed, is not watched.
+  Wait begin(const void* link, const std::string& what, Progress progress);
+  void end(Wait wait);  // of the host, which is over
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct UnderWay {
+    Wait number;
+    std::string text;
+    std::chrono::milliseconds timeout;
+    Progress progress;
+    std::optional<Clock::time_point> since = {};  // when it was seen to be reached
+  };
   struct Link {
     std::shared_ptr<Communicator> ranks;
     std::function<void()> end_waits;
+    std::vector<UnderWay> waits;
   };
-  struct UnderWay {
-    std::string text;
-    std::chrono::milliseconds timeout;
-    StreamEvent reached;                          // where the stream waits
-    std::optional<Clock::time_point> since = {};  // when it was seen to be there
-    std::optional<StreamEvent> done = {};
-  };
-  void look(std::unique_lock<std::mutex>& lock);
-  void abort_if_too_long();
+  void look();
+  void abort_if_too_long(const UnderWay& wait);
   void run();
 
   std::shared_ptr<World> world_;
@@ -71,7 +79,6 @@ class LinkWatch {
   bool must_stop_ = false;
   bool has_aborted_ = false;
   std::map<const void*, Link> links_;
-  std::map<Wait, UnderWay> waits_;
   Wait next_ = 0;
   std::thread abort_;   // of the job: it may wait for the device, whose waits the other thread ends
   std::thread thread_;  // last: it uses the others

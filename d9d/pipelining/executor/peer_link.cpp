@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kSlotAlignment = 256;
 // Of the words of both ranks; a line of the cache has one word.
-constexpr std::int64_t kWordsOfRank = 128, kTakenOut = 64, kNotes = 2 * kWordsOfRank;
+constexpr std::int64_t kWordsOfRank = 256, kTakenOut = 64, kReceiving = 128, kSending = 192;
+constexpr std::int64_t kNotes = 2 * kWordsOfRank;
 // Added to a word, it ends each wait for it: fewer messages are on their way.
 constexpr std::uint32_t kEndOfWaits = 1U << 30;
 // How long a rank that fails lets its streams pass: longer than a copy, shorter than a supervisor's patience.
@@ -27,6 +28,9 @@ constexpr std::chrono::microseconds kBetweenLooks{50};
 // Words of a rank: raised by the other one.
 std::int64_t arrived_at(std::int64_t rank) { return rank * kWordsOfRank; }
 std::int64_t taken_out_of(std::int64_t rank) { return rank * kWordsOfRank + kTakenOut; }
+// And by its own streams, when they come to the wait for a message, and for room.
+std::int64_t receiving_on(std::int64_t rank) { return rank * kWordsOfRank + kReceiving; }
+std::int64_t sending_on(std::int64_t rank) { return rank * kWordsOfRank + kSending; }
 
 }  // namespace
 
@@ -42,7 +46,7 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
       watch_(watch),
       sends_(ranks_->device()),
       notes_(std::in_place, memory_->shared() + kNotes, ranks_->rank()) {
-  watch_streams();
+  add_to_watch();
 }
 
 // What was sent leaves first. A rank whose step has failed, or whose job has, does not wait for the other: a stream
@@ -61,19 +65,18 @@ PeerLink::~PeerLink() {
   watch_.remove_link(this);
 }
 
-// A thread that waits learns of a failure itself.
-void PeerLink::watch_streams() {
-  if (!ranks_->device().is_cpu()) watch_.add_link(this, ranks_, [this] { end_waits(); });
+void PeerLink::add_to_watch() {
+  watch_.add_link(this, ranks_, [this] { end_waits(); });
 }
 
 void PeerLink::end_waits() const {
+  if (ranks_->device().is_cpu()) return;  // a thread that waits learns of a failure itself
   memory_->raise_at_once(arrived_at(ranks_->rank()), num_received_ + kEndOfWaits);
   memory_->raise_at_once(taken_out_of(ranks_->rank()), num_sent_ + kEndOfWaits);
 }
 
 // Again and again: the other rank, if it goes on, sets the words back.
 void PeerLink::let_streams_pass() const {
-  if (ranks_->device().is_cpu()) return;
   const auto end = std::chrono::steady_clock::now() + kPassing;
   do {
     end_waits();
@@ -99,12 +102,12 @@ void PeerLink::begin_step(std::int64_t num_bytes, const std::string& transfers) 
 
 void PeerLink::compare_notes() {
   if (has_compared_) return;
-  const LinkWatch::Wait wait = watch_.begin("the step of", *ranks_);
+  const LinkWatch::Wait wait = watch_.begin(this, "the step of", {});
   while (!notes_->is_there()) {
     ranks_->throw_if_rank_is_gone();
     std::this_thread::sleep_for(kBetweenLooks);
   }
-  watch_.end(wait, {});
+  watch_.end(wait);
   notes_->compare();
   has_compared_ = true;
 }
@@ -123,13 +126,21 @@ void PeerLink::open_inbox(std::int64_t num_bytes) {
   notes_.emplace(memory_->shared() + kNotes, ranks_->rank());
   num_sent_ = 0;
   num_received_ = 0;
-  watch_streams();
+  add_to_watch();
 }
 
 void PeerLink::finish() {
   compare_notes();
   last_sent_.wait();
   unsent_.wait_for_all();
+}
+
+// Of the current stream, which comes to it when it raises the word `reached`.
+void PeerLink::begin_wait(const std::string& what, Raised reached, Raised over) {
+  memory_->raise(reached.word, reached.value);
+  watch_.begin(this, what,
+               {.is_reached = [this, reached] { return memory_->is_raised(reached.word, reached.value); },
+                .is_over = [this, over] { return memory_->is_raised(over.word, over.value); }});
 }
 
 std::int64_t PeerLink::slot_of(std::uint32_t number) const {
@@ -144,10 +155,12 @@ void PeerLink::send(const std::string& what, const std::vector<at::Tensor>& leav
   for (const at::Tensor& leaf : leaves) contiguous.push_back(contiguous_values(leaf));
   unsent_.wait_for_all_but(static_cast<std::size_t>(num_slots_ - 1));  // this one is another
   last_sent_ = sends_.run([&] {
-    const LinkWatch::Wait wait = watch_.begin(cat("room for ", what, " in the inbox of"), *ranks_, here());
-    if (number > num_slots_)
-      memory_->wait_for(taken_out_of(ranks_->rank()), number - static_cast<std::uint32_t>(num_slots_));
-    watch_.end(wait, here());
+    if (number > num_slots_) {
+      const std::uint32_t oldest = number - static_cast<std::uint32_t>(num_slots_);
+      begin_wait(cat("room for ", what, " in the inbox of"), {sending_on(ranks_->rank()), number},
+                 {taken_out_of(ranks_->rank()), oldest});
+      memory_->wait_for(taken_out_of(ranks_->rank()), oldest);
+    }
     std::int64_t offset = slot_of(number);
     for (const at::Tensor& leaf : contiguous) {
       memory_->write(leaf, peer, offset);
@@ -162,12 +175,11 @@ std::vector<at::Tensor> PeerLink::receive(const std::string& what, const std::ve
   ranks_->throw_if_failed();
   const std::uint32_t number = ++num_received_;
   const at::Tensor message = at::empty({message_bytes(like)}, at::TensorOptions(ranks_->device()).dtype(at::kByte));
-  const LinkWatch::Wait wait = watch_.begin(cat(what, " from"), *ranks_, here());
+  begin_wait(cat(what, " from"), {receiving_on(ranks_->rank()), number}, {arrived_at(ranks_->rank()), number});
   memory_->wait_for(arrived_at(ranks_->rank()), number);
   memory_->read(message, ranks_->rank(), slot_of(number));
   memory_->raise(taken_out_of(1 - ranks_->rank()), number);
   last_received_ = here();
-  watch_.end(wait, last_received_);
   return parts_of(message, like);
 }
 

@@ -3,10 +3,12 @@
 // the sender. On CUDA copy engines move the bytes and streams wait: nothing is posted, and neither host waits.
 //
 // The block of each rank (PeerMemory) is its inbox: slots for messages of the other rank. Memory that both see has for
-// each rank r at 128 r two words:
+// each rank r at 256 r four words:
 //
 //   0       number of messages that have arrived from the other rank
 //   64      number of this rank's messages that the other has taken out
+//   128     number of the message from the other rank that this rank's stream has come to
+//   192     number of the message of this rank for which its stream has come to where it waits for room
 //
 // and behind them the notes of a step (StepNotes): what each rank takes the messages to be, which no message says.
 //
@@ -54,7 +56,13 @@ class PeerLink final : public NeighbourLink {
   [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // offset of message 1, 2, ...
   void open_inbox(std::int64_t num_bytes);
   void compare_notes();
-  void watch_streams();
+  void add_to_watch();
+  // That the stream which raises a word to a value has come to its wait, and that the wait is over.
+  struct Raised {
+    std::int64_t word;
+    std::uint32_t value;
+  };
+  void begin_wait(const std::string& what, Raised reached, Raised over);
   void end_waits() const;  // of this rank's streams; from any thread
   void let_streams_pass() const;
 

@@ -89,8 +89,13 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
     if (has_links) links_.begin_step(link_steps(by_index, num_microbatches));
     ProgramRun(placement_, by_index, links_, lanes, graphs, planned.has_backward).run(planned.plan);
     links_.finish();
+  } catch (const CommunicationError&) {
+    links_.give_up();
+    throw;
   } catch (...) {
     links_.give_up();
+    if (has_peers)
+      context_.world()->throw_if_failed();  // what arrives after a failure is arbitrary, and errors about it
     throw;
   }
   if (graphs != nullptr) graphs->end_recording();

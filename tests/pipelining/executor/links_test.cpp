@@ -28,6 +28,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 constexpr std::int64_t kMebibyte = 1 << 20, kMessageBytes = 32 * kMebibyte;
 constexpr std::chrono::seconds kPromise{5};
@@ -234,7 +235,8 @@ TEST_P(Links, Of_a_step_that_a_program_catches_end_at_once_and_run_no_other) {
     const Flag has_ended(world);
     const DistContext context = context_of(world);
     std::optional<Part> part(std::in_place, context, PipelineScheduleConfig(GPipeScheduleConfig{}),
-                             ToyShape{.num_microbatches = 6}, GetParam().links(/*num_slots=*/1));
+                             ToyShape{.num_microbatches = 6, .has_more_tensors = false},  // the host reads no values
+                             GetParam().links(/*num_slots=*/1));
     part->run();
     if (world.rank() == 1) {
       Held held(world.device());
@@ -264,6 +266,26 @@ TEST_P(Links, Of_a_step_that_a_program_catches_end_at_once_and_run_no_other) {
     EXPECT_LT(std::chrono::steady_clock::now() - begin, kPromise);
     world.abort("rank 0 gives up");
     has_ended.set();
+  });
+}
+
+// The host of the second rank waits for values, and gets any when the stream's wait is ended.
+TEST_P(Links, Tell_the_failure_of_a_rank_and_not_what_arrives_after_it) {
+  if (!are_gpus()) GTEST_SKIP() << "of GPUs, whose streams go on";
+  on_ranks([](World& world) {
+    const DistContext context = context_of(world);
+    Part part(context, PipelineScheduleConfig(GPipeScheduleConfig{}), ToyShape{.num_microbatches = 6},
+              GetParam().links(/*num_slots=*/1));
+    part.run();
+    if (world.rank() == 1) {
+      EXPECT_THAT([&] { part.run(); }, ThrowsMessage<CommunicationError>(HasSubstr("rank 0 gives up")));
+      return;
+    }
+    part.stages.front()->on_forward = [](StageIndex, MicrobatchIndex microbatch) {
+      D9D_CHECK(microbatch.value != 3, IoError, "the toy breaks");
+    };
+    EXPECT_THROW(part.run(), IoError);
+    world.abort("rank 0 gives up");
   });
 }
 

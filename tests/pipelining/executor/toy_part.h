@@ -8,6 +8,7 @@
 //   });
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <ostream>
 #include <utility>
@@ -93,6 +94,15 @@ struct Setting {
   }
   [[nodiscard]] StageLinksConfig links(std::int64_t num_slots = 2) const {
     return {.num_inbox_slots = num_slots, .method = messages};
+  }
+  // Over all forwards, how many outputs of earlier ones may still be there. Gloo reads the memory of the last message
+  // until the receiver has it; copy engines read as many as there are slots.
+  [[nodiscard]] std::int64_t num_kept(std::int64_t num_microbatches, std::int64_t num_slots = 2) const {
+    const bool are_copied = backend == RankBackend::kNccl && messages == ExchangeMethod::kCopyEngine;
+    const std::int64_t at_once = are_copied ? num_slots : backend == RankBackend::kGloo ? 1 : 0;
+    std::int64_t sum = 0;
+    for (std::int64_t before = 0; before < num_microbatches; ++before) sum += std::min(before, at_once);
+    return sum;
   }
 };
 

@@ -128,6 +128,10 @@ ProcessGroupCommunicator::Call ProcessGroupCommunicator::begin(const std::string
 
 void ProcessGroupCommunicator::throw_if_failed() { check_alive(call_at(to_string(state_->position()))); }
 
+bool ProcessGroupCommunicator::has_failed() const {
+  return state_->failure() || (!device_.is_cpu() && state_->backend().getError() != c10d::ErrorType::SUCCESS);
+}
+
 void ProcessGroupCommunicator::check_alive(const Call& call) const {
   if (state_->failure()) call.fail("");
   if (device_.is_cpu()) return;  // CPU operations report their failures themselves

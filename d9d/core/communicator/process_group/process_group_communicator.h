@@ -45,6 +45,7 @@ class ProcessGroupCommunicator final : public Communicator {
   [[nodiscard]] Work exchange(const std::vector<PointToPoint>& messages) override;
   void barrier() override;
   void throw_if_failed() override;
+  [[nodiscard]] bool has_failed() const override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override { watch_->abort_group(*state_, reason); }
 

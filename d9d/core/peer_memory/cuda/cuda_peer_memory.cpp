@@ -152,6 +152,10 @@ class CudaPeerMemory final : public PeerMemory {
     check(cuda_.wait_for_word(words().on_device(word), value, stream()), "wait for a word beside", ranks_->rank());
   }
 
+  [[nodiscard]] bool is_raised(std::int64_t word, std::uint32_t value) const override {
+    return static_cast<std::int32_t>(words().on_host(word).load(std::memory_order_acquire) - value) >= 0;
+  }
+
   void close() override {
     (void)all_gather_object(nullptr, *ranks_);  // the host waits, so that no read is in flight
     close_others();
