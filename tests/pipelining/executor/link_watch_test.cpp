@@ -69,14 +69,17 @@ TEST(LinkWatch, Ends_waits_while_the_job_is_being_aborted) {
   watch.remove_link(&watch);
 }
 
-// The host queues a wait long before the device comes to it.
-TEST(LinkWatch, Counts_from_when_the_stream_has_come_to_the_wait) {
+struct LinkWatchOfAPair : ::testing::Test {
+  LinkWatchOfAPair() { world->set_timeout(milliseconds(100)); }
   std::binary_semaphore aborted{0};
-  const auto world =
-      std::make_shared<World>(std::make_unique<AbortingBackend>([&](const std::string&) { aborted.release(); }));
-  world->set_timeout(milliseconds(100));
-  const auto ranks = world->communicator({.name = "pair", .ranks = {0, 1}, .index = 0});
-  LinkWatch watch(world);
+  const std::shared_ptr<World> world =
+      std::make_shared<World>(std::make_unique<AbortingBackend>([this](const std::string&) { aborted.release(); }));
+  const std::shared_ptr<Communicator> ranks = world->communicator({.name = "pair", .ranks = {0, 1}, .index = 0});
+  LinkWatch watch{world};
+};
+
+// The host queues a wait long before the device comes to it.
+TEST_F(LinkWatchOfAPair, Counts_from_when_the_stream_has_come_to_the_wait) {
   watch.add_link(&watch, ranks, [] {});
   std::atomic<bool> is_reached = false;
   std::counting_semaphore looks{0};
@@ -88,13 +91,7 @@ TEST(LinkWatch, Counts_from_when_the_stream_has_come_to_the_wait) {
   watch.remove_link(&watch);
 }
 
-TEST(LinkWatch, Leaves_waits_alone_that_are_over_or_of_a_link_that_is_gone) {
-  std::binary_semaphore aborted{0};
-  const auto world =
-      std::make_shared<World>(std::make_unique<AbortingBackend>([&](const std::string&) { aborted.release(); }));
-  world->set_timeout(milliseconds(100));
-  const auto ranks = world->communicator({.name = "pair", .ranks = {0, 1}, .index = 0});
-  LinkWatch watch(world);
+TEST_F(LinkWatchOfAPair, Leaves_waits_alone_that_are_over_or_of_a_link_that_is_gone) {
   int gone = 0;
   watch.add_link(&gone, ranks, [] {});
   (void)watch.begin(&gone, "a message from", {});
