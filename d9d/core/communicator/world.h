@@ -30,6 +30,9 @@ class CommunicatorBackend {
   [[nodiscard]] virtual std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) = 0;
   // Local. Tells all ranks that this one cannot continue; their pending and later operations fail with `reason`.
   virtual void abort(const std::string& reason) = 0;
+  // Local. As abort(), of a rank that has waited too long. Where ranks are processes, the reason then also names those
+  // that do not answer, as one that is stopped; takes up to a second.
+  virtual void abort_after_wait(const std::string& reason) { this->abort(reason); }
   // Local. This rank's program has returned: others that wait for it fail instead.
   virtual void leave() = 0;
 };
@@ -59,6 +62,7 @@ class World {
   // Local. Sets the timeout of all communicators, present and future.
   void set_timeout(std::chrono::milliseconds timeout);
   void abort(const std::string& reason) { backend_->abort(reason); }
+  void abort_after_wait(const std::string& reason) { backend_->abort_after_wait(reason); }
   // Local. To be called when this rank's program has returned without an error: ranks that wait for an operation which
   // it has not called fail at once.
   void leave() { backend_->leave(); }

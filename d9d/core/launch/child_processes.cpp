@@ -142,7 +142,10 @@ struct Child {
 
 bool is_success(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
 bool is_sufferer(int status) { return WIFEXITED(status) && WEXITSTATUS(status) == kPeerFailedExitCode; }
-int exit_code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+int exit_code_of(int status) {
+  if (is_sufferer(status)) return 1;  // where no rank is the cause
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
 
 std::string description_of(int status) {
   if (WIFEXITED(status)) return cat("ended with exit code ", WEXITSTATUS(status));
@@ -205,6 +208,18 @@ class Supervisor {
     }
   }
 
+  // One that is stopped has nothing to finish. Woken to end by itself it would wait for its devices first.
+  void kill_stopped() {
+    for (const Child& child : children_) {
+      if (child.status) continue;
+      siginfo_t info{};
+      const auto id = static_cast<id_t>(child.process);
+      if (::waitid(P_PID, id, &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+        ::kill(-child.process, SIGKILL);
+      }
+    }
+  }
+
   void reap() {
     for (Child& child : children_) {
       if (child.status) continue;
@@ -232,6 +247,7 @@ class Supervisor {
     }
     cause_ = first_cause_ != nullptr ? first_cause_ : first_failed_;
     report();
+    kill_stopped();
     kill_all(SIGTERM);
     end_at_ = kNever;
     kill_at_ = Clock::now() + options_.patience;

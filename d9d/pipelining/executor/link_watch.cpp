@@ -71,7 +71,7 @@ void LinkWatch::abort_if_too_long(const UnderWay& wait) {
   has_aborted_ = true;
   abort_ = std::thread([world = world_, reason = cat("[pipelining::executor] ", wait.text)] {
     try {
-      world->abort(reason);
+      world->abort_after_wait(reason);
     } catch (const std::exception&) {  // the ranks know the reason; what followed is the library's
     }
   });

@@ -1,4 +1,5 @@
 // Errors that a rank finds after another rank has failed must not be reported as the cause.
+#include <signal.h>
 #include <unistd.h>
 
 #include <thread>
@@ -75,8 +76,55 @@ const TestProgram kGarbage("error_after_a_peer_failed", [] {
 
 TEST(PeerFailure, Goes_before_what_a_rank_finds_wrong_afterwards) {
   const Result result = Program("error_after_a_peer_failed", {}).wait();
-  EXPECT_NE(result.exit_code, 0);
+  EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.errors, Not(HasSubstr("garbage")));
+}
+
+// Otherwise each would take the other for the cause, and none would say it.
+TEST(PeerFailure, Is_not_the_end_of_a_rank_that_found_a_cause_itself) {
+  run_ranks(RankBackend::kGloo, 2, [&](World& world) {
+    const auto first = world.communicator(group_of(world, "first"));
+    RankGroup group = group_of(world, "second");
+    group.lane = 1;
+    const auto second = world.communicator(group);
+    first->barrier();
+    second->barrier();
+    const auto& mine = world.rank() == 0 ? first : second;
+    const auto& other = world.rank() == 0 ? second : first;
+    mine->abort(cat("rank ", world.rank(), " has waited too long."));
+    while (!other->has_failed()) std::this_thread::yield();
+    try {
+      other->barrier();
+      FAIL() << "expected the other rank's abort";
+    } catch (const PeerFailedError& error) {
+      FAIL() << error.what();
+    } catch (const CommunicationError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(cat("rank ", world.rank(), " has waited too long.")));
+    }
+  });
+}
+
+// Rank 0 waits for rank 1, which would wait for rank 2.
+const TestProgram kStopped("rank_behind_another_is_stopped", [] {
+  return launch({.device = DeviceChoice::kCpu, .ranks = RankPlacement::kProcesses}, {.data_parallel_shard = 3},
+                [](DistContext& context) {
+                  context.wait_world();
+                  World& world = *context.world();
+                  if (world.rank() == 2) ::raise(SIGSTOP);
+                  world.set_timeout(std::chrono::seconds(world.rank() == 0 ? 1 : 1000));
+                  const std::vector<std::int64_t> pair = {0, 1};
+                  const auto ranks = world.communicator({.name = "pair", .ranks = pair, .index = world.rank()});
+                  ranks->barrier();
+                  if (world.rank() == 0) ranks->barrier();
+                  while (true) ::pause();
+                });
+});
+
+TEST(PeerFailure, Of_a_rank_that_waits_for_a_stopped_one_names_that) {
+  const Result result = Program("rank_behind_another_is_stopped", {}).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, HasSubstr("for: rank 1 at operation"));
+  EXPECT_THAT(result.errors, HasSubstr("There is no answer from rank 2: stopped or out of reach."));
 }
 
 }  // namespace

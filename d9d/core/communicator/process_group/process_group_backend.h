@@ -42,6 +42,7 @@ class ProcessGroupBackend final : public CommunicatorBackend {
   // Waits for all ranks of the group; throws CommunicationError that names those that are missing at the timeout.
   [[nodiscard]] std::shared_ptr<Communicator> connect(RankGroup group, std::chrono::milliseconds timeout) override;
   void abort(const std::string& reason) override { watch_->abort_job(reason); }  // thread-safe
+  void abort_after_wait(const std::string& reason) override { watch_->abort_job_after_wait(reason); }
   void leave() override;
 
  private:

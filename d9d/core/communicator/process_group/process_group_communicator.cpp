@@ -88,8 +88,10 @@ void ProcessGroupCommunicator::Call::fail(const std::string& cause) const {
   const std::string text =
       cat("[core::communicator] ", names_here ? "" : cat(here, " of group '", state->group().name, "' failed: "),
           failure.reason);
-  if (!failure.is_own) throw PeerFailedError(text);
-  throw CommunicationError(text);
+  if (failure.is_own) throw CommunicationError(text);
+  // What this rank found comes first: the rank whose reason it is may be ended by this one's.
+  if (const auto own = watch->own_reason()) throw CommunicationError(cat("[core::communicator] ", *own));
+  throw PeerFailedError(text);
 }
 
 template <class Action>

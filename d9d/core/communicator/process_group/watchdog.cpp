@@ -17,7 +17,10 @@ using std::chrono::milliseconds;
 constexpr const char* kStop = "stop";
 constexpr const char* kAbort = "abort";
 constexpr const char* kWhere = "where";
+constexpr const char* kAnswer = "answer";
 constexpr const char* kWholeJob = "*";
+constexpr const char* kNoAnswer = "no answer";
+constexpr const char* kWithoutAnswer = "without_answer";  // key of what the rank that asked all of them found
 
 // Time between two polls of the store.
 constexpr milliseconds kPeriod{500};
@@ -26,6 +29,7 @@ constexpr milliseconds kPeriod{500};
 constexpr milliseconds kReasonDelay{300};
 // How long a rank may take to report its position.
 constexpr milliseconds kAnswerDelay{1000};
+constexpr milliseconds kPoll{5};
 // How long a rank waits for the diagnosis by the rank that asks the others.
 constexpr milliseconds kDiagnosisDelay{3000};
 
@@ -39,6 +43,8 @@ std::string take_line(std::string& text) {
 std::string answer_key(const GroupState& group, std::int64_t rank) { return cat("where/", group.key(), "/", rank); }
 
 bool is_timeout(const std::string& cause) { return cause.find("imed out") != std::string::npos; }
+
+std::string alive_key(std::int64_t rank) { return cat("alive/", rank); }
 
 void append(std::string& list, const char* separator, const std::string& entry) {
   list += cat(list.empty() ? "" : separator, entry);
@@ -83,6 +89,16 @@ std::optional<GroupFailure> Watchdog::job_failure() const {
   return job_failure_;
 }
 
+std::optional<std::string> Watchdog::own_reason() const {
+  const std::lock_guard lock(mutex_);
+  return job_failure_ && !job_failure_->is_own ? std::nullopt : own_reason_;
+}
+
+void Watchdog::keep_own_reason(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (!own_reason_) own_reason_ = reason;
+}
+
 void Watchdog::fail_all(const GroupFailure& failure) {
   {
     const std::lock_guard lock(mutex_);
@@ -99,6 +115,7 @@ void Watchdog::fail_all(const GroupFailure& failure) {
 // Messages are sent before connections close, so that peers know the reason when their operations fail.
 void Watchdog::abort_job(const std::string& reason) {
   if (job_failure()) return;
+  keep_own_reason(reason);
   try {
     for (std::int64_t rank = 0; rank < world_size_; ++rank) {
       if (rank != rank_) mailbox_.send(rank, cat(kAbort, "\n", kWholeJob, "\n", reason));
@@ -108,7 +125,18 @@ void Watchdog::abort_job(const std::string& reason) {
   fail_all({.reason = reason, .is_own = true});
 }
 
+void Watchdog::abort_job_after_wait(const std::string& reason) {
+  if (job_failure()) return;
+  std::string silent;
+  try {
+    silent = ranks_without_answer();
+  } catch (const std::exception&) {  // without a store nobody can be asked
+  }
+  abort_job(reason + silent);
+}
+
 void Watchdog::abort_group(GroupState& group, const std::string& reason) {
+  keep_own_reason(reason);
   try {
     for (const std::int64_t rank : group.group().ranks) {
       if (rank != rank_) mailbox_.send(rank, cat(kAbort, "\n", group.key(), "\n", reason));
@@ -147,6 +175,10 @@ bool Watchdog::obey(const std::string& message) {
   std::string rest = message;
   const std::string what = take_line(rest);
   if (what == kStop) return false;
+  if (what == kAnswer) {
+    mailbox_.leave(alive_key(rank_), kAnswer);
+    return true;
+  }
   const std::string key = take_line(rest);
   if (key == kWholeJob) {
     fail_all({.reason = rest});
@@ -176,6 +208,8 @@ GroupFailure Watchdog::explain(GroupState& group, const FailedOperation& failed)
       }
     }
     reason = diagnose(group, failed);
+    // A rank that this group's ranks wait for may itself wait, in another group.
+    if (is_timeout(failed.cause) && reason.find(kNoAnswer) == std::string::npos) reason += ranks_without_answer();
   } catch (const c10::Error&) {  // without a store the other ranks cannot be asked
     reason = cat("rank ", rank_, " ", failed.where, " of group '", group.group().name, "' failed: ", failed.cause);
   }
@@ -192,6 +226,34 @@ void Watchdog::tell_who_is_missing(const GroupState& group, const FailedOperatio
     write_line_to_stderr(cat("[core::communicator] ", diagnose(group, late)));
   } catch (const c10::Error&) {  // without a store the other ranks cannot be asked
   }
+}
+
+// Asks once in a job: later callers read what the first found.
+std::string Watchdog::ranks_without_answer() {
+  const auto deadline = std::chrono::steady_clock::now() + kAnswerDelay;
+  if (!mailbox_.is_first(cat("asks/", kWithoutAnswer))) {
+    while (std::chrono::steady_clock::now() < deadline) {
+      if (const auto found = mailbox_.find(kWithoutAnswer)) return *found;
+      std::this_thread::sleep_for(kPoll);
+    }
+    return "";
+  }
+  std::vector<std::int64_t> silent;
+  for (std::int64_t rank = 0; rank < world_size_; ++rank) {
+    if (rank == rank_) continue;
+    mailbox_.send(rank, kAnswer);
+    silent.push_back(rank);
+  }
+  while (!silent.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::erase_if(silent, [&](std::int64_t rank) { return mailbox_.find(alive_key(rank)).has_value(); });
+    std::this_thread::sleep_for(kPoll);
+  }
+  std::string names;
+  for (const std::int64_t rank : silent) append(names, ", ", cat("rank ", rank));
+  const std::string found =
+      silent.empty() ? "" : cat(" There is ", kNoAnswer, " from ", names, ": stopped or out of reach.");
+  mailbox_.leave(kWithoutAnswer, found);
+  return found;
 }
 
 std::map<std::int64_t, Position> Watchdog::ask_positions(const GroupState& group) {
@@ -212,7 +274,7 @@ std::map<std::int64_t, Position> Watchdog::ask_positions(const GroupState& group
       positions[rank].operation = *answer;
       return true;
     });
-    std::this_thread::sleep_for(milliseconds(5));
+    std::this_thread::sleep_for(kPoll);
   }
   return positions;
 }
@@ -227,7 +289,7 @@ std::string Watchdog::diagnose(const GroupState& group, const FailedOperation& f
     const auto found = positions.find(rank);
     if (found == positions.end()) {
       append(silent, ", ", cat("rank ", rank));
-      append(missing, "; ", cat("rank ", rank, " (no answer)"));
+      append(missing, "; ", cat("rank ", rank, " (", kNoAnswer, ")"));
     } else if (found->second.number < mine.number) {
       append(missing, "; ", cat("rank ", rank, " ", to_string(found->second)));
     } else if (found->second.number == mine.number && found->second.operation != mine.operation && different.empty()) {
@@ -240,13 +302,13 @@ std::string Watchdog::diagnose(const GroupState& group, const FailedOperation& f
                ", ", different, ". All ranks must call the same collectives in the same order.");
   }
   if (!is_timeout(failed.cause)) {
-    const std::string dead = silent.empty() ? "" : cat("; no answer from ", silent, ": ended or out of reach");
+    const std::string dead = silent.empty() ? "" : cat("; ", kNoAnswer, " from ", silent, ": ended or out of reach");
     return cat("rank ", rank_, " ", failed.where, " of group '", name, "' failed: ", failed.cause, dead, ".");
   }
   const double seconds = static_cast<double>(failed.timeout.count()) / 1e3;
   if (failed.awaited) {
     return cat("rank ", rank_, " waited ", seconds, " s in group '", name, "' for ", *failed.awaited,
-               silent.empty() ? "" : cat("; no answer from ", silent),
+               silent.empty() ? "" : cat("; ", kNoAnswer, " from ", silent),
                ". Both sides must name the same shapes and dtypes in the same order.");
   }
   return cat("rank ", rank_, " ", failed.where, " waited ", seconds, " s in group '", name,

@@ -42,11 +42,14 @@ class Watchdog {
 
   void add(const std::shared_ptr<GroupState>& group);
   void abort_job(const std::string& reason);
+  void abort_job_after_wait(const std::string& reason);  // which also names the ranks that do not answer
   void abort_group(GroupState& group, const std::string& reason);
   [[nodiscard]] std::optional<GroupFailure> job_failure() const;
+  // What this rank told others when it aborted a group or the job first, unless another rank has aborted the job.
+  [[nodiscard]] std::optional<std::string> own_reason() const;
 
   // Called when an operation of the group failed: finds out the cause of the group's failure together with its other
-  // ranks. Takes up to 4 s.
+  // ranks. Takes up to 5 s.
   [[nodiscard]] GroupFailure explain(GroupState& group, const FailedOperation& failed);
   // A line on stderr: which ranks have not begun the operation. Of the ranks that wait in it, one says it.
   void tell_who_is_missing(const GroupState& group, const FailedOperation& operation, std::chrono::milliseconds waited);
@@ -57,9 +60,11 @@ class Watchdog {
   [[nodiscard]] bool sleep();                           // false: stop
   void look_now();
   void fail_all(const GroupFailure& failure);
+  void keep_own_reason(const std::string& reason);
   [[nodiscard]] std::vector<std::shared_ptr<GroupState>> groups() const;
   [[nodiscard]] std::map<std::int64_t, Position> ask_positions(const GroupState& group);  // only ranks that answer
   [[nodiscard]] std::string diagnose(const GroupState& group, const FailedOperation& failed);
+  [[nodiscard]] std::string ranks_without_answer();  // " No answer from rank 3: ..." of all of the job, or ""
 
   const std::int64_t rank_;
   const std::int64_t world_size_;
@@ -67,6 +72,7 @@ class Watchdog {
   mutable std::mutex mutex_;
   std::vector<std::weak_ptr<GroupState>> groups_;
   std::optional<GroupFailure> job_failure_;
+  std::optional<std::string> own_reason_;
   std::condition_variable wake_up_;
   bool must_look_ = false;
   bool must_stop_ = false;
