@@ -146,13 +146,6 @@ std::string rotate(const fs::path& path, std::int64_t newest, std::int64_t num_t
   return problems;
 }
 
-c10::Device device_of(const CheckpointState& state) {
-  for (const auto& [name, tensor] : state.tensors) {
-    if (!tensor.local.is_cpu()) return tensor.local.device();
-  }
-  return at::kCPU;
-}
-
 }  // namespace
 
 std::unique_ptr<FolderLock> CheckpointDirectory::prepare() const {
@@ -219,7 +212,7 @@ std::string CheckpointDirectory::save(std::int64_t step, const CheckpointState& 
       const RankFilePlan plan(state.tensors, all, job_);
       write_rank_file(make_staging(step), job_.index(), plan, host_values_in(state.tensors),
                       state.rank_values ? state.rank_values() : nlohmann::json(),
-                      SharedValues(state, all, job_, SideStream(device_of(state))).wait());
+                      SharedValues(state, all, job_).wait());
     });
     on_first_rank(job_, [&] { not_removed = complete(step, all, state.values, num_to_keep); });
   } catch (const std::exception&) {

@@ -8,12 +8,14 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/fnv1a.h"
+#include "d9d/core/collectives/gather.h"
 #include "d9d/core/dtensor/held_parts.h"
 
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kColumns = 256;
+// A prime: rows of a tensor that change places then fall into other columns, whatever their length.
+constexpr std::int64_t kColumns = 509;
 constexpr std::int64_t kWord = 8;           // bytes
 constexpr std::size_t kMaxTextBytes = 200;  // of a value in a message
 
@@ -61,6 +63,13 @@ std::string short_text(const nlohmann::json& value) {
   return text.size() <= kMaxTextBytes ? text : text.substr(0, kMaxTextBytes) + "...";
 }
 
+c10::Device device_of(const CheckpointState& state) {
+  for (const auto& [name, tensor] : state.tensors) {
+    if (!tensor.local.is_cpu()) return tensor.local.device();
+  }
+  return at::kCPU;
+}
+
 }  // namespace
 
 void SharedValues::Sums::add(const std::string& name, const LocalBox& box, const at::Tensor& values, bool is_buffer) {
@@ -76,6 +85,9 @@ void SharedValues::Sums::finish(const SideStream& copies) {
   sums.emplace_back((all * weights).sum(1), copies);
   columns.clear();
 }
+
+SharedValues::SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job)
+    : SharedValues(state, all, job, SideStream(device_of(state))) {}
 
 SharedValues::SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job,
                            const SideStream& copies) {
@@ -143,12 +155,23 @@ void check_shared_values(const std::vector<RankNote>& notes) {
               : "Write to parameters and to what the optimiser keeps alike on all ranks: not on the main process "
                 "alone, "
                 "nor by the numbers of a rank.";
-      throw UnequalRanksError(cat("[checkpoint] expected equal values of ", key,
-                                  " on all ranks that have it, of which a checkpoint has one, got others on rank ",
-                                  found->second.rank, " (sum of bytes ", other.at("sum").dump(), ") and on rank ", rank,
-                                  " (", entry.at("sum").dump(), "). ", remedy));
+      throw UnequalRanksError(
+          cat("[checkpoint] expected equal values of ", key,
+              " on all ranks that have it, of which a checkpoint or an export has one, got others on rank ",
+              found->second.rank, " (sum of bytes ", other.at("sum").dump(), ") and on rank ", rank, " (",
+              entry.at("sum").dump(), "). ", remedy));
     }
   }
+}
+
+void check_shared_values(const CheckpointState& state, const DeviceMesh& job) {
+  const JobTensors all = job_tensors(state.tensors, job);
+  const nlohmann::json own = SharedValues(state, all, job).wait();
+  std::vector<RankNote> notes;
+  for (const nlohmann::json& shared : all_gather_object(own, job)) {
+    notes.push_back({.boxes = {}, .values = {}, .shared = shared});
+  }
+  check_shared_values(notes);  // throws on all ranks alike
 }
 
 }  // namespace d9d

@@ -37,6 +37,8 @@ class SharedValues {
   // the others on `copies`, after all work that is on the current stream now: what is written before `copies` has
   // passed that point is not seen.
   SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job, const SideStream& copies);
+  // The same on a stream of its own, for a caller that waits at once.
+  SharedValues(const CheckpointState& state, const JobTensors& all, const DeviceMesh& job);
 
   // Waits for the device. Called once, by any thread.
   [[nodiscard]] nlohmann::json wait() const;
@@ -57,5 +59,8 @@ class SharedValues {
 // Local. UnequalRanksError that names what differs and two ranks, for notes of ranks that hold different values of one
 // thing.
 void check_shared_values(const std::vector<RankNote>& notes);
+
+// Collective. The same of what ranks hold now, as before an export, which has it once too.
+void check_shared_values(const CheckpointState& state, const DeviceMesh& job);
 
 }  // namespace d9d

@@ -45,7 +45,8 @@ struct StepsPhaseConfig {  // lasts a number of steps
   static constexpr auto fields() {
     using Phase = StepsPhaseConfig;
     return record<Phase>(required("steps", &Phase::steps, at_least(1)),
-                         required("target_multiplier", &Phase::target_multiplier), required("curve", &Phase::curve));
+                         required("target_multiplier", &Phase::target_multiplier, at_least(0)),
+                         required("curve", &Phase::curve));
   }
 };
 // Lasts until a fraction of all steps, counted from the start of the run: after 0.1, another phase to 0.5 has 40 % of
@@ -59,7 +60,8 @@ struct PercentagePhaseConfig {
   static constexpr auto fields() {
     using Phase = PercentagePhaseConfig;
     return record<Phase>(required("percentage", &Phase::percentage, between(0, 1)),
-                         required("target_multiplier", &Phase::target_multiplier), required("curve", &Phase::curve));
+                         required("target_multiplier", &Phase::target_multiplier, at_least(0)),
+                         required("curve", &Phase::curve));
   }
 };
 struct RestPhaseConfig {  // lasts until the end of the run
@@ -69,7 +71,8 @@ struct RestPhaseConfig {  // lasts until the end of the run
   static constexpr Tag kTag = {"mode", "rest"};
   static constexpr auto fields() {
     using Phase = RestPhaseConfig;
-    return record<Phase>(required("target_multiplier", &Phase::target_multiplier), required("curve", &Phase::curve));
+    return record<Phase>(required("target_multiplier", &Phase::target_multiplier, at_least(0)),
+                         required("curve", &Phase::curve));
   }
 };
 using PhaseConfig = std::variant<StepsPhaseConfig, PercentagePhaseConfig, RestPhaseConfig>;
@@ -79,7 +82,7 @@ struct PiecewiseConfig {
   std::vector<PhaseConfig> phases = {};
 
   static constexpr auto fields() {
-    return record<PiecewiseConfig>(required("initial_multiplier", &PiecewiseConfig::initial_multiplier),
+    return record<PiecewiseConfig>(required("initial_multiplier", &PiecewiseConfig::initial_multiplier, at_least(0)),
                                    required("phases", &PiecewiseConfig::phases));
   }
 };

@@ -165,7 +165,7 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
                                     {.source_checkpoint = source,
                                      .tokenizer = config.sample ? config.sample->tokenizer : std::nullopt,
                                      .max_positions = sizes.max_position_ids});
-  const auto export_lock = d9d::prepare_export(context, config.export_to, files);
+  const auto export_lock = d9d::prepare_export(context, config.export_to, files, config.trainer);
   constexpr bool kHasExperts = requires(const typename Family::Parameters& of) { of.layer.num_experts; };
   d9d::LanguageModelTask task(context, {.tells_padding = kHasExperts});
   CausalLMProvider<Family> model(config.model_provider, sizes,

@@ -114,6 +114,14 @@ TEST(SharedValues, That_change_places_are_refused) {
       HasSubstr("expected equal values of layers.1.weight"));
 }
 
+TEST(SharedValues, Whose_rows_change_places_are_refused) {
+  for (const std::int64_t row : {64, 256, 512, 4096}) {
+    const at::Tensor values = waves(at::kDouble, 8 * row).view({8, row});
+    EXPECT_THAT(said_of(values, values.flip({0})), HasSubstr("expected equal values of weight[0:8")) << row;
+    EXPECT_THAT(said_of(values, values.roll({1}, {0})), HasSubstr("expected equal values of weight[0:8")) << row;
+  }
+}
+
 TEST(SharedValues, Without_a_layout_are_compared_on_all_ranks_that_have_them) {
   EXPECT_THAT(
       said([](const DeviceMesh& job) {

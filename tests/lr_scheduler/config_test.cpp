@@ -31,6 +31,7 @@ TEST(LRSchedulerConfig, Refuses_phases_that_cannot_last) {
        {R"({"mode": "steps", "steps": 0, "target_multiplier": 1, "curve": {"type": "linear"}})",
         R"({"mode": "percentage", "percentage": 1.1, "target_multiplier": 1, "curve": {"type": "linear"}})",
         R"({"mode": "rest", "target_multiplier": 1, "curve": {}})",
+        R"({"mode": "rest", "target_multiplier": -0.1, "curve": {"type": "linear"}})",
         R"({"mode": "rest", "steps": 1, "target_multiplier": 1, "curve": {"type": "linear"}})"}) {
     EXPECT_THROW(std::ignore = parse({{"initial_multiplier", 0}, {"phases", Json::array({Json::parse(phase)})}}),
                  ConfigError)

@@ -52,13 +52,20 @@ nlohmann::json with_dots(const nlohmann::json& pointers) {
 
 }  // namespace
 
-void check_equal_config(const DistContext& context, const TrainerConfig& config) {
-  nlohmann::json keys(write_record(config));
-  keys.erase("run");
-  keys.at("logging").erase("tracker");
+void check_equal_config(const DistContext& context, const TrainerConfig& config, const nlohmann::json& hparams) {
+  nlohmann::json keys = hparams;
+  nlohmann::json& trainer = keys["trainer"] = write_record(config);
+  trainer.erase("run");
+  trainer.at("logging").erase("tracker");
   const auto found = difference(with_dots(keys.flatten()), context.mesh(MeshDomain::kBatch));
-  D9D_CHECK(!found, ConfigError, "[loop::trainer] expected one configuration on all ranks, got trainer.", *found,
+  D9D_CHECK(!found, ConfigError, "[loop::trainer] expected one configuration on all ranks, got ", *found,
             ". Do not let it depend on the rank, the time or the machine.");
+}
+
+void check_equal_export(const DistContext& context, const std::filesystem::path& folder) {
+  const auto found = difference({{"export_to", folder.string()}}, context.mesh(MeshDomain::kBatch));
+  D9D_CHECK(!found, ConfigError, "[loop::export] expected one folder on all ranks, of which each writes a part, got ",
+            *found, ". Do not let it depend on the rank, the time or the machine.");
 }
 
 void check_equal_schedule(const DistContext& context, const std::string& name, const StagePlacement& placement) {
@@ -73,13 +80,15 @@ void check_equal_schedule(const DistContext& context, const std::string& name, c
 
 void check_equal_model(const DistContext& context, const Module& module) {
   nlohmann::json tensors = nlohmann::json::object();
+  std::int64_t place = 0;  // ranks sum gradients in this order
   for (const auto& [name, parameter] : module.named_parameters()) {
+    tensors["the place of " + name] = place++;
     tensors[name] = cat(parameter->local().scalar_type(), " ", at::IntArrayRef(parameter->global_shape()));
     tensors[name + ".requires_grad"] = parameter->requires_grad();
   }
   const auto found = difference(tensors, context.mesh(MeshDomain::kBatch).slice({"dp", "cp", "tp"}));
   D9D_CHECK(!found, ConfigError, "[loop::model_stage] expected one model on all ranks, got ", *found,
-            ". Build it from the same configuration on every rank, and freeze the same parameters.");
+            ". Build it from the same configuration on every rank, in one order, and freeze the same parameters.");
 }
 
 void check_equal_rates(const DistContext& context, double learning_rate, double factor) {

@@ -2,7 +2,8 @@
 // different things would run, and train nothing that one rank can.
 //
 //   what                                             on which ranks               when
-//   configuration; schedule; rates                   all                          once, while the job is built
+//   configuration of trainer, task, model, optimiser all                          once, while the job is built
+//     and schedules; rates; folder of the export
 //   names, shapes, dtypes of parameters, and whether  those of a pipeline stage    when they are made, and after
 //     each is trained                                                              kTrainModelStagesReady
 //   the same, later                                  each by itself (FreezeGuard)  before each forward
@@ -12,16 +13,19 @@
 //                                                    elements or the same name
 //
 // Example
-//   check_equal_config(context, config);
+//   check_equal_config(context, config, {{"optimizer", optimizer.dump_hparams()}});
 //   ...                                                   // model, optimiser and schedule
 //   check_equal_model(context, module);
 //   check_equal_rates(context, optimizer.learning_rate(), lr_scheduler.factor());
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "d9d/checkpoint/checkpoint_state.h"
 #include "d9d/core/dist_context/dist_context.h"
@@ -33,8 +37,10 @@ namespace d9d {
 
 // The checks are Collective, and throw ConfigError on all ranks, which names what differs and two ranks.
 
-// Every key but those of the tracker and of run, which the main process alone reads.
-void check_equal_config(const DistContext& context, const TrainerConfig& config);
+// Every key but those of the tracker and of run, which the main process alone reads. hparams: an object of what other
+// parts of the job were built from.
+void check_equal_config(const DistContext& context, const TrainerConfig& config, const nlohmann::json& hparams);
+void check_equal_export(const DistContext& context, const std::filesystem::path& folder);
 // Where the stages of a pipeline lie, and the schedule's name.
 void check_equal_schedule(const DistContext& context, const std::string& name, const StagePlacement& placement);
 // Of parameters, on the ranks that have the same pipeline stages.

@@ -223,7 +223,8 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
         "the optimiser's first step did not change ", first_of({stay.begin(), stay.end()}),
         ", which has a gradient, at a learning rate of ", learning_rate_,
         ". Build it on the tensors of TrainableParameters that build_optimizer gets, all of them. In bfloat16 small "
-        "steps vanish: set trainer.model_stage_factory.master_dtype, or use stochastic rounding.");
+        "steps vanish: set trainer.model_stage_factory.master_dtype, or use stochastic rounding, by which a small "
+        "parameter may move in a later step.");
   }
   if (!differ.empty()) {
     context.log().warning("ranks that hold the same elements of ", first_of({differ.begin(), differ.end()}),

@@ -195,20 +195,21 @@ StepGradients GradientManager::read_step(const Pending& pending) const {
   step.is_finite = step.is_usable = std::isfinite(step.loss) && std::isfinite(step.norm);
   step.grad_scale = total[kScale];
   if (!step.is_finite) {
-    step.reason =
-        cat("loss ", text_of(step.loss), ", gradient norm ", text_of(step.norm), cause_of_non_finite(step.loss));
+    const Cause cause = cause_of_non_finite(step.loss);
+    step.reason = cat("loss ", text_of(step.loss), ", gradient norm ", text_of(step.norm), cause.text);
+    step.is_lost = cause.is_parameter;
   }
   return step;
 }
 
 void GradientManager::refuse_non_finite(const StepGradients& step, const RankReport& report) const {
-  if (step.is_finite || clipping_.on_non_finite == NonFinitePolicy::kSkip) return;
+  if (step.is_finite || (clipping_.on_non_finite == NonFinitePolicy::kSkip && !step.is_lost)) return;
   const bool has_trained = report.step.value_or(0) > 0;
-  throw StateError(cat("[loop::gradients] expected a finite loss and gradient norm",
-                       report.step ? cat(" in step ", *report.step) : "", ", got ", step.reason,
-                       ". trainer.detect_non_finite = true names the module that computes it first.",
-                       has_trained ? " A lower learning rate may help." : "",
-                       " trainer.gradient_clipping.on_non_finite = \"skip\" leaves such steps out."));
+  throw StateError(cat(
+      "[loop::gradients] expected a finite loss and gradient norm", report.step ? cat(" in step ", *report.step) : "",
+      ", got ", step.reason, ". trainer.detect_non_finite = true names the module that computes it first.",
+      has_trained ? " A lower learning rate may help." : "",
+      step.is_lost ? "" : " trainer.gradient_clipping.on_non_finite = \"skip\" leaves such steps out."));
 }
 
 void GradientManager::scale_gradients(const StepGradients& step) const {
@@ -269,7 +270,7 @@ void GradientManager::close() {
   for (const auto& reduction : reductions_) reduction->close();
 }
 
-std::string GradientManager::cause_of_non_finite(double loss) const {
+GradientManager::Cause GradientManager::cause_of_non_finite(double loss) const {
   nlohmann::json own = {{"microbatch", nullptr}, {"parameter", nullptr}, {"gradient", nullptr}};
   for (std::size_t i = 0; i < losses_.size() && own["microbatch"].is_null(); ++i) {
     const auto& [weighted, weight] = losses_[i];
@@ -283,23 +284,24 @@ std::string GradientManager::cause_of_non_finite(double loss) const {
   const std::vector<nlohmann::json> all = all_gather_object(own, ranks_);
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i]["microbatch"].is_null()) continue;
-    return cat(": microbatch ", all[i]["microbatch"].dump(), " of rank ", ranks_.ranks()[i],
-               " has the weight 0 and a loss that is no number, as a mean over nothing is. Return a loss without a "
-               "division by 0 for it, such as the sum over max(1, count)");
+    return {cat(": microbatch ", all[i]["microbatch"].dump(), " of rank ", ranks_.ranks()[i],
+                " has the weight 0 and a loss that is no number, as a mean over nothing is. Return a loss without a "
+                "division by 0 for it, such as the sum over max(1, count)")};
   }
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i]["parameter"].is_null()) continue;
-    return cat(": ", all[i]["parameter"].get<std::string>(), " itself has such values on rank ", ranks_.ranks()[i],
-               ". Look at what it was loaded from, and at what writes it");
+    return {.text = cat(": ", all[i]["parameter"].get<std::string>(), " itself has such values on rank ",
+                        ranks_.ranks()[i], ". Look at what it was loaded from, and at what writes it"),
+            .is_parameter = true};
   }
-  if (!std::isfinite(loss)) return "";  // which gives all gradients such values
+  if (!std::isfinite(loss)) return {};  // which gives all gradients such values
   // Backward goes from the last to the first, and so do such values.
   for (auto one = all.rbegin(); one != all.rend(); ++one) {
     if (one->at("gradient").is_string()) {
-      return cat(", nearest to the loss in the gradient of ", one->at("gradient").get<std::string>());
+      return {cat(", nearest to the loss in the gradient of ", one->at("gradient").get<std::string>())};
     }
   }
-  return "";
+  return {};
 }
 
 }  // namespace d9d

@@ -58,6 +58,7 @@ struct StepGradients {
   std::vector<std::int64_t> next_microbatches = {};  // by rank; empty in a job of one
   bool is_usable = true;                             // false: total weight 0, or not finite
   bool is_finite = true;
+  bool is_lost = false;     // not finite since a parameter is not: no later step will be
   double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
   std::string reason;       // why the step is not usable, and where that comes from
 };
@@ -152,7 +153,11 @@ class GradientManager {
   [[nodiscard]] StepGradients read_step(const Pending& pending) const;
   void refuse_non_finite(const StepGradients& step, const RankReport& report) const;
   // Collective, of a step that is not finite: where that comes from, as far as it is known, the same on all ranks.
-  [[nodiscard]] std::string cause_of_non_finite(double loss) const;
+  struct Cause {
+    std::string text = "";
+    bool is_parameter = false;
+  };
+  [[nodiscard]] Cause cause_of_non_finite(double loss) const;
   // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
   void scale_gradients(const StepGradients& step) const;
   [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;

@@ -5,9 +5,10 @@
 
 namespace d9d {
 
-void UpdateCount::add(const StepGradients& step, std::int64_t index, const Logger* log) {
+void UpdateCount::add(const StepGradients& step, double learning_rate, std::int64_t index, const Logger* log) {
   if (step.is_usable) {
-    ++num_updates_;
+    if (learning_rate > 0) ++num_updates_;
+    if (learning_rate == 0) reason_ = "the learning rate was 0";
     return;
   }
   reason_ = step.reason;
@@ -17,7 +18,8 @@ void UpdateCount::add(const StepGradients& step, std::int64_t index, const Logge
 void UpdateCount::check(std::int64_t total_steps) const {
   D9D_CHECK(num_updates_ > 0, StateError, "[loop::training] expected a step that changes the model, got none in ",
             total_steps, " steps: ", reason_.empty() ? "they were done before this start" : reason_,
-            ". Nothing is exported. Correct the data, or the weights that the job begins with, and begin in another ",
+            ". Nothing is exported. Correct the data, the learning rate, or the weights that the job begins with, and "
+            "begin in another ",
             "trainer.checkpointing.save_dir.");
 }
 

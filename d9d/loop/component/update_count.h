@@ -1,7 +1,7 @@
 // How many steps of a job changed its model: a job in which none did has trained nothing.
 //
 // Example
-//   job.updates.add(step, schedule.current_step(), context.is_main_process() ? &log : nullptr);
+//   job.updates.add(step, learning_rate, schedule.current_step(), context.is_main_process() ? &log : nullptr);
 //   ...                                                    // all steps
 //   job.updates.check(schedule.total_steps());
 #pragma once
@@ -18,7 +18,7 @@ struct StepGradients;
 class UpdateCount {
  public:
   // A step has ended. log: is warned of one that changed nothing; null: another rank says it.
-  void add(const StepGradients& step, std::int64_t index, const Logger* log);
+  void add(const StepGradients& step, double learning_rate, std::int64_t index, const Logger* log);
   // Throws StateError if no step of the job has changed the model.
   void check(std::int64_t total_steps) const;
 

@@ -86,7 +86,10 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
   refuse_unsupported(given);
   refuse_two_schedules(parts_.pipeline_schedule, given.pipelining.schedule);
   context.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
-  check_equal_config(context, given);
+  nlohmann::json all = hparams();
+  all["optimizer"] = parts_.optimizer.dump_hparams();
+  all["lr_scheduler"] = parts_.lr_scheduler.dump_hparams();
+  check_equal_config(context, given, all);
   check_cuda_graph(context, given);
   check_cuda_graph(given, binding_->has_key());
   warm_up_ = start_warm_up(context.device());

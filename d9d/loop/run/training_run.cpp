@@ -176,7 +176,8 @@ class TrainingRun {
     packs_.tell_next(report.gradients.next_microbatches);
     saves_.advance(report.gradients.save, report.gradients.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
-    job_.updates.add(report.gradients, job_.schedule.current_step(), job_.context.is_main_process() ? &log_ : nullptr);
+    job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(),
+                     job_.context.is_main_process() ? &log_ : nullptr);
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
   }
@@ -195,7 +196,10 @@ class TrainingRun {
     const EventBus& events = *job_.events;
     if (!events.has_handlers(kTrainOptimizerStepPre) && !events.has_handlers(kTrainOptimizerStepPost)) return {};
     return [this](const std::function<void()>& step) {
-      job_.events->run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step_, step);
+      job_.events->run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step_, [&] {
+        job_.freeze_guard.check();  // a handler has just run
+        step();
+      });
     };
   }
 

@@ -131,7 +131,7 @@ TEST_F(ModelTokenizer, Of_conversations_goes_into_the_export_of_a_mixture) {
 
 TEST_F(ModelTokenizer, Of_another_job_is_told_before_an_export_without_one_removes_it) {
   const auto warning = [&](const std::map<std::string, std::string>& files) {
-    return logged([&] { (void)prepare_export(context, mine, files); });
+    return logged([&] { (void)prepare_export(context, mine, files, {}); });
   };
   EXPECT_THAT(warning({}), AllOf(HasSubstr(mine / "tokenizer.json"), HasSubstr("sample.tokenizer")));
   EXPECT_EQ(warning({{"tokenizer.json", "own"}}), "");

@@ -1,4 +1,5 @@
 // Ranks of one job that were given different things.
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -41,6 +42,20 @@ TEST(RanksThatDiffer, In_a_key_of_the_configuration_are_refused) {
               Not(HasSubstr("one configuration")));
 }
 
+// Shapes and rates show neither.
+TEST(RanksThatDiffer, In_the_optimiser_or_the_task_are_refused_by_key) {
+  EXPECT_THAT(
+      log_of_ranks([](toy::Job& job, std::int64_t rank) {
+        job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .weight_decay = 0.1 * rank});
+      }),
+      HasSubstr("expected one configuration on all ranks, got optimizer.weight_decay = 0.0 on rank 0 and 0.1 on "));
+  static std::atomic<int> next = 0;
+  struct Numbered : toy::Task {
+    nlohmann::json dump_hparams() const override { return {{"rope_base", next++}}; }
+  };
+  EXPECT_THAT(log_of_ranks<Numbered>([](toy::Job&, std::int64_t) {}), HasSubstr("got task.rope_base = "));
+}
+
 TEST(RanksThatDiffer, In_the_model_are_refused_by_parameter) {
   struct Wide : toy::Model {
     const ParameterPtr extra = register_parameter("extra", {.shape = {3}, .init = init::ones()});
@@ -49,6 +64,22 @@ TEST(RanksThatDiffer, In_the_model_are_refused_by_parameter) {
                 if (rank == 1) job.provider.make_model = [] { return make_module<Wide>(); };
               }),
               HasSubstr("expected one model on all ranks, got extra = nothing on rank 0 and \"Float [3]\" on rank 1"));
+}
+
+// Ranks sum gradients in the order in which parameters are registered.
+TEST(RanksThatDiffer, In_the_order_of_parameters_are_refused) {
+  struct Ordered : toy::Model {
+    explicit Ordered(const std::vector<std::string>& names) {
+      for (const std::string& name : names) register_parameter(name, {.shape = {3}, .init = init::ones()});
+    }
+  };
+  EXPECT_THAT(log_of_ranks([](toy::Job& job, std::int64_t rank) {
+                job.provider.make_model = [rank]() -> ModulePtr<toy::Model> {
+                  return make_module<Ordered>(rank == 0 ? std::vector<std::string>{"a", "b"}
+                                                        : std::vector<std::string>{"b", "a"});
+                };
+              }),
+              HasSubstr("expected one model on all ranks, got the place of a = "));
 }
 
 // Calls `act(model, step)` before each step.
@@ -73,8 +104,9 @@ void freeze(Module& module, const std::string& part) {
   });
 }
 
-std::string log_of_acting_ranks(const std::function<void(toy::Job&, std::int64_t)>& change, Layout layout) {
-  const std::string said = log_of_ranks<ActingTask>(change, layout);
+std::string log_of_acting_ranks(const std::function<void(toy::Job&, std::int64_t)>& change, Layout layout,
+                                const std::filesystem::path& export_to = {}) {
+  const std::string said = log_of_ranks<ActingTask>(change, layout, export_to);
   ActingTask::when_built = {};
   ActingTask::before_step = {};
   return said;
@@ -134,6 +166,19 @@ TEST(Freezing, Between_the_optimiser_and_the_first_step_is_refused) {
               ::testing::ThrowsMessage<StateError>(HasSubstr("expected requires_grad = 1 of second.")));
 }
 
+TEST(Freezing, Around_the_optimisers_step_is_refused) {
+  struct FreezingTask : ActingTask {
+    void register_events(const DistContext& context, EventBus& events) override {
+      ActingTask::register_events(context, events);
+      events.subscribe(kTrainOptimizerStepPre, [this](const TrainStep&) { freeze(*module, "second"); });
+      events.subscribe(kTrainOptimizerStepPost, [this](const TrainStep&) { module->set_requires_grad(true); });
+    }
+  } task;
+  toy::Job job({{toy::samples(0, 2)}});
+  EXPECT_THAT([&] { (void)job.make_trainer(job.context, task).train(); },
+              ::testing::ThrowsMessage<StateError>(HasSubstr("expected requires_grad = 1 of second.")));
+}
+
 // A job that saves after each step into an empty folder.
 void save_each_step(toy::Job& job) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_differing_ranks";
@@ -175,6 +220,22 @@ TEST(Replicas, That_differ_are_refused_where_failed_saves_are_not) {
                               std::int64_t) { job.config.checkpointing.on_failed_save = FailedSavePolicy::kContinue; },
                            Layout::kReplicas),
               ::testing::AllOf(HasSubstr("expected equal values of "), Not(HasSubstr("has save-"))));
+}
+
+TEST(Replicas, That_differ_are_not_exported_by_a_job_that_saves_nothing) {
+  const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_differing_export";
+  std::filesystem::remove_all(folder);
+  const auto said = [&](double other) {
+    ActingTask::before_step = [other](Module& module, std::int64_t rank, std::int64_t step) {
+      if (step == 1 && rank == 0) module.named_parameters().back().second->local().detach().add_(other);
+    };
+    return log_of_acting_ranks([](toy::Job&, std::int64_t) {}, Layout::kReplicas, folder / "export");
+  };
+  EXPECT_THAT(said(1e-3), HasSubstr("expected equal values of second."));
+  EXPECT_FALSE(std::filesystem::exists(folder / "export" / "model.safetensors"));
+  EXPECT_THAT(said(0.0), Not(HasSubstr("expected equal values")));
+  EXPECT_TRUE(std::filesystem::exists(folder / "export" / "model.safetensors"));
+  std::filesystem::remove_all(folder);
 }
 
 struct Summing : toy::Model {

@@ -58,6 +58,34 @@ TEST_F(JobEnd, Of_a_job_in_which_no_step_changed_anything_is_an_error) {
   EXPECT_THAT([&] { (void)not_finite.train(); }, ThrowsMessage<StateError>(HasSubstr("got none in 3 steps: loss inf")));
 }
 
+TEST_F(JobEnd, Of_a_job_whose_learning_rate_was_always_0_is_an_error) {
+  toy::Job job(packs());
+  job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.0});
+  EXPECT_THAT([&] { (void)job.train(); },
+              ThrowsMessage<StateError>(HasSubstr("got none in 3 steps: the learning rate was 0.")));
+}
+
+// Where a parameter itself is not finite, later steps would be left out too.
+TEST_F(JobEnd, Of_a_job_that_skips_steps_comes_with_a_parameter_that_is_not_finite) {
+  struct : toy::Task {
+    void register_events(const DistContext&, EventBus& events) override {
+      events.subscribe(kTrainModelStagesReady,
+                       [this](const ModelStagesReady& ready) { module = &ready.modules[0].get(); });
+      events.subscribe(kTrainStepPre, [this](const TrainStep& step) {
+        const auto [name, parameter] = module->named_parameters().front();
+        if (step.schedule.current_step() == 1)
+          parameter->local().detach().fill_(std::numeric_limits<double>::quiet_NaN());
+      });
+    }
+    Module* module = nullptr;
+  } task;
+  toy::Job job(packs());
+  job.config.gradient_clipping.on_non_finite = NonFinitePolicy::kSkip;
+  EXPECT_THAT([&] { (void)job.make_trainer(job.context, task).train(); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("in step 1, got loss nan"), HasSubstr("itself has such values"),
+                                              Not(HasSubstr("leaves such steps out")))));
+}
+
 TEST_F(JobEnd, Of_such_a_job_stays_an_error_when_it_is_started_again) {
   toy::Job job(weightless_packs());
   job.config.checkpointing = {.save_dir = folder_, .period_steps = {EverySteps{2}}};

@@ -1,6 +1,7 @@
 // What small jobs log and throw, as one text.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,10 +25,11 @@ struct ShardingProvider : Provider {
   }
 };
 
-// What a job on two ranks logs, and throws. Each has a task of its own, and `change` prepares its job.
+// What a job on two ranks logs, and throws. Each has a task of its own, and `change` prepares its job. export_to: a
+// folder, or nowhere.
 template <class OwnTask = Task>
 std::string log_of_ranks(const std::function<void(Job& job, std::int64_t rank)>& change,
-                         Layout layout = Layout::kReplicas) {
+                         Layout layout = Layout::kReplicas, const std::filesystem::path& export_to = {}) {
   ::testing::internal::CaptureStderr();
   std::string thrown;
   try {
@@ -44,13 +46,14 @@ std::string log_of_ranks(const std::function<void(Job& job, std::int64_t rank)>&
       sharding.packs = job.provider.packs;
       sharding.make_model = job.provider.make_model;
       OwnTask task;
-      Trainer<Types>(context, job.config,
-                     {.task = task,
-                      .model = shards ? sharding : job.provider,
-                      .data = job.provider,
-                      .optimizer = *job.optimizer,
-                      .lr_scheduler = job.lr_scheduler})
-          .train();
+      Trainer<Types> trainer(context, job.config,
+                             {.task = task,
+                              .model = shards ? sharding : job.provider,
+                              .data = job.provider,
+                              .optimizer = *job.optimizer,
+                              .lr_scheduler = job.lr_scheduler});
+      (void)trainer.train();
+      if (!export_to.empty()) trainer.export_to(export_to);
     });
   } catch (const Error& error) {
     thrown = error.what();
