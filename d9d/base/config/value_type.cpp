@@ -55,7 +55,8 @@ class StringType final : public ScalarType<std::string> {
 class PathType final : public ValueType {
   void parse(const Json& json, const ConfigPath& path, const Range&, void* target) const override {
     std::string text = read_string(json, path);
-    D9D_CHECK(!text.empty(), ConfigError, path, "expected a path, got an empty one. Give one, or null for none.");
+    D9D_CHECK(!text.empty(), ConfigError, path,
+              "expected a path, got an empty one. Give one, or leave the key out where it may be.");
     *static_cast<std::filesystem::path*>(target) = std::move(text);
   }
   Json write(const void* value) const override { return static_cast<const std::filesystem::path*>(value)->string(); }

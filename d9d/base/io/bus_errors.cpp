@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
@@ -78,10 +79,14 @@ std::string_view path_at(std::uintptr_t address, std::array<char, 4096>& path) {
 void print(std::string_view text) { (void)!::write(STDERR_FILENO, text.data(), text.size()); }
 
 void on_bus_error(int signal_number, siginfo_t* info, void* /*context*/) {
-  ::signal(signal_number, SIG_DFL);  // what could not be read is read again when this returns, and ends the process
+  static std::atomic_flag has_begun;           // lint: allow(mutable-global): of the process, which this signal ends
+  while (has_begun.test_and_set()) ::pause();  // another thread tells it
   std::array<char, 4096> memory;
   const std::string_view path = path_at(reinterpret_cast<std::uintptr_t>(info->si_addr), memory);
-  if (path.empty() || info->si_code <= 0) return;  // someone sent the signal
+  if (path.empty() || info->si_code <= 0) {  // someone sent the signal
+    ::signal(signal_number, SIG_DFL);
+    return;
+  }
   print("error: [base::io] expected to read '");
   print(path);
   if (path.starts_with("/dev/shm/")) {
@@ -90,6 +95,7 @@ void on_bus_error(int signal_number, siginfo_t* info, void* /*context*/) {
     print(
         "', got a file that became shorter, or an error of its disk (SIGBUS). Do not write files that a job reads.\n");
   }
+  ::signal(signal_number, SIG_DFL);  // what could not be read is read again when this returns, and ends the process
 }
 
 }  // namespace

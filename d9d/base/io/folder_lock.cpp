@@ -40,7 +40,9 @@ FolderLock::FolderLock(const std::filesystem::path& place, std::filesystem::path
       const std::string holder = text_in(descriptor_);
       ::close(descriptor_);
       throw IoError(cat("[base::io] expected '", place.string(), "' to be in use by no other job, got ",
-                        holder.empty() ? "another process" : holder,
+                        holder.empty()             ? "another process"
+                        : holder == this_process() ? "another part of this job"
+                                                   : holder,
                         " at work in it. Wait until it has ended, or choose another place."));
     }
     if (is_in_place()) break;

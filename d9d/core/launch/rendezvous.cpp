@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
+#include <future>
 #include <numeric>
 #include <thread>
 
@@ -82,8 +83,7 @@ class Rendezvous {
                                    " s: ", error.what(), ". Check MASTER_ADDR and MASTER_PORT, and that rank 0 runs."));
     }
     options.timeout = std::max(std::chrono::milliseconds(1000), time_left());
-    const auto store = c10::make_intrusive<c10d::TCPStore>(here_.master_address, options);
-    return c10::make_intrusive<c10d::PrefixStore>(cat("d9d/", here_.attempt), store);
+    return c10::make_intrusive<c10d::PrefixStore>(cat("d9d/", here_.attempt), connect(options, lines));
   }
 
   // Returns when all ranks have arrived and agree.
@@ -140,6 +140,22 @@ class Rendezvous {
     return std::chrono::duration_cast<std::chrono::milliseconds>(deadline_ - Clock::now());
   }
   [[nodiscard]] double seconds() const { return static_cast<double>(options_.timeout.count()) / 1e3; }
+
+  // The store waits without a limit for the first answer of what listens. A thread that still waits then is left behind.
+  [[nodiscard]] Store connect(const c10d::TCPStoreOptions& options, WaitLines& lines) const {
+    std::packaged_task<Store()> task([address = here_.master_address, options]() -> Store {
+      return c10::make_intrusive<c10d::TCPStore>(address, options);
+    });
+    std::future<Store> store = task.get_future();
+    std::thread(std::move(task)).detach();
+    while (store.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+      lines.write_if_due();
+      D9D_CHECK(Clock::now() < deadline_, CommunicationError, who_, "expected the store of the job at ", place_,
+                ", got no answer in ", seconds(), " s from what listens there. Does another program listen there? ",
+                "Check MASTER_ADDR and MASTER_PORT.");
+    }
+    return store.get();
+  }
 
   [[nodiscard]] std::unique_ptr<ListeningSocket> listen() const {
     try {

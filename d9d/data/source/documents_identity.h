@@ -27,7 +27,7 @@ struct DocumentsIdentity {
 // What to do about it, for the end of a message.
 inline constexpr std::string_view kOtherDataRemedy =
     "Resume with that, or begin a new job, in another save_dir, with the checkpoint as "
-    "trainer.model_stage_factory.source_checkpoint.";
+    "trainer.model_stage_factory.source_checkpoint (without it where the ids are of another tokenizer).";
 
 // 16 hexadecimal digits.
 [[nodiscard]] std::string hash_text(std::string_view text);

@@ -109,7 +109,9 @@ ChatFamily chat_family_of(std::string_view text, const std::string& where) {
   for (const auto& entry : enum_names(ChatFamily{})) {
     names += cat(names.empty() ? "" : ", ", entry.name, " ", what_it_adds(entry.value));
   }
-  throw ConfigError(cat(where, "expected a chat template of a published family, got '", text.substr(0, 60),
+  std::string beginning(text.substr(0, 60));
+  std::ranges::replace(beginning, '\n', ' ');  // errors are one line
+  throw ConfigError(cat(where, "expected a chat template of a published family, got '", beginning,
                         "...', whose texts d9d has no code for. If it renders messages as one of these does, name that "
                         "family: ",
                         names, "."));

@@ -1,8 +1,10 @@
 #include "d9d/base/io/folder_lock.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <optional>
 
 #include <gmock/gmock.h>
@@ -22,10 +24,28 @@ TEST(FolderLock, Of_a_folder_in_use_is_refused_and_names_who_has_it) {
   const fs::path folder = test::fresh_directory("d");
   std::optional<FolderLock> lock(folder);
   EXPECT_THAT(test::message_of<IoError>([&] { FolderLock second(folder); }),
-              AllOf(HasSubstr(folder.string()), HasSubstr(cat("process ", ::getpid(), " on "))));
+              AllOf(HasSubstr(folder.string()), HasSubstr("another part of this job at work in it")));
   lock.reset();
   EXPECT_TRUE(fs::is_empty(folder));
   EXPECT_NO_THROW(FolderLock{folder});
+}
+
+TEST(FolderLock, Of_a_folder_that_another_process_uses_names_it) {
+  const fs::path folder = test::fresh_directory("d");
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const FolderLock lock(folder);
+    (void)!::write(pipe[1], "x", 1);
+    while (true) ::pause();
+  }
+  char told = 0;
+  ASSERT_EQ(::read(pipe[0], &told, 1), 1);
+  EXPECT_THAT(test::message_of<IoError>([&] { FolderLock second(folder); }), HasSubstr(cat("process ", child, " on ")));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  for (const int end : pipe) ::close(end);
 }
 
 TEST(FolderLock, Ends_with_a_process_that_is_killed) {

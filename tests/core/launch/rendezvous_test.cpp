@@ -102,6 +102,16 @@ TEST(Rendezvous, Names_a_master_that_has_no_address) {
   EXPECT_THAT(result.errors, HasSubstr("expected rank 0 at no-such-host.invalid:29500, got after 1 s: "));
 }
 
+TEST(Rendezvous, Does_not_wait_longer_for_what_listens_and_says_nothing) {
+  const ListeningSocket silent(0, ListeningSocket::Reach::kThisMachine);
+  const auto variables = rank_variables(1, 2, std::to_string(silent.port()));
+  const Result result = Program("rank", with(variables, "D9D_TEST_SECONDS", "1")).wait();
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.errors, AllOf(HasSubstr("rank 1 of 2 expected the store of the job at 127.0.0.1:"),
+                                   HasSubstr("got no answer in 1 s from what listens there")));
+  EXPECT_LT(result.seconds, 20);
+}
+
 TEST(Rendezvous, Names_ranks_that_do_not_come) {
   const std::string port = std::to_string(free_port());
   const Result result = Program("rank", with(rank_variables(0, 3, port), "D9D_TEST_SECONDS", "1")).wait();
