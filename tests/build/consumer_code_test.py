@@ -26,7 +26,7 @@ def functions(item):
 class ConsumerCode(unittest.TestCase):
     def test_is_that_of_the_program(self):
         code = dict(functions(OBJECT))
-        self.assertTrue(any("SnippetTypes" in name for name in code), "expected the example's object")
+        self.assertTrue(any("SnippetClassifier" in name for name in code), "expected the example's object")
         total = sum(code.values())
         largest = sorted(code, key=code.get, reverse=True)[:20]
         self.assertLess(total, MAX_CODE_BYTES, "largest: " + "\n".join(f"{code[name]} {name[:160]}" for name in largest))

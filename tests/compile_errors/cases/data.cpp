@@ -5,6 +5,7 @@
 #include "d9d/data/make_pack_stream.h"
 #include "d9d/data/pack/as_pack_stream.h"
 #include "d9d/data/pack/fixed_count_packer.h"
+#include "d9d/data/view/stack_samples.h"
 
 using Batch = at::Tensor;
 using Sample = std::vector<std::int64_t>;
@@ -52,6 +53,21 @@ std::string collate(std::span<const Sample> samples);
 #else
 Batch collate(std::span<const Sample> samples);
 #endif
+
+struct Picture {
+  at::Tensor pixels;
+#ifdef stacked_sample_with_a_number
+  // expect: every member of Sample must be a tensor, or hold tensors alone
+  std::int64_t label;
+#else
+  at::Tensor label;
+#endif
+  static constexpr auto fields() {
+    return d9d::record<Picture>(d9d::field("pixels", &Picture::pixels), d9d::field("label", &Picture::label));
+  }
+};
+
+Picture stack(std::span<const Picture> pictures) { return d9d::stack_samples<Picture>(pictures); }
 
 void use(const d9d::GlobalBatchSampler& sampler) {
   const std::unique_ptr<d9d::PackStream<Batch>> stream = d9d::as_pack_stream<Batch>(Stream());

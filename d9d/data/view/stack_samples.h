@@ -1,0 +1,56 @@
+// The collate of samples whose tensors have the same shapes: each is stacked along a new first dimension.
+//
+// Example
+//   struct Picture {
+//     at::Tensor pixels;  // [3, H, W]; of a batch [B, 3, H, W]
+//     at::Tensor label;   // [] int64; of a batch [B]
+//     static constexpr auto fields() { return record<Picture>(field("pixels", &Picture::pixels), ...); }
+//   };
+//   auto stream = make_pack_stream<Picture>(context, pictures, stack_samples<Picture>, config, {.seed = 1337});
+#pragma once
+
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "d9d/core/tree/tree.h"
+
+namespace d9d {
+
+namespace detail {
+
+// A member that is no tensor and cannot hold one: a tree only carries it.
+struct IsCarried {
+  template <class T>
+  using Of = std::bool_constant<!TreeOf<T, at::Tensor>>;
+};
+
+// Of each leaf the tensors of all samples, stacked: samples[b][i] is path and tensor of leaf i of sample b.
+[[nodiscard]] std::vector<at::Tensor> stack_leaves(
+    const std::vector<std::vector<std::pair<std::string, at::Tensor>>>& samples);
+
+}  // namespace detail
+
+// Makes a batch of B samples: the same structure, with each tensor [...] stacked as a new one [B, ...] of its dtype and
+// device. Every member of Sample must be a tensor or hold tensors alone; a number is a tensor of shape []. Throws
+// ConfigError if there is no sample, or if a tensor has no values or another shape or dtype than that of the first
+// sample, and StateError if the structure differs (an optional that is empty, a list of another size).
+template <TensorTree Sample>
+[[nodiscard]] Sample stack_samples(std::span<const Sample> samples) {
+  static_assert(
+      !detail::Holds<detail::IsCarried, Sample>::value,
+      "stack_samples<Sample>: every member of Sample must be a tensor, or hold tensors alone. Make a number a "
+      "tensor, at::scalar_tensor(number), or write a collate of your own");
+  std::vector<std::vector<std::pair<std::string, at::Tensor>>> leaves;
+  for (const Sample& sample : samples) {
+    check_same_structure(samples.front(), sample);
+    leaves.push_back(tree_leaves_with_path(sample));
+  }
+  const std::vector<at::Tensor> stacked = detail::stack_leaves(leaves);
+  auto next = stacked.begin();
+  return tree_map([&next](const at::Tensor&) { return *next++; }, samples.front());
+}
+
+}  // namespace d9d
