@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFormat = 4;
+constexpr int kFormat = 5;
 constexpr const char* kDamaged = ". The file is damaged: remove the folder, and the job continues from the one before.";
 
 std::string checksum_of(const nlohmann::ordered_json& json) {
@@ -32,7 +32,8 @@ SavedBox read_box(const nlohmann::ordered_json& json) {
           .entry = json.at("entry").get<std::string>(),
           .box = {.start = json.at("start").get<std::vector<std::int64_t>>(),
                   .sizes = json.at("sizes").get<std::vector<std::int64_t>>()},
-          .checksums = json.at("checksums").get<std::vector<std::string>>()};
+          .checksums_at = json.at("checksums_at").get<std::int64_t>(),
+          .checksum = json.at("checksum").get<std::string>()};
 }
 
 // Empty, or what is wrong with the boxes of a tensor.
@@ -101,7 +102,8 @@ void write_manifest(const fs::path& folder, std::int64_t step, const JobTensors&
                        {"entry", each.entry},
                        {"start", each.box.start},
                        {"sizes", each.box.sizes},
-                       {"checksums", each.checksums}});
+                       {"checksums_at", each.checksums_at},
+                       {"checksum", each.checksum}});
     }
     tensors[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"boxes", std::move(boxes)}};
   }

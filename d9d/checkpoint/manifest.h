@@ -1,12 +1,12 @@
 // manifest.json of a checkpoint.
 //
-//   {"checksum": "a1b2...", "format": 4, "step": 100, "values": {...}, "ranks": [...],
+//   {"checksum": "a1b2...", "format": 5, "step": 100, "values": {...}, "ranks": [...],
 //    "tensors": {"model.norm.weight": {"dtype": "Float", "shape": [8], "boxes": [
 //      {"file": "rank-0.safetensors", "entry": "model.norm.weight@0", "start": [0], "sizes": [4],
-//       "checksums": ["78af5f94892f3950"]}]}}}
+//       "checksums_at": 0, "checksum": "78af5f94892f3950"}]}}}
 //
-// The checksum is XXH3 of the rest as nlohmann::json::dump() writes it. Numbers that JSON does not have:
-// json_numbers.h.
+// The first checksum is XXH3 of the rest as nlohmann::json::dump() writes it. Those of a box's blocks begin at byte
+// checksums_at of rank-0.checksums, and have a checksum themselves. Numbers that JSON does not have: json_numbers.h.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ struct SavedBox {
   std::string file;  // in the checkpoint's folder
   std::string entry;
   LocalBox box;
-  std::vector<std::string> checksums;
+  std::int64_t checksums_at = 0;  // BlockChecksums::offset
+  std::string checksum;           // BlockChecksums::checksum
 };
 struct SavedTensor {
   std::string dtype;  // LibTorch's name

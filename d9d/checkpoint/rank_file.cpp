@@ -8,6 +8,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/io/atomic_file.h"
+#include "d9d/base/io/input_file.h"
 #include "d9d/core/dtensor/box_intersection.h"
 #include "d9d/core/dtensor/held_parts.h"
 #include "d9d/model_state/io/block_checksums.h"
@@ -28,6 +29,8 @@ std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
 }
 
 fs::path note_of(const fs::path& folder, std::int64_t rank) { return folder / cat("rank-", rank, ".cbor"); }
+// Beside a file with values.
+fs::path checksums_of(fs::path values) { return values.replace_extension(".checksums"); }
 
 // By LibTorch's name; Undefined for any other.
 at::ScalarType dtype_named(const std::string& name) {
@@ -85,11 +88,15 @@ void write_rank_file(const fs::path& folder, std::int64_t rank, const RankFilePl
   nlohmann::json boxes = nlohmann::json::array();
   const std::string name = cat("rank-", rank, ".safetensors");
   if (!plan.boxes().empty()) {
-    AtomicFile file(folder / name);
+    AtomicFile file(folder / name), checksums(checksums_of(folder / name));
     file.write(plan.header());
+    std::int64_t checksums_at = 0;
     for (const PlannedBox& each : plan.boxes()) {
       const at::Tensor box = values(each);
       file.write(bytes_of(box));
+      const auto sums = block_checksums(bytes_of(box), checksum_block(std::ssize(bytes_of(box))));
+      const std::span<const std::byte> bytes_of_sums = std::as_bytes(std::span(sums));
+      checksums.write(bytes_of_sums);
       boxes.push_back({{"tensor", each.owned.tensor},
                        {"dtype", at::toString(each.dtype)},
                        {"box",
@@ -97,8 +104,11 @@ void write_rank_file(const fs::path& folder, std::int64_t rank, const RankFilePl
                          {"entry", each.entry},
                          {"start", each.owned.box.start},
                          {"sizes", each.owned.box.sizes},
-                         {"checksums", block_checksums(bytes_of(box))}}}});
+                         {"checksums_at", checksums_at},
+                         {"checksum", checksum(bytes_of_sums)}}}});
+      checksums_at += std::ssize(bytes_of_sums);
     }
+    checksums.commit();
     file.commit();
   }
   const std::vector<std::uint8_t> note =
@@ -126,8 +136,10 @@ std::vector<RankNote> read_rank_notes(const fs::path& folder, std::int64_t num_r
     D9D_CHECK(note.is_object() && note.contains("boxes") && note.contains("values") && note.contains("shared"), IoError,
               "[checkpoint] expected ", path.string(), " as rank ", rank, " wrote it, got something else.");
     const fs::path values = folder / cat("rank-", rank, ".safetensors");
-    D9D_CHECK(note.at("boxes").empty() || fs::exists(values), IoError, "[checkpoint] expected the file ",
-              values.string(), " of rank ", rank, ", got none. Leave the folder alone while the job saves.");
+    for (const fs::path& written : {values, checksums_of(values)}) {
+      D9D_CHECK(note.at("boxes").empty() || fs::exists(written), IoError, "[checkpoint] expected the file ",
+                written.string(), " of rank ", rank, ", got none. Leave the folder alone while the job saves.");
+    }
     notes.push_back({.boxes = note.at("boxes"), .values = note.at("values"), .shared = note.at("shared")});
   }
   return notes;
@@ -138,6 +150,9 @@ void remove_rank_notes(const fs::path& folder, std::int64_t num_ranks) {
 }
 
 const SafetensorsFile& RankFiles::open(const std::string& file) try {
+  const auto found = files_.find(file);
+  if (found != files_.end()) return found->second;
+  const InputFile checksums(checksums_of(folder_ / file));  // that they are there
   return files_.try_emplace(file, folder_ / file).first->second;
 } catch (const IoError& error) {
   const std::string text = error.what();  // its remedy, the last sentence, is for files that one can download again
@@ -157,7 +172,10 @@ StoredTensor RankFiles::find(const std::string& tensor, const SavedTensor& saved
           .offset = static_cast<std::int64_t>(found->second.offset),
           .dtype = found->second.dtype,
           .shape = found->second.shape,
-          .checksums = std::make_shared<BlockChecksums>(BlockChecksums{.tensor = tensor, .sums = box.checksums})};
+          .checksums = std::make_shared<BlockChecksums>(BlockChecksums{.tensor = tensor,
+                                                                       .path = checksums_of(path).string(),
+                                                                       .offset = box.checksums_at,
+                                                                       .checksum = box.checksum})};
 }
 
 std::vector<BoxRead> RankFiles::reads_of(const std::string& name, const DTensor& tensor, const SavedTensor& saved) {

@@ -1,5 +1,5 @@
-// What each rank writes of a checkpoint: a safetensors file with its boxes, and beside it, until the manifest has taken
-// it over, a note of which boxes these are.
+// What each rank writes of a checkpoint: a safetensors file with its boxes, one with the checksums of their blocks, and
+// until the manifest has taken it over, a note of which boxes these are.
 //
 // Example
 //   const RankFilePlan plan(state.tensors, job_tensors(state.tensors, job), job);
@@ -54,15 +54,15 @@ using BoxValues = std::function<at::Tensor(const PlannedBox&)>;
 // Those in `tensors`, which are borrowed; copies of one box at a time.
 [[nodiscard]] BoxValues host_values_in(const std::map<std::string, DTensor>& tensors);
 
-// Local. Writes rank-<rank>.safetensors, unless the plan has no boxes, and then rank-<rank>.cbor. rank_values: of this
-// rank alone. shared: SharedValues::wait(), an array.
+// Local. Writes rank-<rank>.safetensors and rank-<rank>.checksums, unless the plan has no boxes, and then
+// rank-<rank>.cbor. rank_values: of this rank alone. shared: SharedValues::wait(), an array.
 void write_rank_file(const std::filesystem::path& folder, std::int64_t rank, const RankFilePlan& plan,
                      const BoxValues& values, const nlohmann::json& rank_values, const nlohmann::json& shared);
 
 // Local. Whether the notes of all ranks are there.
 [[nodiscard]] bool has_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
 // Local. The notes of all ranks. Throws IoError, naming the file, for one that is not there or damaged, or whose
-// safetensors file is not there.
+// safetensors file or checksums are not there.
 [[nodiscard]] std::vector<RankNote> read_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
 void remove_rank_notes(const std::filesystem::path& folder, std::int64_t num_ranks);
 
@@ -71,8 +71,8 @@ class RankFiles {
  public:
   explicit RankFiles(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  // Where a box of a tensor is stored, with its checksums. Throws IoError unless its file has it with the manifest's
-  // dtype and shape.
+  // Where a box of a tensor is stored, and its checksums are. Throws IoError unless its file has it with the manifest's
+  // dtype and shape, and there is one of checksums.
   [[nodiscard]] StoredTensor find(const std::string& tensor, const SavedTensor& saved, const SavedBox& box);
   // What fills this rank's part of a tensor. Opens the files that it needs alone.
   [[nodiscard]] std::vector<BoxRead> reads_of(const std::string& name, const DTensor& tensor, const SavedTensor& saved);

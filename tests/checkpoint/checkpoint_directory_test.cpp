@@ -460,7 +460,7 @@ TEST_F(CheckpointDirectoryTest, Of_a_rank_that_cannot_write_is_none_and_all_rank
   expect_loads(layouts()[0], 1);
 }
 
-// Values of [rows, 1024] float64, 8 KiB a row, of which a checksum covers 128.
+// Values of [rows, 1024] float64, 8 KiB a row.
 at::Tensor large(std::int64_t rows) { return numbers({rows, 1024}, 0); }
 
 TEST_F(CheckpointDirectoryTest, Reads_of_files_what_a_rank_holds_and_the_rest_of_the_blocks_at_its_ends) {
@@ -479,7 +479,8 @@ TEST_F(CheckpointDirectoryTest, Reads_of_files_what_a_rank_holds_and_the_rest_of
       EXPECT_EQ(bytes.wanted, share);
       EXPECT_TRUE(at::equal(state.tensors.at("matrix").local, part_of(large(kRows), mesh, {placement}).local));
       const bool is_by_columns = placement == Placement(Shard{1});  // every row has some of each rank's
-      EXPECT_LE(bytes.read, is_by_columns ? 8 * share : share);
+      const std::int64_t blocks = is_by_columns ? 8 * share : share;
+      EXPECT_LE(bytes.read, blocks + blocks / 100) << "a checksum of 8 bytes for each of 8 KiB";
     });
   }
 }

@@ -20,7 +20,7 @@ std::string with_checksum(const std::string& text) {
   rest.erase("checksum");
   try {
     const std::string checked = rest.dump();
-    nlohmann::ordered_json manifest = {{"checksum", block_checksums(std::as_bytes(std::span(checked))).front()}};
+    nlohmann::ordered_json manifest = {{"checksum", checksum(std::as_bytes(std::span(checked)))}};
     manifest.update(rest);
     return manifest.dump();
   } catch (const nlohmann::json::exception&) {  // a name that is no UTF-8

@@ -19,7 +19,6 @@ namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{8} << 20;  // of one request
 constexpr std::int64_t kMostConverted = 2 << 20;  // of one that is converted or reordered in memory, on several threads
-constexpr std::int64_t kGapOfRows = 64 << 10;
 constexpr std::int64_t kGapOfBoxes = 4 << 10;
 constexpr std::int64_t kAlone = 1 << 20;  // from this size on a piece is read to where it belongs, not with others
 

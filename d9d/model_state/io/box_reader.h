@@ -8,7 +8,8 @@
 // Pieces have up to 8 MiB; those that are converted or reordered in memory up to 2 MiB.
 // Bytes between those that are wanted are read too where another read would cost more: gaps of up to 4 KiB between
 // boxes, and of up to 64 KiB between the rows of one box. A box that is contiguous in the file, such as rows or a flat
-// slice, is read without a byte more than that; of columns of a row-major matrix at most their rows.
+// slice, is read without a byte more than that; of columns of a row-major matrix at most their rows. Of a tensor with
+// checksums these are read too, and whole blocks (block_checksums.h).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,8 @@
 #include "d9d/model_state/io/block_checksums.h"
 
 namespace d9d {
+
+inline constexpr std::int64_t kGapOfRows = std::int64_t{64} << 10;  // bytes
 
 // Where in a file a tensor is, row by row.
 struct StoredTensor {

@@ -18,13 +18,18 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kMostBlocks = 8;  // of one request
+constexpr std::int64_t kMostOfRun = std::int64_t{8} << 20;  // of one request, which has several blocks
+constexpr const char* kRemedy = ". Remove the folder; a job continues from the checkpoint before.";
 
 // One stored tensor, and what is wanted of it.
 struct Wanted {
   const StoredTensor* from;
   std::vector<const BoxRead*> reads;
+  std::int64_t block;               // bytes
+  std::vector<std::uint64_t> sums;  // of all its blocks
 };
+
+using WantedTensors = std::map<std::pair<std::string, std::int64_t>, Wanted>;  // by file and offset: in their order
 
 // Blocks of a tensor that are read by one call.
 struct BlockRun {
@@ -41,9 +46,10 @@ std::int64_t stored_bytes(const StoredTensor& tensor) {
   return c10::multiply_integers(tensor.shape) * size_of_element(tensor);
 }
 
-// Marks the blocks that a box touches. Rows that are at least a block apart are marked one by one. Dims before `dim`
-// have size 1.
-void mark(const StoredTensor& tensor, const LocalBox& box, std::size_t dim, std::vector<bool>& blocks) {
+// Marks the blocks that a box touches. Rows that are a block and more than kGapOfRows apart are marked one by one. Dims
+// before `dim` have size 1.
+void mark(const Wanted& wanted, const LocalBox& box, std::size_t dim, std::vector<bool>& blocks) {
+  const StoredTensor& tensor = *wanted.from;
   const std::int64_t size = size_of_element(tensor);
   const LocalBox whole = whole_box(tensor.shape);
   while (dim < box.sizes.size() && box.sizes[dim] == 1) ++dim;
@@ -53,32 +59,57 @@ void mark(const StoredTensor& tensor, const LocalBox& box, std::size_t dim, std:
     row.sizes[dim] = 1;
     const std::int64_t length = flat_extent(whole, row).numel();
     const std::int64_t stride = (elements.numel() - length) / (box.sizes[dim] - 1);
-    if ((stride - length) * size >= kChecksumBlock) {
-      for (std::int64_t i = 0; i < box.sizes[dim]; ++i, ++row.start[dim]) mark(tensor, row, dim + 1, blocks);
+    if ((stride - length) * size >= std::max(wanted.block, kGapOfRows + 1)) {
+      for (std::int64_t i = 0; i < box.sizes[dim]; ++i, ++row.start[dim]) mark(wanted, row, dim + 1, blocks);
       return;
     }
   }
-  for (std::int64_t i = elements.begin * size / kChecksumBlock; i <= (elements.end * size - 1) / kChecksumBlock; ++i) {
+  for (std::int64_t i = elements.begin * size / wanted.block; i <= (elements.end * size - 1) / wanted.block; ++i) {
     blocks[static_cast<std::size_t>(i)] = true;
   }
 }
 
+void read_sums(Wanted& wanted, const InputFile& file) {
+  const BlockChecksums& checksums = *wanted.from->checksums;
+  const std::int64_t num_bytes = stored_bytes(*wanted.from);
+  wanted.block = checksum_block(num_bytes);
+  wanted.sums.resize(static_cast<std::size_t>(divide_up(num_bytes, wanted.block)));
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(wanted.sums));
+  const bool are_there = checksums.offset >= 0 && checksums.offset <= file.size() - std::ssize(bytes);
+  if (are_there) file.read(checksums.offset, bytes);
+  D9D_CHECK(are_there && checksum(bytes) == checksums.checksum, IoError,
+            "[model_state::read] expected the checksums of ", checksums.tensor, " in ", checksums.path,
+            " as they were written, got others", kRemedy);
+}
+
+void read_sums(WantedTensors& tensors, const ReadOptions& options) {
+  std::map<std::string, std::vector<Wanted*>> of_file;
+  for (auto& [place, wanted] : tensors) of_file[wanted.from->checksums->path].push_back(&wanted);
+  std::vector<std::pair<std::string, std::vector<Wanted*>>> files(of_file.begin(), of_file.end());
+  work_through(files.size(), options.num_threads, [&]() -> WorkOnItem {
+    return [&files](std::size_t i) {
+      const InputFile file(files[i].first);
+      for (Wanted* const wanted : files[i].second) read_sums(*wanted, file);
+    };
+  });
+}
+
 void append_requests(const Wanted& wanted, const InputFile& file, std::vector<BlockRun>& requests) {
-  const std::int64_t count = divide_up(stored_bytes(*wanted.from), kChecksumBlock);
+  const std::int64_t count = std::ssize(wanted.sums);
   std::vector<bool> blocks(static_cast<std::size_t>(count));
-  for (const BoxRead* const read : wanted.reads) mark(*wanted.from, read->box, 0, blocks);
+  for (const BoxRead* const read : wanted.reads) mark(wanted, read->box, 0, blocks);
   for (std::int64_t i = 0; i < count; ++i) {
     if (!blocks[static_cast<std::size_t>(i)]) continue;
     const bool goes_on = !requests.empty() && requests.back().wanted == &wanted && requests.back().end == i &&
-                         i - requests.back().first < kMostBlocks;
+                         (i + 1 - requests.back().first) * wanted.block <= kMostOfRun;
     if (!goes_on) requests.push_back({.wanted = &wanted, .file = &file, .first = i, .end = i});
     requests.back().end = i + 1;
   }
 }
 
 FlatRange block_bytes(const BlockRun& request) {
-  const std::int64_t end = std::min(request.end * kChecksumBlock, stored_bytes(*request.wanted->from));
-  return {.begin = request.first * kChecksumBlock, .end = end};
+  const std::int64_t block = request.wanted->block;
+  return {.begin = request.first * block, .end = std::min(request.end * block, stored_bytes(*request.wanted->from))};
 }
 
 // Copies what is wanted of the elements [begin, end) of a tensor.
@@ -103,10 +134,9 @@ void read_run(const BlockRun& request, const at::Tensor& buffer) {
   const FlatRange range = block_bytes(request);
   const std::span<std::byte> bytes(static_cast<std::byte*>(buffer.data_ptr()), static_cast<std::size_t>(range.numel()));
   request.file->read(from.offset + range.begin, bytes);
-  const auto bad = first_bad_block(bytes, from.checksums->sums, request.first);
+  const auto bad = first_bad_block(bytes, request.wanted->block, request.wanted->sums, request.first);
   D9D_CHECK(!bad, IoError, "[model_state::read] expected ", from.checksums->tensor, " in ", from.path,
-            " as it was written, got other bytes in block ", bad.value_or(0),
-            ". Remove the folder; a job continues from the checkpoint before.");
+            " as it was written, got other bytes in block ", bad.value_or(0), kRemedy);
   const std::int64_t size = size_of_element(from);
   copy_out(*request.wanted, {.begin = range.begin / size, .end = range.end / size}, bytes.data());
 }
@@ -115,7 +145,7 @@ void read_run(const BlockRun& request, const at::Tensor& buffer) {
 
 BytesRead read_checked_boxes(const std::vector<BoxRead>& reads, const ReadOptions& options) {
   BytesRead bytes;
-  std::map<std::pair<std::string, std::int64_t>, Wanted> tensors;  // by file and offset: in the order of files
+  WantedTensors tensors;
   std::map<std::string, InputFile> files;
   bool is_pinned = false;
   for (const BoxRead& read : reads) {
@@ -126,14 +156,16 @@ BytesRead read_checked_boxes(const std::vector<BoxRead>& reads, const ReadOption
     bytes.wanted += read.box.numel() * size_of_element(read.from);
     is_pinned = is_pinned || read.into.is_cuda();
   }
+  read_sums(tensors, options);
   std::vector<BlockRun> requests;
-  for (const auto& [place, wanted] : tensors) append_requests(wanted, files.at(place.first), requests);
+  for (const auto& [place, wanted] : tensors) {
+    append_requests(wanted, files.at(place.first), requests);
+    bytes.read += static_cast<std::int64_t>(std::span(wanted.sums).size_bytes());
+  }
   for (const BlockRun& request : requests) bytes.read += block_bytes(request).numel();
   const auto buffers = at::TensorOptions().dtype(at::kByte).pinned_memory(is_pinned);
   work_through(requests.size(), options.num_threads, [&]() -> WorkOnItem {
-    return [&requests, buffer = at::empty({kMostBlocks * kChecksumBlock}, buffers)](std::size_t i) {
-      read_run(requests[i], buffer);
-    };
+    return [&requests, buffer = at::empty({kMostOfRun}, buffers)](std::size_t i) { read_run(requests[i], buffer); };
   });
   return bytes;
 }

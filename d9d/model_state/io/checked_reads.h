@@ -1,5 +1,5 @@
-// Reads of stored tensors that have checksums: whole blocks are read and compared before anything of them is copied.
-// Called by read_boxes().
+// Reads of stored tensors that have checksums: these are read, then whole blocks, which are compared before anything of
+// them is copied. Called by read_boxes().
 #pragma once
 
 #include <vector>
