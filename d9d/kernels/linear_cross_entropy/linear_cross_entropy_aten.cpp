@@ -138,6 +138,7 @@ struct LogitGradient {
   at::Tensor lse;         // [T], infinite for ignored rows, so that their softmax is zero
   at::Tensor by_softmax;  // [T]
   at::Tensor by_target;   // [T]
+  at::Tensor threshold;   // [T]: the filter's; undefined without one
 };
 LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Tensor& lse, const at::Tensor& grad_loss,
                              const at::Tensor& grad_lse) {
@@ -145,7 +146,32 @@ LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Ten
   const at::Tensor by_target = grad_loss.defined() ? grad_loss.masked_fill(is_ignored, 0) : at::zeros_like(lse);
   at::Tensor by_softmax = by_target * (1 + 2 * input.z_loss_weight * lse);
   if (grad_lse.defined()) by_softmax = by_softmax + grad_lse.masked_fill(is_ignored, 0);
-  return {.lse = lse.masked_fill(is_ignored, kInfinity), .by_softmax = by_softmax, .by_target = by_target};
+  at::Tensor threshold;
+  if (input.filter.eps > 0) threshold = at::maximum(by_softmax.abs(), by_target.abs()).mul_(input.filter.eps);
+  return {.lse = lse.masked_fill(is_ignored, kInfinity),
+          .by_softmax = by_softmax,
+          .by_target = by_target,
+          .threshold = threshold};
+}
+
+// What the products of a chunk take: the gradient of its logits, and the parts of it that are multiplied.
+struct Factor {
+  at::Tensor grad_logits;
+  std::vector<LogitPart> parts;
+};
+Factor whole(const at::Tensor& grad_logits) {
+  return {.grad_logits = grad_logits, .parts = {{.num_rows = grad_logits.size(0), .num_columns = grad_logits.size(1)}}};
+}
+// Without the tiles that the filter leaves out. Other devices multiply by zeros, because the host would have to wait
+// for the list of parts. z is the gradient in the accumulator's dtype.
+Factor filtered(const at::Tensor& grad_logits, const at::Tensor& z, const at::Tensor& threshold) {
+  const at::Tensor tiles = kept_tiles_aten(z, threshold);
+  if (!z.is_cpu()) return whole(cleared_tiles_aten(grad_logits, tiles));
+  return {.grad_logits = grad_logits, .parts = kept_parts(tiles, z.sizes())};
+}
+
+at::Tensor part_of(const at::Tensor& grad_logits, const LogitPart& part) {
+  return grad_logits.narrow(0, part.first_row, part.num_rows).narrow(1, part.first_column, part.num_columns);
 }
 
 }  // namespace
@@ -220,9 +246,22 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
       const TargetColumns targets = target_columns(of_rows(input.targets), block.in_vocabulary);
       z.scatter_add_(1, targets.column, (of_rows(gradient.by_target) * targets.is_here).neg().unsqueeze(1));
       if (slope.defined()) z.mul_(slope);
-      const at::Tensor grad_logits = logits.factor(z);
-      if (wanted.hidden) logits.accumulate(of_rows(grad_hidden), grad_logits, weight);
-      if (wants_weight) logits.accumulate(grad_weight, grad_logits.t(), logits.hidden(rows));
+      const Factor all = whole(logits.factor(z));
+      const Factor kept = input.filter.eps > 0 ? filtered(all.grad_logits, z, of_rows(gradient.threshold)) : Factor{};
+      const Factor& of_hidden = input.filter.of_hidden ? kept : all;
+      const Factor& of_weight = input.filter.of_weights ? kept : all;
+      if (wanted.hidden) {
+        for (const LogitPart& part : of_hidden.parts)
+          logits.accumulate(of_rows(grad_hidden).narrow(0, part.first_row, part.num_rows),
+                            part_of(of_hidden.grad_logits, part),
+                            weight.narrow(0, part.first_column, part.num_columns));
+      }
+      if (wants_weight) {
+        for (const LogitPart& part : of_weight.parts)
+          logits.accumulate(grad_weight.narrow(0, part.first_column, part.num_columns),
+                            part_of(of_weight.grad_logits, part).t(),
+                            logits.hidden(rows).narrow(0, part.first_row, part.num_rows));
+      }
       if (wanted.bias) grad_bias.narrow(0, block.in_vocabulary.begin, block.in_vocabulary.size).add_(z.sum(0));
     }
     if (wants_weight) {
