@@ -69,11 +69,11 @@ struct LinearCrossEntropyOutput {
 //           out where all |g[t, v]| < filter_eps * s[t]. So with sums over what was left out
 //             |error of hidden's gradient [t, h]| <= filter_eps * s[t] * sum_v |weight[v, h]|
 //             |error of a weight's gradient [v, h]| <= filter_eps * sum_t s[t] * |hidden[t, h]|
-//           A tile is 64 targets by 64 rows of a weight on a CPU, which skips its products. On a GPU it is one target
-//           by 256 rows of a weight, and the gradient of its logits becomes zero: the products take as long, or less
-//           where a limit of power slows them. g is rounded to half precision before the comparison there. So results
-//           differ between devices, chunk sizes and ranks, within the bound. A rank that has a part of the vocabulary
-//           compares softmax over its own part.
+//           On a CPU a tile is one row of a weight by the targets of a chunk, up to 1,024, and its products are
+//           skipped. On a GPU with this op's kernels it is one target by 256 rows of a weight, and the gradient of its
+//           logits becomes zero, after it was rounded to half precision: the products take as long, or less where a
+//           limit of power slows them. So results differ between devices, chunk sizes and ranks, within the bound. A
+//           rank that has a part of the vocabulary compares the softmax over its own part.
 // Differentiable once in hidden, every weight and bias, through loss and lse. Saves its inputs and lse; computes only
 // the gradients that a backward asks for. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H /
 // 1024) wide numbers (fp32, or fp64 for fp64 hidden) and, for half precision on a CPU, a wide copy of hidden; with

@@ -138,7 +138,7 @@ struct LogitGradient {
   at::Tensor lse;         // [T], infinite for ignored rows, so that their softmax is zero
   at::Tensor by_softmax;  // [T]
   at::Tensor by_target;   // [T]
-  at::Tensor threshold;   // [T]: the filter's; undefined without one
+  at::Tensor threshold;   // [T]: the filter's, infinite for rows without a gradient; undefined without a filter
 };
 LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Tensor& lse, const at::Tensor& grad_loss,
                              const at::Tensor& grad_lse) {
@@ -147,31 +147,27 @@ LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Ten
   at::Tensor by_softmax = by_target * (1 + 2 * input.z_loss_weight * lse);
   if (grad_lse.defined()) by_softmax = by_softmax + grad_lse.masked_fill(is_ignored, 0);
   at::Tensor threshold;
-  if (input.filter.eps > 0) threshold = at::maximum(by_softmax.abs(), by_target.abs()).mul_(input.filter.eps);
+  if (input.filter.eps > 0) {
+    const at::Tensor scale = at::maximum(by_softmax.abs(), by_target.abs());
+    threshold = (scale * input.filter.eps).masked_fill_(scale.eq(0), kInfinity);
+  }
   return {.lse = lse.masked_fill(is_ignored, kInfinity),
           .by_softmax = by_softmax,
           .by_target = by_target,
           .threshold = threshold};
 }
 
-// What the products of a chunk take: the gradient of its logits, and the parts of it that are multiplied.
+// What the products of a chunk take: the gradient of its logits, for all columns of the block or for some.
 struct Factor {
-  at::Tensor grad_logits;
-  std::vector<LogitPart> parts;
+  at::Tensor grad_logits;  // [rows, columns]
+  at::Tensor columns;      // their indices in the block; undefined: all of them
 };
-Factor whole(const at::Tensor& grad_logits) {
-  return {.grad_logits = grad_logits, .parts = {{.num_rows = grad_logits.size(0), .num_columns = grad_logits.size(1)}}};
-}
-// Without the tiles that the filter leaves out. Other devices multiply by zeros, because the host would have to wait
-// for the list of parts. z is the gradient in the accumulator's dtype.
-Factor filtered(const at::Tensor& grad_logits, const at::Tensor& z, const at::Tensor& threshold) {
-  const at::Tensor tiles = kept_tiles_aten(z, threshold);
-  if (!z.is_cpu()) return whole(cleared_tiles_aten(grad_logits, tiles));
-  return {.grad_logits = grad_logits, .parts = kept_parts(tiles, z.sizes())};
-}
-
-at::Tensor part_of(const at::Tensor& grad_logits, const LogitPart& part) {
-  return grad_logits.narrow(0, part.first_row, part.num_rows).narrow(1, part.first_column, part.num_columns);
+// Without the columns that are not kept. Devices other than the CPU multiply by zeros, because the host would have to
+// wait for the number of columns.
+Factor filtered(const at::Tensor& grad_logits, const at::Tensor& is_kept) {
+  if (!is_kept.is_cpu()) return {.grad_logits = grad_logits.masked_fill(is_kept.logical_not(), 0), .columns = {}};
+  const at::Tensor columns = is_kept.nonzero().squeeze(1);
+  return {.grad_logits = grad_logits.index_select(1, columns), .columns = columns};
 }
 
 }  // namespace
@@ -246,21 +242,22 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
       const TargetColumns targets = target_columns(of_rows(input.targets), block.in_vocabulary);
       z.scatter_add_(1, targets.column, (of_rows(gradient.by_target) * targets.is_here).neg().unsqueeze(1));
       if (slope.defined()) z.mul_(slope);
-      const Factor all = whole(logits.factor(z));
-      const Factor kept = input.filter.eps > 0 ? filtered(all.grad_logits, z, of_rows(gradient.threshold)) : Factor{};
-      const Factor& of_hidden = input.filter.of_hidden ? kept : all;
-      const Factor& of_weight = input.filter.of_weights ? kept : all;
+      const Factor all{.grad_logits = logits.factor(z), .columns = {}};
+      Factor kept;
+      if (input.filter.eps > 0) kept = filtered(all.grad_logits, kept_columns_aten(z, of_rows(gradient.threshold)));
       if (wanted.hidden) {
-        for (const LogitPart& part : of_hidden.parts)
-          logits.accumulate(of_rows(grad_hidden).narrow(0, part.first_row, part.num_rows),
-                            part_of(of_hidden.grad_logits, part),
-                            weight.narrow(0, part.first_column, part.num_columns));
+        const Factor& factor = input.filter.of_hidden ? kept : all;
+        logits.accumulate(of_rows(grad_hidden), factor.grad_logits,
+                          factor.columns.defined() ? weight.index_select(0, factor.columns) : weight);
       }
       if (wants_weight) {
-        for (const LogitPart& part : of_weight.parts)
-          logits.accumulate(grad_weight.narrow(0, part.first_column, part.num_columns),
-                            part_of(of_weight.grad_logits, part).t(),
-                            logits.hidden(rows).narrow(0, part.first_row, part.num_rows));
+        const Factor& factor = input.filter.of_weights ? kept : all;
+        const at::Tensor by_column = factor.grad_logits.t();
+        if (factor.columns.defined()) {
+          grad_weight.index_add_(0, factor.columns, at::mm(by_column, logits.hidden(rows)));
+        } else {
+          logits.accumulate(grad_weight, by_column, logits.hidden(rows));
+        }
       }
       if (wanted.bias) grad_bias.narrow(0, block.in_vocabulary.begin, block.in_vocabulary.size).add_(z.sum(0));
     }

@@ -28,7 +28,7 @@ using ::d9d::testing::share_of_zeros;
 using ::d9d::testing::values;
 
 constexpr double kEps = 1e-3;
-constexpr ::d9d::testing::TileSize kTile = {.rows = detail::kTileRows, .columns = detail::kTileColumns};
+constexpr ::d9d::testing::TileSize kTile = {.rows = 1024, .columns = 1};  // all targets of these tests
 
 std::vector<LinearCrossEntropyOptions> filtered_options() {
   const at::Tensor bias = values({800}, 30);
@@ -137,35 +137,18 @@ TEST(GradientFilter, Does_not_hide_nan) {
   const FilterGradients actual = filter_gradients(one, {.filter_eps = kEps}, linear_cross_entropy);
   EXPECT_TRUE(actual.hidden[200].isnan().all().item<bool>());
   EXPECT_FALSE(actual.hidden[100].isnan().any().item<bool>());
+  EXPECT_TRUE(actual.weights.isnan().all().item<bool>());
 }
 
-TEST(GradientFilter, Takes_adjacent_tiles_of_a_row_of_tiles_as_one_part) {
-  const at::Tensor tiles = at::tensor({1, 1, 0, 1, 0, 0, 0, 0, 0, 1, 1, 1}, at::kLong).view({3, 4}).to(at::kBool);
-  std::vector<std::vector<std::int64_t>> parts;
-  for (const detail::LogitPart& part : detail::kept_parts(tiles, {2 * kTile.rows + 5, 3 * kTile.columns + 7}))
-    parts.push_back({part.first_row, part.num_rows, part.first_column, part.num_columns});
-  EXPECT_THAT(parts, ::testing::ElementsAre(
-                         std::vector<std::int64_t>{0, kTile.rows, 0, 2 * kTile.columns},
-                         std::vector<std::int64_t>{0, kTile.rows, 3 * kTile.columns, 7},
-                         std::vector<std::int64_t>{2 * kTile.rows, 5, kTile.columns, 2 * kTile.columns + 7}));
-}
-
-// What devices other than the CPU multiply by.
-TEST(GradientFilter, Clears_the_tiles_that_are_not_in_a_part) {
-  const at::Tensor gradient = values({150, 200}, 5);
-  gradient.narrow(0, 64, 64).narrow(1, 64, 64).mul_(1e-6);
-  gradient.narrow(0, 128, 22).mul_(1e-6);
-  const at::Tensor threshold = at::full({150}, kEps, at::kDouble);
-  const at::Tensor tiles = detail::kept_tiles_aten(gradient, threshold);
-  at::Tensor expected = at::zeros_like(gradient);
-  for (const detail::LogitPart& part : detail::kept_parts(tiles, gradient.sizes())) {
-    const auto of = [&](const at::Tensor& tensor) {
-      return tensor.narrow(0, part.first_row, part.num_rows).narrow(1, part.first_column, part.num_columns);
-    };
-    of(expected).copy_(of(gradient));
-  }
-  EXPECT_TRUE(at::equal(detail::cleared_tiles_aten(gradient, tiles), expected));
-  EXPECT_EQ(expected.eq(0).sum().item<std::int64_t>(), 64 * 64 + 22 * 200);
+TEST(GradientFilter, Keeps_columns_with_one_gradient_that_is_not_below_its_threshold) {
+  const at::Tensor gradient = at::tensor({0.9, -0.9, 0.1, -2.0, 0.0, 1.0,  //
+                                          0.0, 0.00, 0.3, 0.00, 0.0, 0.0,  //
+                                          0.0, 0.00, 0.0, 0.00, 0.0, 0.0},
+                                         at::kDouble)
+                                  .view({3, 6});
+  const at::Tensor threshold = at::tensor({1.0, 0.2, std::numeric_limits<double>::infinity()}, at::kDouble);
+  EXPECT_TRUE(at::equal(detail::kept_columns_aten(gradient, threshold),
+                        at::tensor({0, 0, 1, 1, 0, 1}, at::kLong).to(at::kBool)));
 }
 
 TEST(GradientFilter, Refuses_an_eps_that_is_not_positive) {
