@@ -1,5 +1,7 @@
 // linear_cross_entropy on a GPU: with gradients computed in forward, with logits computed again in backward, as a
-// composition of ATen operators, with dense logits, and the three matrix products alone.
+// composition of ATen operators, with dense logits, and the three matrix products alone; with and without the gradient
+// filter for softmaxes as in training.
+#include <cmath>
 #include <iostream>
 
 #include <ATen/ATen.h>
@@ -11,6 +13,7 @@
 #include "d9d/core/device/cuda_stream.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_impl.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_preset.h"
 
 #include "benchmarks/device/device_table.h"
 
@@ -64,21 +67,59 @@ void backward_of_sum(const at::Tensor& loss, const Inputs& inputs) {
   (void)torch::autograd::grad({loss.sum()}, {inputs.hidden, inputs.weight}, {});
 }
 
+// Numbers in (-scale, scale), determined by position.
+at::Tensor numbers(const DeviceTable& table, at::IntArrayRef sizes, double scale) {
+  const auto numel = c10::multiply_integers(sizes);
+  return at::arange(numel, table.device().dtype(at::kFloat))
+      .sin_()
+      .mul_(1e3)
+      .frac_()
+      .mul_(scale)
+      .to(at::kBFloat16)
+      .view(sizes);
+}
+
+// Softmaxes as in training: nine tenths of each are on 32 tokens, the k-th of them in proportion to k^-1.5, of which
+// frequent ones, with low ids, are drawn more often; the rest is spread over the vocabulary.
+Inputs peaked_inputs(const DeviceTable& table, const Shape& shape) {
+  const at::Tensor weight = numbers(table, {shape.vocabulary, shape.hidden}, 0.05);
+  const double squares = static_cast<double>(shape.hidden) * 0.05 * 0.05 / 3;  // of a row of the weight
+  at::Tensor hidden = at::zeros({shape.rows, shape.hidden}, table.device());
+  at::Tensor targets;
+  for (std::int64_t k = 1; k <= 32; ++k) {
+    const at::Tensor places = at::arange(shape.rows, table.device().dtype(at::kFloat)).add_(k * shape.rows);
+    const at::Tensor uniform = places.sin_().mul_(1e3).frac_().abs_();
+    const at::Tensor ids = uniform.pow_(4).mul_(shape.vocabulary - 1).to(at::kLong);
+    hidden.add_(weight.index_select(0, ids), (14 - 1.5 * std::log(k)) / squares);
+    if (k == 1) targets = ids;
+  }
+  return {.hidden = hidden.to(at::kBFloat16).requires_grad_(),
+          .weight = weight.requires_grad_(),
+          .targets = targets.contiguous()};
+}
+
+void measure_filter(DeviceTable& table, const Shape& shape) {
+  const Inputs inputs = peaked_inputs(table, shape);
+  const Measurement measure(table, shape, inputs);
+  for (const bool in_forward : {true, false}) {
+    for (const auto& [preset, name] : kernels::enum_names(kernels::LinearCrossEntropyPreset())) {
+      using Preset = kernels::LinearCrossEntropyPreset;
+      if (preset == Preset::kCceKahanFull || preset == Preset::kCceKahanFullCFullE) continue;  // the same as exact
+      const kernels::LinearCrossEntropyOptions options =
+          kernels::with_preset({.gradients_in_forward = in_forward}, preset, at::kBFloat16);
+      measure(cat("peaked, ", name, in_forward ? ", gradients in forward" : ", logits again"), 3, [&] {
+        backward_of_sum(kernels::linear_cross_entropy(inputs.hidden, inputs.weight, inputs.targets, options).loss,
+                        inputs);
+      });
+    }
+  }
+}
+
 void measure_shape(DeviceTable& table, const Shape& shape) {
   const at::TensorOptions options = table.device().dtype(at::kBFloat16);
-  const auto numbers = [&](at::IntArrayRef sizes, double scale) {
-    const auto numel = c10::multiply_integers(sizes);
-    return at::arange(numel, table.device().dtype(at::kFloat))
-        .sin_()
-        .mul_(1e3)
-        .frac_()
-        .mul_(scale)
-        .to(at::kBFloat16)
-        .view(sizes);
-  };
   Inputs inputs{
-      .hidden = numbers({shape.rows, shape.hidden}, 1.7).requires_grad_(),
-      .weight = numbers({shape.vocabulary, shape.hidden}, 0.05).requires_grad_(),
+      .hidden = numbers(table, {shape.rows, shape.hidden}, 1.7).requires_grad_(),
+      .weight = numbers(table, {shape.vocabulary, shape.hidden}, 0.05).requires_grad_(),
       .targets = at::arange(shape.rows, table.device().dtype(at::kLong)).mul_(7919).remainder(shape.vocabulary)};
   const Measurement measure(table, shape, inputs);
   const auto with = [&](const kernels::LinearCrossEntropyOptions& choice) {
@@ -213,9 +254,14 @@ void measure_parts(DeviceTable& table, std::int64_t rows, std::int64_t columns, 
                                          .exponentials = grad_logits.mutable_data_ptr(),
                                          .exponentials_stride = kVocabulary,
                                          .hidden = hidden.const_data_ptr(),
-                                         .scaled_hidden = scaled_hidden.mutable_data_ptr()},
+                                         .scaled_hidden = scaled_hidden.mutable_data_ptr(),
+                                         .filter_eps = 0,
+                                         .threshold = nullptr},
                                         current_cuda_stream(logits.device()));
   });
+  const at::Tensor threshold = at::full({rows}, 1, table.device());
+  row("tiles that the filter clears", 4.0 * static_cast<double>(rows * kVocabulary), 0,
+      [&](std::int64_t) { kernels::detail::clear_tiles_cuda_(grad_logits, threshold); });
   row("gradient of hidden", 0, all, [&](std::int64_t) { at::mm_out(grad_hidden, grad_logits, weight, at::kFloat); });
   row("gradient of weight", 0, all, [&](std::int64_t) { at::mm_out(grad_weight, grad_logits.t(), hidden); });
   row("gradient of weight, accumulated", 0, all, [&](std::int64_t) { grad_weight.addmm_(grad_logits.t(), hidden); });
@@ -235,6 +281,8 @@ void measure(DeviceTable& table) {
   measure_shape(table, {.rows = 8192, .hidden = 4096, .vocabulary = 151936, .sweeps_chunks = true});
   measure_shape(table, {.rows = 8192, .hidden = 2048, .vocabulary = 151936, .sweeps_chunks = true});
   measure_shape(table, {.rows = 8192, .hidden = 4096, .vocabulary = 128256, .sweeps_chunks = false});
+  for (const std::int64_t hidden_size : {2048, 4096})
+    measure_filter(table, {.rows = 8192, .hidden = hidden_size, .vocabulary = 151936, .sweeps_chunks = false});
 }
 const bool kAdded = add_device_benchmark("linear_cross_entropy", measure);
 

@@ -39,7 +39,8 @@ namespace examples {
 
 template <class Parameters>
 struct ModelProviderConfig {
-  d9d::ModelSizes<Parameters> model = {};        // or "from_checkpoint"
+  d9d::ModelSizes<Parameters> model = {};  // or "from_checkpoint"
+  d9d::CausalLMHeadConfig head = {};
   bool checkpointing = false;                    // activation checkpointing of every layer
   d9d::Dtype dtype = d9d::Dtype::kFloat32;       // of parameters and activations
   std::optional<double> initializer_range = {};  // standard deviation of all initial weights; null: a layer's own
@@ -47,7 +48,7 @@ struct ModelProviderConfig {
 
   static constexpr auto fields() {
     using Config = ModelProviderConfig;
-    return d9d::record<Config>(d9d::required("model", &Config::model),
+    return d9d::record<Config>(d9d::required("model", &Config::model), d9d::defaulted("head", &Config::head),
                                d9d::required("checkpointing", &Config::checkpointing),
                                d9d::defaulted("dtype", &Config::dtype),
                                d9d::defaulted("initializer_range", &Config::initializer_range, d9d::at_least(0)),
@@ -99,7 +100,7 @@ class CausalLMProvider : public d9d::ModelProvider<d9d::LanguageModelTypes> {
                                                                   const d9d::PipelineStageInfo& stage) override {
     backbone_ = d9d::make_module<typename Family::Model>(
         sizes, d9d::DecoderStageOptions{.stage = stage, .enable_checkpointing = config.checkpointing});
-    model_ = d9d::make_decoder_for_causal_lm(backbone_);
+    model_ = d9d::make_decoder_for_causal_lm(backbone_, config.head);
     model_->to(d9d::to_scalar_type(config.dtype));
     if (config.initializer_range) d9d::set_normal_init(*model_, *config.initializer_range);
     return d9d::as_model_stage<d9d::LanguageModelTypes>(model_);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "d9d/base/check.h"
 #include "d9d/core/device/device_graph.h"
 #include "d9d/core/device/side_stream.h"
 #include "d9d/kernels/attention/scaled_dot_product_attention.h"
@@ -130,17 +131,20 @@ TEST_F(GraphCaptureCuda, Causal_attention) {
 
 TEST_F(GraphCaptureCuda, Cross_entropy_of_a_head) {
   for (const bool gradients_in_forward : {false, true}) {
-    SCOPED_TRACE(gradients_in_forward);
-    expect_same_bits(
-        [&](const Tensors& in) {
-          LinearCrossEntropyOptions options;
-          options.reduction = Reduction::kMean;
-          options.gradients_in_forward = gradients_in_forward;
-          return linear_cross_entropy(in[0], {in[1]}, in[2], options).loss;
-        },
-        [](std::uint64_t seed) {
-          return Tensors{bf16({96, 128}, seed), bf16({1000, 128}, seed + 10), ids({96}, seed + 20, 1000)};
-        });
+    for (const std::optional<double> filter_eps : {std::optional<double>(), std::optional(1e-3)}) {
+      SCOPED_TRACE(cat(gradients_in_forward, ", ", filter_eps.value_or(0)));
+      expect_same_bits(
+          [&](const Tensors& in) {
+            LinearCrossEntropyOptions options;
+            options.reduction = Reduction::kMean;
+            options.gradients_in_forward = gradients_in_forward;
+            options.filter_eps = filter_eps;
+            return linear_cross_entropy(in[0], {in[1]}, in[2], options).loss;
+          },
+          [](std::uint64_t seed) {
+            return Tensors{bf16({96, 128}, seed), bf16({1000, 128}, seed + 10), ids({96}, seed + 20, 1000)};
+          });
+    }
   }
 }
 

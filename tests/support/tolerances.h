@@ -40,6 +40,8 @@ inline constexpr std::array kTolerances = {
     Tolerance{"sum of bf16 products", 5e-4,
               "L2: roundings of 2,048 terms of one sign at 2^-9 average out; sums rounded 32 times show at 2e-3"},
     Tolerance{"kernel error ratio", 1.5, "error over the ATen composition's in the same dtype"},
+    Tolerance{"filtered bf16", 1.0 / 128,
+              "of an element, beside the filter's bound: two results of two roundings at 2^-9"},
     Tolerance{"bf16 attention", 1e-2, "L2: weights, values and results round at 2^-9 each; half of a wrong tile shows"},
     Tolerance{"half attention", 2e-3, "as bf16, at 2^-12"},
     Tolerance{

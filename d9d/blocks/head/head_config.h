@@ -9,12 +9,18 @@
 #include <variant>
 
 #include "d9d/base/record.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_preset.h"
 
 namespace d9d {
 
 struct CausalLMHeadConfig {
+  // What the gradients of the loss leave out; cce_exact: nothing.
+  kernels::LinearCrossEntropyPreset preset = kernels::LinearCrossEntropyPreset::kCceExact;
+
   static constexpr Tag kTag = {"kind", "causal_lm"};
-  static constexpr auto fields() { return record<CausalLMHeadConfig>(); }
+  static constexpr auto fields() {
+    return record<CausalLMHeadConfig>(defaulted("preset", &CausalLMHeadConfig::preset));
+  }
 };
 
 struct ClassificationHeadConfig {

@@ -6,20 +6,25 @@
 
 namespace d9d {
 
-LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::int64_t hidden_size)
-    : vocabulary(std::move(splits)),
+LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::int64_t hidden_size,
+                                             const CausalLMHeadConfig& own)
+    : config(own),
+      vocabulary(std::move(splits)),
       weights(register_module<SplitWeights>("lm_head", vocabulary, hidden_size,
                                             init::uniform(1.0 / std::sqrt(static_cast<double>(hidden_size))))
                   ->weights) {}
 
-LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vector<ParameterPtr> embedding_weights)
-    : vocabulary(std::move(splits)),
+LanguageModellingHead::LanguageModellingHead(VocabularySplits splits, std::vector<ParameterPtr> embedding_weights,
+                                             const CausalLMHeadConfig& own)
+    : config(own),
+      vocabulary(std::move(splits)),
       weights(register_module<SplitWeights>("lm_head", vocabulary, embedding_weights)->weights) {}
 
 LanguageModellingOutput LanguageModellingHead::forward(const at::Tensor& hidden_states,
                                                        const LanguageModellingShared& shared) const {
-  const HeadGradients gradients = backward_follows() ? HeadGradients::kInForward : HeadGradients::kInBackward;
-  return {.cross_entropy = context_->cross_entropy(hidden_states, weights, shared.labels, gradients)};
+  const HeadLoss loss{.gradients = backward_follows() ? HeadGradients::kInForward : HeadGradients::kInBackward,
+                      .preset = config.preset};
+  return {.cross_entropy = context_->cross_entropy(hidden_states, weights, shared.labels, loss)};
 }
 
 at::Tensor LanguageModellingHead::forward(const at::Tensor& hidden_states) const {

@@ -10,6 +10,7 @@
 
 #include "d9d/base/ignore_index.h"
 #include "d9d/blocks/embedding/vocabulary_splits.h"
+#include "d9d/blocks/head/head_config.h"
 #include "d9d/blocks/head/vocabulary_context.h"
 #include "d9d/modules/module.h"
 
@@ -35,9 +36,10 @@ class LanguageModellingHead : public Module {
   using Shared = LanguageModellingShared;
   using Output = LanguageModellingOutput;
 
-  LanguageModellingHead(VocabularySplits vocabulary, std::int64_t hidden_size);
+  LanguageModellingHead(VocabularySplits vocabulary, std::int64_t hidden_size, const CausalLMHeadConfig& config = {});
   // Tied to an embedding: uses the embedding's matrices and adds none to the state dict.
-  LanguageModellingHead(VocabularySplits vocabulary, std::vector<ParameterPtr> embedding_weights);
+  LanguageModellingHead(VocabularySplits vocabulary, std::vector<ParameterPtr> embedding_weights,
+                        const CausalLMHeadConfig& config = {});
 
   // hidden_states [B, S, H]; under tensor parallelism they are shards of the sequence, while labels cover all of it.
   [[nodiscard]] LanguageModellingOutput forward(const at::Tensor& hidden_states,
@@ -49,6 +51,7 @@ class LanguageModellingHead : public Module {
   // Replaces the local context (tensor parallelism).
   void set_vocabulary_context(VocabularyContextPtr context) { context_ = std::move(context); }
 
+  const CausalLMHeadConfig config;
   const VocabularySplits vocabulary;
   const std::vector<ParameterPtr> weights;  // in the order of the splits
 

@@ -9,12 +9,18 @@
 #include <vector>
 
 #include "d9d/core/dtensor/parameter.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_preset.h"
 
 namespace d9d {
 
 // When those of the loss are made. In forward is a matrix product less, where it is built (gradients_in_forward of
 // kernels::linear_cross_entropy), and they are kept until backward.
 enum class HeadGradients : std::uint8_t { kInForward, kInBackward };
+
+struct HeadLoss {
+  HeadGradients gradients = HeadGradients::kInBackward;
+  kernels::LinearCrossEntropyPreset preset = kernels::LinearCrossEntropyPreset::kCceExact;
+};
 
 class VocabularyContext {
  public:
@@ -23,7 +29,7 @@ class VocabularyContext {
   // int64, global ids or kIgnoreIndex -> [B, S], at least fp32, the same on all ranks.
   [[nodiscard]] virtual at::Tensor cross_entropy(const at::Tensor& hidden_states,
                                                  const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
-                                                 HeadGradients gradients) const = 0;
+                                                 const HeadLoss& loss) const = 0;
   // Collective. hidden_states [B, S / W, H] -> [B, S, V] on all ranks.
   [[nodiscard]] virtual at::Tensor logits(const at::Tensor& hidden_states,
                                           const std::vector<ParameterPtr>& weights) const = 0;
@@ -34,7 +40,7 @@ using VocabularyContextPtr = std::shared_ptr<const VocabularyContext>;
 class LocalVocabularyContext final : public VocabularyContext {
  public:
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
-                                         const at::Tensor& labels, HeadGradients gradients) const override;
+                                         const at::Tensor& labels, const HeadLoss& loss) const override;
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_states,
                                   const std::vector<ParameterPtr>& weights) const override;
 };

@@ -67,6 +67,9 @@ void check_options(const at::Tensor& hidden, at::TensorList weight, const at::Te
   D9D_CHECK(options.z_loss_weight >= 0 && options.chunk_size.value_or(1) > 0, ConfigError,
             "[kernels::linear_cross_entropy] expected z_loss_weight >= 0 and chunk_size > 0, got ",
             options.z_loss_weight, " and ", options.chunk_size.value_or(1), ". Use the defaults.");
+  D9D_CHECK(!options.filter_eps || *options.filter_eps > 0, ConfigError,
+            "[kernels::linear_cross_entropy] expected filter_eps > 0, got ", *options.filter_eps,
+            ". Leave it unset for no filter.");
 }
 
 // The target of hidden state s, which is targets[..., s + shift]; ignored if there is none.
@@ -106,6 +109,11 @@ bool makes_gradients_in_forward(const at::Tensor& hidden, const LinearCrossEntro
          (detail::has_cuda_kernels(hidden) || hidden.is_meta());
 }
 
+detail::GradientFilter filter_of(const LinearCrossEntropyOptions& options) {
+  if (!options.filter_eps || !(options.filter_e_grad || options.filter_c_grad)) return {};
+  return {.eps = *options.filter_eps, .of_hidden = options.filter_e_grad, .of_weights = options.filter_c_grad};
+}
+
 constexpr std::int64_t kChunkWithGradients = std::int64_t{19} << 24;
 std::int64_t chunk_of_logits(const at::Tensor& hidden) { return std::int64_t{1} << (hidden.is_cpu() ? 20 : 26); }
 
@@ -122,14 +130,16 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::TensorList& weights,
                                const std::optional<at::Tensor>& bias, const at::Tensor& targets,
                                std::optional<double> softcap, double z_loss_weight,
-                               std::optional<std::int64_t> chunk_size, const std::vector<bool>& wanted) {
+                               std::optional<std::int64_t> chunk_size, const detail::GradientFilter& filter,
+                               const std::vector<bool>& wanted) {
     detail::LinearCrossEntropyInput input{.hidden = hidden,
                                           .weights = weights.vec(),
                                           .bias = bias.value_or(at::Tensor()),
                                           .targets = targets,
                                           .softcap = softcap,
                                           .z_loss_weight = z_loss_weight,
-                                          .chunk_size = chunk_size.value_or(chunk_of_logits(hidden))};
+                                          .chunk_size = chunk_size.value_or(chunk_of_logits(hidden)),
+                                          .filter = filter};
     detail::LinearCrossEntropyForward output;
     context->saved_data["chunk_size"] = input.chunk_size;
     if (!wanted.empty()) {
@@ -147,6 +157,9 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     context->save_for_backward(std::move(saved));
     context->saved_data["softcap"] = softcap;
     context->saved_data["z_loss_weight"] = z_loss_weight;
+    context->saved_data["filter_eps"] = filter.eps;
+    context->saved_data["filters_hidden"] = filter.of_hidden;
+    context->saved_data["filters_weights"] = filter.of_weights;
     context->saved_data["num_weights"] = static_cast<std::int64_t>(weights.size());
     context->saved_data["has_bias"] = bias.has_value();
     context->set_materialize_grads(false);
@@ -159,7 +172,7 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     std::vector<bool> wanted;
     for (std::size_t i = 0; i < num_weights + 1; ++i) wanted.push_back(context->needs_input_grad(i));
     wanted.push_back(context->saved_data["has_bias"].toBool() && context->needs_input_grad(num_weights + 1));
-    variable_list result(num_weights + 7);
+    variable_list result(num_weights + 8);
     if (!grads[0].defined() && !grads[1].defined()) return result;
     variable_list made = take_gradients(context, grads, wanted);
     if (made.empty()) {
@@ -172,6 +185,12 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
   }
 
  private:
+  static detail::GradientFilter saved_filter(AutogradContext* context) {
+    return {.eps = context->saved_data["filter_eps"].toDouble(),
+            .of_hidden = context->saved_data["filters_hidden"].toBool(),
+            .of_weights = context->saved_data["filters_weights"].toBool()};
+  }
+
   static detail::LinearCrossEntropyWanted by_name(const std::vector<bool>& wanted) {
     return {.hidden = wanted.front(), .weights = {wanted.begin() + 1, wanted.end() - 1}, .bias = wanted.back()};
   }
@@ -232,7 +251,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
                                                 .targets = saved[2],
                                                 .softcap = context->saved_data["softcap"].toOptional<double>(),
                                                 .z_loss_weight = context->saved_data["z_loss_weight"].toDouble(),
-                                                .chunk_size = context->saved_data["chunk_size"].toInt()};
+                                                .chunk_size = context->saved_data["chunk_size"].toInt(),
+                                                .filter = saved_filter(context)};
     return detail::has_cuda_kernels(input.hidden)
                ? detail::linear_cross_entropy_backward_cuda(input, saved[3], grads[0], grads[1], wanted)
                : detail::linear_cross_entropy_backward_aten(input, saved[3], grads[0], grads[1], wanted);
@@ -270,9 +290,10 @@ LinearCrossEntropyOutput linear_cross_entropy(const at::Tensor& hidden, at::Tens
   check_options(hidden, weight, targets, options);
   const at::Tensor row_targets =
       checked_targets(shifted(targets, options), options.ignore_index, vocabulary_size(weight));
-  const variable_list rows = LinearCrossEntropy::apply(
-      hidden.reshape({targets.numel(), hidden.size(-1)}), weight, options.bias, row_targets.reshape(-1).contiguous(),
-      options.softcap, options.z_loss_weight, options.chunk_size, wanted_in_forward(hidden, weight, options));
+  const variable_list rows =
+      LinearCrossEntropy::apply(hidden.reshape({targets.numel(), hidden.size(-1)}), weight, options.bias,
+                                row_targets.reshape(-1).contiguous(), options.softcap, options.z_loss_weight,
+                                options.chunk_size, filter_of(options), wanted_in_forward(hidden, weight, options));
   const auto at_targets = [&](const at::Tensor& of_rows) {
     return unshifted(of_rows.view(targets.sizes()), options.shift);
   };

@@ -1,6 +1,6 @@
 // The cross-entropy of a linear head, without ever storing all logits. They are computed in chunks, either twice, in
-// the forward and again in the backward (Wijmans et al., arXiv:2411.09009, without that paper's approximate gradient
-// filter), or once, together with the gradients.
+// the forward and again in the backward (Wijmans et al., arXiv:2411.09009), or once, together with the gradients. That
+// paper's approximate gradient filter is an option.
 //
 //   z = softcap(hidden * weight^T + bias)     lse = logsumexp(z)     loss = lse - z[target] + z_loss_weight * lse^2
 //
@@ -39,6 +39,12 @@ struct LinearCrossEntropyOptions {
   // gradients of the loss, a gradient of lse, and a second backward are still right: they are computed as without this
   // option. Has an effect only for bf16 on a GPU.
   bool gradients_in_forward = false;
+  // The gradient filter: gradients of e (hidden) and c (the weights) leave out tiles of tokens by vocabulary in which
+  // every |softmax - onehot(target)| is below filter_eps. Unset: nothing is left out. > 0. The presets by name and the
+  // automatic value: linear_cross_entropy_preset.h.
+  std::optional<double> filter_eps = {};
+  bool filter_e_grad = true;  // false: the gradient of hidden is whole
+  bool filter_c_grad = true;  // false: gradients of weights are whole. That of the bias always is.
 };
 
 struct LinearCrossEntropyOutput {
@@ -58,6 +64,16 @@ struct LinearCrossEntropyOutput {
 //           roundings. Gradients of hidden and bias, and those of weights if one chunk holds all targets, are rounded
 //           again by the multiplication with the loss's gradient unless that is a power of two. Gradients of weights
 //           are products with rows of hidden times a factor of the row, which is rounded.
+// Filter    With g[t, v] the gradient of logit v of target t, before the softcap, and s[t] the greater of its factors
+//           of softmax and onehot, |gradient of the loss| unless there are z-loss or a gradient of lse, a tile is left
+//           out where all |g[t, v]| < filter_eps * s[t]. So with sums over what was left out
+//             |error of hidden's gradient [t, h]| <= filter_eps * s[t] * sum_v |weight[v, h]|
+//             |error of a weight's gradient [v, h]| <= filter_eps * sum_t s[t] * |hidden[t, h]|
+//           On a CPU a tile is one row of a weight by the targets of a chunk, up to 1,024, and its products are
+//           skipped. On a GPU with this op's kernels it is one target by 256 rows of a weight, and the gradient of its
+//           logits becomes zero, after it was rounded to half precision: the products take as long, or less where a
+//           limit of power slows them. So results differ between devices, chunk sizes and ranks, within the bound. A
+//           rank that has a part of the vocabulary compares the softmax over its own part.
 // Differentiable once in hidden, every weight and bias, through loss and lse. Saves its inputs and lse; computes only
 // the gradients that a backward asks for. Memory beyond inputs, outputs and gradients: about chunk_size * (1 + H /
 // 1024) wide numbers (fp32, or fp64 for fp64 hidden) and, for half precision on a CPU, a wide copy of hidden; with

@@ -138,6 +138,7 @@ struct LogitGradient {
   at::Tensor lse;         // [T], infinite for ignored rows, so that their softmax is zero
   at::Tensor by_softmax;  // [T]
   at::Tensor by_target;   // [T]
+  at::Tensor threshold;   // [T]: the filter's, infinite for rows without a gradient; undefined without a filter
 };
 LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Tensor& lse, const at::Tensor& grad_loss,
                              const at::Tensor& grad_lse) {
@@ -145,7 +146,28 @@ LogitGradient logit_gradient(const LinearCrossEntropyInput& input, const at::Ten
   const at::Tensor by_target = grad_loss.defined() ? grad_loss.masked_fill(is_ignored, 0) : at::zeros_like(lse);
   at::Tensor by_softmax = by_target * (1 + 2 * input.z_loss_weight * lse);
   if (grad_lse.defined()) by_softmax = by_softmax + grad_lse.masked_fill(is_ignored, 0);
-  return {.lse = lse.masked_fill(is_ignored, kInfinity), .by_softmax = by_softmax, .by_target = by_target};
+  at::Tensor threshold;
+  if (input.filter.eps > 0) {
+    const at::Tensor scale = at::maximum(by_softmax.abs(), by_target.abs());
+    threshold = (scale * input.filter.eps).masked_fill_(scale.eq(0), kInfinity);
+  }
+  return {.lse = lse.masked_fill(is_ignored, kInfinity),
+          .by_softmax = by_softmax,
+          .by_target = by_target,
+          .threshold = threshold};
+}
+
+// What the products of a chunk take: the gradient of its logits, for all columns of the block or for some.
+struct Factor {
+  at::Tensor grad_logits;  // [rows, columns]
+  at::Tensor columns;      // their indices in the block; undefined: all of them
+};
+// Without the columns that are not kept. Devices other than the CPU multiply by zeros, because the host would have to
+// wait for the number of columns.
+Factor filtered(const at::Tensor& grad_logits, const at::Tensor& is_kept) {
+  if (!is_kept.is_cpu()) return {.grad_logits = grad_logits.masked_fill(is_kept.logical_not(), 0), .columns = {}};
+  const at::Tensor columns = is_kept.nonzero().squeeze(1);
+  return {.grad_logits = grad_logits.index_select(1, columns), .columns = columns};
 }
 
 }  // namespace
@@ -220,9 +242,23 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_aten(const LinearCrossE
       const TargetColumns targets = target_columns(of_rows(input.targets), block.in_vocabulary);
       z.scatter_add_(1, targets.column, (of_rows(gradient.by_target) * targets.is_here).neg().unsqueeze(1));
       if (slope.defined()) z.mul_(slope);
-      const at::Tensor grad_logits = logits.factor(z);
-      if (wanted.hidden) logits.accumulate(of_rows(grad_hidden), grad_logits, weight);
-      if (wants_weight) logits.accumulate(grad_weight, grad_logits.t(), logits.hidden(rows));
+      const Factor all{.grad_logits = logits.factor(z), .columns = {}};
+      Factor kept;
+      if (input.filter.eps > 0) kept = filtered(all.grad_logits, kept_columns_aten(z, of_rows(gradient.threshold)));
+      if (wanted.hidden) {
+        const Factor& factor = input.filter.of_hidden ? kept : all;
+        logits.accumulate(of_rows(grad_hidden), factor.grad_logits,
+                          factor.columns.defined() ? weight.index_select(0, factor.columns) : weight);
+      }
+      if (wants_weight) {
+        const Factor& factor = input.filter.of_weights ? kept : all;
+        const at::Tensor by_column = factor.grad_logits.t();
+        if (factor.columns.defined()) {
+          grad_weight.index_add_(0, factor.columns, at::mm(by_column, logits.hidden(rows)));
+        } else {
+          logits.accumulate(grad_weight, by_column, logits.hidden(rows));
+        }
+      }
       if (wanted.bias) grad_bias.narrow(0, block.in_vocabulary.begin, block.in_vocabulary.size).add_(z.sum(0));
     }
     if (wants_weight) {

@@ -132,6 +132,8 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
   const LogitBlocks logits(input, chunks_of(input));
   LinearCrossEntropyBackward result = empty_gradients(input, wanted, input.hidden.scalar_type());
   const at::Tensor grad_hidden = wanted.hidden ? at::zeros(input.hidden.sizes(), logits.wide_options()) : at::Tensor();
+  const bool is_filtered = input.filter.eps > 0;
+  const at::Tensor thresholds = is_filtered ? at::empty({input.hidden.size(0)}, logits.wide_options()) : at::Tensor();
   for (const ColumnRange& columns : logits.columns()) {
     const bool wants_weight = wanted.weights[columns.split];
     if (!wants_weight && !wanted.hidden && !wanted.bias) continue;
@@ -148,20 +150,39 @@ LinearCrossEntropyBackward linear_cross_entropy_backward_cuda(const LinearCrossE
                              .grad_loss_stride = grad_loss.defined() ? grad_loss.stride(0) : 0,
                              .grad_lse = data_of_rows(grad_lse, rows),
                              .grad_lse_stride = grad_lse.defined() ? grad_lse.stride(0) : 0,
-                             .z_loss_weight = input.z_loss_weight},
+                             .z_loss_weight = input.z_loss_weight,
+                             .filter_eps = input.filter.eps,
+                             .threshold = data_of_rows(thresholds, rows)},
                             current_cuda_stream(input.hidden.device()));
       const at::Tensor grad_logits = logits.gradient(rows, columns);
-      if (wanted.hidden) accumulate(grad_hidden.narrow(0, rows.begin, rows.size), grad_logits, weight);
-      if (grad_weight) grad_weight->add(grad_logits, logits.hidden(rows));
       if (wanted.bias)
         result.bias.narrow(0, logits.split(columns.split).first + columns.begin, columns.size)
             .add_(grad_logits.sum(0, false, result.bias.scalar_type()));
+      around_filter(
+          input.filter, [&] { clear_tiles_cuda_(grad_logits, thresholds.narrow(0, rows.begin, rows.size)); },
+          [&] {
+            if (wanted.hidden) accumulate(grad_hidden.narrow(0, rows.begin, rows.size), grad_logits, weight);
+          },
+          [&] {
+            if (grad_weight) grad_weight->add(grad_logits, logits.hidden(rows));
+          });
     }
     if (grad_weight) grad_weight->finish();
   }
   if (wanted.hidden) result.hidden.copy_(grad_hidden);
   if (wanted.bias) result.bias = result.bias.to(input.bias.scalar_type());
   return result;
+}
+
+void clear_tiles_cuda_(const at::Tensor& values, const at::Tensor& threshold) {
+  const c10::DeviceGuard guard(values.device());
+  launch_clear_tiles({.dtype = dtype_of(values),
+                      .values = values.mutable_data_ptr(),
+                      .row_stride = values.stride(0),
+                      .num_rows = values.size(0),
+                      .num_columns = values.size(1),
+                      .threshold = threshold.const_data_ptr()},
+                     current_cuda_stream(values.device()));
 }
 
 void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor) {

@@ -150,6 +150,10 @@ __global__ void __launch_bounds__(kBlockOfStatistics) finish_rows(const FinishRo
     args.loss[row] = is_ignored ? 0 : lse - target_logit + static_cast<float>(args.z_loss_weight) * lse * lse;
     args.lse[row] = lse;
     args.factor[row] = factor;
+    if (args.threshold != nullptr) {
+      const float scale = max(fabsf(by_softmax), 1.0F);
+      args.threshold[row] = is_ignored ? 0 : static_cast<float>(args.filter_eps) * scale / fabsf(factor);
+    }
     if (!is_ignored && args.target_place[row] >= 0) {
       float grad = by_softmax * expf(target_logit - lse) - 1;
       if (args.softcap > 0) grad *= slope(target_logit, args.softcap);

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "d9d/core/autograd/leaf_gradient.h"
+#include "d9d/kernels/linear_cross_entropy/gradient_filter.h"
 #include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_kernel.h"
 
 namespace d9d::kernels::detail {
@@ -24,6 +25,7 @@ struct LinearCrossEntropyInput {
   std::optional<double> softcap = {};
   double z_loss_weight = 0;
   std::int64_t chunk_size = 0;
+  GradientFilter filter = {};
 };
 
 struct LinearCrossEntropyForward {
@@ -107,6 +109,10 @@ struct LinearCrossEntropyWithGradients {
 // gradient *= factor, in place, without synchronising; reads and writes no gradient if the factor is 1. gradient is
 // bf16 and contiguous, factor one fp32 number on the same device.
 void scale_cuda_(const at::Tensor& gradient, const at::Tensor& factor);
+
+// Clears the tiles of `values` that the filter leaves out (launch_clear_tiles); values [rows, C], of which rows are
+// contiguous, threshold [rows] in the accumulator's dtype.
+void clear_tiles_cuda_(const at::Tensor& values, const at::Tensor& threshold);
 
 // Adds values * factor to the place if it has values, otherwise overwrites it. For a bf16 or fp32 place this is one
 // pass with one rounding. Does not synchronise. values are bf16 or fp32 and contiguous, factor as above.

@@ -2,10 +2,12 @@
 //          dz_v = (d_loss (1 + 2 z_loss_weight lse) + d_lse) * exp(z_v - lse) - d_loss * [v = target].
 // Legend:  each row has one target; logits come in blocks of columns of the vocabulary, v is a column.
 // Mapping: logit_statistics, logit_gradient: one thread block per row, whose threads process 8 columns at a time;
-//          check_targets: one thread per target; cross_entropy_loss: one thread per row; scale_values, put_scaled: a
-//          thread processes 8 elements at a time, put_scaled one element of unaligned tensors.
+//          check_targets: one thread per target; cross_entropy_loss: one thread per row; clear_tiles: one thread block
+//          per row, a warp processes a tile of 256 columns at a time; scale_values, put_scaled: a thread processes 8
+//          elements at a time, put_scaled one element of unaligned tensors.
 // Numerics: fp32 (fp64 for fp64 rows), maxima subtracted before exp; sums in an order that only the sizes decide.
-// Traffic: a block of logits is read once for the statistics and once for the gradient, which overwrites it.
+// Traffic: a block of logits is read once for the statistics and once for the gradient, which overwrites it; with a
+//          filter the gradient is read again, and cleared tiles are written.
 #include "d9d/kernels/linear_cross_entropy/logit_rows.cuh"
 
 namespace d9d::kernels::detail {
@@ -83,6 +85,8 @@ __global__ void __launch_bounds__(kBlock) logit_gradient(const LogitGradientArgs
   const A by_target = row_gradient<A>(args.grad_loss, args.grad_loss_stride, row);
   const A by_softmax = by_target * (1 + 2 * static_cast<A>(args.z_loss_weight) * lse) +
                        row_gradient<A>(args.grad_lse, args.grad_lse_stride, row);
+  if (args.threshold && threadIdx.x == 0)
+    static_cast<A*>(args.threshold)[row] = static_cast<A>(args.filter_eps) * max(fabs(by_softmax), fabs(by_target));
   T* grads = reinterpret_cast<T*>(static_cast<A*>(block.logits) + row * block.row_stride);
   for (std::int64_t tile = 0; tile < block.num_columns; tile += kTile) {
     const std::int64_t column = tile + threadIdx.x * kLogitsOfVec;
@@ -100,6 +104,39 @@ __global__ void __launch_bounds__(kBlock) logit_gradient(const LogitGradientArgs
     }
     __syncthreads();
     if (column < block.num_columns) *reinterpret_cast<LogitVec<T>*>(grads + column) = grad;
+  }
+}
+
+constexpr int kTilesInFlight = 4;  // loads of eight columns that a thread keeps in flight
+static_assert(kFilterTileColumns == kWarpSize * kLogitsOfVec);
+
+// One thread block per row; a warp decides about a tile.
+template <class T>
+__global__ void __launch_bounds__(kBlock) clear_tiles(const ClearTilesArgs args) {
+  pdl_wait_and_trigger();
+  using A = Accumulator<T>;
+  const std::int64_t row = blockIdx.x;
+  const A threshold = static_cast<const A*>(args.threshold)[row];
+  T* const values = static_cast<T*>(args.values) + row * args.row_stride;
+  for (std::int64_t tile = 0; tile < args.num_columns; tile += kTilesInFlight * kTile) {
+    const std::int64_t first = tile + threadIdx.x * kLogitsOfVec;  // the same tile for all threads of a warp
+    LogitVec<T> loaded[kTilesInFlight];
+#pragma unroll
+    for (int i = 0; i < kTilesInFlight; ++i)
+      if (first + i * kTile < args.num_columns)
+        loaded[i] = *reinterpret_cast<const LogitVec<T>*>(values + first + i * kTile);
+#pragma unroll
+    for (int i = 0; i < kTilesInFlight; ++i) {
+      const std::int64_t column = first + i * kTile;
+      bool is_large = false;
+      if (column < args.num_columns) {
+#pragma unroll
+        for (int j = 0; j < kLogitsOfVec; ++j)
+          is_large |= column + j < args.num_columns && !(fabs(widen(loaded[i].value[j])) < threshold);
+      }
+      const bool is_kept = __any_sync(kFullWarp, is_large);
+      if (!is_kept && column < args.num_columns) *reinterpret_cast<LogitVec<T>*>(values + column) = LogitVec<T>{};
+    }
   }
 }
 
@@ -187,6 +224,14 @@ void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream) {
   if (args.block.num_rows == 0 || args.block.num_columns == 0) return;
   with_element_type(args.block.dtype, [&]<class T>(Element<T>) {
     logit_gradient<T><<<num_blocks(args.block.num_rows, 1), kBlock, 0, stream>>>(args);
+  });
+  check_launch("linear_cross_entropy");
+}
+
+void launch_clear_tiles(const ClearTilesArgs& args, CUstream_st* stream) {
+  if (args.num_rows == 0 || args.num_columns == 0) return;
+  with_element_type(args.dtype, [&]<class T>(Element<T>) {
+    launch_pdl(clear_tiles<T>, {num_blocks(args.num_rows, 1), kBlock}, stream, args);
   });
   check_launch("linear_cross_entropy");
 }

@@ -106,6 +106,8 @@ struct LogitGradientArgs {
   const void* grad_lse;  // the same
   std::int64_t grad_lse_stride;
   double z_loss_weight;
+  double filter_eps;
+  void* threshold;  // [num_rows] A: filter_eps * the scale of the row (gradient_filter.h); null: not wanted
 };
 void launch_logit_gradient(const LogitGradientArgs& args, CUstream_st* stream);
 
@@ -129,8 +131,23 @@ struct FinishRowsArgs {
   std::int64_t exponentials_stride;
   const void* hidden;   // [num_rows, hidden_size] bf16
   void* scaled_hidden;  // the same; null: not wanted
+  double filter_eps;
+  float* threshold;  // [num_rows]: filter_eps * the scale of the row / |factor|, 0 for ignored rows; null: not wanted
 };
 void launch_finish_rows(const FinishRowsArgs& args, CUstream_st* stream);
+
+// Writes zeros to each tile, one row by kFilterTileColumns columns from column 0 on, whose absolute values are all
+// below the row's threshold. NaN is not below.
+inline constexpr std::int64_t kFilterTileColumns = 256;
+struct ClearTilesArgs {
+  Dtype dtype;              // T
+  void* values;             // [num_rows, num_columns] T, 16-byte aligned; up to a multiple of 8 columns is accessed
+  std::int64_t row_stride;  // a multiple of 8, at least num_columns
+  std::int64_t num_rows;    // below 2^31
+  std::int64_t num_columns;
+  const void* threshold;  // [num_rows] A
+};
+void launch_clear_tiles(const ClearTilesArgs& args, CUstream_st* stream);
 
 // out[row] = factor[row] * values[row], fp32 to bf16.
 struct ScaleRowsArgs {

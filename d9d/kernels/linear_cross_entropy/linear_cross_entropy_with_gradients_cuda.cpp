@@ -29,6 +29,7 @@ class Chunk {
         exponentials_(at::empty({max_rows, logits.padded_vocabulary()}, input.hidden.options())),
         reference_of_block_(
             at::empty({max_rows, static_cast<std::int64_t>(logits.columns().size())}, logits.wide_options())) {
+    if (input.filter.eps > 0) threshold_ = at::empty({max_rows}, logits.wide_options());
     if (scales_hidden) scaled_hidden_ = at::empty({max_rows, input.hidden.size(1)}, input.hidden.options());
   }
 
@@ -52,8 +53,16 @@ class Chunk {
                         .exponentials = exponentials_.mutable_data_ptr(),
                         .exponentials_stride = exponentials_.stride(0),
                         .hidden = logits_.hidden(rows).const_data_ptr(),
-                        .scaled_hidden = scaled_hidden_.defined() ? scaled_hidden_.mutable_data_ptr() : nullptr},
+                        .scaled_hidden = scaled_hidden_.defined() ? scaled_hidden_.mutable_data_ptr() : nullptr,
+                        .filter_eps = input_.filter.eps,
+                        .threshold = threshold_.defined() ? threshold_.mutable_data_ptr<float>() : nullptr},
                        stream());
+  }
+
+  // Clears the tiles of the exponentials that the filter leaves out.
+  void clear_tiles() const {
+    for (std::size_t split = 0; split < input_.weights.size(); ++split)
+      clear_tiles_cuda_(exponentials(split), threshold_.narrow(0, 0, rows_.size));
   }
 
   // [rows, V_s] bf16: the gradients of the logits of a split, divided by the row's factor.
@@ -123,6 +132,7 @@ class Chunk {
   at::Tensor exponentials_;        // [rows, padded vocabulary] bf16
   at::Tensor reference_of_block_;  // [rows, blocks] fp32
   at::Tensor scaled_hidden_;
+  at::Tensor threshold_;  // [rows] fp32, undefined without a filter
   TokenRange rows_ = {};
 };
 
@@ -181,27 +191,36 @@ LinearCrossEntropyWithGradients linear_cross_entropy_with_gradients_cuda(const L
                                                      .lse = at::empty({num_rows}, logits.wide_options())},
                                          .backward = empty_gradients(input, wanted, weight_dtype)};
   Chunk chunk(input, logits, chunk_rows, wants_weight);
+  std::vector<std::size_t> splits;  // those with rows
+  for (std::size_t split = 0; split < input.weights.size(); ++split)
+    if (input.weights[split].size(0) > 0) splits.push_back(split);
   for (const TokenRange& rows : logits.rows()) {
     chunk.compute(rows, result.forward);
-    at::Tensor grad_hidden;  // divided by the row's factor
-    for (std::size_t split = 0; split < input.weights.size(); ++split) {
-      const at::Tensor& weight = input.weights[split];
-      if (weight.size(0) == 0) continue;
-      const at::Tensor exponentials = chunk.exponentials(split);
-      if (wanted.hidden && !grad_hidden.defined()) {
-        grad_hidden = logits.buffer().narrow(0, 0, rows.size * hidden_size).view({rows.size, hidden_size});
-        multiply(grad_hidden, exponentials, weight);
-      } else if (wanted.hidden) {
-        accumulate(grad_hidden, exponentials, weight);
-      }
-      const at::Tensor& grad_weight = result.backward.weights[split];
-      if (grad_weight.defined() && rows.begin == 0) multiply(grad_weight, exponentials.t(), chunk.scaled_hidden());
-      if (grad_weight.defined() && rows.begin > 0) accumulate(grad_weight, exponentials.t(), chunk.scaled_hidden());
+    for (const std::size_t split : splits) {
       if (wanted.bias)
-        result.backward.bias.narrow(0, logits.split(split).first, weight.size(0))
-            .add_(weighted_sum(chunk.factor(), exponentials));
+        result.backward.bias.narrow(0, logits.split(split).first, input.weights[split].size(0))
+            .add_(weighted_sum(chunk.factor(), chunk.exponentials(split)));
     }
-    if (wanted.hidden) chunk.scale(grad_hidden, result.backward.hidden.narrow(0, rows.begin, rows.size));
+    const auto of_hidden = [&] {
+      if (!wanted.hidden) return;
+      // divided by the row's factor
+      const at::Tensor sum = logits.buffer().narrow(0, 0, rows.size * hidden_size).view({rows.size, hidden_size});
+      for (const std::size_t split : splits) {
+        const at::Tensor exponentials = chunk.exponentials(split), &weight = input.weights[split];
+        split == splits.front() ? multiply(sum, exponentials, weight) : accumulate(sum, exponentials, weight);
+      }
+      chunk.scale(sum, result.backward.hidden.narrow(0, rows.begin, rows.size));
+    };
+    const auto of_weights = [&] {
+      for (const std::size_t split : splits) {
+        const at::Tensor exponentials = chunk.exponentials(split).t(), &gradient = result.backward.weights[split];
+        if (!gradient.defined()) continue;
+        rows.begin == 0 ? multiply(gradient, exponentials, chunk.scaled_hidden())
+                        : accumulate(gradient, exponentials, chunk.scaled_hidden());
+      }
+    };
+    around_filter(
+        input.filter, [&] { chunk.clear_tiles(); }, of_hidden, of_weights);
   }
   if (wanted.bias) result.backward.bias = result.backward.bias.to(input.bias.scalar_type());
   return result;

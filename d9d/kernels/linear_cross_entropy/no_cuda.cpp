@@ -15,6 +15,7 @@ void launch_rescale_exponentials(const RescaleExponentialsArgs&, CUstream_st*) {
   refuse_without_cuda("linear_cross_entropy");
 }
 void launch_finish_rows(const FinishRowsArgs&, CUstream_st*) { refuse_without_cuda("linear_cross_entropy"); }
+void launch_clear_tiles(const ClearTilesArgs&, CUstream_st*) { refuse_without_cuda("linear_cross_entropy"); }
 void launch_scale_rows(const ScaleRowsArgs&, CUstream_st*) { refuse_without_cuda("linear_cross_entropy"); }
 void launch_put_scaled(const PutScaledArgs&, CUstream_st*) { refuse_without_cuda("linear_cross_entropy"); }
 void launch_scale(const ScaleArgs&, CUstream_st*) { refuse_without_cuda("linear_cross_entropy"); }

@@ -2,16 +2,18 @@
 
 namespace d9d {
 
-ModulePtr<LanguageModellingHead> make_language_modelling_head(DecoderBackbone& backbone) {
+ModulePtr<LanguageModellingHead> make_language_modelling_head(DecoderBackbone& backbone,
+                                                              const CausalLMHeadConfig& config) {
   if (!backbone.stage().is_last()) return nullptr;
   if (backbone.ties_word_embeddings()) {
-    return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.tied_head_weights());
+    return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.tied_head_weights(), config);
   }
-  return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.hidden_size());
+  return make_module<LanguageModellingHead>(backbone.vocabulary(), backbone.hidden_size(), config);
 }
 
-ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone) {
-  return make_module<DecoderForCausalLM>(backbone, make_language_modelling_head(*backbone));
+ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone,
+                                                         const CausalLMHeadConfig& config) {
+  return make_module<DecoderForCausalLM>(backbone, make_language_modelling_head(*backbone, config));
 }
 
 ModulePtr<DecoderForClassification> make_decoder_for_classification(const ModulePtr<DecoderBackbone>& backbone,

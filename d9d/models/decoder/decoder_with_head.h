@@ -64,8 +64,10 @@ using DecoderForEmbedding = DecoderWithHead<EmbeddingHead>;
 
 // Build heads of the backbone's width, on the last stage only. A backbone that ties its embeddings shares them with
 // the language-modelling head: of several stages the last one gets the embedding as well.
-[[nodiscard]] ModulePtr<LanguageModellingHead> make_language_modelling_head(DecoderBackbone& backbone);
-[[nodiscard]] ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone);
+[[nodiscard]] ModulePtr<LanguageModellingHead> make_language_modelling_head(DecoderBackbone& backbone,
+                                                                            const CausalLMHeadConfig& config = {});
+[[nodiscard]] ModulePtr<DecoderForCausalLM> make_decoder_for_causal_lm(const ModulePtr<DecoderBackbone>& backbone,
+                                                                       const CausalLMHeadConfig& config = {});
 [[nodiscard]] ModulePtr<DecoderForClassification> make_decoder_for_classification(
     const ModulePtr<DecoderBackbone>& backbone, const ClassificationHeadConfig& config);
 [[nodiscard]] ModulePtr<DecoderForEmbedding> make_decoder_for_embedding(const ModulePtr<DecoderBackbone>& backbone,

@@ -7,7 +7,7 @@ namespace {
 
 struct BuildHead {
   DecoderBackbone& backbone;
-  AnyHead operator()(const CausalLMHeadConfig&) const { return make_language_modelling_head(backbone); }
+  AnyHead operator()(const CausalLMHeadConfig& config) const { return make_language_modelling_head(backbone, config); }
   AnyHead operator()(const ClassificationHeadConfig& config) const {
     return make_module<ClassificationHead>(config, backbone.hidden_size());
   }

@@ -8,7 +8,7 @@
 #include "d9d/base/ignore_index.h"
 #include "d9d/core/collectives/differentiable.h"
 #include "d9d/core/dtensor/redistribute.h"
-#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy.h"
+#include "d9d/kernels/linear_cross_entropy/linear_cross_entropy_preset.h"
 #include "d9d/parallelism/positions.h"
 
 namespace d9d {
@@ -49,7 +49,7 @@ LocalLabels local_labels(const at::Tensor& labels, const std::vector<ParameterPt
 //   loss = log(sum_r exp(lse_r)) - z
 at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_states,
                                                     const std::vector<ParameterPtr>& weights, const at::Tensor& labels,
-                                                    HeadGradients /*gradients*/) const {
+                                                    const HeadLoss& options) const {
   const CommunicatorPtr communicator = ranks_.lane_communicator();
   const at::Tensor whole = all_gather_along(hidden_states, kPositions, communicator);
   D9D_CHECK(whole.sizes().slice(0, whole.dim() - 1) == labels.sizes(), ConfigError,
@@ -62,8 +62,9 @@ at::Tensor VocabularyParallelContext::cross_entropy(const at::Tensor& hidden_sta
   std::vector<at::Tensor> rows;
   for (const ParameterPtr& weight : weights) rows.push_back(weight->local());
   const at::Tensor targets = local.row.masked_fill(is_ignored, kIgnoreIndex);
-  const auto [own_loss, own_lse] =
-      kernels::linear_cross_entropy(whole.reshape({-1, whole.size(-1)}), rows, targets, {.ignore_index = kIgnoreIndex});
+  const auto [own_loss, own_lse] = kernels::linear_cross_entropy(
+      whole.reshape({-1, whole.size(-1)}), rows, targets,
+      kernels::with_preset({.ignore_index = kIgnoreIndex}, options.preset, whole.scalar_type()));
   const at::Tensor greatest = own_lse.detach().clone();
   communicator->all_reduce(greatest, ReduceOp::kMax).wait();
   const at::Tensor own_logit = at::where(local.is_here, own_lse - own_loss, 0);

@@ -14,7 +14,7 @@ class VocabularyParallelContext final : public VocabularyContext {
  public:
   explicit VocabularyParallelContext(DeviceMesh ranks) : ranks_(std::move(ranks)) {}  // one axis
   [[nodiscard]] at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
-                                         const at::Tensor& labels, HeadGradients gradients) const override;
+                                         const at::Tensor& labels, const HeadLoss& loss) const override;
   // Every rank gets all logits, and must compute the same gradient from them.
   [[nodiscard]] at::Tensor logits(const at::Tensor& hidden_states,
                                   const std::vector<ParameterPtr>& weights) const override;

@@ -22,9 +22,9 @@ using pipeline::Trained;
 class CountingVocabulary final : public VocabularyContext {
  public:
   at::Tensor cross_entropy(const at::Tensor& hidden_states, const std::vector<ParameterPtr>& weights,
-                           const at::Tensor& labels, HeadGradients gradients) const override {
-    at::Tensor loss = local_.cross_entropy(hidden_states, weights, labels, gradients);
-    if (gradients == HeadGradients::kInBackward) return loss;
+                           const at::Tensor& labels, const HeadLoss& options) const override {
+    at::Tensor loss = local_.cross_entropy(hidden_states, weights, labels, options);
+    if (options.gradients == HeadGradients::kInBackward) return loss;
     ++num_in_forward_;
     most_kept_ = std::max(most_kept_, ++num_kept_);
     on_backward({loss}, [this] { --num_kept_; });

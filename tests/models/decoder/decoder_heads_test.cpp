@@ -90,6 +90,15 @@ TEST(DecoderWithHeads, Equals_one_model_a_head) {
   test::expect_all_close(test::gradients_of(*both), expected, tolerance("fp64"));
 }
 
+TEST(DecoderWithHeads, Hands_the_preset_of_the_loss_to_its_head) {
+  const CausalLMHeadConfig config{.preset = kernels::LinearCrossEntropyPreset::kCceKahanFullC};
+  EXPECT_EQ(make_decoder_for_causal_lm(test::make_backbone(test::tiny_moe()), config)->head->config.preset,
+            config.preset);
+  const auto many = make_module<DecoderWithHeads>(test::make_backbone(test::tiny_moe()),
+                                                  std::map<std::string, HeadConfig>{{"lm", config}});
+  EXPECT_EQ(std::get<ModulePtr<LanguageModellingHead>>(many->heads.at("lm"))->config.preset, config.preset);
+}
+
 TEST(DecoderWithHeads, Over_two_stages_has_the_bits_of_one) {
   const auto whole = std::get<DecoderHeadsOutput>(make_with_heads()(ids(), shared()));
   const auto transfer = make_with_heads({.num_stages = 2, .current_stage = 0})(ids(), shared());
