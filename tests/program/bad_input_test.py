@@ -22,6 +22,7 @@ class BadInput(ProgramTest):
             "unknown dtype": ("model_provider.dtype=float8", ["model_provider.dtype", "float8", "bfloat16"]),
             "unknown tracker": ("trainer.logging.tracker.provider=x", ["trainer.logging.tracker", "x", "jsonl"]),
             "heads not in groups": (f"{layer}.num_key_value_heads=3", ["num_attention_heads", "num_key_value_heads"]),
+            "epsilon": (f"{layer}.rms_norm_eps=0", [f"{layer}.rms_norm_eps", "got 0"]),
             "odd head": (f"{layer}.head_dim=7", ["head_dim", "7"]),
             "no heads": (f"{layer}.num_attention_heads=0", [f"{layer}.num_attention_heads"]),
             "vocabulary order": ('model_provider.model.split_vocab_order=["a"]', ["split_vocab_order"]),
