@@ -1,5 +1,6 @@
 """Tests how benchmarks/tables.py reads the tables that benchmarks print."""
 
+import csv
 import importlib.machinery
 import importlib.util
 import sys
@@ -59,6 +60,14 @@ class Tables(unittest.TestCase):
             if page.with_suffix(".csv").exists():
                 drawn = tables.picture(tables.tables_of(page.read_text()), page.stem)
                 self.assertEqual(drawn, page.with_suffix(".svg").read_text(), page.name)
+
+    def test_pictures_in_folders_of_results_are_those_of_the_tables_beside_them(self):
+        pictures = sorted((BENCHMARKS / "results").glob("*/*.svg"))
+        self.assertTrue(pictures)
+        for picture in pictures:
+            with picture.with_suffix(".csv").open(newline="") as file:
+                drawn = tables.picture([list(csv.DictReader(file))], picture.stem)
+            self.assertEqual(drawn, picture.read_text(), picture.name)
 
     def test_rows_of_a_peer_stand_beside_ours_of_the_same_shape(self):
         head = "| operation | shape | implementation | TFLOP/s |\n|---|---|---|---|\n"

@@ -169,6 +169,15 @@ TEST_F(TokenStream, Refuses_options_of_workers_without_workers) {
   }
 }
 
+TEST_F(TokenStream, Waits_five_minutes_for_data_unless_another_time_is_asked_for) {
+  AutoDataConfig loader;
+  EXPECT_EQ(loader_options(loader).timeout_seconds, 300);
+  for (const double timeout : {1.5, 0.0}) {
+    loader.timeout = timeout;
+    EXPECT_EQ(loader_options(loader).timeout_seconds, timeout);
+  }
+}
+
 // A sample is the thread that read it.
 struct ReaderOfSamples {
   std::int64_t size() const { return 4; }

@@ -44,7 +44,8 @@ struct LayoutResult {
 void expect_same(const LayoutResult& actual, const LayoutResult& expected, const Tolerance& tolerance);
 
 // Trains with the layout and on one rank with default settings, or checks the expected refusal. Empty if the result is
-// correct. Exceptions of a training with a mutation are not findings and are rethrown.
+// correct. Exceptions of a training with a mutation are not findings and are rethrown, but of kAnnouncedDtype, whose
+// numbers would differ by no more than those of mixed dtypes may.
 [[nodiscard]] std::string fault_of(const LayoutCase& drawn, Mutation mutation = Mutation::kNone);
 
 }  // namespace d9d::test

@@ -103,7 +103,7 @@ std::optional<std::string> refusal(const LayoutJob& job, const Layout& layout) {
   if (has_other_heads && splits_sequences) return "mesh.context_parallel";
   const bool is_refused = has_experts(job) || has_other_heads || job.family == kOwnLayers;
   if (mesh.tensor_parallel > 1 && is_refused) return "mesh.tensor_parallel";
-  if (waits_for_ever(job, layout)) return "as many microbatches";  // before any forward
+  if (waits_for_ever(job, layout)) return kNeedsEqualMicrobatches;  // before any forward
   const bool is_packed = job.packs || (job.has_short_sequences && !layout.pads);
   return is_packed && splits_sequences ? std::optional<std::string>("packed sequences") : std::nullopt;
 }

@@ -171,6 +171,8 @@ struct LayoutCase {
 // Whether any tensor is rounded to fewer digits than those of float64.
 [[nodiscard]] bool is_rounded_to_float(const LayoutCase& drawn);
 
+// Of ranks that depend on each other in every microbatch.
+inline constexpr const char* kNeedsEqualMicrobatches = "as many microbatches";
 // The expected refusal of a case that the library does not support: a part of the message. None: the case must train as
 // one rank does.
 [[nodiscard]] std::optional<std::string> refusal(const LayoutCase& drawn);

@@ -11,7 +11,9 @@ namespace d9d::test {
 
 std::vector<at::Tensor> LayoutStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
   const StageInputs inputs = stage_inputs(job_, step_.number(microbatch.value), rows_);
-  return tree_leaves(model_->decoder->stage_transfer(inputs.input, boundary));
+  SequenceTransfer transfer = model_->decoder->stage_transfer(inputs.input, boundary);
+  if (step_.mutation == Mutation::kAnnouncedDtype) transfer.hidden_states = transfer.hidden_states.to(at::kFloat);
+  return tree_leaves(transfer);
 }
 
 std::vector<at::Tensor> LayoutStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,

@@ -132,9 +132,11 @@ constexpr Description kDescriptions[] = {
     {Mutation::kBufferDropped, "buffer_dropped", "a layer's own buffer follows the activations of one rank"},
     {Mutation::kFreezingUnseen, "freezing_unseen", "a parameter that is frozen late is not seen"},
     {Mutation::kUnequalCut, "unequal_cut", "ranks train as many microbatches as the one that has fewest"},
+    {Mutation::kUnequalUnseen, "unequal_unseen", "ranks do not compare how many microbatches they have"},
     {Mutation::kMessageStale, "message_stale", "a stage gets the message before instead of the second"},
     {Mutation::kMessageRounded, "message_rounded", "a stage gets hidden states that were rounded to float32"},
     {Mutation::kAuxiliaryOfStage, "auxiliary_of_stage", "a stage forgets the auxiliary loss of the layers before it"},
+    {Mutation::kAnnouncedDtype, "announced_dtype", "a stage announces hidden states of the other of mixed dtypes"},
 };
 
 const Description& description_of(Mutation mutation) { return kDescriptions[static_cast<std::size_t>(mutation)]; }
@@ -160,6 +162,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   const DeviceMeshParameters& mesh = layout.mesh;
   const bool has_context = mesh.context_parallel_shard * mesh.context_parallel_replicate > 1;
   if (mutation == Mutation::kFreezingUnseen) return job.freezes_late && mesh.world_size() > 1;
+  if (mutation == Mutation::kUnequalUnseen) return refusal(drawn) == kNeedsEqualMicrobatches;
   if (mesh.world_size() == 1 || refusal(drawn)) return false;
   if (mutation == Mutation::kBufferDropped) return has_buffer(job);
   if (mutation == Mutation::kUnequalCut) return is_unequal(job, layout);
@@ -172,6 +175,7 @@ bool can_show(Mutation mutation, const LayoutCase& drawn) {
   if (mutation == Mutation::kTiedDropped) return mesh.pipeline_parallel > 1 && job.ties_embeddings;
   if (mutation == Mutation::kMessageStale) return mesh.pipeline_parallel > 1;
   if (mutation == Mutation::kMessageRounded) return num_stages(layout) > 1 && !is_rounded_to_float(drawn);
+  if (mutation == Mutation::kAnnouncedDtype) return num_stages(layout) > 1 && job.is_mixed;
   if (mutation == Mutation::kAuxiliaryOfStage) {
     return num_stages(layout) > 1 && has_experts(job) && job.balances_by_loss;
   }

@@ -32,9 +32,11 @@ enum class Mutation : std::uint8_t {
   kBufferDropped,      // a layer's own buffer follows the activations of one rank
   kFreezingUnseen,     // a parameter that is frozen late is not seen
   kUnequalCut,         // ranks train as many microbatches as the one that has fewest
+  kUnequalUnseen,      // ranks that depend on each other do not compare how many microbatches they have
   kMessageStale,       // a stage gets a message of the one before it a second time instead of the next
   kMessageRounded,     // a stage gets hidden states that were rounded to float32
   kAuxiliaryOfStage,   // a stage forgets the auxiliary loss of the layers before it
+  kAnnouncedDtype,     // a stage of a job of mixed dtypes announces hidden states of the other one
 };
 [[nodiscard]] const char* name_of(Mutation mutation);
 [[nodiscard]] const char* describe(Mutation mutation);

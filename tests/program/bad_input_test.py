@@ -3,10 +3,12 @@
 import copy
 import os
 import resource
+import socket
 import struct
+import time
 from pathlib import Path
 
-from program_job import VOCABULARY, ProgramTest, main
+from program_job import SECONDS, VOCABULARY, ProgramTest, main
 
 
 class BadInput(ProgramTest):
@@ -20,6 +22,7 @@ class BadInput(ProgramTest):
             "unknown dtype": ("model_provider.dtype=float8", ["model_provider.dtype", "float8", "bfloat16"]),
             "unknown tracker": ("trainer.logging.tracker.provider=x", ["trainer.logging.tracker", "x", "jsonl"]),
             "heads not in groups": (f"{layer}.num_key_value_heads=3", ["num_attention_heads", "num_key_value_heads"]),
+            "epsilon": (f"{layer}.rms_norm_eps=0", [f"{layer}.rms_norm_eps", "got 0"]),
             "odd head": (f"{layer}.head_dim=7", ["head_dim", "7"]),
             "no heads": (f"{layer}.num_attention_heads=0", [f"{layer}.num_attention_heads"]),
             "vocabulary order": ('model_provider.model.split_vocab_order=["a"]', ["split_vocab_order"]),
@@ -163,6 +166,18 @@ class BadInput(ProgramTest):
             "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": "29500"})
         self.assert_refused(job, result, "the 1 ranks that RANK and WORLD_SIZE of the environment name, got 4", "data_parallel_shard=4")
+
+    def test_ranks_are_waited_for_as_long_as_the_configuration_says(self):
+        job = self.job()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        begin = time.monotonic()
+        result = job.run("mesh.data_parallel_replicate=2", "trainer.timeout.init_timeout=1", environment={
+            "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port)})
+        self.assertLess(time.monotonic() - begin, SECONDS / 2)
+        self.assert_refused(job, result, "rank 0 of 2 waited 1 s", f"127.0.0.1:{port}", "for ranks: 1")
 
     def test_too_few_open_files_for_the_ranks_are_refused_before_they_meet(self):
         job = self.job()

@@ -1,5 +1,5 @@
-"""A rank of a pipeline that throws in a forward, throws in a backward, is stopped or is killed ends the job in time, and
-is named. Each way with schedules, ranks and times that are drawn.
+"""A rank of a pipeline that throws in a forward, in a backward or in the weights' half of a split backward, is stopped or is
+killed ends the job in time, and is named. Each way with schedules, ranks and times that are drawn.
 
 Environment: D9D_TEST_DEVICE (cpu, cuda); D9D_TEST_RANKS (2; 4 adds FSDP); D9D_FAILURES, how often each way (1);
 D9D_FAILURES_AT_ONCE, jobs that run at the same time (1); D9D_FAILURES_SEED (0).
@@ -29,7 +29,9 @@ PROMISE = STEP_TIMEOUT + 5  # as documented: a second to ask for positions, the 
 PATIENCE = 120  # for a job to come to its tenth step on a machine that does other things
 SCHEDULES = [{"schedule": "gpipe"}, {"schedule": "1f1b"}, {"schedule": "1f1b", "num_stages_per_rank": 2, "zero_bubble": True},
              {"schedule": "looped_bfs", "num_stages_per_rank": 2}, {"schedule": "zero_bubble_v"}, {"schedule": "dual_pipe_v"}]
-WAYS = ("forward", "backward", "stopped", "killed")
+SPLIT = [schedule for schedule in SCHEDULES if schedule.get("zero_bubble") or schedule["schedule"] in ("zero_bubble_v", "dual_pipe_v")]
+THROWING = ("forward", "backward", "weights")
+WAYS = (*THROWING, "stopped", "killed")
 
 
 class Job:
@@ -37,7 +39,7 @@ class Job:
 
     def __init__(self, way, number):
         draw = random.Random(f"{SEED} {way} {number}")
-        self.way, self.victim, self.schedule = way, draw.randrange(NUM_RANKS), draw.choice(SCHEDULES)
+        self.way, self.victim, self.schedule = way, draw.randrange(NUM_RANKS), draw.choice(SPLIT if way == "weights" else SCHEDULES)
         self.delay = draw.random() * 0.3  # seconds after the tenth step, until it is stopped or killed
         mesh = {"pipeline_parallel": 2} if NUM_RANKS == 2 else {"pipeline_parallel": 2, "data_parallel_shard": NUM_RANKS // 2}
         self.config = {
@@ -49,8 +51,8 @@ class Job:
                         "pipelining": {"schedule": self.schedule},
                         "logging": {"period_steps": 1, "tracker": {"provider": "null"}}, "gc": {"period_steps": "disable"},
                         "checkpointing": {"save_dir": "none", "period_steps": "disable"}},
-            "fault": way if way in ("forward", "backward") else "none",
-            "rank": self.victim, "step": 12, "call": draw.randrange(4)}
+            "fault": way if way in THROWING else "none",
+            "rank": self.victim, "step": 12, "call": draw.randrange(2 if way == "weights" else 4)}  # dual_pipe_v splits two
         self.errors, self.exit_code, self.seconds = "", None, None
 
     def __str__(self):
@@ -103,7 +105,7 @@ class FailingPipelines(ProgramTest):
             self.assertRegex(error, rf"rank \d at .* for.*: rank {job.victim}\b|waited {STEP_TIMEOUT} s .*\brank {job.victim}\b", job)
         else:
             self.assertEqual(job.exit_code, 1, job)
-            place = "in backward of" if job.way == "backward" else "in model"
+            place = {"forward": "in model", "backward": "in backward of", "weights": "in backward of .*LateGradient"}[job.way]
             self.assertRegex(error, rf"rank {job.victim} breaks as asked \({place}.*, stage \d, microbatch \d of step 12\)", job)
 
     def test_each_way_ends_the_job_in_time_and_is_named(self):

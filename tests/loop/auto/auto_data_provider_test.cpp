@@ -1,9 +1,18 @@
 #include "d9d/loop/auto/auto_data_provider.h"
 
+#include <fstream>
+#include <mutex>
+#include <string>
+#include <vector>
+
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "d9d/core/communicator/thread/thread_job.h"
+
+#include "tests/support/io_faults.h"
+#include "tests/support/ranks.h"
 
 namespace d9d::auto_data_provider_test {
 namespace {
@@ -41,6 +50,31 @@ TEST(AutoDataProvider, Streams_a_dataset_of_ones_own_as_the_record_says) {
     EXPECT_EQ(values_of(*stream, num_packs), values_of(*expected, num_packs));
     EXPECT_EQ(stream->next().has_value(), repeat);
   }
+}
+
+TEST(AutoDataProvider, Says_what_all_ranks_find_alike_once) {
+  const std::filesystem::path path = test::fresh_directory("found_alike") / "tokens.bin";
+  constexpr char kEnd = 9;
+  std::ofstream(path, std::ios::binary) << std::string{1, 2, kEnd, kEnd, 3, 4, kEnd};  // the second document is empty
+  const TokensDataConfig config{.source = {.path = path,
+                                           .dtype = TokenDtype::kUint8,
+                                           .end_of_document = kEnd,
+                                           .sequence = {.sequence_length = 4, .view = DocumentsViewConfig{}}},
+                                .loader = {.global_batch_size = 2, .microbatch_size = 1}};
+  std::vector<std::string> lines;
+  std::mutex mutex;
+  test::run_ranks(test::RankBackend::kThreads, 2, [&](World& world) {
+    const DistContext context({.mesh = {.data_parallel_replicate = 2},
+                               .world = test::borrowed(world),
+                               .local_rank = world.rank(),
+                               .log_sink = [&](std::string_view line) {
+                                 const std::lock_guard lock(mutex);
+                                 lines.emplace_back(line);
+                               }});
+    (void)token_data_provider(config, {.vocabulary_size = 10, .max_positions = 4}, /*base_seed=*/1)
+        .build_pack_stream(context, std::nullopt);
+  });
+  EXPECT_THAT(lines, ::testing::ElementsAre(::testing::HasSubstr("data: left out 1 of 3 documents")));
 }
 
 }  // namespace

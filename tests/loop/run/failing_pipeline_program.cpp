@@ -1,13 +1,18 @@
-// A job in pipeline stages of which one rank throws in a forward or a backward, or which goes on until it is stopped.
+// A job in pipeline stages of which one rank throws in a forward, a backward or the gradients of weights that a split
+// backward left to do, or which goes on until it is stopped.
 // tests/program/failing_pipelines_test.py runs it:
 //
 //   D9D_TEST_PROGRAM=failing_pipeline loop_test CONFIG.json key.path=value ...      FailingJobConfig below
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include "d9d/base/log.h"
+#include "d9d/core/autograd/leaf_gradient.h"
 #include "d9d/core/launch/launch.h"
 #include "d9d/modules/module_hook.h"
 
@@ -16,10 +21,12 @@
 
 namespace d9d::test::failing_pipeline_program {
 
-enum class Fault : std::uint8_t { kNone, kForward, kBackward };
+enum class Fault : std::uint8_t { kNone, kForward, kBackward, kWeights };
 constexpr auto enum_names(Fault) {
-  return std::to_array<EnumName<Fault>>(
-      {{Fault::kNone, "none"}, {Fault::kForward, "forward"}, {Fault::kBackward, "backward"}});
+  return std::to_array<EnumName<Fault>>({{Fault::kNone, "none"},
+                                         {Fault::kForward, "forward"},
+                                         {Fault::kBackward, "backward"},
+                                         {Fault::kWeights, "weights"}});
 }
 
 struct FailingJobConfig {
@@ -29,7 +36,7 @@ struct FailingJobConfig {
   Fault fault = Fault::kNone;
   std::int64_t rank = 0;  // of the job, which throws
   std::int64_t step = 0;
-  std::int64_t call = 0;  // of the first layers of the rank's stages, in that step
+  std::int64_t call = 0;  // that throws, of those of the first layers of the rank's stages in that step
 
   static constexpr auto fields() {
     using Config = FailingJobConfig;
@@ -40,7 +47,32 @@ struct FailingJobConfig {
   }
 };
 
-// Throws in a forward or a backward of the layers that it is added to.
+// The identity. Adds a gradient of zeros to the leaf, by a product that may wait as those of weights do; where it has
+// waited it calls in_weights.
+struct LateGradient : torch::autograd::Function<LateGradient> {
+  using InWeights = std::function<void()>;
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& leaf,
+                            const InWeights* in_weights) {
+    context->saved_data["zeros"] = at::zeros_like(leaf);
+    context->saved_data["in_weights"] = reinterpret_cast<std::int64_t>(in_weights);
+    return x.view_as(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list grads) {
+    const std::array reads = {context->saved_data["zeros"].toTensor()};
+    const auto* const in_weights = reinterpret_cast<const InWeights*>(context->saved_data["in_weights"].toInt());
+    const auto product = [in_weights](auto tensors, const std::optional<GradientPlace>& place) {
+      const bool has_waited = torch::autograd::get_current_node() == nullptr;  // no backward of autograd runs
+      if (has_waited) (*in_weights)();
+      if (!place) return tensors[0];
+      place->put(tensors[0]);
+      return at::Tensor();
+    };
+    return {grads[0], make_gradient(1, reads, product), at::Tensor()};
+  }
+};
+
+// Throws in a forward, a backward or the gradients of weights of the layers that it is added to.
 class ThrowingHook final : public ModuleHook {
  public:
   ThrowingHook(const FailingJobConfig& config, const DistContext& context) : config_(config), context_(context) {}
@@ -52,10 +84,12 @@ class ThrowingHook final : public ModuleHook {
   void before_forward(Module& /*module*/, const TensorRefs& /*inputs*/) override {
     if (config_.fault == Fault::kForward) reach();
   }
-  void after_forward(Module& /*module*/, const TensorRefs& outputs) override {
-    const at::Tensor& output = outputs.front().get();
-    if (config_.fault != Fault::kBackward || !output.requires_grad()) return;
-    output.register_hook([this](const at::Tensor&) { reach(); });
+  void after_forward(Module& module, const TensorRefs& outputs) override {
+    at::Tensor& output = outputs.front().get();
+    if (!output.requires_grad()) return;
+    if (config_.fault == Fault::kBackward) output.register_hook([this](const at::Tensor&) { reach(); });
+    if (config_.fault != Fault::kWeights) return;
+    output = LateGradient::apply(output, module.named_parameters().front().second->local(), &reach_);
   }
 
  private:
@@ -68,6 +102,7 @@ class ThrowingHook final : public ModuleHook {
 
   const FailingJobConfig& config_;
   const DistContext& context_;
+  const LateGradient::InWeights reach_ = [this] { reach(); };
   std::int64_t step_ = -1;
   std::int64_t num_calls_ = 0;
 };

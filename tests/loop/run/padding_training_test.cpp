@@ -127,6 +127,18 @@ TEST(PaddingTraining, Of_a_rest_that_is_kept_is_that_of_one_rank) {
   expect_rest_on_every_layout(rest_of_five(DocumentsViewConfig{}, ShardIndexingMode::kChunked, 2));
 }
 
+// A document a microbatch, of 1, 3, 5 and 7 positions among others.
+TEST(PaddingTraining, Of_documents_of_odd_lengths_on_ranks_that_cut_positions_is_that_of_one_rank) {
+  const DataConfig data = rest_of_five(DocumentsViewConfig{}, ShardIndexingMode::kSequential, 1);
+  const auto on = [&](const DeviceMeshParameters& mesh) { return train({.mesh = mesh, .data = data, .num_steps = 2}); };
+  const Trained expected = on({});
+  for (const DeviceMeshParameters& mesh : {DeviceMeshParameters{.tensor_parallel = 2},
+                                           DeviceMeshParameters{.context_parallel_shard = 2, .tensor_parallel = 2}}) {
+    SCOPED_TRACE(mesh.world_size());
+    expect_same(on(mesh), expected);
+  }
+}
+
 TEST(PaddingTraining, Of_packed_sequences_of_a_rest_is_that_of_one_rank) {
   const DataConfig data = rest_of_five(PackedViewConfig{}, ShardIndexingMode::kSequential, 1);
   const auto on = [&](const DeviceMeshParameters& mesh) {
