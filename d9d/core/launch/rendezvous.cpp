@@ -141,7 +141,8 @@ class Rendezvous {
   }
   [[nodiscard]] double seconds() const { return static_cast<double>(options_.timeout.count()) / 1e3; }
 
-  // The store waits without a limit for the first answer of what listens. A thread that still waits then is left behind.
+  // The store waits without a limit for the first answer of what listens. A thread that still waits at the deadline is
+  // left behind.
   [[nodiscard]] Store connect(const c10d::TCPStoreOptions& options, WaitLines& lines) const {
     std::packaged_task<Store()> task([address = here_.master_address, options]() -> Store {
       return c10::make_intrusive<c10d::TCPStore>(address, options);

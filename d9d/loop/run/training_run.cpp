@@ -110,6 +110,18 @@ std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) 
   return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
 }
 
+// Empty if no handler watches the optimiser's step: then that step need not wait until the host knows the loss.
+AroundStep around_optimizer_step(const TrainingJob& job, const TrainStep& step) {
+  const EventBus& events = *job.events;
+  if (!events.has_handlers(kTrainOptimizerStepPre) && !events.has_handlers(kTrainOptimizerStepPost)) return {};
+  return [&](const std::function<void()>& step_optimizer) {
+    job.events->run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step, [&] {
+      job.freeze_guard.check();  // a handler has just run
+      step_optimizer();
+    });
+  };
+}
+
 // Runs steps; owns objects that live as long as the run.
 class TrainingRun {
  public:
@@ -172,7 +184,7 @@ class TrainingRun {
                          .wants_to_stop = interrupt_.requested(),
                          .save = saves_.progress(),
                          .next_microbatches = packs_.num_next()};
-    report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step());
+    report.gradients = gradients_.apply(job_.optimizer, report.learning_rate, own, around_optimizer_step(job_, step_));
     packs_.tell_next(report.gradients.next_microbatches);
     saves_.advance(report.gradients.save, report.gradients.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
@@ -189,18 +201,6 @@ class TrainingRun {
               job_.schedule.current_step(), ", got ", rate, ": ", base, " of the optimiser times ", factor,
               " of the scheduler. Correct the one that is wrong.");
     return rate;
-  }
-
-  // Empty if no handler watches the optimiser's step: then that step need not wait until the host knows the loss.
-  AroundStep around_optimizer_step() const {
-    const EventBus& events = *job_.events;
-    if (!events.has_handlers(kTrainOptimizerStepPre) && !events.has_handlers(kTrainOptimizerStepPost)) return {};
-    return [this](const std::function<void()>& step) {
-      job_.events->run_between(kTrainOptimizerStepPre, kTrainOptimizerStepPost, step_, [&] {
-        job_.freeze_guard.check();  // a handler has just run
-        step();
-      });
-    };
   }
 
   void log_step(const StepReport& report) {
