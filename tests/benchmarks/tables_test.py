@@ -26,6 +26,19 @@ TEXT = """some words
 """
 
 
+def tables_in(path):
+    """What tables.write_csv wrote: a row that names microseconds begins a table of other columns."""
+    found = []
+    with path.open(newline="") as file:
+        for row in csv.reader(file):
+            if "us" in row:
+                columns = row
+                found.append([])
+            else:
+                found[-1].append(dict(zip(columns, row)))
+    return found
+
+
 class Tables(unittest.TestCase):
     def test_every_table_is_found(self):
         first, second = tables.tables_of(TEXT)
@@ -65,8 +78,7 @@ class Tables(unittest.TestCase):
         pictures = sorted((BENCHMARKS / "results").glob("*/*.svg"))
         self.assertTrue(pictures)
         for picture in pictures:
-            with picture.with_suffix(".csv").open(newline="") as file:
-                drawn = tables.picture([list(csv.DictReader(file))], picture.stem)
+            drawn = tables.picture(tables_in(picture.with_suffix(".csv")), picture.stem)
             self.assertEqual(drawn, picture.read_text(), picture.name)
 
     def test_rows_of_a_peer_stand_beside_ours_of_the_same_shape(self):
