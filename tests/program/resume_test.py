@@ -176,13 +176,13 @@ class Resume(ProgramTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         told = [line for line in result.stderr.splitlines() if "goes on with what it is now" in line]
         self.assertEqual(len(told), 1, result.stderr)
-        self.assertRegex(told[0], r"/model/model/rope_base is 500000.*, and was .* in .*save-3")
+        self.assertRegex(told[0], r"model\.model\.rope_base is 500000.*, and was .* in .*save-3")
 
     def test_checkpoints_within_the_target_of_the_export_are_refused_before_a_step(self):
         job = self.saving(steps=2)
         job.config["trainer"]["checkpointing"]["save_dir"] = str(job.export / "checkpoints")
         result = job.run()
-        self.assert_one_error(result, job.export, "absent or an empty folder")
+        self.assert_one_error(result, job.export, "folder of its own for the export")
         self.assertFalse(job.metrics.exists() and job.metrics.read_text(), "a step was logged")
 
     def test_a_manifest_that_is_no_manifest_is_named(self):

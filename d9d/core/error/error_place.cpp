@@ -13,6 +13,14 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+// What follows a line end may be the file, or the remedy.
+std::string in_one_line(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < ' '; }, ' ');
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text;
+}
+
 // Of exceptions that have no room for their places: of the last few, which threads may hand to each other.
 class PlacesBeside {
  public:
@@ -93,7 +101,7 @@ std::string error_line(const std::exception& error) {
   const auto* const from_c10 = dynamic_cast<const c10::Error*>(&error);
   if (from_c10 == nullptr) {
     const std::string places = PlacesBeside::of_process().of(std::current_exception());
-    return first_line(error.what()) + (places.empty() ? "" : " (" + places + ")");
+    return in_one_line(error.what()) + (places.empty() ? "" : " (" + places + ")");
   }
   std::string line = first_line(from_c10->msg());
   for (const std::string& place : from_c10->context()) {

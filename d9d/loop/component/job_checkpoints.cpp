@@ -293,7 +293,9 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
   std::string list;
   for (const auto& change : nlohmann::json::diff(before, now)) {
     const nlohmann::json::json_pointer key(change.at("path").get<std::string>());
-    list += cat(list.empty() ? "" : "; ", key.to_string(), " is ", text(now, key), ", and was ", text(before, key));
+    std::string name = key.to_string().substr(1);
+    std::ranges::replace(name, '/', '.');
+    list += cat(list.empty() ? "" : "; ", name, " is ", text(now, key), ", and was ", text(before, key));
   }
   if (list.empty()) return;
   context.log().warning(list, " in ", saved.folder().string(), ": the job goes on with what it is now");

@@ -68,7 +68,9 @@ Rope rope_from_huggingface(const HuggingFaceDecoderConfig& config) {
   rope["type"] = type;
   if (type == "yarn") rope.emplace("truncate", true);  // the default of transformers
   if (type == "yarn" || type == "longrope" || type == "llama3") {
-    rope.emplace("original_max_position_embeddings", config.max_position_embeddings);
+    constexpr const char* kOriginal = "original_max_position_embeddings";
+    rope.emplace(kOriginal, config.max_position_embeddings);
+    if (const auto& original = config.original_max_position_embeddings) rope[kOriginal] = *original;
   }
   return {.base = base, .scaling = parse_record<RopeScalingConfig>(rope, huggingface_config_path() / key)};
 }

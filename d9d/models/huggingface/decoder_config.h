@@ -39,9 +39,10 @@ struct HuggingFaceDecoderConfig {
   std::int64_t max_position_embeddings = 1;
   double rms_norm_eps = 1e-6;
   bool tie_word_embeddings = false;
-  std::optional<double> rope_theta = {};               // published checkpoints; null: in rope_parameters
-  std::optional<nlohmann::json> rope_scaling = {};     // published checkpoints
-  std::optional<nlohmann::json> rope_parameters = {};  // transformers 5: both of the above
+  std::optional<double> rope_theta = {};                              // published checkpoints; null: in rope_parameters
+  std::optional<nlohmann::json> rope_scaling = {};                    // published checkpoints
+  std::optional<nlohmann::json> rope_parameters = {};                 // transformers 5: both of the above
+  std::optional<std::int64_t> original_max_position_embeddings = {};  // wins over that of the scaling
   std::string hidden_act = "silu";
   bool attention_bias = false;
   double attention_dropout = 0.0;
@@ -67,6 +68,7 @@ struct HuggingFaceDecoderConfig {
         required("rms_norm_eps", &Config::rms_norm_eps, greater_than(0)),
         defaulted("tie_word_embeddings", &Config::tie_word_embeddings), defaulted("rope_theta", &Config::rope_theta),
         defaulted("rope_scaling", &Config::rope_scaling), defaulted("rope_parameters", &Config::rope_parameters),
+        defaulted("original_max_position_embeddings", &Config::original_max_position_embeddings, at_least(1)),
         defaulted("hidden_act", &Config::hidden_act), defaulted("attention_bias", &Config::attention_bias),
         defaulted("attention_dropout", &Config::attention_dropout),
         defaulted("use_sliding_window", &Config::use_sliding_window),

@@ -82,8 +82,8 @@ TEST(ErrorPlace, Passes_results_on) {
   EXPECT_EQ(with_error_place("in forward", [] { return 7; }), 7);
 }
 
-TEST(ErrorLine, Is_the_first_line) {
-  EXPECT_EQ(error_line(StateError("one\ntwo")), "one");
+TEST(ErrorLine, Is_all_of_an_error_in_one_line) {
+  EXPECT_EQ(error_line(StateError("one\ntwo\x0f.\n")), "one two .");
   EXPECT_EQ(error_line(ConfigError("whole")), "whole");
 }
 

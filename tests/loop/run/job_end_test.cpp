@@ -223,7 +223,7 @@ TEST_F(JobEnd, Of_a_job_that_continues_with_other_settings_names_all_in_one_line
   EXPECT_THAT(told(2), Not(HasSubstr("goes on with what it is now")));
   job.optimizer = std::make_shared<AutoOptimizerProvider>(AdamWConfig{.lr = 0.1, .betas = {0.8, 0.999}});
   job.config.gradient_clipping.max_norm = 2.0;
-  EXPECT_THAT(told(3), AllOf(HasSubstr("/optimizer/betas/0 is 0.8, and was 0.9; /trainer/gradient_clipping/max_norm is "
+  EXPECT_THAT(told(3), AllOf(HasSubstr("optimizer.betas.0 is 0.8, and was 0.9; trainer.gradient_clipping.max_norm is "
                                        "2.0, and was null in "),
                              HasSubstr("save-2: the job goes on with what it is now")));
 }

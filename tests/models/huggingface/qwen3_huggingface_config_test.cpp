@@ -142,6 +142,17 @@ TEST(Qwen3HuggingFaceConfig, Carries_every_rope_scaling_that_both_sides_have) {
   }
 }
 
+// As in transformers (standardize_rope_params).
+TEST(Qwen3HuggingFaceConfig, Takes_the_original_context_from_beside_the_rope_scaling_first) {
+  json config = with(dense_config(), "original_max_position_embeddings", 1024);
+  for (const json& inside : {json(), json(64)}) {
+    config["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", inside}};
+    if (inside.is_null()) config["rope_scaling"].erase("original_max_position_embeddings");
+    const auto parameters = qwen3_dense_parameters_from_huggingface(config);
+    EXPECT_EQ(std::get<YarnRopeScalingConfig>(*parameters.rope_scaling).original_max_position_embeddings, 1024);
+  }
+}
+
 TEST(Qwen3HuggingFaceConfig, Rounds_yarns_range_unless_told_otherwise_as_transformers_does) {
   const json yarn = {{"type", "yarn"}, {"factor", 4.0}};
   const auto parameters = qwen3_dense_parameters_from_huggingface(with(dense_config(), "rope_scaling", yarn));
