@@ -79,6 +79,10 @@ void Tokenizer::append_ids(std::string_view text, const EncodeOptions& options, 
   detail::Encoder(*state_, *scratch, text, without_offsets, ids).run();
 }
 
+std::size_t Tokenizer::next_cut(std::string_view text, std::size_t from, std::size_t to) const {
+  return detail::next_line_cut(text, from, to, state_->line_cut);
+}
+
 std::span<const std::uint32_t> Tokenizer::tokens_before_text() const { return state_->post_processor.before; }
 std::span<const std::uint32_t> Tokenizer::tokens_behind_text() const { return state_->post_processor.after; }
 

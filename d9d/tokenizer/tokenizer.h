@@ -58,6 +58,12 @@ class Tokenizer {
   // Adds the ids to `ids`.
   void append_ids(std::string_view text, const EncodeOptions& options, std::vector<std::uint32_t>& ids) const;
 
+  // The first place in [from, to) where `text`, UTF-8 of any length, may be cut: the ids of its pieces, encoded alone
+  // without the template's tokens, are those of the whole. At a line break that a letter follows; `to` without one, and
+  // for a tokenizer of which this is not known: another pattern than the published ones, a space in front of texts,
+  // added tokens that take white space around them or have line breaks.
+  [[nodiscard]] std::size_t next_cut(std::string_view text, std::size_t from, std::size_t to) const;
+
   // What stands around the text where special tokens are added: for a text that is encoded in pieces.
   [[nodiscard]] std::span<const std::uint32_t> tokens_before_text() const;
   [[nodiscard]] std::span<const std::uint32_t> tokens_behind_text() const;

@@ -17,6 +17,10 @@ std::string normalized(const std::vector<NormalForm>& forms, std::string text) {
   return text;
 }
 
+bool reaches_over_line_breaks(const AddedToken& token) {
+  return token.lstrip || token.rstrip || token.content.find('\n') != std::string::npos;
+}
+
 std::vector<TokenText> texts_of(const BpeModel& model, const std::vector<AddedToken>& added,
                                 const std::vector<NormalForm>& forms) {
   std::vector<TokenText> texts;
@@ -92,6 +96,9 @@ TokenizerState::TokenizerState(const JsonNode& file)
       added_in_text({}, {}),
       added_in_normalized_text({}, {}) {
   const std::vector<AddedToken> added = read_added_tokens(file.find("added_tokens"), *model);
+  if (!pre_tokenizer.add_prefix_space && std::ranges::none_of(added, reaches_over_line_breaks)) {
+    line_cut = pre_tokenizer.line_cut;
+  }
   added_in_text = matcher_of(added, false, normal_forms, file);
   added_in_normalized_text = matcher_of(added, true, normal_forms, file);
   tokens = texts_of(*model, added, normal_forms);

@@ -53,7 +53,8 @@ struct TokenizerState {
   std::vector<NormalForm> normal_forms;
   PreTokenizer pre_tokenizer;
   PostProcessor post_processor;
-  AddedTokenMatcher added_in_text;  // those that are found before normalisation
+  LineCut line_cut = LineCut::kNone;  // of whole texts
+  AddedTokenMatcher added_in_text;    // those that are found before normalisation
   AddedTokenMatcher added_in_normalized_text;
   StringMap<TokenId> added_ids;
   std::vector<TokenText> tokens;  // by id

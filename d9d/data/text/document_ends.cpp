@@ -31,13 +31,16 @@ bool end_with_special_tokens(const TextRows& rows, const TextEncoder& encoder) {
   std::int64_t num_documents = 0;
   bool all_end = true;
   std::string problem;
-  rows.read(0, [&](const TextRow& row) {
-    if (!all_end || num_documents == kLooksAt) return;
+  const auto look = [&](const TextRow& row) {
+    if (!all_end || num_documents == kLooksAt || !row.ends) return;
     const auto document = encode_row(rows, 0, row, encoder, {.bad_rows = BadRows::kSkip}, problem);
     if (!document || document->tokens.empty()) return;
     ++num_documents;
     all_end = encoder.is_special(document->tokens.back());
-  });
+  };
+  for (std::int64_t piece = 0; piece < rows.num_pieces(0); ++piece) {
+    rows.read_piece(0, piece, next_cut_of(encoder), look);
+  }
   return all_end;
 }
 

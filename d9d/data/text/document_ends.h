@@ -13,7 +13,8 @@ namespace d9d {
 
 // Of the first documents, as their texts may have ends of their own.
 [[nodiscard]] bool end_with_special_tokens(const TokenDocuments& documents, const TextEncoder& encoder);
-// The same of rows that are not tokenised yet: reads their first part, and tokenises the first rows of it.
+// The same of rows that are not tokenised yet: reads their first part, and tokenises the first rows of it, of one in
+// pieces the last piece.
 [[nodiscard]] bool end_with_special_tokens(const TextRows& rows, const TextEncoder& encoder);
 
 // Names a token of the encoder that may be meant as the end, if it has one.

@@ -28,6 +28,11 @@ class TextEncoder {
   // Appends the ids of `text`, which is UTF-8, without tokens around it. Thread-safe. Throws ConfigError for a text
   // that it has no tokens for, as does encode_row().
   virtual void encode(std::string_view text, std::vector<std::int64_t>& ids) const = 0;
+  // The first place in [from, to) where `text` may be cut: encode() of its pieces, one after the other, gives the ids
+  // of the whole. `to` without one, or where the encoder does not know better.
+  [[nodiscard]] virtual std::size_t next_cut(std::string_view /*text*/, std::size_t /*from*/, std::size_t to) const {
+    return to;
+  }
   // What stands in front of a row's first column, and behind its last.
   [[nodiscard]] virtual std::span<const std::int64_t> tokens_before() const { return {}; }
   [[nodiscard]] virtual std::span<const std::int64_t> tokens_behind() const { return {}; }
@@ -54,6 +59,9 @@ class ByteEncoder final : public TextEncoder {
  public:
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override {
     for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
+  }
+  [[nodiscard]] std::size_t next_cut(std::string_view /*text*/, std::size_t from, std::size_t /*to*/) const override {
+    return from;
   }
   [[nodiscard]] std::int64_t vocabulary_size() const override { return 256; }
   [[nodiscard]] std::optional<std::int64_t> id_of(std::string_view token) const override {

@@ -1,11 +1,14 @@
-// Text files as rows: each file is one, unless it is empty.
+// Text files as rows: each file is one, unless it is empty. A large one is read in pieces.
 //
 // Example
 //   const TextFileRows rows(match_files({"corpus/*.txt"}));
 #pragma once
 
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "d9d/data/text/text_rows.h"
@@ -18,18 +21,36 @@ void check_text_file(const std::filesystem::path& path);
 
 class TextFileRows final : public TextRows {
  public:
-  // Looks at the beginning of each file. Throws IoError for one that cannot be read, and as check_text_file().
-  explicit TextFileRows(const std::vector<std::filesystem::path>& files);
+  static constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
+
+  // A piece ends at the first place for it from a multiple of piece_bytes on. Looks at the beginning of each file.
+  // Throws IoError for one that cannot be read, and as check_text_file().
+  explicit TextFileRows(const std::vector<std::filesystem::path>& files, std::int64_t piece_bytes = kPieceBytes);
 
   [[nodiscard]] std::int64_t num_parts() const override { return std::ssize(files_); }
   // A file that is not UTF-8 is a row with a problem. Throws IoError for a file that cannot be read.
   void read(std::int64_t part, const std::function<void(const TextRow&)>& each) const override;
+  [[nodiscard]] std::int64_t num_pieces(std::int64_t part) const override;
+  // The file is looked at as a whole once: of one that is not UTF-8 the first piece has the row with the problem, and
+  // the others none.
+  void read_piece(std::int64_t part, std::int64_t piece, const NextCut& next_cut,
+                  const std::function<void(const TextRow&)>& each) const override;
   [[nodiscard]] std::string place(std::int64_t part, std::int64_t row) const override;
   [[nodiscard]] std::string fingerprint() const override;
   [[nodiscard]] std::string content_fingerprint() const override;
 
  private:
+  // What is wrong with a file, when somebody has looked.
+  struct Look {
+    std::once_flag once;
+    std::string problem;
+  };
+  [[nodiscard]] const std::string& problem_of(std::int64_t part, std::string_view text) const;
+
   std::vector<std::filesystem::path> files_;
+  std::vector<std::int64_t> num_pieces_;
+  std::vector<std::unique_ptr<Look>> looks_;
+  std::int64_t piece_bytes_;
 };
 
 }  // namespace d9d

@@ -17,10 +17,27 @@ namespace d9d {
 
 namespace {
 
-// The documents of one part of the rows.
-struct EncodedPart {
+// Of a part of the rows.
+struct Piece {
+  std::int64_t part = 0;
+  std::int64_t index = 0;
+  bool is_last = true;
+};
+
+std::vector<Piece> pieces_of(const TextRows& rows) {
+  std::vector<Piece> pieces;
+  for (std::int64_t part = 0; part < rows.num_parts(); ++part) {
+    const std::int64_t count = rows.num_pieces(part);
+    for (std::int64_t i = 0; i < count; ++i) pieces.push_back({.part = part, .index = i, .is_last = i + 1 == count});
+  }
+  return pieces;
+}
+
+// The documents of a piece.
+struct EncodedPiece {
   std::vector<std::byte> tokens = {};
   std::vector<std::int64_t> lengths = {};
+  bool goes_on = false;  // the last document, in the next piece
   bool has_targets = false;
   std::vector<TokenRange> targets = {};
   std::vector<std::int64_t> num_targets = {};  // by document
@@ -36,12 +53,12 @@ void append(const std::vector<std::int64_t>& ids, std::vector<std::byte>& bytes)
   bytes.insert(bytes.end(), raw.begin(), raw.end());
 }
 
-EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncoder& encoder,
-                        const TokenizeOptions& options, TokenDtype dtype) {
-  EncodedPart encoded;
-  rows.read(part, [&](const TextRow& row) {
+EncodedPiece encode_piece(const TextRows& rows, const Piece& piece, const TextEncoder& encoder,
+                          const TokenizeOptions& options, TokenDtype dtype) {
+  EncodedPiece encoded;
+  rows.read_piece(piece.part, piece.index, next_cut_of(encoder), [&](const TextRow& row) {
     std::string problem;
-    const auto document = encode_row(rows, part, row, encoder, options, problem);
+    const auto document = encode_row(rows, piece.part, row, encoder, options, problem);
     if (!document) {
       if (encoded.num_skipped == 0) encoded.first_skipped = problem;
       encoded.num_skipped += row.num_rows;
@@ -53,6 +70,7 @@ EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncod
       encoded.num_targets.push_back(std::ssize(*document->targets));
     }
     encoded.lengths.push_back(std::ssize(document->tokens));
+    encoded.goes_on = !row.ends;
     if (dtype == TokenDtype::kUint16) {
       append<std::uint16_t>(document->tokens, encoded.tokens);
     } else {
@@ -62,7 +80,7 @@ EncodedPart encode_part(const TextRows& rows, std::int64_t part, const TextEncod
   return encoded;
 }
 
-// Writes the parts into the folder, which is not yet in its place.
+// Writes the pieces into the folder, which is not yet in its place.
 class Writer {
  public:
   Writer(const std::filesystem::path& folder, TokenDtype dtype)
@@ -71,16 +89,19 @@ class Writer {
     put<std::int64_t>(offsets_, {0});
   }
 
-  void append(const EncodedPart& part, std::int64_t max_rows) {
+  void append(const EncodedPiece& part, bool ends_part, std::int64_t max_rows) {
     const std::int64_t most = max_rows < 0 ? std::ssize(part.lengths) : max_rows - manifest_.num_documents;
     const auto count = std::clamp<std::int64_t>(most, 0, std::ssize(part.lengths));
     std::vector<std::int64_t> ends;
     const std::int64_t first = manifest_.num_tokens;
     for (std::int64_t i = 0; i < count; ++i) ends.push_back(manifest_.num_tokens += part.lengths[i]);
-    manifest_.num_documents += count;
-    ++manifest_.num_parts;
+    if (part.goes_on && count == std::ssize(part.lengths)) ends.pop_back();
+    manifest_.num_documents += std::ssize(ends);
     put(offsets_, ends);
-    put<std::int64_t>(parts_, {manifest_.num_documents});
+    if (ends_part) {
+      ++manifest_.num_parts;
+      put<std::int64_t>(parts_, {manifest_.num_documents});
+    }
     const std::int64_t num_bytes = (manifest_.num_tokens - first) * bytes_per_token(manifest_.dtype);
     const auto tokens = std::span(part.tokens).first(static_cast<std::size_t>(num_bytes));
     tokens_.write(tokens);
@@ -116,8 +137,8 @@ class Writer {
     AtomicFile offsets;
   };
 
-  // Of the first `count` documents of the part.
-  void append_targets(const EncodedPart& part, std::int64_t count) {
+  // Of the first `count` documents of the piece.
+  void append_targets(const EncodedPiece& part, std::int64_t count) {
     if (!targets_) {
       targets_.emplace(folder_);
       put<std::int64_t>(targets_->offsets, {0});
@@ -166,17 +187,21 @@ TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder
   Writer writer(directory.staging(), dtype);
   {
     const std::int64_t num_threads = std::max<std::int64_t>(options.num_threads, 1);
-    OrderedWorkers<EncodedPart> workers(
-        [&](std::int64_t part) { return encode_part(rows, part, encoder, options, dtype); },
+    const std::vector<Piece> pieces = pieces_of(rows);
+    OrderedWorkers<EncodedPiece> workers(
+        [&](std::int64_t i) {
+          return encode_piece(rows, pieces[static_cast<std::size_t>(i)], encoder, options, dtype);
+        },
         {.first = 0,
-         .end = rows.num_parts(),
+         .end = std::ssize(pieces),
          .num_workers = num_threads,
          .num_ahead = 2 * num_threads,
          .patience = kLongestWait});  // they use what this function borrows
     const auto is_full = [&] { return options.max_rows >= 0 && writer.manifest().num_documents >= options.max_rows; };
-    for (std::int64_t part = 0; part < rows.num_parts() && !is_full(); ++part) {
-      writer.append(workers.take(), options.max_rows);
-      if (options.on_progress) options.on_progress(part + 1, writer.manifest().num_tokens);
+    for (const Piece& piece : pieces) {
+      if (piece.index == 0 && is_full()) break;
+      writer.append(workers.take(), piece.is_last, options.max_rows);
+      if (options.on_progress) options.on_progress(piece.part + (piece.is_last ? 1 : 0), writer.manifest().num_tokens);
     }
   }
   const TokenizedManifest& manifest = writer.manifest();

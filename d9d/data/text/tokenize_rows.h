@@ -22,11 +22,12 @@ struct TokenizeOptions {
   BadRows bad_rows = BadRows::kRefuse;
   std::int64_t max_rows = -1;  // rows after these are not read; < 0: all
   std::int64_t num_threads = 1;
-  // Told after each part: parts done of all, and tokens so far.
+  // Told after each part and each piece of one: parts done of all, and tokens so far.
   std::function<void(std::int64_t num_parts, std::int64_t num_tokens)> on_progress = {};
 };
 
-// Documents are the rows in order, as TextEncoder::encode_row has them. The folder appears whole; it must not exist,
+// Documents are the rows in order, as TextEncoder::encode_row has them; pieces of long rows (TextRows::read_piece) are
+// tokenised on several threads. The folder appears whole; it must not exist,
 // its parent must. The same for any number of threads. Returns what the manifest says. Throws IoError as the options
 // say, and if no row is a document.
 TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options,

@@ -21,6 +21,9 @@ class TokenizerEncoder : public TextEncoder {
   TokenizerEncoder(const std::filesystem::path& file, EncodeOptions options);
 
   void encode(std::string_view text, std::vector<std::int64_t>& ids) const override;
+  [[nodiscard]] std::size_t next_cut(std::string_view text, std::size_t from, std::size_t to) const override {
+    return tokenizer_.next_cut(text, from, to);
+  }
   [[nodiscard]] std::span<const std::int64_t> tokens_before() const override { return before_; }
   [[nodiscard]] std::span<const std::int64_t> tokens_behind() const override { return behind_; }
   [[nodiscard]] std::int64_t vocabulary_size() const override { return std::int64_t{tokenizer_.highest_id()} + 1; }

@@ -33,6 +33,16 @@ SplitBehavior read_behavior(const JsonNode& node) {
   node.refuse("Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext", "There is no other.");
 }
 
+// Of a Split that cuts a text into the matches of a pattern, with nothing between them that is kept or removed.
+std::optional<std::string> pattern_of_words(const JsonNode& split) {
+  const auto regex = split.at("pattern").find("Regex");
+  if (!regex) return std::nullopt;
+  const SplitBehavior behavior = read_behavior(split.at("behavior"));
+  const bool invert = flag(split, "invert", false);
+  if (behavior != (invert ? SplitBehavior::kRemoved : SplitBehavior::kIsolated)) return std::nullopt;
+  return regex->string();
+}
+
 std::unique_ptr<Splitter> read_split(const JsonNode& node) {
   node.expect_keys({"type", "pattern", "behavior", "invert"});
   const JsonNode pattern = node.at("pattern");
@@ -43,8 +53,8 @@ std::unique_ptr<Splitter> read_split(const JsonNode& node) {
   if (literal) return literal_splitter(literal->string(), behavior, invert);
   const JsonNode regex = pattern.at("Regex");
   // The matches of these are all there is: nothing is left to remove, or to keep instead of them.
-  if (invert ? behavior == SplitBehavior::kRemoved : behavior == SplitBehavior::kIsolated) {
-    if (auto splitter = published_splitter(regex.string())) return splitter;
+  if (const auto words = pattern_of_words(node)) {
+    if (auto splitter = published_splitter(*words)) return splitter;
   }
   return regex_splitter(regex.string(), behavior, invert, regex.place());
 }
@@ -77,6 +87,17 @@ void read_template(const JsonNode& node, PostProcessor& result) {
     is_behind_text = true;
   }
   if (!is_behind_text) node.at("single").refuse("the text", "A template without it is not built.");
+}
+
+// Digits and letters, and with them line breaks, are apart before the first step that decides; steps behind it cut its
+// words one by one.
+LineCut line_cut_of_steps(const std::vector<JsonNode>& steps) {
+  for (const JsonNode& step : steps) {
+    const std::string& name = step.at("type").string();
+    if (name == "ByteLevel" && flag(step, "use_regex", true)) return line_cut_of(kGpt2Pattern);
+    if (name == "Split") return line_cut_of(pattern_of_words(step).value_or(""));
+  }
+  return LineCut::kNone;
 }
 
 }  // namespace
@@ -136,6 +157,7 @@ PreTokenizer read_pre_tokenizer(const JsonNode& node) {
     }
   }
   if (steps.empty()) node.refuse("ByteLevel", "Only byte-level tokenizers are read.");
+  result.line_cut = line_cut_of_steps(steps);
   return result;
 }
 

@@ -10,6 +10,7 @@
 #include "d9d/tokenizer/added/added_tokens.h"
 #include "d9d/tokenizer/bpe/bpe_model.h"
 #include "d9d/tokenizer/format/json_node.h"
+#include "d9d/tokenizer/split/line_cut.h"
 #include "d9d/tokenizer/split/splitter.h"
 #include "d9d/tokenizer/unicode/normalization.h"
 
@@ -17,6 +18,7 @@ namespace d9d::detail {
 
 struct PreTokenizer {
   bool add_prefix_space = false;  // before a piece of text that begins with none
+  LineCut line_cut = LineCut::kNone;
   SplitterChain splitters;
 };
 
