@@ -82,7 +82,7 @@ at::Tensor numbers(const DeviceTable& table, at::IntArrayRef sizes, double scale
 // Softmaxes as in training: nine tenths of each are on 32 tokens, the k-th of them in proportion to k^-1.5, of which
 // frequent ones, with low ids, are drawn more often; the rest is spread over the vocabulary.
 Inputs peaked_inputs(const DeviceTable& table, const Shape& shape) {
-  const at::Tensor weight = numbers(table, {shape.vocabulary, shape.hidden}, 0.05);
+  const at::Tensor weight = numbers(table, {shape.vocabulary, shape.hidden}, 0.05).abs_().mul_(2).sub_(0.05);
   const double squares = static_cast<double>(shape.hidden) * 0.05 * 0.05 / 3;  // of a row of the weight
   at::Tensor hidden = at::zeros({shape.rows, shape.hidden}, table.device());
   at::Tensor targets;
