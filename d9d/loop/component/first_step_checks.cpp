@@ -205,7 +205,6 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
   }
   samples_.clear();
   const std::vector<nlohmann::json> all = all_gather_object(own, context.mesh(MeshDomain::kBatch));
-  if (!context.is_main_process()) return;
   std::set<std::string> stay, change, differ;
   std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> values_at;
   for (const nlohmann::json& one : all) {
@@ -218,7 +217,7 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
     }
   }
   std::erase_if(stay, [&](const std::string& name) { return change.contains(name); });
-  if (!stay.empty()) {
+  if (!stay.empty() && context.is_main_process()) {
     context.log().warning(
         "the optimiser's first step did not change ", first_of({stay.begin(), stay.end()}),
         ", which has a gradient, at a learning rate of ", learning_rate_,
@@ -226,11 +225,11 @@ void FirstUpdate::end(const DistContext& context, bool has_gradients) {
         "steps vanish: set trainer.model_stage_factory.master_dtype, or use stochastic rounding, by which a small "
         "parameter may move in a later step.");
   }
-  if (!differ.empty()) {
-    context.log().warning("ranks that hold the same elements of ", first_of({differ.begin(), differ.end()}),
-                          " have other values after the first step. Build model and optimiser alike on every rank, and "
-                          "write to parameters on all of them.");
-  }
+  D9D_CHECK(
+      differ.empty(), ConfigError, "[loop::training] expected equal values of ",
+      first_of({differ.begin(), differ.end()}),
+      " on all ranks that hold the same elements after the first step, got others. Build model and optimiser alike "
+      "on every rank, and write to parameters on all of them.");
 }
 
 void warn_of_float16(const DistContext& context, const Module& module) {

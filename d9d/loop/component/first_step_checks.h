@@ -95,7 +95,8 @@ class FirstUpdate {
   void begin(const Module& module, double learning_rate);
   // Collective over all ranks, with the same arguments, in the first step that begin() has prepared and whose gradients
   // are not all 0. The main process logs parameters with a gradient of which these elements are what they were on all
-  // ranks, and parameters of which ranks that hold the same elements now have other values. Waits for the device.
+  // ranks. Throws ConfigError on all ranks where some that hold the same elements now have other values. Waits for the
+  // device.
   void end(const DistContext& context, bool has_gradients);
 
  private:

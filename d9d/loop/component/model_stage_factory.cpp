@@ -47,6 +47,10 @@ LoadReport load_source_checkpoint(const DistContext& context, Module& module, co
     with_error_place("in trainer.model_stage_factory, source_checkpoint and source_may_lack", [&] {
       const LoadOptions options{.may_be_missing = config.source_may_lack.value_or("")};
       if (const auto saved = checkpoint_at(folder)) {
+        if (context.is_main_process()) {
+          context.log().info("begins with the weights of ", saved->folder().string(),
+                             ", by the names that a job saves: map_source_checkpoint() is not called");
+        }
         report = load_saved_model(module, *saved, options);
       } else {
         const HuggingFaceDirectory source(folder);

@@ -222,6 +222,14 @@ TEST(Replicas, That_differ_are_refused_where_failed_saves_are_not) {
               ::testing::AllOf(HasSubstr("expected equal values of "), Not(HasSubstr("has save-"))));
 }
 
+TEST(Replicas, That_begin_with_other_values_are_refused_in_the_first_step) {
+  ActingTask::when_built = [](Module& module, std::int64_t rank) {
+    if (rank == 0) module.named_parameters().back().second->local().detach().add_(1e-3);
+  };
+  EXPECT_THAT(log_of_acting_ranks([](toy::Job&, std::int64_t) {}, Layout::kReplicas),
+              HasSubstr("on all ranks that hold the same elements after the first step, got others"));
+}
+
 TEST(Replicas, That_differ_are_not_exported_by_a_job_that_saves_nothing) {
   const auto folder = std::filesystem::path(::testing::TempDir()) / "d9d_differing_export";
   std::filesystem::remove_all(folder);
