@@ -51,10 +51,11 @@ void add_places(const TrackerConfig& config, const std::string& key, Places& pla
 
 bool is_within(const fs::path& inner, const fs::path& outer) {
   const auto whole = [](const fs::path& path) {
-    std::error_code error;
-    const fs::path place = fs::weakly_canonical(fs::absolute(path), error);
+    std::error_code error;  // of a path that is nowhere
+    const fs::path place = fs::weakly_canonical(fs::absolute(path, error), error);
     return place.has_filename() ? place : place.parent_path();
   };
+  if (inner.empty() || outer.empty()) return false;
   const fs::path rest = whole(inner).lexically_relative(whole(outer));
   return !rest.empty() && *rest.begin() != "..";
 }
