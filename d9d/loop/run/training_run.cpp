@@ -151,7 +151,7 @@ class TrainingRun {
     set_timeout(job_.config.timeout.init_timeout);  // an export may follow, which takes longer than a step
     gradients_.close();
     bar_.finish();
-    if (job_.schedule.is_done()) job_.updates.check(job_.schedule.total_steps());
+    if (job_.schedule.is_done()) job_.updates.check(job_.schedule.total_steps(), main_log());
     run_->close(RunOutcome::kCompleted);
     if (job_.schedule.is_done()) return TrainingOutcome::kFinished;
     log_.warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(), " as asked");
@@ -159,6 +159,7 @@ class TrainingRun {
   }
 
  private:
+  const Logger* main_log() const { return job_.context.is_main_process() ? &log_ : nullptr; }
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
 
   StepReport run_step() {
@@ -188,8 +189,7 @@ class TrainingRun {
     packs_.tell_next(report.gradients.next_microbatches);
     saves_.advance(report.gradients.save, report.gradients.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
-    job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(),
-                     job_.context.is_main_process() ? &log_ : nullptr);
+    job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(), main_log());
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
   }
