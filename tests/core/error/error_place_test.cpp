@@ -55,7 +55,7 @@ TEST(ErrorPlace, Is_kept_beside_exceptions_of_others) {
   struct OwnError : std::runtime_error {
     using std::runtime_error::runtime_error;
   };
-  EXPECT_EQ(line_of([] { throw OwnError("boom\nof the user"); }), "boom (in layers.0, microbatch 3)");
+  EXPECT_EQ(line_of([] { throw OwnError("boom\nof the user"); }), "boom of the user (in layers.0, microbatch 3)");
   EXPECT_THROW(with_error_place("in forward", [] { throw OwnError("boom"); }), OwnError);
 }
 
