@@ -207,7 +207,7 @@ TEST_F(CheckpointDirectoryTest, In_use_by_a_job_is_refused_to_another_on_all_its
   fs::create_directory(folder_ / "save-4.tmp");
   on_ranks(layouts()[1], [&](const DeviceMesh& mesh) {
     EXPECT_THAT([&] { (void)CheckpointDirectory(folder_, mesh).prepare(); },
-                ThrowsMessage<IoError>(HasSubstr("to be in use by no other job, got process ")));
+                ThrowsMessage<IoError>(HasSubstr("to be in use by no other job, got another part of this job")));
   });
   EXPECT_TRUE(fs::exists(folder_ / "save-4.tmp"));
   lock.reset();
