@@ -36,6 +36,7 @@ PROCESS = {
     "d9d::open_column_file(d9d::ColumnRequest const&)::open": "libraries are loaded once",
     "d9d::cuda_capability_major(c10::Device)::known": "a device does not change",
     "d9d::detail::(anonymous namespace)::make_seeded": "guards ATen's generator, of which a process has one",
+    "d9d::(anonymous namespace)::on_bus_error(": "a signal handler, of which one thread tells how the process ends",
     "c10d::TORCH_GLOO_LAZY_INIT": "LibTorch's",
 }
 
