@@ -1,6 +1,7 @@
 #include "d9d/core/communicator/process_group/watchdog.h"
 
 #include <charconv>
+#include <numeric>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -228,26 +229,36 @@ void Watchdog::tell_who_is_missing(const GroupState& group, const FailedOperatio
   }
 }
 
+std::vector<std::int64_t> Watchdog::ask(const std::vector<std::int64_t>& ranks, const std::string& message,
+                                        const std::function<bool(std::int64_t)>& has_answered) {
+  std::vector<std::int64_t> silent;
+  for (const std::int64_t rank : ranks) {
+    if (rank == rank_) continue;
+    mailbox_.send(rank, message);
+    silent.push_back(rank);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kAnswerDelay;
+  while (!silent.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::erase_if(silent, has_answered);
+    std::this_thread::sleep_for(kPoll);
+  }
+  return silent;
+}
+
 // Asks once in a job: later callers read what the first found.
 std::string Watchdog::ranks_without_answer() {
-  const auto deadline = std::chrono::steady_clock::now() + kAnswerDelay;
   if (!mailbox_.is_first(cat("asks/", kWithoutAnswer))) {
+    const auto deadline = std::chrono::steady_clock::now() + kAnswerDelay;
     while (std::chrono::steady_clock::now() < deadline) {
       if (const auto found = mailbox_.find(kWithoutAnswer)) return *found;
       std::this_thread::sleep_for(kPoll);
     }
     return "";
   }
-  std::vector<std::int64_t> silent;
-  for (std::int64_t rank = 0; rank < world_size_; ++rank) {
-    if (rank == rank_) continue;
-    mailbox_.send(rank, kAnswer);
-    silent.push_back(rank);
-  }
-  while (!silent.empty() && std::chrono::steady_clock::now() < deadline) {
-    std::erase_if(silent, [&](std::int64_t rank) { return mailbox_.find(alive_key(rank)).has_value(); });
-    std::this_thread::sleep_for(kPoll);
-  }
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world_size_));
+  std::iota(all.begin(), all.end(), 0);
+  const std::vector<std::int64_t> silent =
+      ask(all, kAnswer, [&](std::int64_t rank) { return mailbox_.find(alive_key(rank)).has_value(); });
   std::string names;
   for (const std::int64_t rank : silent) append(names, ", ", cat("rank ", rank));
   const std::string found =
@@ -257,25 +268,15 @@ std::string Watchdog::ranks_without_answer() {
 }
 
 std::map<std::int64_t, Position> Watchdog::ask_positions(const GroupState& group) {
-  std::vector<std::int64_t> silent;
-  for (const std::int64_t rank : group.group().ranks) {
-    if (rank == rank_) continue;
-    mailbox_.send(rank, cat(kWhere, "\n", group.key(), "\n"));
-    silent.push_back(rank);
-  }
   std::map<std::int64_t, Position> positions = {{rank_, group.position()}};
-  const auto deadline = std::chrono::steady_clock::now() + kAnswerDelay;
-  while (!silent.empty() && std::chrono::steady_clock::now() < deadline) {
-    std::erase_if(silent, [&](std::int64_t rank) {
-      std::optional<std::string> answer = mailbox_.find(answer_key(group, rank));
-      if (!answer) return false;
-      const std::string number = take_line(*answer);
-      std::from_chars(number.data(), number.data() + number.size(), positions[rank].number);
-      positions[rank].operation = *answer;
-      return true;
-    });
-    std::this_thread::sleep_for(kPoll);
-  }
+  (void)ask(group.group().ranks, cat(kWhere, "\n", group.key(), "\n"), [&](std::int64_t rank) {
+    std::optional<std::string> answer = mailbox_.find(answer_key(group, rank));
+    if (!answer) return false;
+    const std::string number = take_line(*answer);
+    std::from_chars(number.data(), number.data() + number.size(), positions[rank].number);
+    positions[rank].operation = *answer;
+    return true;
+  });
   return positions;
 }
 

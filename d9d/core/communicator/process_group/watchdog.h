@@ -12,6 +12,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -62,6 +63,9 @@ class Watchdog {
   void fail_all(const GroupFailure& failure);
   void keep_own_reason(const std::string& reason);
   [[nodiscard]] std::vector<std::shared_ptr<GroupState>> groups() const;
+  // Sends the message to the others among `ranks`, and returns those that have not answered in time.
+  [[nodiscard]] std::vector<std::int64_t> ask(const std::vector<std::int64_t>& ranks, const std::string& message,
+                                              const std::function<bool(std::int64_t rank)>& has_answered);
   [[nodiscard]] std::map<std::int64_t, Position> ask_positions(const GroupState& group);  // only ranks that answer
   [[nodiscard]] std::string diagnose(const GroupState& group, const FailedOperation& failed);
   [[nodiscard]] std::string ranks_without_answer();  // " No answer from rank 3: ..." of all of the job, or ""
