@@ -15,8 +15,10 @@ namespace {
 
 using ::d9d::testing::backward;
 using ::d9d::testing::DenseFilter;
+using ::d9d::testing::expect_equal;
 using ::d9d::testing::filter_gradients;
 using ::d9d::testing::FilterCase;
+using ::d9d::testing::filtered_options;
 using ::d9d::testing::FilterGradients;
 using ::d9d::testing::kGpu;
 using ::d9d::testing::kIgnore;
@@ -53,12 +55,6 @@ const std::vector<Road> kRoads = {
     {at::kDouble, false}, {at::kFloat, false}, {at::kHalf, false}, {at::kBFloat16, false}, {at::kBFloat16, true}};
 std::string text_of(const Road& road) { return cat(road.dtype, road.in_forward ? ", in forward" : ""); }
 
-void expect_equal(const FilterGradients& actual, const FilterGradients& expected, const test::Tolerance& tolerance) {
-  test::expect_close("hidden", actual.hidden.cpu(), expected.hidden, tolerance);
-  test::expect_close("weights", actual.weights.cpu(), expected.weights, tolerance);
-  if (actual.bias.defined()) test::expect_close("bias", actual.bias.cpu(), expected.bias, tolerance);
-}
-
 // The filter moves no element further from the unfiltered result of the same kernels than its bound.
 void expect_within_bound(const FilterCase& one, LinearCrossEntropyOptions options, const Road& road) {
   options.gradients_in_forward = road.in_forward;
@@ -78,13 +74,7 @@ void expect_within_bound(const FilterCase& one, LinearCrossEntropyOptions option
 }
 
 TEST_F(GradientFilterCuda, Leaves_out_exactly_the_tiles_below_eps) {
-  const at::Tensor bias = values({800}, 30);
-  const std::vector<LinearCrossEntropyOptions> all = {
-      {.filter_eps = kEps},
-      {.bias = bias, .filter_eps = kEps},
-      {.softcap = 30.0, .filter_eps = kEps},
-      {.z_loss_weight = 0.05, .filter_eps = kEps},
-      {.bias = bias, .softcap = 35.0, .z_loss_weight = 0.02, .filter_eps = kEps}};
+  const std::vector<LinearCrossEntropyOptions> all = filtered_options(kEps);
   for (std::size_t index = 0; index < all.size(); ++index) {
     for (const bool has_lse_gradient : {true, false}) {
       SCOPED_TRACE(cat("option ", index, has_lse_gradient ? ", gradient of lse" : ""));

@@ -18,8 +18,10 @@ namespace {
 
 using ::d9d::testing::dense;
 using ::d9d::testing::DenseFilter;
+using ::d9d::testing::expect_equal;
 using ::d9d::testing::filter_gradients;
 using ::d9d::testing::FilterCase;
+using ::d9d::testing::filtered_options;
 using ::d9d::testing::FilterGradients;
 using ::d9d::testing::leaf;
 using ::d9d::testing::peaked_case;
@@ -30,23 +32,8 @@ using ::d9d::testing::values;
 constexpr double kEps = 1e-3;
 constexpr ::d9d::testing::TileSize kTile = {.rows = 1024, .columns = 1};  // all targets of these tests
 
-std::vector<LinearCrossEntropyOptions> filtered_options() {
-  const at::Tensor bias = values({800}, 30);
-  return {{.filter_eps = kEps},
-          {.bias = bias, .filter_eps = kEps},
-          {.softcap = 30.0, .filter_eps = kEps},
-          {.z_loss_weight = 0.05, .filter_eps = kEps},
-          {.bias = bias, .softcap = 35.0, .z_loss_weight = 0.02, .filter_eps = kEps}};
-}
-
-void expect_equal(const FilterGradients& actual, const FilterGradients& expected, const test::Tolerance& tolerance) {
-  test::expect_close("hidden", actual.hidden, expected.hidden, tolerance);
-  test::expect_close("weights", actual.weights, expected.weights, tolerance);
-  if (actual.bias.defined()) test::expect_close("bias", actual.bias, expected.bias, tolerance);
-}
-
 TEST(GradientFilter, Leaves_out_exactly_the_tiles_below_eps) {
-  for (const LinearCrossEntropyOptions& options : filtered_options()) {
+  for (const LinearCrossEntropyOptions& options : filtered_options(kEps)) {
     for (const bool has_lse_gradient : {true, false}) {
       FilterCase one = peaked_case({300, 0, 1, 499});
       if (!has_lse_gradient) one.grad_lse = at::Tensor();

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include "tests/kernels/linear_cross_entropy/linear_cross_entropy_testing.h"
+#include "tests/support/compare.h"
 
 namespace d9d::testing {
 
@@ -80,6 +81,23 @@ FilterGradients filter_gradients(const FilterCase& one, kernels::LinearCrossEntr
   return {.hidden = hidden.grad(),
           .weights = at::cat(weight_grads),
           .bias = options.bias ? options.bias->grad() : at::Tensor()};
+}
+
+inline void expect_equal(const FilterGradients& actual, const FilterGradients& expected,
+                         const test::Tolerance& tolerance) {
+  test::expect_close("hidden", actual.hidden.cpu(), expected.hidden, tolerance);
+  test::expect_close("weights", actual.weights.cpu(), expected.weights, tolerance);
+  if (actual.bias.defined()) test::expect_close("bias", actual.bias.cpu(), expected.bias, tolerance);
+}
+
+// Every option beside the filter that changes gradients of logits, for vocabularies of 800.
+inline std::vector<kernels::LinearCrossEntropyOptions> filtered_options(double eps) {
+  const at::Tensor bias = values({800}, 30);
+  return {{.filter_eps = eps},
+          {.bias = bias, .filter_eps = eps},
+          {.softcap = 30.0, .filter_eps = eps},
+          {.z_loss_weight = 0.05, .filter_eps = eps},
+          {.bias = bias, .softcap = 35.0, .z_loss_weight = 0.02, .filter_eps = eps}};
 }
 
 struct TileSize {
