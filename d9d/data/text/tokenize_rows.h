@@ -27,9 +27,8 @@ struct TokenizeOptions {
 };
 
 // Documents are the rows in order, as TextEncoder::encode_row has them; pieces of long rows (TextRows::read_piece) are
-// tokenised on several threads. The folder appears whole; it must not exist,
-// its parent must. The same for any number of threads. Returns what the manifest says. Throws IoError as the options
-// say, and if no row is a document.
+// tokenised on several threads. The folder appears whole; it must not exist, its parent must. The same for any number
+// of threads. Returns what the manifest says. Throws IoError as the options say, and if no row is a document.
 TokenizedManifest tokenize_rows(const TextRows& rows, const TextEncoder& encoder, const TokenizeOptions& options,
                                 const std::filesystem::path& folder);
 

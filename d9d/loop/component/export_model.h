@@ -14,8 +14,8 @@ namespace d9d {
 
 // Collective. Before training, throws what an export would throw before it writes, and makes the folder the job's own
 // until the result, on the main process, is destroyed. Throws IoError if another job has it, ConfigError if this one
-// writes other files into it, by its trackers or as checkpoints. Warns of the files of
-// another tokenizer in the folder that the export removes.
+// writes other files into it, by its trackers or as checkpoints. Warns of the files of another tokenizer in the folder
+// that the export removes.
 [[nodiscard]] std::unique_ptr<FolderLock> prepare_export(const DistContext& context,
                                                          const std::filesystem::path& folder,
                                                          const std::map<std::string, std::string>& files,
