@@ -183,7 +183,6 @@ void pretrain(const PretrainConfig<typename Family::Parameters>& config, d9d::Di
   d9d::Trainer<d9d::LanguageModelTypes> trainer(
       context, config.trainer,
       {.task = task, .model = model, .data = data, .optimizer = optimizer, .lr_scheduler = lr_scheduler});
-  d9d::check_huggingface_target(config.export_to);  // the folder of checkpoints may lie within
   if (trainer.train() == d9d::TrainingOutcome::kInterrupted) return;
   trainer.export_to(config.export_to);
   if (context.is_main_process()) context.log().info("exported to ", config.export_to.string());
