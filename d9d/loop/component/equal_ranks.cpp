@@ -39,18 +39,19 @@ std::optional<std::string> difference(const nlohmann::json& values, const Device
   return "a difference that vanished";
 }
 
-// "/optimizer/lr" -> "optimizer.lr"
 nlohmann::json with_dots(const nlohmann::json& pointers) {
   nlohmann::json result = nlohmann::json::object();
-  for (const auto& [pointer, value] : pointers.items()) {
-    std::string key = pointer.substr(1);
-    std::ranges::replace(key, '/', '.');
-    result[key] = value;
-  }
+  for (const auto& [pointer, value] : pointers.items()) result[dotted_key(pointer)] = value;
   return result;
 }
 
 }  // namespace
+
+std::string dotted_key(const std::string& pointer) {
+  std::string key = pointer.substr(1);
+  std::ranges::replace(key, '/', '.');
+  return key;
+}
 
 void check_equal_config(const DistContext& context, const TrainerConfig& config, const nlohmann::json& hparams) {
   nlohmann::json keys = hparams;

@@ -35,6 +35,9 @@
 
 namespace d9d {
 
+// Of a JSON pointer, as keys are named to users: "/optimizer/lr" -> "optimizer.lr".
+[[nodiscard]] std::string dotted_key(const std::string& pointer);
+
 // The checks are Collective, and throw ConfigError on all ranks, which names what differs and two ranks.
 
 // Every key but those of the tracker and of run, which the main process alone reads. hparams: an object of what other

@@ -13,6 +13,7 @@
 #include "d9d/core/collectives/agreed.h"
 #include "d9d/core/collectives/gather.h"
 #include "d9d/core/error/error_place.h"
+#include "d9d/loop/component/equal_ranks.h"
 #include "d9d/loop/control/trainable_parameters.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/model_state/write_model_state.h"
@@ -293,9 +294,8 @@ void warn_of_other_settings(const DistContext& context, const SavedCheckpoint& s
   std::string list;
   for (const auto& change : nlohmann::json::diff(before, now)) {
     const nlohmann::json::json_pointer key(change.at("path").get<std::string>());
-    std::string name = key.to_string().substr(1);
-    std::ranges::replace(name, '/', '.');
-    list += cat(list.empty() ? "" : "; ", name, " is ", text(now, key), ", and was ", text(before, key));
+    list += cat(list.empty() ? "" : "; ", dotted_key(key.to_string()), " is ", text(now, key), ", and was ",
+                text(before, key));
   }
   if (list.empty()) return;
   context.log().warning(list, " in ", saved.folder().string(), ": the job goes on with what it is now");
