@@ -9,6 +9,7 @@
 
 #include "d9d/base/check.h"
 #include "d9d/base/config/json_depth.h"
+#include "d9d/base/config/json_integer.h"
 #include "d9d/base/io/atomic_file.h"
 #include "d9d/checkpoint/json_numbers.h"
 #include "d9d/core/dtensor/box_intersection.h"
@@ -30,9 +31,8 @@ std::string checksum_of(const nlohmann::ordered_json& json) {
 SavedBox read_box(const nlohmann::ordered_json& json) {
   return {.file = json.at("file").get<std::string>(),
           .entry = json.at("entry").get<std::string>(),
-          .box = {.start = json.at("start").get<std::vector<std::int64_t>>(),
-                  .sizes = json.at("sizes").get<std::vector<std::int64_t>>()},
-          .checksums_at = json.at("checksums_at").get<std::int64_t>(),
+          .box = {.start = json_integers(json.at("start")), .sizes = json_integers(json.at("sizes"))},
+          .checksums_at = json_integer(json.at("checksums_at")),
           .checksum = json.at("checksum").get<std::string>()};
 }
 
@@ -139,12 +139,12 @@ Manifest parse_manifest(const std::string& text, const fs::path& path) {
     json.erase("checksum");
     D9D_CHECK(checksum_of(json) == checksum, IoError, "[checkpoint] expected ", path.string(),
               " as it was written, got one whose checksum differs", kDamaged);
-    manifest.step = json.at("step").get<std::int64_t>();
+    manifest.step = json_integer(json.at("step"));
     manifest.values = from_text_json(json.at("values"));
     for (const auto& of_rank : json.at("ranks")) manifest.rank_values.push_back(from_text_json(of_rank));
     for (const auto& [name, tensor] : json.at("tensors").items()) {
       SavedTensor& saved = manifest.tensors[name];
-      saved = {.dtype = tensor.at("dtype"), .shape = tensor.at("shape").get<std::vector<std::int64_t>>(), .boxes = {}};
+      saved = {.dtype = tensor.at("dtype"), .shape = json_integers(tensor.at("shape")), .boxes = {}};
       for (const auto& box : tensor.at("boxes")) saved.boxes.push_back(read_box(box));
       const std::string fault = fault_of(saved);
       D9D_CHECK(fault.empty(), IoError, "[checkpoint] expected boxes that make up ", name, " in ", path.string(),

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
+#include "d9d/base/config/json_integer.h"
 #include "d9d/base/io/mapped_file.h"
 
 namespace d9d {
@@ -27,17 +28,17 @@ TokenizedManifest read_tokenized_manifest(const std::filesystem::path& folder) {
   const std::string_view text{reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
   try {
     const nlohmann::json json = nlohmann::json::parse(text);
-    const int format = json.at("format").get<int>();
+    const std::int64_t format = json_integer(json.at("format"));
     D9D_CHECK(format == kTokenizedFormat, IoError, "[data::read_tokenized_manifest] expected format ", kTokenizedFormat,
               " of '", path.string(), "', got ", format, ". Delete the folder: it is made again.");
     const auto dtype = json.at("dtype").get<std::string>() == "uint16" ? TokenDtype::kUint16 : TokenDtype::kUint32;
     return {.dtype = dtype,
-            .num_parts = json.at("num_parts").get<std::int64_t>(),
-            .num_documents = json.at("num_documents").get<std::int64_t>(),
-            .num_tokens = json.at("num_tokens").get<std::int64_t>(),
-            .num_targets = json.at("num_targets").is_null() ? std::nullopt
-                                                            : std::optional(json.at("num_targets").get<std::int64_t>()),
-            .num_skipped = json.at("num_skipped").get<std::int64_t>(),
+            .num_parts = json_integer(json.at("num_parts")),
+            .num_documents = json_integer(json.at("num_documents")),
+            .num_tokens = json_integer(json.at("num_tokens")),
+            .num_targets =
+                json.at("num_targets").is_null() ? std::nullopt : std::optional(json_integer(json.at("num_targets"))),
+            .num_skipped = json_integer(json.at("num_skipped")),
             .first_skipped = json.at("first_skipped").get<std::string>(),
             .identity = documents_identity(json.at("identity"))};
   } catch (const nlohmann::json::exception& error) {
