@@ -3,5 +3,5 @@
 
 function(d9d_precompile_headers target)
   target_precompile_headers(${target} PRIVATE <fstream> <iostream> <map> <memory> <optional> <string> <vector>
-    <ATen/ATen.h> <d9d/core/launch/launch.h> <d9d/loop/auto/auto_providers.h> <d9d/loop/run/trainer.h>)
+    <ATen/ATen.h> <d9d/core/launch/launch.h> <d9d/loop/language_model/auto_providers.h> <d9d/loop/run/trainer.h>)
 endfunction()

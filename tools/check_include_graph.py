@@ -4,7 +4,7 @@
 A file belongs to the area with the longest matching name. It may include its own area, the areas (or parts of them)
 that its row lists, the third-party headers that its row lists, and the C++ standard library. tests/, examples/ and
 benchmarks/ stand above the library and are free. docs/architecture.md shows the areas by floors, those that include others
-above them; --floors prints them.
+above them; --floors prints them. The folders of the loop have an order too.
 """
 
 import re
@@ -62,6 +62,11 @@ AREAS = {
     ),
 }
 
+# The folders of an area, the lowest first: a file may include its own folder and lower ones.
+FOLDERS = {
+    "loop": ("config", "task", "graphs", "checks", "step", "checkpoint", "job", "language_model", "measure", "run"),
+}
+
 # Of LibTorch, what a header may include (1.6 s at most): the rest takes 4 to 18 s of every file that includes it.
 LIGHT = ("ATen/core/Tensor.h", "ATen/core/TensorBase.h", "ATen/core/ATen_fwd.h", "c10/")
 
@@ -84,6 +89,16 @@ def area_of(path: str) -> str | None:
     return max((name for name in AREAS if within(path, (name,))), key=len, default=None)
 
 
+def wrong_folder(area: str, source: str, target: str) -> str | None:
+    """Why a file of the folder `source` of an area may not include one of `target`; None when it may."""
+    folders = FOLDERS[area]
+    if source not in folders or target not in folders:
+        return f"expected one of {area}'s folders ({', '.join(folders)}). Move the file, or list the folder"
+    if folders.index(target) <= folders.index(source):
+        return None
+    return f"{area}/{source} may not include {area}/{target}, which is above it. Move the code"
+
+
 def wrong_edge(source: Path, bracket: str, target: str) -> str | None:
     """Why `source` (relative to d9d/) may not include `target`; None when it may."""
     area = area_of(str(source))
@@ -91,6 +106,8 @@ def wrong_edge(source: Path, bracket: str, target: str) -> str | None:
         return "expected d9d/<area>/ to be an area of tools/check_include_graph.py. Move the file, or list the area"
     rule = AREAS[area]
     if target.startswith("d9d/"):
+        if area in FOLDERS and within(target.removeprefix("d9d/"), (area,)):
+            return wrong_folder(area, *(str(path).split("/")[1] for path in (source, target.removeprefix("d9d/"))))
         if within(target.removeprefix("d9d/"), ("base", area, *rule.includes)):
             return None
         allowed = ", ".join(("base", area, *rule.includes))

@@ -11,10 +11,10 @@
 #include "d9d/core/launch/launch.h"
 #include "d9d/data/source/match_files.h"
 #include "d9d/data/view/stack_samples.h"
-#include "d9d/loop/auto/auto_data_provider.h"
-#include "d9d/loop/auto/auto_providers.h"
-#include "d9d/loop/control/shard_over_data.h"
+#include "d9d/loop/language_model/auto_data_provider.h"
+#include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/loop/task/shard_over_data.h"
 #include "d9d/modules/adopt.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 #include "d9d/core/launch/launch.h"
-#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/step/gradient_manager.h"
 #include "d9d/models/decoder/generate.h"
 #include "d9d/models/qwen3_dense/model.h"
 #include "d9d/optim/adamw.h"

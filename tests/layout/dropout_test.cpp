@@ -8,7 +8,7 @@
 
 #include "d9d/data/make_pack_stream.h"
 #include "d9d/data/view/dataset.h"
-#include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/decoder/parallelize.h"

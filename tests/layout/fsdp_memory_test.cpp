@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/core/dist_context/dist_context.h"
-#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/step/gradient_manager.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/decoder/parallelize.h"
 #include "d9d/models/qwen3_dense/model.h"

@@ -10,7 +10,7 @@
 #include <functional>
 #include <vector>
 
-#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/step/gradient_manager.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
 
 #include "tests/layout/layout_loss.h"

@@ -9,7 +9,7 @@
 #include "d9d/core/dtensor/redistribute.h"
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/launch/launch.h"
-#include "d9d/loop/component/gradient_manager.h"
+#include "d9d/loop/step/gradient_manager.h"
 #include "d9d/model_state/io/safetensors.h"
 #include "d9d/models/decoder/decoder_with_head.h"
 #include "d9d/models/decoder/parallelize.h"

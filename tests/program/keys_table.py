@@ -119,7 +119,7 @@ def data_rows():
 
 
 def sample_rows():
-    of = "tests/loop/auto/text_samples_test.cpp"
+    of = "tests/loop/language_model/text_samples_test.cpp"
     encoded = tests(of, "Text_are_encoded_and_end_as_the_data_is")
     return {
         "sample": tests("tests/program/run_test.py", "test_samples_are_written_in_the_form_of_the_data"),
@@ -225,7 +225,7 @@ def fsdp_rows():
 def trainer_rows():
     tracker, saving = "trainer.logging.tracker", "trainer.checkpointing"
     hangs = "test_a_rank_that_hangs_ends_the_job_in_time_and_is_named"
-    graphs = "tests/loop/component/microbatch_graphs_test.cpp"
+    graphs = "tests/loop/step/microbatch_graphs_test.cpp"
     rows = {
         "trainer.run.name": Row("another", look=log("training another:")),
         "trainer.run.description": Row("zebra", look=events(b"zebra")),
@@ -252,14 +252,14 @@ def trainer_rows():
         "trainer.model_stage_factory.source_checkpoint": Row(
             "nowhere", look=refused("nowhere")),
         "trainer.model_stage_factory.source_may_lack": tests(
-            "tests/loop/component/model_stage_factory_test.cpp", "Starts_a_new_head_on_a_published_backbone"),
+            "tests/loop/job/model_stage_factory_test.cpp", "Starts_a_new_head_on_a_published_backbone"),
         "model_provider.model": Row("from_checkpoint", look=refused("model_provider.model", "source_checkpoint")),
         "trainer.model_stage_factory.checkpoint_only_trainable_parameters": tests(
             "tests/loop/run/resume_test.cpp", "With_frozen_parameters_saves_the_others_alone"),
         "trainer.model_stage_factory.master_dtype": Row("float32", look=numbers, given={"model_provider.dtype": "bfloat16"}),
         "trainer.determinism.base_seed": Row(7, look=numbers),
         "trainer.detect_non_finite": tests("tests/loop/run/trainer_test.cpp", "Names_the_first_module_that_is_not_finite"),
-        "trainer.refuse_equal_data": tests("tests/loop/component/first_step_checks_test.cpp", "Is_accepted_where_it_is_meant"),
+        "trainer.refuse_equal_data": tests("tests/loop/checks/first_step_checks_test.cpp", "Is_accepted_where_it_is_meant"),
         "trainer.gc.period_steps": tests("tests/loop/run/logging_test.cpp",
                                          "Goes_back_to_the_system_at_the_period_of_gc"),
         f"{saving}.save_dir": Row("kept", look=file("kept/save-4/manifest.json"), given={f"{saving}.period_steps": 2}),
@@ -289,7 +289,7 @@ def trainer_rows():
             "Each_schedule_on_one_two_and_four_ranks_trains_as_one_piece_does")
     rows["trainer.pipelining.schedule[1f1b].depth"] = tests(
         "tests/pipelining/schedules/pipeline_schedule_test.cpp", "Keeps_no_more_microbatches_than_its_bound")
-    choice = "tests/loop/component/auto_schedule_test.cpp"
+    choice = "tests/loop/measure/auto_schedule_test.cpp"
     for name, test in (("schedules", "Is_among_the_schedules_that_the_configuration_names"),
                        ("max_stages_per_rank", "Is_among_the_schedules_that_the_configuration_names"),
                        ("max_bytes", "Takes_the_bound_of_the_device_unless_one_is_configured")):

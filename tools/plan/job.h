@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "d9d/base/config/json_text.h"
-#include "d9d/loop/plan/memory_plan.h"
+#include "d9d/loop/measure/memory_plan.h"
 
 #include "tools/plan/options.h"
 

@@ -10,11 +10,11 @@
 #include <memory>
 #include <optional>
 
-#include "d9d/loop/component/task_binding.h"
-#include "d9d/loop/control/providers.h"
-#include "d9d/loop/control/task.h"
-#include "d9d/loop/event/train_events.h"
 #include "d9d/loop/run/trainer_base.h"
+#include "d9d/loop/step/task_binding.h"
+#include "d9d/loop/task/providers.h"
+#include "d9d/loop/task/task.h"
+#include "d9d/loop/task/train_events.h"
 
 namespace d9d {
 

@@ -8,13 +8,13 @@
 #include <thread>
 #include <vector>
 
-#include "d9d/loop/component/job_checkpoints.h"
-#include "d9d/loop/component/microbatch_graphs.h"
-#include "d9d/loop/component/task_binding.h"
-#include "d9d/loop/component/training_job.h"
-#include "d9d/loop/control/providers.h"
-#include "d9d/loop/control/task.h"
+#include "d9d/loop/checkpoint/job_checkpoints.h"
 #include "d9d/loop/run/training_run.h"
+#include "d9d/loop/step/microbatch_graphs.h"
+#include "d9d/loop/step/task_binding.h"
+#include "d9d/loop/step/training_job.h"
+#include "d9d/loop/task/providers.h"
+#include "d9d/loop/task/task.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {

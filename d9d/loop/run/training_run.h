@@ -4,8 +4,8 @@
 //   after-step actions of the model -> learning rate -> clear gradients -> current_step + 1
 #pragma once
 
-#include "d9d/loop/component/pack_runner.h"
-#include "d9d/loop/component/training_job.h"
+#include "d9d/loop/step/pack_runner.h"
+#include "d9d/loop/step/training_job.h"
 
 namespace d9d {
 

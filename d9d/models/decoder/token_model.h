@@ -1,5 +1,5 @@
 // A decoder as generate() calls it: what follows a sequence of tokens. Of one piece: one_piece_decoder(); of the stages
-// of a pipeline: loop/auto/staged_decoder.h.
+// of a pipeline: loop/language_model/staged_decoder.h.
 //
 // Example
 //   const auto decoder = one_piece_decoder(model);

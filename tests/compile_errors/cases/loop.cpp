@@ -2,7 +2,7 @@
 #include <memory>
 
 #include "d9d/core/launch/launch.h"
-#include "d9d/loop/event/event_bus.h"
+#include "d9d/loop/task/event_bus.h"
 #include "d9d/metrics/metric.h"
 #include "d9d/tracker/tracker.h"
 

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/conv.h>
 
-#include "d9d/loop/control/providers.h"
+#include "d9d/loop/task/providers.h"
 #include "d9d/modules/adopt.h"
 
 struct Logits {

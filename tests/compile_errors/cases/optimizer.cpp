@@ -1,5 +1,5 @@
 // An optimiser and its provider.
-#include "d9d/loop/control/providers.h"
+#include "d9d/loop/task/providers.h"
 
 struct Descent {
 #ifndef optimizer_without_learning_rate

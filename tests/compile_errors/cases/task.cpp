@@ -1,6 +1,6 @@
 // A task and its types. Its functions are only declared, with the names that it inherits: for functions that spell a
 // missing type's own name, the compiler adds that they override nothing.
-#include "d9d/loop/control/task.h"
+#include "d9d/loop/task/task.h"
 
 #include <variant>
 

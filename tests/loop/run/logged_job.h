@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/loop/control/shard_over_data.h"
+#include "d9d/loop/task/shard_over_data.h"
 #include "d9d/optim/adamw.h"
 
 #include "tests/loop/run/toy_job.h"

@@ -10,7 +10,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "d9d/blocks/linear/linear.h"
-#include "d9d/loop/control/model_stage.h"
+#include "d9d/loop/task/model_stage.h"
 #include "d9d/modules/adopt.h"
 
 namespace d9d::test::own_decoder {

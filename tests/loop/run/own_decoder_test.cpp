@@ -9,9 +9,9 @@
 #include <gtest/gtest.h>
 
 #include "d9d/data/pack/as_pack_stream.h"
-#include "d9d/loop/auto/auto_providers.h"
-#include "d9d/loop/control/shard_over_data.h"
+#include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/loop/task/shard_over_data.h"
 #include "d9d/model_state/io/huggingface_directory.h"
 #include "d9d/model_state/mapper/compose.h"
 

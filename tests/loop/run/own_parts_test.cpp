@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "d9d/loop/control/shard_over_data.h"
+#include "d9d/loop/task/shard_over_data.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"

@@ -13,9 +13,9 @@
 
 #include "d9d/blocks/linear/linear.h"
 #include "d9d/data/pack/as_pack_stream.h"
-#include "d9d/loop/auto/auto_providers.h"
-#include "d9d/loop/control/shard_over_data.h"
+#include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/loop/task/shard_over_data.h"
 #include "d9d/modules/adopt.h"
 #include "d9d/pipelining/schedules/pipeline_schedule.h"
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "d9d/data/pack/as_pack_stream.h"
-#include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
 #include "d9d/model_state/mapper/compose.h"
 #include "d9d/models/decoder/decoder_with_heads.h"

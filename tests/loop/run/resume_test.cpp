@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/loop/control/shard_over_data.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/loop/task/shard_over_data.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"

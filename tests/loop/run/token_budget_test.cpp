@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "d9d/base/check.h"
-#include "d9d/loop/control/replicate_over_data.h"
 #include "d9d/loop/run/trainer.h"
+#include "d9d/loop/task/replicate_over_data.h"
 
 #include "tests/loop/run/toy_job.h"
 #include "tests/support/ranks.h"

@@ -15,7 +15,7 @@
 #include "d9d/blocks/linear/linear.h"
 #include "d9d/core/communicator/thread/thread_job.h"
 #include "d9d/data/pack/as_pack_stream.h"
-#include "d9d/loop/auto/auto_providers.h"
+#include "d9d/loop/language_model/auto_providers.h"
 #include "d9d/loop/run/trainer.h"
 
 namespace d9d::toy {

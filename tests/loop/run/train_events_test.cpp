@@ -1,5 +1,5 @@
 // Tests which events a job triggers, when, and with which contexts.
-#include "d9d/loop/event/train_events.h"
+#include "d9d/loop/task/train_events.h"
 
 #include <limits>
 

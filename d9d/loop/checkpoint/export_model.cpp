@@ -1,0 +1,109 @@
+#include "d9d/loop/checkpoint/export_model.h"
+
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/checkpoint/shared_values.h"
+#include "d9d/core/collectives/agreed.h"
+#include "d9d/core/collectives/gather.h"
+#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/write_model_state.h"
+
+namespace d9d {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Collective. The ranks of a pipeline write one folder, each what it has.
+void check_same_mapper(const TrainingJob& job, const StateMapper& mapper) {
+  const auto all =
+      all_gather_object(nlohmann::json(mapper.outputs()), job.context.mesh(MeshDomain::kRegular).slice({"pp"}));
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    D9D_CHECK(all[rank] == all[0], ConfigError,
+              "[loop::export] expected a mapper of the whole model on all ranks of a pipeline, got one that makes ",
+              all[0].size(), " tensors on its rank 0 and one that makes ", all[rank].size(),
+              ", or others, on its rank ", rank,
+              ". Return the mapper of the whole model in ModelProvider::prepare_export.");
+  }
+}
+
+// What a job writes besides its export: keys, and files or folders.
+using Places = std::vector<std::pair<std::string, fs::path>>;
+
+void add_places(const TrackerConfig& config, const std::string& key, Places& places) {
+  if (const auto* jsonl = std::get_if<JsonlTrackerConfig>(&config)) places.emplace_back(key + ".path", jsonl->path);
+  if (const auto* board = std::get_if<TensorboardTrackerConfig>(&config))
+    places.emplace_back(key + ".log_dir", board->log_dir);
+  if (const auto* multi = std::get_if<MultiTrackerConfig>(&config)) {
+    for (std::size_t i = 0; i < multi->trackers.size(); ++i) {
+      std::visit([&](const auto& one) { add_places(one, cat(key, ".trackers[", i, "]"), places); }, multi->trackers[i]);
+    }
+  }
+}
+
+bool is_within(const fs::path& inner, const fs::path& outer) {
+  const auto whole = [](const fs::path& path) {
+    std::error_code error;  // of a path that is nowhere
+    const fs::path place = fs::weakly_canonical(fs::absolute(path, error), error);
+    return place.has_filename() ? place : place.parent_path();
+  };
+  if (inner.empty() || outer.empty()) return false;
+  const fs::path rest = whole(inner).lexically_relative(whole(outer));
+  return !rest.empty() && *rest.begin() != "..";
+}
+
+// At its end the job would find files there that are of no export, and could not replace them.
+void check_place(const fs::path& folder, const TrainerConfig& config) {
+  Places places;
+  add_places(config.logging.tracker, "trainer.logging.tracker", places);
+  if (saves_checkpoints(config.checkpointing)) {
+    places.emplace_back("trainer.checkpointing.save_dir", config.checkpointing.save_dir);
+  }
+  for (const auto& [key, place] : places) {
+    D9D_CHECK(!is_within(place, folder), ConfigError,
+              "[loop::export] expected a folder of its own for the export, got '", folder.string(), "', in which ", key,
+              " = '", place.string(), "' lies. Export to another folder.");
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<FolderLock> prepare_export(const DistContext& context, const std::filesystem::path& folder,
+                                           const std::map<std::string, std::string>& files,
+                                           const TrainerConfig& config) {
+  check_equal_export(context, folder);
+  check_place(folder, config);
+  std::unique_ptr<FolderLock> lock;
+  on_first_rank(context.mesh(MeshDomain::kBatch), [&] {
+    lock = lock_huggingface_target(folder, files);
+    for (const std::string& name : token_files_that_go(folder, files)) {
+      context.log().warning("'", (folder / name).string(),
+                            "' is not of this job, which has no tokenizer, and goes when ",
+                            "the job exports: copy it, or name the tokenizer of the data's ids as sample.tokenizer");
+    }
+  });
+  return lock;
+}
+
+void export_model(const TrainingJob& job, const ModelExport& model, const std::filesystem::path& folder) {
+  check_same_mapper(job, model.mapper);
+  const DeviceMesh ranks = job.context.mesh(MeshDomain::kBatch);
+  const std::map<std::string, DTensor> state = state_of(*job.module);
+  std::set<std::string> buffers;
+  for (const auto& [name, buffer] : job.module->named_buffers()) buffers.insert(name);
+  const auto copies = copies_of_buffers(*job.module, job.stages, "");
+  check_shared_values({.tensors = state, .buffers = buffers, .copies = copies}, ranks);
+  const auto unused = write_model_state(folder, model.mapper, state, ranks, {.files = model.files});
+  if (!job.context.is_main_process()) return;
+  for (const std::string& name : unused) job.context.log().warning("did not export ", name);
+}
+
+}  // namespace d9d

@@ -1,0 +1,129 @@
+#include "d9d/loop/job/model_stage_factory.h"
+
+#include <map>
+#include <set>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/core/collectives/agreed.h"
+#include "d9d/core/collectives/gather.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/core/error/error_place.h"
+#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/modules/mixed_precision.h"
+
+namespace d9d {
+
+void check_late_initialized(const Module& module) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    D9D_CHECK(parameter->local().is_meta(), StateError,
+              "[loop::model_stage] expected a model without storage, got values in ", name,
+              ". Build it on the meta device, anew for each pipeline stage: leave materialize() and reset_parameters() "
+              "to the loop.");
+    D9D_CHECK(
+        parameter->local()._version() == 0, StateError,
+        "[loop::model_stage] expected parameters that nothing has written before they have memory, got writes to ",
+        name, ", which are lost. Say its values with ParameterSpec::init, or write them in after_reset().");
+  }
+}
+
+void check_layouts(const DistContext& context, const Module& module) {
+  for (const auto& [name, parameter] : module.named_parameters()) {
+    D9D_CHECK(!parameter->mesh().axes().empty(), StateError,
+              "[loop::model_stage] expected a layout over the mesh of the ", context.world_size(),
+              " ranks for every parameter, got none for ", name,
+              ". Give it one in ModelProvider::parallelize_model_stage.");
+  }
+}
+
+LoadReport load_source_checkpoint(const DistContext& context, Module& module, const ModelStageFactoryConfig& config,
+                                  const std::function<StateMapper(const HuggingFaceDirectory&)>& map) {
+  const std::filesystem::path& folder = config.source_checkpoint.value();
+  LoadReport report;
+  agreed(context.mesh(MeshDomain::kBatch), [&] {
+    with_error_place("in trainer.model_stage_factory, source_checkpoint and source_may_lack", [&] {
+      const LoadOptions options{.may_be_missing = config.source_may_lack.value_or("")};
+      if (const auto saved = checkpoint_at(folder)) {
+        if (context.is_main_process()) {
+          context.log().info("begins with the weights of ", saved->folder().string(),
+                             ", by the names that a job saves: map_source_checkpoint() is not called");
+        }
+        report = load_saved_model(module, *saved, options);
+      } else {
+        const HuggingFaceDirectory source(folder);
+        report = load_model_state(module, map(source), tensors_of(source), options);
+      }
+    });
+  });
+  return report;
+}
+
+void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
+                               const std::vector<LoadReport>& of_stages) {
+  nlohmann::json own = nlohmann::json::array();
+  for (const LoadReport& stage : of_stages) own.push_back({stage.unused, stage.missing});
+  const auto all = all_gather_object(own, context.mesh(MeshDomain::kRegular).slice({"pp"}));
+  if (!context.is_main_process()) return;
+  const std::string folder = config.source_checkpoint.value().string();
+  if (is_huggingface_directory(folder)) {
+    if (const auto index = ignored_index(folder)) {
+      context.log().warning("reads model.safetensors of ", folder, ", and nothing of the shards in ", *index,
+                            " beside it. Remove what is old");
+    }
+    if (HuggingFaceDirectory(folder).has_untied_head()) {
+      context.log().warning("config.json of ", folder,
+                            " says tie_word_embeddings, and its lm_head.weight is not its embedding: they train apart, "
+                            "as in transformers");
+    }
+  }
+  std::map<std::string, std::size_t> num_unused;  // by how many stages
+  std::set<std::string> missing;
+  std::size_t num_stages = 0;
+  for (const nlohmann::json& of_rank : all) {
+    for (const nlohmann::json& stage : of_rank) {
+      ++num_stages;
+      for (const nlohmann::json& name : stage[0]) ++num_unused[name.get<std::string>()];
+      for (const nlohmann::json& name : stage[1]) missing.insert(name.get<std::string>());
+    }
+  }
+  for (const auto& [name, count] : num_unused) {
+    if (count == num_stages) context.log().warning("ignored ", name, " of ", folder);
+  }
+  for (const std::string& name : missing) {
+    context.log().warning("initial values stay in ", name, ", which ", folder, " lacks");
+  }
+}
+
+RandomClockPtr share_random_clock(const DistContext& context, Module& module, const TrainerConfig& config) {
+  const auto clock = std::make_shared<RandomClock>();
+  clock->base_seed = static_cast<std::uint64_t>(config.determinism.base_seed);
+  clock->num_ranks = context.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
+  module.set_random_clock(clock);
+  return clock;
+}
+
+std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
+                                            AnyModelProvider& provider, const PipelineStageInfo& stage,
+                                            const std::shared_ptr<Module>& shared, bool resumes) {
+  Module& module = *shared;
+  check_late_initialized(module);
+  if (const auto& dtype = config.model_stage_factory.master_dtype) keep_parameters_in(shared, to_scalar_type(*dtype));
+  provider.parallelize_model_stage(context, stage, module);
+  check_layouts(context, module);
+  module.materialize(context.device());
+  module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
+  std::optional<LoadReport> loaded;
+  if (const auto& checkpoint = config.model_stage_factory.source_checkpoint;
+      checkpoint && (!resumes || config.model_stage_factory.checkpoint_only_trainable_parameters)) {
+    loaded = load_source_checkpoint(
+        context, module, config.model_stage_factory,
+        [&](const HuggingFaceDirectory& source) { return provider.map_source_checkpoint(source, module); });
+  }
+  module.check_initialized();
+  return loaded;
+}
+
+}  // namespace d9d

@@ -1,0 +1,44 @@
+// Late initialisation of a model stage: built without memory, laid out, given storage, filled, optionally loaded.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/task/providers.h"
+#include "d9d/model_state/load_model_state.h"
+
+namespace d9d {
+
+// Throws StateError, naming the parameter, if a parameter of the provider's module already has storage.
+void check_late_initialized(const Module& module);
+
+// Throws StateError, naming the parameter, if a parameter has no layout on the job's mesh. On one rank parameters have
+// layouts too, on a mesh whose axes have size 1, so that code that reads layouts needs no case for one rank.
+void check_layouts(const DistContext& context, const Module& module);
+
+// Gives all random layers of the module one clock, with the job's seed and the number of ranks that share a microbatch.
+[[nodiscard]] RandomClockPtr share_random_clock(const DistContext& context, Module& module,
+                                                const TrainerConfig& config);
+
+// Collective over the job. Fills the module from the configured source_checkpoint: a folder of Hugging Face with the
+// mapper that `map` makes for it, a checkpoint of a job by its own names. A rank's error is all ranks' error.
+[[nodiscard]] LoadReport load_source_checkpoint(const DistContext& context, Module& module,
+                                                const ModelStageFactoryConfig& config,
+                                                const std::function<StateMapper(const HuggingFaceDirectory&)>& map);
+// Collective over the job. On the main process, warns of tensors of the source_checkpoint that no stage takes, and of
+// parameters that it lacks. of_stages: what the stages of this rank have loaded.
+void warn_of_source_checkpoint(const DistContext& context, const ModelStageFactoryConfig& config,
+                               const std::vector<LoadReport>& of_stages);
+
+// Collective. `module`: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
+// replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable
+// parameters alone. Returns what was loaded from there; none: it was not read.
+std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
+                                            AnyModelProvider& provider, const PipelineStageInfo& stage,
+                                            const std::shared_ptr<Module>& module, bool resumes = false);
+
+}  // namespace d9d

@@ -1,0 +1,64 @@
+// Data providers that follow a configuration record, which is what most jobs need. With a budget of steps the data is
+// repeated, shuffled anew each time.
+//
+// Example
+//   auto tokens = token_data_provider(config.data, {.vocabulary_size = 256, .max_positions = 1024}, /*base_seed=*/7);
+//   AutoDataProvider<Batch> data([](const DistContext&) { return std::make_shared<const Pairs>("a.bin"); }, collate,
+//                                config.data, /*base_seed=*/7);         // a dataset of one's own
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "d9d/data/token_stream.h"
+#include "d9d/loop/task/providers.h"
+
+namespace d9d {
+
+template <class Batch>
+class AutoDataProvider : public DataProvider<Batch> {
+ public:
+  using BuildStream =
+      std::function<std::unique_ptr<PackStream<Batch>>(const DistContext& context, const StreamOptions& options)>;
+
+  // make_pack_stream() of the dataset that make_dataset(context) returns, as a std::shared_ptr.
+  template <class MakeDataset, class Collate>
+  AutoDataProvider(MakeDataset make_dataset, Collate collate, AutoDataConfig config, std::int64_t base_seed)
+      : AutoDataProvider(
+            [make_dataset = std::move(make_dataset), collate = std::move(collate), config = std::move(config)](
+                const DistContext& context, const StreamOptions& options) {
+              return make_pack_stream<Batch>(make_dataset(context), collate, config, options);
+            },
+            base_seed) {}
+  // Any stream. `options` are those of the rank: on_rank_of().
+  AutoDataProvider(BuildStream build, std::int64_t base_seed) : build_(std::move(build)), base_seed_(base_seed) {}
+
+  // The first rank of a machine builds before the others, which find the files that it left.
+  std::unique_ptr<PackStream<Batch>> build_pack_stream(const DistContext& context,
+                                                       std::optional<std::int64_t> total_steps) override {
+    const StreamOptions options =
+        on_rank_of(context, {.seed = static_cast<std::uint64_t>(base_seed_), .repeat = total_steps.has_value()});
+    std::unique_ptr<PackStream<Batch>> built;
+    context.local_main_process_first([&] { built = build_(context, options); });
+    return built;
+  }
+
+ private:
+  BuildStream build_;
+  std::int64_t base_seed_;
+};
+
+// What the data must fit into.
+struct TokenLimits {
+  std::int64_t vocabulary_size;
+  std::int64_t max_positions;
+};
+
+// Token sequences as "data" of a configuration says: build_token_stream().
+[[nodiscard]] AutoDataProvider<TokenBatch> token_data_provider(DataConfig config, const TokenLimits& limits,
+                                                               std::int64_t base_seed);
+
+}  // namespace d9d

@@ -1,0 +1,34 @@
+// Optimiser and learning-rate providers that follow a configuration record, which is what most jobs need.
+#pragma once
+
+#include "d9d/loop/task/providers.h"
+#include "d9d/lr_scheduler/config.h"
+#include "d9d/optim/config.h"
+
+namespace d9d {
+
+// Builds the optimiser that {"name": ...} selects, over all trainable parameters of the module in one group. The main
+// process warns of parameters that are kept in bfloat16 and rounded to the nearest value, where small steps vanish.
+class AutoOptimizerProvider : public OptimizerProvider {
+ public:
+  // Throws ConfigError for an optimiser that this version does not have.
+  explicit AutoOptimizerProvider(OptimizerConfig config);
+  [[nodiscard]] Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) override;
+  [[nodiscard]] nlohmann::json dump_hparams() const override;
+
+ private:
+  OptimizerConfig config_;
+};
+
+// Builds the schedule of a configuration, and writes its corners to the log of the main process.
+class AutoLRSchedulerProvider : public LearningRateSchedulerProvider {
+ public:
+  explicit AutoLRSchedulerProvider(LRSchedulerConfig config) : config_(std::move(config)) {}
+  [[nodiscard]] LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) override;
+  [[nodiscard]] nlohmann::json dump_hparams() const override;
+
+ private:
+  LRSchedulerConfig config_;
+};
+
+}  // namespace d9d

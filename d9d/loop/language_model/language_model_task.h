@@ -1,0 +1,60 @@
+// Next-token prediction as a training task.
+//
+// Example
+//   LanguageModelTask task(context);
+//   Trainer<LanguageModelTypes> trainer(context, config.trainer, {.task = task, ...});
+#pragma once
+
+#include <memory>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/mesh/device_mesh.h"
+#include "d9d/data/view/token_sample.h"
+#include "d9d/loop/task/task.h"
+#include "d9d/metrics/metric.h"
+#include "d9d/models/decoder/decoder_with_head.h"
+
+namespace d9d {
+
+struct LanguageModelState {
+  at::Tensor num_predicted;  // scalar: labels that count
+  static constexpr auto fields() {
+    return record<LanguageModelState>(field("num_predicted", &LanguageModelState::num_predicted));
+  }
+};
+
+struct LanguageModelTypes {
+  using Batch = TokenBatch;
+  using Input = SequenceInput;
+  using Transfer = SequenceTransfer;
+  using Shared = DecoderForCausalLM::Shared;
+  using Output = DecoderOutput<LanguageModellingHead>;
+  using State = LanguageModelState;
+};
+
+struct LanguageModelTaskOptions {
+  // Whether layers get SequenceShared::real_positions of microbatches with padding, which experts need. Without them,
+  // as for a dense model, microbatches that differ in padding alone are of one kind for CUDA graphs.
+  bool tells_padding = true;
+};
+
+// Mean cross-entropy of a microbatch, weighted by how many labels it has: a step's loss is the mean over its tokens.
+// Under context parallelism a rank takes its positions of each sequence. Logs the metric "num_predicted".
+class LanguageModelTask : public TrainTask<LanguageModelTypes> {
+ public:
+  explicit LanguageModelTask(const DistContext& context, LanguageModelTaskOptions options = {});
+
+  ForwardInputs<LanguageModelTypes> build_forward_inputs(const TokenBatch& batch) override;
+  LossResult compute_loss(const Output& output, LanguageModelState& state, const JobSchedule& schedule) override;
+  MetricMap create_metrics() override { return {{"num_predicted", num_predicted_}}; }
+  void update_metrics(const LanguageModelState& state, const MetricMap& metrics) override;
+
+ private:
+  DeviceMesh positions_;  // the ranks that share a sequence
+  LanguageModelTaskOptions options_;
+  std::shared_ptr<SumMetric> num_predicted_ = std::make_shared<SumMetric>();
+};
+
+}  // namespace d9d

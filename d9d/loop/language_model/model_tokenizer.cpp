@@ -1,0 +1,238 @@
+#include "d9d/loop/language_model/model_tokenizer.h"
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/base/io/input_file.h"
+#include "d9d/checkpoint/checkpoint_directory.h"
+#include "d9d/data/source/documents_identity.h"
+#include "d9d/data/text/text_encoder.h"
+#include "d9d/data/text_form.h"
+#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/tokenizer/chat/find_chat_family.h"
+#include "d9d/tokenizer/tokenizer.h"
+
+namespace d9d {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Files = std::map<std::string, std::string>;
+
+constexpr const char* kTokenizer = "tokenizer.json";
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr const char* kGenerationConfig = "generation_config.json";
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
+json read_object(const fs::path& path) {
+  json object = json::parse(text_of_file(path), nullptr, /*allow_exceptions=*/false);
+  D9D_CHECK(object.is_object(), ConfigError, "[loop::tokenizer_files] expected a JSON object in '", path.string(),
+            "', got something else. Mend it, or move it away.");
+  return object;
+}
+
+// Of files: nothing is copied that is the same already.
+bool have_equal_bytes(const fs::path& left, const fs::path& right) {
+  std::error_code error;
+  return fs::file_size(left, error) == fs::file_size(right, error) && text_of_file(left) == text_of_file(right);
+}
+
+// A tokenizer as messages name it.
+struct KnownTokenizer {
+  std::string name;
+  TokenizerIdentity identity;
+};
+
+// That of the job that saved a checkpoint; none where it trained on ids.
+std::optional<KnownTokenizer> tokenizer_at(const SavedCheckpoint& saved) {
+  const json data = value_of(saved, "data");
+  const json order = data.is_object() ? data.value("order", json()) : json();
+  const json sources = order.is_object() ? order.value("data", json()) : json();
+  for (const json& source : sources) {
+    const TokenizerIdentity identity = documents_identity(source).tokenizer;
+    if (!identity.all.empty()) return KnownTokenizer{.name = saved.folder().string(), .identity = identity};
+  }
+  return std::nullopt;
+}
+
+// That beside the weights; none if there is no such file, or one that is not understood, of which the main process
+// warns.
+std::optional<KnownTokenizer> tokenizer_in(const fs::path& folder, const DistContext& context) {
+  const fs::path path = folder / kTokenizer;
+  if (!is_file(path)) return std::nullopt;
+  try {
+    return KnownTokenizer{.name = cat("'", path.string(), "'"), .identity = identity_of_tokenizer(read_object(path))};
+  } catch (const std::exception&) {
+    if (context.is_main_process()) {
+      context.log().warning("cannot compare the data's tokenizer with ", path.string(),
+                            ", which is of a form that is not built: make sure that they give the same ids");
+    }
+    return std::nullopt;
+  }
+}
+
+std::int64_t id_of(const std::string& token, const std::optional<Tokenizer>& tokenizer) {
+  std::optional<std::int64_t> id;
+  if (tokenizer) {
+    id = tokenizer->token_to_id(token);
+  } else {
+    id = ByteEncoder().id_of(token);
+  }
+  D9D_CHECK(id, ConfigError, "[loop::tokenizer_files] expected a token of the data's tokenizer, got '", token,
+            "'. Correct data.end_of_document, or name the tokenizer that has it.");
+  return *id;
+}
+
+// What ends texts and answers, by id, in the order of the sources.
+struct EndTokens {
+  std::vector<std::string> texts;
+  std::vector<std::int64_t> ids;
+};
+
+EndTokens ends_of(const std::vector<TextForm>& forms, const std::optional<Tokenizer>& tokenizer) {
+  EndTokens ends;
+  const auto add = [&](const std::string& token) {
+    if (std::ranges::find(ends.texts, token) != ends.texts.end()) return;
+    ends.texts.push_back(token);
+    ends.ids.push_back(id_of(token, tokenizer));
+  };
+  for (const TextForm& form : forms) {
+    if (form.chat) add(std::string(end_of_message(*form.chat)));
+    if (form.end_of_document) add(*form.end_of_document);
+  }
+  return ends;
+}
+
+// For a tokenizer that comes without one. Tokens that the file does not call special would be added a second time.
+std::string made_tokenizer_config(const EndTokens& ends, const std::optional<Tokenizer>& tokenizer,
+                                  std::int64_t max_positions) {
+  nlohmann::ordered_json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                   {"clean_up_tokenization_spaces", false}};
+  if (max_positions > 0) config["model_max_length"] = max_positions;
+  const bool is_special =
+      tokenizer && !ends.ids.empty() && tokenizer->is_special(static_cast<std::uint32_t>(ends.ids[0]));
+  if (is_special) config["eos_token"] = ends.texts.front();
+  return config.dump(2) + "\n";
+}
+
+// `published`, which may be an empty object, with the tokens that end a text of the data in front of its own.
+std::string generation_config(json published, const EndTokens& ends) {
+  std::vector<std::int64_t> all = ends.ids;
+  const json before = published.value("eos_token_id", json());
+  for (const json& id : before.is_array() ? before : json::array({before})) {
+    if (id.is_number_integer() && std::ranges::find(all, id.get<std::int64_t>()) == all.end()) {
+      all.push_back(id.get<std::int64_t>());
+    }
+  }
+  if (!all.empty()) published["eos_token_id"] = all.size() == 1 ? json(all.front()) : json(all);
+  if (!all.empty() && !published.contains("pad_token_id")) published["pad_token_id"] = all.front();
+  return published.dump(2) + "\n";
+}
+
+bool has_chat_template(const Files& files) {
+  if (files.contains("chat_template.jinja") || files.contains("chat_template.json")) return true;
+  const auto config = files.find(kTokenizerConfig);
+  return config != files.end() && json::parse(config->second, nullptr, false).contains("chat_template");
+}
+
+void warn_of_other_template(const TextForm& form, const Files& files, const Logger& log) {
+  const std::string_view own = enum_name(*form.chat);
+  if (!has_chat_template(files)) {
+    return log.warning("exports have no chat template: none lies beside ", form.tokenizer->string(),
+                       ". The data is written as ", own);
+  }
+  std::string beside;
+  try {
+    const ChatFamily family = chat_family_beside(*form.tokenizer);
+    if (family == *form.chat) return;
+    beside = cat("that of ", enum_name(family));
+  } catch (const ConfigError&) {
+    beside = "of no family that is known here";
+  }
+  log.warning("the data is written by data.chat_template = ", own, ", and the template beside ",
+              form.tokenizer->string(), ", which exports carry, is ", beside,
+              ": make sure that it writes the same, or programs that read an export write others");
+}
+
+// Throws and warns as check_tokenizer().
+void check_tokenizer_of(const TextForm& form, const fs::path& source, const DistContext& context) {
+  if (form.tokenizer) check_tokenizer_file(*form.tokenizer);
+  if (form.tokenizer && is_file(source / kTokenizer) && have_equal_bytes(*form.tokenizer, source / kTokenizer)) return;
+  const auto saved = checkpoint_at(source);
+  const auto theirs = saved ? tokenizer_at(*saved) : tokenizer_in(source, context);
+  if (!theirs) return;
+  const TokenizerIdentity ours = tokenizer_of(form).identity();
+  D9D_CHECK(ours.vocabulary == theirs->identity.vocabulary, ConfigError,
+            "[loop::check_tokenizer] expected the data's tokenizer to give the ids that the model of "
+            "trainer.model_stage_factory.source_checkpoint = '",
+            source.string(), "' knows, got ", tokenizer_name(form), ", whose ids are other texts than those of ",
+            theirs->name, ". Tokenise with that one; to train other ids all the same, begin without it",
+            saved ? "." : ": move the file away.");
+  if (ours != theirs->identity && context.is_main_process()) {
+    context.log().warning("the tokenizer of the data, ", tokenizer_name(form), ", has the vocabulary of ", theirs->name,
+                          ", and other added tokens, merges or rules");
+  }
+}
+
+// Of sources whose tokenizers have the same ids, that of conversations knows the tokens that end an answer.
+const TextForm& form_of_export(const std::vector<TextForm>& forms) {
+  const auto chat = std::ranges::find_if(forms, [](const TextForm& form) { return form.chat.has_value(); });
+  return chat == forms.end() ? forms.front() : *chat;
+}
+
+}  // namespace
+
+void check_tokenizer(const DistContext& context, const DataConfig& data, const fs::path& source) {
+  std::set<std::string> known;
+  for (const TextForm& form : text_forms(data)) {
+    if (known.insert(tokenizer_name(form)).second) check_tokenizer_of(form, source, context);
+  }
+}
+
+Files tokenizer_files(const DistContext& context, const DataConfig& data, const TokenizerFilesOptions& options) {
+  const std::vector<TextForm> forms = text_forms(data);
+  const auto& source = options.source_checkpoint;
+  const bool has_source = source && is_file(*source / kTokenizer);
+  std::optional<fs::path> path = has_source ? *source / kTokenizer : options.tokenizer;
+  if (!forms.empty()) path = form_of_export(forms).tokenizer;
+  if (!path && forms.empty()) return {};
+  if (!forms.empty() && path) check_tokenizer_file(*path);
+
+  std::vector<fs::path> folders;  // of files that belong to the tokenizer
+  if (path) folders.push_back(path->parent_path());
+  if (path && has_source && have_equal_bytes(*path, *source / kTokenizer)) folders.push_back(*source);
+  Files files = {{kTokenizer, path ? text_of_file(*path) : byte_tokenizer_json()}};
+  for (const std::string name : {kTokenizerConfig, "special_tokens_map.json", "added_tokens.json",
+                                 "chat_template.jinja", "chat_template.json"}) {
+    for (const fs::path& folder : folders) {
+      if (!files.contains(name) && is_file(folder / name)) files[name] = text_of_file(folder / name);
+    }
+  }
+  const std::optional<Tokenizer> tokenizer =
+      path ? std::optional(Tokenizer::from_json(files[kTokenizer], path->string())) : std::nullopt;
+  const EndTokens ends = ends_of(forms, tokenizer);
+  if (!files.contains(kTokenizerConfig)) {
+    files[kTokenizerConfig] = made_tokenizer_config(ends, tokenizer, options.max_positions);
+  }
+  if (source) folders.insert(folders.begin(), *source);  // what generates well is a matter of the model
+  const auto published =
+      std::ranges::find_if(folders, [](const auto& folder) { return is_file(folder / kGenerationConfig); });
+  const std::string generation = generation_config(
+      published == folders.end() ? json::object() : read_object(*published / kGenerationConfig), ends);
+  if (generation != "{}\n") files[kGenerationConfig] = generation;
+  for (const TextForm& form : forms) {
+    if (form.chat && context.is_main_process()) warn_of_other_template(form, files, context.log());
+  }
+  return files;
+}
+
+}  // namespace d9d

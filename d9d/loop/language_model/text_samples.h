@@ -1,0 +1,66 @@
+// What a trained model writes after prompts, in the form of the text that it was trained on.
+//
+// Example
+//   {"prompts": ["The capital of France is"], "num_tokens": 40, "temperature": 0.7, "stop_at": ["<|endoftext|>"]}
+//
+//   const TextSamples samples(config.sample, config.data, {.vocabulary_size = 151936, .max_positions = 40960});
+//   ...                                                                   // training
+//   samples.write(context, *staged_decoder(context, trainer.placement(), trainer.stages()), std::cout);
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "d9d/base/record.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/data/config.h"
+#include "d9d/loop/language_model/auto_data_provider.h"
+#include "d9d/models/decoder/token_model.h"
+#include "d9d/tokenizer/tokenizer.h"
+
+namespace d9d {
+
+struct TextSamplesConfig {
+  std::vector<std::string> prompts = {};                // of data of conversations: what a user says
+  std::optional<std::filesystem::path> tokenizer = {};  // a tokenizer.json; unset: that of the data, or bytes
+  // Tokens by their text that end a sample, beside the data's end_of_document and the end of the assistant's message.
+  std::vector<std::string> stop_at = {};
+  std::int64_t num_tokens = 200;  // of a sample, at most
+  double temperature = 0.7;       // 0: always the likeliest token
+
+  static constexpr auto fields() {
+    using Samples = TextSamplesConfig;
+    return record<Samples>(required("prompts", &Samples::prompts), defaulted("tokenizer", &Samples::tokenizer),
+                           defaulted("stop_at", &Samples::stop_at),
+                           defaulted("num_tokens", &Samples::num_tokens, at_least(1)),
+                           defaulted("temperature", &Samples::temperature, at_least(0)));
+  }
+};
+
+class TextSamples {
+ public:
+  // Reads the tokenizer. Throws ConfigError as Tokenizer::from_file(), for a tokenizer or bytes beyond the vocabulary,
+  // for data of token ids without a tokenizer, for a prompt without a token, and for a stop that is no token.
+  TextSamples(const TextSamplesConfig& config, const DataConfig& data, const TokenLimits& limits);
+
+  // Collective over all ranks of the model. The main process writes each prompt and what the model makes of it, as it
+  // comes.
+  void write(const DistContext& context, TokenModel& model, std::ostream& out) const;
+
+ private:
+  [[nodiscard]] std::int64_t id_of(std::string_view token) const;
+
+  TextSamplesConfig config_;
+  std::int64_t max_positions_;
+  std::optional<Tokenizer> tokenizer_;  // unset: tokens are bytes
+  std::vector<std::vector<std::uint32_t>> prompts_;
+  std::vector<std::int64_t> stop_ids_;
+  bool is_chat_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,280 @@
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <ATen/ATen.h>
+
+#include "d9d/base/rounding.h"
+#include "d9d/core/autograd/deferred_gradients.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/loop/config/unsupported.h"
+#include "d9d/loop/job/model_stage_factory.h"
+#include "d9d/loop/measure/measured_stage.h"
+#include "d9d/loop/measure/memory_plan.h"
+#include "d9d/loop/measure/optimizer_sizes.h"
+#include "d9d/loop/step/local_stages.h"
+#include "d9d/modules/mixed_precision.h"
+#include "d9d/pipelining/executor/message_layout.h"
+#include "d9d/pipelining/executor/peer_link.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
+#include "d9d/pipelining/executor/stage_graph.h"
+
+namespace d9d {
+namespace {
+
+std::int64_t num_stored(const Module& module) {
+  std::int64_t count = 0;
+  for (const auto& [name, parameter] : module.named_parameters()) count += parameter->stored().numel();
+  return count;
+}
+
+bool splits_backward(const PipelineProgram& program) {
+  return std::ranges::any_of(program.ranks, [](const RankProgram& rank) {
+    return std::ranges::any_of(rank, [](const Action& action) {
+      return std::ranges::any_of(compute_parts(action),
+                                 [](const ComputeAction& part) { return holds<BackwardInputAction>(part); });
+    });
+  });
+}
+
+// Sets how many microbatches of each stage are kept where their bytes are most.
+void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
+  std::vector<StageMemory> now = stages;
+  const auto bytes_of = [](const StageMemory& stage) {
+    return stage.num_live * stage.activations + stage.num_waiting * stage.deferred;
+  };
+  std::int64_t most = -1;
+  for (const Action& action : program) {
+    std::vector<StageMemory> after = now;
+    for (const ComputeAction& part : compute_parts(action)) {
+      const auto of = [&](std::vector<StageMemory>& all) -> StageMemory& {
+        return *std::ranges::find(all, stage_of(part), &StageMemory::stage);
+      };
+      if (holds<ForwardAction>(part)) ++of(now).num_live, ++of(after).num_live;
+      if (holds<BackwardAction>(part) || holds<BackwardInputAction>(part)) --of(after).num_live;
+      if (holds<BackwardInputAction>(part)) ++of(after).num_waiting;
+      if (holds<BackwardWeightAction>(part)) --of(after).num_waiting;
+    }
+    for (const auto* const each : {&now, &after}) {
+      std::int64_t bytes = 0;
+      for (const StageMemory& stage : *each) bytes += bytes_of(stage);
+      if (bytes <= most) continue;
+      most = bytes;
+      stages = *each;
+    }
+    now = std::move(after);
+  }
+}
+
+// Measures a stage by itself: a few microbatches, without schedule and neighbours.
+class StageMeasurement {
+ public:
+  StageMeasurement(const DistContext& context, const MemoryMeter& meter, MeasuredStage& stage)
+      : context_(context), meter_(meter), stage_(stage) {}
+
+  // Two microbatches: the first takes what stays for the step, too.
+  void measure(StageMemory& memory) const {
+    const std::int64_t base = meter_.live_bytes();
+    Kept first = forward(0);
+    const std::int64_t after_first = meter_.live_bytes() - base;
+    (void)backward(0, std::move(first), /*is_last=*/false, nullptr);
+    const std::int64_t before = meter_.live_bytes();
+    Kept second = forward(1);
+    memory.activations = meter_.live_bytes() - before;
+    (void)backward(1, std::move(second), /*is_last=*/true, nullptr);
+    memory.gathered = after_first - memory.activations;
+    memory.gradients = std::max(before, meter_.live_bytes()) - base - memory.gathered;
+  }
+
+  // A further two, which wait for W together: the second of them shares full gradients with the first.
+  void measure_split(StageMemory& memory) const {
+    DeferredGradients deferred(stage_.weights());
+    const auto weights = [&](std::int64_t microbatch, bool is_last, WeightGradients left) {
+      stage_.backward({microbatch}, BackwardPart::kWeight, is_last, [&] { left.run(); });
+    };
+    const std::int64_t base = meter_.live_bytes();
+    Kept first = forward(0);
+    const std::int64_t after_first = meter_.live_bytes() - base;
+    weights(0, /*is_last=*/false, backward(0, std::move(first), /*is_last=*/false, &deferred));
+    const std::int64_t before = meter_.live_bytes();
+    Kept second = forward(1);
+    memory.activations = meter_.live_bytes() - before;
+    Kept third = forward(2);
+    WeightGradients left_of_second = backward(1, std::move(second), /*is_last=*/false, &deferred);
+    const std::int64_t one_waits = meter_.live_bytes();
+    WeightGradients left_of_third = backward(2, std::move(third), /*is_last=*/false, &deferred);
+    memory.deferred = meter_.live_bytes() - one_waits + memory.activations;
+    const std::int64_t full_gradients = one_waits - before - memory.activations - memory.deferred;
+    weights(1, /*is_last=*/false, std::move(left_of_second));
+    weights(2, /*is_last=*/true, std::move(left_of_third));
+    const std::int64_t gathered = after_first - memory.activations;
+    memory.gathered = gathered + full_gradients;
+    memory.gradients = std::max(before, meter_.live_bytes()) - base - gathered;
+  }
+
+ private:
+  // Tensors of the device like those of a transfer.
+  [[nodiscard]] std::vector<at::Tensor> transferred(StageBoundary boundary) const {
+    std::vector<at::Tensor> leaves = stage_.transfer({0}, boundary);
+    for (at::Tensor& leaf : leaves) leaf = at::zeros(leaf.sizes(), leaf.options().device(context_.device()));
+    return leaves;
+  }
+
+  // A microbatch between its forward and its backward.
+  struct Kept {
+    std::vector<at::Tensor> arrived;
+    StageGraph graph;
+    at::TensorOptions output;
+  };
+  [[nodiscard]] Kept forward(std::int64_t microbatch) const {
+    std::vector<at::Tensor> arrived;
+    if (!stage_.is_first()) arrived = transferred(StageBoundary::kIncoming);
+    for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(true);
+    const bool backward_follows = stage_.is_first() && stage_.is_last();
+    const std::vector<at::Tensor> made = differentiable(stage_.forward({microbatch}, arrived, backward_follows));
+    return {.arrived = arrived, .graph = StageGraph(made), .output = made.front().options()};
+  }
+  // The whole backward, or with `deferred` its first half, which leaves the other. Nothing else is kept.
+  [[nodiscard]] WeightGradients backward(std::int64_t microbatch, Kept kept, bool is_last,
+                                         DeferredGradients* deferred) const {
+    std::vector<at::Tensor> gradients = stage_.is_last() ? std::vector<at::Tensor>{at::ones({}, kept.output)}
+                                                         : differentiable(transferred(StageBoundary::kOutgoing));
+    WeightGradients left;
+    const BackwardPart part = deferred == nullptr ? BackwardPart::kWhole : BackwardPart::kInput;
+    stage_.backward({microbatch}, part, is_last, [&] {
+      const auto run_graph = [&] { kept.graph.backward(std::move(gradients)); };
+      if (deferred == nullptr) return run_graph();
+      left = deferred->keep(run_graph);
+    });
+    return left;
+  }
+
+  const DistContext& context_;
+  const MemoryMeter& meter_;
+  MeasuredStage& stage_;
+};
+
+// Builds the stages of a rank as the trainer does, and measures them one by one and together.
+class MeasuredRank {
+ public:
+  MeasuredRank(const DistContext& context, const MemoryRequest& request, ModelProvider<LanguageModelTypes>& model,
+               const MemoryMeter& meter)
+      : context_(context),
+        request_(request),
+        meter_(meter),
+        executor_(context, schedule_of(request.trainer.pipelining.schedule), {.method = ExchangeMethod::kCommunicator}),
+        program_(build_compute_program(schedule_of(request.trainer.pipelining.schedule),
+                                       executor_.placement().num_ranks(), request.num_microbatches)),
+        task_(context) {
+    build(model);
+  }
+
+  [[nodiscard]] RankMemory measure() {
+    const std::int64_t built = meter_.live_bytes();
+    step_->num_microbatches = 2;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const StageMeasurement stage(context_, meter_, *stages_[i]);
+      splits_backward(program_) && step_->num_stages > 1 ? stage.measure_split(memory_.stages[i])
+                                                         : stage.measure(memory_.stages[i]);
+    }
+    count_live(program_.ranks[static_cast<std::size_t>(memory_.pipeline_rank)], memory_.stages);
+    step_->num_microbatches = request_.num_microbatches;
+    step_->gradients.reset();
+    meter_.reset_peak();
+    std::vector<PipelineStage*> stages;
+    for (const auto& stage : stages_) stages.push_back(stage.get());
+    executor_.run(stages, request_.num_microbatches);
+    const std::int64_t parameters = memory_.sum_of(&StageMemory::parameters);
+    const std::int64_t in_step = meter_.peak_bytes() - built;  // beside what was built
+    memory_.working = std::max<std::int64_t>(0, in_step - memory_.sum_of(&StageMemory::gathered) -
+                                                    memory_.sum_of(&StageMemory::gradients) - memory_.activations());
+    memory_.messages = inbox_bytes();
+    memory_.total = parameters + memory_.sum_of(&StageMemory::optimizer) + memory_.messages + in_step;
+    return memory_;
+  }
+
+ private:
+  void build(ModelProvider<LanguageModelTypes>& model) {
+    const StagePlacement& placement = executor_.placement();
+    memory_.pipeline_rank = context_.mesh(MeshDomain::kRegular).axis_coordinate("pp");
+    OptimizerSizes optimizer(request_.optimizer);
+    std::vector<ModelStage<LanguageModelTypes>> built;
+    for (const StageIndex index : executor_.stages()) {
+      const PipelineStageInfo stage{.num_stages = placement.num_stages(), .current_stage = index.value};
+      const std::int64_t before = meter_.live_bytes();
+      built.push_back(model.initialize_model_stage(context_, stage));
+      Module& module = *built.back().module;
+      if (const auto& dtype = request_.trainer.model_stage_factory.master_dtype) {
+        keep_parameters_in(built.back().module, to_scalar_type(*dtype));
+      }
+      model.parallelize_model_stage(context_, stage, module);
+      check_layouts(context_, module);
+      module.materialize(context_.device());
+      if (!context_.device().is_meta()) module.reset_parameters(/*base_seed=*/1);
+      modules_.push_back(built.back().module);
+      memory_.stages.push_back({.stage = index,
+                                .num_parameters = num_stored(module),
+                                .parameters = meter_.live_bytes() - before,
+                                .optimizer = optimizer.bytes_of(module)});
+    }
+    module_ = local_stages(modules_);
+    (void)share_random_clock(context_, *module_, request_.trainer);
+    gradients_.emplace(context_, *module_, request_.trainer.gradient_manager, request_.trainer.gradient_clipping,
+                       GradientMemory::kOfStep, modules_);
+    step_.emplace(MeasuredStep{.task = task_, .gradients = *gradients_, .num_stages = placement.num_stages()});
+    // Sequences are padded for the ranks that share them.
+    const std::int64_t num_sharing = context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
+    const at::Tensor ids = at::zeros({request_.num_sequences, round_up(request_.sequence_length, num_sharing)},
+                                     at::TensorOptions(context_.device()).dtype(at::kLong));
+    const TokenBatch batch{.input_ids = ids, .labels = ids, .position_ids = ids};
+    for (std::size_t i = 0; i < built.size(); ++i) {
+      stages_.push_back(std::make_unique<MeasuredStage>(*step_, std::move(built[i]), i, executor_.stages()[i], batch));
+    }
+  }
+
+  // Of the ranks that have neighbouring stages, where they write each other's memory.
+  [[nodiscard]] std::int64_t inbox_bytes() const {
+    if (request_.trainer.pipelining.messages == ExchangeMethod::kCommunicator) return 0;
+    const StagePlacement& placement = executor_.placement();
+    std::map<std::int64_t, std::int64_t> largest;  // by pipeline rank
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      for (const StageBoundary boundary : {StageBoundary::kIncoming, StageBoundary::kOutgoing}) {
+        const std::int64_t own = memory_.stages[i].stage.value;
+        const StageIndex other{boundary == StageBoundary::kIncoming ? own - 1 : own + 1};
+        if (other.value < 0 || other.value == placement.num_stages()) continue;
+        std::int64_t& bytes = largest[placement.rank_of(other)];
+        bytes = std::max(bytes, message_bytes(stages_[i]->transfer({0}, boundary)));
+      }
+    }
+    largest.erase(memory_.pipeline_rank);
+    std::int64_t bytes = 0;
+    for (const auto& [rank, message] : largest)
+      bytes += PeerLink::inbox_bytes(StageLinksConfig{}.num_inbox_slots, message);
+    return bytes;
+  }
+
+  const DistContext& context_;
+  const MemoryRequest& request_;
+  const MemoryMeter& meter_;
+  PipelineExecutor executor_;
+  PipelineProgram program_;
+  LanguageModelTask task_;
+  RankMemory memory_;
+  std::vector<std::shared_ptr<Module>> modules_;
+  std::shared_ptr<Module> module_;
+  std::optional<GradientManager> gradients_;
+  std::optional<MeasuredStep> step_;
+  std::vector<std::unique_ptr<MeasuredStage>> stages_;
+};
+
+}  // namespace
+
+RankMemory measure_memory(const DistContext& context, const MemoryRequest& request,
+                          ModelProvider<LanguageModelTypes>& model, const MemoryMeter& meter) {
+  refuse_unsupported(request.trainer);
+  refuse_unsupported(request.optimizer);
+  return MeasuredRank(context, request, model, meter).measure();
+}
+
+}  // namespace d9d

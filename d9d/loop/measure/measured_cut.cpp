@@ -1,0 +1,241 @@
+#include "d9d/loop/measure/measured_cut.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/core/collectives/gather.h"
+#include "d9d/core/dtype/scalar_type.h"
+#include "d9d/core/error/error_place.h"
+#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/job/model_stage_factory.h"
+#include "d9d/loop/step/gradient_manager.h"
+#include "d9d/loop/step/local_stages.h"
+#include "d9d/loop/step/training_stage.h"
+#include "d9d/modules/detect_non_finite.h"
+#include "d9d/modules/gradient_reduction.h"
+#include "d9d/parallelism/fsdp/fsdp_runtime.h"
+#include "d9d/pipelining/executor/measure_links.h"
+#include "d9d/pipelining/executor/measure_stage.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
+#include "d9d/pipelining/schedules/compute_order.h"
+
+namespace d9d {
+namespace {
+
+using Leaves = std::vector<at::Tensor>;
+using FreeBytes = std::function<double()>;
+
+// Passes the first microbatch through a stage, without gradients, and keeps what arrives.
+class Relay final : public PipelineStage {
+ public:
+  Relay(TaskBinding& binding, std::size_t local, StageIndex index, bool is_last, FreeBytes free_bytes)
+      : binding_(binding), local_(local), index_(index), is_last_(is_last), free_bytes_(std::move(free_bytes)) {}
+
+  [[nodiscard]] Leaves transfer(MicrobatchIndex, StageBoundary boundary) const override {
+    return binding_.transfer(local_, 0, boundary);
+  }
+  [[nodiscard]] Leaves forward(MicrobatchIndex, const Leaves& leaves, bool) override {
+    arrived.clear();
+    for (const at::Tensor& leaf : leaves) arrived.push_back(leaf.clone());
+    if (is_last_) return {};
+    try {
+      const double before = free_bytes_();
+      (void)binding_.forward(local_, 0, leaves);  // for what stays when its outputs are gone
+      held = before - free_bytes_();
+      return binding_.forward(local_, 0, leaves);
+    } catch (const std::exception&) {
+      add_error_place(cat("stage ", index_.value));
+      throw;
+    }
+  }
+
+  Leaves arrived = {};
+  double held = 0;  // what FSDP gathers
+
+ private:
+  TaskBinding& binding_;
+  const std::size_t local_;
+  const StageIndex index_;
+  const bool is_last_;
+  const FreeBytes free_bytes_;
+};
+
+// What a stage takes where a step ends: two fp32 moments a trained element, and the gradients of the shards where full
+// ones wait for them.
+double bytes_of_step_end(Module& stage, std::optional<Dtype> gradient_dtype) {
+  constexpr double kOfMoments = 8;
+  bool waits = false;
+  for (const auto& reduction : gradient_reductions(stage)) {
+    const auto* const fsdp = dynamic_cast<const FsdpRuntime*>(reduction.get());
+    if (fsdp == nullptr) continue;
+    waits = waits || *fsdp->config().reduce_on_last_microbatch;
+    if (fsdp->config().gradient_dtype) gradient_dtype = fsdp->config().gradient_dtype;
+  }
+  double bytes = 0;
+  for (const auto& [name, parameter] : stage.named_parameters()) {
+    if (!parameter->requires_grad()) continue;
+    const c10::ScalarType dtype = gradient_dtype_of(parameter->local().scalar_type(), gradient_dtype);
+    const bool is_reduced_last = waits && has_flat_shard(parameter->placements());
+    const double of_element = kOfMoments + (is_reduced_last ? static_cast<double>(c10::elementSize(dtype)) : 0);
+    bytes += of_element * static_cast<double>(parameter->stored().numel());
+  }
+  return bytes;
+}
+
+// Of the forward of either of two stages beside the backward of the other; 0 where the executor runs them in a row.
+// Both are measured as pairs, one directly after the other: the clocks of a device depend on what it computed before.
+double measure_overlap(const UnbuiltJob& job, std::vector<TrainingStage>& stages,
+                       const std::vector<StageSample>& samples, const std::vector<StageCosts>& costs) {
+  if (!job.context.device().is_cuda() || job.config.cuda_graph) return 0;
+  const Lanes lanes(job.context.world());
+  double hidden = 0, shorter = 0;
+  for (const auto& [of_forward, of_backward] : {std::pair<std::size_t, std::size_t>{0, 1}, {1, 0}}) {
+    StageSample beside = samples[of_forward];
+    beside.before_forward = nullptr;  // the inputs are those of the same microbatch
+    const auto measure = [&](const Lanes* which) {
+      wait_for_all(job.context);
+      return measure_composed({stages[of_forward], beside}, {stages[of_backward], samples[of_backward]}, which);
+    };
+    const double in_a_row = measure(nullptr);
+    hidden += in_a_row - measure(&lanes);
+    shorter += std::min(costs[of_forward].forward, costs[of_backward].backward);
+  }
+  return std::clamp(hidden / shorter, 0.0, 1.0);
+}
+
+}  // namespace
+
+void wait_for_all(const DistContext& context) { (void)all_gather_object(nullptr, context.mesh(MeshDomain::kBatch)); }
+
+MeasuredCut::MeasuredCut(const UnbuiltJob& job, std::int64_t num_stages_per_rank)
+    : job_(job),
+      num_stages_per_rank_(num_stages_per_rank),
+      placement_(StagePlacement::loop(job.context.mesh(MeshDomain::kRegular).axis_size("pp"), num_stages_per_rank)),
+      own_(placement_.stages_of(job.context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))),
+      allocated_(job.context.device()) {}
+
+MeasuredCut::~MeasuredCut() { job_.binding.end_measuring(); }
+
+std::optional<std::string> MeasuredCut::build() {
+  TrainerConfig config = job_.config;
+  config.model_stage_factory.source_checkpoint.reset();
+  for (const StageIndex index : own_) {
+    const PipelineStageInfo info{.num_stages = placement_.num_stages(), .current_stage = index.value};
+    nlohmann::json refusal;
+    try {
+      stages_.push_back(job_.binding.initialize_model_stage(job_.context, info));
+    } catch (const ConfigError& error) {
+      refusal = error_line(error);
+    }
+    for (const nlohmann::json& each : all_gather_object(refusal, job_.context.mesh(MeshDomain::kBatch))) {
+      if (!each.is_null()) return each.get<std::string>();
+    }
+    check_equal_model(job_.context, *stages_.back());
+    const double before = free_bytes();
+    (void)build_model_stage(job_.context, config, job_.model, info, stages_.back());
+    held_.push_back(before - free_bytes());
+    if (config.detect_non_finite) detect_non_finite(*stages_.back());
+  }
+  module_ = local_stages(stages_);
+  return std::nullopt;
+}
+
+void MeasuredCut::measure(RankMeasurement& measurement) {
+  const RandomClockPtr clock = share_random_clock(job_.context, *module_, job_.config);
+  const MetricMap metrics = job_.task.create_metrics();
+  MetricMap loss_means;
+  GradientManager gradients(job_.context, *module_, job_.config.gradient_manager, job_.config.gradient_clipping,
+                            GradientMemory::kOfStep, stages_);
+  StepMicrobatches step{.numbers = {0}, .gradients = &gradients};
+  const auto build = [&] {
+    step.weights = {job_.binding.build_copy().loss_weights};
+    step.shares = loss_shares(job_.context, step.weights);
+    name_loss_means(loss_means, step.weights.front());
+  };
+  build();
+  clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()), .number = 0};
+  const std::vector<Leaves> arrived = arrivals();
+  if (measurement.stages.empty()) measurement.link = measure_link();
+  const StageJob of_stages{
+      .schedule = job_.schedule, .stages = stages_, .clock = *clock, .metrics = metrics, .loss_means = loss_means};
+  std::vector<TrainingStage> stages;
+  std::vector<StageSample> samples;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    stages.emplace_back(of_stages, job_.binding,
+                        TrainingStagePlace{.local = i,
+                                           .index = own_[i],
+                                           .num_stages = placement_.num_stages(),
+                                           .is_last_of_rank = false},  // the inputs stay until they are built anew
+                        step);
+    samples.push_back(
+        {.arrived = arrived[i], .is_last = is_last(own_[i]), .device = job_.context.device(), .before_forward = build});
+  }
+  std::vector<StageCosts> costs;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    wait_for_all(job_.context);  // all ranks compute while one is measured
+    const double before = free_bytes();
+    costs.push_back(measure_stage(stages[i], samples[i]));
+    held_[i] += before - free_bytes();  // gradients
+    costs[i].resident_bytes =
+        std::max(0.0, held_[i]) + bytes_of_step_end(*stages_[i], job_.config.gradient_manager.grad_dtype);
+    measurement.stages.push_back({.num_stages = placement_.num_stages(), .stage = own_[i].value, .costs = costs[i]});
+  }
+  if (own_.size() == 2) measurement.composed_overlap = measure_overlap(job_, stages, samples, costs);
+  if (!job_.context.device().is_cpu()) {
+    constexpr double kUsed = 0.9;
+    const double bytes = kUsed * std::accumulate(held_.begin(), held_.end(), free_bytes());
+    measurement.device_bytes = std::min(measurement.device_bytes.value_or(bytes), bytes);
+  }
+  for (const auto& [name, metric] : metrics) metric->reset();
+  gradients.abandon();
+  wait_for_all(job_.context);  // others may read this rank's parameters until they have come here
+  gradients.close();
+}
+
+// What arrives at each stage.
+std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals() {
+  const auto place = [per_rank = num_stages_per_rank_](std::int64_t num_ranks) {
+    return StagePlacement::loop(num_ranks, per_rank);
+  };
+  PipelineExecutor executor(job_.context, {.name = "measuring", .placement = place, .order = forward_order},
+                            {.method = job_.config.pipelining.messages});
+  std::vector<Relay> relays;
+  for (std::size_t i = 0; i < own_.size(); ++i) {
+    relays.emplace_back(job_.binding, i, own_[i], is_last(own_[i]), [this] { return free_bytes(); });
+  }
+  std::vector<PipelineStage*> borrowed;
+  for (Relay& each : relays) borrowed.push_back(&each);
+  executor.run(borrowed, /*num_microbatches=*/1);
+  std::vector<Leaves> arrived;
+  for (std::size_t i = 0; i < relays.size(); ++i) {
+    held_[i] += relays[i].held;
+    arrived.push_back(std::move(relays[i].arrived));
+  }
+  return arrived;
+}
+
+LinkCosts MeasuredCut::measure_link() const {
+  LinkSample sample;
+  const std::int64_t rank = own_.front().value;
+  if (rank > 0) sample.from_before = job_.binding.transfer(0, 0, StageBoundary::kIncoming);
+  if (rank + 1 < placement_.num_ranks()) sample.to_next = job_.binding.transfer(0, 0, StageBoundary::kOutgoing);
+  return measure_links(job_.context, {.method = job_.config.pipelining.messages}, sample);
+}
+
+double MeasuredCut::free_bytes() const {
+  constexpr std::size_t kAll = 0;
+  const c10::Device device = job_.context.device();
+  if (device.is_cpu()) return -static_cast<double>(allocated_.now());
+  c10::DeviceAllocator& allocator = *c10::getDeviceAllocator(device.type());
+  const auto stats = allocator.getDeviceStats(device.index());
+  const auto unused = stats.reserved_bytes[kAll].current - stats.allocated_bytes[kAll].current;
+  return static_cast<double>(allocator.getMemoryInfo(device.index()).first) + static_cast<double>(unused);
+}
+
+}  // namespace d9d

@@ -1,0 +1,188 @@
+// The loss and the gradients of one step: weighted accumulation over microbatches and ranks, one division, norm,
+// clipping.
+//
+//   backward gets   w_i * L_i                     for each microbatch i of each rank
+//   the step's loss   sum(w_i * L_i) / W            with W = sum(w_i)
+//   the gradient      sum(w_i * dL_i) / W           then scaled by min(1, max_norm / (norm + 1e-6))
+//
+// Example
+//   GradientManager gradients(context, module, {}, {.max_norm = 1.0});
+//   for (i ...) {
+//     gradients.begin_microbatch(is_last);
+//     ...                                              // forward
+//     gradients.add_loss_with_weight(loss, weight);
+//     (loss * weight).backward();
+//     gradients.end_microbatch();
+//   }
+//   const StepGradients step = gradients.apply(optimizer, learning_rate);
+//   gradients.reset();
+//
+// Pipelines call begin_forward() and end_forward() around a forward of a stage, and begin_backward() and end_backward()
+// around a backward, instead of begin_microbatch() and end_microbatch().
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "d9d/checkpoint/save_progress.h"
+#include "d9d/core/device/host_copy.h"
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/internals/grad_norm/distributed_grad_norm.h"
+#include "d9d/internals/grad_sync/bucketed_reduction.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/step/tied_parameters.h"
+#include "d9d/modules/gradient_reduction.h"
+#include "d9d/optim/optimizer.h"
+
+namespace d9d {
+
+// What one rank contributes to the totals of a step.
+struct RankReport {
+  std::optional<std::int64_t> step = {};  // of the job, which errors name
+  std::int64_t num_tokens = 0;
+  bool wants_to_stop = false;
+  SaveProgress save = {};
+  std::int64_t next_microbatches = 0;  // of the next step, if they are known
+};
+
+// Totals of a step, the same on all ranks.
+struct StepGradients {
+  double loss = 0.0;
+  double norm = 0.0;  // L2, over all parameters, before clipping
+  double total_weight = 0.0;
+  std::int64_t num_tokens = 0;
+  bool stops = false;  // at least one rank wants to stop
+  SaveProgress save = {};
+  std::vector<std::int64_t> next_microbatches = {};  // by rank; empty in a job of one
+  bool is_usable = true;                             // false: total weight 0, or not finite
+  bool is_finite = true;
+  bool is_lost = false;     // not finite since a parameter is not: no later step will be
+  double grad_scale = 1.0;  // factor on the summed gradients: divides by the total weight and clips
+  std::string reason;       // why the step is not usable, and where that comes from
+};
+
+// Wraps the optimiser's step: must call `step` and may run code before and after it.
+using AroundStep = std::function<void(const std::function<void()>& step)>;
+
+// Where gradients are stored.
+enum class GradientMemory {
+  kOfStep,  // may be allocated anew in each step
+  kKept,    // at the same addresses in all steps, so that captured graphs can write them
+};
+
+class GradientManager {
+ public:
+  // Collective over the ranks of a pipeline. The module has storage and layouts. Gradients are reduced in
+  // config.grad_dtype, unless a reduction's own configuration names another dtype. stages: the rank's stages, of which
+  // `module` consists; none: it is one.
+  GradientManager(const DistContext& context, Module& module, const GradientManagerConfig& config,
+                  const GradientClippingConfig& clipping, GradientMemory memory = GradientMemory::kOfStep,
+                  const std::vector<std::shared_ptr<Module>>& stages = {});
+
+  // The number of elements of this rank's parameters; each parameter is counted by one rank of a pipeline.
+  [[nodiscard]] double num_parameters() const;
+  // Of parameters that several stages of the pipeline have (tied_parameters.h).
+  [[nodiscard]] const std::vector<std::string>& tied_names() const { return tied_.names(); }
+
+  // The calls of GradientReduction for the reductions of one stage.
+  void begin_forward(std::size_t stage, std::int64_t microbatch);
+  void end_forward(std::size_t stage, std::int64_t microbatch);
+  void begin_backward(std::size_t stage, std::int64_t microbatch, BackwardPart part, bool is_last);
+  void end_backward(std::size_t stage);
+
+  // Called before a microbatch's forward.
+  void begin_microbatch(bool is_last);
+  // loss, weight: scalars, which are detached.
+  void add_loss_with_weight(const at::Tensor& loss, const at::Tensor& weight);
+  // Collective. Called after a microbatch's backward.
+  void end_microbatch();
+
+  // Replace begin_microbatch() and end_microbatch() around a microbatch that a graph captures or replays; they need
+  // GradientMemory::kKept. All reductions that are due happen in end_replay(). `received`: the value of received()
+  // after the capture.
+  void begin_replay();
+  void end_replay(bool is_last, const std::vector<bool>& received);
+  // For each parameter with a bucket, whether its gradient has a value in this step: the next backward accumulates into
+  // such a gradient and overwrites the others.
+  [[nodiscard]] std::vector<bool> received(std::size_t stage = 0) const { return stages_[stage].bucketed->received(); }
+  // After replays of backwards of a stage, before the begin_backward() that is last.
+  void set_received(std::size_t stage, const std::vector<bool>& received) {
+    stages_[stage].bucketed->set_received(received);
+  }
+
+  // Collective. Called after the last microbatch. Sums gradients, losses and reports over ranks and steps the
+  // optimiser. If the step is not usable, parameters and optimiser stay as they were.
+  //
+  // An optimiser that scales gradients (ScalesGradients) steps before the host knows the loss: it divides and clips the
+  // gradients as it reads them, and the host waits only for the loss and the norm. For any other optimiser, and
+  // whenever `around` is set, the host waits first, and the optimiser gets gradients that are already divided and
+  // clipped, in at least float32. Both paths round alike: the parameters become the same bit for bit, so some ranks may
+  // pass an `around` and others none.
+  //
+  // Throws CommunicationError, and reports neither loss nor norm, if a communication failed in the step. Throws
+  // StateError on all ranks if the ranks have not reduced the same sharded modules, or if the loss or norm is not
+  // finite and the policy is to stop.
+  StepGradients apply(Optimizer& optimizer, double learning_rate, const RankReport& report = {},
+                      const AroundStep& around = {});
+  // Collective. Does the same without an optimiser: gradients are divided and clipped if the step is usable.
+  [[nodiscard]] StepGradients finish_step(const RankReport& report);
+
+  // Clears gradients and loss.
+  void reset();
+  // Local. Does the work of reset() after an exception in a step, when gradients are incomplete.
+  void abandon();
+  // Collective. Called after the last step: calls GradientReduction::close().
+  void close();
+
+ private:
+  // What the device computes of a step; the same on all ranks.
+  struct Pending {
+    // fp64, 0-dim: the factor that divides the gradients in .grad() by the total weight and clips them. NaN if the step
+    // is not usable.
+    at::Tensor grad_scale;
+    // [9 + ranks] fp64: weighted loss, weight, tokens, number of ranks that want to stop, disagreement, ranks that
+    // save, ranks that failed to, norm, grad_scale, and, of several ranks, next_microbatches of each
+    HostCopy totals;
+  };
+
+  // Does not wait for the device. Gradients are summed but not divided.
+  [[nodiscard]] Pending sum_step(const RankReport& report);
+  // Waits for the copy of the totals, but not for work that was enqueued after sum_step().
+  [[nodiscard]] StepGradients read_step(const Pending& pending) const;
+  void refuse_non_finite(const StepGradients& step, const RankReport& report) const;
+  // Collective, of a step that is not finite: where that comes from, as far as it is known, the same on all ranks.
+  struct Cause {
+    std::string text = "";
+    bool is_parameter = false;
+  };
+  [[nodiscard]] Cause cause_of_non_finite(double loss) const;
+  // Scales the gradients of all parameters in at least float32: narrower gradients are replaced by float32 ones.
+  void scale_gradients(const StepGradients& step) const;
+  [[nodiscard]] at::Tensor sum_over_ranks(const RankReport& report) const;
+  [[nodiscard]] at::Tensor grad_scale_of(const at::Tensor& sums, const at::Tensor& norm) const;
+
+  struct StageReductions {
+    std::shared_ptr<BucketedReduction> bucketed;
+    std::vector<std::shared_ptr<GradientReduction>> all;  // the stage's own, then bucketed
+  };
+
+  std::vector<std::pair<std::string, ParameterPtr>> parameters_;
+  std::vector<StageReductions> stages_;
+  std::vector<std::shared_ptr<GradientReduction>> reductions_;  // of all stages
+  TiedParameters tied_;
+  std::vector<GradNormGroup> norm_groups_;
+  DeviceMesh pipeline_;  // ranks with other layers
+  DeviceMesh ranks_;     // all ranks
+  bool counts_;          // whether this rank's loss counts: of tensor-parallel ranks, whose losses are equal, the first
+  at::Device device_;
+  SideStream copies_;
+  std::shared_ptr<const World> world_;
+  GradientClippingConfig clipping_;
+  at::Tensor weighted_loss_;  // undefined: no microbatch yet
+  at::Tensor total_weight_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> losses_;  // of the step's microbatches, weighted, and their weights
+};
+
+}  // namespace d9d

@@ -1,0 +1,19 @@
+#include "d9d/loop/step/microbatch.h"
+
+namespace d9d {
+
+AnyMicrobatch::~AnyMicrobatch() = default;
+
+TensorRefs AnyMicrobatch::tensors() {
+  TensorRefs tensors;
+  add_tensors(tensors);
+  detail::add_tensor_refs(shares, tensors);
+  return tensors;
+}
+
+void AnyMicrobatch::write_key(detail::GraphKeyWriter& key) const {
+  write_values(key);
+  key.write(shares);
+}
+
+}  // namespace d9d

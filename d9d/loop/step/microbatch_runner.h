@@ -1,0 +1,72 @@
+// Runs the microbatches of a pack as the schedule of the pipeline orders them. Of a model in one stage each
+// microbatch's backward runs before the next one's forward, so that the activations of only one are in memory.
+//
+//   pack -> TrainTask::build_forward_inputs                       all microbatches
+//        -> forward -> compute_loss -> backward -> update_metrics  last stage; the others: forward, backward
+//
+// Example
+//   MicrobatchRunner runner(job, task, stream, binding);
+//   while (runner.fetch()) runner.run(gradients);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "d9d/loop/checks/equal_microbatches.h"
+#include "d9d/loop/checks/first_step_checks.h"
+#include "d9d/loop/step/microbatch_graphs.h"
+#include "d9d/loop/step/pack_runner.h"
+#include "d9d/loop/step/step_graphs.h"
+#include "d9d/loop/step/task_binding.h"
+#include "d9d/loop/step/training_job.h"
+#include "d9d/loop/step/training_stage.h"
+#include "d9d/loop/step/weighted_loss.h"
+#include "d9d/pipelining/executor/pipeline_executor.h"
+
+namespace d9d {
+
+class MicrobatchRunner final : public PackRunner {
+ public:
+  // Collective over the ranks of a pipeline. All are borrowed. stream: the one that the binding has built.
+  MicrobatchRunner(const TrainingJob& job, const AnyTask& task, const AnyPackStream& stream, TaskBinding& binding);
+
+  [[nodiscard]] nlohmann::json data_state() const override;
+  [[nodiscard]] nlohmann::json task_state() const override;
+  [[nodiscard]] GraphCounts graph_counts() const;
+
+  bool fetch() override;
+  [[nodiscard]] std::int64_t num_next() const override;
+  void tell_next(const std::vector<std::int64_t>& of_ranks) override { equal_microbatches_.tell_next(of_ranks); }
+  std::int64_t run(GradientManager& gradients) override;
+
+ private:
+  [[nodiscard]] FirstPack first_pack() const;
+  void build_all();
+  void check_order();
+  void train_by_executor();
+  void train_by_graphs(std::size_t index);
+  WeightedLoss forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule);
+  WeightedLoss capture(AnyMicrobatch& microbatch);
+
+  const TrainingJob& job_;
+  const AnyTask& task_;
+  const AnyPackStream& stream_;
+  TaskBinding& binding_;
+  StepMicrobatches step_;
+  std::int64_t num_tokens_ = 0;  // of the step
+  EqualMicrobatches equal_microbatches_;
+  PipelineExecutor executor_;
+  std::vector<TrainingStage> stages_;
+  std::set<std::int64_t> checked_orders_;  // of a schedule of the program's own, by the number of microbatches
+  bool is_first_step_ = true;
+  std::optional<FirstStep> first_step_;  // while that one runs
+  // With trainer.cuda_graph: the first for a model in one stage, the second for others.
+  std::optional<MicrobatchGraphs> graphs_;
+  std::optional<StepGraphs> step_graphs_;
+};
+
+}  // namespace d9d

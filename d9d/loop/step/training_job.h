@@ -1,0 +1,53 @@
+// A training job without the types of its task: what the steps of a run use. The Trainer builds it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/step/update_count.h"
+#include "d9d/loop/task/event_bus.h"
+#include "d9d/loop/task/job_schedule.h"
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/metrics/metric.h"
+#include "d9d/modules/freeze_guard.h"
+#include "d9d/modules/module.h"
+#include "d9d/optim/optimizer.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
+#include "d9d/tracker/tracker.h"
+
+namespace d9d {
+
+struct TrainingJob {
+  const DistContext& context;  // borrowed
+  const TrainerConfig config;
+  const std::unique_ptr<EventBus> events;  // handlers may keep a reference to it
+  JobSchedule schedule;
+  const std::shared_ptr<Module> module;               // what this rank has of the model
+  const std::vector<std::shared_ptr<Module>> stages;  // of which it consists, in increasing order
+  const PipelineSchedule pipeline_schedule;           // of the configuration, or the program's own
+  const bool has_own_schedule = false;                // the latter
+  const StagePlacement placement;                     // of the stages of all ranks
+  const RandomClockPtr clock;                         // of the module's random layers
+  const MetricMap metrics;
+  // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from its first
+  // microbatches on.
+  const std::shared_ptr<MetricMap> loss_means = std::make_shared<MetricMap>();
+  const FreezeGuard freeze_guard;  // of the parameters that the optimiser was built on
+  Optimizer optimizer;
+  LearningRateScheduler lr_scheduler;
+  // trainer.pipelining.schedule as it was given where that was auto, and null otherwise; `config` has what was chosen.
+  nlohmann::ordered_json auto_schedule = nullptr;
+  // The configuration of trainer, optimiser and schedule as it was given, for a job that continues.
+  nlohmann::ordered_json written = nullptr;
+  nlohmann::json hparams;                          // of task and model, for the tracker
+  nlohmann::ordered_json tracker_state = nullptr;  // of the run that this one continues
+  UpdateCount updates;                             // of all runs of the job
+  const std::shared_ptr<const Tracker> tracker;    // the program's own, in addition to the configured one; null: none
+};
+
+}  // namespace d9d

@@ -1,0 +1,116 @@
+// One of the rank's stages of a model as the executor of pipelines trains it: inputs and losses of the task, gradients
+// that add up, errors that name step and microbatch.
+//
+// Example
+//   TrainingStage stage(stage_job_of(job), binding, {.local = 0, .index = {2}, .num_stages = 4}, step);
+//   executor.run({&stage}, num_microbatches);
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "d9d/base/check.h"
+#include "d9d/core/autograd/checkpoint.h"
+#include "d9d/core/error/error_place.h"
+#include "d9d/loop/checks/first_step_checks.h"
+#include "d9d/loop/step/gradient_manager.h"
+#include "d9d/loop/step/step_graphs.h"
+#include "d9d/loop/step/task_binding.h"
+#include "d9d/loop/step/training_job.h"
+#include "d9d/loop/step/weighted_loss.h"
+#include "d9d/pipelining/executor/pipeline_stage.h"
+
+namespace d9d {
+
+// What of a job its stages use. All are borrowed.
+struct StageJob {
+  const JobSchedule& schedule;
+  const std::vector<std::shared_ptr<Module>>& stages;  // of the rank
+  RandomClock& clock;
+  const MetricMap& metrics;
+  const MetricMap& loss_means;  // as TrainingJob has them
+};
+[[nodiscard]] StageJob stage_job_of(const TrainingJob& job);
+
+// What the microbatches of a step share.
+struct StepMicrobatches {
+  std::vector<std::uint64_t> numbers = {};  // within the step, over all ranks
+  std::vector<LossWeights> weights = {};    // of several losses
+  std::vector<LossShares> shares = {};      // likewise
+  GradientManager* gradients = nullptr;     // borrowed
+  FirstStep* first_step = nullptr;          // borrowed; while that one runs
+  bool keeps_inputs = false;   // until the end of the step: graphs of two streams use them (PipelineStage::forward)
+  StepGraph* graph = nullptr;  // borrowed; of a step whose computations are captured or replayed
+  std::vector<WeightedLoss> losses = {};  // of the last stage's microbatches, from their forward on; detached
+};
+
+struct TrainingStagePlace {
+  std::size_t local = 0;  // among the rank's stages
+  StageIndex index = {};
+  std::int64_t num_stages = 1;
+  bool is_last_of_rank = true;
+};
+
+// Errors of `work` say which microbatch of which step it is, `stage` where the model has several, and `place` where
+// nothing within says more.
+template <class Work>
+auto in_microbatch(std::size_t index, const JobSchedule& schedule, const std::string& place, const Work& work,
+                   const std::string& stage = "") {
+  try {
+    return with_error_place(place, work);
+  } catch (const std::exception&) {
+    add_error_place(cat(stage, "microbatch ", index, " of step ", schedule.current_step()));
+    throw;
+  }
+}
+
+// Returns forward(), which leaves the backward to the loop: StateError where it ran one.
+template <class Forward>
+auto without_backward(const Forward& forward) {
+  const std::int64_t num_before = num_backwards();
+  auto result = forward();
+  D9D_CHECK(num_backwards() == num_before, StateError,
+            "[loop::task] expected forward and compute_loss to leave the backward to the loop, got one of their own, ",
+            "to which the loop's would be added. Return the loss instead.");
+  return result;
+}
+
+// Of a task with several losses: has a mean of each in `loss_means`, and adds the losses of a microbatch to them.
+void name_loss_means(MetricMap& loss_means, const LossWeights& weights);
+void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, const LossWeights& weights);
+
+class TrainingStage final : public PipelineStage {
+ public:
+  // All are borrowed.
+  TrainingStage(const StageJob& job, TaskBinding& binding, TrainingStagePlace place, StepMicrobatches& step)
+      : job_(job), binding_(binding), place_(place), step_(step) {}
+
+  [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
+  [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
+                                                bool backward_follows) override;
+  void begin_forward(MicrobatchIndex microbatch) override;
+  void end_forward(MicrobatchIndex microbatch) override;
+  [[nodiscard]] std::vector<at::Tensor> weights() const override;
+  void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
+                const std::function<void()>& compute) override;
+  void after_backward(MicrobatchIndex microbatch, BackwardPart part) override;
+
+ private:
+  [[nodiscard]] bool is_last_stage() const { return place_.index.value + 1 == place_.num_stages; }
+  [[nodiscard]] std::string stage_text() const;  // for in_microbatch()
+  [[nodiscard]] std::vector<at::Tensor> inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
+  [[nodiscard]] at::Tensor loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
+  [[nodiscard]] bool is_captured() const { return step_.graph != nullptr; }
+  void take_state_after_replay(std::size_t microbatch);
+
+  const StageJob job_;
+  TaskBinding& binding_;
+  const TrainingStagePlace place_;
+  StepMicrobatches& step_;
+};
+
+}  // namespace d9d

@@ -1,0 +1,29 @@
+#include "d9d/loop/step/update_count.h"
+
+#include "d9d/base/check.h"
+#include "d9d/loop/step/gradient_manager.h"
+
+namespace d9d {
+
+void UpdateCount::add(const StepGradients& step, double learning_rate, std::int64_t index, const Logger* log) {
+  had_no_rate_ = had_no_rate_.value_or(true) && learning_rate == 0;
+  if (step.is_usable) {
+    ++num_updates_;
+    return;
+  }
+  reason_ = step.reason;
+  if (log != nullptr) log->warning("step ", index, " changed nothing: ", step.reason);
+}
+
+void UpdateCount::check(std::int64_t total_steps, const Logger* log) const {
+  D9D_CHECK(num_updates_ > 0, StateError, "[loop::training] expected a step that changes the model, got none in ",
+            total_steps, " steps: ", reason_.empty() ? "they were done before this start" : reason_,
+            ". Nothing is exported. Correct the data, or the weights that the job begins with, and "
+            "begin in another ",
+            "trainer.checkpointing.save_dir.");
+  if (log != nullptr && had_no_rate_.value_or(false)) {
+    log->warning("the learning rate was 0 in every step: the model is as it began");
+  }
+}
+
+}  // namespace d9d

@@ -1,0 +1,137 @@
+// A pipeline stage as the loop runs it. A model in one piece is one stage.
+//
+// Example
+//   return as_model_stage<MyTypes>(model);        // model(input, shared) returns Types::Output
+//
+// A model that can be cut in addition takes what the stage before hands on, Types::Transfer, in place of the input,
+// returns a std::variant that holds Transfer and Output, and announces what stages hand on:
+//
+//   Transfer stage_transfer(const Input& input, StageBoundary boundary) const;   // on the meta device, from shapes
+//
+// and may say how its layers are distributed over stages, so that a job can say which virtual layers balance them:
+//
+//   std::optional<LayerDistribution> layer_distribution() const;
+#pragma once
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "d9d/loop/task/task_types.h"
+#include "d9d/modules/module.h"
+#include "d9d/pipelining/api/stage_boundary.h"
+#include "d9d/pipelining/api/stage_info.h"
+
+namespace d9d {
+
+template <class Types>
+using ModelForward = std::function<OutputOf<Types>(const InputOf<Types>&, const SharedOf<Types>&)>;
+
+// Of one of several stages. Alternative 0 of what arrives: the input, on the first stage; 1: a transfer, on the others.
+template <class Types>
+struct ModelPart {
+  using Arrived = std::variant<InputOf<Types>, TransferOf<Types>>;
+  std::function<TransferOf<Types>(const Arrived&, const SharedOf<Types>&)> forward;     // of all but the last
+  std::function<OutputOf<Types>(const Arrived&, const SharedOf<Types>&)> last_forward;  // of the last
+  std::function<TransferOf<Types>(const InputOf<Types>&, StageBoundary)> transfer;
+};
+
+template <class Types>
+struct ModelStage {
+  std::shared_ptr<Module> module;
+  ModelForward<Types> forward;                   // of a model in one piece
+  ModelPart<Types> part = {};                    // null functions: it cannot be cut
+  std::optional<LayerDistribution> layers = {};  // of the whole model
+};
+
+namespace detail {
+template <class T, class Result>
+inline constexpr bool kIsOrHolds = std::is_convertible_v<Result, T>;
+template <class T, class... Alternatives>
+inline constexpr bool kIsOrHolds<T, std::variant<Alternatives...>> = (std::is_same_v<T, Alternatives> || ...);
+
+// Throws StateError: a stage returned what another one returns.
+[[noreturn]] void refuse_other_end();
+
+// The T that a result is or holds.
+template <class T, class Result>
+[[nodiscard]] T taken_as(Result&& result) {
+  if constexpr (std::is_convertible_v<Result, T>) {
+    return T(std::forward<Result>(result));
+  } else {
+    if (!std::holds_alternative<T>(result)) refuse_other_end();
+    return std::get<T>(std::forward<Result>(result));
+  }
+}
+
+// (detail has structs of the names InputOf and so on.)
+template <class Types, class Model>
+concept CanBeCut = kHasTransfer<Types> &&
+    requires(const ModulePtr<Model>& model, const d9d::InputOf<Types>& input, const d9d::TransferOf<Types>& transfer,
+             const d9d::SharedOf<Types>& shared) {
+  { model->stage_transfer(input, StageBoundary::kIncoming) } -> std::convertible_to<d9d::TransferOf<Types>>;
+  requires kIsOrHolds < d9d::TransferOf<Types>,
+  decltype(model(input, shared)) > ;
+  requires kIsOrHolds < d9d::OutputOf<Types>,
+  decltype(model(transfer, shared)) > ;
+};
+
+template <class Model>
+concept SaysLayers = requires(const ModulePtr<Model>& model) {
+  { model->layer_distribution() } -> std::convertible_to<std::optional<LayerDistribution>>;
+};
+
+template <class Types, class Model>
+[[nodiscard]] ModelPart<Types> part_of(const ModulePtr<Model>& model) {
+  using Arrived = typename ModelPart<Types>::Arrived;
+  using Shared = d9d::SharedOf<Types>;
+  const auto call = []<class Result>(const ModulePtr<Model>& stage, const Arrived& arrived, const Shared& shared,
+                                     std::type_identity<Result>) -> Result {
+    return arrived.index() == 0 ? taken_as<Result>(stage(std::get<0>(arrived), shared))
+                                : taken_as<Result>(stage(std::get<1>(arrived), shared));
+  };
+  return {.forward =
+              [=](const Arrived& arrived, const Shared& shared) {
+                return call(model, arrived, shared, std::type_identity<d9d::TransferOf<Types>>());
+              },
+          .last_forward =
+              [=](const Arrived& arrived, const Shared& shared) {
+                return call(model, arrived, shared, std::type_identity<d9d::OutputOf<Types>>());
+              },
+          .transfer = [=](const d9d::InputOf<Types>& input,
+                          StageBoundary boundary) { return model->stage_transfer(input, boundary); }};
+}
+}  // namespace detail
+
+// model(input, shared) returns Output, or a variant that holds it.
+template <class Types, class Model>
+[[nodiscard]] ModelStage<Types> as_model_stage(const ModulePtr<Model>& model) {
+  using Input = InputOf<Types>;
+  using Shared = SharedOf<Types>;
+  using Output = OutputOf<Types>;
+  constexpr bool kTakesInputs = std::is_invocable_v<const ModulePtr<Model>&, const Input&, const Shared&>;
+  static_assert(kTakesInputs,
+                "the model of as_model_stage<Types> needs the member `forward(const Types::Input&, const "
+                "Types::Shared&)`: change its arguments, or Types::Input and Types::Shared");
+  if constexpr (kTakesInputs) {
+    using Result = std::invoke_result_t<const ModulePtr<Model>&, const Input&, const Shared&>;
+    static_assert(detail::kIsOrHolds<Output, Result>,
+                  "forward of the model of as_model_stage<Types> must return Types::Output, or a std::variant that "
+                  "holds it: change what it returns, or Types::Output");
+    if constexpr (detail::kIsOrHolds<Output, Result>) {
+      ModelStage<Types> stage{.module = model.shared(), .forward = [model](const Input& input, const Shared& shared) {
+                                return detail::taken_as<Output>(model(input, shared));
+                              }};
+      if constexpr (detail::CanBeCut<Types, Model>) stage.part = detail::part_of<Types>(model);
+      if constexpr (detail::SaysLayers<Model>) stage.layers = model->layer_distribution();
+      return stage;
+    }
+  }
+  return {};
+}
+
+}  // namespace d9d

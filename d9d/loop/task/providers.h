@@ -1,0 +1,85 @@
+// The parts of a training job that its author provides: model, data, optimiser, learning rate. Each one's builder is
+// called once; those of a model also for stages that trainer.pipelining.schedule = auto measures and drops.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/data/pack/pack_stream.h"
+#include "d9d/loop/task/event_bus.h"
+#include "d9d/loop/task/model_stage.h"
+#include "d9d/loop/task/replicate_over_data.h"
+#include "d9d/loop/task/trainable_parameters.h"
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/model_state/io/huggingface_directory.h"
+#include "d9d/model_state/mapper/compose.h"
+#include "d9d/modules/module.h"
+#include "d9d/optim/optimizer.h"
+#include "d9d/pipelining/api/stage_info.h"
+
+namespace d9d {
+
+// How a trained model leaves the job, as a folder in the layout of the Hugging Face hub.
+struct ModelExport {
+  StateMapper mapper;                             // of the model's tensors
+  std::map<std::string, std::string> files = {};  // text files beside the weights, by name: config.json, ...
+};
+
+// What of a model provider does not depend on the types of the task.
+class AnyModelProvider {
+ public:
+  virtual ~AnyModelProvider();
+
+  // Declares the layout of parameters, before storage exists. By default replicate_over_data().
+  virtual void parallelize_model_stage(const DistContext& context, const PipelineStageInfo& stage, Module& module);
+  // How tensors of the folder trainer.model_stage_factory.source_checkpoint become the stage's parameters: what this
+  // returns is what happens. By default by their names (own_names). A family that reads the names of Hugging Face asks
+  // has_own_names() first. Not called for a checkpoint of a job, which has the stage's own names and values.
+  [[nodiscard]] virtual StateMapper map_source_checkpoint(const HuggingFaceDirectory& source, const Module& module);
+  // What Trainer::export_to writes: of a pipeline on all ranks the mapper of the whole model. By default all tensors of
+  // `module`, what this rank has of the model, by their names, and no other file.
+  [[nodiscard]] virtual ModelExport prepare_export(const Module& module);
+  // Called once, after the task's register_events and before anything is built.
+  virtual void register_events(const DistContext& context, EventBus& events);
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object
+};
+
+template <class Types>
+class ModelProvider : public AnyModelProvider {
+ public:
+  // Builds the stage on the meta device, in the dtype that it trains in. Called for each stage of the rank, directly
+  // before that one's parallelize_model_stage.
+  [[nodiscard]] virtual ModelStage<Types> initialize_model_stage(const DistContext& context,
+                                                                 const PipelineStageInfo& stage) = 0;
+};
+
+template <class Batch>
+class DataProvider {
+ public:
+  virtual ~DataProvider() = default;
+  // total_steps: the job's number of steps, if one was set. The provider divides samples over data-parallel ranks.
+  [[nodiscard]] virtual std::unique_ptr<PackStream<Batch>> build_pack_stream(
+      const DistContext& context, std::optional<std::int64_t> total_steps) = 0;
+};
+
+class OptimizerProvider {
+ public:
+  virtual ~OptimizerProvider() = default;
+  // `trainable`: the tensors that this rank keeps and updates.
+  [[nodiscard]] virtual Optimizer build_optimizer(const DistContext& context, const TrainableParameters& trainable) = 0;
+  // As the user wrote them: a job that continues names what has changed. By default null: nothing is known.
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }
+};
+
+class LearningRateSchedulerProvider {
+ public:
+  virtual ~LearningRateSchedulerProvider() = default;
+  [[nodiscard]] virtual LearningRateScheduler build_scheduler(const DistContext& context, std::int64_t total_steps) = 0;
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const { return nullptr; }  // as OptimizerProvider
+};
+
+}  // namespace d9d

@@ -1,0 +1,117 @@
+// What a training job computes: how a batch becomes model inputs, and how the model's output becomes a loss.
+//
+// Example
+//   struct LanguageModelTypes {
+//     using Batch = TokenBatch;               // one collated microbatch
+//     using Input = SequenceInput;            // into the first stage
+//     using Transfer = SequenceTransfer;      // from a stage to the next; left out: models in one stage
+//     using Shared = DecoderForCausalLM::Shared;  // to every stage
+//     using Output = DecoderOutput<LanguageModellingHead>;  // of the last stage
+//     using State = LanguageModelState;       // kept for this microbatch until its metrics are updated
+//   };
+//   class LanguageModelTask : public TrainTask<LanguageModelTypes> { ... };
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/core/tree/node.h"
+#include "d9d/loop/task/event_bus.h"
+#include "d9d/loop/task/job_schedule.h"
+#include "d9d/loop/task/task_types.h"
+#include "d9d/metrics/metric.h"
+
+namespace d9d {
+
+// By the names of a step's losses: scalars >= 0, what each loss is a mean over.
+using LossWeights = std::map<std::string, at::Tensor>;
+
+template <class Types>
+struct ForwardInputs {
+  InputOf<Types> input;
+  SharedOf<Types> shared;
+  StateOf<Types> state;
+  std::int64_t num_tokens = 0;    // the unit of throughput, which is logged and shown as tokens a second
+  LossWeights loss_weights = {};  // of a task with several losses, which must be known before the step's first forward
+};
+
+// A tensor, or a number as one.
+class LossWeight : public at::Tensor {
+ public:
+  LossWeight(at::Tensor weight) : at::Tensor(std::move(weight)) {}  // NOLINT: converts
+  LossWeight(double weight) : at::Tensor(number(weight)) {}         // NOLINT: converts
+
+ private:
+  [[nodiscard]] static at::Tensor number(double weight);  // fp64, on the CPU
+};
+
+struct LossResult {
+  at::Tensor loss = {};                                  // scalar
+  std::optional<LossWeight> loss_weight = std::nullopt;  // scalar >= 0, none: 1
+  // Several losses, each a mean over something else, instead of the two above: scalars by the names of
+  // ForwardInputs::loss_weights.
+  std::map<std::string, at::Tensor> losses = {};
+};
+// The step's loss is sum(loss_i * weight_i) / sum(weight_i) over its microbatches; its gradient is averaged likewise.
+// Of several losses each is averaged so with its own weights, and the step's loss is the sum of these means; one whose
+// total weight is zero counts 0. A step in which all total weights are zero changes nothing.
+
+// What of a task does not depend on its types.
+class AnyTask {
+ public:
+  virtual ~AnyTask();
+
+  [[nodiscard]] virtual MetricMap create_metrics();
+
+  // What this rank's task must find again after a resume; null: nothing. Called between steps.
+  [[nodiscard]] virtual nlohmann::json state() const;
+  // Called before the first step of a job that continues, unless all were null: what state() returned on each rank, in
+  // the order of data-parallel ranks, of which there may have been another number than now.
+  virtual void load_state(const std::vector<nlohmann::json>& of_ranks);
+
+  // Called once, before anything is built and before the model provider's register_events. Subscribes to the events
+  // that docs/training.md lists.
+  virtual void register_events(const DistContext& context, EventBus& events);
+  [[nodiscard]] virtual nlohmann::json dump_hparams() const;  // by default an empty object
+  virtual void finalize();                                    // called once, after the last step
+};
+
+template <class Types>
+class TrainTask : public AnyTask {
+ public:
+  using Batch = BatchOf<Types>;
+  using Input = InputOf<Types>;
+  using Shared = SharedOf<Types>;
+  using Output = OutputOf<Types>;
+  using State = StateOf<Types>;
+
+  static_assert(ListsItsTensors<Batch>,
+                "Types::Batch, and each struct in it, must list its members in `static constexpr auto fields()` "
+                "(d9d/base/record.h), so that tensors in it are found and moved to the device");
+  static_assert(ListsItsTensors<TransferOf<Types>>,
+                "Types::Transfer, and each struct in it, must list its members in `static constexpr auto fields()` "
+                "(d9d/base/record.h), so that tensors in it are found and sent");
+  static_assert(ListsItsTensors<State>,
+                "Types::State, and each struct in it, must list its members in `static constexpr auto fields()` "
+                "(d9d/base/record.h), so that tensors in it are found and detached");
+
+  // Where trainer.pipelining.schedule is auto, all three are called several times more for the first microbatch.
+
+  // Called once a microbatch on every rank, with the batch's tensors on the model's device.
+  [[nodiscard]] virtual ForwardInputs<Types> build_forward_inputs(const Batch& batch) = 0;
+  // Called once a microbatch, on ranks with the last stage. May write into the state what update_metrics reads.
+  [[nodiscard]] virtual LossResult compute_loss(const Output& output, State& state, const JobSchedule& schedule) = 0;
+
+  // Called once a microbatch, after its backward, on ranks with the last stage. `metrics`: those of create_metrics.
+  virtual void update_metrics(const State& /*state*/, const MetricMap& /*metrics*/) {}
+};
+
+}  // namespace d9d

@@ -1,0 +1,79 @@
+// The events of a training job, in their order. docs/training.md has the table.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "d9d/core/dist_context/dist_context.h"
+#include "d9d/data/pack/pack_stream.h"
+#include "d9d/loop/task/event_bus.h"
+#include "d9d/loop/task/job_schedule.h"
+#include "d9d/lr_scheduler/learning_rate_scheduler.h"
+#include "d9d/modules/module.h"
+#include "d9d/optim/optimizer.h"
+#include "d9d/tracker/tracker.h"
+
+namespace d9d {
+
+// Contexts of the events. Their references are valid as long as the trainer, or as long as the run for TrainReady.
+struct ConfigurationStarted {
+  const DistContext& dist_context;
+};
+template <class Batch>
+struct DataStreamReady {
+  PackStream<Batch>& stream;
+};
+struct ModelStagesReady {
+  std::vector<std::reference_wrapper<Module>> modules;  // the stages of this rank
+};
+struct OptimizerReady {
+  Optimizer& optimizer;
+};
+struct LRSchedulerReady {
+  LearningRateScheduler& lr_scheduler;
+};
+struct TrainReady {
+  TrackerRun& run;  // of the main process; what other ranks write to theirs is dropped, so gather it first
+};
+struct TrainStep {
+  const JobSchedule& schedule;  // current_step() is the running step
+};
+// Numbers are those of all ranks, the same on each.
+struct FinishedStep : TrainStep {
+  double loss = 0.0;
+  double gradient_norm = 0.0;  // before clipping
+  double learning_rate = 0.0;
+  std::int64_t num_tokens = 0;
+  double seconds = 0.0;     // on this rank
+  bool is_updated = false;  // false: the step changed nothing, as that of a non-finite loss that is skipped
+};
+struct TrainFinished {};
+
+// Handlers are registered; nothing is built yet.
+inline constexpr Event<ConfigurationStarted> kTrainConfigStarted{"train.configuration.start"};
+// Batch: the task's batch type, as in kTrainDataStreamReady<TokenBatch>.
+template <class Batch>
+inline constexpr Event<DataStreamReady<Batch>> kTrainDataStreamReady{"train.configuration.data_stream"};
+// The stages have storage and values, including those of the source checkpoint.
+inline constexpr Event<ModelStagesReady> kTrainModelStagesReady{"train.configuration.model_stages"};
+// Both are triggered after optimiser and schedule exist.
+inline constexpr Event<OptimizerReady> kTrainOptimizerReady{"train.configuration.optimizer"};
+inline constexpr Event<LRSchedulerReady> kTrainLRSchedulerReady{"train.configuration.lr_scheduler"};
+
+// Triggered before the first step; the tracker's run is open.
+inline constexpr Event<TrainReady> kTrainReady{"train.ready"};
+// Triggered before the step's data is fetched.
+inline constexpr Event<TrainStep> kTrainStepPre{"train.step.pre"};
+// Around forward and backward of all microbatches.
+inline constexpr Event<TrainStep> kTrainForwardBackwardPre{"train.forward_backward.pre"};
+inline constexpr Event<TrainStep> kTrainForwardBackwardPost{"train.forward_backward.post"};
+// Around the optimiser's step alone: gradients are already divided and clipped. Not triggered in a skipped step.
+inline constexpr Event<TrainStep> kTrainOptimizerStepPre{"train.optimizer_step.pre"};
+inline constexpr Event<TrainStep> kTrainOptimizerStepPost{"train.optimizer_step.post"};
+// Values are logged and gradients cleared; current_step() is still this step.
+inline constexpr Event<FinishedStep> kTrainStepPost{"train.step.post"};
+// Triggered after the task's finalize, also when the job was interrupted.
+inline constexpr Event<TrainFinished> kTrainFinished{"train.finished"};
+
+}  // namespace d9d

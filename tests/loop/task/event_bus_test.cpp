@@ -1,0 +1,103 @@
+#include "d9d/loop/task/event_bus.h"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "d9d/base/check.h"
+
+namespace d9d::event_bus_test {
+namespace {
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::ThrowsMessage;
+
+struct Number {
+  int value;
+};
+constexpr Event<Number> kNumber{"test.number"};
+constexpr Event<Number> kOther{"test.other"};
+
+struct Recorder {
+  auto handler(const std::string& name) {
+    return [this, name](const Number& number) { log.push_back(cat(name, " ", number.value)); };
+  }
+  std::vector<std::string> log;
+};
+
+TEST(EventBus, Runs_handlers_in_the_order_in_which_they_subscribed) {
+  EventBus events;
+  Recorder recorder;
+  events.subscribe(kNumber, recorder.handler("first"));
+  events.subscribe(kOther, recorder.handler("other"));
+  events.subscribe(kNumber, recorder.handler("second"));
+  events.trigger(kNumber, {1});
+  events.trigger(kNumber, {2});
+  EXPECT_THAT(recorder.log, ElementsAre("first 1", "second 1", "first 2", "second 2"));
+}
+
+TEST(EventBus, Triggers_events_that_nobody_waits_for) {
+  EventBus events;
+  EXPECT_NO_THROW(events.trigger(kNumber, {1}));
+}
+
+TEST(EventBus, Knows_an_event_by_its_id) {
+  EventBus events;
+  Recorder recorder;
+  events.subscribe(kNumber, recorder.handler("number"));
+  events.trigger(Event<Number>{std::string_view("test.number")}, {3});
+  EXPECT_THAT(recorder.log, ElementsAre("number 3"));
+}
+
+TEST(EventBus, Reaches_handlers_that_subscribe_while_the_event_runs) {
+  EventBus events;
+  Recorder recorder;
+  bool is_first = true;
+  events.subscribe(kNumber, [&](const Number&) {
+    for (int i = 0; std::exchange(is_first, false) && i < 100; ++i) events.subscribe(kNumber, recorder.handler("late"));
+  });
+  events.trigger(kNumber, {1});
+  EXPECT_THAT(recorder.log, ElementsAre("late 1"));
+}
+
+TEST(EventBus, Names_the_event_whose_handler_throws_and_runs_no_handler_after_it) {
+  EventBus events;
+  Recorder recorder;
+  events.subscribe(kNumber, [](const Number&) { throw IoError("[test] the disk is full."); });
+  events.subscribe(kNumber, recorder.handler("after"));
+  EXPECT_THAT([&] { events.trigger(kNumber, {1}); },
+              ThrowsMessage<StateError>(AllOf(HasSubstr("test.number"), HasSubstr("the disk is full"))));
+  EXPECT_THAT(recorder.log, IsEmpty());
+  try {
+    events.trigger(kNumber, {1});
+  } catch (const StateError& error) {
+    EXPECT_THROW(std::rethrow_if_nested(error), IoError);
+  }
+}
+
+TEST(EventBus, Surrounds_a_body_and_leaves_out_the_end_when_it_throws) {
+  EventBus events;
+  Recorder recorder;
+  events.subscribe(kNumber, recorder.handler("before"));
+  events.subscribe(kOther, recorder.handler("after"));
+  events.run_between(kNumber, kOther, {1}, [&] { recorder.log.emplace_back("body"); });
+  EXPECT_THAT(recorder.log, ElementsAre("before 1", "body", "after 1"));
+  recorder.log.clear();
+  EXPECT_THROW(events.run_between(kNumber, kOther, {1}, [] { throw ConfigError("[test]"); }), ConfigError);
+  EXPECT_THAT(recorder.log, ElementsAre("before 1"));
+}
+
+TEST(EventBus, Refuses_two_contexts_for_one_id) {
+  EventBus events;
+  events.subscribe(kNumber, [](const Number&) {});
+  const Event<std::string> same{"test.number"};
+  EXPECT_THROW(events.subscribe(same, [](const std::string&) {}), InternalError);
+  EXPECT_THROW(events.trigger(same, "text"), InternalError);
+}
+
+}  // namespace
+}  // namespace d9d::event_bus_test
