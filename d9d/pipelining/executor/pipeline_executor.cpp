@@ -37,7 +37,7 @@ PipelineExecutor::Planned& PipelineExecutor::plan_for(std::int64_t num_microbatc
                   .has_backward = program.has_backward(),
                   .has_lanes = false,
                   .text = to_text(program)};
-  planned.has_lanes = lanes_.has_value() && std::ranges::any_of(planned.plan.steps, [](const PlannedStep& step) {
+  planned.has_lanes = lanes_.has_value() && std::ranges::any_of(planned.plan, [](const PlannedStep& step) {
                         const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
                         return parts != nullptr && can_run_at_once(*parts);
                       });

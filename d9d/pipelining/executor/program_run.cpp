@@ -38,7 +38,7 @@ ProgramRun::ProgramRun(const StagePlacement& placement, const std::map<StageInde
 
 void ProgramRun::run(const RankPlan& plan) {
   const at::AutoGradMode grad_mode(has_backward_);
-  Steps steps = plan.steps;
+  Steps steps = plan;
   while (!steps.empty()) {
     const PlannedStep& step = steps.front();
     steps = steps.subspan(1);

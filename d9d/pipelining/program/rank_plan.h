@@ -2,7 +2,7 @@
 //
 // Example
 //   const RankPlan plan = plan_rank(program, /*rank=*/1);
-//   for (const PlannedStep& step : plan.steps) ...      // computations (several: composed), or one message
+//   for (const PlannedStep& step : plan) ...            // computations (several: composed), or one message
 //   for (const DirectedLink& link : links_of(program))  // every rank makes its links in this order
 //
 // Lanes say which of two streams of a GPU a computation takes. A forward beside a backward takes the lane that the
@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <variant>
 #include <vector>
 
@@ -22,9 +21,6 @@ namespace d9d {
 
 struct PlannedCompute {
   ComputeAction action;
-  // Where its stage keeps the microbatch, in [0, RankPlan::num_slots of the stage): from F to B or W no other
-  // microbatch has the slot.
-  std::int64_t slot = 0;
   bool is_last = false;           // the stage's last B or W of the step: its gradients of weights are complete after it
   bool backward_follows = false;  // F whose B or I is the next computation of the rank
   // 1: of an F beside a computation of lane 0, and of what its microbatch does later on that stage. 0: of all others.
@@ -41,10 +37,7 @@ struct PlannedMessage {
 
 using PlannedStep = std::variant<std::vector<PlannedCompute>, PlannedMessage>;
 
-struct RankPlan {
-  std::vector<PlannedStep> steps;
-  std::map<StageIndex, std::int64_t> num_slots;  // of each stage of the rank
-};
+using RankPlan = std::vector<PlannedStep>;
 
 // `program` has passed validate().
 [[nodiscard]] RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank);

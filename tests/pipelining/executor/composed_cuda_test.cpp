@@ -36,7 +36,7 @@ using Pair = std::pair<PlannedCompute, PlannedCompute>;  // forward, backward
 std::vector<Pair> pairs_of_dual_pipe_v() {
   const PipelineProgram program = build_program(schedule_of(DualPipeVScheduleConfig{}), 1, kNumMicrobatches);
   std::vector<Pair> pairs;
-  for (const PlannedStep& step : plan_rank(program, 0).steps) {
+  for (const PlannedStep& step : plan_rank(program, 0)) {
     const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
     if (parts != nullptr && can_run_at_once(*parts)) pairs.emplace_back(parts->front(), parts->back());
   }

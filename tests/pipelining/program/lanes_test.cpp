@@ -17,7 +17,7 @@ using Parts = std::vector<PlannedCompute>;
 
 std::vector<Parts> computations(const RankPlan& plan) {
   std::vector<Parts> all;
-  for (const PlannedStep& step : plan.steps) {
+  for (const PlannedStep& step : plan) {
     if (const auto* const parts = std::get_if<Parts>(&step)) all.push_back(*parts);
   }
   return all;

@@ -1,5 +1,8 @@
 #include "d9d/pipelining/simulator/memory.h"
 
+#include <map>
+#include <set>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -45,28 +48,26 @@ TEST(Memory, Forwards_only_keep_nothing) {
   EXPECT_EQ(peak_bytes(run, {}, 0), 1);
 }
 
-TEST(RankPlan, Slots_hold_one_microbatch_at_once_and_the_last_action_completes_a_stage) {
+TEST(RankPlan, Computes_each_pass_in_order_and_says_which_one_completes_a_stage) {
   EXPECT_TRUE(rc::check([] {
     const auto program = place_messages(*test::random_pipeline());
     for (std::int64_t rank = 0; rank < program.stages.num_ranks(); ++rank) {
       const RankPlan plan = plan_rank(program, rank);
-      std::map<std::pair<StageIndex, std::int64_t>, MicrobatchIndex> held;
+      std::set<std::pair<StageIndex, MicrobatchIndex>> held;
       std::map<StageIndex, bool> is_complete;
       std::int64_t most = 0;
       RankProgram replayed;
-      for (const auto& step : plan.steps) {
+      for (const auto& step : plan) {
         if (const auto* message = std::get_if<PlannedMessage>(&step)) {
           replayed.emplace_back(message->action);
           continue;
         }
         std::vector<ComputeAction> parts;
-        for (const auto& [action, slot, is_last, backward_follows, lane] :
-             std::get<std::vector<PlannedCompute>>(step)) {
-          const auto key = std::pair(stage_of(action), slot);
-          RC_ASSERT(slot < plan.num_slots.at(stage_of(action)));
+        for (const auto& [action, is_last, backward_follows, lane] : std::get<std::vector<PlannedCompute>>(step)) {
+          const auto key = std::pair(stage_of(action), microbatch_of(action));
           RC_ASSERT(!is_complete[stage_of(action)]);  // nothing of the stage follows its last
-          if (holds<ForwardAction>(action)) RC_ASSERT(held.emplace(key, microbatch_of(action)).second);
-          RC_ASSERT(held.at(key) == microbatch_of(action));
+          if (holds<ForwardAction>(action)) RC_ASSERT(held.insert(key).second);
+          RC_ASSERT(held.contains(key));
           most = std::max(most, std::ssize(held));
           if (holds<BackwardAction>(action) || holds<BackwardWeightAction>(action)) held.erase(key);
           is_complete[stage_of(action)] = is_last;
@@ -86,7 +87,7 @@ TEST(RankPlan, Both_ranks_of_a_link_number_its_messages_alike) {
   const auto program = place_messages(test::golden_computations("1f1b V=2 zb", 4, 8));
   std::map<std::pair<DirectedLink, std::int64_t>, std::vector<Transfer>> messages;
   for (std::int64_t rank = 0; rank < 4; ++rank) {
-    for (const auto& step : plan_rank(program, rank).steps) {
+    for (const auto& step : plan_rank(program, rank)) {
       if (const auto* message = std::get_if<PlannedMessage>(&step)) {
         messages[{message->link, message->sequence}].push_back(transfer_of(message->action));
       }
@@ -101,15 +102,14 @@ TEST(RankPlan, Both_ranks_of_a_link_number_its_messages_alike) {
 
 TEST(RankPlan, The_last_backward_of_gpipe_is_that_of_microbatch_0) {
   const RankPlan plan = plan_rank(place_messages(test::golden_computations("gpipe", 1, 3)), 0);
-  const auto& last = std::get<std::vector<PlannedCompute>>(plan.steps.back());
-  EXPECT_EQ(last[0], (PlannedCompute{.action = BackwardAction{{0}, {0}}, .slot = 0, .is_last = true}));
-  EXPECT_EQ(plan.num_slots.at({0}), 3);
+  const auto& last = std::get<std::vector<PlannedCompute>>(plan.back());
+  EXPECT_EQ(last[0], (PlannedCompute{.action = BackwardAction{{0}, {0}}, .is_last = true}));
 }
 
 // The forwards of a rank whose backward follows.
 std::string followed(const PipelineProgram& program, std::int64_t rank) {
   std::string texts;
-  for (const auto& step : plan_rank(program, rank).steps) {
+  for (const auto& step : plan_rank(program, rank)) {
     const auto* const parts = std::get_if<std::vector<PlannedCompute>>(&step);
     if (parts == nullptr) continue;
     for (const PlannedCompute& part : *parts) {
