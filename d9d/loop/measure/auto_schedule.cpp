@@ -50,7 +50,8 @@ std::optional<PipelineScheduleConfig> chosen_before(const UnbuiltJob& job,
 // Collective over the job. Why some rank cannot run the first step's microbatches so; none: all can.
 std::optional<std::string> refusal_of(const UnbuiltJob& job, const PipelineScheduleConfig& schedule) {
   nlohmann::json refusal;
-  const auto num_microbatches = static_cast<std::int64_t>(job.binding.peek().value_or(0));
+  const MicrobatchPack* const pack = job.binding.peek_pack();
+  const std::int64_t num_microbatches = pack == nullptr ? 0 : std::ssize(*pack);
   try {
     if (num_microbatches > 0) {
       (void)build_compute_program(schedule_of(schedule), job.context.mesh_parameters().pipeline_parallel,

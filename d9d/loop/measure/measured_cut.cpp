@@ -34,23 +34,23 @@ using FreeBytes = std::function<double()>;
 // Passes the first microbatch through a stage, without gradients, and keeps what arrives.
 class Relay final : public PipelineStage {
  public:
-  Relay(TaskBinding& binding, std::size_t local, StageIndex index, bool is_last, FreeBytes free_bytes)
-      : binding_(binding), local_(local), index_(index), is_last_(is_last), free_bytes_(std::move(free_bytes)) {}
+  Relay(const AnyMicrobatch& microbatch, const AnyModelStage& stage, FreeBytes free_bytes)
+      : microbatch_(microbatch), stage_(stage), free_bytes_(std::move(free_bytes)) {}
 
   [[nodiscard]] Leaves transfer(MicrobatchIndex, StageBoundary boundary) const override {
-    return binding_.transfer(local_, 0, boundary);
+    return microbatch_.transfer(stage_, boundary);
   }
   [[nodiscard]] Leaves forward(MicrobatchIndex, const Leaves& leaves, bool) override {
     arrived.clear();
     for (const at::Tensor& leaf : leaves) arrived.push_back(leaf.clone());
-    if (is_last_) return {};
+    if (stage_.info.is_last()) return {};
     try {
       const double before = free_bytes_();
-      (void)binding_.forward(local_, 0, leaves);  // for what stays when its outputs are gone
+      (void)microbatch_.forward(stage_, leaves);  // for what stays when its outputs are gone
       held = before - free_bytes_();
-      return binding_.forward(local_, 0, leaves);
+      return microbatch_.forward(stage_, leaves);
     } catch (const std::exception&) {
-      add_error_place(cat("stage ", index_.value));
+      add_error_place(cat("stage ", stage_.info.current_stage));
       throw;
     }
   }
@@ -59,10 +59,8 @@ class Relay final : public PipelineStage {
   double held = 0;  // what FSDP gathers
 
  private:
-  TaskBinding& binding_;
-  const std::size_t local_;
-  const StageIndex index_;
-  const bool is_last_;
+  const AnyMicrobatch& microbatch_;
+  const AnyModelStage& stage_;
   const FreeBytes free_bytes_;
 };
 
@@ -120,8 +118,6 @@ MeasuredCut::MeasuredCut(const UnbuiltJob& job, std::int64_t num_stages_per_rank
       own_(placement_.stages_of(job.context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))),
       allocated_(job.context.device()) {}
 
-MeasuredCut::~MeasuredCut() { job_.binding.end_measuring(); }
-
 std::optional<std::string> MeasuredCut::build() {
   TrainerConfig config = job_.config;
   config.model_stage_factory.source_checkpoint.reset();
@@ -129,13 +125,14 @@ std::optional<std::string> MeasuredCut::build() {
     const PipelineStageInfo info{.num_stages = placement_.num_stages(), .current_stage = index.value};
     nlohmann::json refusal;
     try {
-      stages_.push_back(job_.binding.initialize_model_stage(job_.context, info));
+      model_stages_.push_back(job_.binding.build_stage(job_.context, info));
     } catch (const ConfigError& error) {
       refusal = error_line(error);
     }
     for (const nlohmann::json& each : all_gather_object(refusal, job_.context.mesh(MeshDomain::kBatch))) {
       if (!each.is_null()) return each.get<std::string>();
     }
+    stages_.push_back(model_stages_.back()->module);
     check_equal_model(job_.context, *stages_.back());
     const double before = free_bytes();
     (void)build_model_stage(job_.context, config, job_.model, info, stages_.back());
@@ -152,29 +149,30 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
   MetricMap loss_means;
   GradientManager gradients(job_.context, *module_, job_.config.gradient_manager, job_.config.gradient_clipping,
                             GradientMemory::kOfStep, stages_);
-  StepMicrobatches step{.numbers = {0}, .gradients = &gradients};
+  StepMicrobatches step{.gradients = &gradients};
+  step.pack.resize(1);
   const auto build = [&] {
-    step.weights = {job_.binding.build_copy().loss_weights};
-    step.shares = loss_shares(job_.context, step.weights);
-    name_loss_means(loss_means, step.weights.front());
+    step.pack.front() = job_.binding.peek_pack()->front()->copy_of_batch();
+    AnyMicrobatch& microbatch = *step.pack.front();
+    microbatch.build_inputs();
+    microbatch.shares = loss_shares(job_.context, {microbatch.loss_weights}).front();
+    name_loss_means(loss_means, microbatch.loss_weights);
   };
   build();
   clock->microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()), .number = 0};
-  const std::vector<Leaves> arrived = arrivals();
-  if (measurement.stages.empty()) measurement.link = measure_link();
+  const std::vector<Leaves> arrived = arrivals(*step.pack.front());
+  if (measurement.stages.empty()) measurement.link = measure_link(*step.pack.front());
   const StageJob of_stages{
       .schedule = job_.schedule, .stages = stages_, .clock = *clock, .metrics = metrics, .loss_means = loss_means};
   std::vector<TrainingStage> stages;
   std::vector<StageSample> samples;
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    stages.emplace_back(of_stages, job_.binding,
-                        TrainingStagePlace{.local = i,
-                                           .index = own_[i],
-                                           .num_stages = placement_.num_stages(),
-                                           .is_last_of_rank = false},  // the inputs stay until they are built anew
-                        step);
-    samples.push_back(
-        {.arrived = arrived[i], .is_last = is_last(own_[i]), .device = job_.context.device(), .before_forward = build});
+    const TrainingStagePlace place{.local = i, .is_last_of_rank = false};  // the inputs stay until they are built anew
+    stages.emplace_back(of_stages, *model_stages_[i], place, step);
+    samples.push_back({.arrived = arrived[i],
+                       .is_last = model_stages_[i]->info.is_last(),
+                       .device = job_.context.device(),
+                       .before_forward = build});
   }
   std::vector<StageCosts> costs;
   for (std::size_t i = 0; i < own_.size(); ++i) {
@@ -199,7 +197,7 @@ void MeasuredCut::measure(RankMeasurement& measurement) {
 }
 
 // What arrives at each stage.
-std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals() {
+std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals(const AnyMicrobatch& microbatch) {
   const auto place = [per_rank = num_stages_per_rank_](std::int64_t num_ranks) {
     return StagePlacement::loop(num_ranks, per_rank);
   };
@@ -207,7 +205,7 @@ std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals() {
                             {.method = job_.config.pipelining.messages});
   std::vector<Relay> relays;
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    relays.emplace_back(job_.binding, i, own_[i], is_last(own_[i]), [this] { return free_bytes(); });
+    relays.emplace_back(microbatch, *model_stages_[i], [this] { return free_bytes(); });
   }
   std::vector<PipelineStage*> borrowed;
   for (Relay& each : relays) borrowed.push_back(&each);
@@ -220,11 +218,12 @@ std::vector<MeasuredCut::Leaves> MeasuredCut::arrivals() {
   return arrived;
 }
 
-LinkCosts MeasuredCut::measure_link() const {
+LinkCosts MeasuredCut::measure_link(const AnyMicrobatch& microbatch) const {
   LinkSample sample;
   const std::int64_t rank = own_.front().value;
-  if (rank > 0) sample.from_before = job_.binding.transfer(0, 0, StageBoundary::kIncoming);
-  if (rank + 1 < placement_.num_ranks()) sample.to_next = job_.binding.transfer(0, 0, StageBoundary::kOutgoing);
+  const AnyModelStage& stage = *model_stages_.front();
+  if (rank > 0) sample.from_before = microbatch.transfer(stage, StageBoundary::kIncoming);
+  if (rank + 1 < placement_.num_ranks()) sample.to_next = microbatch.transfer(stage, StageBoundary::kOutgoing);
   return measure_links(job_.context, {.method = job_.config.pipelining.messages}, sample);
 }
 

@@ -64,23 +64,22 @@ class MeasuredCut {
  public:
   // `job` is borrowed.
   MeasuredCut(const UnbuiltJob& job, std::int64_t num_stages_per_rank);
-  ~MeasuredCut();  // drops the stages, the binding's too
-  MeasuredCut(const MeasuredCut&) = delete;
-  MeasuredCut& operator=(const MeasuredCut&) = delete;
 
   // Collective over the job. Why the model cannot be cut so, what the provider's ConfigError said on some rank; none:
   // the stages are there. Parameters have their initial values, also where the job reads a checkpoint.
   [[nodiscard]] std::optional<std::string> build();
-  // Collective over the job, after TaskBinding::peek() and build(). Adds the costs of this rank's stages, those of the
-  // link to the next rank unless there are some, and of two stages what composed computations hide. Lowers the device
-  // bytes to nine tenths of what is free and what these stages hold. What a stage throws names it.
+  // After build(): what the model says of its layers; none where it does not.
+  [[nodiscard]] std::optional<LayerDistribution> layers() const { return model_stages_.front()->layers; }
+  // Collective over the job, after build(); TaskBinding::peek_pack() has a microbatch. Adds the costs of this rank's
+  // stages, those of the link to the next rank unless there are some, and of two stages what composed computations
+  // hide. Lowers the device bytes to nine tenths of what is free and what these stages hold. What a stage throws names
+  // it.
   void measure(RankMeasurement& measurement);
 
  private:
   using Leaves = std::vector<at::Tensor>;
-  [[nodiscard]] bool is_last(StageIndex stage) const { return stage.value + 1 == placement_.num_stages(); }
-  [[nodiscard]] std::vector<Leaves> arrivals();
-  [[nodiscard]] LinkCosts measure_link() const;
+  [[nodiscard]] std::vector<Leaves> arrivals(const AnyMicrobatch& microbatch);
+  [[nodiscard]] LinkCosts measure_link(const AnyMicrobatch& microbatch) const;
   // Of a CPU, which does not say, what the cut has not allocated: a number below 0.
   [[nodiscard]] double free_bytes() const;
 
@@ -90,7 +89,8 @@ class MeasuredCut {
   const std::vector<StageIndex> own_;
   const AllocatedBytes allocated_;  // since before the stages were built
   std::vector<double> held_ = {};   // by each stage: parameters, what FSDP gathers, gradients
-  std::vector<std::shared_ptr<Module>> stages_;
+  std::vector<std::shared_ptr<AnyModelStage>> model_stages_;
+  std::vector<std::shared_ptr<Module>> stages_;  // their modules
   std::shared_ptr<Module> module_;
 };
 

@@ -40,7 +40,8 @@ class KeptGenerators {
 
 // Collective: the number of microbatches of this rank.
 std::int64_t peek(const UnbuiltJob& job) {
-  const auto own = static_cast<std::int64_t>(job.binding.peek().value_or(0));
+  const MicrobatchPack* const pack = job.binding.peek_pack();
+  const std::int64_t own = pack == nullptr ? 0 : std::ssize(*pack);
   const DeviceMesh& ranks = job.context.mesh(MeshDomain::kBatch);
   const std::vector<nlohmann::json> all = all_gather_object(own, ranks);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -102,7 +103,7 @@ MeasuredPipeline measure_pipeline(const UnbuiltJob& job, const std::set<std::int
         refusals.push_back(*refusal);
         continue;
       }
-      layers = job.binding.layer_distribution();
+      layers = cut.layers();
       cut.measure(own);
     } catch (const std::exception&) {
       add_error_place(

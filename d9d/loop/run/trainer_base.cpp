@@ -119,7 +119,9 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
                                                              : schedule_of(config.pipelining.schedule);
   const StagePlacement placement = placement_of(pipeline, num_pipeline_ranks);
   check_equal_schedule(context, pipeline.name, placement);
-  const std::vector<std::shared_ptr<Module>> stages = build_stages(context, config, placement);
+  const auto model_stages = build_stages(context, config, placement);
+  std::vector<std::shared_ptr<Module>> stages;
+  for (const auto& stage : model_stages) stages.push_back(stage->module);
   const std::shared_ptr<Module> module = local_stages(stages);
   check_cuda_graph(config, *module);
   if (saved_) {
@@ -145,6 +147,7 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .events = std::move(events),
           .schedule = schedule,
           .module = module,
+          .model_stages = model_stages,
           .stages = stages,
           .pipeline_schedule = pipeline,
           .has_own_schedule = parts_.pipeline_schedule.has_value(),
@@ -161,18 +164,19 @@ TrainingJob TrainerBase::build_job(const DistContext& context, const TrainerConf
           .tracker = parts_.tracker};
 }
 
-std::vector<std::shared_ptr<Module>> TrainerBase::build_stages(const DistContext& context, const TrainerConfig& config,
-                                                               const StagePlacement& placement) {
-  std::vector<std::shared_ptr<Module>> stages;
+std::vector<std::shared_ptr<AnyModelStage>> TrainerBase::build_stages(const DistContext& context,
+                                                                      const TrainerConfig& config,
+                                                                      const StagePlacement& placement) {
+  std::vector<std::shared_ptr<AnyModelStage>> stages;
   std::vector<LoadReport> loaded;
   for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
-    const PipelineStageInfo stage{.num_stages = placement.num_stages(), .current_stage = index.value};
-    stages.push_back(binding_->initialize_model_stage(context, stage));
-    check_equal_model(context, *stages.back());
-    auto report =
-        build_model_stage(context, config, parts_.model, stage, stages.back(), /*resumes=*/saved_.has_value());
+    const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
+    stages.push_back(binding_->build_stage(context, info));
+    const std::shared_ptr<Module>& module = stages.back()->module;
+    check_equal_model(context, *module);
+    auto report = build_model_stage(context, config, parts_.model, info, module, /*resumes=*/saved_.has_value());
     if (report) loaded.push_back(std::move(*report));
-    if (config.detect_non_finite) detect_non_finite(*stages.back());
+    if (config.detect_non_finite) detect_non_finite(*module);
   }
   if (!loaded.empty()) warn_of_source_checkpoint(context, config.model_stage_factory, loaded);
   return stages;

@@ -57,9 +57,9 @@ class TrainerBase {
 
  private:
   [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& given);
-  [[nodiscard]] std::vector<std::shared_ptr<Module>> build_stages(const DistContext& context,
-                                                                  const TrainerConfig& config,
-                                                                  const StagePlacement& placement);
+  [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_stages(const DistContext& context,
+                                                                         const TrainerConfig& config,
+                                                                         const StagePlacement& placement);
   [[nodiscard]] nlohmann::json hparams() const;  // of task and model
   void log_graph_counts() const;
 

@@ -2,6 +2,8 @@
 
 namespace d9d {
 
+AnyModelStage::~AnyModelStage() = default;
+
 AnyMicrobatch::~AnyMicrobatch() = default;
 
 TensorRefs AnyMicrobatch::tensors() {

@@ -1,26 +1,73 @@
-// One microbatch from its inputs to its loss: AnyMicrobatch hides the types of its task, so that what runs microbatches
-// is compiled once for all tasks.
+// One microbatch of a step, from its batch to its metrics. AnyMicrobatch hides the types of its task, so that what runs
+// microbatches is compiled once for all tasks.
 //
 // Example
-//   Microbatch<MyTypes> microbatch(std::move(input), std::move(shared), std::move(state));
-//   for (at::Tensor& leaf : microbatch.tensors()) leaf = leaf.to(device);
+//   MicrobatchPack pack = *binding.next_pack();
+//   pack[0]->build_inputs();
+//   const LossResult result = pack[0]->forward_loss(*stage, {}, schedule);   // of a model in one stage
+//   pack[0]->update_metrics(metrics);
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "d9d/core/error/error_place.h"
+#include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/graphs/graph_key.h"
 #include "d9d/loop/step/loss_shares.h"
-#include "d9d/loop/task/task_types.h"
-#include "d9d/modules/module_ptr.h"
+#include "d9d/loop/task/model_stage.h"
+#include "d9d/loop/task/task.h"
+#include "d9d/metrics/metric.h"
+#include "d9d/modules/module.h"
 
 namespace d9d {
 
+// A pipeline stage of a model, or a model in one, without the types of its task.
+struct AnyModelStage {
+  AnyModelStage() = default;
+  virtual ~AnyModelStage();
+  AnyModelStage(const AnyModelStage&) = delete;
+  AnyModelStage& operator=(const AnyModelStage&) = delete;
+
+  PipelineStageInfo info = {};
+  std::shared_ptr<Module> module = {};
+  std::optional<LayerDistribution> layers = {};  // of the whole model
+};
+
+template <class Types>
+struct BuiltModelStage final : AnyModelStage {
+  ModelForward<Types> forward;
+  ModelPart<Types> part;
+};
+
 class AnyMicrobatch {
  public:
+  using Leaves = std::vector<at::Tensor>;
   virtual ~AnyMicrobatch();
 
-  // A microbatch with the same tensors and values.
+  // hash_of() the batch, before build_inputs().
+  [[nodiscard]] virtual std::optional<std::uint64_t> hash_of_batch() const = 0;
+  // Before build_inputs(): a microbatch of a copy of the batch.
+  [[nodiscard]] virtual std::unique_ptr<AnyMicrobatch> copy_of_batch() const = 0;
+  // TrainTask::build_forward_inputs. Drops the batch.
+  virtual void build_inputs() = 0;
+
+  // Once its inputs are built, through the stages of a model one after the other. What a stage hands to the next is a
+  // transfer's leaves; the first stage ignores what it gets.
+  [[nodiscard]] virtual Leaves transfer(const AnyModelStage& stage, StageBoundary boundary) const = 0;  // on meta
+  [[nodiscard]] virtual Leaves forward(const AnyModelStage& stage, const Leaves& received) const = 0;
+  // Of the last stage: forward and TrainTask::compute_loss. The state is detached then, also after an exception.
+  [[nodiscard]] virtual LossResult forward_loss(const AnyModelStage& stage, const Leaves& received,
+                                                const JobSchedule& schedule) = 0;
+  virtual void drop_inputs() = 0;                                   // after the forward of the rank's last stage
+  virtual void update_metrics(const MetricMap& metrics) const = 0;  // TrainTask::update_metrics
+
+  // For CUDA graphs, once its inputs are built. A microbatch with the same tensors and values.
   [[nodiscard]] virtual std::unique_ptr<AnyMicrobatch> copy() const = 0;
   // Replaces everything by what `other`, of the same type, has.
   virtual void assign(AnyMicrobatch&& other) = 0;
@@ -29,7 +76,10 @@ class AnyMicrobatch {
   // Of a type for which Microbatch<Types>::kHasKey.
   void write_key(detail::GraphKeyWriter& key) const;
 
-  LossShares shares = {};  // of several losses
+  std::uint64_t number = 0;       // within the step, over all ranks
+  std::int64_t num_tokens = 0;    // ForwardInputs::num_tokens
+  LossWeights loss_weights = {};  // of several losses
+  LossShares shares = {};         // likewise
 
  protected:
   AnyMicrobatch() = default;
@@ -44,7 +94,8 @@ class AnyMicrobatch {
   virtual void write_values(detail::GraphKeyWriter& key) const = 0;
 };
 
-// What forward and loss of a microbatch read, and what they write besides gradients.
+using MicrobatchPack = std::vector<std::unique_ptr<AnyMicrobatch>>;  // of a step, on one rank
+
 template <class Types>
 class Microbatch final : public AnyMicrobatch {
  public:
@@ -52,25 +103,103 @@ class Microbatch final : public AnyMicrobatch {
   static constexpr bool kHasKey =
       kHasGraphKey<InputOf<Types>> && kHasGraphKey<SharedOf<Types>> && kHasGraphKey<StateOf<Types>>;
 
-  Microbatch(InputOf<Types> input_value, SharedOf<Types> shared_value, StateOf<Types> state_value)
-      : input(std::move(input_value)), shared(std::move(shared_value)), state(std::move(state_value)) {}
+  // `task` is borrowed.
+  Microbatch(TrainTask<Types>& task, BatchOf<Types> batch)
+      : task_(&task), batch_(std::make_shared<Batch>(std::move(batch))) {}
+
+  [[nodiscard]] std::optional<std::uint64_t> hash_of_batch() const override { return hash_of(*batch_); }
+  [[nodiscard]] std::unique_ptr<AnyMicrobatch> copy_of_batch() const override {
+    Batch copy = *batch_;
+    tree_for_each_leaf(copy, [](at::Tensor& leaf) {
+      if (leaf.defined()) leaf = leaf.clone();
+    });
+    return std::make_unique<Microbatch>(*task_, std::move(copy));
+  }
+  void build_inputs() override {
+    const std::shared_ptr<const Batch> batch = std::exchange(batch_, nullptr);
+    ForwardInputs<Types> built = task_->build_forward_inputs(*batch);
+    inputs_.emplace(std::move(built.input), std::move(built.shared));
+    state_.emplace(std::move(built.state));
+    detach(*state_);
+    num_tokens = built.num_tokens;
+    loss_weights = std::move(built.loss_weights);
+  }
+
+  [[nodiscard]] Leaves transfer(const AnyModelStage& any, StageBoundary boundary) const override {
+    if constexpr (kHasTransfer<Types>) {
+      D9D_ASSERT(inputs_.has_value(), "a microbatch without inputs");
+      return tree_leaves(built(any).part.transfer(inputs_->first, boundary));
+    } else {
+      return {};
+    }
+  }
+  [[nodiscard]] Leaves forward(const AnyModelStage& any, const Leaves& received) const override {
+    if constexpr (kHasTransfer<Types>) {
+      return tree_leaves(with_error_place("in forward", [&] {  //
+        return built(any).part.forward(arrived(any, received), inputs_->second);
+      }));
+    } else {
+      return {};
+    }
+  }
+  [[nodiscard]] LossResult forward_loss(const AnyModelStage& any, const Leaves& received,
+                                        const JobSchedule& schedule) override {
+    struct DetachOnExit {
+      State& state;
+      ~DetachOnExit() { detach(state); }
+    } detach_on_exit{*state_};
+    const OutputOf<Types> output = with_error_place("in forward", [&] { return last_forward(any, received); });
+    return with_error_place("in compute_loss", [&] { return task_->compute_loss(output, *state_, schedule); });
+  }
+  void drop_inputs() override { inputs_.reset(); }
+  void update_metrics(const MetricMap& metrics) const override { task_->update_metrics(*state_, metrics); }
 
   [[nodiscard]] std::unique_ptr<AnyMicrobatch> copy() const override { return std::make_unique<Microbatch>(*this); }
   void assign(AnyMicrobatch&& other) override { *this = static_cast<Microbatch&&>(other); }
 
-  InputOf<Types> input;
-  SharedOf<Types> shared;
-  StateOf<Types> state;
+  [[nodiscard]] const InputOf<Types>& input() const { return inputs_->first; }
+  [[nodiscard]] StateOf<Types>& state() { return *state_; }
 
  private:
+  using Batch = BatchOf<Types>;
+  using State = StateOf<Types>;
+  using Arrived = typename ModelPart<Types>::Arrived;
+
+  [[nodiscard]] static const BuiltModelStage<Types>& built(const AnyModelStage& any) {
+    return static_cast<const BuiltModelStage<Types>&>(any);
+  }
+  static void detach(State& state) {
+    if constexpr (TensorTree<State>) {
+      tree_for_each_leaf(state, [](at::Tensor& leaf) {
+        if (leaf.defined()) leaf = leaf.detach();
+      });
+    }
+  }
+  [[nodiscard]] OutputOf<Types> last_forward(const AnyModelStage& any, const Leaves& received) const {
+    if constexpr (kHasTransfer<Types>) {
+      if (!any.info.is_first()) return built(any).part.last_forward(arrived(any, received), inputs_->second);
+    }
+    return built(any).forward(inputs_->first, inputs_->second);
+  }
+  [[nodiscard]] Arrived arrived(const AnyModelStage& any, const Leaves& received) const {
+    if (any.info.is_first()) return Arrived(std::in_place_index<0>, inputs_->first);
+    const auto like = tree_flatten(built(any).part.transfer(inputs_->first, StageBoundary::kIncoming));
+    return Arrived(std::in_place_index<1>, tree_unflatten(like.spec, received));
+  }
+
   void add_tensors(TensorRefs& tensors) override {
-    detail::add_tensor_refs(input, tensors);
-    detail::add_tensor_refs(shared, tensors);
-    detail::add_tensor_refs(state, tensors);
+    detail::add_tensor_refs(inputs_->first, tensors);
+    detail::add_tensor_refs(inputs_->second, tensors);
+    detail::add_tensor_refs(*state_, tensors);
   }
   void write_values(detail::GraphKeyWriter& key) const override {
-    if constexpr (kHasKey) key.write(input), key.write(shared), key.write(state);
+    if constexpr (kHasKey) key.write(inputs_->first), key.write(inputs_->second), key.write(*state_);
   }
+
+  TrainTask<Types>* task_;
+  std::shared_ptr<const Batch> batch_;  // until build_inputs()
+  std::optional<std::pair<InputOf<Types>, SharedOf<Types>>> inputs_;
+  std::optional<State> state_;
 };
 
 }  // namespace d9d

@@ -45,10 +45,10 @@ class MicrobatchRunner final : public PackRunner {
 
  private:
   [[nodiscard]] FirstPack first_pack() const;
-  void build_all();
+  std::int64_t build_inputs();
   void check_order();
   void train_by_executor();
-  void train_by_graphs(std::size_t index);
+  void train_by_graphs(AnyMicrobatch& microbatch, std::size_t index);
   WeightedLoss forward_backward(AnyMicrobatch& microbatch, const JobSchedule& schedule);
   WeightedLoss capture(AnyMicrobatch& microbatch);
 
@@ -57,7 +57,6 @@ class MicrobatchRunner final : public PackRunner {
   const AnyPackStream& stream_;
   TaskBinding& binding_;
   StepMicrobatches step_;
-  std::int64_t num_tokens_ = 0;  // of the step
   EqualMicrobatches equal_microbatches_;
   PipelineExecutor executor_;
   std::vector<TrainingStage> stages_;

@@ -3,7 +3,7 @@
 //
 // Example
 //   StepGraphs graphs(config, cuda_graphs(device), device, *job.module);
-//   StepGraph* const graph = graphs.begin(binding, step.shares);     // null: this step runs eagerly
+//   StepGraph* const graph = graphs.begin(step.pack);                // null: this step runs eagerly
 //   executor.run(stages, num_microbatches, graph == nullptr ? nullptr : &*graph->program);
 #pragma once
 
@@ -16,10 +16,8 @@
 
 #include "d9d/core/device/device_graph.h"
 #include "d9d/loop/graphs/graph_kinds.h"
-#include "d9d/loop/step/loss_shares.h"
 #include "d9d/loop/step/microbatch.h"
 #include "d9d/loop/step/microbatch_graphs.h"
-#include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/weighted_loss.h"
 #include "d9d/pipelining/executor/program_graphs.h"
 
@@ -45,9 +43,9 @@ class StepGraphs {
   StepGraphs(const CudaGraphConfig& config, MakeDeviceGraph make_graph, c10::Device device, const Module& module);
 
   // Before a step whose microbatches have been built: the graph of its kind, which has the microbatches' values and, if
-  // it is not captured yet, will be by the coming run. Null: the step runs eagerly. shares: of the microbatches.
+  // it is not captured yet, will be by the coming run. Null: the step runs eagerly.
   // A later step whose kind has a graph must not begin before the step has ended.
-  [[nodiscard]] StepGraph* begin(TaskBinding& binding, std::vector<LossShares>& shares);
+  [[nodiscard]] StepGraph* begin(const MicrobatchPack& pack);
 
   // In microbatches, but graphs: those of computations.
   [[nodiscard]] GraphCounts counts() const;

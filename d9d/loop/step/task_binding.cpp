@@ -1,19 +1,24 @@
 #include "d9d/loop/step/task_binding.h"
 
+#include <utility>
+
 #include "d9d/base/check.h"
 
 namespace d9d {
 
 TaskBinding::~TaskBinding() = default;
 
-void check_built(bool is_built, const char* function, const char* what) {
-  D9D_CHECK(is_built, StateError, "[loop::trainer] expected ", function, " to return ", what, ", got null.");
+std::optional<MicrobatchPack> TaskBinding::next_pack() {
+  return peeked_ ? std::exchange(peeked_, std::nullopt) : read_pack();
 }
 
-void refuse_copies() {
-  throw ConfigError(
-      "[loop::trainer] expected a Types::Batch that can be copied for trainer.pipelining.schedule = auto, which runs "
-      "the first microbatch several times, got one that cannot. Make it copyable, or name a schedule.");
+const MicrobatchPack* TaskBinding::peek_pack() {
+  if (!peeked_) peeked_ = read_pack();
+  return peeked_ ? &*peeked_ : nullptr;
+}
+
+void check_built(bool is_built, const char* function, const char* what) {
+  D9D_CHECK(is_built, StateError, "[loop::trainer] expected ", function, " to return ", what, ", got null.");
 }
 
 void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is_part) {

@@ -9,6 +9,7 @@
 
 #include "d9d/core/dist_context/dist_context.h"
 #include "d9d/loop/config/trainer_config.h"
+#include "d9d/loop/step/microbatch.h"
 #include "d9d/loop/step/update_count.h"
 #include "d9d/loop/task/event_bus.h"
 #include "d9d/loop/task/job_schedule.h"
@@ -27,12 +28,13 @@ struct TrainingJob {
   const TrainerConfig config;
   const std::unique_ptr<EventBus> events;  // handlers may keep a reference to it
   JobSchedule schedule;
-  const std::shared_ptr<Module> module;               // what this rank has of the model
-  const std::vector<std::shared_ptr<Module>> stages;  // of which it consists, in increasing order
-  const PipelineSchedule pipeline_schedule;           // of the configuration, or the program's own
-  const bool has_own_schedule = false;                // the latter
-  const StagePlacement placement;                     // of the stages of all ranks
-  const RandomClockPtr clock;                         // of the module's random layers
+  const std::shared_ptr<Module> module;                            // what this rank has of the model
+  const std::vector<std::shared_ptr<AnyModelStage>> model_stages;  // of which it consists, in increasing order
+  const std::vector<std::shared_ptr<Module>> stages;               // their modules
+  const PipelineSchedule pipeline_schedule;                        // of the configuration, or the program's own
+  const bool has_own_schedule = false;                             // the latter
+  const StagePlacement placement;                                  // of the stages of all ranks
+  const RandomClockPtr clock;                                      // of the module's random layers
   const MetricMap metrics;
   // Of a task with several losses, "loss/<name>" since the last reset(); the same names on all ranks, from its first
   // microbatches on.

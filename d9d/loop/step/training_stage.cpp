@@ -33,26 +33,26 @@ void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, co
 }
 
 std::vector<at::Tensor> TrainingStage::transfer(MicrobatchIndex microbatch, StageBoundary boundary) const {
-  std::vector<at::Tensor> like = binding_.transfer(place_.local, static_cast<std::size_t>(microbatch.value), boundary);
+  std::vector<at::Tensor> like = at(microbatch).transfer(stage_, boundary);
   D9D_CHECK(std::ranges::all_of(like, &at::Tensor::defined), StateError,
             "[loop::model_stage] expected stage_transfer() to return tensors of the meta device, got ",
-            transfer_text(like), " of stage ", place_.index.value, " for microbatch ", microbatch.value,
+            transfer_text(like), " of stage ", stage_.info.current_stage, " for microbatch ", microbatch.value,
             ". A transfer has the same tensors on both sides: return an empty one for what is missing.");
   return like;
 }
 
 std::string TrainingStage::stage_text() const {
-  return place_.num_stages == 1 ? "" : cat("stage ", place_.index.value, ", ");
+  return stage_.info.num_stages == 1 ? "" : cat("stage ", stage_.info.current_stage, ", ");
 }
 
 // A model in one stage runs each microbatch's backward right after its forward.
 void TrainingStage::begin_forward(MicrobatchIndex microbatch) {
   const auto index = static_cast<std::size_t>(microbatch.value);
   job_.clock.microbatch = {.step = static_cast<std::uint64_t>(job_.schedule.current_step()),
-                           .number = step_.numbers[index]};
+                           .number = at(microbatch).number};
   GradientManager& gradients = *step_.gradients;
-  place_.num_stages == 1 ? gradients.begin_microbatch(index + 1 == step_.numbers.size())
-                         : gradients.begin_forward(place_.local, microbatch.value);
+  stage_.info.num_stages == 1 ? gradients.begin_microbatch(index + 1 == step_.pack.size())
+                              : gradients.begin_forward(place_.local, microbatch.value);
 }
 
 std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
@@ -61,24 +61,24 @@ std::vector<at::Tensor> TrainingStage::forward(MicrobatchIndex microbatch, const
   Module& module = *job_.stages[place_.local];
   if (module.backward_follows() != backward_follows) module.set_backward_follows(backward_follows);
   const auto run = [&] {
-    return is_last_stage() ? std::vector<at::Tensor>{loss(index, arrived)} : inner_forward(index, arrived);
+    return stage_.info.is_last() ? std::vector<at::Tensor>{loss(index, arrived)} : inner_forward(index, arrived);
   };
   return in_microbatch(index, job_.schedule, "in training", run, stage_text());
 }
 
 void TrainingStage::end_forward(MicrobatchIndex microbatch) {
   const auto index = static_cast<std::size_t>(microbatch.value);
-  if (is_last_stage()) {
+  if (stage_.info.is_last()) {
     const WeightedLoss& loss = (is_captured() ? step_.graph->losses : step_.losses)[index];
     step_.gradients->add_loss_with_weight(loss.loss, loss.weight);
-    update_loss_means(job_.loss_means, loss, step_.weights[index]);
+    update_loss_means(job_.loss_means, loss, at(microbatch).loss_weights);
   }
-  if (place_.num_stages > 1) step_.gradients->end_forward(place_.local, microbatch.value);
-  if (place_.is_last_of_rank && !step_.keeps_inputs) binding_.drop_inputs(index);
+  if (stage_.info.num_stages > 1) step_.gradients->end_forward(place_.local, microbatch.value);
+  if (place_.is_last_of_rank && !step_.keeps_inputs) at(microbatch).drop_inputs();
 }
 
 std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
-  std::vector<at::Tensor> made = without_backward([&] { return binding_.forward(place_.local, microbatch, arrived); });
+  std::vector<at::Tensor> made = without_backward([&] { return step_.pack[microbatch]->forward(stage_, arrived); });
   for (const at::Tensor& leaf : made) {
     if (step_.first_step != nullptr && leaf.requires_grad()) step_.first_step->watch(leaf);
   }
@@ -88,14 +88,14 @@ std::vector<at::Tensor> TrainingStage::inner_forward(std::size_t microbatch, con
 at::Tensor TrainingStage::loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived) {
   const JobSchedule schedule = is_captured() ? job_.schedule.without_step() : job_.schedule;
   const LossResult result =
-      without_backward([&] { return binding_.last_forward(place_.local, microbatch, arrived, schedule); });
+      without_backward([&] { return step_.pack[microbatch]->forward_loss(stage_, arrived, schedule); });
   const WeightedLoss weighted =
-      with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.shares[microbatch]); });
+      with_error_place("in compute_loss", [&] { return weighted_loss(result, step_.pack[microbatch]->shares); });
   if (step_.first_step != nullptr) step_.first_step->watch(weighted.loss);
   WeightedLoss detached{.loss = weighted.loss.detach(), .weight = weighted.weight.detach(), .losses = {}};
   for (const auto& [name, own] : weighted.losses) detached.losses.emplace(name, own.detach());
   auto& losses = is_captured() ? step_.graph->losses : step_.losses;
-  losses.resize(step_.numbers.size());
+  losses.resize(step_.pack.size());
   losses[microbatch] = std::move(detached);
   keep_for_current_stream(weighted.weight);  // the task's, perhaps of another stream, and the graph alone keeps it
   return weighted.loss.mul(weighted.weight.detach());
@@ -107,7 +107,7 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
                              const std::function<void()>& compute) {
   const auto index = static_cast<std::size_t>(microbatch.value);
   GradientManager& gradients = *step_.gradients;
-  const bool is_one_stage = place_.num_stages == 1;
+  const bool is_one_stage = stage_.info.num_stages == 1;
   // A graph cannot have the reductions of a last backward: they come after its replay.
   if (!is_one_stage) gradients.begin_backward(place_.local, microbatch.value, part, is_last && !is_captured());
   in_microbatch(index, job_.schedule, "in backward", compute, stage_text());
@@ -125,27 +125,26 @@ void TrainingStage::backward(MicrobatchIndex microbatch, BackwardPart part, bool
 
 void TrainingStage::after_backward(MicrobatchIndex microbatch, BackwardPart part) {
   const auto index = static_cast<std::size_t>(microbatch.value);
-  if (!is_last_stage() || part == BackwardPart::kWeight) return;
+  if (!stage_.info.is_last() || part == BackwardPart::kWeight) return;
   if (is_captured()) take_state_after_replay(index);
-  in_microbatch(index, job_.schedule, "in update_metrics", [&] { binding_.update_metrics(index, job_.metrics); });
+  in_microbatch(index, job_.schedule, "in update_metrics", [&] { at(microbatch).update_metrics(job_.metrics); });
 }
 
 // Metrics may keep what they get, which the next replay would write: they get a copy.
 void TrainingStage::take_state_after_replay(std::size_t microbatch) {
   std::unique_ptr<AnyMicrobatch>& after = step_.graph->after[microbatch];
-  binding_.with_microbatch(microbatch, [&](AnyMicrobatch& own) {
-    if (!step_.graph->is_captured()) {
-      after = own.copy();
-      for (at::Tensor& leaf : after->tensors()) {
-        if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
-      }
+  AnyMicrobatch& own = *step_.pack[microbatch];
+  if (!step_.graph->is_captured()) {
+    after = own.copy();
+    for (at::Tensor& leaf : after->tensors()) {
+      if (leaf.defined() && leaf.requires_grad()) leaf = leaf.detach();
     }
-    const std::unique_ptr<AnyMicrobatch> copy = after->copy();
-    for (at::Tensor& leaf : copy->tensors()) {
-      if (leaf.defined()) leaf = leaf.clone();
-    }
-    own.assign(std::move(*copy));
-  });
+  }
+  const std::unique_ptr<AnyMicrobatch> copy = after->copy();
+  for (at::Tensor& leaf : copy->tensors()) {
+    if (leaf.defined()) leaf = leaf.clone();
+  }
+  own.assign(std::move(*copy));
 }
 
 }  // namespace d9d

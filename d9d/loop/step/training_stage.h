@@ -2,7 +2,7 @@
 // that add up, errors that name step and microbatch.
 //
 // Example
-//   TrainingStage stage(stage_job_of(job), binding, {.local = 0, .index = {2}, .num_stages = 4}, step);
+//   TrainingStage stage(stage_job_of(job), *job.model_stages[0], {.local = 0}, step);
 //   executor.run({&stage}, num_microbatches);
 #pragma once
 
@@ -18,8 +18,8 @@
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/checks/first_step_checks.h"
 #include "d9d/loop/step/gradient_manager.h"
+#include "d9d/loop/step/microbatch.h"
 #include "d9d/loop/step/step_graphs.h"
-#include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/training_job.h"
 #include "d9d/loop/step/weighted_loss.h"
 #include "d9d/pipelining/executor/pipeline_stage.h"
@@ -38,11 +38,9 @@ struct StageJob {
 
 // What the microbatches of a step share.
 struct StepMicrobatches {
-  std::vector<std::uint64_t> numbers = {};  // within the step, over all ranks
-  std::vector<LossWeights> weights = {};    // of several losses
-  std::vector<LossShares> shares = {};      // likewise
-  GradientManager* gradients = nullptr;     // borrowed
-  FirstStep* first_step = nullptr;          // borrowed; while that one runs
+  MicrobatchPack pack = {};
+  GradientManager* gradients = nullptr;  // borrowed
+  FirstStep* first_step = nullptr;       // borrowed; while that one runs
   bool keeps_inputs = false;   // until the end of the step: graphs of two streams use them (PipelineStage::forward)
   StepGraph* graph = nullptr;  // borrowed; of a step whose computations are captured or replayed
   std::vector<WeightedLoss> losses = {};  // of the last stage's microbatches, from their forward on; detached
@@ -50,8 +48,6 @@ struct StepMicrobatches {
 
 struct TrainingStagePlace {
   std::size_t local = 0;  // among the rank's stages
-  StageIndex index = {};
-  std::int64_t num_stages = 1;
   bool is_last_of_rank = true;
 };
 
@@ -86,8 +82,8 @@ void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, co
 class TrainingStage final : public PipelineStage {
  public:
   // All are borrowed.
-  TrainingStage(const StageJob& job, TaskBinding& binding, TrainingStagePlace place, StepMicrobatches& step)
-      : job_(job), binding_(binding), place_(place), step_(step) {}
+  TrainingStage(const StageJob& job, const AnyModelStage& stage, TrainingStagePlace place, StepMicrobatches& step)
+      : job_(job), stage_(stage), place_(place), step_(step) {}
 
   [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override;
   [[nodiscard]] std::vector<at::Tensor> forward(MicrobatchIndex microbatch, const std::vector<at::Tensor>& arrived,
@@ -100,7 +96,9 @@ class TrainingStage final : public PipelineStage {
   void after_backward(MicrobatchIndex microbatch, BackwardPart part) override;
 
  private:
-  [[nodiscard]] bool is_last_stage() const { return place_.index.value + 1 == place_.num_stages; }
+  [[nodiscard]] AnyMicrobatch& at(MicrobatchIndex microbatch) const {
+    return *step_.pack[static_cast<std::size_t>(microbatch.value)];
+  }
   [[nodiscard]] std::string stage_text() const;  // for in_microbatch()
   [[nodiscard]] std::vector<at::Tensor> inner_forward(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
   [[nodiscard]] at::Tensor loss(std::size_t microbatch, const std::vector<at::Tensor>& arrived);
@@ -108,7 +106,7 @@ class TrainingStage final : public PipelineStage {
   void take_state_after_replay(std::size_t microbatch);
 
   const StageJob job_;
-  TaskBinding& binding_;
+  const AnyModelStage& stage_;
   const TrainingStagePlace place_;
   StepMicrobatches& step_;
 };

@@ -33,10 +33,29 @@ struct State {
   }
 };
 
+struct Batch {
+  at::Tensor x;  // [n] double
+  std::int64_t exponent = 1;
+  at::Tensor total = {};
+  static constexpr auto fields() {
+    return record<Batch>(field("x", &Batch::x), field("exponent", &Batch::exponent), field("total", &Batch::total));
+  }
+};
+
 struct Types {
-  using Input = at::Tensor;  // x, [n] double
+  using Batch = microbatch_graphs_test::Batch;
+  using Input = at::Tensor;  // x
   using Shared = std::monostate;
+  using Output = at::Tensor;
   using State = microbatch_graphs_test::State;
+};
+
+class Task final : public TrainTask<Types> {
+ public:
+  ForwardInputs<Types> build_forward_inputs(const Batch& batch) override {
+    return {.input = batch.x, .shared = {}, .state = {.doubled = {}, .exponent = batch.exponent, .total = batch.total}};
+  }
+  LossResult compute_loss(const at::Tensor&, State&, const JobSchedule&) override { return {}; }
 };
 
 // Simulates a device: the captured work itself registers what a replay must do.
@@ -71,11 +90,7 @@ class Job {
     memory_ = gradient_after(*manager_, {{at::zeros({kSize}, at::kDouble), 1}});
   }
 
-  struct One {
-    at::Tensor x;
-    std::int64_t exponent = 1;
-    at::Tensor total = {};
-  };
+  using One = Batch;
 
   // Runs a step and returns its gradient, which is not divided.
   at::Tensor step(const std::vector<One>& microbatches) { return gradient_after(*manager_, microbatches).clone(); }
@@ -90,8 +105,8 @@ class Job {
  private:
   at::Tensor gradient_after(GradientManager& manager, const std::vector<One>& microbatches) {
     for (std::size_t i = 0; i < microbatches.size(); ++i) {
-      Microbatch<Types> microbatch(
-          microbatches[i].x, {}, {.doubled = {}, .exponent = microbatches[i].exponent, .total = microbatches[i].total});
+      Microbatch<Types> microbatch(task_, microbatches[i]);
+      microbatch.build_inputs();
       const WeightedLoss loss = graphs_.run(microbatch, /*is_last=*/i + 1 == microbatches.size(), manager,
                                             [&](AnyMicrobatch& any, bool is_captured) {
                                               auto& one = static_cast<Microbatch<Types>&>(any);
@@ -99,8 +114,8 @@ class Job {
                                             });
       manager.add_loss_with_weight(loss.loss, loss.weight);
       losses.push_back(loss.loss);
-      doubled.push_back(microbatch.state.doubled);
-      totals.push_back(microbatch.state.total);
+      doubled.push_back(microbatch.state().doubled);
+      totals.push_back(microbatch.state().total);
     }
     Optimizer optimizer{test::IdleOptimizer()};
     (void)manager.apply(optimizer, /*learning_rate=*/0.0);
@@ -111,8 +126,8 @@ class Job {
 
   WeightedLoss work(Microbatch<Types>& microbatch) {
     log.emplace_back("run");
-    auto& x = microbatch.input;
-    auto& state = microbatch.state;
+    const at::Tensor& x = microbatch.input();
+    auto& state = microbatch.state();
     state.doubled = x * 2;
     if (state.total.defined()) state.total.add_(x);
     const at::Tensor loss = (parameter()->local() * x.pow(state.exponent)).sum();
@@ -124,8 +139,8 @@ class Job {
   // Computes nothing, and registers with the graph what a device would have recorded.
   WeightedLoss capture(Microbatch<Types>& microbatch) {
     log.emplace_back("capture");
-    auto& x = microbatch.input;
-    auto& state = microbatch.state;
+    const at::Tensor& x = microbatch.input();
+    auto& state = microbatch.state();
     const bool adds = manager_->received().front();
     const at::Tensor nothing = at::full({}, std::nan(""), at::kDouble);
     const WeightedLoss loss{.loss = nothing.clone(), .weight = nothing.clone()};
@@ -145,6 +160,7 @@ class Job {
     return loss;
   }
 
+  Task task_;
   DistContext context_;
   ModulePtr<RMSNorm> module_ = make_module<RMSNorm>(RMSNormConfig{.hidden_size = kSize});
   std::optional<GradientManager> manager_;
@@ -303,9 +319,7 @@ TEST(MicrobatchGraphs, Says_what_to_do_about_work_that_cannot_be_captured) {
                                               HasSubstr("set trainer.cuda_graph to null"))));
 }
 
-struct OpaqueTypes {
-  using Input = at::Tensor;
-  using Shared = std::monostate;
+struct OpaqueTypes : Types {
   using State = std::shared_ptr<int>;
 };
 
