@@ -252,7 +252,7 @@ def trainer_rows():
         "trainer.model_stage_factory.source_checkpoint": Row(
             "nowhere", look=refused("nowhere")),
         "trainer.model_stage_factory.source_may_lack": tests(
-            "tests/loop/job/model_stage_factory_test.cpp", "Starts_a_new_head_on_a_published_backbone"),
+            "tests/loop/job/model_builder_test.cpp", "Starts_a_new_head_on_a_published_backbone"),
         "model_provider.model": Row("from_checkpoint", look=refused("model_provider.model", "source_checkpoint")),
         "trainer.model_stage_factory.checkpoint_only_trainable_parameters": tests(
             "tests/loop/run/resume_test.cpp", "With_frozen_parameters_saves_the_others_alone"),

@@ -7,14 +7,13 @@
 
 #include "d9d/base/rounding.h"
 #include "d9d/core/autograd/deferred_gradients.h"
-#include "d9d/core/dtype/scalar_type.h"
 #include "d9d/loop/config/unsupported.h"
-#include "d9d/loop/job/model_stage_factory.h"
-#include "d9d/loop/measure/measured_stage.h"
+#include "d9d/loop/job/model_builder.h"
 #include "d9d/loop/measure/memory_plan.h"
 #include "d9d/loop/measure/optimizer_sizes.h"
 #include "d9d/loop/step/local_stages.h"
-#include "d9d/modules/mixed_precision.h"
+#include "d9d/loop/step/task_binding.h"
+#include "d9d/loop/step/training_stage.h"
 #include "d9d/pipelining/executor/message_layout.h"
 #include "d9d/pipelining/executor/peer_link.h"
 #include "d9d/pipelining/executor/pipeline_executor.h"
@@ -67,11 +66,23 @@ void count_live(const RankProgram& program, std::vector<StageMemory>& stages) {
   }
 }
 
+// What a stage hands on stands for no memory, also where memory of the meta device is counted.
+class PlannedStage final : public TrainingStage {
+ public:
+  using TrainingStage::TrainingStage;
+  [[nodiscard]] std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const override {
+    std::vector<at::Tensor> leaves = TrainingStage::transfer(microbatch, boundary);
+    for (at::Tensor& leaf : leaves) leaf = at::empty({}, leaf.options()).expand(leaf.sizes());
+    return leaves;
+  }
+};
+
 // Measures a stage by itself: a few microbatches, without schedule and neighbours.
 class StageMeasurement {
  public:
-  StageMeasurement(const DistContext& context, const MemoryMeter& meter, MeasuredStage& stage)
-      : context_(context), meter_(meter), stage_(stage) {}
+  StageMeasurement(const DistContext& context, const MemoryMeter& meter, const PipelineStageInfo& info,
+                   PipelineStage& stage)
+      : context_(context), meter_(meter), info_(info), stage_(stage) {}
 
   // Two microbatches: the first takes what stays for the step, too.
   void measure(StageMemory& memory) const {
@@ -129,17 +140,19 @@ class StageMeasurement {
   };
   [[nodiscard]] Kept forward(std::int64_t microbatch) const {
     std::vector<at::Tensor> arrived;
-    if (!stage_.is_first()) arrived = transferred(StageBoundary::kIncoming);
+    if (!info_.is_first()) arrived = transferred(StageBoundary::kIncoming);
     for (const at::Tensor& leaf : differentiable(arrived)) leaf.set_requires_grad(true);
-    const bool backward_follows = stage_.is_first() && stage_.is_last();
-    const std::vector<at::Tensor> made = differentiable(stage_.forward({microbatch}, arrived, backward_follows));
+    stage_.begin_forward({microbatch});
+    const std::vector<at::Tensor> made =
+        differentiable(stage_.forward({microbatch}, arrived, /*backward_follows=*/info_.num_stages == 1));
+    stage_.end_forward({microbatch});
     return {.arrived = arrived, .graph = StageGraph(made), .output = made.front().options()};
   }
   // The whole backward, or with `deferred` its first half, which leaves the other. Nothing else is kept.
   [[nodiscard]] WeightGradients backward(std::int64_t microbatch, Kept kept, bool is_last,
                                          DeferredGradients* deferred) const {
-    std::vector<at::Tensor> gradients = stage_.is_last() ? std::vector<at::Tensor>{at::ones({}, kept.output)}
-                                                         : differentiable(transferred(StageBoundary::kOutgoing));
+    std::vector<at::Tensor> gradients = info_.is_last() ? std::vector<at::Tensor>{at::ones({}, kept.output)}
+                                                        : differentiable(transferred(StageBoundary::kOutgoing));
     WeightGradients left;
     const BackwardPart part = deferred == nullptr ? BackwardPart::kWhole : BackwardPart::kInput;
     stage_.backward({microbatch}, part, is_last, [&] {
@@ -152,7 +165,8 @@ class StageMeasurement {
 
   const DistContext& context_;
   const MemoryMeter& meter_;
-  MeasuredStage& stage_;
+  const PipelineStageInfo info_;
+  PipelineStage& stage_;
 };
 
 // Builds the stages of a rank as the trainer does, and measures them one by one and together.
@@ -172,18 +186,18 @@ class MeasuredRank {
 
   [[nodiscard]] RankMemory measure() {
     const std::int64_t built = meter_.live_bytes();
-    step_->num_microbatches = 2;
+    const bool splits = splits_backward(program_) && executor_.placement().num_stages() > 1;
+    set_num_microbatches(splits ? 3 : 2);
     for (std::size_t i = 0; i < stages_.size(); ++i) {
-      const StageMeasurement stage(context_, meter_, *stages_[i]);
-      splits_backward(program_) && step_->num_stages > 1 ? stage.measure_split(memory_.stages[i])
-                                                         : stage.measure(memory_.stages[i]);
+      const StageMeasurement stage(context_, meter_, model_stages_[i]->info, stages_[i]);
+      splits ? stage.measure_split(memory_.stages[i]) : stage.measure(memory_.stages[i]);
     }
     count_live(program_.ranks[static_cast<std::size_t>(memory_.pipeline_rank)], memory_.stages);
-    step_->num_microbatches = request_.num_microbatches;
-    step_->gradients.reset();
+    set_num_microbatches(request_.num_microbatches);
+    gradients_->reset();
     meter_.reset_peak();
     std::vector<PipelineStage*> stages;
-    for (const auto& stage : stages_) stages.push_back(stage.get());
+    for (PlannedStage& stage : stages_) stages.push_back(&stage);
     executor_.run(stages, request_.num_microbatches);
     const std::int64_t parameters = memory_.sum_of(&StageMemory::parameters);
     const std::int64_t in_step = meter_.peak_bytes() - built;  // beside what was built
@@ -199,38 +213,44 @@ class MeasuredRank {
     const StagePlacement& placement = executor_.placement();
     memory_.pipeline_rank = context_.mesh(MeshDomain::kRegular).axis_coordinate("pp");
     OptimizerSizes optimizer(request_.optimizer);
-    std::vector<ModelStage<LanguageModelTypes>> built;
+    TrainerConfig config = request_.trainer;
+    config.model_stage_factory.source_checkpoint.reset();
     for (const StageIndex index : executor_.stages()) {
-      const PipelineStageInfo stage{.num_stages = placement.num_stages(), .current_stage = index.value};
+      const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
       const std::int64_t before = meter_.live_bytes();
-      built.push_back(model.initialize_model_stage(context_, stage));
-      Module& module = *built.back().module;
-      if (const auto& dtype = request_.trainer.model_stage_factory.master_dtype) {
-        keep_parameters_in(built.back().module, to_scalar_type(*dtype));
-      }
-      model.parallelize_model_stage(context_, stage, module);
-      check_layouts(context_, module);
-      module.materialize(context_.device());
-      if (!context_.device().is_meta()) module.reset_parameters(/*base_seed=*/1);
-      modules_.push_back(built.back().module);
+      model_stages_.push_back(initialized_stage(model, context_, info));
+      modules_.push_back(model_stages_.back()->module);
+      Module& module = *modules_.back();
+      (void)build_model_stage(context_, config, model, info, modules_.back());
       memory_.stages.push_back({.stage = index,
                                 .num_parameters = num_stored(module),
                                 .parameters = meter_.live_bytes() - before,
                                 .optimizer = optimizer.bytes_of(module)});
     }
     module_ = local_stages(modules_);
-    (void)share_random_clock(context_, *module_, request_.trainer);
+    clock_ = share_random_clock(context_, *module_, request_.trainer);
     gradients_.emplace(context_, *module_, request_.trainer.gradient_manager, request_.trainer.gradient_clipping,
                        GradientMemory::kOfStep, modules_);
-    step_.emplace(MeasuredStep{.task = task_, .gradients = *gradients_, .num_stages = placement.num_stages()});
+    step_.gradients = &*gradients_;
     // Sequences are padded for the ranks that share them.
     const std::int64_t num_sharing = context_.mesh(MeshDomain::kBatch).slice({"cp", "tp"}).num_ranks();
     const at::Tensor ids = at::zeros({request_.num_sequences, round_up(request_.sequence_length, num_sharing)},
                                      at::TensorOptions(context_.device()).dtype(at::kLong));
-    const TokenBatch batch{.input_ids = ids, .labels = ids, .position_ids = ids};
-    for (std::size_t i = 0; i < built.size(); ++i) {
-      stages_.push_back(std::make_unique<MeasuredStage>(*step_, std::move(built[i]), i, executor_.stages()[i], batch));
+    microbatch_ = std::make_unique<Microbatch<LanguageModelTypes>>(
+        task_, TokenBatch{.input_ids = ids, .labels = ids, .position_ids = ids});
+    microbatch_->build_inputs();
+    const StageJob job{
+        .schedule = schedule_, .stages = modules_, .clock = *clock_, .metrics = metrics_, .loss_means = metrics_};
+    for (std::size_t i = 0; i < model_stages_.size(); ++i) {
+      // Inputs stay: the first microbatches run several times.
+      stages_.emplace_back(job, *model_stages_[i], TrainingStagePlace{.local = i, .is_last_of_rank = false}, step_);
     }
+  }
+
+  void set_num_microbatches(std::int64_t count) {
+    step_.pack.clear();
+    for (std::int64_t i = 0; i < count; ++i) step_.pack.push_back(microbatch_->copy());
+    step_.losses.assign(step_.pack.size(), {});
   }
 
   // Of the ranks that have neighbouring stages, where they write each other's memory.
@@ -244,7 +264,7 @@ class MeasuredRank {
         const StageIndex other{boundary == StageBoundary::kIncoming ? own - 1 : own + 1};
         if (other.value < 0 || other.value == placement.num_stages()) continue;
         std::int64_t& bytes = largest[placement.rank_of(other)];
-        bytes = std::max(bytes, message_bytes(stages_[i]->transfer({0}, boundary)));
+        bytes = std::max(bytes, message_bytes(stages_[i].transfer({0}, boundary)));
       }
     }
     largest.erase(memory_.pipeline_rank);
@@ -264,8 +284,13 @@ class MeasuredRank {
   std::vector<std::shared_ptr<Module>> modules_;
   std::shared_ptr<Module> module_;
   std::optional<GradientManager> gradients_;
-  std::optional<MeasuredStep> step_;
-  std::vector<std::unique_ptr<MeasuredStage>> stages_;
+  const JobSchedule schedule_ = JobSchedule(/*total_steps=*/1);
+  const MetricMap metrics_;
+  std::vector<std::shared_ptr<AnyModelStage>> model_stages_;
+  RandomClockPtr clock_;
+  std::unique_ptr<AnyMicrobatch> microbatch_;  // which all are copies of
+  StepMicrobatches step_;
+  std::vector<PlannedStage> stages_;
 };
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include "d9d/core/dtype/scalar_type.h"
 #include "d9d/core/error/error_place.h"
 #include "d9d/loop/checks/equal_ranks.h"
-#include "d9d/loop/job/model_stage_factory.h"
+#include "d9d/loop/job/model_builder.h"
 #include "d9d/loop/step/gradient_manager.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/step/training_stage.h"
@@ -125,7 +125,7 @@ std::optional<std::string> MeasuredCut::build() {
     const PipelineStageInfo info{.num_stages = placement_.num_stages(), .current_stage = index.value};
     nlohmann::json refusal;
     try {
-      model_stages_.push_back(job_.binding.build_stage(job_.context, info));
+      model_stages_.push_back(job_.binding.initialize_stage(job_.context, info));
     } catch (const ConfigError& error) {
       refusal = error_line(error);
     }

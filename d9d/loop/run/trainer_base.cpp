@@ -14,7 +14,7 @@
 #include "d9d/loop/config/unsupported.h"
 #include "d9d/loop/graphs/cuda_graph_rules.h"
 #include "d9d/loop/graphs/warm_up.h"
-#include "d9d/loop/job/model_stage_factory.h"
+#include "d9d/loop/job/model_builder.h"
 #include "d9d/loop/measure/auto_schedule.h"
 #include "d9d/loop/step/local_stages.h"
 #include "d9d/loop/step/microbatch_runner.h"
@@ -171,7 +171,7 @@ std::vector<std::shared_ptr<AnyModelStage>> TrainerBase::build_stages(const Dist
   std::vector<LoadReport> loaded;
   for (const StageIndex index : placement.stages_of(context.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
     const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
-    stages.push_back(binding_->build_stage(context, info));
+    stages.push_back(binding_->initialize_stage(context, info));
     const std::shared_ptr<Module>& module = stages.back()->module;
     check_equal_model(context, *module);
     auto report = build_model_stage(context, config, parts_.model, info, module, /*resumes=*/saved_.has_value());

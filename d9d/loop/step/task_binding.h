@@ -3,7 +3,7 @@
 //
 // Example
 //   AnyPackStream& stream = binding.build_pack_stream(context, config, events);
-//   const std::shared_ptr<AnyModelStage> stage = binding.build_stage(context, {});
+//   const std::shared_ptr<AnyModelStage> stage = binding.initialize_stage(context, {});
 //   while (const auto pack = binding.next_pack()) ...
 #pragma once
 
@@ -30,8 +30,8 @@ class TaskBinding {
   virtual AnyPackStream& build_pack_stream(const DistContext& context, const TrainerConfig& config,
                                            EventBus& events) = 0;
   // Of this rank, before it has parameters in memory. ConfigError for one of several stages that cannot be cut.
-  [[nodiscard]] virtual std::shared_ptr<AnyModelStage> build_stage(const DistContext& context,
-                                                                   const PipelineStageInfo& info) = 0;
+  [[nodiscard]] virtual std::shared_ptr<AnyModelStage> initialize_stage(const DistContext& context,
+                                                                        const PipelineStageInfo& info) = 0;
 
   [[nodiscard]] virtual bool has_key() const = 0;  // Microbatch<Types>::kHasKey
 
@@ -53,6 +53,23 @@ void check_can_be_cut(const PipelineStageInfo& stage, bool has_transfer, bool is
 // StateError unless the program's function returned what it must: `what`.
 void check_built(bool is_built, const char* function, const char* what);
 
+// Of the provider's model, before it has parameters in memory.
+template <class Types>
+[[nodiscard]] std::shared_ptr<AnyModelStage> initialized_stage(ModelProvider<Types>& model, const DistContext& context,
+                                                               const PipelineStageInfo& info) {
+  ModelStage<Types> stage = model.initialize_model_stage(context, info);
+  check_built(stage.module != nullptr && stage.forward != nullptr, "ModelProvider::initialize_model_stage",
+              "a module and its forward, as as_model_stage() does");
+  check_can_be_cut(info, kHasTransfer<Types>, stage.part.forward != nullptr);
+  auto built = std::make_shared<BuiltModelStage<Types>>();
+  built->info = info;
+  built->module = std::move(stage.module);
+  built->layers = stage.layers;
+  built->forward = std::move(stage.forward);
+  built->part = std::move(stage.part);
+  return built;
+}
+
 template <class Types>
 class TypedTask final : public TaskBinding {
  public:
@@ -70,18 +87,8 @@ class TypedTask final : public TaskBinding {
     events.trigger(kTrainDataStreamReady<Batch>, {.stream = *stream_});
     return *stream_;
   }
-  std::shared_ptr<AnyModelStage> build_stage(const DistContext& context, const PipelineStageInfo& info) override {
-    ModelStage<Types> stage = model_.initialize_model_stage(context, info);
-    check_built(stage.module != nullptr && stage.forward != nullptr, "ModelProvider::initialize_model_stage",
-                "a module and its forward, as as_model_stage() does");
-    check_can_be_cut(info, kHasTransfer<Types>, stage.part.forward != nullptr);
-    auto built = std::make_shared<BuiltModelStage<Types>>();
-    built->info = info;
-    built->module = std::move(stage.module);
-    built->layers = stage.layers;
-    built->forward = std::move(stage.forward);
-    built->part = std::move(stage.part);
-    return built;
+  std::shared_ptr<AnyModelStage> initialize_stage(const DistContext& context, const PipelineStageInfo& info) override {
+    return initialized_stage(model_, context, info);
   }
   bool has_key() const override { return Microbatch<Types>::kHasKey; }
   std::optional<std::size_t> num_next() const override { return stream_->num_next(); }

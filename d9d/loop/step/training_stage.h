@@ -79,7 +79,7 @@ auto without_backward(const Forward& forward) {
 void name_loss_means(MetricMap& loss_means, const LossWeights& weights);
 void update_loss_means(const MetricMap& loss_means, const WeightedLoss& loss, const LossWeights& weights);
 
-class TrainingStage final : public PipelineStage {
+class TrainingStage : public PipelineStage {
  public:
   // All are borrowed.
   TrainingStage(const StageJob& job, const AnyModelStage& stage, TrainingStagePlace place, StepMicrobatches& step)

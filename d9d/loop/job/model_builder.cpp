@@ -1,4 +1,4 @@
-#include "d9d/loop/job/model_stage_factory.h"
+#include "d9d/loop/job/model_builder.h"
 
 #include <map>
 #include <set>
@@ -114,6 +114,7 @@ std::optional<LoadReport> build_model_stage(const DistContext& context, const Tr
   provider.parallelize_model_stage(context, stage, module);
   check_layouts(context, module);
   module.materialize(context.device());
+  if (context.device().is_meta()) return std::nullopt;
   module.reset_parameters(static_cast<std::uint64_t>(config.determinism.base_seed));
   std::optional<LoadReport> loaded;
   if (const auto& checkpoint = config.model_stage_factory.source_checkpoint;

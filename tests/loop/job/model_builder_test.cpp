@@ -1,4 +1,4 @@
-#include "d9d/loop/job/model_stage_factory.h"
+#include "d9d/loop/job/model_builder.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 #include "tests/support/io_faults.h"
 #include "tests/support/ranks.h"
 
-namespace d9d::model_stage_factory_test {
+namespace d9d::model_builder_test {
 namespace {
 
 using ::testing::ThrowsMessage;
@@ -154,4 +154,4 @@ TEST(ModelStageFactory, Loads_again_what_a_trainer_exports_by_default) {
 }
 
 }  // namespace
-}  // namespace d9d::model_stage_factory_test
+}  // namespace d9d::model_builder_test

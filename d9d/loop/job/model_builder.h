@@ -1,4 +1,10 @@
-// Late initialisation of a model stage: built without memory, laid out, given storage, filled, optionally loaded.
+// Builds a stage of a model, which a provider has initialized without memory: for training, measuring and planning.
+//
+//   master dtype -> parallelize -> materialize -> initial values -> source checkpoint
+//
+// Example
+//   const std::shared_ptr<AnyModelStage> stage = binding.initialize_stage(context, info);
+//   const auto loaded = build_model_stage(context, config, provider, info, stage->module);
 #pragma once
 
 #include <functional>
@@ -36,7 +42,7 @@ void warn_of_source_checkpoint(const DistContext& context, const ModelStageFacto
 
 // Collective. `module`: as ModelProvider::initialize_model_stage returned it. resumes: a checkpoint of the job will
 // replace all values, so model_stage_factory.source_checkpoint is not read, unless checkpoints hold trainable
-// parameters alone. Returns what was loaded from there; none: it was not read.
+// parameters alone. Returns what was loaded from there; none: it was not read. On the meta device there are no values.
 std::optional<LoadReport> build_model_stage(const DistContext& context, const TrainerConfig& config,
                                             AnyModelProvider& provider, const PipelineStageInfo& stage,
                                             const std::shared_ptr<Module>& module, bool resumes = false);
