@@ -2,63 +2,23 @@
 
 #include <malloc.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <functional>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
-
-#include <ATen/ATen.h>
-#include <nlohmann/json.hpp>
 
 #include "d9d/base/check.h"
 #include "d9d/base/interrupt.h"
-#include "d9d/base/progress/progress_bar.h"
-#include "d9d/core/collectives/gather.h"
-#include "d9d/core/device/host_copy.h"
-#include "d9d/core/device/torch_version.h"
 #include "d9d/loop/checkpoint/job_saves.h"
 #include "d9d/loop/checks/first_step_checks.h"
+#include "d9d/loop/run/step_log.h"
 #include "d9d/loop/step/gradient_manager.h"
-#include "d9d/loop/step/stage_statistics.h"
 #include "d9d/loop/task/train_events.h"
-#include "d9d/tracker/build_tracker.h"
-#include "d9d/tracker/multi_tracker.h"
-#include "d9d/tracker/null_tracker.h"
-#include "d9d/tracker/run_info.h"
 
 namespace d9d {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string text_of(const char* format, double value) {
-  char buffer[64];
-  std::snprintf(buffer, sizeof buffer, format, value);
-  return buffer;
-}
-
-// What a step logs besides its loss. The copy from the device to the host is in flight.
-struct LoggedValues {
-  struct Series {
-    std::string name;
-    std::int64_t size = 1;  // more than 1: counts
-  };
-  std::vector<Series> series;
-  HostCopy values;  // [sum of sizes] fp64
-};
-
-// What one step reports.
-struct StepReport {
-  StepGradients gradients;
-  std::optional<LoggedValues> logged;
-  double learning_rate = 0.0;
-  double seconds = 0.0;
-};
 
 FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
   FinishedStep finished{step};
@@ -69,45 +29,6 @@ FinishedStep finished_step(const TrainStep& step, const StepReport& report) {
   finished.seconds = report.seconds;
   finished.is_updated = report.gradients.is_usable;
   return finished;
-}
-
-// "a, b, c and 2 more"
-std::string first_of(const std::vector<std::string>& names) {
-  constexpr std::size_t kMost = 3;
-  std::string text = names.front();
-  for (std::size_t i = 1; i < std::min(kMost, names.size()); ++i) text += cat(", ", names[i]);
-  return names.size() <= kMost ? text : cat(text, " and ", names.size() - kMost, " more");
-}
-
-// Collective: the stages of a pipeline have a part of the parameters each.
-void announce(const TrainingJob& job, const GradientManager& gradients, const Logger& log) {
-  double count = 0;
-  for (const nlohmann::json& of_rank :
-       all_gather_object(gradients.num_parameters(), job.context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
-    count += of_rank.get<double>();
-  }
-  if (!job.context.is_main_process()) return;
-  log.info("d9d with ", describe(running_versions()));
-  log.info("training ", job.config.run.name, ": ", short_number(count), " parameters, ", job.schedule.total_steps(),
-           " steps on ", job.context.world_size(), " x ", job.context.device().str());
-  if (const auto& tied = gradients.tied_names(); !tied.empty()) {
-    log.info("parameters that several pipeline stages have, and train as one: ", first_of(tied));
-  }
-}
-
-RunInfo run_info(const TrainingJob& job) {
-  return {.name = job.config.run.name,
-          .description = job.config.run.description.value_or(""),
-          .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
-          .resume_state = job.tracker_state};
-}
-
-// Only the main process writes to trackers.
-std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
-  if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
-  std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
-  if (job.tracker == nullptr) return configured->open(run_info(job));
-  return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
 }
 
 // Empty if no handler watches the optimiser's step: then that step need not wait until the host knows the loss.
@@ -128,38 +49,35 @@ class TrainingRun {
   TrainingRun(TrainingJob& job, PackRunner& packs)
       : job_(job),
         packs_(packs),
-        bar_({.label = "train", .total = job.schedule.total_steps(), .initial = job.schedule.current_step()}),
-        log_(job.context.log().with_sink(bar_.sink())),
-        run_(open_run(job, log_)),
+        log_(job),
         gradients_(job.context, *job.module, job.config.gradient_manager, job.config.gradient_clipping,
-                   job.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep, job.stages),
-        statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})) {}
+                   job.config.cuda_graph ? GradientMemory::kKept : GradientMemory::kOfStep, job.stages) {}
 
   TrainingOutcome run() {
-    announce(job_, gradients_, log_);
+    log_.announce(gradients_);
     set_timeout(job_.config.timeout.init_timeout);
-    job_.events->trigger(kTrainReady, {.run = *run_});
+    job_.events->trigger(kTrainReady, {.run = log_.run()});
     while (!job_.schedule.is_done() && !stops_) {
       const StepReport report = run_step();
-      log_step(report);
+      log_.write(report);
       stops_ = report.gradients.stops;
       finish_step(report);
-      show_step(report);
+      log_.show(report);
       if (!has_stepped_) set_timeout(job_.config.timeout.step_timeout);
       has_stepped_ = true;
     }
     set_timeout(job_.config.timeout.init_timeout);  // an export may follow, which takes longer than a step
     gradients_.close();
-    bar_.finish();
-    if (job_.schedule.is_done()) job_.updates.check(job_.schedule.total_steps(), main_log());
-    run_->close(RunOutcome::kCompleted);
+    log_.finish_bar();
+    if (job_.schedule.is_done()) job_.updates.check(job_.schedule.total_steps(), log_.main_log());
+    log_.run().close(RunOutcome::kCompleted);
     if (job_.schedule.is_done()) return TrainingOutcome::kFinished;
-    log_.warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(), " as asked");
+    log_.log().warning("stopped after step ", job_.schedule.current_step(), " of ", job_.schedule.total_steps(),
+                       " as asked");
     return TrainingOutcome::kInterrupted;
   }
 
  private:
-  const Logger* main_log() const { return job_.context.is_main_process() ? &log_ : nullptr; }
   void set_timeout(std::int64_t seconds) const { job_.context.set_timeout(std::chrono::seconds(seconds)); }
 
   StepReport run_step() {
@@ -175,7 +93,7 @@ class TrainingRun {
     job_.events->run_between(kTrainForwardBackwardPre, kTrainForwardBackwardPost, step_,
                              [&] { num_tokens = packs_.run(gradients_); });
     if (job_.schedule.should_do_action(job_.config.logging.period_steps, {.always_at_last_step = true})) {
-      report.logged = collect_values();
+      report.collected = log_.collect();
     }
     report.learning_rate = learning_rate();
     first_update_.begin(*job_.module, report.learning_rate);
@@ -189,7 +107,7 @@ class TrainingRun {
     packs_.tell_next(report.gradients.next_microbatches);
     saves_.advance(report.gradients.save, report.gradients.stops);
     first_update_.end(job_.context, report.gradients.is_usable && report.gradients.norm > 0);
-    job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(), main_log());
+    job_.updates.add(report.gradients, report.learning_rate, job_.schedule.current_step(), log_.main_log());
     report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
     return report;
   }
@@ -201,46 +119,6 @@ class TrainingRun {
               job_.schedule.current_step(), ", got ", rate, ": ", base, " of the optimiser times ", factor,
               " of the scheduler. Correct the one that is wrong.");
     return rate;
-  }
-
-  void log_step(const StepReport& report) {
-    const GradientClippingConfig& clipping = job_.config.gradient_clipping;
-    write("loss", report.gradients.loss);
-    if (job_.schedule.should_do_action(clipping.log_total_steps)) write("grad_norm", report.gradients.norm);
-    write("lr", report.learning_rate);
-    write("num_tokens", static_cast<double>(report.gradients.num_tokens));
-    write("step_seconds", report.seconds);
-    if (!report.logged) return;
-    const double* value = report.logged->values.wait().const_data_ptr<double>();
-    for (const auto& [name, size] : report.logged->series) {
-      size == 1 ? write(name, *value) : write(name, CountHistogram{{value, value + size}});
-      value += size;
-    }
-  }
-
-  // Called before the optimiser's kernels are launched, so that the host need not wait for them when it logs.
-  std::optional<LoggedValues> collect_values() {
-    std::vector<LoggedValues::Series> series;
-    std::vector<at::Tensor> values;
-    const auto add = [&](const std::string& name, const at::Tensor& value) {
-      series.push_back({.name = name, .size = value.numel()});
-      values.push_back(value.detach().to(job_.context.device(), at::kDouble).flatten());
-    };
-    for (const auto& [name, value] : statistics_.gather(job_.module->step_statistics())) add(name, value);
-    for (const MetricMap* metrics : {&job_.metrics, &std::as_const(*job_.loss_means)}) {
-      for (const auto& [name, metric] : *metrics) {
-        metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
-        add(name, metric->compute());
-        metric->reset();
-      }
-    }
-    if (series.empty()) return std::nullopt;
-    return LoggedValues{.series = std::move(series),
-                        .values = HostCopy(at::cat(values), copies_, job_.context.world())};
-  }
-
-  void write(const std::string& name, const TrackerValue& value) {
-    run_->write({.name = name, .step = job_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
   }
 
   void finish_step(const StepReport& report) {
@@ -257,29 +135,17 @@ class TrainingRun {
   void save(bool is_last) {
     const bool waits = saves_.will_wait(is_last);
     if (waits) set_timeout(job_.config.timeout.init_timeout);  // writing takes longer than a step
-    run_->flush();
-    saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = run_->state()}, is_last);
+    log_.run().flush();
+    saves_.save({.data = packs_.data_state(), .task = packs_.task_state(), .tracker = log_.run().state()}, is_last);
     if (waits && has_stepped_) set_timeout(job_.config.timeout.step_timeout);
-  }
-
-  void show_step(const StepReport& report) {
-    const double tokens_per_second = static_cast<double>(report.gradients.num_tokens) / report.seconds;
-    if (!job_.context.is_main_process()) return;
-    bar_.update(job_.schedule.current_step(),
-                {text_of("loss %.4f", report.gradients.loss), text_of("grad %.3f", report.gradients.norm),
-                 text_of("lr %.2e", report.learning_rate), short_number(tokens_per_second) + " tok/s"});
   }
 
   TrainingJob& job_;
   PackRunner& packs_;
   const TrainStep step_{.schedule = job_.schedule};
-  ProgressBar bar_;
-  Logger log_;
-  std::unique_ptr<TrackerRun> run_;
+  StepLog log_;
   GradientManager gradients_;
-  StageStatistics statistics_;
   JobSaves saves_{job_};
-  const SideStream copies_{job_.context.device()};
   const InterruptScope interrupt_;
   bool stops_ = false;
   bool has_stepped_ = false;

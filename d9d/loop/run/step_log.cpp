@@ -1,0 +1,123 @@
+#include "d9d/loop/run/step_log.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+#include "d9d/base/check.h"
+#include "d9d/core/collectives/gather.h"
+#include "d9d/core/device/torch_version.h"
+#include "d9d/tracker/build_tracker.h"
+#include "d9d/tracker/multi_tracker.h"
+#include "d9d/tracker/null_tracker.h"
+#include "d9d/tracker/run_info.h"
+
+namespace d9d {
+namespace {
+
+std::string text_of(const char* format, double value) {
+  char buffer[64];
+  std::snprintf(buffer, sizeof buffer, format, value);
+  return buffer;
+}
+
+// "a, b, c and 2 more"
+std::string first_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 3;
+  std::string text = names.front();
+  for (std::size_t i = 1; i < std::min(kMost, names.size()); ++i) text += cat(", ", names[i]);
+  return names.size() <= kMost ? text : cat(text, " and ", names.size() - kMost, " more");
+}
+
+RunInfo run_info(const TrainingJob& job) {
+  return {.name = job.config.run.name,
+          .description = job.config.run.description.value_or(""),
+          .hparams = {{"run", job.config.run.hparams}, {"params", job.hparams}},
+          .resume_state = job.tracker_state};
+}
+
+// Only the main process writes to trackers.
+std::unique_ptr<TrackerRun> open_run(const TrainingJob& job, const Logger& log) {
+  if (!job.context.is_main_process()) return NullTracker().open(run_info(job));
+  std::unique_ptr<Tracker> configured = build_tracker(job.config.logging.tracker, log);
+  if (job.tracker == nullptr) return configured->open(run_info(job));
+  return MultiTracker({std::move(configured), job.tracker}).open(run_info(job));
+}
+
+}  // namespace
+
+StepLog::StepLog(const TrainingJob& job)
+    : job_(job),
+      bar_({.label = "train", .total = job.schedule.total_steps(), .initial = job.schedule.current_step()}),
+      log_(job.context.log().with_sink(bar_.sink())),
+      run_(open_run(job, log_)),
+      statistics_(job.context.mesh(MeshDomain::kRegular).slice({"pp"})),
+      copies_(job.context.device()) {}
+
+// The stages of a pipeline have a part of the parameters each.
+void StepLog::announce(const GradientManager& gradients) const {
+  double count = 0;
+  for (const nlohmann::json& of_rank :
+       all_gather_object(gradients.num_parameters(), job_.context.mesh(MeshDomain::kRegular).slice({"pp"}))) {
+    count += of_rank.get<double>();
+  }
+  if (!job_.context.is_main_process()) return;
+  log_.info("d9d with ", describe(running_versions()));
+  log_.info("training ", job_.config.run.name, ": ", short_number(count), " parameters, ", job_.schedule.total_steps(),
+            " steps on ", job_.context.world_size(), " x ", job_.context.device().str());
+  if (const auto& tied = gradients.tied_names(); !tied.empty()) {
+    log_.info("parameters that several pipeline stages have, and train as one: ", first_of(tied));
+  }
+}
+
+std::optional<CollectedValues> StepLog::collect() {
+  std::vector<CollectedValues::Series> series;
+  std::vector<at::Tensor> values;
+  const auto add = [&](const std::string& name, const at::Tensor& value) {
+    series.push_back({.name = name, .size = value.numel()});
+    values.push_back(value.detach().to(job_.context.device(), at::kDouble).flatten());
+  };
+  for (const auto& [name, value] : statistics_.gather(job_.module->step_statistics())) add(name, value);
+  for (const MetricMap* metrics : {&job_.metrics, &std::as_const(*job_.loss_means)}) {
+    for (const auto& [name, metric] : *metrics) {
+      metric->sync(job_.context.mesh(MeshDomain::kBatch).slice({"pp", "dp", "cp"}));
+      add(name, metric->compute());
+      metric->reset();
+    }
+  }
+  if (series.empty()) return std::nullopt;
+  return CollectedValues{.series = std::move(series),
+                         .values = HostCopy(at::cat(values), copies_, job_.context.world())};
+}
+
+void StepLog::write(const StepReport& report) {
+  const GradientClippingConfig& clipping = job_.config.gradient_clipping;
+  write("loss", report.gradients.loss);
+  if (job_.schedule.should_do_action(clipping.log_total_steps)) write("grad_norm", report.gradients.norm);
+  write("lr", report.learning_rate);
+  write("num_tokens", static_cast<double>(report.gradients.num_tokens));
+  write("step_seconds", report.seconds);
+  if (!report.collected) return;
+  const double* value = report.collected->values.wait().const_data_ptr<double>();
+  for (const auto& [name, size] : report.collected->series) {
+    size == 1 ? write(name, *value) : write(name, CountHistogram{{value, value + size}});
+    value += size;
+  }
+}
+
+void StepLog::write(const std::string& name, const TrackerValue& value) {
+  run_->write({.name = name, .step = job_.schedule.current_step(), .context = {{"stage", "train"}}}, value);
+}
+
+void StepLog::show(const StepReport& report) {
+  const double tokens_per_second = static_cast<double>(report.gradients.num_tokens) / report.seconds;
+  if (!job_.context.is_main_process()) return;
+  bar_.update(job_.schedule.current_step(),
+              {text_of("loss %.4f", report.gradients.loss), text_of("grad %.3f", report.gradients.norm),
+               text_of("lr %.2e", report.learning_rate), short_number(tokens_per_second) + " tok/s"});
+}
+
+}  // namespace d9d

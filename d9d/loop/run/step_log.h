@@ -1,0 +1,80 @@
+// What a training run says of its steps: values of trackers, the progress bar, and lines of the log around it.
+//
+// Example
+//   StepLog log(job);
+//   log.announce(gradients);
+//   while (...) {
+//     auto collected = log.collect();            // where the step logs metrics
+//     ...                                        // the optimiser's step, beside which the values are copied
+//     log.write({.gradients = step, .collected = std::move(collected), .learning_rate = rate, .seconds = seconds});
+//   }
+//   log.finish_bar();
+//   log.run().close(RunOutcome::kCompleted);
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "d9d/base/log.h"
+#include "d9d/base/progress/progress_bar.h"
+#include "d9d/core/device/host_copy.h"
+#include "d9d/loop/step/gradient_manager.h"
+#include "d9d/loop/step/stage_statistics.h"
+#include "d9d/loop/step/training_job.h"
+#include "d9d/tracker/tracker.h"
+
+namespace d9d {
+
+// Metrics and statistics of the model in a step. The copy from the device to the host is in flight.
+struct CollectedValues {
+  struct Series {
+    std::string name;
+    std::int64_t size = 1;  // more than 1: counts
+  };
+  std::vector<Series> series;
+  HostCopy values;  // [sum of sizes] fp64
+};
+
+// What a step reports.
+struct StepReport {
+  StepGradients gradients;
+  std::optional<CollectedValues> collected;
+  double learning_rate = 0.0;
+  double seconds = 0.0;
+};
+
+class StepLog {
+ public:
+  // `job` is borrowed. Opens the run of the trackers, on the main process.
+  explicit StepLog(const TrainingJob& job);
+
+  // Collective. The first lines of a run.
+  void announce(const GradientManager& gradients) const;
+  // Collective. What a step logs beside its loss; resets the metrics. Called before the optimiser's kernels are
+  // launched, so that the host need not wait for them when it logs. None: the job has no such values.
+  [[nodiscard]] std::optional<CollectedValues> collect();
+  // Called before JobSchedule::advance(): the step is the current one.
+  void write(const StepReport& report);
+  // Called after it: the progress bar shows how many steps are done.
+  void show(const StepReport& report);
+  void finish_bar() { bar_.finish(); }
+
+  [[nodiscard]] TrackerRun& run() const { return *run_; }
+  [[nodiscard]] const Logger& log() const { return log_; }
+  [[nodiscard]] const Logger* main_log() const { return job_.context.is_main_process() ? &log_ : nullptr; }
+
+ private:
+  void write(const std::string& name, const TrackerValue& value);
+
+  const TrainingJob& job_;
+  ProgressBar bar_;
+  Logger log_;
+  std::unique_ptr<TrackerRun> run_;
+  StageStatistics statistics_;
+  const SideStream copies_;
+};
+
+}  // namespace d9d
