@@ -4,18 +4,13 @@
 
 #include <filesystem>
 #include <memory>
-#include <optional>
-#include <thread>
 #include <vector>
 
-#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/run/job_builder.h"
 #include "d9d/loop/run/training_run.h"
 #include "d9d/loop/step/microbatch_graphs.h"
 #include "d9d/loop/step/task_binding.h"
 #include "d9d/loop/step/training_job.h"
-#include "d9d/loop/task/providers.h"
-#include "d9d/loop/task/task.h"
-#include "d9d/pipelining/schedules/pipeline_schedule.h"
 
 namespace d9d {
 
@@ -42,33 +37,15 @@ class TrainerBase {
   [[nodiscard]] const GraphCounts& graph_counts() const { return graph_counts_; }
 
  protected:
-  // TrainerParts without the types of the task.
-  struct Parts {
-    AnyTask& task;
-    AnyModelProvider& model;
-    OptimizerProvider& optimizer;
-    LearningRateSchedulerProvider& lr_scheduler;
-    std::shared_ptr<const Tracker> tracker;
-    std::optional<PipelineSchedule> pipeline_schedule;
-  };
-
-  TrainerBase(const DistContext& context, const TrainerConfig& config, const Parts& parts,
+  TrainerBase(const DistContext& context, const TrainerConfig& config, const JobParts& parts,
               std::unique_ptr<TaskBinding> binding);
 
  private:
-  [[nodiscard]] TrainingJob build_job(const DistContext& context, const TrainerConfig& given);
-  [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_stages(const DistContext& context,
-                                                                         const TrainerConfig& config,
-                                                                         const StagePlacement& placement);
-  [[nodiscard]] nlohmann::json hparams() const;  // of task and model
   void log_graph_counts() const;
 
-  const Parts parts_;
+  const JobParts parts_;
   const std::unique_ptr<TaskBinding> binding_;
-  std::jthread warm_up_;
-  AnyPackStream* stream_ = nullptr;         // the binding's
-  std::unique_ptr<FolderLock> saves_lock_;  // of the main process
-  std::optional<SavedCheckpoint> saved_;    // from which the job continues, until it has done so
+  JobBuilder builder_;
   TrainingJob job_;
   GraphCounts graph_counts_;
 };

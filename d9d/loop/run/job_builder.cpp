@@ -1,0 +1,176 @@
+#include "d9d/loop/run/job_builder.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "d9d/base/check.h"
+#include "d9d/core/error/error_place.h"
+#include "d9d/loop/checks/equal_ranks.h"
+#include "d9d/loop/checks/first_step_checks.h"
+#include "d9d/loop/checks/own_schedule.h"
+#include "d9d/loop/config/unsupported.h"
+#include "d9d/loop/graphs/cuda_graph_rules.h"
+#include "d9d/loop/graphs/warm_up.h"
+#include "d9d/loop/job/model_builder.h"
+#include "d9d/loop/measure/auto_schedule.h"
+#include "d9d/loop/step/local_stages.h"
+#include "d9d/loop/task/train_events.h"
+#include "d9d/modules/detect_non_finite.h"
+
+namespace d9d {
+namespace {
+
+// Two series of one name would be one to a tracker.
+void check_metrics(const MetricMap& metrics) {
+  constexpr std::array kLogged = {"loss", "grad_norm", "lr", "num_tokens", "step_seconds"};
+  for (const auto& [name, metric] : metrics) {
+    D9D_CHECK(metric != nullptr, StateError,
+              "[loop::trainer] expected TrainTask::create_metrics to return metrics, got null as '", name, "'.");
+    const bool is_logged = std::ranges::find(kLogged, name) != kLogged.end() || name.starts_with("loss/");
+    D9D_CHECK(!is_logged, StateError,
+              "[loop::trainer] expected names of metrics that the job does not log itself, got '", name,
+              "'. Rename it in TrainTask::create_metrics, to metric/", name, " for instance.");
+  }
+}
+
+// A stream that forgets its position would train on the data from the start again.
+void continue_at(AnyPackStream& stream, const nlohmann::json& position) {
+  const nlohmann::json start = stream.state();
+  with_error_place("in PackStream::load_state", [&] { stream.load_state(position); });
+  const bool has_moved = stream.state() != start || position == start;
+  D9D_CHECK(has_moved, StateError, "[loop::data] expected a stream that continues at ", position.dump(),
+            " after PackStream::load_state(), got one that stays at ", start.dump(), ". Set the position there.");
+}
+
+}  // namespace
+
+nlohmann::json hparams_of(const JobParts& parts) {
+  return {{"task", parts.task.dump_hparams()}, {"model", parts.model.dump_hparams()}};
+}
+
+void JobBuilder::check(const TrainerConfig& given) {
+  refuse_unsupported(given);
+  refuse_two_schedules(parts_.pipeline_schedule, given.pipelining.schedule);
+  context_.set_timeout(std::chrono::seconds(given.timeout.init_timeout));
+  nlohmann::json all = hparams_of(parts_);
+  all["optimizer"] = parts_.optimizer.dump_hparams();
+  all["lr_scheduler"] = parts_.lr_scheduler.dump_hparams();
+  check_equal_config(context_, given, all);
+  check_cuda_graph(context_, given);
+  check_cuda_graph(given, binding_.has_key());
+}
+
+std::unique_ptr<EventBus> JobBuilder::announce() const {
+  auto events = std::make_unique<EventBus>();
+  parts_.task.register_events(context_, *events);
+  parts_.model.register_events(context_, *events);
+  events->trigger(kTrainConfigStarted, {.dist_context = context_});
+  return events;
+}
+
+JobSchedule JobBuilder::open_data(const TrainerConfig& given, EventBus& events) {
+  stream_ = &binding_.build_pack_stream(context_, given, events);
+  check_data_order(context_, stream_->state());
+  JobSchedule schedule(total_steps_of(given.schedule.total_steps, stream_->total_steps()));
+  saves_lock_ = prepare_saves(context_, given.checkpointing);
+  saved_ = newest_checkpoint(context_, given.checkpointing);
+  if (saved_) {
+    schedule.load_state(value_of(*saved_, "schedule"));
+    continue_at(*stream_, value_of(*saved_, "data"));
+  }
+  check_names_of_saves(context_, given.checkpointing, schedule);
+  return schedule;
+}
+
+PipelineSchedule JobBuilder::pipeline_of(const TrainerConfig& config) const {
+  if (!parts_.pipeline_schedule) return schedule_of(config.pipelining.schedule);
+  return as_trained(*parts_.pipeline_schedule, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
+}
+
+std::vector<std::shared_ptr<AnyModelStage>> JobBuilder::build_stages(const TrainerConfig& config,
+                                                                     const StagePlacement& placement) {
+  std::vector<std::shared_ptr<AnyModelStage>> stages;
+  std::vector<LoadReport> loaded;
+  for (const StageIndex index : placement.stages_of(context_.mesh(MeshDomain::kRegular).axis_coordinate("pp"))) {
+    const PipelineStageInfo info{.num_stages = placement.num_stages(), .current_stage = index.value};
+    stages.push_back(binding_.initialize_stage(context_, info));
+    const std::shared_ptr<Module>& module = stages.back()->module;
+    check_equal_model(context_, *module);
+    auto report = build_model_stage(context_, config, parts_.model, info, module, /*resumes=*/saved_.has_value());
+    if (report) loaded.push_back(std::move(*report));
+    if (config.detect_non_finite) detect_non_finite(*module);
+  }
+  if (!loaded.empty()) warn_of_source_checkpoint(context_, config.model_stage_factory, loaded);
+  return stages;
+}
+
+TrainingJob JobBuilder::build(const TrainerConfig& given) {
+  check(given);
+  warm_up_ = start_warm_up(context_.device());
+  std::unique_ptr<EventBus> events = announce();
+  const JobSchedule schedule = open_data(given, *events);
+  const TrainerConfig found = with_found_source(context_, given, saved_);
+  stream_->start();  // so that the first step's data is ready when the model is
+
+  const TrainerConfig config =
+      with_chosen_schedule({context_, found, binding_, parts_.task, parts_.model, schedule}, saved_);
+  const PipelineSchedule pipeline = pipeline_of(config);
+  const StagePlacement placement = placement_of(pipeline, context_.mesh(MeshDomain::kRegular).axis_size("pp"));
+  check_equal_schedule(context_, pipeline.name, placement);
+
+  const auto model_stages = build_stages(config, placement);
+  std::vector<std::shared_ptr<Module>> stages;
+  for (const auto& stage : model_stages) stages.push_back(stage->module);
+  const std::shared_ptr<Module> module = local_stages(stages);
+  check_cuda_graph(config, *module);
+  if (saved_) {
+    load_model(*saved_, context_, *module, config);
+    update_copies(copies_of(stages));
+  }
+  ModelStagesReady ready;
+  for (const auto& stage : stages) ready.modules.emplace_back(*stage);
+  events->trigger(kTrainModelStagesReady, ready);
+  check_equal_model(context_, *module);  // once more, as the handlers have left it
+
+  RandomClockPtr clock = share_random_clock(context_, *module, config);
+  MetricMap metrics = parts_.task.create_metrics();
+  check_metrics(metrics);
+  FreezeGuard freeze_guard(module->named_parameters());
+  Optimizer optimizer = parts_.optimizer.build_optimizer(context_, trainable_parameters(*module));
+  LearningRateScheduler lr_scheduler = parts_.lr_scheduler.build_scheduler(context_, schedule.total_steps());
+  if (saves_checkpoints(config.checkpointing)) check_optimizer_state(context_, *module, optimizer);
+  if (context_.is_main_process()) warn_of_float16(context_, *module);
+  check_equal_rates(context_, optimizer.learning_rate(), lr_scheduler.factor());
+  return {.context = context_,
+          .config = config,
+          .events = std::move(events),
+          .schedule = schedule,
+          .module = module,
+          .model_stages = model_stages,
+          .stages = stages,
+          .pipeline_schedule = pipeline,
+          .has_own_schedule = parts_.pipeline_schedule.has_value(),
+          .placement = placement,
+          .clock = std::move(clock),
+          .metrics = std::move(metrics),
+          .freeze_guard = std::move(freeze_guard),
+          .optimizer = std::move(optimizer),
+          .lr_scheduler = std::move(lr_scheduler),
+          .auto_schedule = auto_schedule_of(given),
+          .written = written_settings(given, parts_.optimizer, parts_.lr_scheduler),
+          .hparams = {},
+          .tracker_state = nullptr,
+          .tracker = parts_.tracker};
+}
+
+void JobBuilder::load_state(TrainingJob& job) {
+  const auto saved = std::exchange(saved_, std::nullopt);
+  if (!saved) return;
+  load(*saved, job);
+  warn_of_other_settings(context_, *saved, hparams_of(parts_), job.written);
+  if (const auto states = task_states(*saved); !states.empty()) parts_.task.load_state(states);
+}
+
+}  // namespace d9d

@@ -1,0 +1,68 @@
+// Builds a training job from its parts, in the order of the events of docs/training.md:
+//
+//   configuration -> data -> the checkpoint to continue from -> schedule of the pipeline -> model -> optimiser
+//
+// Example
+//   JobBuilder builder(context, parts, binding);
+//   TrainingJob job = builder.build(config);
+//   builder.load_state(job);                       // of the checkpoint
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "d9d/loop/checkpoint/job_checkpoints.h"
+#include "d9d/loop/step/task_binding.h"
+#include "d9d/loop/step/training_job.h"
+#include "d9d/loop/task/providers.h"
+#include "d9d/loop/task/task.h"
+#include "d9d/pipelining/schedules/pipeline_schedule.h"
+
+namespace d9d {
+
+// TrainerParts without the types of the task.
+struct JobParts {
+  AnyTask& task;
+  AnyModelProvider& model;
+  OptimizerProvider& optimizer;
+  LearningRateSchedulerProvider& lr_scheduler;
+  std::shared_ptr<const Tracker> tracker;
+  std::optional<PipelineSchedule> pipeline_schedule;
+};
+[[nodiscard]] nlohmann::json hparams_of(const JobParts& parts);  // of task and model
+
+// What it opens is open as long as it lives: the folder of checkpoints, which belongs to one job, and the data.
+class JobBuilder {
+ public:
+  // All are borrowed.
+  JobBuilder(const DistContext& context, const JobParts& parts, TaskBinding& binding)
+      : context_(context), parts_(parts), binding_(binding) {}
+
+  // Collective, as the others. Called once.
+  [[nodiscard]] TrainingJob build(const TrainerConfig& given);
+  // Of the checkpoint that the job continues from, if there is one: what build() has not loaded.
+  void load_state(TrainingJob& job);
+
+  [[nodiscard]] AnyPackStream& stream() const { return *stream_; }
+
+ private:
+  void check(const TrainerConfig& given);
+  [[nodiscard]] std::unique_ptr<EventBus> announce() const;
+  // The folder of checkpoints, and the stream at the position to begin at.
+  [[nodiscard]] JobSchedule open_data(const TrainerConfig& given, EventBus& events);
+  [[nodiscard]] PipelineSchedule pipeline_of(const TrainerConfig& config) const;
+  [[nodiscard]] std::vector<std::shared_ptr<AnyModelStage>> build_stages(const TrainerConfig& config,
+                                                                         const StagePlacement& placement);
+
+  const DistContext& context_;
+  const JobParts& parts_;
+  TaskBinding& binding_;
+  std::jthread warm_up_;
+  AnyPackStream* stream_ = nullptr;         // the binding's
+  std::unique_ptr<FolderLock> saves_lock_;  // of the main process
+  std::optional<SavedCheckpoint> saved_;    // until load_state()
+};
+
+}  // namespace d9d
