@@ -6,8 +6,8 @@
 namespace d9d {
 
 enum class StageBoundary : std::uint8_t {
-  kIncoming,  // to the stage before
-  kOutgoing,  // to the next stage
+  kIncoming,  // with the stage before
+  kOutgoing,  // with the next stage
 };
 
 }  // namespace d9d

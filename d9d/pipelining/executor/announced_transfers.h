@@ -1,4 +1,4 @@
-// What a stage says of the transfers over one of its boundaries in a step, before it runs.
+// The transfers that a stage announces for one of its boundaries before a step runs.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace d9d {
 
 struct AnnouncedTransfers {
   std::string text;                // "from microbatch 0 on Float [2, 8], from microbatch 3 on Float [2, 6]"
-  std::int64_t largest_bytes = 0;  // of a message; gradients take no more
+  std::int64_t largest_bytes = 0;  // bytes of the largest message; gradients need no more
 };
 
 [[nodiscard]] AnnouncedTransfers announced_transfers(const PipelineStage& stage, StageBoundary boundary,

@@ -1,4 +1,4 @@
-// Whether the ranks of a pipeline are about to run the same step.
+// Checks that the ranks of a pipeline are about to run the same step.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,15 @@
 
 namespace d9d {
 
-// Collective over the ranks of a pipeline. StateError on all of them, with the same text, if they have different
-// numbers of microbatches, or if a stage announces another transfer than the next one expects. Waits for the device.
+// Collective over the ranks of a pipeline. Throws StateError on all of them, with the same text, if their numbers of
+// microbatches differ, or if a stage announces another transfer than the next stage expects. The host waits for the
+// device.
 void compare_transfers(const DistContext& context, const StagePlacement& placement,
                        const std::map<StageIndex, PipelineStage*>& stages, std::int64_t num_microbatches);
 
-// Collective over the ranks of a pipeline. StateError on all of them, with the same text, if the schedule of that name
-// has given them different programs, whose messages would be taken for others. Waits for the device.
+// Collective over the ranks of a pipeline. Throws StateError on all of them, with the same text, if the schedule of
+// that name has built different programs on them: a rank would take a message for another transfer. The host waits for
+// the device.
 void compare_programs(const DistContext& context, const std::string& schedule, const std::string& program);
 
 }  // namespace d9d

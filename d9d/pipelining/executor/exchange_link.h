@@ -1,5 +1,5 @@
-// A link by Communicator::exchange. A message is one tensor: the only one of a transfer, or all of them packed. It is
-// received when it is used.
+// A link that uses Communicator::exchange. A message is one tensor: the only tensor of a transfer, or all of its
+// tensors packed. Its receive is posted when receive() is called, not earlier.
 #pragma once
 
 #include <deque>
@@ -14,7 +14,8 @@ namespace d9d {
 
 class ExchangeLink final : public NeighbourLink {
  public:
-  // to_send, to_receive: communicators of {sender, receiver}, one a direction, so that neither waits for the other.
+  // to_send, to_receive: communicators of {sender, receiver}. Each direction has its own, so that neither direction
+  // waits for the other.
   ExchangeLink(std::shared_ptr<Communicator> to_send, std::shared_ptr<Communicator> to_receive,
                std::int64_t num_inbox_slots);
 
@@ -34,8 +35,8 @@ class ExchangeLink final : public NeighbourLink {
   std::int64_t num_inbox_slots_;
   SideStream sends_;
   SideStream receives_;
-  std::deque<Sent> on_the_way_;  // on CPUs
-  KeptTensors unsent_;           // on CUDA
+  std::deque<Sent> on_the_way_;  // sends on CPUs that may not be complete
+  KeptTensors unsent_;           // messages on CUDA that a send may still read
 };
 
 }  // namespace d9d

@@ -26,7 +26,7 @@ Lanes::Joined::~Joined() {
   if (lanes_ == nullptr) return;
   try {
     lanes_->second_.run([] {}).wait();
-  } catch (const std::exception&) {  // of CUDA: then nothing runs, and the next operation reports it
+  } catch (const std::exception&) {  // a CUDA error: nothing runs any more, and the next operation reports it
   }
 }
 

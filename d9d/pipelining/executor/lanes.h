@@ -1,28 +1,30 @@
-// The two streams of a GPU on which composed computations run at once, and their order.
+// The two streams of a GPU on which composed computations run at the same time, and the order between them.
 //
 // Example
 //   const Lanes lanes(world);
 //   {
-//     const Lanes::Joined joined(&lanes);           // neither stream is ahead of the other
+//     const Lanes::Joined joined(&lanes);           // each stream waits for the other
 //     lanes.run(1, [&] { backward(); });            // on the second stream
 //     lanes.run(0, [&] { forward(); });             // on the caller's current stream, at the same time
-//   }                                               // nor here
+//   }                                               // and here again
 //
-// Both streams wait for each other where a composed action begins and where it ends, also when it ends by an exception.
-// So two computations are unordered only within one action, and only two hazards are left there:
+// The two streams wait for each other where a composed action begins and where it ends, even if it ends by an
+// exception. So two computations are unordered only within one action, where two hazards remain:
 //
-//   - What one makes and the other reads. Nothing: no part of an action uses what another part makes, and what several
-//     use (metrics, sums of losses, gradients of a tied parameter) is written by one of them, or after the action.
-//     Messages arrive on a third stream, in the order of the program, and their users wait for them.
-//   - Memory that is freed while a stream still reads it. An allocator gives a block back to the stream that it was
-//     allocated for at once. The backward is issued first, so only what the *backward* frees can be taken by the
-//     forward beside it, and only if it was allocated for the forward's stream. A microbatch's F, B, I and W are on one
-//     stream, so all that F made for B is safe. What comes from elsewhere is: transfers and gradients of other stages,
-//     and messages, which are kept for the stream that takes them (ProgramRun::take); and the stage's inputs, which
-//     their owner keeps until the end of the run (PipelineStage::forward). Parameters, gathered ones too, and gradients
-//     live longer than an action. What the forward frees is reused after the action at the earliest.
+//   - Data that one part writes and another part reads. There is none: no part of an action uses an output of another
+//     part, and what several parts update (metrics, sums of losses, gradients of a tied parameter) is written by only
+//     one of them, or after the action. Messages are received on a third stream, in the order of the program, and the
+//     computations that use them wait for them.
+//   - Memory that is freed while a stream still reads it. The allocator immediately gives a freed block back to the
+//     stream that it was allocated for. The backward is issued first, so the forward beside it can only reuse memory
+//     that the *backward* frees, and only if it was allocated for the forward's stream. F, B, I and W of a microbatch
+//     run on one stream, so everything that F allocates for B is safe. Memory from elsewhere is safe, too: transfers
+//     and gradients of other stages, and messages, are kept for the stream that uses them (ProgramRun::take), and the
+//     stage's inputs are kept by their owner until the end of the run (PipelineStage::forward). Parameters, gathered
+//     ones included, and gradients outlive the action. Memory that the forward frees is reused after the action at the
+//     earliest.
 //
-// Each tensor by name: docs/decisions/0022-composed-computations-on-two-streams.md.
+// docs/decisions/0022-composed-computations-on-two-streams.md lists each tensor by name.
 #pragma once
 
 #include <cstdint>
@@ -36,18 +38,18 @@ namespace d9d {
 
 class Lanes {
  public:
-  explicit Lanes(std::shared_ptr<World> world);  // on its device
+  explicit Lanes(std::shared_ptr<World> world);  // streams of its device
 
-  // Runs `work` on the stream of a lane, with World::lane() set: 0 is the caller's current stream. The other stream is
-  // not waited for.
+  // Runs `work` on the stream of `lane`, with World::lane() set to it. Lane 0 is the caller's current stream, lane 1
+  // the second stream. Neither stream waits for the other.
   void run(std::int64_t lane, const std::function<void()>& work) const;
-  // Runs `receive` on the third stream, after all work that is on the caller's current stream now.
+  // Runs `receive` on the third stream, after all work that has been queued on the caller's current stream.
   [[nodiscard]] StreamEvent receive(const std::function<void()>& receive) const { return receives_.run(receive); }
 
-  // Joins both streams when it is made and when it ends.
+  // Makes both streams wait for each other in its constructor and again in its destructor.
   class Joined {
    public:
-    explicit Joined(const Lanes* lanes);  // borrowed; null: there is one stream
+    explicit Joined(const Lanes* lanes);  // borrowed; null: there is only one stream
     ~Joined();
     Joined(const Joined&) = delete;
     Joined& operator=(const Joined&) = delete;

@@ -8,7 +8,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::chrono::milliseconds kPeriod{500};  // between two looks
+constexpr std::chrono::milliseconds kPeriod{500};  // between two checks
 
 }  // namespace
 
@@ -72,7 +72,7 @@ void LinkWatch::abort_if_too_long(const UnderWay& wait) {
   abort_ = std::thread([world = world_, reason = cat("[pipelining::executor] ", wait.text)] {
     try {
       world->abort_after_wait(reason);
-    } catch (const std::exception&) {  // the ranks know the reason; what followed is the library's
+    } catch (const std::exception&) {  // the ranks know the reason; an error of the library after it adds nothing
     }
   });
 }

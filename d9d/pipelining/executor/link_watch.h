@@ -1,16 +1,17 @@
-// Ends waits that nothing else would end: streams, and ranks that are threads, wait for words of memory without a
-// limit. A thread looks twice a second. Where a group has failed it lets the waits of its link pass, so that the host
-// reaches the next operation, which throws. Where a wait is longer than the job's timeout it aborts the job, with what
-// the rank waits for. A wait of a stream begins when the stream has come to it, not when the host queues it.
+// Ends waits that nothing else would end: streams, and ranks that are threads, wait for flags in memory without a time
+// limit. A thread checks the waits twice a second. If a group has failed, the thread ends the waits of its link, so
+// that the host reaches the next operation, which throws. If a wait takes longer than the job's timeout, the thread
+// aborts the job and reports what the rank waits for. The wait of a stream is timed from when the stream reaches it,
+// not from when the host queues it.
 //
-// The thread calls nothing of the device. Such a call may wait while another thread queues work of a stream whose queue
-// is full, or while NCCL aborts: both end only after the waits that this thread ends.
+// The thread makes no device calls. Such a call may block while another thread queues work on a stream whose queue is
+// full, or while NCCL aborts, and both end only after this thread has ended the waits.
 //
 // Example
 //   LinkWatch watch(world);
 //   watch.add_link(link, ranks, [&] { link.end_waits(); });
 //   watch.begin(link, "the output of stage 0, microbatch 3, from",
-//               {.is_reached = [&] { return memory.is_raised(kReached, 7); },     // the stream raises both
+//               {.is_reached = [&] { return memory.is_raised(kReached, 7); },     // streams set both flags
 //                .is_over = [&] { return memory.is_raised(kTakenOut, 7); }});
 #pragma once
 
@@ -34,7 +35,8 @@ namespace d9d {
 class LinkWatch {
  public:
   using Wait = std::uint64_t;
-  // Of a wait, asked by the thread until it is over or its link is removed. They must not call the device.
+  // The state of a wait. The thread calls both functions until the wait is over or its link is removed. They must not
+  // call the device.
   struct Progress {
     std::function<bool()> is_reached = [] { return true; };
     std::function<bool()> is_over = [] { return false; };
@@ -45,15 +47,15 @@ class LinkWatch {
   LinkWatch(const LinkWatch&) = delete;
   LinkWatch& operator=(const LinkWatch&) = delete;
 
-  // link: a key. end_waits: called from the thread, at each look after a failure, and never after remove_link(). It
-  // must not wait.
+  // link: a key. end_waits: called by the thread at each check after a failure, and never after remove_link(). It must
+  // not block.
   void add_link(const void* link, std::shared_ptr<Communicator> ranks, std::function<void()> end_waits);
-  void remove_link(const void* link);  // and its waits
+  void remove_link(const void* link);  // and forgets its waits
 
-  // what: "the output of stage 0, microbatch 3, from"; the other of the link's two ranks follows in the text. A wait of
-  // a link that was not added, or is removed, is not watched.
+  // what: "the output of stage 0, microbatch 3, from"; the name of the link's other rank is appended to it. A wait of a
+  // link that was not added, or has been removed, is not watched.
   Wait begin(const void* link, const std::string& what, Progress progress);
-  void end(Wait wait);  // of the host, which is over
+  void end(Wait wait);  // for a wait of the host that is over
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -62,7 +64,7 @@ class LinkWatch {
     std::string text;
     std::chrono::milliseconds timeout;
     Progress progress;
-    std::optional<Clock::time_point> since = {};  // when it was seen to be reached
+    std::optional<Clock::time_point> since = {};  // when the thread first saw it reached
   };
   struct Link {
     std::shared_ptr<Communicator> ranks;
@@ -80,8 +82,8 @@ class LinkWatch {
   bool has_aborted_ = false;
   std::map<const void*, Link> links_;
   Wait next_ = 0;
-  std::thread abort_;   // of the job: it may wait for the device, whose waits the other thread ends
-  std::thread thread_;  // last: it uses the others
+  std::thread abort_;   // aborts the job; it may block on the device until thread_ ends the waits
+  std::thread thread_;  // declared last: it uses the other members
 };
 
 }  // namespace d9d

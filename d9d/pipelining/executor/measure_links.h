@@ -1,4 +1,5 @@
-// What a message between neighbouring ranks of a pipeline costs, measured: round trips of a transfer and of one number.
+// Measures what a message between neighbouring ranks of a pipeline costs, by round trips of a transfer and of one
+// number.
 //
 // Example
 //   const LinkCosts costs = measure_links(context, {}, {.to_next = first.transfer({0}, StageBoundary::kOutgoing)});
@@ -15,15 +16,15 @@
 
 namespace d9d {
 
-// Shapes and dtypes, on any device; on both ranks of a link the same.
+// Shapes and dtypes of the transfers of a rank's links, on any device. Both ranks of a link pass the same.
 struct LinkSample {
-  std::vector<at::Tensor> from_before = {};  // what the rank before sends; empty on the first
-  std::vector<at::Tensor> to_next = {};      // empty on the last
+  std::vector<at::Tensor> from_before = {};  // sent by the rank before; empty on the first rank
+  std::vector<at::Tensor> to_next = {};      // sent to the next rank; empty on the last rank
   std::int64_t num_repeats = 5;
 };
 
-// Collective over the ranks of a pipeline. Seconds, of the link to the next rank, medians; zeros on the last rank. One
-// pair of neighbours after the other.
+// Collective over the ranks of a pipeline. Returns the median costs of the link to the next rank, in seconds; zeros on
+// the last rank. Pairs of neighbours are measured one after the other.
 [[nodiscard]] LinkCosts measure_links(const DistContext& context, const StageLinksConfig& config,
                                       const LinkSample& sample);
 

@@ -20,7 +20,7 @@ namespace {
 
 using Leaves = std::vector<at::Tensor>;
 
-// Several leaves as parts of one message, as they arrive.
+// Copies in the layout of a received message: several leaves are parts of one buffer.
 Leaves copies_of(const Leaves& leaves, c10::Device device) {
   if (leaves.size() == 1) return {leaves.front().detach().clone()};
   const at::Tensor message = at::empty({message_bytes(leaves)}, at::TensorOptions(device).dtype(at::kByte));
@@ -29,7 +29,7 @@ Leaves copies_of(const Leaves& leaves, c10::Device device) {
   return copies;
 }
 
-// Where a pass is looked at, in this order.
+// The points of a pass where time or memory is measured, in this order.
 enum class Point { kStart, kForward, kForwardDone, kKept, kBackward, kBackwardDone, kDeferred, kWeight, kWeightDone };
 
 // Runs passes of one microbatch through the stage.
@@ -49,7 +49,7 @@ class Passes {
     if (sample_.before_forward) sample_.before_forward();
   }
 
-  // F and B, or F, I and W. Calls note(point) at each point that the pass comes to.
+  // Runs F and B, or F, I and W. Calls note(point) at each point of the pass.
   template <class Note>
   void run(bool is_split, bool backward_follows, const Note& note) {
     build();
@@ -73,7 +73,7 @@ class Passes {
     note(Point::kKept);
   }
 
-  // Of the forward before it, on the same stream.
+  // Runs the backward of the forward() before it, which must have run on the same stream.
   template <class Note>
   void backward(bool is_split, const Note& note) {
     Leaves gradients = sample_.is_last ? Leaves{at::ones({}, of_loss_)} : copies_of(gradients_, sample_.device);
@@ -102,13 +102,14 @@ class Passes {
   const StageSample& sample_;
   const Lanes* const lanes_;
   DeferredGradients deferred_;
-  Leaves gradients_;  // of what the stage hands on
+  Leaves gradients_;  // of the stage's outputs
   Leaves arrived_;
   std::optional<StageGraph> graph_;
   at::TensorOptions of_loss_;
 };
 
-// The times of the passes, read when all of them have run: the host runs ahead of the device as in a step.
+// The times of the passes. They are read after all passes have run, so that the host runs ahead of the device as in a
+// step.
 class Times {
  public:
   explicit Times(c10::Device device) : device_(device) {}
@@ -128,7 +129,7 @@ class Times {
 void measure_bytes(Passes& passes, c10::Device device, StageCosts& costs) {
   std::optional<AllocatedBytes> allocated;
   std::map<Point, std::int64_t> bytes;
-  // Of several live microbatches at most the last one's backward follows.
+  // backward_follows is false: among several live microbatches it can be true for the last one only.
   passes.run(/*is_split=*/true, /*backward_follows=*/false, [&](Point point) {
     if (point == Point::kStart) allocated.emplace(device);
     bytes[point] = allocated->now();

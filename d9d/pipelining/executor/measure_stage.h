@@ -1,5 +1,5 @@
-// What one stage of a pipeline costs on its device, measured: seconds of F, B, I and W, and what is kept between them;
-// and what two take that are composed.
+// Measures what one stage of a pipeline costs on its device: the seconds of F, B, I and W, and the bytes that are kept
+// between them. Also measures how long two composed computations take.
 //
 // Example
 //   const StageCosts costs = measure_stage(stage, {.arrived = transfer, .is_last = false, .device = device});
@@ -7,9 +7,9 @@
 //   const double together = measure_composed({stage, sample}, {other_stage, sample}, &lanes);
 //   const double hidden = costs.forward + other_costs.backward - together;
 //
-// The stage runs F and B, and F, I and W, of one microbatch, as the executor does: as many times as asked for and once
-// more before, of which the medians count, and once to measure memory. Gradients that arrive are random. The stage's
-// own gradients add up.
+// The stage runs F B and F I W of one microbatch as the executor does: once to warm up, num_repeats times for the
+// medians, and then F I W once more to measure memory. The gradients of its outputs are random. The stage's own
+// gradients accumulate.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +26,16 @@ namespace d9d {
 
 struct StageSample {
   MicrobatchIndex microbatch = {0};
-  std::vector<at::Tensor> arrived = {};  // of the stage before, on the device; each forward gets a copy
+  std::vector<at::Tensor> arrived = {};  // inputs, from the stage before, on the device; each forward gets a copy
   bool is_last = false;                  // its forward returns a loss
   c10::Device device = c10::DeviceType::CPU;
   std::int64_t num_repeats = 5;
   std::function<void()> before_forward = {};  // called before each forward, and not measured
 };
 
-// Collective where the stage's forward or backward is. activation_bytes: what a forward leaves behind when its outputs
-// are sent, with what arrived. deferred_bytes: what I leaves to W when the gradients of what arrived are sent.
+// Collective if the stage's forward or backward is. activation_bytes: memory kept after the outputs of a forward have
+// been sent, including its inputs. deferred_bytes: memory that I keeps for W after the gradients of the inputs have
+// been sent.
 [[nodiscard]] StageCosts measure_stage(PipelineStage& stage, const StageSample& sample);
 
 struct SampledStage {
@@ -42,9 +43,10 @@ struct SampledStage {
   const StageSample& sample;
 };
 
-// Collective where the stages' forwards or backwards are. Seconds of the forward of one stage and the backward of
-// another, of one microbatch each, that begin together as the executor runs composed computations: in two lanes, or the
-// backward first without them. As many times as `backward` asks for; `forward` has no before_forward.
+// Collective if the stages' forwards or backwards are. Returns the median seconds of the forward of one stage composed
+// with the backward of another, of one microbatch each, as the executor runs them: on the two streams of `lanes`, or
+// one after the other, the backward first, if it is null. Repeats as often as the sample of `backward` says; does not
+// call the before_forward of `forward`.
 [[nodiscard]] double measure_composed(const SampledStage& forward, const SampledStage& backward, const Lanes* lanes);
 
 }  // namespace d9d

@@ -1,5 +1,5 @@
-// Carries transfers between this rank and one other rank of a pipeline, in both directions. In each direction messages
-// arrive in the order in which they are sent.
+// The P2P channel between this rank and one other rank of a pipeline, in both directions. In each direction messages
+// are received in the order in which they are sent.
 //
 // Example
 //   link.begin_step(largest_message, "stage 0 to 1: ...");      // Collective over the two ranks
@@ -7,7 +7,7 @@
 //   leaves = link.receive("the gradients of stage 1, microbatch 3", like);
 //   link.finish();
 //
-// `what` is for error messages.
+// `what` names the message in errors.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,22 @@ class NeighbourLink {
   NeighbourLink& operator=(const NeighbourLink&) = delete;
   virtual ~NeighbourLink() = default;
 
-  // Collective over the two ranks. No message of the step is larger than `num_bytes`. transfers: all that will be sent
-  // in both directions, as text. Both are the same on the two ranks; if they are not, begin_step() or finish() throws
-  // StateError where the ranks share memory.
+  // Collective over the two ranks. num_bytes: no message of the step is larger. transfers: all transfers of the step in
+  // both directions, as text. Both arguments are the same on the two ranks. If the ranks share memory and the texts
+  // differ, begin_step() or finish() throws StateError.
   virtual void begin_step(std::int64_t num_bytes, const std::string& transfers) = 0;
-  // leaves: on the device. They may be dropped afterwards, and must not be written. CPUs: waits while as many messages
-  // as the inbox holds are on their way. CUDA: the current stream waits while as many have not left.
+  // leaves: on the device. The caller may drop them afterwards, and must not write to them. CPU: blocks while as many
+  // messages are in flight as the link has receive buffers. CUDA: makes the current stream wait while as many have not
+  // been sent.
   virtual void send(const std::string& what, const std::vector<at::Tensor>& leaves) = 0;
-  // like: shapes and dtypes of the leaves, on any device. CPUs: waits until the message is there; CUDA: makes the
-  // current stream wait.
+  // like: shapes and dtypes of the leaves, on any device. CPU: blocks until the message is received. CUDA: makes the
+  // current stream wait for it.
   [[nodiscard]] virtual std::vector<at::Tensor> receive(const std::string& what,
                                                         const std::vector<at::Tensor>& like) = 0;
-  // Waits until all messages have left, as receive() waits.
+  // Waits until all messages are sent. CPU: blocks. CUDA: makes the current stream wait.
   virtual void finish() = 0;
-  // Local, after a step that has not ended: nothing is sent or received any more, and the destructor waits for nobody.
+  // Local. Called after a step that threw: nothing is sent or received any more, and the destructor does not wait for
+  // the other rank.
   virtual void give_up() {}
 };
 

@@ -16,19 +16,21 @@ namespace d9d {
 namespace {
 
 constexpr std::int64_t kSlotAlignment = 256;
-// Of the words of both ranks; a line of the cache has one word.
+// Offsets in bytes: from the flags of a rank to those of the next rank, and from the first flag of a rank to the other
+// three. Each flag has a cache line to itself.
 constexpr std::int64_t kWordsOfRank = 256, kTakenOut = 64, kReceiving = 128, kSending = 192;
 constexpr std::int64_t kNotes = 2 * kWordsOfRank;
-// Added to a word, it ends each wait for it: fewer messages are on their way.
+// Added to the value of a flag, it ends every wait for the flag: fewer messages than this are in flight.
 constexpr std::uint32_t kEndOfWaits = 1U << 30;
-// How long a rank that fails lets its streams pass: longer than a copy, shorter than a supervisor's patience.
+// How long a failing rank keeps ending the waits of its streams: longer than a copy takes, shorter than a supervisor
+// waits.
 constexpr std::chrono::milliseconds kPassing{1000};
 constexpr std::chrono::microseconds kBetweenLooks{50};
 
-// Words of a rank: raised by the other one.
+// Flags of `rank` that the other rank sets.
 std::int64_t arrived_at(std::int64_t rank) { return rank * kWordsOfRank; }
 std::int64_t taken_out_of(std::int64_t rank) { return rank * kWordsOfRank + kTakenOut; }
-// And by its own streams, when they come to the wait for a message, and for room.
+// Flags of `rank` that its own streams set, when they reach the wait for a message or for a free receive buffer.
 std::int64_t receiving_on(std::int64_t rank) { return rank * kWordsOfRank + kReceiving; }
 std::int64_t sending_on(std::int64_t rank) { return rank * kWordsOfRank + kSending; }
 
@@ -49,8 +51,9 @@ PeerLink::PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemo
   add_to_watch();
 }
 
-// What was sent leaves first. A rank whose step has failed, or whose job has, does not wait for the other: a stream
-// that waits would outlive the failure. Its memory then stays until the process ends.
+// Waits until the sends and receives of this rank have finished. If the step or the job has failed, it does not wait
+// for the other rank and ends the waits of its streams instead: they would outlive the failure. The memory of the link
+// is then kept until the process ends.
 PeerLink::~PeerLink() {
   try {
     if (has_given_up_ || std::uncaught_exceptions() > num_exceptions_) {
@@ -60,7 +63,7 @@ PeerLink::~PeerLink() {
       last_received_.synchronize();
       memory_->leave();
     }
-  } catch (const std::exception&) {  // of CUDA: then nothing waits
+  } catch (const std::exception&) {  // a CUDA error: then no stream waits
   }
   watch_.remove_link(this);
 }
@@ -70,12 +73,12 @@ void PeerLink::add_to_watch() {
 }
 
 void PeerLink::end_waits() const {
-  if (ranks_->device().is_cpu()) return;  // a thread that waits learns of a failure itself
+  if (ranks_->device().is_cpu()) return;  // a waiting thread notices a failure itself
   memory_->raise_at_once(arrived_at(ranks_->rank()), num_received_ + kEndOfWaits);
   memory_->raise_at_once(taken_out_of(ranks_->rank()), num_sent_ + kEndOfWaits);
 }
 
-// Again and again: the other rank, if it goes on, sets the words back.
+// Repeats end_waits(), because the other rank, while it continues, sets the flags back.
 void PeerLink::let_streams_pass() const {
   const auto end = std::chrono::steady_clock::now() + kPassing;
   do {
@@ -96,7 +99,7 @@ void PeerLink::begin_step(std::int64_t num_bytes, const std::string& transfers) 
   notes_->write(transfers);
   has_compared_ = false;
   if (num_bytes <= slot_bytes_) return;
-  compare_notes();  // the other rank opens an inbox, too
+  compare_notes();  // opening an inbox is collective
   open_inbox(num_bytes);
 }
 
@@ -135,7 +138,7 @@ void PeerLink::finish() {
   unsent_.wait_for_all();
 }
 
-// Of the current stream, which comes to it when it raises the word `reached`.
+// Begins a wait of the current stream. The stream sets the flag `reached` when it comes to the wait.
 void PeerLink::begin_wait(const std::string& what, Raised reached, Raised over) {
   memory_->raise(reached.word, reached.value);
   watch_.begin(this, what,
@@ -153,7 +156,7 @@ void PeerLink::send(const std::string& what, const std::vector<at::Tensor>& leav
   const std::int64_t peer = 1 - ranks_->rank();
   std::vector<at::Tensor> contiguous;
   for (const at::Tensor& leaf : leaves) contiguous.push_back(contiguous_values(leaf));
-  unsent_.wait_for_all_but(static_cast<std::size_t>(num_slots_ - 1));  // this one is another
+  unsent_.wait_for_all_but(static_cast<std::size_t>(num_slots_ - 1));  // this message is one more
   last_sent_ = sends_.run([&] {
     if (number > num_slots_) {
       const std::uint32_t oldest = number - static_cast<std::uint32_t>(num_slots_);

@@ -1,18 +1,21 @@
-// A link by memory of ranks on one machine. The sender copies into a slot of the receiver's inbox and raises a word
-// there; the receiver waits for the word when it uses the message, copies it out and gives the slot back by a word of
-// the sender. On CUDA copy engines move the bytes and streams wait: nothing is posted, and neither host waits.
+// A link that uses memory shared by ranks on one machine. The sender copies a message into a receive buffer (slot) of
+// the receiver's inbox and sets a flag of the receiver. When the receiver uses the message, it waits for the flag,
+// copies the message out, and sets a flag of the sender, which frees the buffer. On CUDA copy engines move the bytes
+// and streams wait for flags: no receive is posted, and neither host waits.
 //
-// The block of each rank (PeerMemory) is its inbox: slots for messages of the other rank. Memory that both see has for
-// each rank r at 256 r four words:
+// The block of each rank (PeerMemory) is its inbox: receive buffers for messages of the other rank. The shared host
+// memory has four flags (words) for each rank r, which begin at byte 256 r:
 //
-//   0       number of messages that have arrived from the other rank
-//   64      number of this rank's messages that the other has taken out
-//   128     number of the message from the other rank that this rank's stream has come to
-//   192     number of the message of this rank for which its stream has come to where it waits for room
+//   0       number of messages that the other rank has copied into this rank's inbox
+//   64      number of this rank's messages that the other rank has copied out of its inbox
+//   128     number of the last message that this rank's stream has begun to wait for
+//   192     number of the last message for which this rank's stream has begun to wait for a free receive buffer
 //
-// and behind them the notes of a step (StepNotes): what each rank takes the messages to be, which no message says.
+// After the flags come the notes of a step (StepNotes): the transfers that each rank expects. Messages do not describe
+// themselves.
 //
-// A stream that waits for a word waits for ever if its writer is gone: LinkWatch ends such waits, and says for what.
+// A stream would wait for ever for a flag if the rank that sets it is gone: LinkWatch ends such waits and reports what
+// the stream waited for.
 #pragma once
 
 #include <atomic>
@@ -35,12 +38,12 @@ namespace d9d {
 
 class PeerLink final : public NeighbourLink {
  public:
-  // That a link keeps on each of its ranks, for messages of up to message_bytes.
+  // Bytes of the inbox that a link keeps on each of its ranks, for messages of up to message_bytes.
   [[nodiscard]] static std::int64_t inbox_bytes(std::int64_t num_slots, std::int64_t message_bytes);
 
-  // Collective over the two ranks. Inboxes are opened in the first step.
+  // Collective over the two ranks. Inboxes for messages are opened in the first step.
   [[nodiscard]] static PeerMemoryResult open(const std::shared_ptr<Communicator>& ranks, std::int64_t num_bytes);
-  // memory: by open(). watch: borrowed.
+  // memory: from open(). watch: borrowed.
   PeerLink(std::shared_ptr<Communicator> ranks, std::shared_ptr<PeerMemory> memory, std::int64_t num_inbox_slots,
            LinkWatch& watch);
   ~PeerLink() override;
@@ -48,22 +51,22 @@ class PeerLink final : public NeighbourLink {
   void begin_step(std::int64_t num_bytes, const std::string& transfers) override;
   void send(const std::string& what, const std::vector<at::Tensor>& leaves) override;
   [[nodiscard]] std::vector<at::Tensor> receive(const std::string& what, const std::vector<at::Tensor>& like) override;
-  void finish() override;  // memory that was sent may be written from then on
+  void finish() override;  // tensors that were sent may be written afterwards
   void give_up() override { has_given_up_ = true; }
 
  private:
   [[nodiscard]] StreamEvent here() const { return StreamEvent::of_current_stream(ranks_->device()); }
-  [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // offset of message 1, 2, ...
+  [[nodiscard]] std::int64_t slot_of(std::uint32_t number) const;  // byte offset of message 1, 2, ... in an inbox
   void open_inbox(std::int64_t num_bytes);
   void compare_notes();
   void add_to_watch();
-  // That the stream which raises a word to a value has come to its wait, and that the wait is over.
+  // A flag and a value of it. One says that a stream has reached a wait, another that the wait is over.
   struct Raised {
     std::int64_t word;
     std::uint32_t value;
   };
   void begin_wait(const std::string& what, Raised reached, Raised over);
-  void end_waits() const;  // of this rank's streams; from any thread
+  void end_waits() const;  // those of this rank's streams; from any thread
   void let_streams_pass() const;
 
   std::shared_ptr<Communicator> ranks_;
@@ -76,9 +79,9 @@ class PeerLink final : public NeighbourLink {
   StreamEvent last_sent_;
   StreamEvent last_received_;
   std::optional<StepNotes> notes_;
-  bool has_compared_ = true;  // the notes of the step
+  bool has_compared_ = true;  // whether the notes of this step were compared
   bool has_given_up_ = false;
-  int num_exceptions_ = std::uncaught_exceptions();  // when the link was made
+  int num_exceptions_ = std::uncaught_exceptions();  // when the link was constructed
   std::atomic<std::uint32_t> num_sent_ = 0;
   std::atomic<std::uint32_t> num_received_ = 0;
 };

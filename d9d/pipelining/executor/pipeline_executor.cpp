@@ -75,7 +75,7 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   std::map<StageIndex, PipelineStage*> by_index;
   for (std::size_t i = 0; i < stages.size(); ++i) by_index.emplace(this->stages()[i], stages[i]);
   const bool has_links = placement_.num_ranks() > 1;
-  const bool has_peers = has_links && !context_.device().is_meta();  // a rank of shapes has none
+  const bool has_peers = has_links && !context_.device().is_meta();  // a meta device only computes shapes
   if (has_peers && (context_.device().is_cpu() || !has_compared_)) {
     compare_transfers(context_, placement_, by_index, num_microbatches);
     has_compared_ = true;
@@ -95,7 +95,7 @@ void PipelineExecutor::run(const std::vector<PipelineStage*>& stages, std::int64
   } catch (...) {
     links_.give_up();
     if (has_peers)
-      context_.world()->throw_if_failed();  // what arrives after a failure is arbitrary, and errors about it
+      context_.world()->throw_if_failed();  // values received after a failure are arbitrary and cause other errors
     throw;
   }
   if (graphs != nullptr) graphs->end_recording();

@@ -1,15 +1,16 @@
-// Runs the program of one rank of a pipeline: forwards, backwards, and what stages hand to each other.
+// Runs the program of one rank of a pipeline: forwards, backwards and the transfers between stages.
 //
 // Example
 //   PipelineExecutor executor(context, schedule_of(OneFOneBScheduleConfig{.num_stages_per_rank = 2}));
 //   for (const StageIndex stage : executor.stages()) own.push_back(build(stage));     // PipelineStage*
 //   executor.run(own, /*num_microbatches=*/8);            // gradients of weights are those of the sum of the losses
 //
-// Of a microbatch a stage keeps, from its forward to its backward, what arrived and its graph: an output ends when it
-// is sent, a gradient when it is used. I is an ordinary backward that leaves the products of the stage's weights() to W
-// and keeps what they multiply (core/autograd/deferred_gradients.h). Without a backward nothing is kept. Stages of one
-// rank hand transfers to each other without a copy. Composed computations run at once on a GPU, on the current stream
-// and one of the executor's (lanes.h); elsewhere one after the other.
+// From the forward to the backward of a microbatch a stage keeps the microbatch's inputs and its autograd graph. An
+// output is freed when it has been sent, a gradient when it has been used. I is an ordinary backward that defers the
+// products for the gradients of the stage's weights() to W and keeps their operands
+// (core/autograd/deferred_gradients.h). In a program without a backward nothing is kept. Transfers between stages of
+// one rank are not copied. On a GPU composed computations run at the same time, on the current stream and on one of the
+// executor's (lanes.h); elsewhere they run one after the other.
 #pragma once
 
 #include <cstdint>
@@ -31,38 +32,40 @@ namespace d9d {
 
 class PipelineExecutor {
  public:
-  // Collective over the ranks of a pipeline, the axis "pp" of the context's mesh. Programs are built for as many slots
-  // as the links have. Throws ConfigError where the schedule cannot place stages on so many ranks.
+  // Collective over the ranks of a pipeline, the axis "pp" of the context's mesh. Programs are built for as many
+  // receive buffers as `links` has. Throws ConfigError if the schedule cannot place stages on this number of ranks.
   PipelineExecutor(const DistContext& context, PipelineSchedule schedule, const StageLinksConfig& links = {});
 
   [[nodiscard]] const StagePlacement& placement() const { return placement_; }
-  // Of this rank, in increasing order.
+  // The stages of this rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages() const { return placement_.stages_of(rank_); }
 
-  // Whether computations of this rank run at once in a step of so many microbatches. ConfigError as run().
+  // Whether any computations of this rank run at the same time in a step with num_microbatches. Throws ConfigError as
+  // run() does.
   [[nodiscard]] bool runs_at_once(std::int64_t num_microbatches);
 
-  // Collective over the ranks of a pipeline. `stages`: those of stages(), borrowed. The context's device and the same
-  // number of microbatches on all ranks; shapes may differ between microbatches, and each step may have others.
+  // Collective over the ranks of a pipeline. stages: those of stages(), in the same order, borrowed. All compute on the
+  // context's device. num_microbatches: the same on all ranks. Shapes may differ between microbatches and between
+  // steps.
   //
-  // Throws, before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
-  // StateError on all ranks if they have different numbers of microbatches, or neighbours expect different transfers,
-  // or, in the first step of so many microbatches, if the schedule gave ranks different programs. On CUDA devices all
-  // ranks compare the first step only, since that makes the host wait for the device; in later ones neighbours that
-  // share memory throw when the step is queued. StateError for a stage that hands on other tensors than it announced.
-  // After an exception of a stage the other ranks must be aborted (launch() and run_ranks() do); nothing is kept of the
-  // step, and an executor with several ranks runs no other.
+  // Throws before any message is sent: ConfigError for a number of microbatches that the schedule cannot run;
+  // StateError on all ranks if their numbers of microbatches differ, if neighbours expect different transfers, or, in
+  // the first step with this number of microbatches, if the schedule has built different programs on the ranks. On CUDA
+  // all ranks compare transfers in the first step only, since that makes the host wait for the device; in later steps
+  // neighbours that share memory throw when the step has been queued. Throws StateError if a stage returns other
+  // tensors than it announced. After an exception of a stage the other ranks must be aborted (launch() and run_ranks()
+  // do that); nothing of the step is kept, and an executor with several ranks cannot run another step.
   //
-  // graphs: of this number of microbatches and of these stages alone; its first run records. Composed computations then
-  // run one after the other.
+  // graphs: only for this number of microbatches and these stages; their first run records them. With graphs composed
+  // computations run one after the other.
   void run(const std::vector<PipelineStage*>& stages, std::int64_t num_microbatches, ProgramGraphs* graphs = nullptr);
 
  private:
   struct Planned {
     RankPlan plan;
     bool has_backward;
-    bool has_lanes;    // computations that run at once on a GPU
-    std::string text;  // of the program of all ranks, until it is known to be theirs, too
+    bool has_lanes;    // whether computations run at the same time on a GPU
+    std::string text;  // the program of all ranks, until the ranks have compared it
   };
   [[nodiscard]] Planned& plan_for(std::int64_t num_microbatches);
   [[nodiscard]] std::map<std::int64_t, LinkStep> link_steps(const std::map<StageIndex, PipelineStage*>& stages,

@@ -1,4 +1,4 @@
-// What a stage computes, as the executor of a pipeline calls it. A transfer, whatever its type, is the list of its
+// The interface of a stage to the executor of a pipeline. A transfer, whatever its type, is passed as the list of its
 // tensors: only the stage knows what they mean.
 //
 // Example
@@ -27,37 +27,38 @@ class PipelineStage {
  public:
   virtual ~PipelineStage();
 
-  // Shapes and dtypes of a microbatch's transfer: tensors on the meta device. Asked for inner boundaries only, on each
-  // side of a boundary, before the microbatch's forward; both sides must say the same.
+  // Shapes and dtypes of a microbatch's transfer over a boundary: tensors on the meta device. Called before the
+  // microbatch's forward, on both sides of each boundary between stages; both sides must return the same.
   [[nodiscard]] virtual std::vector<at::Tensor> transfer(MicrobatchIndex microbatch, StageBoundary boundary) const = 0;
 
-  // arrived: the transfer of the stage before, empty on the first stage; in a program with a backward its floating and
-  // complex tensors require gradients. Returns the transfer to the next stage. On the last stage of a program with a
-  // backward: one scalar, the loss, whose gradient is 1; of one without, nothing. backward_follows: the microbatch's B
-  // or I is the next computation of the rank, so that what forward makes for it waits for nothing else.
+  // arrived: the transfer of the stage before, empty on the first stage. In a program with a backward its
+  // floating-point and complex tensors require gradients. Returns the transfer to the next stage. The last stage
+  // returns one scalar, the loss, whose gradient is 1, or nothing in a program without a backward. backward_follows:
+  // the microbatch's B or I is the next computation of the rank, so that nothing runs between the forward and the
+  // backward that uses its results.
   //
-  // Where PipelineExecutor::runs_at_once() says so, it is called with one of two streams as the current one, and so is
-  // the microbatch's backward, while another stage computes on the other. Tensors of other streams, such as the inputs
-  // of a first stage, that only the graph would keep alive must then live until the end of the run.
+  // Where PipelineExecutor::runs_at_once() is true, forward and the microbatch's backward are called with one of two
+  // streams as the current stream, while another stage computes on the other stream. Tensors of other streams that only
+  // the autograd graph would keep alive, such as the inputs of a first stage, must then live until the end of the run.
   [[nodiscard]] virtual std::vector<at::Tensor> forward(MicrobatchIndex microbatch,
                                                         const std::vector<at::Tensor>& arrived,
                                                         bool backward_follows) = 0;
 
-  // Called before and after forward. Where graphs replay computations (program_graphs.h) they are called in each run,
-  // and forward, like the backward's compute(), only when it is recorded.
+  // Called before and after forward. With graphs (program_graphs.h) they are called in every run, but forward only in
+  // the run that records it; in later runs compute() of backward() replays a graph.
   virtual void begin_forward(MicrobatchIndex microbatch);
   virtual void end_forward(MicrobatchIndex microbatch);
 
-  // The leaves whose gradients I may leave to W (core/autograd/deferred_gradients.h). None: I makes all gradients, and
-  // W has nothing to do. Asked for once a run, where a program splits backwards.
+  // The leaves whose gradients I may defer to W (core/autograd/deferred_gradients.h). If there are none, I computes all
+  // gradients, and W has nothing to do. Called once a run if the program splits backwards.
   [[nodiscard]] virtual std::vector<at::Tensor> weights() const;
 
-  // Calls compute() once: the backward of what forward returned, or the part of it. is_last: the stage's gradients of
-  // weights are complete afterwards.
+  // Must call compute() once, which runs the backward of forward's outputs, or the given part of it. is_last: the
+  // gradients of the stage's weights are complete afterwards.
   virtual void backward(MicrobatchIndex microbatch, BackwardPart part, bool is_last,
                         const std::function<void()>& compute);
 
-  // Called after each of them, on the executor's stream, when nothing runs beside it any more.
+  // Called after each backward(), on the executor's stream, when no other computation runs at the same time.
   virtual void after_backward(MicrobatchIndex microbatch, BackwardPart part);
 };
 

@@ -1,13 +1,15 @@
-// The computations of a rank's program as device graphs, one each: recorded in one run, replayed in all later ones.
+// The computations of a rank's program as device graphs, one graph each: recorded in the first run, replayed in all
+// later ones.
 //
 // Example
 //   ProgramGraphs graphs(cuda_graphs(device));
 //   executor.run(stages, num_microbatches, &graphs);      // records each computation, and replays it
 //   for (...) executor.run(stages, num_microbatches, &graphs);      // replays
 //
-// Graphs of one factory share memory, and every replay comes in the order of the records. So memory that was free when
-// a computation was recorded is free when it is replayed: activations take no more than without graphs. What arrives is
-// copied to where the record read it. Transfers themselves, losses and metrics are not recorded.
+// Graphs of one factory share memory and are replayed in the order in which they were recorded. So memory that was free
+// when a computation was recorded is free when it is replayed, and activations need no more memory than without graphs.
+// The inputs of a computation are copied to the addresses that its graph reads. Transfers themselves, losses and
+// metrics are not recorded.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +28,18 @@ namespace d9d {
 
 class ProgramGraphs {
  public:
-  // All graphs of the factory together must be those of programs that run one after the other.
+  // All graphs of the factory must belong to programs that run one after the other.
   explicit ProgramGraphs(MakeDeviceGraph make_graph) : make_graph_(std::move(make_graph)) {}
 
   using Leaves = std::vector<at::Tensor>;
   using Work = std::function<Leaves(Leaves inputs)>;
 
-  // In the first run of the program records work(inputs). Replays the record for the values of `inputs`, of the shapes
-  // and dtypes of the first run. Returns what the work returned, in memory that the next run writes again.
+  // In the first run of the program, records work(inputs). In every run, replays the graph with the values of `inputs`,
+  // which must have the shapes and dtypes of the first run. Returns the outputs of `work`, in memory that the next run
+  // overwrites.
   [[nodiscard]] Leaves run(const ComputeAction& action, Leaves inputs, const Work& work);
 
-  // After the first run, all of whose computations were recorded.
+  // Call it after the first run, in which all computations have been recorded.
   void end_recording() { is_recorded_ = true; }
   [[nodiscard]] bool is_recorded() const { return is_recorded_; }
   [[nodiscard]] std::int64_t num_graphs() const { return std::ssize(computations_); }

@@ -59,10 +59,10 @@ void ProgramRun::send(const Transfer& transfer) {
   outbox_.erase(made);
 }
 
-// A receive waits until its message is used: of composed computations only the part that uses it waits. What is
-// received for later, to free a slot of the inbox, is received before anything is computed. The order of receives is
-// that of the program, and so is that of sends: what a part has made is sent when the part has run, unless the program
-// sends something else before.
+// A receive waits until its message is used: of composed computations only the part that uses it waits. A message that
+// is received for later, to free a receive buffer, is received before these computations. Receives and sends keep the
+// order of the program: the output of a part is sent as soon as the part has run, unless the program sends something
+// else first.
 void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& after) {
   const auto is_used_here = [&](const Transfer& transfer) {
     return std::ranges::any_of(parts, [&](const PlannedCompute& part) {
@@ -70,7 +70,7 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
     });
   };
   while (!std::ranges::all_of(to_receive_, is_used_here)) receive_next();
-  while (lanes_ != nullptr && !to_receive_.empty()) receive_next();  // before a lane is ahead of the other
+  while (lanes_ != nullptr && !to_receive_.empty()) receive_next();  // before one stream is ahead of the other
   if (lanes_ == nullptr) {
     for (const PlannedCompute& part : parts) {
       run_part(part);
@@ -92,7 +92,7 @@ void ProgramRun::run_computes(const std::vector<PlannedCompute>& parts, Steps& a
   }
 }
 
-// The sends with which `after` begins of what has been made, each after the part that has made it.
+// Runs the sends at the beginning of `after` whose outputs exist, each on the stream of the part that has computed it.
 void ProgramRun::send_made(const std::vector<PlannedCompute>& parts, Steps& after) {
   for (; !after.empty(); after = after.subspan(1)) {
     const auto* const message = std::get_if<PlannedMessage>(&after.front());
@@ -154,8 +154,8 @@ void ProgramRun::hand_on(const Transfer& transfer, Leaves leaves) {
   }
 }
 
-// Between stages of one rank tensors are not copied. Called where it is used: a graph frees what arrived while the
-// device still reads it, and so does autograd a gradient.
+// Tensors are not copied between stages of one rank. Keeps them alive for the current stream: the autograd graph may
+// free an input, and autograd a gradient, while the device still reads it.
 ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
   Arrived arrived = std::move(arrived_.extract(transfer).mapped());
   arrived.ready.wait();
@@ -166,7 +166,7 @@ ProgramRun::Leaves ProgramRun::take(const Transfer& transfer) {
   return std::move(arrived.leaves);
 }
 
-// A link may read the memory of a stage until the message has arrived.
+// Outputs must stay unmodified because a link may read their memory until the message has been received.
 void ProgramRun::check_unmodified(const Transfer& transfer, const TensorVersions& as_made) {
   const auto modified = as_made.first_modified();
   D9D_CHECK(!modified, StateError, "[pipelining::executor] expected tensor ", *modified, " of what stage ",
@@ -187,7 +187,7 @@ void ProgramRun::forward(const PlannedCompute& part) {
     arrived = take({.source = {stage.value - 1}, .target = stage, .microbatch = microbatch});
   }
   PipelineStage& of_index = *stages_.at(stage);
-  // Asked for before: forward may drop the inputs that it is known from.
+  // Called before forward, which may drop the inputs that the shapes are derived from.
   const Leaves announced = is_last_stage(stage) ? Leaves() : of_index.transfer(microbatch, StageBoundary::kOutgoing);
   Live live{.gradients_like = differentiable(announced)};
   of_index.begin_forward(microbatch);
@@ -234,7 +234,7 @@ void ProgramRun::backward(const PlannedCompute& part) {
     arrived = take({.source = {stage.value + 1}, .target = stage, .microbatch = microbatch});
   }
   if (const auto sent = as_made_.extract({.source = stage, .target = {stage.value + 1}, .microbatch = microbatch})) {
-    check_unmodified(sent.key(), sent.mapped());  // it has arrived: its gradient has come
+    check_unmodified(sent.key(), sent.mapped());  // it has been received: its gradient is here
   }
   PipelineStage& of_index = *stages_.at(stage);
   const BackwardPart which = backward_part(part.action);

@@ -1,11 +1,11 @@
-// One run of a rank's program: what is kept of each microbatch, from one of its actions to the next.
+// One run of a rank's program. It owns the tensors that a microbatch keeps between its actions.
 //
 // Example
 //   ProgramRun(placement, stages, links, &lanes, /*has_backward=*/true).run(plan);
 //
-// Composed computations run one after the other, in the order of the program, and what the first has made is sent
-// before the second begins. With lanes they run at once (lanes.h), and the backward is issued first: a forward may make
-// the host wait, as the dispatch of experts does, and then the device has work.
+// Without lanes, composed computations run one after the other in the order of the program, and the outputs of the
+// first are sent before the second begins. With lanes they run at the same time (lanes.h), and the backward is issued
+// first: a forward may make the host wait, as the dispatch of experts does, and the device then has work.
 #pragma once
 
 #include <deque>
@@ -32,7 +32,7 @@ namespace d9d {
 
 class ProgramRun {
  public:
-  // All are borrowed. lanes: null where everything runs on the current stream. graphs: null where none are used.
+  // All arguments are borrowed. lanes: null if everything runs on the current stream. graphs: null if none are used.
   ProgramRun(const StagePlacement& placement, const std::map<StageIndex, PipelineStage*>& stages, StageLinks& links,
              const Lanes* lanes, ProgramGraphs* graphs, bool has_backward);
 
@@ -40,23 +40,23 @@ class ProgramRun {
 
  private:
   using Leaves = std::vector<at::Tensor>;
-  // What a stage of this rank will use.
+  // A transfer that a stage of this rank has yet to use.
   struct Arrived {
     explicit Arrived(Leaves of_message, StreamEvent ready_at = {});
     Leaves leaves;
-    StreamEvent ready;  // of messages that arrive on a stream of their own
+    StreamEvent ready;  // for a message that is received on another stream
     TensorVersions as_made;
   };
-  // Of a stage and a microbatch that has run F, and neither B nor I. A replay has gradients_like alone.
+  // State of a stage and a microbatch between F and B or I. A replayed F sets gradients_like only.
   struct Live {
-    Leaves gradients_like = {};  // on the meta device
+    Leaves gradients_like = {};  // the outputs that have gradients, on the meta device
     Leaves arrived = {};
     StageGraph graph = StageGraph({});
-    at::TensorOptions loss_options = {};  // of the last stage
+    at::TensorOptions loss_options = {};  // of the loss; last stage only
   };
   using Key = std::pair<StageIndex, MicrobatchIndex>;
 
-  using Steps = std::span<const PlannedStep>;  // that follow
+  using Steps = std::span<const PlannedStep>;  // the remaining steps
 
   void run_computes(const std::vector<PlannedCompute>& parts, Steps& after);
   void send_made(const std::vector<PlannedCompute>& parts, Steps& after);
@@ -66,7 +66,7 @@ class ProgramRun {
   [[nodiscard]] Leaves compute_forward(const PlannedCompute& part, Leaves arrived, const Leaves& announced, Live& live);
   void backward(const PlannedCompute& part);
   void weight_backward(const PlannedCompute& part);
-  // work(inputs), or what a graph has recorded of it.
+  // Returns work(inputs). With graphs, records or replays it.
   [[nodiscard]] Leaves compute(const PlannedCompute& part, Leaves inputs, const ProgramGraphs::Work& work);
   void receive_through(const Transfer& transfer);
   void receive_next();
@@ -91,9 +91,9 @@ class ProgramRun {
   std::map<Key, Live> live_;
   std::map<StageIndex, DeferredGradients> deferred_;  // of stages that have run an I
   std::map<Key, WeightGradients> of_weights_;         // from I to W
-  std::map<Transfer, Leaves> outbox_;                 // made, and not yet sent
-  std::map<Transfer, TensorVersions> as_made_;        // of what perhaps has not yet arrived at another rank
-  std::map<Transfer, Arrived> arrived_;               // received or made on this rank, and not yet used
+  std::map<Transfer, Leaves> outbox_;                 // outputs not sent yet
+  std::map<Transfer, TensorVersions> as_made_;        // of outputs that another rank may not have received yet
+  std::map<Transfer, Arrived> arrived_;               // received, or computed on this rank, and not used yet
   std::deque<Transfer> to_receive_;                   // in the order of the program
 };
 

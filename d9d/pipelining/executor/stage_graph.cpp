@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/csrc/autograd/variable.h>
-// after those that it needs
+// must follow the headers that it needs
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 namespace d9d {
@@ -19,7 +19,7 @@ namespace {
 
 namespace ag = torch::autograd;
 
-// The engine runs a node on the stream that its input's metadata were made on.
+// Autograd runs a node on the stream that was current when the metadata of the node's input were constructed.
 void move_to_current_stream(ag::AccumulateGrad& node) {
   ag::InputMetadata& metadata = node.mutable_input_metadata(0);
   if (metadata.device().is_cpu()) return;
@@ -34,7 +34,7 @@ void move_to_current_stream(ag::AccumulateGrad& node) {
 
 struct StageGraph::Roots {
   torch::autograd::edge_list edges = {};
-  std::vector<std::size_t> outputs = {};  // of each edge
+  std::vector<std::size_t> outputs = {};  // the index of each edge's output
 };
 
 std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves) {

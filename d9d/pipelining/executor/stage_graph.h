@@ -1,10 +1,10 @@
-// The autograd graph of one microbatch on one stage, from which the values of its outputs are gone: an output may be
-// dropped when it is sent, long before its gradient comes back.
+// The autograd graph of one microbatch on one stage. It does not keep the values of the outputs: an output may be freed
+// when it has been sent, long before its gradient is received.
 //
 // Example
 //   StageGraph graph(outputs);
 //   outputs.clear();
-//   graph.backward(gradients);                  // leaves accumulate, and memory that backward needed is free again
+//   graph.backward(gradients);                  // accumulates in the leaves and frees the memory that backward needed
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace d9d {
 
-// The tensors of a transfer that have gradients, in their order.
+// The tensors of a transfer that can have gradients (floating-point and complex ones), in their order.
 [[nodiscard]] std::vector<at::Tensor> differentiable(const std::vector<at::Tensor>& leaves);
 
 class StageGraph {
@@ -22,13 +22,14 @@ class StageGraph {
   // Outputs without a graph are left out.
   explicit StageGraph(const std::vector<at::Tensor>& outputs);
 
-  // Whether any output has a graph: otherwise backward() does nothing.
+  // Whether any output has a graph. If none has, backward() does nothing.
   [[nodiscard]] bool has_graph() const;
-  // The next backward adds to the gradients of leaves on the current stream, which must be that of the graph's forward:
-  // autograd adds on the stream of the first forward that used a leaf and still has its graph, and would make that one
-  // wait for this backward. Local; not while a backward of a graph with the same leaves runs.
+  // Makes the next backward accumulate the gradients of leaves on the current stream, which must be the stream of the
+  // graph's forward. Autograd would accumulate on the stream of the first forward that used a leaf and whose graph
+  // still exists, and make that stream wait for this backward. Local; must not run at the same time as a backward of a
+  // graph with the same leaves.
   void accumulate_on_current_stream() const;
-  // Runs backward once. gradients: one an output, of its shape and dtype; where the output has no graph it is ignored.
+  // Runs backward once. gradients: one for each output, with its shape and dtype; ignored if the output has no graph.
   void backward(std::vector<at::Tensor> gradients);
 
  private:

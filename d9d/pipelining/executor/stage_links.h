@@ -1,12 +1,13 @@
-// Carries transfers between the stages of different ranks: a link to each rank that has a neighbouring stage.
+// The P2P channels between the stages of different ranks: one link to each rank that has a neighbouring stage.
 //
-//   PeerLink       ranks on one machine that can write each other's memory: copies that no multiprocessor and no host
-//                  waits for; threads of one process likewise
-//   ExchangeLink   others: Communicator::exchange
+//   PeerLink       ranks on one machine that can write each other's memory, and threads of one process: copies for
+//                  which neither a multiprocessor nor a host waits
+//   ExchangeLink   all others: Communicator::exchange
 //
-// In each direction between two ranks messages arrive in the order of the sender's program. At most num_inbox_slots
-// messages are on their way: on CPUs a send waits for that; on CUDA it returns at once, and the stream that made the
-// message waits while as many have not left. A message is received when it is used.
+// In each direction between two ranks messages are received in the order of the sender's program. At most
+// num_inbox_slots messages of a direction are in flight. On CPUs a send blocks until it holds; on CUDA it returns
+// immediately, and the stream that computed the message waits while as many messages have not been sent. No receive is
+// posted before receive() is called.
 //
 // Example
 //   StageLinks links(context, stages, {.num_inbox_slots = 2});
@@ -34,23 +35,24 @@
 namespace d9d {
 
 struct StageLinksConfig {
-  std::int64_t num_inbox_slots = 2;  // messages of a direction that may be on their way
+  std::int64_t num_inbox_slots = 2;  // receive buffers of a direction: messages that may be in flight
   ExchangeMethod method = ExchangeMethod::kAuto;
 };
 
-// Of the messages of a step between two ranks, in both directions.
+// The messages of a step between two ranks, in both directions.
 struct LinkStep {
-  std::int64_t largest_bytes = 0;  // message_bytes()
-  std::string transfers = {};      // all of them, as text
+  std::int64_t largest_bytes = 0;  // message_bytes() of the largest message
+  std::string transfers = {};      // all transfers, as text
 };
 
 class StageLinks {
  public:
-  // Collective over the ranks of a pipeline: makes the links, on all ranks in one order. Throws ConfigError, with the
-  // reason, if copies are asked for and impossible.
+  // Collective over the ranks of a pipeline. Opens the links in the same order on all ranks. Throws ConfigError, with
+  // the reason, if `config` demands copies and they are impossible.
   StageLinks(const DistContext& context, const StagePlacement& stages, const StageLinksConfig& config);
 
-  // Collective. steps: what goes over each link of this rank, by the other's rank in the pipeline; the same on both.
+  // Collective. steps: the messages of each link, by the other rank's index in the pipeline; the same on both ranks of
+  // a link.
   void begin_step(const std::map<std::int64_t, LinkStep>& steps);
   // See NeighbourLink.
   void send(const Transfer& transfer, const std::vector<at::Tensor>& leaves);
@@ -65,8 +67,8 @@ class StageLinks {
 
   StagePlacement stages_;
   std::int64_t rank_;                                             // in the pipeline
-  std::unique_ptr<LinkWatch> watch_;                              // where a link needs it
-  std::map<std::int64_t, std::unique_ptr<NeighbourLink>> links_;  // by rank in the pipeline
+  std::unique_ptr<LinkWatch> watch_;                              // null if no link needs it
+  std::map<std::int64_t, std::unique_ptr<NeighbourLink>> links_;  // by the other rank in the pipeline
 };
 
 }  // namespace d9d

@@ -22,8 +22,8 @@ struct StepNotes::Note {
   }
 };
 
-// A rank writes the note of a step when it has compared that of the step before, so the other has begun that one and
-// has compared the one before it: of two notes the older is not read any more.
+// Two notes a rank are enough. A rank writes the note of step n after it has compared that of step n - 1. So the other
+// rank has begun step n - 1, has compared step n - 2, and does not read the note of step n - 2 any more.
 StepNotes::Note& StepNotes::note_of(std::int64_t rank) const {
   static_assert(sizeof(Note) == kNoteBytes);
   return *reinterpret_cast<Note*>(memory_ + (2 * rank + static_cast<std::int64_t>(step_ % 2)) * kNoteBytes);

@@ -1,11 +1,11 @@
-// What the two ranks of a link tell each other before each step, by memory of the host that both see: neither device is
-// asked, and a host waits only for one that is more than a step behind.
+// Notes that the two ranks of a link exchange before each step through host memory that both see. No device is
+// involved, and a host waits only for a rank that is more than a step behind.
 //
 // Example
-//   StepNotes notes(memory, /*rank=*/0);              // zeros, kBytes
+//   StepNotes notes(memory, /*rank=*/0);              // kBytes of zeros
 //   notes.write("stage 0 to 1: Float [2, 8]");        // before the step; then the step is queued
 //   while (!notes.is_there()) check_alive();
-//   notes.compare();                                  // StateError if the other's note is another
+//   notes.compare();                                  // StateError if the notes differ
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,16 @@ namespace d9d {
 class StepNotes {
  public:
   static constexpr std::int64_t kNoteBytes = 2048;
-  static constexpr std::int64_t kBytes = 4 * kNoteBytes;  // of each rank the notes of this step and of the last one
+  static constexpr std::int64_t kBytes = 4 * kNoteBytes;  // the notes of this step and of the last one, for each rank
 
-  // memory: kBytes, at a multiple of 8. rank: 0 or 1.
+  // memory: kBytes, aligned to 8 bytes. rank: 0 or 1.
   StepNotes(std::byte* memory, std::int64_t rank) : memory_(memory), rank_(rank) {}
 
-  // Begins a step. The text may be of any length; as much as a note holds is shown.
+  // Begins a step. The text may have any length; errors show the part of it that fits into a note.
   void write(const std::string& text);
   // Whether the other rank has begun the step.
   [[nodiscard]] bool is_there() const;
-  // Throws StateError, with both texts, if the other's is not the same.
+  // Throws StateError, with both texts, if they differ.
   void compare() const;
 
  private:

@@ -1,10 +1,11 @@
-// Tells whether tensors were modified in place since. Keeps none of their memory.
+// Detects whether tensors have been modified in place since the object was constructed. Does not keep their memory
+// alive.
 //
 // Example
 //   const TensorVersions as_sent(leaves);
 //   leaves.clear();
 //   ...
-//   if (as_sent.first_modified()) ...            // by whoever has the memory, too
+//   if (as_sent.first_modified()) ...            // also if another owner of the memory modified it
 #pragma once
 
 #include <cstddef>
@@ -20,10 +21,10 @@ namespace d9d {
 class TensorVersions {
  public:
   TensorVersions() = default;
-  // Inference tensors, which count no modifications, stay as they are.
+  // Inference tensors do not count modifications and are taken as unmodified.
   explicit TensorVersions(const std::vector<at::Tensor>& tensors);
 
-  // The index of the first that was modified, itself or a view of it.
+  // The index of the first tensor that was modified, directly or through a view; none if there is no such tensor.
   [[nodiscard]] std::optional<std::size_t> first_modified() const;
 
  private:

@@ -1,13 +1,13 @@
-// What a rank of a pipeline does, one action after the other: values that are compared, printed and parsed.
+// The actions that a rank of a pipeline runs one after the other: values that can be compared, printed and parsed.
 //
 // Example
 //   const RankProgram program = parse_rank_program("0F0 0SEND_F0 0F1|0B0");
 //   to_text(program[2]);                                        // "0F1|0B0"
 //   ForwardAction{.stage = {0}, .microbatch = {0}} == std::get<ForwardAction>(std::get<ComputeAction>(program[0]));
 //
-// Text: {stage}{symbol}{microbatch}, composed parts joined by a bar. Symbols: F forward, B whole backward, I its part
-// that makes gradients of inputs, W its part that makes gradients of weights, SEND_F and SEND_B with the stage of the
-// sender, RECV_F and RECV_B with that of the receiver.
+// Text: {stage}{symbol}{microbatch}, composed parts joined by a bar. Symbols: F forward, B whole backward, I the part
+// of a backward that computes gradients of inputs, W the part that computes gradients of weights, SEND_F and SEND_B
+// with the stage of the sender, RECV_F and RECV_B with the stage of the receiver.
 #pragma once
 
 #include <compare>
@@ -35,14 +35,14 @@ struct ForwardAction {
   MicrobatchIndex microbatch;
   auto operator<=>(const ForwardAction&) const = default;
 };
-// Gradients of inputs and weights.
+// Computes the gradients of inputs and weights.
 struct BackwardAction {
   static constexpr std::string_view kSymbol = "B";
   StageIndex stage;
   MicrobatchIndex microbatch;
   auto operator<=>(const BackwardAction&) const = default;
 };
-// Gradients of inputs; a BackwardWeightAction of the same stage and microbatch comes later.
+// Computes the gradients of inputs; a BackwardWeightAction of the same stage and microbatch follows later.
 struct BackwardInputAction {
   static constexpr std::string_view kSymbol = "I";
   StageIndex stage;
@@ -57,7 +57,7 @@ struct BackwardWeightAction {
 };
 using ComputeAction = std::variant<ForwardAction, BackwardAction, BackwardInputAction, BackwardWeightAction>;
 
-// The output of a forward leaves for the next stage.
+// Sends the output of a forward to the next stage.
 struct SendForwardAction {
   static constexpr std::string_view kSymbol = "SEND_F";
   StageIndex stage;  // the sender's
@@ -70,7 +70,7 @@ struct ReceiveForwardAction {
   MicrobatchIndex microbatch;
   auto operator<=>(const ReceiveForwardAction&) const = default;
 };
-// The gradients of a stage's input leave for the stage before it.
+// Sends the gradients of a stage's input to the stage before it.
 struct SendBackwardAction {
   static constexpr std::string_view kSymbol = "SEND_B";
   StageIndex stage;  // the sender's
@@ -85,7 +85,7 @@ struct ReceiveBackwardAction {
 };
 using MessageAction = std::variant<SendForwardAction, ReceiveForwardAction, SendBackwardAction, ReceiveBackwardAction>;
 
-// Computations of one rank that may run at the same time; none uses what another makes. At least two.
+// At least two computations of one rank that may run at the same time: none uses the output of another.
 struct ComposedAction {
   std::vector<ComputeAction> parts;
   auto operator<=>(const ComposedAction&) const = default;
@@ -104,7 +104,8 @@ template <class Alternative, class... Alternatives>
 [[nodiscard]] MicrobatchIndex microbatch_of(const ComputeAction& action);
 [[nodiscard]] MicrobatchIndex microbatch_of(const MessageAction& action);
 
-// What an action computes: itself, the parts of a composed one, nothing for a message. Valid as long as `action`.
+// The computations of an action: itself, the parts of a composed action, or none for a message. Valid as long as
+// `action`.
 [[nodiscard]] std::span<const ComputeAction> compute_parts(const Action& action);
 
 [[nodiscard]] std::string to_text(const ComputeAction& action);

@@ -13,7 +13,7 @@ namespace {
 
 using Position = std::optional<std::size_t>;  // in the program of the stage's rank
 
-// Where one stage computes one microbatch.
+// Positions of the computations of one microbatch on one stage.
 struct Computed {
   Position forward;
   Position backward;  // B or I
@@ -26,7 +26,8 @@ struct Computed {
                         " of stage ", stage.value, ", microbatch ", microbatch, ". Add it to the schedule."));
 }
 
-// Before memory is taken for each stage and microbatch: a program may name any number.
+// Rejects a number of microbatches for which forwards are missing. Checked before allocating tables of that size: the
+// text of a program may contain any index.
 void check_number(const PipelineProgram& program) {
   std::set<std::pair<StageIndex, std::int64_t>> forwards;
   for (const RankProgram& rank : program.ranks) {
@@ -99,7 +100,7 @@ class ComputationCheck {
     }
   }
 
-  // What another stage of the same rank hands over.
+  // Checks that another stage of the same rank has computed the input of `part` before.
   void check_input(const ComputeAction& part, std::size_t rank, std::size_t position) {
     const auto input = input_of(part, program_.stages.num_stages());
     if (!input || link_of(*input, program_.stages)) return;

@@ -11,7 +11,7 @@ namespace {
 
 using Position = std::optional<std::size_t>;
 
-// Of a transfer between ranks: places in the programs of its two ranks.
+// Positions of a transfer between ranks in the programs of its two ranks.
 struct TransferPlaces {
   Position made;
   Position sent;

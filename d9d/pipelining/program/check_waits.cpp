@@ -10,14 +10,14 @@
 namespace d9d::detail {
 namespace {
 
-// What a rank waits for where it stands.
+// What a rank waits for at its current action.
 struct Wait {
-  std::size_t rank;  // the other one
+  std::size_t rank;  // the rank that it waits for
   std::string what;
 };
 
-// Executes the programs without times. An action that can run stays so whatever other ranks do: if the ranks cannot all
-// come to their ends in this order, they cannot in any.
+// Executes the programs without times. An action that can run can still run whatever other ranks do. So if the ranks do
+// not all reach the end of their programs in this order, they do not in any order.
 class WaitCheck {
  public:
   WaitCheck(const PipelineProgram& program, std::optional<std::int64_t> num_slots)
@@ -75,7 +75,7 @@ class WaitCheck {
     return Wait{.rank = static_cast<std::size_t>(link.to), .what = cat("a free slot of ", *num_slots_)};
   }
 
-  // A rendezvous: both ranks stand at their side of it.
+  // Whether `rank` is at its side of the message. Used where a send and its receive wait for each other (no buffers).
   [[nodiscard]] bool is_next(std::int64_t rank, const MessageAction& message) const {
     const auto index = static_cast<std::size_t>(rank);
     return num_slots_ == 0 && !is_done(index) && next(index) == Action(message);
@@ -97,7 +97,7 @@ class WaitCheck {
     ++positions_[rank];
   }
 
-  // From a rank that waits to the one that it waits for, until a rank comes up again.
+  // Describes a circle of waits: goes from a rank to the one that it waits for until a rank comes up again.
   std::string circle_text(std::size_t rank) {
     std::vector<std::size_t> order;
     while (std::ranges::find(order, rank) == order.end() && !is_done(rank)) {

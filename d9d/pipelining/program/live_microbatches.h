@@ -1,4 +1,4 @@
-// How many microbatches a rank keeps at once.
+// The number of microbatches that a rank keeps at the same time.
 //
 // Example
 //   live_microbatches(program, 0);        // while each action of rank 0 runs: 1 2 3 3 3 ...
@@ -12,11 +12,11 @@
 
 namespace d9d {
 
-// Pairs of stage and microbatch that have run F and not yet B or W, while each action of `rank` runs. Without
-// backward nothing is kept.
+// For each action of `rank`: the number of pairs of stage and microbatch that have run F, and not yet B or W, while the
+// action runs. Zeros for a program without a backward.
 [[nodiscard]] std::vector<std::int64_t> live_microbatches(const PipelineProgram& program, std::int64_t rank);
 
-// The most at once, of each rank.
+// The maximum of live_microbatches() for each rank.
 [[nodiscard]] std::vector<std::int64_t> peak_live_microbatches(const PipelineProgram& program);
 
 }  // namespace d9d

@@ -1,10 +1,10 @@
-// What a pipeline costs: times in one unit throughout (seconds, or forwards of a stage), and bytes.
+// The costs of a pipeline: times in one unit throughout (seconds, or forwards of a stage), and bytes.
 //
 // Example
 //   {"stages": [{"forward": 1.0, "backward": 2.1, "backward_input": 1.2, "backward_weight": 0.9}],
 //    "link": {"latency": 0.01, "time": 0.1}}
-// Without values a forward, an input pass and a weight pass take 1, a whole backward 2, messages nothing, and a
-// microbatch keeps 1 from its forward to the end of its backward; stages keep nothing else.
+// By default a forward, an input pass (I) and a weight pass (W) take 1, a whole backward 2 and messages nothing, and a
+// microbatch keeps 1 byte from its forward to the end of its backward; stages keep nothing else.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace d9d {
 
-// Of one microbatch of a stage, and what the stage keeps without any.
+// Costs of one microbatch on a stage, and the bytes that the stage keeps without any microbatch.
 struct StageCosts {
   double forward = 1;
   double backward = 2;
@@ -24,7 +24,7 @@ struct StageCosts {
   double backward_weight = 1;
   double activation_bytes = 1;  // kept from F until B or I
   double deferred_bytes = 1;    // kept from I until W
-  double resident_bytes = 0;    // kept all the time: parameters, gradients, what the optimiser has of them
+  double resident_bytes = 0;    // kept all the time: parameters, gradients, optimiser states
 
   static constexpr auto fields() {
     using Costs = StageCosts;
@@ -38,7 +38,7 @@ struct StageCosts {
   }
 };
 
-// Of one message: it occupies its link for `time`, and arrives `latency` after that.
+// Costs of one message: it occupies its link for `time` and is delivered `latency` after that.
 struct LinkCosts {
   double latency = 0;
   double time = 0;
@@ -63,10 +63,10 @@ struct OneLinkCosts {
 };
 
 struct PipelineCosts {
-  std::vector<StageCosts> stages = {};   // one a stage, one for all stages, or none: units
-  LinkCosts link = {};                   // of every link
-  std::vector<OneLinkCosts> links = {};  // instead of `link`
-  double composed_overlap = 0;  // the share of the shorter of two composed computations that hides under the other
+  std::vector<StageCosts> stages = {};   // one for each stage, one for all stages, or none: default costs
+  LinkCosts link = {};                   // of every link that is not in `links`
+  std::vector<OneLinkCosts> links = {};  // of single links
+  double composed_overlap = 0;  // the share of the shorter of two composed computations that is hidden by the other
 
   static constexpr auto fields() {
     using Costs = PipelineCosts;
@@ -76,7 +76,7 @@ struct PipelineCosts {
   }
 };
 
-// Throws ConfigError unless `costs` has as many stages as it needs.
+// Throws ConfigError unless `costs.stages` has no elements, one, or num_stages.
 void check_costs(const PipelineCosts& costs, std::int64_t num_stages);
 
 [[nodiscard]] const StageCosts& costs_of(const PipelineCosts& costs, StageIndex stage);

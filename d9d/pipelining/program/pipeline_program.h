@@ -30,14 +30,15 @@ struct PipelineProgram {
   bool operator==(const PipelineProgram&) const = default;
 };
 
-// Without its messages.
+// Returns the program without its messages.
 [[nodiscard]] PipelineProgram compute_only(PipelineProgram program);
 
-// A line a rank: "r{rank}: {actions}".
+// One line for each rank: "r{rank}: {actions}".
 [[nodiscard]] std::string to_text(const PipelineProgram& program);
 
-// The inverse of to_text; empty lines and what follows a # are left out. A stage belongs to the rank that runs its
-// forwards. Throws ConfigError for text that is no program: order and messages are what validate() checks.
+// The inverse of to_text; empty lines, and comments after a #, are ignored. A stage belongs to the rank that runs its
+// computations. Throws ConfigError for text that is not a program. Order and messages are not checked: validate() does
+// that.
 [[nodiscard]] PipelineProgram parse_program(std::string_view text);
 
 }  // namespace d9d

@@ -1,13 +1,13 @@
-// The program of one rank, with what its executor needs beside the actions.
+// The program of one rank, with what its executor needs in addition to the actions.
 //
 // Example
 //   const RankPlan plan = plan_rank(program, /*rank=*/1);
 //   for (const PlannedStep& step : plan) ...            // computations (several: composed), or one message
-//   for (const DirectedLink& link : links_of(program))  // every rank makes its links in this order
+//   for (const DirectedLink& link : links_of(program))  // every rank opens its links in this order
 //
-// Lanes say which of two streams of a GPU a computation takes. A forward beside a backward takes the lane that the
-// backward does not use, and its microbatch stays there, since autograd runs a backward where its forward ran. Ranks
-// with the same stages have the same lanes.
+// A lane says on which of two streams of a GPU a computation runs. A forward that is composed with a backward gets the
+// lane that the backward does not use. The later computations of its microbatch stay on that lane, since autograd runs
+// a backward on the stream of its forward. Ranks with the same stages have the same lanes.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ struct PlannedCompute {
   ComputeAction action;
   bool is_last = false;           // the stage's last B or W of the step: its gradients of weights are complete after it
   bool backward_follows = false;  // F whose B or I is the next computation of the rank
-  // 1: of an F beside a computation of lane 0, and of what its microbatch does later on that stage. 0: of all others.
+  // 1 for an F composed with a computation of lane 0, and for later computations of its microbatch on that stage. 0 for
+  // all others.
   std::int64_t lane = 0;
   bool operator==(const PlannedCompute&) const = default;
 };
@@ -39,14 +40,14 @@ using PlannedStep = std::variant<std::vector<PlannedCompute>, PlannedMessage>;
 
 using RankPlan = std::vector<PlannedStep>;
 
-// `program` has passed validate().
+// `program` must have passed validate().
 [[nodiscard]] RankPlan plan_rank(const PipelineProgram& program, std::int64_t rank);
 
-// Whether a step's computations can run at the same time: an F, and a B, I or W of another stage. Two passes of one
-// stage cannot, since they share what the stage has of its own, as gathered parameters.
+// Whether computations of one step can run at the same time: they must be an F, and a B, I or W of another stage. Two
+// passes of one stage cannot, since they share state of the stage, such as gathered parameters.
 [[nodiscard]] bool can_run_at_once(const std::vector<PlannedCompute>& parts);
 
-// Those that carry messages, in increasing order of both ranks.
+// The links that carry messages, in increasing order of `from`, then of `to`.
 [[nodiscard]] std::vector<DirectedLink> links_of(const PipelineProgram& program);
 
 }  // namespace d9d

@@ -15,11 +15,12 @@ namespace d9d {
 class StagePlacement {
  public:
   StagePlacement() = default;  // no ranks
-  // Any placement: the rank of each stage. Throws ConfigError unless each rank from 0 to the largest has a stage.
+  // A custom placement: the rank of each stage. Throws ConfigError unless each rank from 0 to the largest has a stage.
   explicit StagePlacement(std::vector<std::int64_t> rank_of_stage);
   // Stage s on rank s mod num_ranks.
   [[nodiscard]] static StagePlacement loop(std::int64_t num_ranks, std::int64_t num_stages_per_rank);
-  // Blocks of num_ranks stages, laid there and back: neighbours over a block's end are on one rank.
+  // Blocks of num_ranks stages in alternating directions: the last stage of a block and the first of the next block are
+  // on the same rank.
   [[nodiscard]] static StagePlacement v(std::int64_t num_ranks, std::int64_t num_stages_per_rank);
 
   [[nodiscard]] std::int64_t num_ranks() const { return static_cast<std::int64_t>(stages_of_.size()); }
@@ -28,7 +29,7 @@ class StagePlacement {
     return rank_of_.at(static_cast<std::size_t>(stage.value));
   }
   [[nodiscard]] std::int64_t rank_of_last_stage() const { return rank_of_.back(); }
-  // In increasing order.
+  // The stages of a rank, in increasing order.
   [[nodiscard]] const std::vector<StageIndex>& stages_of(std::int64_t rank) const {
     return stages_of_.at(static_cast<std::size_t>(rank));
   }

@@ -1,5 +1,5 @@
-// What stages hand to each other: activations to the next stage, gradients to the one before. Between ranks a transfer
-// is a message of the directed link from one rank to the other; on one rank it stays in memory.
+// Transfers between stages: activations to the next stage, gradients to the stage before. Between ranks a transfer is a
+// message on the directed link from one rank to the other; within a rank it stays in memory.
 //
 // Example
 //   const auto transfer = output_of(ForwardAction{.stage = {0}, .microbatch = {3}}, /*num_stages=*/4);
@@ -24,26 +24,28 @@ struct Transfer {
   auto operator<=>(const Transfer&) const = default;
 };
 
-// One direction between two ranks. Its messages arrive in the order in which the sender's program sends them.
+// One direction between two ranks. Its messages are received in the order in which the sender's program sends them.
 struct DirectedLink {
   std::int64_t from = 0;  // rank
   std::int64_t to = 0;
   auto operator<=>(const DirectedLink&) const = default;
 };
 
-// What a computation uses of another stage; none for a forward of the first stage, a backward of the last, and W.
+// The transfer from another stage that a computation uses; none for a forward of the first stage, a backward of the
+// last stage, and W.
 [[nodiscard]] std::optional<Transfer> input_of(const ComputeAction& action, std::int64_t num_stages);
 
-// What it makes for another stage; none for a forward of the last stage, a backward of the first, and W.
+// The transfer to another stage that a computation outputs; none for a forward of the last stage, a backward of the
+// first stage, and W.
 [[nodiscard]] std::optional<Transfer> output_of(const ComputeAction& action, std::int64_t num_stages);
 
-// The transfer that a message belongs to; its stages may lie outside of the pipeline.
+// The transfer that a message belongs to; its stages may lie outside the pipeline.
 [[nodiscard]] Transfer transfer_of(const MessageAction& message);
 [[nodiscard]] bool is_send(const MessageAction& message);
 [[nodiscard]] MessageAction send_of(const Transfer& transfer);
 [[nodiscard]] MessageAction receive_of(const Transfer& transfer);
 
-// None where both stages are on one rank.
+// The link that a transfer takes; none if both stages are on one rank.
 [[nodiscard]] std::optional<DirectedLink> link_of(const Transfer& transfer, const StagePlacement& stages);
 
 }  // namespace d9d
