@@ -1,4 +1,4 @@
-// In which order a rank computes, schedule by schedule.
+// The order in which a rank computes, for each schedule.
 //
 // Example
 //   const auto stages = StagePlacement::loop(4, 1);
@@ -18,25 +18,25 @@ namespace d9d {
 // All forwards, stage by stage.
 [[nodiscard]] RankProgram forward_order(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches);
 
-// All forwards stage by stage, then all backwards in the opposite order (GPipe, looped breadth-first). V M live
+// All forwards stage by stage, then all backwards in the opposite order (GPipe, looped breadth-first). Keeps V M live
 // microbatches.
 [[nodiscard]] RankProgram breadth_first_order(const StagePlacement& stages, std::int64_t rank,
                                               std::int64_t num_microbatches);
 
-// Each microbatch through all stages of the rank and back before the next one: for a single rank.
+// Runs each microbatch through all stages of the rank and back before the next one. For a single rank.
 [[nodiscard]] RankProgram depth_first_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches);
 
-// Stages in a loop; num_stages_per_rank of `config` must be theirs. Microbatches go in groups of at least P (of M where
-// M < P) through all stages of a rank; groups differ by at most one, larger ones first.
+// For stages in a loop, with config.num_stages_per_rank stages a rank. Microbatches go through all stages of a rank in
+// groups of at least P, or of M if M < P. The sizes of groups differ by at most one; larger groups come first.
 [[nodiscard]] RankProgram one_f_one_b_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches, const OneFOneBScheduleConfig& config);
 
-// Stages as a V of V = 2. At most 2 P live microbatches.
+// For stages placed as a V, V = 2. Keeps at most 2 P live microbatches.
 [[nodiscard]] RankProgram zero_bubble_v_order(const StagePlacement& stages, std::int64_t rank,
                                               std::int64_t num_microbatches);
 
-// Stages as a V of V = 2, M >= 2 P. At most 2 P + 1 live microbatches.
+// For stages placed as a V, V = 2, and M >= 2 P. Keeps at most 2 P + 1 live microbatches.
 [[nodiscard]] RankProgram dual_pipe_v_order(const StagePlacement& stages, std::int64_t rank,
                                             std::int64_t num_microbatches);
 

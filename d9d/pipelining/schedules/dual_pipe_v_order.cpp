@@ -1,5 +1,5 @@
-// DualPipe (DeepSeek-AI, arXiv:2412.19437) folded into a V: the forward of one microbatch runs beside the backward of
-// another, so that the exchanges of one hide under the computations of the other.
+// DualPipe (DeepSeek-AI, arXiv:2412.19437) folded into a V: the forward of one microbatch is composed with the backward
+// of another, so that the communication of one is hidden by the computations of the other.
 #include <deque>
 #include <utility>
 
@@ -12,7 +12,7 @@ namespace {
 
 using detail::VCounters;
 
-// Input gradients whose weight gradients come later, in the same order.
+// Appends input passes (I) and, later and in the same order, their weight passes (W).
 class DeferredWeights {
  public:
   explicit DeferredWeights(VCounters& v) : v_(v) {}
@@ -47,7 +47,7 @@ void ramp_up(VCounters& v, DeferredWeights& weights, std::int64_t num_ranks, std
 
 void steady(VCounters& v, std::int64_t num_ranks, std::int64_t rank, std::int64_t num_rounds) {
   for (std::int64_t i = 0; i < num_rounds; ++i) {
-    if (i == 0 && rank == num_ranks - 1) {  // the backward needs what the rank's own forward has just made
+    if (i == 0 && rank == num_ranks - 1) {  // as in DualPipe: composing these two makes the bubble larger
       v.forward(v.early());
       v.backward(v.late());
     } else {
@@ -62,7 +62,7 @@ void ramp_down(VCounters& v, DeferredWeights& weights, std::int64_t num_ranks, s
     v.backward(v.late());
     v.forward_and_backward(v.late(), v.early());
   }
-  // From the middle of this phase on weight gradients wait, to fill the gaps of the next two.
+  // From the middle of this phase on, weight gradients are deferred to fill the bubbles of the next two phases.
   bool is_split = false;
   const auto backward = [&](VCounters::Stage& stage) { is_split ? weights.backward_input(stage) : v.backward(stage); };
   for (std::int64_t i = 0; i < rank + 1; ++i) {

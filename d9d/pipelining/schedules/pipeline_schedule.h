@@ -1,5 +1,5 @@
-// A pipeline schedule: where the stages lie, and in which order each rank computes. Those of this library come from
-// their configuration; a schedule of one's own is a value of this type.
+// A pipeline schedule: the placement of the stages on ranks, and the order in which each rank computes. The schedules
+// of this library are built from their configuration; a custom schedule is a value of this type.
 //
 // Example
 //   const auto schedule = schedule_of(OneFOneBScheduleConfig{.num_stages_per_rank = 2, .zero_bubble = true});
@@ -17,26 +17,27 @@
 namespace d9d {
 
 struct PipelineSchedule {
-  std::string name;  // in messages and pictures
+  std::string name;  // for errors and plots
   std::function<StagePlacement(std::int64_t num_ranks)> placement;
-  // The computations of one rank, in order: the same whichever rank asks. Throws ConfigError for a number of
-  // microbatches that the schedule cannot run.
+  // The computations of one rank, in order. Must not depend on the rank that calls it. Throws ConfigError for a number
+  // of microbatches that the schedule cannot run.
   std::function<RankProgram(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches)> order;
 };
 
-// With one stage in all, every schedule that trains is F0 B0 F1 B1: it keeps one microbatch of activations.
-// ConfigError for auto, which stands for no schedule yet.
+// In a pipeline with a single stage, every schedule that trains runs F0 B0 F1 B1 and so keeps the activations of one
+// microbatch. Throws ConfigError for auto, which does not name a schedule yet.
 [[nodiscard]] PipelineSchedule schedule_of(const PipelineScheduleConfig& config);
 
-// Where the stages lie on so many ranks. Throws ConfigError where the schedule has no placement or no order, or a
-// placement on another number of ranks.
+// The placement of the stages on num_ranks ranks. Throws ConfigError if the schedule has no placement or no order, or
+// places stages on another number of ranks.
 [[nodiscard]] StagePlacement placement_of(const PipelineSchedule& schedule, std::int64_t num_ranks);
 
-// Computations only. Throws ConfigError for less than one rank or microbatch, and what order() throws.
+// A program of computations only. Throws ConfigError for fewer than one rank or microbatch, and what order() throws.
 [[nodiscard]] PipelineProgram build_compute_program(const PipelineSchedule& schedule, std::int64_t num_ranks,
                                                     std::int64_t num_microbatches);
 
-// Computations and messages, validated: the order of a schedule of one's own may be wrong, which throws ConfigError.
+// A program of computations and messages. It is validated, since the order of a custom schedule may be wrong: throws
+// ConfigError then.
 [[nodiscard]] PipelineProgram build_program(const PipelineSchedule& schedule, std::int64_t num_ranks,
                                             std::int64_t num_microbatches, const MessagePlacement& placement = {});
 

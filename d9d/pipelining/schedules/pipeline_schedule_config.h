@@ -40,7 +40,7 @@ struct LoopedBfsScheduleConfig {
 
 // How many forwards a rank runs ahead of its first backward, for each rank that comes after it in the pipeline.
 enum class OneFOneBDepth {
-  kDouble,   // two: messages may take up to a forward before they cost time; up to 2 P - 1 live microbatches
+  kDouble,   // two: a message may take as long as a forward without delay; up to 2 P - 1 live microbatches
   kClassic,  // one: at most P live microbatches (Narayanan et al. 2019)
 };
 constexpr auto enum_names(OneFOneBDepth) {
@@ -83,14 +83,15 @@ constexpr auto enum_names(ScheduleKind) {
                                                 {ScheduleKind::kDualPipeV, DualPipeVScheduleConfig::kTag.value}});
 }
 
-// A job measures its stages and chooses one of the others, with the shortest simulated step that fits.
+// The job measures its stages and chooses, from the other schedules, the one with the shortest simulated step that
+// fits.
 struct AutoScheduleConfig {
   std::int64_t max_stages_per_rank = 4;
-  std::vector<ScheduleKind> schedules = {};  // to choose from; none: all
-  // What a rank may keep of its stages (parameters, gradients, two fp32 moments, what FSDP gathers) and microbatches;
-  // null: on GPUs nine tenths of what is free without stages, on CPUs anything.
+  std::vector<ScheduleKind> schedules = {};  // the candidates; empty: all
+  // Bytes that a rank may keep for its stages (parameters, gradients, two fp32 moments, what FSDP gathers) and
+  // microbatches. null: on GPUs nine tenths of the memory that is free without stages, on CPUs no limit.
   std::optional<std::int64_t> max_bytes = {};
-  std::optional<std::filesystem::path> costs_file = {};  // to write, for d9d_pipeline_plot --costs; null: none
+  std::optional<std::filesystem::path> costs_file = {};  // file to write, for d9d_pipeline_plot --costs; null: none
 
   static constexpr Tag kTag = {"schedule", "auto"};
   static constexpr auto fields() {

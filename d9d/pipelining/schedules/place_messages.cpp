@@ -18,15 +18,15 @@ struct Message {
   double arrival;
 };
 
-// One directed link while programs are built.
+// The state of a directed link while programs are built.
 struct OpenLink {
   double free_at = 0;
   std::deque<Message> unreceived;  // in the order in which they were sent
 };
 
-// Runs the computations in simulated time. Whatever is appended to a program is appended at one common instant for all
-// ranks, each receive after its send, and each send after the receive that frees its slot: so executing the programs
-// in any other times never waits in a circle.
+// Runs the computations in simulated time. Actions of all ranks are appended to their programs in one common order of
+// time: each receive after its send, and each send after the receive that frees its buffer. So when the programs run
+// with any other times, ranks never wait in a circle.
 class MessagePlacer {
  public:
   MessagePlacer(const PipelineProgram& computations, const MessagePlacement& placement)
@@ -49,8 +49,8 @@ class MessagePlacer {
   struct Rank {
     std::size_t position = 0;  // of its next computation
     bool is_busy = false;
-    std::deque<Transfer> unsent;         // made, in order; the rank goes on when all are sent
-    std::map<Transfer, double> present;  // made here, or received, with the time from which on it is there
+    std::deque<Transfer> unsent;         // outputs, in order; the rank continues when all are sent
+    std::map<Transfer, double> present;  // computed here or received, with the time of availability
   };
   using Event = std::pair<double, std::size_t>;  // time, rank
   using Events = std::priority_queue<Event, std::vector<Event>, std::greater<>>;
@@ -61,7 +61,7 @@ class MessagePlacer {
     return computations_.ranks[rank][ranks_[rank].position];
   }
 
-  // Each returns whether anything was appended to a program.
+  // send_all(), start_all() and make_room() return whether they appended anything to a program.
   bool send_all(double now) {
     bool has_sent = false;
     for (auto& rank : ranks_) {
@@ -84,7 +84,8 @@ class MessagePlacer {
     return has_started;
   }
 
-  // A rank that does not compute receives what has arrived, for one that waits for a slot.
+  // If a sender waits for a free receive buffer, and its receiver is not computing, the receiver receives the oldest
+  // message that has been delivered.
   bool make_room(double now) {
     for (const auto& sender : ranks_) {
       if (sender.unsent.empty()) continue;

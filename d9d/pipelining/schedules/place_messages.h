@@ -1,12 +1,13 @@
-// Puts sends and receives into programs of computations.
+// Inserts sends and receives into programs of computations.
 //
 // Example
 //   const PipelineProgram program = place_messages(computations, {.num_inbox_slots = 2});
 //
-// A send directly follows what makes its transfer. A receive stands directly before what uses the transfer, so that no
-// rank waits for a message that it does not need yet; the messages of one link are received in the order in which they
-// are sent. With a limited inbox a rank receives earlier, between two computations, what has arrived, if the sender
-// waits for the slot: without that, ranks that wait for each other's inboxes could hang.
+// A send directly follows the computation that outputs its transfer. A receive directly precedes the computation that
+// uses the transfer, so that no rank waits for a message that it does not need yet. The messages of a link are received
+// in the order in which they are sent. With a limited number of receive buffers, a rank that is between two
+// computations receives a delivered message early if its sender waits for a free buffer: otherwise ranks could wait for
+// each other's buffers for ever.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,20 @@
 namespace d9d {
 
 struct MessagePlacement {
-  // Messages of a directed link that may be sent and not yet received. 0: a sender waits for its receiver; none: any
-  // number.
+  // Receive buffers of a directed link: messages that may be sent and not yet received. 0: a send waits for its
+  // receive. nullopt: no limit.
   std::optional<std::int64_t> num_inbox_slots = 2;
-  PipelineCosts costs = {};  // decide which receives come early; any costs give a program that does not hang
+  PipelineCosts costs = {};  // decide which receives come early; a program cannot hang whatever they are
 };
 
-// The program that results does not depend on the rank that builds it. Throws ConfigError where computations wait for
-// each other in a circle, naming them.
+// The result does not depend on the rank that calls it. Throws ConfigError if computations wait for each other in a
+// circle, naming a rank and the computation at which it waits.
 [[nodiscard]] PipelineProgram place_messages(const PipelineProgram& computations,
                                              const MessagePlacement& placement = {});
 
-// The order of Python d9d: send and receive at once, in repeated sweeps over the ranks. A receive may stand long before
-// its use, so that a rank waits for it and its own messages behind it.
+// Places messages in the order of Python d9d, in repeated sweeps over the ranks: a computation is immediately followed
+// by its send, and the receive is added to the receiver's program at the same time. A receive may come long before the
+// use of its message; then the rank waits for it, and so do later sends of the rank.
 [[nodiscard]] PipelineProgram place_messages_by_sweep(const PipelineProgram& computations);
 
 }  // namespace d9d

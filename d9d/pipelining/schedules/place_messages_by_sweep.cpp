@@ -7,7 +7,7 @@
 namespace d9d {
 namespace {
 
-// What each rank has made itself or received.
+// The transfers that each rank has computed itself or received.
 using Present = std::vector<std::set<Transfer>>;
 
 bool has_inputs(const Action& action, const std::set<Transfer>& present, std::int64_t num_stages) {

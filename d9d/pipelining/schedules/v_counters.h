@@ -1,4 +1,4 @@
-// Appends the actions of a rank that has two stages of a V, each kind and stage with its own next microbatch.
+// Appends the actions of a rank that has two stages of a V. Each stage counts its microbatches by kind of action.
 //
 // Example
 //   VCounters v(stages, rank);
@@ -27,8 +27,8 @@ class VCounters {
   VCounters(const StagePlacement& stages, std::int64_t rank)
       : early_{.index = stages.stages_of(rank).front()}, late_{.index = stages.stages_of(rank).back()} {}
 
-  Stage& early() { return early_; }  // of the way there
-  Stage& late() { return late_; }    // of the way back
+  Stage& early() { return early_; }  // the rank's stage on the way to the last rank
+  Stage& late() { return late_; }    // its stage on the way back
 
   void forward(Stage& stage) { program_.emplace_back(next_forward(stage)); }
   void backward(Stage& stage) { program_.emplace_back(next_backward(stage)); }

@@ -9,7 +9,7 @@
 namespace d9d {
 namespace {
 
-// The plan for enough microbatches that no phase is empty.
+// The order for a number of microbatches so large that no phase is empty.
 RankProgram full_plan(const StagePlacement& stages, std::int64_t rank, std::int64_t num_microbatches) {
   const std::int64_t num_ranks = stages.num_ranks();
   detail::VCounters v(stages, rank);

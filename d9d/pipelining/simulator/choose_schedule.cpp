@@ -14,7 +14,7 @@
 namespace d9d {
 namespace {
 
-constexpr std::int64_t kMostVirtualLayers = 8;  // at either end, that are tried to balance the stages
+constexpr std::int64_t kMostVirtualLayers = 8;  // the most that balancing tries at either end
 
 void add(StageCosts& sum, const StageCosts& more) {
   sum.forward += more.forward;
@@ -31,10 +31,11 @@ struct Draft {
   ScheduleCandidate candidate;
   PipelineProgram computations;
   PipelineCosts costs;
-  double least = 0;  // no simulation can be shorter
+  double least = 0;  // lower bound of the simulated makespan
 };
 
-// What a rank computes, after the first microbatch has come to it.
+// A lower bound of the makespan: a rank's computations, after the first microbatch has come through the stages before
+// its own.
 double least_makespan(const PipelineProgram& program, const PipelineCosts& costs) {
   double least = 0;
   for (std::int64_t rank = 0; rank < program.stages.num_ranks(); ++rank) {
@@ -53,7 +54,8 @@ double least_makespan(const PipelineProgram& program, const PipelineCosts& costs
   return least;
 }
 
-// Nothing where the schedule cannot run with so many microbatches, stages would have no layer, or none were measured.
+// nullopt if the schedule cannot run with this number of microbatches, a stage would have no layer, or stages were
+// measured but not for this number of stages.
 std::optional<Draft> draft(const ScheduleRequest& request, const MicrobatchOption& option,
                            const ScheduleCandidate& candidate) {
   Draft result{.candidate = candidate};
@@ -94,7 +96,7 @@ bool is_better(const ScheduleCandidate& a, const ScheduleCandidate& b) {
   return std::tuple(a.makespan, a.peak_bytes) < std::tuple(b.makespan, b.peak_bytes);
 }
 
-// In the order of what each needs at least, until no other can be shorter.
+// Simulates drafts in the order of their lower bounds, until no other draft can be shorter.
 std::vector<ScheduleCandidate> simulate_shortest(const ScheduleRequest& request, std::vector<Draft> drafts) {
   std::ranges::stable_sort(drafts, {}, &Draft::least);
   std::vector<ScheduleCandidate> candidates;
@@ -126,7 +128,7 @@ std::vector<Draft> drafts_of(const ScheduleRequest& request) {
   return drafts;
 }
 
-// In the model of the layers; measured stages have the layers that they have.
+// Tries virtual layers with the costs of the model, since the layers of measured stages are fixed.
 std::optional<ScheduleCandidate> balance(const ScheduleRequest& request, const ScheduleCandidate& best) {
   MicrobatchOption option = *std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);
   option.stages.clear();

@@ -1,4 +1,5 @@
-// Chooses the schedule, the stages a rank and the number of microbatches with the shortest simulated step that fits.
+// Chooses the schedule, the number of stages a rank and the number of microbatches with the shortest simulated step
+// that fits.
 //
 // Example
 //   const ScheduleChoice choice = choose_schedule({
@@ -20,7 +21,7 @@
 
 namespace d9d {
 
-// What one microbatch costs in each part of a model, measured or modelled.
+// The costs of one microbatch in each part of a model, measured or modelled.
 struct ModelCosts {
   StageCosts pre = kNoCosts;            // before the first layer: embedding
   std::vector<StageCosts> layers = {};  // in order
@@ -28,12 +29,12 @@ struct ModelCosts {
   static constexpr StageCosts kNoCosts = {0, 0, 0, 0, 0, 0, 0};
 };
 
-// One way to cut the batch of a step.
+// One way to split the batch of a step into microbatches.
 struct MicrobatchOption {
   std::int64_t count = 1;  // microbatches a step
   ModelCosts model = {};   // of a microbatch of that size
-  // Of models whose stages were measured: their costs, by the number of stages. Schedules with other numbers of stages
-  // cannot run then, and `model`, which may be empty, only serves to balance the stages.
+  // Measured costs of the stages, by the number of stages. If there are any, schedules with other numbers of stages are
+  // not candidates, and `model`, which may be empty, only serves to balance the stages.
   std::map<std::int64_t, std::vector<StageCosts>> stages = {};
 };
 
@@ -42,11 +43,11 @@ struct ScheduleRequest {
   std::vector<MicrobatchOption> microbatches = {};  // at least one
   LinkCosts link = {};
   double composed_overlap = 0;                         // as in PipelineCosts
-  std::vector<PipelineScheduleConfig> schedules = {};  // none: training_schedules(max_stages_per_rank)
+  std::vector<PipelineScheduleConfig> schedules = {};  // empty: training_schedules(max_stages_per_rank)
   std::int64_t max_stages_per_rank = 4;
   std::int64_t num_virtual_layers_pre = 0;  // by which the job moves layers away from the ends (LayerDistribution)
   std::int64_t num_virtual_layers_post = 0;
-  std::optional<double> max_bytes = std::nullopt;  // of what a rank keeps
+  std::optional<double> max_bytes = std::nullopt;  // that a rank may keep
 };
 
 struct ScheduleCandidate {
@@ -56,21 +57,22 @@ struct ScheduleCandidate {
   std::int64_t num_virtual_layers_post = 0;
   double makespan = 0;
   double idle_share = 0;
-  double peak_bytes = 0;  // of its microbatches and stages, on the rank that keeps most
+  double peak_bytes = 0;  // microbatches and stages, of the rank that keeps most
   bool fits = true;
 };
 
 struct ScheduleChoice {
   ScheduleCandidate best;
-  // Those that were simulated, the shortest first. Others cannot be shorter: what their ranks compute takes longer.
+  // The candidates that were simulated, the shortest step first. The others are longer: the computations of one of
+  // their ranks alone take longer than the best step.
   std::vector<ScheduleCandidate> candidates;
-  // `best` with the virtual layers that shorten it most; nothing where none do. Of measured stages the makespan is that
-  // of `best`, less the share by which the virtual layers shorten the step of its model.
+  // `best` with the virtual layers that shorten its step most; nullopt if none do. For measured stages the makespan is
+  // that of `best`, reduced by the share by which the virtual layers shorten the step of the model.
   std::optional<ScheduleCandidate> balanced;
   std::string explanation;
 };
 
-// Every schedule that trains, with up to so many stages a rank.
+// Every schedule that trains, with up to max_stages_per_rank stages a rank.
 [[nodiscard]] std::vector<PipelineScheduleConfig> training_schedules(std::int64_t max_stages_per_rank);
 
 // The costs of each of num_stages stages. Throws ConfigError if a stage would have no layer.
@@ -82,8 +84,8 @@ struct ScheduleChoice {
 [[nodiscard]] std::vector<StageCosts> stage_costs(const MicrobatchOption& option, const ScheduleCandidate& candidate,
                                                   std::int64_t num_stages);
 
-// Exact for what it is asked: no candidate that fits has a shorter simulated step. Throws ConfigError where none fits,
-// naming the one that keeps least.
+// Exact for the request: no candidate that fits has a shorter simulated step. Throws ConfigError if none fits, naming
+// the one that keeps the fewest bytes.
 [[nodiscard]] ScheduleChoice choose_schedule(const ScheduleRequest& request);
 
 }  // namespace d9d

@@ -17,7 +17,7 @@ void print_row(std::ostream& out, const ScheduleCandidate& candidate, bool is_be
       << " %" << std::setw(13) << candidate.peak_bytes << (candidate.fits ? "" : "  more than fits") << '\n';
 }
 
-// The stage that takes longest, in parts of the mean.
+// Prints the time of the longest stage relative to the mean, and the virtual layers that would shorten the step.
 void print_balance(std::ostream& out, const ScheduleRequest& request, const ScheduleChoice& choice) {
   const auto& best = choice.best;
   const auto option = std::ranges::find(request.microbatches, best.num_microbatches, &MicrobatchOption::count);

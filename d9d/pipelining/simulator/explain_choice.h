@@ -1,4 +1,4 @@
-// The text of a choice: its candidates, why the best is the best, and what would balance the stages.
+// Explains a choice in text: the candidates, the best one, and what would balance the stages.
 #pragma once
 
 #include <string>

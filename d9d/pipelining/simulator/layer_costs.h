@@ -1,8 +1,8 @@
-// What the layers and ends of a model cost, from measured stages of it.
+// Derives the costs of the layers and ends of a model from its measured stages.
 //
 // Example
 //   const auto model = layer_costs({{4, of_four_stages}, {8, of_eight_stages}}, {.num_layers = 32});
-//   model->layers[7].forward;                  // that of its stage, divided by the layers there
+//   model->layers[7].forward;                  // the cost of its stage, divided by the layers there
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,10 @@
 
 namespace d9d {
 
-// stages: by their number; the largest number is used. Layers of one stage cost the same; those of the first and the
-// last stage what those of the stage beside them do, and the rest is the end's. Nothing for less than three stages,
-// which do not tell layers from ends.
+// stages: measured costs of all stages, by the number of stages; the largest number is used. All layers of a stage get
+// the same costs. Layers of the first and the last stage get those of the layers in the neighbouring stage; the rest of
+// these two stages is the cost of the model's ends. Returns nullopt for fewer than three stages, since layers cannot be
+// told from ends then.
 [[nodiscard]] std::optional<ModelCosts> layer_costs(const std::map<std::int64_t, std::vector<StageCosts>>& stages,
                                                     const LayerDistribution& distribution);
 

@@ -1,13 +1,13 @@
-// What a rank keeps of its microbatches over the time of a simulated step.
+// The memory that a rank keeps for its microbatches over the time of a simulated step.
 //
 // Example
 //   const Simulation run = simulate(program, {.costs = costs});
 //   peak_bytes(run, costs, /*rank=*/0);
 //   for (const auto& [time, bytes] : memory_curve(run, costs, 0)) ...   // bytes from this time on
 //
-// A forward adds its stage's activation_bytes when it starts; a whole backward or an input pass drops them when it
-// ends. An input pass adds deferred_bytes then, which the weight pass drops when it ends. Without backward a forward
-// keeps them only while it runs. Parameters, gradients and messages are not counted.
+// A forward adds its stage's activation_bytes when it starts; a whole backward (B) or an input pass (I) drops them when
+// it ends. An input pass then adds deferred_bytes, which the weight pass (W) drops when it ends. In a program without a
+// backward, a forward keeps them only while it runs. Parameters, gradients and messages are not counted.
 #pragma once
 
 #include <vector>

@@ -16,13 +16,13 @@ namespace {
 using detail::SvgCanvas;
 
 constexpr double kLeft = 92;    // names of ranks
-constexpr double kRight = 118;  // numbers of ranks
+constexpr double kRight = 118;  // the numbers of each rank
 constexpr double kTop = 64;     // title and legend of a step
 constexpr double kCells = 28;
 constexpr double kMemory = 20;
-constexpr double kGap = 14;  // between lanes: messages pass here
+constexpr double kGap = 14;  // between lanes: messages are drawn here
 constexpr double kBottom = 40;
-constexpr double kCellWidth = 17;  // of the shortest computation, where the picture may become that wide
+constexpr double kCellWidth = 17;  // of the shortest computation, unless the picture gets too wide
 constexpr double kLeastWidth = 880;
 constexpr double kMostWidth = 5200;
 constexpr double kLightest = 0.5;  // share of white in the color of a rank's last stage
@@ -42,7 +42,7 @@ const Look& look_of(const ComputeAction& action) {
   return holds<BackwardInputAction>(action) ? kInput : kWeight;
 }
 
-// Mixed with white; 0 leaves the color.
+// Mixes the color with a share of white; 0 leaves it as it is.
 std::array<double, 3> lighter(const std::array<double, 3>& color, double share) {
   std::array<double, 3> result{};
   for (std::size_t i = 0; i < 3; ++i) result[i] = color[i] + share * (255 - color[i]);
@@ -107,7 +107,7 @@ class StepDrawing {
   void draw() {
     draw_title();
     for (std::int64_t rank = 0; rank < step_.run.num_ranks; ++rank) draw_lane(rank);
-    if (options_.messages) {  // below the cells: what crosses a lane must not hide its numbers
+    if (options_.messages) {  // below the cells: arrows across a lane must not hide its numbers
       for (const auto& message : step_.run.messages) draw_message(message);
     }
     for (const auto& span : step_.run.computations) draw_cell(span);
@@ -170,7 +170,7 @@ class StepDrawing {
     canvas_.text(right, base - 3, cat("keeps ", bytes_text(peak)), "class=\"small\"");
   }
 
-  // Composed computations that overlap share the height: the forward above.
+  // Composed computations that overlap share the height of a lane, the forward on top.
   void draw_cell(const ComputeSpan& span) {
     const bool is_shared = span.is_composed && overlaps_another(span);
     const double height = is_shared ? kCells / 2 : kCells;
@@ -194,7 +194,7 @@ class StepDrawing {
     });
   }
 
-  // From the lane that sends to the lane that receives, beginning when the transfer is made.
+  // Draws an arrow from the lane that sends to the lane that receives. It begins when the transfer has been computed.
   void draw_message(const MessageSpan& message) {
     const bool is_down = message.link.from < message.link.to;
     const double from = y(message.link.from) + (is_down ? kCells : 0);
@@ -226,7 +226,7 @@ class StepDrawing {
   const PlottedStep& step_;
   const PlotOptions& options_;
   Chunks chunks_;
-  double scale_;  // pixels of a unit of time
+  double scale_;  // pixels per unit of time
   double top_;    // of the first lane
 };
 

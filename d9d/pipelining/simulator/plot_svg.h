@@ -1,9 +1,10 @@
-// A simulated or measured step as a picture: ranks over time, bubbles, messages, and what each rank keeps.
+// Draws a simulated or measured step: ranks over time, bubbles, messages, and the memory that each rank keeps.
 //
 // Example
 //   std::ofstream("1f1b.svg") << plot_svg({{.title = "1F1B", .run = simulate(program), .costs = {}}});
 //
-// Colours are told apart with any colour vision (Okabe and Ito). Of several stages of a rank later ones are lighter.
+// The colours can be told apart with any colour vision (Okabe and Ito). If a rank has several stages, later ones are
+// lighter.
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ namespace d9d {
 struct PlottedStep {
   std::string title;
   Simulation run;
-  PipelineCosts costs = {};  // bytes of the memory curves
+  PipelineCosts costs = {};  // for the memory curves
 };
 
 struct PlotOptions {

@@ -10,7 +10,7 @@
 namespace d9d {
 namespace {
 
-// Time in which at least one of a rank's computations runs; they are in order, composed ones may overlap.
+// The time in which at least one of a rank's computations runs. They are in order; composed ones may overlap.
 double busy_time(const Simulation& run, std::int64_t rank) {
   double busy = 0;
   double covered = 0;

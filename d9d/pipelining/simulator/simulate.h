@@ -1,14 +1,14 @@
-// How long a program takes, and what each rank does when.
+// Simulates a program: how long it takes, and when each rank runs each computation.
 //
 // Example
 //   const Simulation run = simulate(build_program(schedule_of(GPipeScheduleConfig{}), 4, 8));
 //   run.makespan;                 // 33: forwards of 1, backwards of 2
-//   run.idle_share();             // 0.273, the bubble
+//   run.idle_share();             // 0.273, the bubble fraction
 //
-// A rank computes one action after the other. A message leaves as soon as what makes it ends, its link is free and its
-// inbox has a slot; the rank computes on meanwhile. A receive holds the rank until its message is there; directly
-// before composed computations it holds only the one that uses it. A program of computations only is simulated with the
-// messages that place_messages() gives it.
+// A rank computes one action after the other. A message is sent as soon as its transfer has been computed, its link is
+// free and a receive buffer is free; the rank continues to compute meanwhile. A receive blocks the rank until its
+// message is delivered; directly before composed computations it blocks only the computation that uses the message. A
+// program of computations only is simulated with the messages that place_messages() inserts.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ namespace d9d {
 
 enum class MessageChannels {
   kLinks,  // each directed link by itself
-  // All messages of a rank pass one after the other, each when both of its ranks have come to it: one communicator of
-  // NCCL for the whole pipeline. Needs a program with messages.
+  // All messages of a rank pass one after the other, each when both of its ranks have come to it, as with one NCCL
+  // communicator for the whole pipeline. Needs a program with messages.
   kOneARank,
 };
 
 struct SimulationOptions {
   PipelineCosts costs = {};
   MessageChannels channels = MessageChannels::kLinks;
-  std::optional<std::int64_t> num_inbox_slots = std::nullopt;  // of each link; none: any number, at least 1
+  std::optional<std::int64_t> num_inbox_slots = std::nullopt;  // receive buffers of a link, >= 1; nullopt: no limit
 };
 
 struct ComputeSpan {
@@ -44,10 +44,10 @@ struct ComputeSpan {
 struct MessageSpan {
   Transfer transfer;
   DirectedLink link;
-  double ready = 0;  // what it carries is made
-  double start = 0;  // it begins to occupy its link
+  double ready = 0;  // when its transfer has been computed
+  double start = 0;  // when it begins to occupy its link
   double arrival = 0;
-  double received = 0;  // its slot is free again
+  double received = 0;  // when its receive buffer is free again
 };
 
 struct Simulation {
@@ -56,13 +56,13 @@ struct Simulation {
   std::vector<ComputeSpan> computations;  // rank by rank, in order
   std::vector<MessageSpan> messages;      // link by link, in order
 
-  // The share of `rank`'s time in which it does not compute.
+  // The bubble fraction of `rank`: the share of the makespan in which it does not compute.
   [[nodiscard]] double idle_share(std::int64_t rank) const;
-  // Of all ranks together.
+  // The bubble fraction of all ranks together.
   [[nodiscard]] double idle_share() const;
 };
 
-// Throws ConfigError where the ranks wait for each other in a circle, naming one that waits.
+// Throws ConfigError if the ranks wait for each other in a circle, naming one that waits.
 [[nodiscard]] Simulation simulate(const PipelineProgram& program, const SimulationOptions& options = {});
 
 }  // namespace d9d

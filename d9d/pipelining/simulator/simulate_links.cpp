@@ -21,7 +21,7 @@ class Inbox {
     start_messages();
   }
 
-  // The oldest message that is not received; null while its arrival is unknown.
+  // The oldest message that has not been received; null while its arrival is unknown.
   [[nodiscard]] const MessageSpan* oldest() const {
     return num_received_ < num_started_ ? &messages_[num_received_] : nullptr;
   }
@@ -34,7 +34,7 @@ class Inbox {
   [[nodiscard]] const std::vector<MessageSpan>& messages() const { return messages_; }
 
  private:
-  // Messages of which it is known when their slot is free begin to travel.
+  // Starts messages as long as the time at which their receive buffer becomes free is known.
   void start_messages() {
     for (; num_started_ < messages_.size(); ++num_started_) {
       MessageSpan& message = messages_[num_started_];
@@ -57,7 +57,7 @@ class Inbox {
   double free_at_ = 0;
 };
 
-// Advances each rank as far as the times that it needs are known. No order of the ranks changes a time.
+// Advances each rank as long as the times that it needs are known. The result does not depend on the order of ranks.
 class LinkSimulator {
  public:
   LinkSimulator(const PipelineProgram& program, const SimulationOptions& options)
@@ -125,7 +125,7 @@ class LinkSimulator {
     inbox_of(link).send({.transfer = transfer, .link = link, .ready = made_[transfer], .received = kUnknownTime});
   }
 
-  // `is_for_part`: the message holds only the part of a composed action that uses it.
+  // is_for_part: the message delays only the part of a composed action that uses it, not the rank.
   bool receive(std::size_t rank, bool is_for_part) {
     const Transfer transfer = transfer_of(std::get<MessageAction>(program_.ranks[rank][positions_[rank]]));
     const auto link = *link_of(transfer, program_.stages);
@@ -143,7 +143,7 @@ class LinkSimulator {
     return true;
   }
 
-  // When what `part` uses is there; kUnknownTime while that is not known.
+  // The time when the input of `part` is available; kUnknownTime while it is not known.
   double input_time(const ComputeAction& part) {
     const auto input = input_of(part, program_.stages.num_stages());
     if (!input) return 0;
@@ -178,7 +178,7 @@ class LinkSimulator {
   const PipelineProgram& program_;
   const SimulationOptions& options_;
   std::vector<std::size_t> positions_;  // of each rank's next action
-  std::vector<double> now_;             // until when each rank is busy
+  std::vector<double> now_;             // the time until which each rank is busy
   std::vector<std::vector<ComputeSpan>> spans_;
   std::map<DirectedLink, Inbox> inboxes_;
   TransferTimes made_;      // on the source's rank

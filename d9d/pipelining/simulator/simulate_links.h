@@ -1,4 +1,4 @@
-// simulate() of MessageChannels::kLinks.
+// simulate() for MessageChannels::kLinks.
 #pragma once
 
 #include "d9d/pipelining/simulator/simulate.h"

@@ -15,7 +15,7 @@ namespace {
 struct PostedMessage {
   Transfer transfer;
   bool is_send;
-  double posted;  // what stands before it in the program is computed
+  double posted;  // when everything before it in the program has been computed
 };
 
 struct ChannelRank {
@@ -116,7 +116,7 @@ class OneChannelSimulator {
   const SimulationOptions& options_;
   std::vector<ChannelRank> ranks_;
   std::vector<std::vector<ComputeSpan>> spans_;
-  TransferTimes there_;  // on the target's rank
+  TransferTimes there_;  // times of availability on the target's rank
   Simulation result_;
 };
 

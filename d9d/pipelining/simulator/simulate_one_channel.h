@@ -1,4 +1,4 @@
-// simulate() of MessageChannels::kOneARank.
+// simulate() for MessageChannels::kOneARank.
 #pragma once
 
 #include "d9d/pipelining/simulator/simulate.h"

@@ -12,13 +12,13 @@
 
 namespace d9d::detail {
 
-// Positions and sizes in pixels; `attributes` as SVG has them.
+// Positions and sizes are in pixels; `attributes` is SVG text.
 class SvgCanvas {
  public:
   SvgCanvas(double width, double height);
 
   void rect(double x, double y, double width, double height, std::string_view attributes);
-  // `title` appears where a pointer rests on it.
+  // `title` is shown while the pointer rests on the rectangle.
   void titled_rect(double x, double y, double width, double height, std::string_view attributes,
                    std::string_view title);
   void text(double x, double y, std::string_view content, std::string_view attributes);

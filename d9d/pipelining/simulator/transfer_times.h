@@ -1,4 +1,4 @@
-// A time for each transfer of a pipeline, where it is known.
+// A time for each transfer of a pipeline, kUnknownTime until it is set.
 //
 // Example
 //   TransferTimes times(program);
